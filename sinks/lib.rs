@@ -1,0 +1,124 @@
+//! Where messages go: the [`Sink`] trait, what it takes ([`Message`]) and what it answers ([`Outcome`]).
+//!
+//! A sink publishes batches and reports, message by message, what the system on the other side said of them. It knows
+//! nothing of tasks, timelines or HTTP, decides nothing about retries, and never guesses: what was not answered is
+//! [`Outcome::Retry`].
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+
+/// One message to publish: an occurrence of a task, ready for any sink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The idempotency key, `<task id>:<due ms>`; the same for every copy of an occurrence.
+    pub key: String,
+    /// Id of the task (of a requeued occurrence its parent); travels as header `punctual-task`.
+    pub task: String,
+    /// The due in the key, in epoch milliseconds; travels as header `punctual-due`.
+    pub due_ms: i64,
+    /// Which publish of this claim it is, from 1; travels as header `punctual-attempt`.
+    pub attempt: u32,
+    /// Topic, subject, `exchange/routing-key` or stream inside the sink.
+    pub destination: String,
+    /// What Kafka partitions by; without it the task id.
+    pub record_key: Option<String>,
+    /// The task's own headers; none of the reserved names is among them.
+    pub headers: Vec<(String, String)>,
+    /// Media type of the payload; without it the payload is empty.
+    pub content_type: Option<String>,
+    /// The value, byte for byte.
+    pub payload: Bytes,
+}
+
+/// What the sink said of one message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The other side's own word that it has the message.
+    Accepted,
+    /// Not known to be accepted; the same message may be accepted later.
+    Retry(Trouble),
+    /// This message can never be accepted; the other side's own words.
+    Reject(String),
+}
+
+/// Why a message was not known to be accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// Whose fault it is, as far as the answer tells.
+    pub fault: Fault,
+    /// Whether the answer proves that this publish did not take effect and never will.
+    /// `false` for time-outs and lost connections: the message may have arrived.
+    pub definite: bool,
+    /// The other side's own words, or what was waited for in vain; never a secret.
+    pub words: String,
+}
+
+/// Whose fault a [`Trouble`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The answer does not tell: a time-out, a nack, a closed channel.
+    Unclear,
+    /// The destination: unknown, without a stream, unroutable, not authorised there.
+    Destination,
+    /// The whole sink: refused, closed, log-in refused, loading, out of memory.
+    Sink,
+}
+
+/// A system that messages are published to.
+#[async_trait]
+pub trait Sink: Send + Sync + 'static {
+    /// Publishes a batch and yields `(index into the batch, outcome)`, each index at most once, as soon as it is known.
+    ///
+    /// # Contract
+    /// What is unanswered when the stream ends, or when [`answer_timeout`](Sink::answer_timeout) has passed since the
+    /// call, is to be taken as [`Outcome::Retry`] with [`Fault::Unclear`], not definite. The stream ends within
+    /// `answer_timeout`. Nothing is sent before the stream is polled for the first time; a dropped stream hands nothing
+    /// more to the client library, and what that holds already ends within `answer_timeout`. Messages to one
+    /// destination are handed over in the order of the batch.
+    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)>;
+
+    /// Whether the other side answers and would let us in. Writes nothing, ends within `answer_timeout`.
+    ///
+    /// # Errors
+    /// Says what was asked, of whom (without secrets), and what came back.
+    async fn check(&self) -> Result<(), SinkError>;
+
+    /// Flushes what is under way and closes; takes at most `deadline`. What is published afterwards is `Retry`.
+    ///
+    /// # Errors
+    /// When the deadline passed before everything was flushed.
+    async fn close(&self, deadline: Duration) -> Result<(), SinkError>;
+
+    /// The longest time for which a publish can be without an answer; bounds what the client library may hold back.
+    fn answer_timeout(&self) -> Duration;
+
+    /// What kind of sink it is, as in its URL: `nats`, `redis`, `stdout`, `memory`.
+    fn kind(&self) -> &'static str;
+}
+
+/// What can go wrong with a sink as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    /// The URL or an option cannot be used.
+    #[error("{0}")]
+    Config(String),
+    /// The other side was not reached, or refused us. The text names the address, never a secret.
+    #[error("cannot reach the sink at `{address}`: {words}")]
+    Unreachable {
+        /// Host and port, without user or password.
+        address: String,
+        /// What came back.
+        words: String,
+    },
+    /// A deadline passed.
+    #[error("{doing} took longer than {limit:?}")]
+    Timeout {
+        /// What was being done.
+        doing: &'static str,
+        /// The limit that passed.
+        limit: Duration,
+    },
+}

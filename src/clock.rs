@@ -1,0 +1,277 @@
+//! Time as Redis tells it: [`Timestamp`], the [`Clock`] that everything asks, and its three makers.
+//!
+//! No wall clock of an instance decides anything: [`RedisClock`] is an estimate of the server's clock on top of the
+//! monotonic one, fed with every reply. [`LocalClock`] serves the in-memory timeline, [`ManualClock`] tests.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// A point in time: milliseconds since the epoch, as dues, scores and keys carry it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// The earliest due that the timeline takes.
+    pub const MIN_DUE: Timestamp = Timestamp(1);
+    /// The latest due that the timeline takes: the end of the year 9999, less what rounding could carry over it.
+    pub const MAX_DUE: Timestamp = Timestamp(253_402_300_799_999);
+
+    /// The time `ms` milliseconds after the epoch.
+    #[must_use]
+    pub const fn from_millis(ms: i64) -> Timestamp {
+        Timestamp(ms)
+    }
+
+    /// Milliseconds since the epoch.
+    #[must_use]
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// This time moved by `span`, in whole milliseconds, saturating.
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_add(millis(span)))
+    }
+
+    /// This time moved back by `span`, in whole milliseconds, saturating.
+    #[must_use]
+    pub fn minus(self, span: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_sub(millis(span)))
+    }
+
+    /// How much later this time is than `earlier`; zero if it is not.
+    #[must_use]
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// Whether a task may be due then: within [`MIN_DUE`](Self::MIN_DUE) and [`MAX_DUE`](Self::MAX_DUE).
+    #[must_use]
+    pub fn is_due(self) -> bool {
+        Timestamp::MIN_DUE <= self && self <= Timestamp::MAX_DUE
+    }
+}
+
+impl fmt::Display for Timestamp {
+    /// RFC 3339 in UTC with milliseconds; the bare number where no calendar reaches.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_millisecond(self.0) {
+            Ok(time) => write!(f, "{time:.3}"),
+            Err(_) => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// Whole milliseconds of a span, as a timestamp counts them.
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Tells the time of the timeline and waits for it.
+#[async_trait]
+pub trait Clock: Send + Sync + 'static {
+    /// The timeline's time now, rounded down to the millisecond.
+    fn now(&self) -> Timestamp;
+
+    /// By how much [`now`](Clock::now) may be off, either way.
+    fn uncertainty(&self) -> Duration;
+
+    /// Returns once [`now`](Clock::now) has reached `due`, whatever jumps the clock made meanwhile.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    async fn sleep_until(&self, due: Timestamp);
+
+    /// Whether `time` has passed even if the estimate is as far ahead as it can be.
+    fn surely_past(&self, time: Timestamp) -> bool {
+        self.now().minus(self.uncertainty()) > time
+    }
+}
+
+/// An estimate of the Redis server's clock, corrected by every reply.
+///
+/// A reply that left the server at `server_micros` was on its way for at most the round trip, so the server's clock is
+/// known to half of that. The sample with the shortest round trip is kept; its error grows with age (quartz drifts up
+/// to 50 us a second, taken as 100), until a fresh sample is as good. A sample that contradicts it means that the
+/// server's clock was set: the new one holds at once.
+pub struct RedisClock {
+    zero: Instant,
+    sample: watch::Sender<Sample>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// Server time in micros minus micros since `zero`.
+    offset: i64,
+    /// Half the round trip, in micros.
+    error: i64,
+    /// Micros since `zero` at which it was taken.
+    taken: i64,
+}
+
+impl Sample {
+    /// The error of this sample at `at`: drift of 100 us a second is added.
+    fn error_at(&self, at: i64) -> i64 {
+        self.error.saturating_add((at - self.taken).max(0) / 10_000)
+    }
+}
+
+impl RedisClock {
+    /// A clock that goes by this machine's wall clock until the first reply is [observed](Self::observe).
+    #[must_use]
+    pub fn new() -> RedisClock {
+        let sample = Sample { offset: wall_micros(), error: i64::from(u32::MAX) * 1000, taken: 0 };
+        RedisClock { zero: Instant::now(), sample: watch::Sender::new(sample) }
+    }
+
+    /// Takes in a reply: the call was sent at `sent`, answered by `received`, and carried the server's time in micros.
+    pub fn observe(&self, sent: Instant, received: Instant, server_micros: i64) {
+        let (sent, received) = (self.micros(sent), self.micros(received));
+        let fresh =
+            Sample { offset: server_micros - (sent + received) / 2, error: (received - sent) / 2 + 1, taken: received };
+        self.sample.send_if_modified(|kept| {
+            let known = kept.error_at(received);
+            let jumped = (fresh.offset - kept.offset).abs() > known + fresh.error;
+            let better = fresh.error <= known;
+            if !(jumped || better) {
+                return false;
+            }
+            *kept = fresh;
+            // Sleepers only need to look again when the change is one they could notice.
+            jumped
+        });
+    }
+
+    fn micros(&self, at: Instant) -> i64 {
+        i64::try_from(at.saturating_duration_since(self.zero).as_micros()).unwrap_or(i64::MAX)
+    }
+}
+
+impl Default for RedisClock {
+    fn default() -> Self {
+        RedisClock::new()
+    }
+}
+
+#[async_trait]
+impl Clock for RedisClock {
+    fn now(&self) -> Timestamp {
+        Timestamp((self.micros(Instant::now()) + self.sample.borrow().offset).div_euclid(1000))
+    }
+
+    fn uncertainty(&self) -> Duration {
+        let error = self.sample.borrow().error_at(self.micros(Instant::now()));
+        Duration::from_micros(u64::try_from(error).unwrap_or(0))
+    }
+
+    async fn sleep_until(&self, due: Timestamp) {
+        let mut changes = self.sample.subscribe();
+        loop {
+            let offset = changes.borrow_and_update().offset;
+            let left = due.0.saturating_mul(1000) - offset - self.micros(Instant::now());
+            let Ok(left @ 1..) = u64::try_from(left) else { return };
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_micros(left)) => {}
+                _ = changes.changed() => {}
+            }
+        }
+    }
+}
+
+/// This process's own time, for timelines that live in it: the wall clock at the start, monotonic from there.
+pub struct LocalClock {
+    zero: Instant,
+    start_micros: i64,
+}
+
+impl LocalClock {
+    /// A clock that shows the wall clock's time now and never jumps afterwards.
+    #[must_use]
+    pub fn new() -> LocalClock {
+        LocalClock { zero: Instant::now(), start_micros: wall_micros() }
+    }
+}
+
+impl Default for LocalClock {
+    fn default() -> Self {
+        LocalClock::new()
+    }
+}
+
+#[async_trait]
+impl Clock for LocalClock {
+    fn now(&self) -> Timestamp {
+        let micros = i64::try_from(self.zero.elapsed().as_micros()).unwrap_or(i64::MAX);
+        Timestamp(self.start_micros.saturating_add(micros).div_euclid(1000))
+    }
+
+    fn uncertainty(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn sleep_until(&self, due: Timestamp) {
+        loop {
+            let now =
+                self.start_micros.saturating_add(i64::try_from(self.zero.elapsed().as_micros()).unwrap_or(i64::MAX));
+            let Ok(left @ 1..) = u64::try_from(due.0.saturating_mul(1000) - now) else { return };
+            tokio::time::sleep(Duration::from_micros(left)).await;
+        }
+    }
+}
+
+/// A clock that stands still until a test moves it.
+pub struct ManualClock {
+    now: watch::Sender<Timestamp>,
+}
+
+impl ManualClock {
+    /// A clock that shows `now`.
+    #[must_use]
+    pub fn new(now: Timestamp) -> ManualClock {
+        ManualClock { now: watch::Sender::new(now) }
+    }
+
+    /// Moves the clock on by `span` and wakes whoever waited for a time on the way.
+    pub fn advance(&self, span: Duration) {
+        self.now.send_modify(|now| *now = now.plus(span));
+    }
+
+    /// Sets the clock, forwards or back.
+    pub fn set(&self, now: Timestamp) {
+        self.now.send_replace(now);
+    }
+}
+
+#[async_trait]
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        *self.now.borrow()
+    }
+
+    fn uncertainty(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn sleep_until(&self, due: Timestamp) {
+        let mut changes = self.now.subscribe();
+        while *changes.borrow_and_update() < due {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The wall clock in micros: a first guess before Redis has spoken, and the start of [`LocalClock`].
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock; RedisClock replaces the guess")]
+fn wall_micros() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

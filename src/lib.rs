@@ -1,0 +1,4 @@
+//! punctual publishes messages on time.
+pub mod clock;
+pub mod task;
+pub mod timeline;

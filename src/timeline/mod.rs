@@ -1,0 +1,429 @@
+//! Where tasks wait: the [`Timeline`] trait and what its verbs take and answer.
+//!
+//! Two implementations obey the same rules and the same conformance suite: [`redis`], for real, and [`memory`], its
+//! twin without Redis. The rules are written down in `lua/README.md`.
+
+pub mod keys;
+pub mod memory;
+pub mod redis;
+pub mod scripts;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::{broadcast, watch};
+
+use crate::clock::{Clock, Timestamp};
+use crate::task::{Counts, Key, Lane, Member, Shard, TaskId};
+
+/// Occurrences that one call of claim, settle or reap touches at most.
+pub const MAX_BATCH: usize = 1000;
+
+/// Tasks that one put call takes at most.
+pub const MAX_PUTS: usize = 1000;
+
+/// Bytes of records that one put call takes at most; a single larger record goes alone.
+pub const MAX_PUT_BYTES: usize = 1 << 20;
+
+/// Bytes of records after which a claim stops taking more; the first is taken whatever its size.
+pub const MAX_CLAIM_BYTES: usize = 4 << 20;
+
+/// Where tasks wait until they are due, and what may be done to them. Every verb is one atomic step.
+///
+/// # Contract
+/// Verbs that take `not_after` write nothing once the timeline's clock has passed it. They return
+/// [`TimelineError::Unknown`] only after that time has surely passed: a call that failed so either took effect
+/// before the error or never will. Verbs fenced by a token may be repeated at any time.
+#[async_trait]
+pub trait Timeline: Send + Sync + 'static {
+    /// The clock that decides what is due.
+    fn clock(&self) -> Arc<dyn Clock>;
+
+    /// How many shards the timeline has, at least 1.
+    fn shards(&self) -> u16;
+
+    /// Whether the timeline can be reached: sees every change.
+    fn link(&self) -> watch::Receiver<Link>;
+
+    /// Wake-ups: a lane's head became earlier. May be lost (then a glance tells), never invented.
+    fn wakes(&self) -> broadcast::Receiver<Wake>;
+
+    /// Creates or replaces up to [`MAX_PUTS`] tasks of one shard, no member twice; one answer each, in order.
+    async fn put(
+        &self,
+        shard: Shard,
+        mode: PutMode,
+        puts: Vec<Put>,
+        not_after: Timestamp,
+    ) -> Result<Vec<PutAnswer>, TimelineError>;
+
+    /// Takes a task out, or lets it end with the claim that holds it.
+    async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError>;
+
+    /// Looks at a task; `None` when there is none, or it ends with the claim that holds it.
+    async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError>;
+
+    /// Locks due occurrences of a lane under one new lease and returns them.
+    async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError>;
+
+    /// Writes verdicts back; what is not named stays under the token with a fresh lease, or goes back.
+    async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError>;
+
+    /// Renews leases; says of each token whether it still lives.
+    async fn extend(&self, shard: Shard, tokens: &[(Lane, Token)], lease: Duration)
+    -> Result<Vec<bool>, TimelineError>;
+
+    /// Ends claims whose lease has passed: what they held is waiting again, under the due it had.
+    async fn reap(&self, shard: Shard, lane: &Lane, request: ReapRequest) -> Result<Reaped, TimelineError>;
+
+    /// One look at a shard: heads, leases, lanes; tells one caller when a reap is due.
+    async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError>;
+
+    /// Puts a dead occurrence back, due now, under its old key.
+    async fn requeue(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<RequeueAnswer, TimelineError>;
+
+    /// Forgets a dead occurrence; whether there was one.
+    async fn discard(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<bool, TimelineError>;
+}
+
+/// Whether the timeline can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Yes, for the n-th time.
+    Up(u64),
+    /// No; why.
+    Down(String),
+}
+
+/// A lane's head became earlier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// The shard.
+    pub shard: Shard,
+    /// The lane.
+    pub lane: Lane,
+    /// Its new head.
+    pub due: Timestamp,
+}
+
+/// Why a verb failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimelineError {
+    /// Nothing was written: the call arrived after its `not_after`.
+    #[error("the call arrived too late to take effect")]
+    Late,
+    /// Nothing was written: the timeline answered that it can't, in its own words (full, read-only, loading).
+    #[error("the timeline refused: {0}")]
+    Refused(String),
+    /// Nothing was written: there is no connection.
+    #[error("the timeline cannot be reached: {0}")]
+    Away(String),
+    /// No answer came: the call took effect before this error, or never will.
+    #[error("the timeline did not answer: {0}")]
+    Unknown(String),
+    /// The answer makes no sense: a fault of punctual's own.
+    #[error("the timeline's answer cannot be read: {0}")]
+    Broken(String),
+}
+
+/// Whether a put that finds a task replaces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PutMode {
+    /// `PUT`: the task is replaced; with an equal body it is unchanged, unless its schedule is `in`.
+    Put,
+    /// `POST` under an idempotency key: an equal body is unchanged, `in` included; another is refused.
+    Post,
+}
+
+/// One task to put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// Its id.
+    pub id: TaskId,
+    /// The lane it shall wait in.
+    pub lane: Lane,
+    /// Its (first) due.
+    pub due: Timestamp,
+    /// The encoded [`Record`](crate::task::Record).
+    pub record: Bytes,
+}
+
+/// What a put says of one task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PutAnswer {
+    /// What was done.
+    pub result: PutResult,
+    /// The due that now holds (of `InFlight`, `KeyReused` and `BadDue`: the one that was asked for).
+    pub due: Timestamp,
+    /// The due of an occurrence with the former message that may still arrive.
+    pub in_flight: Option<Timestamp>,
+}
+
+/// What a put did with one task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PutResult {
+    /// There was none.
+    Created,
+    /// There was one, and now this one stands in its place.
+    Replaced,
+    /// It stood there already; nothing was touched.
+    Unchanged,
+    /// Nothing written: a task with another body stands under this key ([`PutMode::Post`] only).
+    KeyReused,
+    /// Nothing written: it would give another message the key of one that is in flight or was handed out.
+    InFlight,
+    /// Nothing written: the due is out of range.
+    BadDue,
+}
+
+/// What a cancel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CancelAnswer {
+    /// The task is gone, no publish of it starts from now on.
+    Cancelled {
+        /// The due of an occurrence that had been handed out before and may still arrive.
+        handed_out: Option<Timestamp>,
+    },
+    /// The task is gone; the one occurrence now held may still arrive.
+    InFlight {
+        /// Its due.
+        due: Timestamp,
+    },
+    /// There is no such task.
+    Unknown,
+}
+
+/// A task as it stands in the timeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The encoded record.
+    pub record: Bytes,
+    /// Its score without the sign: the due that is waited for, or in flight.
+    pub due: Timestamp,
+    /// Whether a claim holds it.
+    pub in_flight: bool,
+    /// The due that comes once the claim that holds it ends: a put changed it meanwhile.
+    pub changed: Option<Timestamp>,
+    /// What has happened to its occurrences; of recurring tasks.
+    pub counts: Counts,
+}
+
+/// The name of a claim, `<instance id>.<n>`: the fence of everything its holder writes. Never used for a second claim.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub String);
+
+/// What to claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimRequest {
+    /// A name that was never used before.
+    pub token: Token,
+    /// Occurrences at most, up to [`MAX_BATCH`].
+    pub max: usize,
+    /// Bytes of records after which to stop, up to [`MAX_CLAIM_BYTES`].
+    pub max_bytes: usize,
+    /// How long the claim lasts unless it is extended.
+    pub lease: Duration,
+    /// The timeline's time after which nothing shall be claimed.
+    pub not_after: Timestamp,
+    /// Take exactly the first suspect (an occurrence whose claims ended without word twice or more) and nothing else.
+    pub lone: bool,
+}
+
+/// What was claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The server's time of the claim.
+    pub now: Timestamp,
+    /// The occurrences; none means that no claim exists.
+    pub occurrences: Vec<Occurrence>,
+    /// The due of the next head that is neither taken nor a suspect; in the past when there is more.
+    pub head: Option<Timestamp>,
+    /// Due suspects that were left out.
+    pub suspects: u64,
+    /// Members without a record that were removed; stays 0.
+    pub removed: u64,
+}
+
+/// An occurrence in a claim's hands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occurrence {
+    /// The task, or the requeued occurrence.
+    pub member: Member,
+    /// When it is due: the score it was claimed with.
+    pub due: Timestamp,
+    /// The encoded record.
+    pub record: Bytes,
+    /// What has happened to the task's occurrences so far; of recurring tasks.
+    pub counts: Counts,
+    /// How many of its claims ended without word; only told of a lone suspect, else 0.
+    pub crashes: u32,
+}
+
+/// Verdicts to write back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settle {
+    /// The claim.
+    pub token: Token,
+    /// One per occurrence, no member twice, at most [`MAX_BATCH`].
+    pub verdicts: Vec<Settlement>,
+    /// What becomes of the occurrences that are not named.
+    pub rest: Rest,
+    /// How long the claim lasts from now if something stays in it.
+    pub lease: Duration,
+    /// How many dead occurrences a shard keeps.
+    pub dead_cap: u64,
+}
+
+/// One occurrence and what becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The member.
+    pub member: Member,
+    /// The due it was claimed with.
+    pub due: Timestamp,
+    /// What becomes of it.
+    pub verdict: Verdict,
+}
+
+/// What becomes of an occurrence when it leaves its claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The task has ended.
+    Finished,
+    /// The occurrence has ended; the task is due again.
+    Next {
+        /// Later than the one that ended.
+        due: Timestamp,
+        /// What has happened so far.
+        counts: Counts,
+    },
+    /// The occurrence is dead, and the task has ended with it.
+    Dead(Burial),
+    /// The occurrence is dead; the task is due again.
+    DeadNext {
+        /// What is kept of the dead.
+        burial: Burial,
+        /// Later than the one that died.
+        due: Timestamp,
+        /// What has happened so far.
+        counts: Counts,
+    },
+    /// It waits again under the same due.
+    Back {
+        /// Whether a publish of it had begun and was not answered definitely.
+        begun: bool,
+    },
+}
+
+/// What is kept of a dead occurrence.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Burial {
+    /// The record that requeue will put back.
+    pub record: Bytes,
+    /// Why, in one word of a fixed few: `rejected`, `retries`, `destination`, `poison`, `too late`.
+    pub reason: String,
+    /// The broker's own words.
+    pub words: String,
+}
+
+/// What becomes of the occurrences that a settle does not name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rest {
+    /// They stay in the claim, with a fresh lease.
+    Keep,
+    /// They wait again, under the due they had.
+    Back,
+}
+
+/// What a settle says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// The claim was not there (any more): nothing was written, its holder lets go.
+    pub lost: bool,
+    /// Members that were named but not in the claim (any more).
+    pub skipped: Vec<Member>,
+    /// Members that took what their user asked meanwhile instead of their verdict.
+    pub changed: Vec<Member>,
+    /// Dead occurrences dropped because the shard keeps no more.
+    pub dropped: u64,
+}
+
+/// What to reap with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReapRequest {
+    /// The lease that claims are made with: an end further ahead means that the clock stepped back.
+    pub lease: Duration,
+    /// Whether some configuration here names the lane: one that is not and has become empty is forgotten.
+    pub served: bool,
+    /// How long dead occurrences are kept.
+    pub dead_keep: Duration,
+}
+
+/// What a reap did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Claims that were ended.
+    pub claims: u64,
+    /// Occurrences that were in them.
+    pub occurrences: u64,
+    /// Occurrences found claimed without any lease; stays 0.
+    pub stranded: u64,
+    /// Dead occurrences dropped because they were older than `dead_keep`.
+    pub dropped: u64,
+    /// Whether there is more to do at once.
+    pub more: bool,
+}
+
+/// What to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GlanceRequest {
+    /// The lanes the caller knows, each with whether it is configured.
+    pub lanes: Vec<(Lane, bool)>,
+    /// The lease that claims are made with.
+    pub lease: Duration,
+    /// How long dead occurrences are kept.
+    pub dead_keep: Duration,
+    /// Whether to count what waits and what is in flight.
+    pub depth: bool,
+}
+
+/// What a look shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Glance {
+    /// Of each lane asked for, in order.
+    pub lanes: Vec<LaneGlance>,
+    /// Every lane that ever held a task here, sorted by name.
+    pub known: Vec<Lane>,
+    /// How many dead occurrences are kept.
+    pub dead: u64,
+}
+
+/// What a look shows of a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneGlance {
+    /// The smallest due that waits.
+    pub head: Option<Timestamp>,
+    /// The first end of a lease.
+    pub first_lease: Option<Timestamp>,
+    /// The last end of a lease.
+    pub last_lease: Option<Timestamp>,
+    /// Whether occurrences stand claimed without any lease.
+    pub stranded: bool,
+    /// Whether the caller is to reap this lane now.
+    pub reap: bool,
+    /// How many wait and how many are in flight, if it was asked.
+    pub depth: Option<(u64, u64)>,
+}
+
+/// What a requeue says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RequeueAnswer {
+    /// It is due again, now, under its old key.
+    Requeued,
+    /// It was requeued before and has not ended yet, or its task has that very due.
+    InFlight,
+    /// No such dead occurrence.
+    Unknown,
+}

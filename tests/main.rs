@@ -1,0 +1,17 @@
+//! The tests that need more than one room, in one binary. Table of contents:
+//!
+//! - `support`     starts servers and `punctual serve` processes, and ends them
+
+mod support;
+
+#[test]
+fn the_harness_starts_and_ends_servers() {
+    if !support::have("redis-server") || !support::have("nats-server") {
+        return;
+    }
+    let redis = support::redis::RedisServer::start_cluster();
+    let nats = support::nats::NatsServer::start("");
+    let answer: String = ::redis::cmd("PING").query(&mut redis.connect()).expect("an answer");
+    assert_eq!(answer, "PONG");
+    assert!(nats.url().starts_with("nats://"));
+}
