@@ -8,6 +8,8 @@ pub mod follow;
 pub mod id;
 pub mod record;
 pub mod retry;
+#[cfg(test)]
+pub(crate) mod samples;
 pub mod schedule;
 pub mod spec;
 
@@ -90,6 +92,15 @@ impl Payload {
         match self {
             Payload::Empty => Bytes::new(),
             Payload::Json(bytes) | Payload::Raw { bytes, .. } => bytes.clone(),
+        }
+    }
+
+    /// How many bytes are published.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Empty => 0,
+            Payload::Json(bytes) | Payload::Raw { bytes, .. } => bytes.len(),
         }
     }
 
