@@ -1,4 +1,5 @@
 //! punctual publishes messages on time.
 pub mod clock;
+pub mod metrics;
 pub mod task;
 pub mod timeline;

@@ -1,0 +1,358 @@
+//! Every metric of punctual, in one file: called by all rooms, calls none.
+//!
+//! Whoever counts in a hot loop takes [`LaneMetrics`] or [`SinkMetrics`] once and keeps it: an addition is then one
+//! atomic. Labels are lanes and sinks, which the configuration names, and words of fixed lists; never a task's id.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Upper bounds of the lateness buckets, in seconds. From 0.5 ms, since the budget is p50 <= 1.2 ms and p99 <= 3 ms; up
+/// to 10 minutes, since an absent sink makes its tasks that late.
+const LATENESS_BUCKETS: [f64; 22] = [
+    0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0,
+    30.0, 60.0, 300.0, 600.0,
+];
+
+/// Upper bounds of the buckets for calls of the timeline, in seconds.
+const CALL_BUCKETS: [f64; 12] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
+
+/// All metrics of one instance, and the registry they are read from.
+pub struct Metrics {
+    registry: Registry,
+    puts: Family<ResultLabel, Counter>,
+    cancels: Family<ResultLabel, Counter>,
+    claims: Family<LaneLabel, Counter>,
+    claimed: Family<LaneLabel, Counter>,
+    lateness: Family<LaneLabel, Histogram, LatenessBuckets>,
+    passed_over: Family<LaneLabel, Counter>,
+    dead: Family<DeadLabel, Counter>,
+    claims_lost: Family<LaneLabel, Counter>,
+    leases_reaped: Family<LaneLabel, Counter>,
+    occurrences_reaped: Family<LaneLabel, Counter>,
+    stranded: Family<LaneLabel, Counter>,
+    removed: Family<LaneLabel, Counter>,
+    pending: Family<LaneLabel, Gauge>,
+    in_flight: Family<LaneLabel, Gauge>,
+    published: Family<PublishedLabel, Counter>,
+    retries: Family<SinkLabel, Counter>,
+    publish_seconds: Family<SinkLabel, Histogram, CallBuckets>,
+    breaker: Family<SinkLabel, Gauge>,
+    calls: Family<CallLabel, Counter>,
+    call_seconds: Family<VerbLabel, Histogram, CallBuckets>,
+    requests: Family<RequestLabel, Counter>,
+    /// Dead occurrences dropped because the cap was reached or they were older than `keep`.
+    pub dead_dropped: Counter,
+    /// Dead occurrences that are kept now, of all shards.
+    pub dead_kept: Gauge,
+    /// Lanes that hold tasks and that no configuration here serves.
+    pub lanes_unserved: Gauge,
+    /// 1 while the timeline can be reached, else 0.
+    pub timeline_up: Gauge,
+}
+
+/// What is counted of one lane; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct LaneMetrics {
+    /// Claims that took something.
+    pub claims: Counter,
+    /// Occurrences claimed.
+    pub claimed: Counter,
+    /// Seconds from due to the sink's word, on the timeline's clock; of accepted occurrences.
+    pub lateness: Histogram,
+    /// Occurrences passed over by their own catch-up.
+    pub passed_over: Counter,
+    /// Claims whose holder learned that they were reaped.
+    pub claims_lost: Counter,
+    /// Claims ended by reap: their holder went without a word.
+    pub leases_reaped: Counter,
+    /// Occurrences that were in them and wait again.
+    pub occurrences_reaped: Counter,
+    /// Occurrences found claimed without a lease: stays 0, else a fault of punctual's own.
+    pub stranded: Counter,
+    /// Members without a record that a claim removed: stays 0, else a fault of punctual's own.
+    pub removed: Counter,
+    /// Occurrences that wait, as of the last look.
+    pub pending: Gauge,
+    /// Occurrences in flight, of all instances, as of the last look.
+    pub in_flight: Gauge,
+}
+
+/// What is counted of one sink; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SinkMetrics {
+    /// Messages that the sink said it has.
+    pub accepted: Counter,
+    /// Messages whose fate is not known, or that may be accepted later.
+    pub retry: Counter,
+    /// Messages that can never be accepted.
+    pub rejected: Counter,
+    /// Publishes after the first of an occurrence within its claim.
+    pub retries: Counter,
+    /// Seconds from handing a message over to the sink's word.
+    pub publish_seconds: Histogram,
+    /// 0 closed (the sink answers), 1 half-open (one batch is tried), 2 open (it is absent).
+    pub breaker: Gauge,
+}
+
+impl Metrics {
+    /// Registers all metrics, at zero. `version` is shown in `punctual_build_info`, `instance` is the instance id.
+    #[must_use]
+    pub fn new(version: &str, instance: &str) -> Metrics {
+        let mut metrics = Metrics {
+            registry: Registry::with_prefix("punctual"),
+            puts: Family::default(),
+            cancels: Family::default(),
+            claims: Family::default(),
+            claimed: Family::default(),
+            lateness: Family::new_with_constructor(LatenessBuckets),
+            passed_over: Family::default(),
+            dead: Family::default(),
+            claims_lost: Family::default(),
+            leases_reaped: Family::default(),
+            occurrences_reaped: Family::default(),
+            stranded: Family::default(),
+            removed: Family::default(),
+            pending: Family::default(),
+            in_flight: Family::default(),
+            published: Family::default(),
+            retries: Family::default(),
+            publish_seconds: Family::new_with_constructor(CallBuckets),
+            breaker: Family::default(),
+            calls: Family::default(),
+            call_seconds: Family::new_with_constructor(CallBuckets),
+            requests: Family::default(),
+            dead_dropped: Counter::default(),
+            dead_kept: Gauge::default(),
+            lanes_unserved: Gauge::default(),
+            timeline_up: Gauge::default(),
+        };
+        metrics.register_tasks();
+        metrics.register_lanes();
+        metrics.register_outside();
+        let build = vec![("version".to_owned(), version.to_owned()), ("instance".to_owned(), instance.to_owned())];
+        metrics.registry.register("build", "Version and instance id", Info::new(build));
+        metrics
+    }
+
+    /// Counts a put by what it did, in the words of the API: `created`, `replaced`, `unchanged`, `in_flight`, ...
+    pub fn put(&self, result: &'static str) {
+        self.puts.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Counts a cancel by what it did: `cancelled`, `in_flight`, `unknown`.
+    pub fn cancel(&self, result: &'static str) {
+        self.cancels.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// The handles of a lane. A lane that the configuration names, or that was found in the timeline: a bounded list.
+    #[must_use]
+    pub fn lane(&self, lane: &str) -> LaneMetrics {
+        let label = LaneLabel { lane: lane.to_owned() };
+        LaneMetrics {
+            claims: self.claims.get_or_create_owned(&label),
+            claimed: self.claimed.get_or_create_owned(&label),
+            lateness: self.lateness.get_or_create_owned(&label),
+            passed_over: self.passed_over.get_or_create_owned(&label),
+            claims_lost: self.claims_lost.get_or_create_owned(&label),
+            leases_reaped: self.leases_reaped.get_or_create_owned(&label),
+            occurrences_reaped: self.occurrences_reaped.get_or_create_owned(&label),
+            stranded: self.stranded.get_or_create_owned(&label),
+            removed: self.removed.get_or_create_owned(&label),
+            pending: self.pending.get_or_create_owned(&label),
+            in_flight: self.in_flight.get_or_create_owned(&label),
+        }
+    }
+
+    /// Counts burials of a lane by reason: `rejected`, `retries`, `destination`, `poison`, `too late`.
+    pub fn dead(&self, lane: &str, reason: &'static str, occurrences: u64) {
+        self.dead.get_or_create(&DeadLabel { lane: lane.to_owned(), reason }).inc_by(occurrences);
+    }
+
+    /// The handles of a sink, by its name in the configuration.
+    #[must_use]
+    pub fn sink(&self, sink: &str) -> SinkMetrics {
+        let label = SinkLabel { sink: sink.to_owned() };
+        let published =
+            |outcome| self.published.get_or_create_owned(&PublishedLabel { sink: sink.to_owned(), outcome });
+        SinkMetrics {
+            accepted: published("accepted"),
+            retry: published("retry"),
+            rejected: published("rejected"),
+            retries: self.retries.get_or_create_owned(&label),
+            publish_seconds: self.publish_seconds.get_or_create_owned(&label),
+            breaker: self.breaker.get_or_create_owned(&label),
+        }
+    }
+
+    /// Counts a call of the timeline: its verb, `ok` or the kind of error, and how long it took.
+    pub fn timeline_call(&self, verb: &'static str, result: &'static str, seconds: f64) {
+        self.calls.get_or_create(&CallLabel { verb, result }).inc();
+        self.call_seconds.get_or_create(&VerbLabel { verb }).observe(seconds);
+    }
+
+    /// Counts an HTTP request by its route (the pattern, never the path) and the status of its answer.
+    pub fn request(&self, route: &'static str, status: u16) {
+        self.requests.get_or_create(&RequestLabel { route, status }).inc();
+    }
+
+    /// Everything in the OpenMetrics text format.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String does not fail; what stands in it by then is better than nothing.
+        if encode(&mut text, &self.registry).is_err() {
+            text.push_str("# EOF\n");
+        }
+        text
+    }
+
+    fn register_tasks(&mut self) {
+        let r = &mut self.registry;
+        r.register("puts", "Tasks put, by what the put did", self.puts.clone());
+        r.register("cancels", "Tasks cancelled, by what the cancel did", self.cancels.clone());
+        r.register("passed_over", "Occurrences passed over by their own catch-up", self.passed_over.clone());
+        r.register("dead", "Occurrences buried, by reason", self.dead.clone());
+        r.register("dead_kept", "Dead occurrences kept now", self.dead_kept.clone());
+        r.register("dead_dropped", "Dead occurrences dropped for age or by the cap", self.dead_dropped.clone());
+    }
+
+    fn register_lanes(&mut self) {
+        let r = &mut self.registry;
+        let late = "From due to the sink's word, on the timeline's clock";
+        r.register_with_unit("lateness", late, Unit::Seconds, self.lateness.clone());
+        r.register("claims", "Claims that took something", self.claims.clone());
+        r.register("claimed", "Occurrences claimed", self.claimed.clone());
+        r.register("claims_lost", "Claims whose holder learned that they were reaped", self.claims_lost.clone());
+        r.register("leases_reaped", "Claims ended because their holder went silent", self.leases_reaped.clone());
+        let reaped = "Occurrences that wait again because their claim's holder went silent";
+        r.register("occurrences_reaped", reaped, self.occurrences_reaped.clone());
+        r.register("stranded", "Occurrences found claimed without a lease; stays 0", self.stranded.clone());
+        r.register("removed", "Members without a record; stays 0", self.removed.clone());
+        r.register("pending", "Occurrences that wait", self.pending.clone());
+        r.register("in_flight", "Occurrences in flight, of all instances", self.in_flight.clone());
+        r.register("lanes_unserved", "Lanes with tasks that nobody serves here", self.lanes_unserved.clone());
+    }
+
+    fn register_outside(&mut self) {
+        let r = &mut self.registry;
+        r.register("published", "Messages published, by the sink's word", self.published.clone());
+        r.register("retries", "Publishes after the first of an occurrence in its claim", self.retries.clone());
+        let publish = "From handing a message over to the sink's word";
+        r.register_with_unit("publish", publish, Unit::Seconds, self.publish_seconds.clone());
+        r.register("breaker", "0 closed, 1 half-open, 2 open (the sink is absent)", self.breaker.clone());
+        r.register("timeline_up", "1 while the timeline can be reached", self.timeline_up.clone());
+        r.register("timeline_calls", "Calls of the timeline, by verb and result", self.calls.clone());
+        let call = "How long calls of the timeline took";
+        r.register_with_unit("timeline_call", call, Unit::Seconds, self.call_seconds.clone());
+        r.register("http_requests", "HTTP requests, by route and status", self.requests.clone());
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LaneLabel {
+    lane: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SinkLabel {
+    sink: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeadLabel {
+    lane: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PublishedLabel {
+    sink: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VerbLabel {
+    verb: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabel {
+    verb: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabel {
+    route: &'static str,
+    status: u16,
+}
+
+/// Makes the lateness histogram of a lane.
+#[derive(Clone, Debug)]
+struct LatenessBuckets;
+
+impl MetricConstructor<Histogram> for LatenessBuckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(LATENESS_BUCKETS)
+    }
+}
+
+/// Makes a histogram for calls of something outside.
+#[derive(Clone, Debug)]
+struct CallBuckets;
+
+impl MetricConstructor<Histogram> for CallBuckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(CALL_BUCKETS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_stands_in_the_text_under_its_name() {
+        let metrics = Metrics::new("1.2.3", "i1");
+        metrics.put("created");
+        metrics.cancel("in_flight");
+        metrics.dead("default", "too late", 2);
+        metrics.timeline_call("claim", "ok", 0.0004);
+        metrics.request("/v1/tasks/{id}", 201);
+        let (lane, sink) = (metrics.lane("default"), metrics.sink("orders"));
+        lane.lateness.observe(0.0007);
+        lane.pending.set(3);
+        sink.accepted.inc_by(5);
+        sink.breaker.set(2);
+        let text = metrics.text();
+        for line in [
+            "punctual_puts_total{result=\"created\"} 1",
+            "punctual_cancels_total{result=\"in_flight\"} 1",
+            "punctual_dead_total{lane=\"default\",reason=\"too late\"} 2",
+            "punctual_timeline_calls_total{verb=\"claim\",result=\"ok\"} 1",
+            "punctual_http_requests_total{route=\"/v1/tasks/{id}\",status=\"201\"} 1",
+            "punctual_lateness_seconds_bucket{le=\"0.0005\",lane=\"default\"} 0",
+            "punctual_lateness_seconds_bucket{le=\"0.001\",lane=\"default\"} 1",
+            "punctual_pending{lane=\"default\"} 3",
+            "punctual_published_total{sink=\"orders\",outcome=\"accepted\"} 5",
+            "punctual_published_total{sink=\"orders\",outcome=\"rejected\"} 0",
+            "punctual_breaker{sink=\"orders\"} 2",
+            "punctual_stranded_total{lane=\"default\"} 0",
+            "punctual_build_info{version=\"1.2.3\",instance=\"i1\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no line `{line}` in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}
