@@ -1,0 +1,288 @@
+//! The way in: puts, cancels and looks up tasks, for HTTP and for programs that embed punctual.
+//!
+//! Resolves what a user asked for (first due, shard, record) and turns the timeline's answers into definite ones. A
+//! request that failed with [`TimelineError::Unknown`] either took effect before the answer or never will.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use crate::clock::{Clock, Timestamp};
+use crate::task::schedule::ScheduleError;
+use crate::task::{Key, Lane, Record, Shard, Task, TaskId};
+use crate::timeline::{
+    self, CancelAnswer, Held, MAX_PUT_BYTES, MAX_PUTS, PutAnswer, PutMode, PutResult, Timeline, TimelineError,
+};
+
+/// How long a put that meets its own task in flight is tried again before it is refused.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How many of the dues that follow are shown in the answer to a put.
+const SHOWN: usize = 3;
+
+/// The way in; cheap to clone.
+#[derive(Clone)]
+pub struct Intake {
+    timeline: Arc<dyn Timeline>,
+    lanes: Arc<BTreeMap<Lane, LaneRule>>,
+}
+
+/// What a lane asks of the tasks that are put into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneRule {
+    /// Whether a task has to name a destination: the lane names none and its sink needs one.
+    pub destination_required: bool,
+}
+
+/// A put that took effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// Created, replaced or unchanged.
+    pub result: PutResult,
+    /// What the task is due at next.
+    pub due: Timestamp,
+    /// Up to three dues that follow; only worked out when a single task was put.
+    pub next: Vec<Timestamp>,
+    /// The key of an occurrence with the former message that may still arrive.
+    pub in_flight: Option<Key>,
+}
+
+/// A put that did not take effect, or is not known to have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PutError {
+    /// It would give another message a key that is in flight.
+    #[error("the occurrence `{0}` is in flight; another message cannot take its key")]
+    InFlight(Key),
+    /// Another task stands under this id ([`PutMode::Post`] only).
+    #[error("the idempotency key was used for another body")]
+    KeyReused,
+    /// No lane of this name is configured.
+    #[error("the lane `{0}` is not configured")]
+    UnknownLane(Lane),
+    /// Neither the task nor its lane names a destination.
+    #[error("neither the message nor the lane `{0}` names a destination")]
+    NoDestination(Lane),
+    /// The schedule has no occurrence (any more).
+    #[error("the schedule has no occurrence")]
+    Never,
+    /// The due is out of range.
+    #[error("the due is out of range")]
+    BadDue,
+    /// The schedule cannot be read.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The timeline's word.
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
+}
+
+/// A look-up that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GetError {
+    /// The timeline's word.
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
+    /// What stands there cannot be read by this version.
+    #[error(transparent)]
+    Record(#[from] crate::task::record::RecordError),
+}
+
+/// A put on its way: where it stands in the request, and what goes to the timeline.
+struct Prepared {
+    index: usize,
+    put: timeline::Put,
+}
+
+impl Intake {
+    /// A way into `timeline` for tasks of `lanes`.
+    #[must_use]
+    pub fn new(timeline: Arc<dyn Timeline>, lanes: BTreeMap<Lane, LaneRule>) -> Intake {
+        Intake { timeline, lanes: Arc::new(lanes) }
+    }
+
+    /// The clock that decides what is due.
+    #[must_use]
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        self.timeline.clock()
+    }
+
+    /// Puts tasks, in their order, and answers each. Takes at most `deadline`, and never effect after it.
+    ///
+    /// A task that meets itself in flight is tried again for up to a second.
+    pub async fn put(
+        &self,
+        mode: PutMode,
+        tasks: Vec<(TaskId, Lane, Task)>,
+        deadline: Duration,
+    ) -> Vec<Result<Put, PutError>> {
+        let now = self.clock().now();
+        let not_after = now.plus(deadline);
+        let show = (tasks.len() == 1).then(|| tasks[0].clone());
+        let mut answers: Vec<Result<Put, PutError>> = Vec::with_capacity(tasks.len());
+        let mut shards: BTreeMap<Shard, Vec<Prepared>> = BTreeMap::new();
+        for (index, (id, lane, task)) in tasks.into_iter().enumerate() {
+            match self.prepare(index, id, lane, task, now) {
+                Ok(prepared) => {
+                    let shard = Shard::of(&prepared.put.id, self.timeline.shards());
+                    shards.entry(shard).or_default().push(prepared);
+                    answers.push(Err(PutError::Timeline(TimelineError::Broken("no answer".into()))));
+                }
+                Err(error) => answers.push(Err(error)),
+            }
+        }
+        let shards = shards.into_iter().map(|(shard, prepared)| self.put_shard(shard, mode, prepared, not_after));
+        for (index, answer) in join_all(shards).await.into_iter().flatten() {
+            answers[index] = answer;
+        }
+        if let (Some((id, _, task)), [Ok(put)]) = (show, answers.as_mut_slice()) {
+            put.next = self.upcoming(&id, &task, put, now).await;
+        }
+        answers
+    }
+
+    /// Takes a task out, or lets it end with the claim that holds it.
+    ///
+    /// # Errors
+    /// The timeline's word.
+    pub async fn cancel(&self, id: &TaskId, deadline: Duration) -> Result<CancelAnswer, TimelineError> {
+        let not_after = self.clock().now().plus(deadline);
+        self.timeline.cancel(Shard::of(id, self.timeline.shards()), id, not_after).await
+    }
+
+    /// Looks a task up.
+    ///
+    /// # Errors
+    /// The timeline's word, or a record that this version cannot read.
+    pub async fn get(&self, id: &TaskId) -> Result<Option<(Record, Held)>, GetError> {
+        match self.timeline.get(Shard::of(id, self.timeline.shards()), id).await? {
+            Some(held) => Ok(Some((Record::decode(&held.record)?, held))),
+            None => Ok(None),
+        }
+    }
+
+    /// Resolves what was asked for at `now`.
+    fn prepare(&self, index: usize, id: TaskId, lane: Lane, task: Task, now: Timestamp) -> Result<Prepared, PutError> {
+        let rule = self.lanes.get(&lane).ok_or_else(|| PutError::UnknownLane(lane.clone()))?;
+        if rule.destination_required && task.message.destination.is_none() {
+            return Err(PutError::NoDestination(lane));
+        }
+        let due = task.schedule.first(&id, now)?.ok_or(PutError::Never)?;
+        if !due.is_due() {
+            return Err(PutError::BadDue);
+        }
+        let record = Record::new(task, lane.clone(), now).encode();
+        Ok(Prepared { index, put: timeline::Put { id, lane, due, record } })
+    }
+
+    /// Puts what belongs to one shard, call by call, so that an id that comes twice keeps its order.
+    async fn put_shard(
+        &self,
+        shard: Shard,
+        mode: PutMode,
+        prepared: Vec<Prepared>,
+        not_after: Timestamp,
+    ) -> Vec<(usize, Result<Put, PutError>)> {
+        let mut answers = Vec::with_capacity(prepared.len());
+        for call in calls(prepared) {
+            answers.extend(self.put_call(shard, mode, call, not_after).await);
+        }
+        answers
+    }
+
+    /// One call, and again for what was in flight, for up to a second.
+    async fn put_call(
+        &self,
+        shard: Shard,
+        mode: PutMode,
+        mut call: Vec<Prepared>,
+        not_after: Timestamp,
+    ) -> Vec<(usize, Result<Put, PutError>)> {
+        let give_up = Instant::now() + PATIENCE;
+        let mut pause = Duration::from_millis(5);
+        let mut done = Vec::with_capacity(call.len());
+        loop {
+            let puts = call.iter().map(|prepared| prepared.put.clone()).collect();
+            let answers = match self.timeline.put(shard, mode, puts, not_after).await {
+                Ok(answers) => answers,
+                Err(error) => {
+                    done.extend(call.into_iter().map(|prepared| (prepared.index, Err(error.clone().into()))));
+                    return done;
+                }
+            };
+            let last = Instant::now() + pause >= give_up;
+            let mut again = Vec::new();
+            for (prepared, answer) in call.into_iter().zip(answers) {
+                if answer.result == PutResult::InFlight && !last {
+                    again.push(prepared);
+                } else {
+                    done.push((prepared.index, read_answer(&prepared.put.id, answer)));
+                }
+            }
+            if again.is_empty() {
+                return done;
+            }
+            call = again;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(100));
+        }
+    }
+
+    /// The dues that follow the one a put was answered with. An unchanged task counts from its own put, not this one.
+    async fn upcoming(&self, id: &TaskId, task: &Task, put: &Put, now: Timestamp) -> Vec<Timestamp> {
+        let anchor = match put.result {
+            PutResult::Unchanged if task.schedule.is_recurring() => match self.get(id).await {
+                Ok(Some((record, _))) => record.anchor,
+                _ => return Vec::new(),
+            },
+            _ => now,
+        };
+        let mut after = put.due;
+        let left = task.schedule.limit.map_or(SHOWN, |limit| usize::try_from(limit - 1).unwrap_or(SHOWN).min(SHOWN));
+        let mut next = Vec::with_capacity(left);
+        while next.len() < left {
+            let Ok(Some(due)) = task.schedule.next_after(id, anchor, after) else { break };
+            next.push(due);
+            after = due;
+        }
+        next
+    }
+}
+
+/// Splits puts of one shard into calls: each within the limits of one call, and no id twice in one.
+fn calls(prepared: Vec<Prepared>) -> Vec<Vec<Prepared>> {
+    let mut calls: Vec<Vec<Prepared>> = Vec::new();
+    let mut open: Vec<Prepared> = Vec::new();
+    let (mut bytes, mut ids) = (0, HashSet::new());
+    for next in prepared {
+        let size = next.put.record.len();
+        let full = open.len() >= MAX_PUTS || (bytes + size > MAX_PUT_BYTES && !open.is_empty());
+        if full || ids.contains(&next.put.id) {
+            calls.push(std::mem::take(&mut open));
+            ids.clear();
+            bytes = 0;
+        }
+        bytes += size;
+        ids.insert(next.put.id.clone());
+        open.push(next);
+    }
+    if !open.is_empty() {
+        calls.push(open);
+    }
+    calls
+}
+
+/// Turns the timeline's answer for one task into the user's.
+fn read_answer(id: &TaskId, answer: PutAnswer) -> Result<Put, PutError> {
+    let key = |due| Key { task: id.clone(), due };
+    match answer.result {
+        PutResult::Created | PutResult::Replaced | PutResult::Unchanged => {
+            Ok(Put { result: answer.result, due: answer.due, next: Vec::new(), in_flight: answer.in_flight.map(key) })
+        }
+        PutResult::KeyReused => Err(PutError::KeyReused),
+        PutResult::InFlight => Err(PutError::InFlight(key(answer.in_flight.unwrap_or(answer.due)))),
+        PutResult::BadDue => Err(PutError::BadDue),
+    }
+}
