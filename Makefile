@@ -1,0 +1,40 @@
+# One door for every chore; `make` alone lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint fmt audit ci
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install what tests and lint need from Debian's packages, if it is missing
+	@.ci/setup all
+
+demo: ## publish tasks before your eyes: make demo ARGS="--seconds 10"
+	@.ci/setup compile
+	@cargo build --quiet --locked
+	@exec target/debug/punctual demo $(ARGS)
+
+test: ## run all tests; the last line counts them
+	@.ci/setup all
+	@.ci/test
+
+lint: ## rustfmt, clippy and luacheck, all without complaint
+	@.ci/setup all
+	cargo fmt --all -- --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@shopt -s nullglob; set -- lua/*.lua; [ $$# -eq 0 ] || { echo "luacheck lua/*.lua"; \
+	  luacheck --std lua51 --no-max-line-length --read-globals redis KEYS ARGV cjson cmsgpack -- "$$@"; }
+
+fmt: ## format the Rust code
+	cargo fmt --all
+
+audit: ## licences, advisories and banned crates (needs cargo-deny)
+	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny" >&2; exit 2; }
+	cargo deny --locked check
+
+ci: ## what continuous integration runs
+	@.ci/run
