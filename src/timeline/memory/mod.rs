@@ -1,0 +1,239 @@
+//! The timeline without Redis: the same rules over the memory of this process, which is lost with it.
+//!
+//! [`Twin`] is one shard as a plain value; [`MemoryTimeline`] puts shards behind the [`Timeline`] trait, with faults
+//! that tests ask for. Serves tests, programs that embed punctual, and a first try without Redis.
+
+mod claim;
+mod dead;
+mod put;
+mod reap;
+pub mod twin;
+mod zset;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{broadcast, watch};
+
+pub use twin::{Change, Claim, Mark, Told, Twin};
+pub use zset::Zset;
+
+use super::{
+    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, Link, Put, PutAnswer, PutMode, ReapRequest,
+    Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
+};
+use crate::clock::{Clock, Timestamp};
+use crate::task::{Key, Lane, Shard, TaskId};
+
+/// How many wake-ups a slow reader may fall behind before it misses some.
+const WAKES: usize = 1024;
+
+/// A timeline in the memory of this process.
+pub struct MemoryTimeline {
+    clock: Arc<dyn Clock>,
+    shards: Mutex<Vec<Twin>>,
+    link: watch::Sender<Link>,
+    /// How often the link has come up.
+    ups: AtomicU64,
+    wakes: broadcast::Sender<Wake>,
+    faults: Mutex<VecDeque<(Verb, Fault)>>,
+}
+
+/// What may be done to a timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is the method of that name")]
+pub enum Verb {
+    Put,
+    Cancel,
+    Get,
+    Claim,
+    Settle,
+    Extend,
+    Reap,
+    Glance,
+    Requeue,
+    Discard,
+}
+
+/// What goes wrong with a call, for tests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It takes effect, but its reply is lost.
+    ReplyLost,
+    /// It is lost before it takes effect; the caller cannot tell.
+    CallLost,
+    /// The timeline answers that it can't.
+    Refused(String),
+}
+
+impl MemoryTimeline {
+    /// An empty timeline of `shards` shards, at least 1, whose time `clock` tells.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, shards: u16) -> MemoryTimeline {
+        MemoryTimeline {
+            clock,
+            shards: Mutex::new(vec![Twin::default(); usize::from(shards.max(1))]),
+            link: watch::Sender::new(Link::Up(1)),
+            ups: AtomicU64::new(1),
+            wakes: broadcast::Sender::new(WAKES),
+            faults: Mutex::default(),
+        }
+    }
+
+    /// From now on every verb fails with [`TimelineError::Away`], for tests.
+    pub fn set_link_down(&self, words: &str) {
+        self.link.send_replace(Link::Down(words.to_owned()));
+    }
+
+    /// Ends what [`set_link_down`](Self::set_link_down) began.
+    pub fn set_up(&self) {
+        self.link.send_replace(Link::Up(self.ups.fetch_add(1, Ordering::Relaxed) + 1));
+    }
+
+    /// The next call of `verb` meets `fault`, for tests. Asked for several times, the calls meet them in turn.
+    ///
+    /// A caller whose call or reply was lost learns so once its `not_after` has passed.
+    pub fn fail_next(&self, verb: Verb, fault: Fault) {
+        lock(&self.faults).push_back((verb, fault));
+    }
+
+    /// A copy of a shard as it stands.
+    #[must_use]
+    pub fn twin(&self, shard: Shard) -> Twin {
+        lock(&self.shards)[usize::from(shard.number())].clone()
+    }
+
+    /// Changes a shard under its callers' feet, for tests.
+    pub fn edit(&self, shard: Shard, change: impl FnOnce(&mut Twin)) {
+        change(&mut lock(&self.shards)[usize::from(shard.number())]);
+    }
+
+    /// One verb: the state changes and the wake-ups go out in one step; then faults have their say.
+    async fn step<T>(
+        &self,
+        verb: Verb,
+        shard: Shard,
+        not_after: Option<Timestamp>,
+        step: impl FnOnce(&mut Twin, Timestamp) -> Result<Told<T>, TimelineError> + Send,
+    ) -> Result<T, TimelineError> {
+        if let Link::Down(words) = &*self.link.borrow() {
+            return Err(TimelineError::Away(words.clone()));
+        }
+        let fault = self.fault(verb);
+        if let Some(Fault::Refused(words)) = fault {
+            return Err(TimelineError::Refused(words));
+        }
+        let answer = (fault != Some(Fault::CallLost)).then(|| self.run(shard, step));
+        match (fault, answer) {
+            (None, Some(answer)) => answer,
+            _ => {
+                if let Some(not_after) = not_after {
+                    self.clock.sleep_until(not_after.plus(Duration::from_millis(1))).await;
+                }
+                Err(TimelineError::Unknown("the reply was lost".into()))
+            }
+        }
+    }
+
+    fn run<T>(
+        &self,
+        shard: Shard,
+        step: impl FnOnce(&mut Twin, Timestamp) -> Result<Told<T>, TimelineError>,
+    ) -> Result<T, TimelineError> {
+        let mut shards = lock(&self.shards);
+        let Some(twin) = shards.get_mut(usize::from(shard.number())) else {
+            return Err(TimelineError::Broken(format!("there is no shard {shard}")));
+        };
+        let told = step(twin, self.clock.now())?;
+        for (lane, due) in told.wakes {
+            // Nobody listens: nobody sleeps.
+            let _nobody = self.wakes.send(Wake { shard, lane, due });
+        }
+        Ok(told.answer)
+    }
+
+    fn fault(&self, verb: Verb) -> Option<Fault> {
+        let mut faults = lock(&self.faults);
+        let at = faults.iter().position(|(of, _)| *of == verb)?;
+        faults.remove(at).map(|(_, fault)| fault)
+    }
+}
+
+/// A step that panicked has changed nothing that another could not go on with: tests alone make one panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[async_trait]
+impl Timeline for MemoryTimeline {
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    fn shards(&self) -> u16 {
+        u16::try_from(lock(&self.shards).len()).unwrap_or(u16::MAX)
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.link.subscribe()
+    }
+
+    fn wakes(&self) -> broadcast::Receiver<Wake> {
+        self.wakes.subscribe()
+    }
+
+    async fn put(
+        &self,
+        shard: Shard,
+        mode: PutMode,
+        puts: Vec<Put>,
+        not_after: Timestamp,
+    ) -> Result<Vec<PutAnswer>, TimelineError> {
+        self.step(Verb::Put, shard, Some(not_after), |twin, now| twin.put(now, mode, &puts, not_after)).await
+    }
+
+    async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError> {
+        self.step(Verb::Cancel, shard, Some(not_after), |twin, now| twin.cancel(now, id, not_after)).await
+    }
+
+    async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
+        self.step(Verb::Get, shard, None, |twin, _| Ok(Told::quietly(twin.get(id)))).await
+    }
+
+    async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError> {
+        let not_after = Some(request.not_after);
+        self.step(Verb::Claim, shard, not_after, |twin, now| twin.claim(now, lane, &request)).await
+    }
+
+    async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError> {
+        self.step(Verb::Settle, shard, None, |twin, now| twin.settle(now, lane, &settle)).await
+    }
+
+    async fn extend(
+        &self,
+        shard: Shard,
+        tokens: &[(Lane, Token)],
+        lease: Duration,
+    ) -> Result<Vec<bool>, TimelineError> {
+        self.step(Verb::Extend, shard, None, |twin, now| Ok(Told::quietly(twin.extend(now, tokens, lease)))).await
+    }
+
+    async fn reap(&self, shard: Shard, lane: &Lane, request: ReapRequest) -> Result<Reaped, TimelineError> {
+        self.step(Verb::Reap, shard, None, |twin, now| Ok(twin.reap(now, lane, &request))).await
+    }
+
+    async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError> {
+        self.step(Verb::Glance, shard, None, |twin, now| Ok(Told::quietly(twin.glance(now, &request)))).await
+    }
+
+    async fn requeue(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<RequeueAnswer, TimelineError> {
+        self.step(Verb::Requeue, shard, Some(not_after), |twin, now| twin.requeue(now, key, not_after)).await
+    }
+
+    async fn discard(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<bool, TimelineError> {
+        self.step(Verb::Discard, shard, Some(not_after), |twin, now| twin.discard(now, key, not_after)).await
+    }
+}

@@ -1,0 +1,149 @@
+//! What users do to tasks: put, cancel, get.
+
+use std::collections::BTreeMap;
+
+use super::twin::{Change, Told, Twin, lane_of, resets, tail};
+use crate::clock::Timestamp;
+use crate::task::record::replacing;
+use crate::task::{Lane, Member, TaskId};
+use crate::timeline::{CancelAnswer, Held, Put, PutAnswer, PutMode, PutResult, TimelineError};
+
+impl Twin {
+    /// Creates or replaces tasks; one answer each, in order.
+    ///
+    /// # Errors
+    /// [`TimelineError::Late`] after `not_after`.
+    pub fn put(
+        &mut self,
+        now: Timestamp,
+        mode: PutMode,
+        puts: &[Put],
+        not_after: Timestamp,
+    ) -> Result<Told<Vec<PutAnswer>>, TimelineError> {
+        if now > not_after {
+            return Err(TimelineError::Late);
+        }
+        let heads: BTreeMap<&Lane, _> = puts.iter().map(|put| (&put.lane, self.head(&put.lane))).collect();
+        let answer = puts.iter().map(|put| self.put_one(mode, put)).collect();
+        let wakes = heads.into_iter().filter_map(|(lane, before)| self.earlier(lane, before)).collect();
+        Ok(Told { answer, wakes })
+    }
+
+    fn put_one(&mut self, mode: PutMode, put: &Put) -> PutAnswer {
+        let refused = |result, in_flight| PutAnswer { result, due: put.due, in_flight };
+        if !put.due.is_due() {
+            return refused(PutResult::BadDue, None);
+        }
+        let member = Member::from(&put.id);
+        let Some((lane, score)) = self.place(&member) else {
+            self.write(&member, put);
+            self.crashes.remove(&member);
+            self.set_score(&put.lane, &member, put.due.as_millis());
+            return PutAnswer { result: PutResult::Created, due: put.due, in_flight: None };
+        };
+        let held = Timestamp::from_millis(score.abs());
+        let in_flight = score < 0;
+        let change = self.changes.get(&member).copied();
+        let cancelled = change == Some(Change::Cancelled);
+        let equal = self.tasks.get(&member).is_some_and(|old| tail(old) == tail(&put.record));
+        if !cancelled {
+            let comes = match change {
+                Some(Change::Due(due)) => due,
+                _ => held,
+            };
+            let unchanged = PutAnswer { result: PutResult::Unchanged, due: comes, in_flight: None };
+            if mode == PutMode::Post && !equal {
+                return PutAnswer { result: PutResult::KeyReused, due: comes, in_flight: None };
+            }
+            if equal && (mode == PutMode::Post || !resets(&put.record)) {
+                return unchanged;
+            }
+            // An `in` that lands on the very due in flight.
+            if equal && in_flight && change.is_none() && put.due == held {
+                return unchanged;
+            }
+        }
+        if in_flight {
+            // Another message would take the key of the one in flight, or the lane of what a claim holds would change.
+            if put.due == held || put.lane != lane {
+                return refused(PutResult::InFlight, Some(held));
+            }
+            self.write(&member, put);
+            self.changes.insert(member, Change::Due(put.due));
+            let result = if cancelled { PutResult::Created } else { PutResult::Replaced };
+            return PutAnswer { result, due: put.due, in_flight: Some(held) };
+        }
+        let marked = self.crashes.get(&member).is_some_and(|mark| mark.due == held);
+        if marked && put.due == held && !equal {
+            return refused(PutResult::InFlight, Some(held));
+        }
+        let told = (marked && put.due != held).then_some(held);
+        if told.is_some() {
+            self.crashes.remove(&member);
+        }
+        self.write(&member, put);
+        if put.lane != lane {
+            self.remove_score(&lane, &member);
+        }
+        self.set_score(&put.lane, &member, put.due.as_millis());
+        PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: told }
+    }
+
+    /// Writes the record, in the place of one that stands there unless that is cancelled; counting starts anew.
+    fn write(&mut self, member: &Member, put: &Put) {
+        let cancelled = self.changes.get(member) == Some(&Change::Cancelled);
+        let old = self.place(member).filter(|_| !cancelled).and_then(|_| self.tasks.get(member));
+        let replaced = old.and_then(|old| replacing(&put.record, old).ok());
+        self.tasks.insert(member.clone(), replaced.unwrap_or_else(|| put.record.clone()));
+        self.counts.remove(member);
+        self.lanes.insert(put.lane.clone());
+    }
+
+    /// Takes a task out, or lets it end with the claim that holds it.
+    ///
+    /// # Errors
+    /// [`TimelineError::Late`] after `not_after`.
+    pub fn cancel(
+        &mut self,
+        now: Timestamp,
+        id: &TaskId,
+        not_after: Timestamp,
+    ) -> Result<Told<CancelAnswer>, TimelineError> {
+        if now > not_after {
+            return Err(TimelineError::Late);
+        }
+        let member = Member::from(id);
+        let Some((lane, score)) = self.place(&member) else {
+            return Ok(Told::quietly(CancelAnswer::Unknown));
+        };
+        let due = Timestamp::from_millis(score.abs());
+        if score < 0 {
+            self.changes.insert(member.clone(), Change::Cancelled);
+            self.counts.remove(&member);
+            return Ok(Told::quietly(CancelAnswer::InFlight { due }));
+        }
+        let handed_out = self.crashes.get(&member).filter(|mark| mark.due == due).map(|mark| mark.due);
+        self.end(&lane, &member);
+        Ok(Told::quietly(CancelAnswer::Cancelled { handed_out }))
+    }
+
+    /// Looks at a task.
+    #[must_use]
+    pub fn get(&self, id: &TaskId) -> Option<Held> {
+        let member = Member::from(id);
+        let record = self.tasks.get(&member)?;
+        let score = self.score_in(&lane_of(record)?, &member)?;
+        let changed = match self.changes.get(&member) {
+            Some(Change::Cancelled) => return None,
+            Some(Change::Due(due)) => Some(*due),
+            None => None,
+        };
+        Some(Held {
+            record: record.clone(),
+            due: Timestamp::from_millis(score.abs()),
+            in_flight: score < 0,
+            changed,
+            counts: self.counts.get(&member).copied().unwrap_or_default(),
+        })
+    }
+}

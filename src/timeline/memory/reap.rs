@@ -1,0 +1,132 @@
+//! What ends claims that nobody settles: reap, and glance, which tells when to.
+
+use std::time::Duration;
+
+use super::twin::{Mark, Told, Twin};
+use crate::clock::Timestamp;
+use crate::task::{Lane, Member};
+use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped};
+
+/// How long after a look the next one is due: a little less than the second between two glances of one instance.
+const LOOK_AGAIN: Duration = Duration::from_millis(900);
+
+/// A look that is overdue by more: everybody was away, holders shall extend first.
+const AWAY: Duration = Duration::from_secs(3);
+
+/// Dead occurrences that one reap drops because of their age.
+const DROPPED: usize = 100;
+
+impl Twin {
+    /// Ends claims whose lease has passed: what they held is waiting again, under the due it had.
+    pub fn reap(&mut self, now: Timestamp, lane: &Lane, request: &ReapRequest) -> Told<Reaped> {
+        let before = self.head(lane);
+        let mut reaped = Reaped::default();
+        self.shorten_leases(now, lane, request.lease);
+        self.end_claims(now, lane, &mut reaped);
+        self.free_stranded(lane, &mut reaped);
+        reaped.dropped = self.drop_dead_before(now.minus(request.dead_keep), DROPPED);
+        if !request.served && self.is_empty_lane(lane) {
+            self.lanes.remove(lane);
+            self.reap_at.remove(lane);
+        }
+        Told { answer: reaped, wakes: self.earlier(lane, before).into_iter().collect() }
+    }
+
+    /// A lease that ends further ahead than one lease was given before the clock stepped back.
+    fn shorten_leases(&mut self, now: Timestamp, lane: &Lane, lease: Duration) {
+        let limit = now.plus(lease);
+        let Some(leases) = self.leases.get_mut(lane) else { return };
+        while let Some((end, token)) = leases.last()
+            && end > limit.as_millis()
+        {
+            let token = token.clone();
+            leases.set(token, limit.as_millis());
+        }
+    }
+
+    fn end_claims(&mut self, now: Timestamp, lane: &Lane, reaped: &mut Reaped) {
+        let ended = |twin: &Twin| {
+            let (end, token) = twin.leases.get(lane)?.first()?;
+            (end <= now.as_millis()).then(|| token.clone())
+        };
+        while let Some(token) = ended(self) {
+            let held = self.claims.get(lane).and_then(|claims| claims.get(&token));
+            let held = held.map_or(0, |claim| claim.pairs.len() as u64);
+            if reaped.claims > 0 && reaped.occurrences + held > MAX_BATCH as u64 {
+                reaped.more = true;
+                return;
+            }
+            reaped.claims += 1;
+            reaped.occurrences += held;
+            for (member, due) in self.remove_claim(lane, &token).into_iter().flat_map(|claim| claim.pairs) {
+                self.give_back(lane, &member, due);
+            }
+        }
+    }
+
+    /// The net: what stands claimed in a lane without leases belongs to nobody.
+    fn free_stranded(&mut self, lane: &Lane, reaped: &mut Reaped) {
+        if self.leases.contains_key(lane) {
+            return;
+        }
+        let Some(line) = self.due.get(lane) else { return };
+        let room = MAX_BATCH.saturating_sub(usize::try_from(reaped.occurrences).unwrap_or(MAX_BATCH));
+        let stranded: Vec<_> = line.negative().map(|(score, member)| (member.clone(), -score)).collect();
+        reaped.more |= stranded.len() > room;
+        for (member, due) in stranded.into_iter().take(room) {
+            reaped.stranded += 1;
+            self.give_back(lane, &member, Timestamp::from_millis(due));
+        }
+    }
+
+    /// The end of a claim without word.
+    fn give_back(&mut self, lane: &Lane, member: &Member, due: Timestamp) {
+        if self.apply_change(lane, member) {
+            return;
+        }
+        self.set_score(lane, member, due.as_millis());
+        let before = self.crashes.get(member).filter(|mark| mark.due == due).map_or(0, |mark| mark.count);
+        self.crashes.insert(member.clone(), Mark { due, count: before.saturating_add(1) });
+    }
+
+    fn is_empty_lane(&self, lane: &Lane) -> bool {
+        !self.due.contains_key(lane) && !self.leases.contains_key(lane)
+    }
+
+    /// One look; tells one caller when a reap is due.
+    pub fn glance(&mut self, now: Timestamp, request: &GlanceRequest) -> Glance {
+        let lanes = request.lanes.iter().map(|(lane, served)| self.glance_lane(now, lane, *served, request)).collect();
+        Glance { lanes, known: self.lanes.iter().cloned().collect(), dead: self.dead.len() as u64 }
+    }
+
+    fn glance_lane(&mut self, now: Timestamp, lane: &Lane, served: bool, request: &GlanceRequest) -> LaneGlance {
+        let leases = self.leases.get(lane);
+        let first_lease = leases.and_then(|leases| leases.first()).map(|(end, _)| Timestamp::from_millis(end));
+        let last_lease = leases.and_then(|leases| leases.last()).map(|(end, _)| Timestamp::from_millis(end));
+        let line = self.due.get(lane);
+        let claimed = |line: &super::Zset<Member>| line.first().is_some_and(|(score, _)| score < 0);
+        let stranded = leases.is_none() && line.is_some_and(claimed);
+        let depth = request.depth.then(|| {
+            let in_flight = line.map_or(0, |line| line.negative().count());
+            ((line.map_or(0, |line| line.len()) - in_flight) as u64, in_flight as u64)
+        });
+        let limit = now.plus(request.lease);
+        let forgotten = !served && self.is_empty_lane(lane) && self.lanes.contains(lane);
+        let outlived = self.dead.first().is_some_and(|(at, _)| at < now.minus(request.dead_keep).as_millis());
+        let work = first_lease.is_some_and(|end| end <= now)
+            || last_lease.is_some_and(|end| end > limit)
+            || stranded
+            || forgotten
+            || outlived;
+        let again = now.plus(LOOK_AGAIN);
+        let (reap_at, reap) = match self.reap_at.get(lane).copied() {
+            Some(at) if at < now.minus(AWAY) => (limit, false),
+            Some(at) if at <= now => (again, work),
+            Some(at) if at > limit => (again, false),
+            Some(at) => (at, false),
+            None => (limit, false),
+        };
+        self.reap_at.insert(lane.clone(), reap_at);
+        LaneGlance { head: self.head(lane), first_lease, last_lease, stranded, reap, depth }
+    }
+}

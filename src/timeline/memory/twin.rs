@@ -1,0 +1,196 @@
+//! The state of one shard and the rules it obeys, without Redis, without a clock and without I/O.
+//!
+//! A [`Twin`] holds what the keys of a shard hold in Redis, under the same names. Its verbs take the time and answer as
+//! the scripts do, so that a test can run both side by side, or try every order of steps on copies. The verbs stand in
+//! `put.rs` (put, cancel, get), `claim.rs` (claim, settle, extend), `reap.rs` (reap, glance) and `dead.rs` (requeue,
+//! discard).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::zset::Zset;
+use crate::clock::Timestamp;
+use crate::task::{Counts, Lane, Member};
+use crate::timeline::{Burial, Token};
+
+/// The state of one shard.
+///
+/// As in Redis, a set without members does not exist: equal shards are equal values.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Twin {
+    /// By lane: member to due in ms, positive waiting, negative claimed.
+    pub due: BTreeMap<Lane, Zset<Member>>,
+    /// Member to encoded record.
+    pub tasks: BTreeMap<Member, Bytes>,
+    /// By lane: claim to the end of its lease in ms.
+    pub leases: BTreeMap<Lane, Zset<Token>>,
+    /// By lane: claim to what it holds.
+    pub claims: BTreeMap<Lane, BTreeMap<Token, Claim>>,
+    /// What becomes of a task when the claim that holds it ends; empty at rest.
+    pub changes: BTreeMap<Member, Change>,
+    /// Occurrences that were handed out before and may have been sent.
+    pub crashes: BTreeMap<Member, Mark>,
+    /// What has happened to the occurrences of recurring tasks.
+    pub counts: BTreeMap<Member, Counts>,
+    /// Idempotency key of a dead occurrence to the time of its burial in ms.
+    pub dead: Zset<Arc<str>>,
+    /// Idempotency key of a dead occurrence to what is kept of it.
+    pub dead_records: BTreeMap<Arc<str>, Burial>,
+    /// Every lane that ever held a task here.
+    pub lanes: BTreeSet<Lane>,
+    /// By lane: when to look for ended leases next.
+    pub reap_at: BTreeMap<Lane, Timestamp>,
+}
+
+/// What a claim holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Claim {
+    /// Nothing has left it yet.
+    pub whole: bool,
+    /// The occurrences: member and due.
+    pub pairs: Vec<(Member, Timestamp)>,
+}
+
+/// What its user asked of a task in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// To be due then, with the record that stands there.
+    Due(Timestamp),
+    /// To be gone.
+    Cancelled,
+}
+
+/// That an occurrence was handed out before and may have been sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mark {
+    /// The occurrence's due.
+    pub due: Timestamp,
+    /// How many of its claims ended without word.
+    pub count: u32,
+}
+
+/// An answer, and whom to wake: lanes whose head became earlier, with the new head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told<T> {
+    /// What the caller is told.
+    pub answer: T,
+    /// What the sleepers are told.
+    pub wakes: Vec<(Lane, Timestamp)>,
+}
+
+impl<T> Told<T> {
+    pub(super) fn quietly(answer: T) -> Told<T> {
+        Told { answer, wakes: Vec::new() }
+    }
+}
+
+impl Twin {
+    /// The smallest due that waits in a lane.
+    #[must_use]
+    pub fn head(&self, lane: &Lane) -> Option<Timestamp> {
+        self.due.get(lane)?.positive().next().map(|(score, _)| Timestamp::from_millis(score))
+    }
+
+    /// The score of a member in a lane.
+    #[must_use]
+    pub fn score_in(&self, lane: &Lane, member: &Member) -> Option<i64> {
+        self.due.get(lane)?.score(member)
+    }
+
+    /// The lane and the score of a member, found by its record.
+    #[must_use]
+    pub fn place(&self, member: &Member) -> Option<(Lane, i64)> {
+        let lane = lane_of(self.tasks.get(member)?)?;
+        let score = self.score_in(&lane, member)?;
+        Some((lane, score))
+    }
+
+    pub(super) fn set_score(&mut self, lane: &Lane, member: &Member, score: i64) {
+        match self.due.get_mut(lane) {
+            Some(line) => line.set(member.clone(), score),
+            None => self.due.entry(lane.clone()).or_default().set(member.clone(), score),
+        }
+    }
+
+    pub(super) fn remove_score(&mut self, lane: &Lane, member: &Member) {
+        if let Some(line) = self.due.get_mut(lane) {
+            line.remove(member);
+            if line.is_empty() {
+                self.due.remove(lane);
+            }
+        }
+    }
+
+    pub(super) fn set_lease(&mut self, lane: &Lane, token: &Token, end: Timestamp) {
+        self.leases.entry(lane.clone()).or_default().set(token.clone(), end.as_millis());
+    }
+
+    /// Takes a claim and its lease out.
+    pub(super) fn remove_claim(&mut self, lane: &Lane, token: &Token) -> Option<Claim> {
+        if let Some(leases) = self.leases.get_mut(lane) {
+            leases.remove(token);
+            if leases.is_empty() {
+                self.leases.remove(lane);
+            }
+        }
+        let claims = self.claims.get_mut(lane)?;
+        let claim = claims.remove(token);
+        if claims.is_empty() {
+            self.claims.remove(lane);
+        }
+        claim
+    }
+
+    /// The task has ended: nothing of it stays.
+    pub(super) fn end(&mut self, lane: &Lane, member: &Member) {
+        self.remove_score(lane, member);
+        self.tasks.remove(member);
+        self.counts.remove(member);
+        self.crashes.remove(member);
+    }
+
+    /// What its user asked of it meanwhile takes effect; whether there was something.
+    pub(super) fn apply_change(&mut self, lane: &Lane, member: &Member) -> bool {
+        match self.changes.remove(member) {
+            None => return false,
+            Some(Change::Cancelled) => self.end(lane, member),
+            Some(Change::Due(due)) => {
+                self.set_score(lane, member, due.as_millis());
+                self.crashes.remove(member);
+            }
+        }
+        true
+    }
+
+    /// Whom to wake when a lane's head was `before`: its sleepers, if it is earlier now.
+    pub(super) fn earlier(&self, lane: &Lane, before: Option<Timestamp>) -> Option<(Lane, Timestamp)> {
+        let head = self.head(lane)?;
+        before.is_none_or(|before| head < before).then(|| (lane.clone(), head))
+    }
+}
+
+/// Where a record's flags stand, counted from 0.
+const FLAGS: usize = 1;
+/// Flag: the schedule is `in`.
+const RESETS: u8 = 2;
+/// Where the length of the lane's name stands; from here on two records are equal when the same was asked for.
+const TAIL: usize = 30;
+
+/// The lane in a record's header, whatever version wrote it.
+pub(super) fn lane_of(record: &[u8]) -> Option<Lane> {
+    let length = usize::from(*record.get(TAIL)?);
+    let name = record.get(TAIL + 1..TAIL + 1 + length)?;
+    std::str::from_utf8(name).ok()?.parse().ok()
+}
+
+/// Lane and body: what puts compare.
+pub(super) fn tail(record: &[u8]) -> &[u8] {
+    record.get(TAIL..).unwrap_or_default()
+}
+
+/// Whether an equal body put again counts anew.
+pub(super) fn resets(record: &[u8]) -> bool {
+    record.get(FLAGS).is_some_and(|flags| flags & RESETS != 0)
+}
