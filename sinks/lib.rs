@@ -4,11 +4,22 @@
 //! nothing of tasks, timelines or HTTP, decides nothing about retries, and never guesses: what was not answered is
 //! [`Outcome::Retry`].
 
+mod answers;
+mod config;
+mod link;
+pub mod memory;
+pub mod redis_streams;
+pub mod stdout;
+
+use std::borrow::Cow;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
+
+pub use config::SinkConfig;
+pub use memory::MemorySink;
 
 /// One message to publish: an occurrence of a task, ready for any sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +44,38 @@ pub struct Message {
     pub payload: Bytes,
 }
 
+impl Message {
+    /// Every header that travels with the message, in the order of the wire: `idempotency-key`, `punctual-task`,
+    /// `punctual-due` (epoch milliseconds), `punctual-attempt`, the task's own, and `content-type` if there is one.
+    ///
+    /// A sink that has a place of its own for the key or the content type leaves that header out.
+    pub fn all_headers(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+        let standard = [
+            (headers::KEY, Cow::Borrowed(self.key.as_str())),
+            (headers::TASK, Cow::Borrowed(self.task.as_str())),
+            (headers::DUE, Cow::Owned(self.due_ms.to_string())),
+            (headers::ATTEMPT, Cow::Owned(self.attempt.to_string())),
+        ];
+        let own = self.headers.iter().map(|(name, value)| (name.as_str(), Cow::Borrowed(value.as_str())));
+        let content_type = self.content_type.iter().map(|value| (headers::CONTENT_TYPE, Cow::Borrowed(value.as_str())));
+        standard.into_iter().chain(own).chain(content_type)
+    }
+}
+
+/// Names of the headers that punctual adds.
+pub mod headers {
+    /// The idempotency key.
+    pub const KEY: &str = "idempotency-key";
+    /// The id of the task.
+    pub const TASK: &str = "punctual-task";
+    /// The due in the key, in epoch milliseconds.
+    pub const DUE: &str = "punctual-due";
+    /// Which publish of its claim it is, from 1.
+    pub const ATTEMPT: &str = "punctual-attempt";
+    /// The media type of the payload.
+    pub const CONTENT_TYPE: &str = "content-type";
+}
+
 /// What the sink said of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -54,6 +97,18 @@ pub struct Trouble {
     pub definite: bool,
     /// The other side's own words, or what was waited for in vain; never a secret.
     pub words: String,
+}
+
+impl Trouble {
+    /// A trouble that proves that the publish did not take effect and never will.
+    pub fn definite(fault: Fault, words: impl Into<String>) -> Trouble {
+        Trouble { fault, definite: true, words: words.into() }
+    }
+
+    /// A trouble that leaves open whether the message arrived.
+    pub fn open(fault: Fault, words: impl Into<String>) -> Trouble {
+        Trouble { fault, definite: false, words: words.into() }
+    }
 }
 
 /// Whose fault a [`Trouble`] is.

@@ -1,0 +1,128 @@
+//! The answer stream of one publish: runs the publish inside the stream that reports it, so that a dropped stream ends it.
+//!
+//! It sees to it that each index is answered at most once, and knows which messages were handed over, so that what is
+//! given up on says truly whether it can still arrive. It spawns nothing and keeps no time.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+
+use crate::{Fault, Outcome, Trouble};
+
+/// Where a running publish puts what it learns.
+#[derive(Clone)]
+pub(crate) struct Answers {
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    known: VecDeque<(usize, Outcome)>,
+    answered: Vec<bool>,
+    open: usize,
+    /// Messages before this index were handed over, or answered without.
+    handed: usize,
+}
+
+impl Answers {
+    /// The stream of a publish of `len` messages. `run` is polled only while the stream is, first when that is.
+    pub(crate) fn stream<F>(len: usize, run: impl FnOnce(Answers) -> F) -> BoxStream<'static, (usize, Outcome)>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let state = State { known: VecDeque::new(), answered: vec![false; len], open: len, handed: 0 };
+        let answers = Answers { state: Arc::new(Mutex::new(state)) };
+        let mut run = Some(Box::pin(run(answers.clone())));
+        let mut ready = VecDeque::new();
+        stream::poll_fn(move |context| {
+            loop {
+                if let Some(answer) = ready.pop_front() {
+                    return Poll::Ready(Some(answer));
+                }
+                std::mem::swap(&mut ready, &mut answers.lock().known);
+                if !ready.is_empty() {
+                    continue;
+                }
+                let Some(running) = &mut run else { return Poll::Ready(None) };
+                if running.as_mut().poll(context).is_ready() {
+                    run = None;
+                } else if answers.lock().known.is_empty() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .boxed()
+    }
+
+    /// Answers one message; what comes later for the same index is dropped.
+    pub(crate) fn set(&self, index: usize, outcome: Outcome) {
+        let mut state = self.lock();
+        if !std::mem::replace(&mut state.answered[index], true) {
+            state.open -= 1;
+            state.known.push_back((index, outcome));
+        }
+    }
+
+    /// Notes that the messages before `index` are handed over from here on.
+    pub(crate) fn handed(&self, index: usize) {
+        self.lock().handed = index;
+    }
+
+    /// Whether every message is answered.
+    pub(crate) fn complete(&self) -> bool {
+        self.lock().open == 0
+    }
+
+    /// Answers everything that is open with `Retry`: what was handed over as [`Fault::Unclear`] or worse and open, what
+    /// was not as definite.
+    pub(crate) fn give_up(&self, fault: Fault, words: &str) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        for (index, answered) in state.answered.iter_mut().enumerate().filter(|(_, answered)| !**answered) {
+            *answered = true;
+            let trouble = Trouble { fault, definite: index >= state.handed, words: words.to_owned() };
+            state.known.push_back((index, Outcome::Retry(trouble)));
+        }
+        state.open = 0;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_index_is_answered_once_and_the_rest_says_whether_it_was_handed_over() {
+        let stream = Answers::stream(3, |answers| async move {
+            answers.handed(2);
+            answers.set(1, Outcome::Accepted);
+            answers.set(1, Outcome::Reject("late".to_owned()));
+            answers.give_up(Fault::Unclear, "no answer");
+        });
+        let all: Vec<_> = stream.collect().await;
+        assert_eq!(
+            all,
+            [
+                (1, Outcome::Accepted),
+                (0, Outcome::Retry(Trouble::open(Fault::Unclear, "no answer"))),
+                (2, Outcome::Retry(Trouble::definite(Fault::Unclear, "no answer"))),
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_there_before_the_publish_has_ended() {
+        let mut stream = Answers::stream(2, |answers| async move {
+            answers.set(0, Outcome::Accepted);
+            std::future::pending::<()>().await;
+        });
+        assert_eq!(stream.next().await, Some((0, Outcome::Accepted)));
+    }
+}

@@ -1,0 +1,240 @@
+//! The reference sink: keeps what was published in this process and hands it to whoever receives.
+//!
+//! - Link: none. Key: [`Message::key`]. Accepted when every receiver has the message in its channel.
+//! - For programs that schedule and receive in one process ([`MemorySink::receive`]), and for tests, which tell it what
+//!   to answer ([`MemorySink::answer_by`], [`MemorySink::set_absent`]).
+//! - Memory is bounded: the last `keep` messages are kept (none unless asked for), and a receiver that does not take
+//!   its messages holds publishes back until `answer_timeout`, then they are `Retry`. A dropped receiver is forgotten.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use tokio::sync::mpsc;
+
+use crate::answers::Answers;
+use crate::link::{Door, deadline, no_answer};
+use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+
+/// A sink in memory; clones share everything.
+#[derive(Clone)]
+pub struct MemorySink {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    answer_timeout: Duration,
+    keep: usize,
+    door: Door,
+    state: Mutex<State>,
+}
+
+struct State {
+    kept: VecDeque<Message>,
+    accepted: u64,
+    receivers: Vec<mpsc::Sender<Message>>,
+    absent: bool,
+    rule: Option<Rule>,
+}
+
+type Rule = Box<dyn FnMut(&Message) -> Answer + Send>;
+
+/// What a [`MemorySink`] does with one message; told by [`MemorySink::answer_by`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Takes it and says so.
+    Accept,
+    /// Does not take it and says this.
+    Retry(Trouble),
+    /// Does not take it and says that it never will.
+    Reject(String),
+    /// Neither takes it nor answers.
+    Hang,
+    /// Takes it, and the answer is lost.
+    Lose,
+}
+
+impl MemorySink {
+    /// A sink that keeps the last `keep` messages for [`published`](MemorySink::published).
+    pub fn new(keep: usize, answer_timeout: Duration) -> MemorySink {
+        let state = State { kept: VecDeque::new(), accepted: 0, receivers: Vec::new(), absent: false, rule: None };
+        let inner = Inner { answer_timeout, keep, door: Door::new(), state: Mutex::new(state) };
+        MemorySink { inner: Arc::new(inner) }
+    }
+
+    /// A receiver of what is published from now on, with room for `capacity` messages (at least 1) that it has not
+    /// taken yet.
+    pub fn receive(&self, capacity: usize) -> mpsc::Receiver<Message> {
+        let (sender, receiver) = mpsc::channel(capacity);
+        self.lock().receivers.push(sender);
+        receiver
+    }
+
+    /// The messages that were taken, in order; the last `keep` of them.
+    pub fn published(&self) -> Vec<Message> {
+        self.lock().kept.iter().cloned().collect()
+    }
+
+    /// How many messages were taken.
+    pub fn accepted(&self) -> u64 {
+        self.lock().accepted
+    }
+
+    /// Asks `rule` what to do with each message from now on: by destination, by key, by its own count.
+    pub fn answer_by(&self, rule: impl FnMut(&Message) -> Answer + Send + 'static) {
+        self.lock().rule = Some(Box::new(rule));
+    }
+
+    /// Plays a sink that cannot be reached: publishes are `Retry` with [`Fault::Sink`], and the check fails.
+    pub fn set_absent(&self, absent: bool) {
+        self.lock().absent = absent;
+    }
+
+    async fn run(self, batch: Vec<Message>, answers: Answers) {
+        let _pass = match self.inner.door.enter() {
+            Ok(pass) => pass,
+            Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+        };
+        for (index, message) in batch.into_iter().enumerate() {
+            answers.handed(index);
+            let answer = self.decide(&message);
+            match answer {
+                Answer::Accept => {
+                    self.take(message).await;
+                    answers.set(index, Outcome::Accepted);
+                }
+                Answer::Lose => self.take(message).await,
+                Answer::Retry(trouble) => answers.set(index, Outcome::Retry(trouble)),
+                Answer::Reject(words) => answers.set(index, Outcome::Reject(words)),
+                Answer::Hang => {}
+            }
+        }
+        answers.handed(usize::MAX);
+        if !answers.complete() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn decide(&self, message: &Message) -> Answer {
+        let mut state = self.lock();
+        if state.absent {
+            return Answer::Retry(Trouble::definite(Fault::Sink, "the sink is absent"));
+        }
+        state.rule.as_mut().map_or(Answer::Accept, |rule| rule(message))
+    }
+
+    /// Waits for room in every receiver before it gives the message to any, so that what times out reached none.
+    async fn take(&self, message: Message) {
+        let receivers = self.lock().receivers.clone();
+        let mut places = Vec::with_capacity(receivers.len());
+        for receiver in receivers {
+            places.extend(receiver.reserve_owned().await.ok());
+        }
+        let mut state = self.lock();
+        for place in places {
+            place.send(message.clone());
+        }
+        state.receivers.retain(|receiver| !receiver.is_closed());
+        state.accepted += 1;
+        state.kept.push_back(message);
+        while state.kept.len() > self.inner.keep {
+            state.kept.pop_front();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Sink for MemorySink {
+    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+        let (sink, deadline) = (self.clone(), deadline(self.inner.answer_timeout));
+        Answers::stream(batch.len(), |answers| async move {
+            let words = no_answer("memory:", sink.inner.answer_timeout);
+            if tokio::time::timeout_at(deadline, sink.run(batch, answers.clone())).await.is_err() {
+                answers.give_up(Fault::Unclear, &words);
+            }
+        })
+    }
+
+    async fn check(&self) -> Result<(), SinkError> {
+        if self.lock().absent {
+            return Err(SinkError::Unreachable { address: "memory:".to_owned(), words: "absent".to_owned() });
+        }
+        Ok(())
+    }
+
+    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
+        self.inner.door.shut(deadline).await
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.inner.answer_timeout
+    }
+
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    fn message(key: &str, destination: &str) -> Message {
+        Message {
+            key: key.to_owned(),
+            task: "t".to_owned(),
+            due_ms: 1,
+            attempt: 1,
+            destination: destination.to_owned(),
+            record_key: None,
+            headers: Vec::new(),
+            content_type: None,
+            payload: Bytes::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_answers_as_told_and_the_unanswered_are_retry_in_time() {
+        let sink = MemorySink::new(10, Duration::from_secs(7));
+        sink.answer_by(|message| match message.destination.as_str() {
+            "hang" => Answer::Hang,
+            "lose" => Answer::Lose,
+            "reject" => Answer::Reject("no".to_owned()),
+            _ => Answer::Accept,
+        });
+        let batch = ["hang", "a", "lose", "reject"].map(|destination| message(destination, destination));
+        let before = tokio::time::Instant::now();
+        let mut all: Vec<_> = sink.publish(batch.to_vec()).collect().await;
+        assert!(before.elapsed() <= Duration::from_secs(7));
+        all.sort_by_key(|(index, _)| *index);
+        let lost = Outcome::Retry(Trouble::open(Fault::Unclear, "no answer from `memory:` within 7s"));
+        let outcomes: Vec<_> = all.into_iter().map(|(_, outcome)| outcome).collect();
+        assert_eq!(outcomes, [lost.clone(), Outcome::Accepted, lost, Outcome::Reject("no".to_owned())]);
+        let keys: Vec<_> = sink.published().into_iter().map(|message| message.key).collect();
+        assert_eq!(keys, ["a", "lose"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_receiver_holds_back_and_a_dropped_one_does_not() {
+        let sink = MemorySink::new(0, Duration::from_secs(1));
+        let mut receiver = sink.receive(1);
+        let both = vec![message("a", "d"), message("b", "d")];
+        let all: Vec<_> = sink.publish(both.clone()).collect().await;
+        assert_eq!(all[0], (0, Outcome::Accepted));
+        assert!(matches!(&all[1], (1, Outcome::Retry(trouble)) if trouble.definite), "{all:?}");
+        assert_eq!(receiver.recv().await.map(|message| message.key), Some("a".to_owned()));
+        drop(receiver);
+        let all: Vec<_> = sink.publish(both).collect().await;
+        assert_eq!(all, [(0, Outcome::Accepted), (1, Outcome::Accepted)]);
+        assert!(sink.published().is_empty(), "nothing is kept unless asked for");
+    }
+}

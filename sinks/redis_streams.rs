@@ -1,0 +1,398 @@
+//! The Redis Streams sink: `XADD <destination> *`, pipelined on one connection. <https://redis.io/docs/latest/commands/xadd/>
+//!
+//! - Key: field `idempotency-key`. Field `payload` is the payload; every header is a field of its own.
+//! - Accepted when Redis has answered with the id of the entry. Rejected: a destination that is no stream (`WRONGTYPE`)
+//!   or starts with `punctual:`, and a payload over the server's `proto-max-bulk-len`. All else is `Retry`.
+//! - Streams are not trimmed. One Redis node; a cluster answers `MOVED`, which is the destination's fault.
+//! - The connection is made when needed and made anew when it is lost, or when nothing was answered on it for as long
+//!   as a publish may take: a half-open socket tells nobody that it is dead.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::{BoxStream, FuturesOrdered};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, ServerError, Value};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::answers::Answers;
+use crate::config::SinkConfig;
+use crate::link::{self, Connection as _, Door, Link};
+use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble, headers};
+
+/// 1000 commands or 1 MiB, whichever comes first: one pipeline is encoded while Redis works on the one before it, and
+/// 4 MiB of large payloads are never in memory encoded as a whole. A payload over 1 MiB, the least that
+/// `proto-max-bulk-len` can be, is so in a pipeline of its own and its refusal meets no other.
+const PIPELINE_COMMANDS: usize = 1000;
+const PIPELINE_BYTES: usize = 1 << 20;
+
+/// Destinations that would write among the scheduler's own keys.
+const OWN_KEYS: &str = "punctual:";
+
+/// A sink that appends to Redis streams.
+pub struct RedisStreamsSink {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    host: (String, u16),
+    user: Option<String>,
+    password: Option<SecretString>,
+    database: i64,
+    address: String,
+    answer_timeout: Duration,
+    link: Link<Connection>,
+    door: Door,
+}
+
+impl RedisStreamsSink {
+    /// A sink for one Redis; connects when it is first used.
+    ///
+    /// # Errors
+    /// [`SinkError::Config`] when the URL names several hosts or no database number.
+    pub fn new(config: &SinkConfig) -> Result<RedisStreamsSink, SinkError> {
+        let target = config.target();
+        let [host] = &target.hosts[..] else {
+            return Err(SinkError::Config("a redis sink has one host".to_owned()));
+        };
+        let database = if target.path.is_empty() { Some(0) } else { target.path.parse().ok().filter(|db| *db >= 0) };
+        let wrong = || SinkError::Config(format!("`{}` is no number of a Redis database", target.path));
+        let inner = Inner {
+            host: host.clone(),
+            user: target.user.clone(),
+            password: target.password.clone(),
+            database: database.ok_or_else(wrong)?,
+            address: target.address(),
+            answer_timeout: config.answer_timeout(),
+            link: Link::new(),
+            door: Door::new(),
+        };
+        Ok(RedisStreamsSink { inner: Arc::new(inner) })
+    }
+}
+
+#[async_trait]
+impl Sink for RedisStreamsSink {
+    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+        let (inner, deadline) = (Arc::clone(&self.inner), link::deadline(self.inner.answer_timeout));
+        Answers::stream(batch.len(), move |answers| async move {
+            let _pass = match inner.door.enter() {
+                Ok(pass) => pass,
+                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+            };
+            let connection = match timeout_at(deadline, inner.link.get(inner.connect())).await {
+                Ok(Ok(connection)) => connection,
+                Ok(Err(trouble)) => return answers.give_up(trouble.fault, &trouble.words),
+                Err(_) => return answers.give_up(Fault::Sink, &inner.no_answer()),
+            };
+            if timeout_at(deadline, publish(&connection, batch, &answers)).await.is_err() {
+                connection.end_if_silent_for(inner.answer_timeout / 2);
+                answers.give_up(Fault::Unclear, &inner.no_answer());
+            }
+        })
+    }
+
+    async fn check(&self) -> Result<(), SinkError> {
+        let deadline = link::deadline(self.inner.answer_timeout);
+        let unreachable = |words| SinkError::Unreachable { address: self.inner.address.clone(), words };
+        let getting = timeout_at(deadline, self.inner.link.get(self.inner.connect()));
+        let connection = match getting.await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(trouble)) => return Err(unreachable(trouble.words)),
+            Err(_) => return Err(unreachable(self.inner.no_answer())),
+        };
+        let (mut commands, ping) = (connection.commands.clone(), redis::cmd("PING"));
+        match timeout_at(deadline, commands.req_packed_command(&ping)).await {
+            Ok(Ok(Value::ServerError(error))) => Err(unreachable(words(&error))),
+            Ok(Ok(_)) => {
+                connection.answered();
+                Ok(())
+            }
+            Ok(Err(error)) => Err(unreachable(error.to_string())),
+            Err(_) => {
+                connection.end_if_silent_for(self.inner.answer_timeout / 2);
+                Err(unreachable(self.inner.no_answer()))
+            }
+        }
+    }
+
+    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
+        let shut = self.inner.door.shut(deadline).await;
+        self.inner.link.end().await;
+        shut
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.inner.answer_timeout
+    }
+
+    fn kind(&self) -> &'static str {
+        "redis"
+    }
+}
+
+/// Sends the batch as pipelines, two of them under way, and answers each when Redis has.
+async fn publish(connection: &Arc<Connection>, batch: Vec<Message>, answers: &Answers) {
+    let mut messages: VecDeque<(usize, Message)> = batch.into_iter().enumerate().collect();
+    let mut under_way = FuturesOrdered::new();
+    while !messages.is_empty() || !under_way.is_empty() {
+        // In order: the connection takes pipelines in the order in which they are first polled, which is this one.
+        if under_way.len() < 2 && !messages.is_empty() {
+            let (pipeline, indices) = next_pipeline(&mut messages, answers);
+            if !indices.is_empty() {
+                let connection = Arc::clone(connection);
+                under_way.push_back(async move {
+                    let mut commands = connection.commands.clone();
+                    let replies = commands.req_packed_commands(&pipeline, 0, indices.len()).await;
+                    (replies, indices)
+                });
+            }
+            if under_way.len() < 2 && !messages.is_empty() {
+                continue;
+            }
+        }
+        let Some((replies, indices)) = under_way.next().await else { continue };
+        match replies {
+            Ok(replies) => {
+                connection.answered();
+                // Looked up anew: the name may lead to the new primary, or the log-in work again.
+                if replies.iter().any(of_the_connection) {
+                    connection.end();
+                }
+                for (index, reply) in indices.into_iter().zip(replies) {
+                    answers.set(index, outcome(Ok(reply)));
+                }
+            }
+            Err(error) => {
+                connection.end();
+                let outcome = outcome(Err(error));
+                indices.into_iter().for_each(|index| answers.set(index, outcome.clone()));
+                return answers.give_up(Fault::Sink, "the connection was lost");
+            }
+        }
+    }
+}
+
+/// Takes messages off the front until a pipeline is full. What must not be sent is answered at once.
+fn next_pipeline(messages: &mut VecDeque<(usize, Message)>, answers: &Answers) -> (redis::Pipeline, Vec<usize>) {
+    let mut pipeline = redis::Pipeline::new();
+    let (mut indices, mut bytes) = (Vec::new(), 0);
+    while let Some((index, message)) = messages.pop_front() {
+        if message.destination.starts_with(OWN_KEYS) || message.destination.is_empty() {
+            let words =
+                format!("`{}` cannot be a stream: it is empty or starts with `{OWN_KEYS}`", message.destination);
+            answers.set(index, Outcome::Reject(words));
+            continue;
+        }
+        let size = size(&message);
+        if !indices.is_empty() && (bytes + size > PIPELINE_BYTES || indices.len() == PIPELINE_COMMANDS) {
+            messages.push_front((index, message));
+            break;
+        }
+        bytes += size;
+        pipeline.add_command(xadd(&message, size));
+        indices.push(index);
+        answers.handed(index + 1);
+    }
+    (pipeline, indices)
+}
+
+/// About how many bytes the command takes: 256 for names, lengths and the fields that are always there.
+fn size(message: &Message) -> usize {
+    let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 16).sum();
+    message.payload.len() + own + 2 * message.key.len() + message.destination.len() + 256
+}
+
+fn xadd(message: &Message, size: usize) -> redis::Cmd {
+    let mut command = redis::Cmd::with_capacity(15 + 2 * message.headers.len(), size);
+    command.arg("XADD").arg(&message.destination).arg("*");
+    command.arg(headers::KEY).arg(&message.key).arg("payload").arg(&message.payload[..]);
+    for (name, value) in message.all_headers().filter(|(name, _)| *name != headers::KEY) {
+        command.arg(name).arg(value.as_bytes());
+    }
+    command
+}
+
+/// What Redis' answer to one XADD says of its message: the only classifier.
+fn outcome(reply: Result<Value, RedisError>) -> Outcome {
+    let error = match reply {
+        Ok(Value::BulkString(_) | Value::SimpleString(_) | Value::VerbatimString { .. }) => return Outcome::Accepted,
+        Ok(Value::ServerError(error)) => error,
+        Ok(_) => return Outcome::Retry(Trouble::open(Fault::Unclear, "the answer to XADD is no id")),
+        // The connection broke, and with it whatever was under way.
+        Err(error) => return Outcome::Retry(Trouble::open(Fault::Sink, format!("the connection was lost: {error}"))),
+    };
+    let words = words(&error);
+    let details = error.details().unwrap_or_default();
+    let fault = match error.code() {
+        "WRONGTYPE" => return Outcome::Reject(words),
+        // The payload is over the server's limit for one argument; it closes the connection after saying so.
+        "ERR" if details.starts_with("Protocol error: invalid bulk length") => return Outcome::Reject(words),
+        // A key that this user may not write, a stream at its last possible id, a slot of another node.
+        "NOPERM" if details.contains("key") => Fault::Destination,
+        "ERR" if details.contains("exhausted the last possible ID") => Fault::Destination,
+        "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT" => Fault::Destination,
+        "LOADING" | "OOM" | "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" | "MISCONF" | "NOREPLICAS" | "BUSY"
+        | "NOAUTH" | "WRONGPASS" | "NOPERM" | "NOPROTO" => Fault::Sink,
+        // XADD renamed away or unknown to the server, and whatever else Redis says of every command.
+        "ERR" if details.starts_with("unknown command") || details.starts_with("Protocol error") => Fault::Sink,
+        _ => Fault::Unclear,
+    };
+    Outcome::Retry(Trouble::definite(fault, words))
+}
+
+/// Whether an answer says that another connection might do better.
+fn of_the_connection(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if matches!(error.code(), "READONLY" | "NOAUTH" | "NOPERM"))
+}
+
+/// `CODE details`, as Redis says it.
+fn words(error: &ServerError) -> String {
+    format!("{} {}", error.code(), error.details().unwrap_or_default()).trim_end().to_owned()
+}
+
+/// A connection and the task that drives it.
+struct Connection {
+    commands: MultiplexedConnection,
+    driver: JoinHandle<()>,
+    last_answer: Mutex<Instant>,
+}
+
+impl link::Connection for Connection {
+    fn alive(&self) -> bool {
+        !self.driver.is_finished()
+    }
+
+    fn end(&self) {
+        self.driver.abort();
+    }
+}
+
+impl Connection {
+    fn answered(&self) {
+        if let Ok(mut last_answer) = self.last_answer.lock() {
+            *last_answer = Instant::now();
+        }
+    }
+
+    /// Ends a connection that is silent; one that answers others is only slow.
+    fn end_if_silent_for(&self, limit: Duration) {
+        if self.last_answer.lock().is_ok_and(|last_answer| last_answer.elapsed() >= limit) {
+            self.end();
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Inner {
+    fn no_answer(&self) -> String {
+        link::no_answer(&self.address, self.answer_timeout)
+    }
+
+    /// Connects and logs in, within a third of the answer timeout.
+    async fn connect(&self) -> Result<Connection, Trouble> {
+        let limit = self.answer_timeout / 3;
+        let connecting = async {
+            let stream = TcpStream::connect(&self.host).await?;
+            self.prepare(&stream)?;
+            let mut info = RedisConnectionInfo::default().set_db(self.database);
+            if let Some(user) = &self.user {
+                info = info.set_username(user);
+            }
+            if let Some(password) = &self.password {
+                info = info.set_password(password.expose_secret());
+            }
+            // No time-outs of its own: each publish has its own deadline.
+            let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+            let (commands, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
+            tracing::debug!(address = %self.address, "connected");
+            let last_answer = Mutex::new(Instant::now());
+            Ok(Connection { commands, driver: tokio::spawn(driver), last_answer })
+        };
+        let sink = |words: &dyn fmt::Display| {
+            Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address))
+        };
+        match timeout(limit, connecting).await {
+            Ok(connected) => connected.map_err(|error: RedisError| sink(&error)),
+            Err(_) => Err(sink(&format_args!("no answer within {limit:?}"))),
+        }
+    }
+
+    /// Sees to it that small writes leave at once and a dead peer is noticed, and that what is unsent when the
+    /// connection is given up is not sent later: everything unanswered is `Retry` by then.
+    fn prepare(&self, stream: &TcpStream) -> std::io::Result<()> {
+        stream.set_nodelay(true)?;
+        let socket = SockRef::from(stream);
+        let probe = Duration::from_secs(1).max(self.answer_timeout / 4);
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3))?;
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_user_timeout(Some(self.answer_timeout))?;
+        socket.set_linger(Some(Duration::ZERO))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::parse_redis_value;
+
+    use super::*;
+
+    fn said(reply: &str) -> Outcome {
+        outcome(parse_redis_value(format!("{reply}\r\n").as_bytes()))
+    }
+
+    #[test]
+    fn every_answer_has_its_outcome() {
+        use Fault::{Destination, Sink, Unclear};
+        assert_eq!(said("$15\r\n1700000000000-0"), Outcome::Accepted);
+        let wrong_type = "WRONGTYPE Operation against a key holding the wrong kind of value";
+        for reject in [wrong_type, "ERR Protocol error: invalid bulk length"] {
+            assert_eq!(said(&format!("-{reject}")), Outcome::Reject(reject.to_owned()));
+        }
+        for (fault, words) in [
+            (Sink, "LOADING Redis is loading the dataset in memory"),
+            (Sink, "OOM command not allowed when used memory > 'maxmemory'."),
+            (Sink, "CLUSTERDOWN The cluster is down"),
+            (Sink, "READONLY You can't write against a read only replica."),
+            (Sink, "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+            (Sink, "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk."),
+            (Sink, "NOREPLICAS Not enough good replicas to write."),
+            (Sink, "BUSY Redis is busy running a script."),
+            (Sink, "NOAUTH Authentication required."),
+            (Sink, "NOPERM this user has no permissions to run the 'xadd' command"),
+            (Sink, "ERR unknown command 'XADD', with args beginning with: "),
+            (Sink, "ERR Protocol error: too big mbulk count string"),
+            (Destination, "NOPERM this user has no permissions to access one of the keys used as arguments"),
+            (Destination, "NOPERM No permissions to access a key"),
+            (Destination, "ERR The stream has exhausted the last possible ID, unable to add more items"),
+            (Destination, "MOVED 3999 127.0.0.1:6381"),
+            (Destination, "ASK 3999 127.0.0.1:6381"),
+            (Destination, "TRYAGAIN Multiple keys request during rehashing of slot"),
+            (Unclear, "ERR something new"),
+            (Unclear, "NEWCODE something newer"),
+        ] {
+            assert_eq!(
+                said(&format!("-{words}")),
+                Outcome::Retry(Trouble::definite(fault, words.trim_end())),
+                "{words}"
+            );
+        }
+        assert!(matches!(said(":1"), Outcome::Retry(trouble) if !trouble.definite));
+        let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert!(matches!(outcome(Err(broken)), Outcome::Retry(Trouble { fault: Sink, definite: false, .. })));
+    }
+}

@@ -1,0 +1,301 @@
+//! The stdout sink: one JSON object a line.
+//!
+//! - Key: field `key`. Accepted when the line is flushed. Nothing is ever rejected.
+//! - `{"key","task","due","destination","headers","payload"}`: `due` in epoch milliseconds, `headers` the task's own,
+//!   `payload` the JSON of the message, line breaks as blanks; `payload_base64` (and `content_type`) when it is not JSON, neither when it
+//!   is empty.
+//! - One thread writes whole lines, so that a reader who does not read blocks nothing else: what it cannot write within
+//!   `answer_timeout` is `Retry`, and what it has not begun by then is never written.
+//! - A failed write may leave a torn line behind; the next line then starts on a line of its own.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::stream::BoxStream;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::answers::Answers;
+use crate::link::{Door, deadline, no_answer};
+use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+
+/// 256 KiB: lines written and flushed together, so that a batch of large payloads is not in memory twice.
+const BLOCK: usize = 256 * 1024;
+
+/// A sink that writes lines; to stdout unless told otherwise.
+pub struct StdoutSink {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    blocks: mpsc::Sender<Block>,
+    answer_timeout: Duration,
+    door: Door,
+    broken: Arc<AtomicBool>,
+}
+
+/// Whole lines to write and flush, and whom to tell.
+struct Block {
+    lines: Vec<u8>,
+    done: oneshot::Sender<Result<(), String>>,
+}
+
+impl StdoutSink {
+    /// Writes to stdout of this process.
+    ///
+    /// # Errors
+    /// When the thread that writes cannot be started.
+    pub fn new(answer_timeout: Duration) -> Result<StdoutSink, SinkError> {
+        StdoutSink::to(std::io::stdout(), answer_timeout)
+    }
+
+    /// Writes to `writer`, from a thread of its own that ends with the sink.
+    ///
+    /// # Errors
+    /// When that thread cannot be started.
+    pub fn to(writer: impl Write + Send + 'static, answer_timeout: Duration) -> Result<StdoutSink, SinkError> {
+        // 1: what waits behind the block being written waits with its publish, which a drop can still take back.
+        let (blocks, inbox) = mpsc::channel(1);
+        let broken = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new().name("stdout sink".to_owned());
+        let seen = Arc::clone(&broken);
+        thread
+            .spawn(move || write_blocks(writer, inbox, &seen))
+            .map_err(|error| SinkError::Config(format!("cannot start the thread that writes to stdout: {error}")))?;
+        Ok(StdoutSink { inner: Arc::new(Inner { blocks, answer_timeout, door: Door::new(), broken }) })
+    }
+}
+
+#[async_trait]
+impl Sink for StdoutSink {
+    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+        let (inner, deadline) = (Arc::clone(&self.inner), deadline(self.inner.answer_timeout));
+        Answers::stream(batch.len(), |answers| async move {
+            let _pass = match inner.door.enter() {
+                Ok(pass) => pass,
+                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+            };
+            if tokio::time::timeout_at(deadline, publish(&inner, batch, &answers)).await.is_err() {
+                answers.give_up(Fault::Unclear, &no_answer("stdout:", inner.answer_timeout));
+            }
+        })
+    }
+
+    async fn check(&self) -> Result<(), SinkError> {
+        if self.inner.broken.load(Ordering::Relaxed) {
+            let words = "the last write failed: broken pipe".to_owned();
+            return Err(SinkError::Unreachable { address: "stdout:".to_owned(), words });
+        }
+        Ok(())
+    }
+
+    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
+        self.inner.door.shut(deadline).await
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.inner.answer_timeout
+    }
+
+    fn kind(&self) -> &'static str {
+        "stdout"
+    }
+}
+
+/// Writes the batch block by block and answers each block when it is flushed.
+async fn publish(inner: &Inner, batch: Vec<Message>, answers: &Answers) {
+    let mut messages = batch.iter().peekable();
+    let mut next = 0;
+    while messages.peek().is_some() {
+        let first = next;
+        let mut lines = Vec::new();
+        while lines.len() < BLOCK
+            && let Some(message) = messages.next()
+        {
+            write_line(&mut lines, message);
+            next += 1;
+        }
+        let (done, written) = oneshot::channel();
+        let Ok(place) = inner.blocks.reserve().await else {
+            return answers.give_up(Fault::Sink, "the thread that writes has ended");
+        };
+        answers.handed(next);
+        place.send(Block { lines, done });
+        let outcome = match written.await {
+            Ok(Ok(())) => Outcome::Accepted,
+            Ok(Err(words)) => Outcome::Retry(Trouble::open(Fault::Sink, words)),
+            Err(_) => Outcome::Retry(Trouble::open(Fault::Sink, "the thread that writes has ended")),
+        };
+        (first..next).for_each(|index| answers.set(index, outcome.clone()));
+    }
+}
+
+/// The thread that writes. It skips what nobody waits for any more: that was answered `Retry`.
+fn write_blocks(mut writer: impl Write, mut inbox: mpsc::Receiver<Block>, broken: &AtomicBool) {
+    let mut torn = false;
+    while let Some(block) = inbox.blocking_recv() {
+        if block.done.is_closed() {
+            continue;
+        }
+        let written = (if torn { writer.write_all(b"\n") } else { Ok(()) })
+            .and_then(|()| writer.write_all(&block.lines))
+            .and_then(|()| writer.flush());
+        torn = written.is_err();
+        let broken_pipe = written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe);
+        broken.store(broken_pipe, Ordering::Relaxed);
+        // Nobody may wait any more: then it was answered `Retry`, and the reader sees the same key again.
+        block.done.send(written.map_err(|error| format!("cannot write to stdout: {error}"))).ok();
+    }
+}
+
+/// One message as it is printed.
+#[derive(Serialize)]
+struct Line<'a> {
+    key: &'a str,
+    task: &'a str,
+    due: i64,
+    destination: &'a str,
+    headers: Headers<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Cow<'a, RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_type: Option<&'a str>,
+}
+
+/// The task's own headers as an object.
+struct Headers<'a>(&'a [(String, String)]);
+
+impl Serialize for Headers<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// The payload if it is JSON. JSON may hold line breaks only between its tokens, where a blank says the same.
+fn json(payload: &[u8]) -> Option<Cow<'_, RawValue>> {
+    let json: &RawValue = serde_json::from_slice(payload).ok()?;
+    if !json.get().contains(['\n', '\r']) {
+        return Some(Cow::Borrowed(json));
+    }
+    RawValue::from_string(json.get().replace(['\n', '\r'], " ")).ok().map(Cow::Owned)
+}
+
+fn write_line(lines: &mut Vec<u8>, message: &Message) {
+    let payload = json(&message.payload);
+    let encoded = payload.is_none() && !message.payload.is_empty();
+    let line = Line {
+        key: &message.key,
+        task: &message.task,
+        due: message.due_ms,
+        destination: &message.destination,
+        headers: Headers(&message.headers),
+        payload,
+        payload_base64: encoded.then(|| STANDARD.encode(&message.payload)),
+        content_type: message.content_type.as_deref().filter(|_| encoded),
+    };
+    serde_json::to_writer(&mut *lines, &line).expect("text, numbers and JSON always serialise into memory");
+    lines.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    fn message(key: &str, payload: &str) -> Message {
+        Message {
+            key: key.to_owned(),
+            task: "t".to_owned(),
+            due_ms: 7,
+            attempt: 2,
+            destination: "d".to_owned(),
+            record_key: None,
+            headers: vec![("tenant".to_owned(), "a\"b".to_owned())],
+            content_type: Some("text/plain".to_owned()),
+            payload: Bytes::copy_from_slice(payload.as_bytes()),
+        }
+    }
+
+    fn line(payload: &str) -> String {
+        let mut lines = Vec::new();
+        write_line(&mut lines, &message("t:7", payload));
+        String::from_utf8(lines).expect("text")
+    }
+
+    #[test]
+    fn a_message_is_one_line_of_json() {
+        let start = r#"{"key":"t:7","task":"t","due":7,"destination":"d","headers":{"tenant":"a\"b"}"#;
+        assert_eq!(line("{\"a\": 1.0}"), format!("{start},\"payload\":{{\"a\": 1.0}}}}\n"));
+        assert_eq!(line("[1,\r\n2]"), format!("{start},\"payload\":[1,  2]}}\n"));
+        assert_eq!(line("x y"), format!("{start},\"payload_base64\":\"eCB5\",\"content_type\":\"text/plain\"}}\n"));
+        assert_eq!(line(""), format!("{start}}}\n"));
+    }
+
+    /// A writer that fails once after three bytes, then hangs until it is let go.
+    struct Moody {
+        text: Arc<std::sync::Mutex<Vec<u8>>>,
+        fail: bool,
+        go: std::sync::mpsc::Receiver<()>,
+    }
+
+    impl Write for Moody {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let mut text = self.text.lock().unwrap();
+            if self.fail && !text.is_empty() {
+                self.fail = false;
+                return Err(std::io::ErrorKind::BrokenPipe.into());
+            }
+            let length = if self.fail { 3 } else { bytes.len() };
+            text.extend_from_slice(&bytes[..length]);
+            Ok(length)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            self.go.recv().map_err(|_| std::io::ErrorKind::Other.into())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_broken_and_a_blocked_reader_are_retry_and_the_next_line_is_whole() {
+        let text = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let (let_go, go) = std::sync::mpsc::channel();
+        let writer = Moody { text: Arc::clone(&text), fail: true, go };
+        let sink = StdoutSink::to(writer, Duration::from_millis(200)).unwrap();
+        let one = |key: &str| sink.publish(vec![message(key, "1")]).collect::<Vec<_>>();
+
+        let broken = one("a").await;
+        assert!(matches!(&broken[..], [(0, Outcome::Retry(t))] if t.fault == Fault::Sink && !t.definite), "{broken:?}");
+        assert!(sink.check().await.is_err());
+
+        let blocked = one("b").await;
+        assert!(matches!(&blocked[..], [(0, Outcome::Retry(t))] if t.fault == Fault::Unclear), "{blocked:?}");
+        let waiting = one("c").await;
+        assert!(matches!(&waiting[..], [(0, Outcome::Retry(_))]), "{waiting:?}");
+
+        let_go.send(()).unwrap();
+        let_go.send(()).unwrap();
+        assert_eq!(one("d").await, [(0, Outcome::Accepted)]);
+        assert!(sink.check().await.is_ok());
+        let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines.len(),
+            3,
+            "the torn line, b, and d, but not c, which was given up before it was begun: {text}"
+        );
+        assert!(lines[1].contains("\"key\":\"b\"") && lines[2].contains("\"key\":\"d\""), "{text}");
+        sink.close(Duration::from_secs(1)).await.unwrap();
+        assert!(matches!(&one("e").await[..], [(0, Outcome::Retry(t))] if t.definite && t.fault == Fault::Sink));
+    }
+}
