@@ -1,6 +1,6 @@
 //! punctual publishes messages on time.
 pub mod clock;
-pub mod metrics;
 pub mod engine;
+pub mod metrics;
 pub mod task;
 pub mod timeline;

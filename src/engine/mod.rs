@@ -1,3 +1,274 @@
-//! What runs: claims what is due, publishes it, judges the outcomes, settles. Knows the timeline and the sinks by their traits alone.
+//! What runs: claims what is due, publishes it, judges the outcomes, settles.
+//!
+//! Knows the timeline and the sinks by their traits alone, and tasks by what the timeline hands out. Any number of equal
+//! engines may run on one timeline; none of them leads.
+//!
+//! - [`Intake`] is the way in: put, cancel, get.
+//! - a claimer per lane and shard sleeps until the head is due, claims, and hands the claim on;
+//! - a dispatcher per claim publishes, lets the judge decide, and settles;
+//! - per shard, one loop renews leases and one looks for what was missed and reaps what others left behind;
+//! - a breaker per sink keeps lanes from being claimed while it is absent.
 
+mod breaker;
+mod claimer;
+mod context;
+mod destinations;
+mod dispatcher;
+mod flight;
 pub mod intake;
+mod judge;
+mod leases;
+mod publishing;
+mod reaper;
+mod room;
+mod signal;
+mod state;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use punctual_sinks::Sink;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+pub use breaker::BreakerState;
+pub use intake::{Intake, LaneRule};
+pub use judge::Reason;
+pub use state::{EngineState, LaneState, SinkState};
+
+use breaker::Breaker;
+use claimer::Claimer;
+use context::{Context, LaneContext, Pulses, ShardContext, SinkContext};
+use destinations::Destinations;
+use leases::Leases;
+use room::Room;
+
+use crate::metrics::Metrics;
+use crate::task::{Lane, Overdue, Shard};
+use crate::timeline::{Glance, Timeline};
+
+/// How an engine works; the defaults and their reasons stand in the configuration's defaults file.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The instance id: the part of claim tokens before the dot. Unique for each start.
+    pub instance: String,
+    /// How long a claim lasts unless it is extended; at least twice every sink's `answer_timeout`.
+    pub lease: Duration,
+    /// Occurrences that one claim takes at most; up to [`MAX_BATCH`](crate::timeline::MAX_BATCH).
+    pub batch: usize,
+    /// Occurrences in flight at most, per lane and per sink.
+    pub in_flight: usize,
+    /// Bytes of records in flight at most, per lane and per sink.
+    pub in_flight_bytes: usize,
+    /// What is overdue and how it is caught up with.
+    pub overdue: Overdue,
+    /// How many claims of an occurrence may end without word before it is poison.
+    pub poison_limit: u32,
+    /// How long dead occurrences are kept.
+    pub dead_keep: Duration,
+    /// How many dead occurrences a shard keeps.
+    pub dead_cap: u64,
+}
+
+impl EngineConfig {
+    /// The defaults, for an instance of that id.
+    #[must_use]
+    pub fn new(instance: impl Into<String>) -> EngineConfig {
+        EngineConfig {
+            instance: instance.into(),
+            lease: Duration::from_secs(15),
+            batch: 1000,
+            in_flight: 10_000,
+            in_flight_bytes: 16 << 20,
+            overdue: Overdue { grace: Duration::from_secs(60), catch_up_max: 100 },
+            poison_limit: 5,
+            dead_keep: Duration::from_secs(30 * 24 * 3600),
+            dead_cap: 100_000,
+        }
+    }
+}
+
+/// A sink as the engine uses it.
+#[derive(Clone)]
+pub struct EngineSink {
+    /// The sink.
+    pub sink: Arc<dyn Sink>,
+    /// How long a destination may be at fault before its messages are dead.
+    pub patience: Duration,
+}
+
+/// A lane as the engine serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineLane {
+    /// Name of its sink.
+    pub sink: String,
+    /// Where messages go whose task names no destination.
+    pub destination: Option<String>,
+}
+
+/// A lane that names a sink which does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the lane `{lane}` names the sink `{sink}`, which is not configured")]
+pub struct UnknownSink {
+    /// The lane.
+    pub lane: Lane,
+    /// The sink's name.
+    pub sink: String,
+}
+
+/// A running engine. Dropping it without [`shutdown`](Engine::shutdown) ends its loops and leaves what it holds to the
+/// leases.
+pub struct Engine {
+    context: Arc<Context>,
+    loops: TaskTracker,
+}
+
+impl Engine {
+    /// Starts the loops.
+    ///
+    /// # Errors
+    /// When a lane names a sink that is not among `sinks`.
+    pub fn start(
+        config: EngineConfig,
+        timeline: Arc<dyn Timeline>,
+        sinks: BTreeMap<String, EngineSink>,
+        lanes: BTreeMap<Lane, EngineLane>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Engine, UnknownSink> {
+        let sinks: BTreeMap<_, _> =
+            sinks.into_iter().map(|(name, sink)| (name.clone(), sink_context(&config, &metrics, name, sink))).collect();
+        let mut served = BTreeMap::new();
+        for (lane, settings) in lanes {
+            let sink = sinks
+                .get(&settings.sink)
+                .ok_or_else(|| UnknownSink { lane: lane.clone(), sink: settings.sink.clone() })?;
+            let context = lane_context(&config, &metrics, lane.clone(), settings.destination, Arc::clone(sink));
+            served.insert(lane, Arc::new(context));
+        }
+        let shards: Vec<_> = Shard::all(timeline.shards()).map(|shard| Arc::new(shard_context(shard))).collect();
+        let pairs = shards.iter().flat_map(|shard| served.keys().map(|lane| (shard.shard, lane.clone())));
+        let signals = pairs.map(|pair| (pair, Arc::default())).collect();
+        let context = Arc::new(Context {
+            clock: timeline.clock(),
+            config,
+            timeline,
+            metrics,
+            shards,
+            lanes: served,
+            sinks,
+            signals,
+            pulses: Pulses::new(),
+            stopping: CancellationToken::new(),
+            deadline: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            holders: TaskTracker::new(),
+            tokens: AtomicU64::new(1),
+        });
+        let engine = Engine { context, loops: TaskTracker::new() };
+        engine.start_loops();
+        Ok(engine)
+    }
+
+    fn start_loops(&self) {
+        let context = &self.context;
+        self.loops.spawn(reaper::pass_wakes_on(Arc::clone(context)));
+        for sink in context.sinks.values() {
+            self.loops.spawn(breaker::run(Arc::clone(context), Arc::clone(sink)));
+        }
+        for shard in &context.shards {
+            self.loops.spawn(leases::run(Arc::clone(context), Arc::clone(shard)));
+            self.loops.spawn(reaper::run(Arc::clone(context), Arc::clone(shard)));
+            for (lane, lane_context) in &context.lanes {
+                let claimer = Claimer {
+                    context: Arc::clone(context),
+                    shard: Arc::clone(shard),
+                    lane: Arc::clone(lane_context),
+                    signal: Arc::clone(&context.signals[&(shard.shard, lane.clone())]),
+                    lone_held: Arc::default(),
+                };
+                context.holders.spawn(claimer.run());
+            }
+        }
+    }
+
+    /// What it does now: for stats and readiness.
+    #[must_use]
+    pub fn state(&self) -> EngineState {
+        state::look(&self.context)
+    }
+
+    /// Claims nothing more, waits until what is held is answered and settled, gives back what is not within `deadline`,
+    /// closes the sinks. Takes at most `deadline` and a few seconds. Whether everything was settled or given back.
+    pub async fn shutdown(self, deadline: Duration) -> bool {
+        let context = &self.context;
+        info!("stopping: nothing more is claimed");
+        context.stopping.cancel();
+        context.holders.close();
+        let mut settled = tokio::time::timeout(deadline, context.holders.wait()).await.is_ok();
+        if !settled {
+            warn!("the deadline has passed: what is still held goes back");
+            context.deadline.cancel();
+            settled = tokio::time::timeout(LAST_WRITE, context.holders.wait()).await.is_ok();
+        }
+        context.closed.cancel();
+        for sink in context.sinks.values() {
+            if let Err(error) = sink.sink.close(LAST_WRITE).await {
+                warn!(sink = sink.name, %error, "the sink was not closed in time");
+            }
+        }
+        self.loops.close();
+        let ended = tokio::time::timeout(LAST_WRITE, self.loops.wait()).await.is_ok();
+        if !settled {
+            warn!("some claims are left to their leases: others publish them once those have ended");
+        }
+        settled && ended
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.context.stopping.cancel();
+        self.context.closed.cancel();
+    }
+}
+
+/// How long giving back, and closing a sink, may take once the deadline has passed.
+const LAST_WRITE: Duration = Duration::from_secs(3);
+
+fn sink_context(config: &EngineConfig, metrics: &Metrics, name: String, sink: EngineSink) -> Arc<SinkContext> {
+    let metrics = metrics.sink(&name);
+    Arc::new(SinkContext {
+        name,
+        sink: sink.sink,
+        breaker: Breaker::new(metrics.clone()),
+        destinations: Mutex::new(Destinations::new(sink.patience)),
+        room: Room::new(config.in_flight, config.in_flight_bytes),
+        metrics,
+        answered: Mutex::new(None),
+    })
+}
+
+fn lane_context(
+    config: &EngineConfig,
+    metrics: &Metrics,
+    lane: Lane,
+    destination: Option<String>,
+    sink: Arc<SinkContext>,
+) -> LaneContext {
+    let room = Room::new(config.in_flight, config.in_flight_bytes);
+    let metrics = metrics.lane(lane.as_str());
+    LaneContext { lane, sink, destination, room, metrics, rests_until: Mutex::new(None) }
+}
+
+fn shard_context(shard: Shard) -> ShardContext {
+    ShardContext {
+        shard,
+        leases: Leases::default(),
+        ready: watch::Sender::new(false),
+        glance: Mutex::new((Vec::new(), Glance::default())),
+    }
+}

@@ -1,0 +1,270 @@
+//! One breaker per sink: while a sink is absent its lanes are not claimed.
+//!
+//! Opens on unmistakable signs (refused, closed; nothing answered in a whole `answer_timeout` and a probe that fails),
+//! probes with backoff and jitter, lets one batch through when a probe succeeds, and closes when the sink has answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tracing::{debug, info, warn};
+
+use super::context::{Context, SinkContext};
+use crate::metrics::SinkMetrics;
+
+/// The first wait between probes.
+const SHORTEST: Duration = Duration::from_millis(200);
+
+/// The longest wait between probes.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// A sink that is suspect has to answer a probe within this.
+const SUSPECT: Duration = Duration::from_secs(2);
+
+/// What a breaker lets through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BreakerState {
+    /// The sink answers: everything.
+    Closed,
+    /// A probe succeeded: one batch, to see.
+    HalfOpen {
+        /// Whether that batch is under way.
+        taken: bool,
+        /// Probes and trials since it opened; the wait grows with it.
+        failures: u32,
+    },
+    /// The sink is absent: nothing.
+    Open {
+        /// How it was noticed.
+        words: String,
+        /// Probes and trials since it opened; the wait grows with it.
+        failures: u32,
+    },
+}
+
+/// A sink's breaker.
+pub(super) struct Breaker {
+    state: watch::Sender<BreakerState>,
+    suspicion: Notify,
+    metrics: SinkMetrics,
+}
+
+impl Breaker {
+    /// Open until the first probe: a sink that is absent at the start is not claimed for.
+    pub(super) fn new(metrics: SinkMetrics) -> Breaker {
+        let state = BreakerState::Open { words: "not tried yet".to_owned(), failures: 0 };
+        let breaker = Breaker { state: watch::Sender::new(state), suspicion: Notify::new(), metrics };
+        breaker.show();
+        breaker
+    }
+
+    /// Waits until a batch may be claimed. `true`: it is the trial, whose end is to be told.
+    pub(super) async fn admit(&self) -> bool {
+        let mut changes = self.state.subscribe();
+        loop {
+            if *changes.borrow_and_update() == BreakerState::Closed {
+                return false;
+            }
+            let taken = self.state.send_if_modified(|state| match state {
+                BreakerState::HalfOpen { taken: taken @ false, .. } => {
+                    *taken = true;
+                    true
+                }
+                _ => false,
+            });
+            if taken {
+                return true;
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// The trial ended without a word of the sink (nothing was due after all): the next claim is the trial.
+    pub(super) fn trial_unused(&self) {
+        self.change(|state| match state {
+            BreakerState::HalfOpen { taken: true, failures } => {
+                Some(BreakerState::HalfOpen { taken: false, failures: *failures })
+            }
+            _ => None,
+        });
+    }
+
+    /// The sink answered a message: it is there.
+    pub(super) fn answered(&self) {
+        if *self.state.borrow() == BreakerState::Closed {
+            return;
+        }
+        self.change(|state| match state {
+            BreakerState::HalfOpen { .. } => Some(BreakerState::Closed),
+            _ => None,
+        });
+    }
+
+    /// The sink is absent; `words` say how that was noticed. Whether that is news.
+    pub(super) fn trip(&self, words: &str) -> bool {
+        self.change(|state| match state {
+            BreakerState::Closed => Some(BreakerState::Open { words: words.to_owned(), failures: 0 }),
+            BreakerState::HalfOpen { failures, .. } => {
+                Some(BreakerState::Open { words: words.to_owned(), failures: failures.saturating_add(1) })
+            }
+            BreakerState::Open { .. } => None,
+        })
+    }
+
+    /// Nothing was answered for long: a probe decides whether the sink is there.
+    pub(super) fn suspect(&self) {
+        self.suspicion.notify_one();
+    }
+
+    /// Returns once it is open.
+    pub(super) async fn opened(&self) {
+        let mut changes = self.state.subscribe();
+        let open = |state: &BreakerState| matches!(state, BreakerState::Open { .. });
+        if changes.wait_for(open).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// What it lets through now.
+    pub(super) fn state(&self) -> BreakerState {
+        self.state.borrow().clone()
+    }
+
+    fn probed(&self, result: Result<(), String>) -> bool {
+        self.change(|state| match (state, &result) {
+            (BreakerState::Open { failures, .. }, Ok(())) => {
+                Some(BreakerState::HalfOpen { taken: false, failures: *failures })
+            }
+            (BreakerState::Open { failures, .. }, Err(words)) => {
+                Some(BreakerState::Open { words: words.clone(), failures: failures.saturating_add(1) })
+            }
+            _ => None,
+        })
+    }
+
+    fn change(&self, next: impl FnOnce(&BreakerState) -> Option<BreakerState>) -> bool {
+        let changed = self.state.send_if_modified(|state| match next(state) {
+            Some(next) => {
+                *state = next;
+                true
+            }
+            None => false,
+        });
+        self.show();
+        changed
+    }
+
+    fn show(&self) {
+        self.metrics.breaker.set(match *self.state.borrow() {
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen { .. } => 1,
+            BreakerState::Open { .. } => 2,
+        });
+    }
+}
+
+/// Probes a sink while its breaker is open, and when it is suspect; ends with the engine.
+pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
+    let probing = async {
+        first_probe(&sink).await;
+        let mut changes = sink.breaker.state.subscribe();
+        loop {
+            let state = changes.borrow_and_update().clone();
+            match state {
+                BreakerState::Open { words, failures } => probe(&sink, &words, failures).await,
+                _ => tokio::select! {
+                    changed = changes.changed() => if changed.is_err() { return },
+                    () = sink.breaker.suspicion.notified() => examine(&sink).await,
+                },
+            }
+        }
+    };
+    tokio::select! {
+        () = probing => {}
+        () = context.closed.cancelled() => {}
+    }
+}
+
+/// At the start, at once: a sink that is there is not waited for.
+async fn first_probe(sink: &SinkContext) {
+    let result = sink.sink.check().await.map_err(|error| error.to_string());
+    if let Err(words) = &result {
+        warn!(sink = sink.name, words, "the sink is absent: its lanes are not claimed until it answers");
+    }
+    sink.breaker.probed(result);
+}
+
+/// One probe of an absent sink, after its wait.
+async fn probe(sink: &SinkContext, words: &str, failures: u32) {
+    if failures == 0 {
+        warn!(sink = sink.name, words, "the sink is absent: its lanes are not claimed until it answers");
+    }
+    tokio::time::sleep(backoff(failures, rand::random())).await;
+    let result = sink.sink.check().await.map_err(|error| error.to_string());
+    match &result {
+        Ok(()) => info!(sink = sink.name, "the sink answers again"),
+        Err(words) => debug!(sink = sink.name, words, "the sink is still absent"),
+    }
+    sink.breaker.probed(result);
+}
+
+/// A probe of a sink that left a whole batch without an answer.
+async fn examine(sink: &SinkContext) {
+    let words = match tokio::time::timeout(SUSPECT, sink.sink.check()).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("neither messages nor a probe of {SUSPECT:?} were answered"),
+    };
+    sink.breaker.trip(&words);
+}
+
+/// The wait before the next probe: doubles from 200 ms to 5 s; `random` (0 to 1) takes off up to half.
+fn backoff(failures: u32, random: f64) -> Duration {
+    let whole = SHORTEST.saturating_mul(2_u32.saturating_pow(failures)).min(LONGEST);
+    whole.mul_f64(1.0 - random / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    fn breaker() -> Breaker {
+        Breaker::new(Metrics::new("0", "i").sink("s"))
+    }
+
+    #[test]
+    fn the_wait_between_probes_doubles_up_to_five_seconds_and_loses_half_at_most() {
+        assert_eq!(backoff(0, 0.0), Duration::from_millis(200));
+        assert_eq!(backoff(3, 0.0), Duration::from_millis(1600));
+        assert_eq!(backoff(40, 0.0), LONGEST);
+        assert_eq!(backoff(40, 1.0), LONGEST / 2);
+    }
+
+    #[tokio::test]
+    async fn after_a_probe_one_batch_goes_through_and_its_answer_closes_the_breaker() {
+        let breaker = breaker();
+        assert!(breaker.probed(Ok(())));
+        assert!(breaker.admit().await, "the first is the trial");
+        let second = tokio::time::timeout(Duration::from_millis(20), breaker.admit()).await;
+        assert!(second.is_err(), "a second batch waits for the trial");
+        breaker.answered();
+        assert!(!breaker.admit().await);
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[tokio::test]
+    async fn an_unused_trial_is_free_again_and_a_failed_one_opens_with_a_longer_wait() {
+        let breaker = breaker();
+        breaker.probed(Ok(()));
+        assert!(breaker.admit().await);
+        breaker.trial_unused();
+        assert!(breaker.admit().await);
+        assert!(breaker.trip("refused"));
+        assert_eq!(breaker.state(), BreakerState::Open { words: "refused".into(), failures: 1 });
+        assert!(!breaker.trip("refused"), "no news");
+        breaker.opened().await;
+    }
+}

@@ -1,0 +1,151 @@
+//! What the engine's loops share: the parts they were given, and per shard, lane and sink what they know in common.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use punctual_sinks::Sink;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::EngineConfig;
+use super::breaker::Breaker;
+use super::destinations::Destinations;
+use super::leases::Leases;
+use super::room::Room;
+use super::signal::Signal;
+use crate::clock::Clock;
+use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
+use crate::task::{Lane, Shard};
+use crate::timeline::{Glance, Timeline, Token};
+
+/// What all loops share.
+pub(super) struct Context {
+    pub(super) config: EngineConfig,
+    pub(super) timeline: Arc<dyn Timeline>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) shards: Vec<Arc<ShardContext>>,
+    pub(super) lanes: BTreeMap<Lane, Arc<LaneContext>>,
+    pub(super) sinks: BTreeMap<String, Arc<SinkContext>>,
+    pub(super) signals: BTreeMap<(Shard, Lane), Arc<Signal>>,
+    pub(super) pulses: Pulses,
+    /// Nothing is claimed from now on; what waits for a retry goes back.
+    pub(super) stopping: CancellationToken,
+    /// What is still held goes back now.
+    pub(super) deadline: CancellationToken,
+    /// Every loop ends.
+    pub(super) closed: CancellationToken,
+    /// The claims in hand.
+    pub(super) holders: TaskTracker,
+    pub(super) tokens: AtomicU64,
+}
+
+/// What the loops of one shard share.
+pub(super) struct ShardContext {
+    pub(super) shard: Shard,
+    pub(super) leases: Leases,
+    /// Whether the timeline is there and what is held was extended since it is.
+    pub(super) ready: watch::Sender<bool>,
+    /// The last look, with the lanes in its order.
+    pub(super) glance: Mutex<(Vec<Lane>, Glance)>,
+}
+
+/// What the claims of one lane share, on all shards.
+pub(super) struct LaneContext {
+    pub(super) lane: Lane,
+    pub(super) sink: Arc<SinkContext>,
+    pub(super) destination: Option<String>,
+    pub(super) room: Room,
+    pub(super) metrics: LaneMetrics,
+    /// Nothing is claimed before: a record was found that this version cannot read.
+    pub(super) rests_until: Mutex<Option<Instant>>,
+}
+
+/// What the claims for one sink share.
+pub(super) struct SinkContext {
+    pub(super) name: String,
+    pub(super) sink: Arc<dyn Sink>,
+    pub(super) breaker: Breaker,
+    pub(super) destinations: Mutex<Destinations>,
+    pub(super) room: Room,
+    pub(super) metrics: SinkMetrics,
+    /// When the sink last answered any message.
+    pub(super) answered: Mutex<Option<Instant>>,
+}
+
+impl Context {
+    /// A name for a claim, never used before.
+    pub(super) fn token(&self) -> Token {
+        Token(format!("{}.{}", self.config.instance, self.tokens.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl LaneContext {
+    /// Lets the lane rest: others may be able to read what this version can't.
+    pub(super) fn rest(&self, span: Duration) {
+        *lock(&self.rests_until) = Some(Instant::now() + span);
+    }
+}
+
+impl SinkContext {
+    /// Notes that the sink answered a message: it is there.
+    pub(super) fn answered(&self) {
+        *lock(&self.answered) = Some(Instant::now());
+        self.breaker.answered();
+    }
+
+    /// Whether the sink has answered anything since `then`.
+    pub(super) fn answered_since(&self, then: Instant) -> bool {
+        lock(&self.answered).is_some_and(|last| last >= then)
+    }
+}
+
+/// A lock that is held for a few instructions only; whoever panicked holding it left nothing half done.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// When each loop made its last step: one that has made none for long is stuck.
+pub(super) struct Pulses {
+    start: Instant,
+    last: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
+}
+
+/// One loop's pulse; the loop is no longer watched once it is dropped.
+pub(super) struct Pulse {
+    start: Instant,
+    last: Arc<AtomicU64>,
+}
+
+impl Pulses {
+    pub(super) fn new() -> Pulses {
+        Pulses { start: Instant::now(), last: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Watches a loop from now on.
+    pub(super) fn start(&self, name: String) -> Pulse {
+        let pulse = Pulse { start: self.start, last: Arc::new(AtomicU64::new(0)) };
+        pulse.beat();
+        lock(&self.last).insert(name, Arc::clone(&pulse.last));
+        pulse
+    }
+
+    /// The loop whose last step is the longest ago, and how long that is.
+    pub(super) fn slowest(&self) -> Option<(String, Duration)> {
+        let now = self.start.elapsed();
+        let since = |last: &AtomicU64| now.saturating_sub(Duration::from_millis(last.load(Ordering::Relaxed)));
+        lock(&self.last).iter().map(|(name, last)| (name.clone(), since(last))).max_by_key(|(_, since)| *since)
+    }
+}
+
+impl Pulse {
+    /// Notes that the loop made a step.
+    pub(super) fn beat(&self) {
+        let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(millis, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,178 @@
+//! One occurrence in the hands of a dispatcher: its message, what happened to it so far, and the verdict it leaves with.
+
+use bytes::Bytes;
+use punctual_sinks::Message;
+use tokio::time::Instant;
+
+use super::judge::Reason;
+use crate::clock::Timestamp;
+use crate::task::record::RecordError;
+use crate::task::{CatchUp, Counts, Follow, Following, Overdue, Record};
+use crate::timeline::{Burial, Occurrence, Settlement, Verdict};
+
+/// An occurrence from its claim to its verdict. The record stays encoded: it is read again in the rare case of a retry
+/// or a death.
+pub(super) struct Flight {
+    pub(super) occurrence: Occurrence,
+    /// Where its message goes.
+    pub(super) destination: String,
+    /// The server's time of the claim, from which catch-up counts.
+    claimed: Timestamp,
+    follow: Option<Follow>,
+    pub(super) stage: Stage,
+    /// Publishes so far.
+    pub(super) publishes: u32,
+    /// Retries that counted.
+    pub(super) retries: u32,
+    pub(super) first_failure: Option<Instant>,
+    /// A publish of it may have arrived: it began and was not answered definitely.
+    unclear: bool,
+}
+
+/// Where an occurrence stands within its claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing of it is under way.
+    Waiting,
+    /// Handed to the sink at that time.
+    UnderWay(Instant),
+    /// Its verdict is known.
+    Judged,
+}
+
+impl Flight {
+    /// An occurrence as it was claimed at `claimed`, on the server's time.
+    pub(super) fn new(occurrence: Occurrence, claimed: Timestamp) -> Flight {
+        Flight {
+            occurrence,
+            destination: String::new(),
+            claimed,
+            follow: None,
+            stage: Stage::Waiting,
+            publishes: 0,
+            retries: 0,
+            first_failure: None,
+            unclear: false,
+        }
+    }
+
+    /// Reads the record.
+    pub(super) fn record(&self) -> Result<Record, RecordError> {
+        Record::decode(&self.occurrence.record)
+    }
+
+    /// Whether its own catch-up passes it over: overdue by more than `grace`, with `none`.
+    pub(super) fn is_passed_over(&self, record: &Record, overdue: Overdue) -> bool {
+        record.requeued.is_none()
+            && record.task.catch_up == Some(CatchUp::None)
+            && self.claimed.since(self.occurrence.due) > overdue.grace
+    }
+
+    /// Where a record's message goes: where the task says, else where its lane does.
+    pub(super) fn destination<'a>(record: &'a Record, lane: Option<&'a str>) -> &'a str {
+        record.task.message.destination.as_deref().or(lane).unwrap_or_default()
+    }
+
+    /// The message of the next publish. Its key is the one of the claimed score, or the one a requeued record carries.
+    pub(super) fn message(&mut self, record: &Record, lane_destination: Option<&str>) -> Message {
+        let own = || self.occurrence.member.key(self.occurrence.due);
+        let key = record.requeued.clone().unwrap_or_else(own);
+        let message = &record.task.message;
+        Flight::destination(record, lane_destination).clone_into(&mut self.destination);
+        self.publishes += 1;
+        Message {
+            key: key.to_string(),
+            task: key.task.as_str().to_owned(),
+            due_ms: key.due.as_millis(),
+            attempt: self.publishes,
+            destination: self.destination.clone(),
+            record_key: message.key.clone(),
+            headers: message.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            content_type: message.payload.content_type().map(str::to_owned),
+            payload: message.payload.bytes(),
+        }
+    }
+
+    /// Works out what follows this occurrence, in slices between which others get their turn.
+    pub(super) async fn look_ahead(&mut self, record: &Record, overdue: Overdue) -> Result<(), String> {
+        const SLICE: u32 = 256;
+        let Occurrence { member, due, counts, .. } = &self.occurrence;
+        let following = Following::begin(member, record, *due, self.claimed, *counts, overdue);
+        let mut following = following.map_err(|error| error.to_string())?;
+        loop {
+            match following.advance(SLICE).map_err(|error| error.to_string())? {
+                Some(follow) => {
+                    self.follow = Some(follow);
+                    return Ok(());
+                }
+                None => tokio::task::yield_now().await,
+            }
+        }
+    }
+
+    /// How many occurrences its catch-up passes over.
+    pub(super) fn passed_over(&self) -> u64 {
+        self.follow.map_or(0, |follow| follow.passed_over)
+    }
+
+    /// Notes how a publish ended that is to be tried again.
+    pub(super) fn failed(&mut self, definite: bool, now: Instant) -> Instant {
+        self.stage = Stage::Waiting;
+        self.unclear |= !definite;
+        *self.first_failure.get_or_insert(now)
+    }
+
+    /// It has reached its destination.
+    pub(super) fn accepted(&mut self) -> Settlement {
+        let mut counts = self.counts();
+        counts.accepted += 1;
+        let verdict = self.and_next(counts);
+        self.judged(verdict)
+    }
+
+    /// A recurring task's occurrence is passed over itself, by its own catch-up.
+    pub(super) fn passed(&mut self) -> Settlement {
+        let verdict = self.and_next(self.counts());
+        self.judged(verdict)
+    }
+
+    /// It will not be tried again by itself. Without a record that can be read, the bytes are kept as they are.
+    pub(super) fn dead(&mut self, record: Option<&Record>, reason: Reason, words: String) -> Settlement {
+        let key = self.occurrence.member.key(self.occurrence.due);
+        let buried = record.map_or_else(|| self.occurrence.record.clone(), |record| record.buried(key).encode());
+        let burial = Burial { record: buried, reason: reason.as_str().to_owned(), words };
+        let mut counts = self.counts();
+        counts.dead += 1;
+        let verdict = match self.follow.and_then(|follow| follow.next) {
+            Some(due) => Verdict::DeadNext { burial, due, counts },
+            None => Verdict::Dead(burial),
+        };
+        self.judged(verdict)
+    }
+
+    /// It waits again under the same due.
+    pub(super) fn back(&mut self) -> Settlement {
+        let begun = self.unclear || matches!(self.stage, Stage::UnderWay(_));
+        self.judged(Verdict::Back { begun })
+    }
+
+    fn counts(&self) -> Counts {
+        let mut counts = self.occurrence.counts;
+        counts.passed_over += self.passed_over();
+        counts.last_due = Some(self.occurrence.due);
+        counts
+    }
+
+    fn and_next(&self, counts: Counts) -> Verdict {
+        match self.follow.and_then(|follow| follow.next) {
+            Some(due) => Verdict::Next { due, counts },
+            None => Verdict::Finished,
+        }
+    }
+
+    fn judged(&mut self, verdict: Verdict) -> Settlement {
+        self.stage = Stage::Judged;
+        self.occurrence.record = Bytes::new();
+        Settlement { member: self.occurrence.member.clone(), due: self.occurrence.due, verdict }
+    }
+}

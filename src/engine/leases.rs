@@ -1,0 +1,128 @@
+//! The leases that this instance holds, and the loop that renews them every fifth of a lease.
+//!
+//! Runs before anything else when the timeline is back: claims wait until what is held was extended.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::context::{Context, ShardContext};
+use crate::task::Lane;
+use crate::timeline::{Link, Token};
+
+/// Tokens that one call renews at most.
+const BATCH: usize = 1000;
+
+/// One claim's lease, as its holder knows it.
+pub(super) struct Lease {
+    pub(super) token: Token,
+    lane: Lane,
+    length: Duration,
+    /// When the call was sent that last confirmed it.
+    confirmed: Mutex<Instant>,
+    /// Cancelled once the timeline said that it has been reaped.
+    pub(super) lost: CancellationToken,
+}
+
+impl Lease {
+    /// Notes that a call sent at `sent` was answered: the lease runs from then, at the earliest.
+    pub(super) fn confirm(&self, sent: Instant) {
+        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        *confirmed = (*confirmed).max(sent);
+    }
+
+    /// Whether something that takes up to `span` surely ends within the lease.
+    pub(super) fn fits(&self, span: Duration) -> bool {
+        let confirmed = *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        Instant::now() + span <= confirmed + self.length
+    }
+}
+
+/// All leases that this instance holds on one shard.
+#[derive(Default)]
+pub(super) struct Leases {
+    held: Mutex<BTreeMap<Token, Arc<Lease>>>,
+}
+
+impl Leases {
+    /// Notes a claim that was sent at `sent`; from now on its lease is renewed.
+    pub(super) fn open(&self, token: Token, lane: Lane, length: Duration, sent: Instant) -> Arc<Lease> {
+        let confirmed = Mutex::new(sent);
+        let lease = Arc::new(Lease { token, lane, length, confirmed, lost: CancellationToken::new() });
+        self.lock().insert(lease.token.clone(), Arc::clone(&lease));
+        lease
+    }
+
+    /// Lets a claim go that has ended.
+    pub(super) fn close(&self, token: &Token) {
+        self.lock().remove(token);
+    }
+
+    fn all(&self) -> Vec<Arc<Lease>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Token, Arc<Lease>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Renews what is held, every fifth of a lease and as soon as the timeline is back; ends with the engine.
+pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
+    let mut link = context.timeline.link();
+    let pulse = context.pulses.start(format!("leases {}", shard.shard));
+    let every = context.config.lease / 5;
+    loop {
+        pulse.beat();
+        let state = link.borrow_and_update().clone();
+        context.metrics.timeline_up.set(i64::from(matches!(state, Link::Up(_))));
+        let pause = match state {
+            Link::Up(_) => match extend_all(&context, &shard).await {
+                Ok(()) => {
+                    shard.ready.send_replace(true);
+                    every
+                }
+                Err(error) => {
+                    debug!(shard = %shard.shard, %error, "leases not extended, trying again");
+                    every.min(Duration::from_millis(200))
+                }
+            },
+            Link::Down(_) => {
+                shard.ready.send_replace(false);
+                every
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            changed = link.changed() => if changed.is_err() { return },
+            () = context.closed.cancelled() => return,
+        }
+        // A new connection: nothing is claimed over it before what is held was extended.
+        if link.has_changed().unwrap_or(false) || matches!(*link.borrow(), Link::Down(_)) {
+            shard.ready.send_replace(false);
+        }
+    }
+}
+
+/// One round: says to each holder whose lease is gone that it is.
+async fn extend_all(context: &Context, shard: &ShardContext) -> Result<(), crate::timeline::TimelineError> {
+    for leases in shard.leases.all().chunks(BATCH) {
+        let tokens: Vec<_> = leases.iter().map(|lease| (lease.lane.clone(), lease.token.clone())).collect();
+        let sent = Instant::now();
+        let alive = context.timeline.extend(shard.shard, &tokens, context.config.lease).await?;
+        for (lease, alive) in leases.iter().zip(alive) {
+            if alive {
+                lease.confirm(sent);
+            } else if shard.leases.lock().contains_key(&lease.token) && !lease.lost.is_cancelled() {
+                // The holder may have settled and closed it while the call was under way: then it is no loss.
+                warn!(token = lease.token.0, "a lease was lost: others publish what it held");
+                lease.lost.cancel();
+            }
+        }
+    }
+    Ok(())
+}

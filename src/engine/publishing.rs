@@ -1,0 +1,205 @@
+//! The half of a holder that talks to the sink: sends messages, takes in what is answered, judges it.
+//!
+//! Starts no publish unless the sink's whole `answer_timeout` fits into the lease.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::ready;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use punctual_sinks::{Fault, Message, Outcome, Sink, Trouble};
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::context::lock;
+use super::destinations::Standpoint;
+use super::dispatcher::Holder;
+use super::flight::Stage;
+use super::judge::{Facts, Judgement, judge};
+use crate::task::{Record, RetryPolicy};
+
+/// How soon a publish is tried again that did not fit into the lease: an extension is due any moment.
+const LEASE_PAUSE: Duration = Duration::from_millis(100);
+
+/// The net below a sink that does not keep to its `answer_timeout`.
+const SLACK: Duration = Duration::from_millis(500);
+
+/// What a sink's stream tells.
+pub(super) enum Answer {
+    /// The outcome of a flight's publish number so-and-so.
+    Outcome(usize, u32, Outcome),
+    /// A batch sent at that time has ended: what was not answered never will be.
+    Ended(Instant, Vec<(usize, u32)>),
+}
+
+/// Messages for one destination, and the flight and publish number of each.
+#[derive(Default)]
+struct Batch {
+    flights: Vec<(usize, u32)>,
+    messages: Vec<Message>,
+}
+
+impl Holder {
+    /// Publishes flights, side by side by destination.
+    pub(super) fn publish<'a>(&mut self, batch: impl Iterator<Item = (usize, &'a Record)>) {
+        let sink = &self.dispatch.lane.sink;
+        let now = Instant::now();
+        if !self.dispatch.lease.fits(sink.sink.answer_timeout()) {
+            debug!(token = self.dispatch.lease.token.0, "a publish waits for its lease to be extended");
+            self.retries.extend(batch.map(|(index, _)| Reverse((now + LEASE_PAUSE, index))));
+            return;
+        }
+        let mut by_destination: BTreeMap<String, Batch> = BTreeMap::new();
+        for (index, record) in batch {
+            let flight = &mut self.flights[index];
+            if flight.publishes > 0 {
+                sink.metrics.retries.inc();
+            }
+            let message = flight.message(record, self.dispatch.lane.destination.as_deref());
+            flight.stage = Stage::UnderWay(now);
+            let batch = match by_destination.get_mut(&message.destination) {
+                Some(batch) => batch,
+                None => by_destination.entry(message.destination.clone()).or_default(),
+            };
+            batch.flights.push((index, flight.publishes));
+            batch.messages.push(message);
+        }
+        for batch in by_destination.into_values() {
+            self.answers.push(answers(&*sink.sink, now, batch));
+        }
+    }
+
+    /// Publishes what is to be tried again by now.
+    pub(super) fn publish_due(&mut self) {
+        let now = Instant::now();
+        let mut batch = Vec::new();
+        while let Some(Reverse((at, index))) = self.retries.peek().copied()
+            && at <= now
+        {
+            self.retries.pop();
+            if self.flights[index].stage == Stage::Waiting
+                && let Ok(record) = self.flights[index].record()
+            {
+                batch.push((index, record));
+            }
+        }
+        if !batch.is_empty() {
+            self.publish(batch.iter().map(|(index, record)| (*index, record)));
+        }
+    }
+
+    /// Takes in one answer of the sink.
+    pub(super) fn take_in(&mut self, answer: Answer) {
+        match answer {
+            Answer::Outcome(index, publish, outcome) => self.judge(index, publish, outcome),
+            Answer::Ended(sent, flights) => self.ended(sent, &flights),
+        }
+    }
+
+    /// A batch has ended: what was not answered may have arrived. When nothing at all was, the sink is suspect.
+    fn ended(&mut self, sent: Instant, flights: &[(usize, u32)]) {
+        let silent = |(index, publish): &&(usize, u32)| {
+            let flight = &self.flights[*index];
+            matches!(flight.stage, Stage::UnderWay(_)) && flight.publishes == *publish
+        };
+        let unanswered: Vec<(usize, u32)> = flights.iter().filter(silent).copied().collect();
+        let sink = &self.dispatch.lane.sink;
+        let words = format!("no answer within {:?}", sink.sink.answer_timeout());
+        if unanswered.len() == flights.len() && !sink.answered_since(sent) {
+            sink.breaker.suspect();
+        }
+        for (index, publish) in unanswered {
+            let trouble = Trouble { fault: Fault::Unclear, definite: false, words: words.clone() };
+            self.judge(index, publish, Outcome::Retry(trouble));
+        }
+    }
+
+    /// Draws the consequence of an outcome; one that comes twice, or for an earlier publish, has none.
+    fn judge(&mut self, index: usize, publish: u32, outcome: Outcome) {
+        let flight = &mut self.flights[index];
+        let Stage::UnderWay(sent) = flight.stage else { return };
+        if flight.publishes != publish {
+            return;
+        }
+        let now = Instant::now();
+        self.dispatch.lane.sink.metrics.publish_seconds.observe(now.duration_since(sent).as_secs_f64());
+        let facts = self.weigh(index, sent, &outcome, now);
+        match judge(outcome, &facts) {
+            Judgement::Accepted => self.accepted(index),
+            Judgement::Dead(reason, words) => {
+                let record = self.flights[index].record().ok();
+                self.bury(index, record.as_ref(), reason, words);
+            }
+            Judgement::Again { .. } if self.ending => {
+                let verdict = self.flights[index].back();
+                self.verdict(verdict);
+            }
+            Judgement::Again { after, counted } => {
+                self.flights[index].retries += u32::from(counted);
+                self.retries.push(Reverse((now + after, index)));
+            }
+            Judgement::Absent(words) => self.absent = Some(words),
+        }
+    }
+
+    /// Notes an outcome where sinks and destinations are kept account of, and gathers what the judge needs to know.
+    fn weigh(&mut self, index: usize, sent: Instant, outcome: &Outcome, now: Instant) -> Facts {
+        let sink = &self.dispatch.lane.sink;
+        let flight = &mut self.flights[index];
+        let mut facts = Facts {
+            policy: RetryPolicy::DEFAULT,
+            retries: flight.retries,
+            publishes: flight.publishes,
+            destination: Standpoint { others_accepted: false, given_up: false },
+            random: rand::random(),
+        };
+        match outcome {
+            Outcome::Accepted => {
+                sink.metrics.accepted.inc();
+                sink.answered();
+                lock(&sink.destinations).accepted(&flight.destination, sent);
+            }
+            Outcome::Reject(_) => {
+                sink.metrics.rejected.inc();
+                sink.answered();
+            }
+            Outcome::Retry(trouble) => {
+                sink.metrics.retry.inc();
+                let first = flight.failed(trouble.definite, now);
+                if trouble.fault != Fault::Sink {
+                    if trouble.definite {
+                        sink.answered();
+                    }
+                    let told = trouble.fault == Fault::Destination;
+                    let mut destinations = lock(&sink.destinations);
+                    facts.destination = destinations.failed(&flight.destination, first, now, told, &trouble.words);
+                    let policy = flight.record().ok().and_then(|record| record.task.retry);
+                    facts.policy = policy.unwrap_or(RetryPolicy::DEFAULT);
+                }
+            }
+        }
+        facts
+    }
+
+    /// The sink has the message.
+    fn accepted(&mut self, index: usize) {
+        let late = self.dispatch.context.clock.now().since(self.flights[index].occurrence.due);
+        self.dispatch.lane.metrics.lateness.observe(late.as_secs_f64());
+        let verdict = self.flights[index].accepted();
+        self.verdict(verdict);
+    }
+}
+
+/// The outcomes of a batch, and word of its end.
+fn answers(sink: &dyn Sink, sent: Instant, batch: Batch) -> BoxStream<'static, Answer> {
+    let net = tokio::time::sleep(sink.answer_timeout() + SLACK);
+    let flights = batch.flights.clone();
+    sink.publish(batch.messages)
+        .filter_map(move |(at, outcome)| {
+            ready(flights.get(at).map(|(index, publish)| Answer::Outcome(*index, *publish, outcome)))
+        })
+        .take_until(net)
+        .chain(stream::once(ready(Answer::Ended(sent, batch.flights))))
+        .boxed()
+}

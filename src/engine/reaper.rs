@@ -1,0 +1,123 @@
+//! Looks at each shard once a second: tells claimers of heads they may have missed, and reaps when it is this one's turn.
+//!
+//! Punctuality never relies on it; it is the net below lost wake-ups and dead instances.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::broadcast::error::RecvError;
+use tracing::{debug, error, info, warn};
+
+use super::context::{Context, ShardContext, lock};
+use super::state;
+use crate::task::Lane;
+use crate::timeline::{Glance, GlanceRequest, ReapRequest, TimelineError, Wake};
+
+/// How often a shard is looked at.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Looks, tells and reaps, until the engine is closed.
+pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
+    let pulse = context.pulses.start(format!("reaper {}", shard.shard));
+    let mut ready = shard.ready.subscribe();
+    let mut unserved = BTreeSet::new();
+    let mut tick = tokio::time::interval(EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        pulse.beat();
+        tokio::select! {
+            _ = tick.tick() => {}
+            // The timeline is back: wake-ups may have been missed meanwhile.
+            changed = ready.changed() => if changed.is_err() { return },
+            () = context.closed.cancelled() => return,
+        }
+        if !*ready.borrow_and_update() {
+            continue;
+        }
+        if let Err(error) = look(&context, &shard, &mut unserved).await {
+            debug!(shard = %shard.shard, %error, "no look at the shard, trying again in a second");
+        }
+    }
+}
+
+/// One look, and what it asks for. `unserved`: the lanes that stand here and that nobody here serves.
+async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<Lane>) -> Result<(), TimelineError> {
+    let served = context.lanes.keys().map(|lane| (lane.clone(), true));
+    let lanes: Vec<(Lane, bool)> = served.chain(unserved.iter().map(|lane| (lane.clone(), false))).collect();
+    let request = GlanceRequest {
+        lanes: lanes.clone(),
+        lease: context.config.lease,
+        dead_keep: context.config.dead_keep,
+        depth: true,
+    };
+    let glance = context.timeline.glance(shard.shard, request).await?;
+    for ((lane, served), seen) in lanes.iter().zip(&glance.lanes) {
+        if let (Some(head), Some(signal)) = (seen.head, context.signals.get(&(shard.shard, lane.clone()))) {
+            signal.raise(head);
+        }
+        if seen.reap {
+            reap(context, shard, lane, *served).await?;
+        }
+    }
+    learn(context, &glance, unserved);
+    *lock(&shard.glance) = (lanes.into_iter().map(|(lane, _)| lane).collect(), glance);
+    state::show(context);
+    Ok(())
+}
+
+/// Notes lanes that hold tasks and that no configuration here names: they are looked at from the next time on.
+fn learn(context: &Context, glance: &Glance, unserved: &mut BTreeSet<Lane>) {
+    let found: BTreeSet<Lane> =
+        glance.known.iter().filter(|lane| !context.lanes.contains_key(*lane)).cloned().collect();
+    for lane in found.difference(unserved) {
+        warn!(%lane, "tasks wait in a lane that is not configured here: nobody may be serving it");
+    }
+    *unserved = found;
+}
+
+/// Ends the claims of a lane whose holders went silent.
+async fn reap(context: &Context, shard: &ShardContext, lane: &Lane, served: bool) -> Result<(), TimelineError> {
+    let request = ReapRequest { lease: context.config.lease, served, dead_keep: context.config.dead_keep };
+    loop {
+        let reaped = context.timeline.reap(shard.shard, lane, request).await?;
+        let metrics = context.metrics.lane(lane.as_str());
+        metrics.leases_reaped.inc_by(reaped.claims);
+        metrics.occurrences_reaped.inc_by(reaped.occurrences);
+        metrics.stranded.inc_by(reaped.stranded);
+        context.metrics.dead_dropped.inc_by(reaped.dropped);
+        if reaped.claims > 0 {
+            info!(%lane, claims = reaped.claims, occurrences = reaped.occurrences, "claims of a silent holder ended");
+        }
+        if reaped.stranded > 0 {
+            error!(%lane, occurrences = reaped.stranded, "occurrences were claimed without a lease");
+        }
+        if !reaped.more || context.closed.is_cancelled() {
+            return Ok(());
+        }
+    }
+}
+
+/// Passes the timeline's wake-ups on to the claimers, until the engine is closed.
+pub(super) async fn pass_wakes_on(context: Arc<Context>) {
+    let mut wakes = context.timeline.wakes();
+    loop {
+        let wake = tokio::select! {
+            wake = wakes.recv() => wake,
+            () = context.closed.cancelled() => return,
+        };
+        match wake {
+            Ok(Wake { shard, lane, due }) => {
+                if let Some(signal) = context.signals.get(&(shard, lane)) {
+                    signal.raise(due);
+                }
+            }
+            // Some were missed: everybody looks.
+            Err(RecvError::Lagged(_)) => {
+                let now = context.clock.now();
+                context.signals.values().for_each(|signal| signal.raise(now));
+            }
+            Err(RecvError::Closed) => return,
+        }
+    }
+}

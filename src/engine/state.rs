@@ -1,0 +1,106 @@
+//! What an engine does at a moment: for stats, readiness and health.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::breaker::BreakerState;
+use super::context::{Context, lock};
+use crate::clock::Timestamp;
+use crate::task::Lane;
+use crate::timeline::Link;
+
+/// A moment in an engine's life.
+#[derive(Clone, Debug)]
+pub struct EngineState {
+    /// Whether the timeline can be reached.
+    pub link: Link,
+    /// Lanes that are served, and lanes that were found holding tasks.
+    pub lanes: Vec<LaneState>,
+    /// Sinks, by name.
+    pub sinks: Vec<SinkState>,
+    /// Dead occurrences that are kept.
+    pub dead: u64,
+    /// The loop that made its last step the longest ago, and how long that is.
+    pub slowest_loop: Option<(String, Duration)>,
+}
+
+/// A lane at that moment; as of the last look, a second ago at most while all is well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneState {
+    /// Its name.
+    pub lane: Lane,
+    /// The sink it is served by; `None`: nobody here serves it.
+    pub sink: Option<String>,
+    /// The smallest due that waits, on all shards.
+    pub head: Option<Timestamp>,
+    /// Occurrences that wait.
+    pub waiting: u64,
+    /// Occurrences in flight, of all instances.
+    pub in_flight: u64,
+}
+
+/// A sink at that moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SinkState {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its kind: `nats`, `redis`, ...
+    pub kind: &'static str,
+    /// What its breaker lets through.
+    pub breaker: BreakerState,
+}
+
+/// Looks.
+pub(super) fn look(context: &Context) -> EngineState {
+    let sinks = context.sinks.values().map(|sink| SinkState {
+        name: sink.name.clone(),
+        kind: sink.sink.kind(),
+        breaker: sink.breaker.state(),
+    });
+    EngineState {
+        link: context.timeline.link().borrow().clone(),
+        lanes: lanes(context).into_values().collect(),
+        sinks: sinks.collect(),
+        dead: context.shards.iter().map(|shard| lock(&shard.glance).1.dead).sum(),
+        slowest_loop: context.pulses.slowest(),
+    }
+}
+
+/// Shows it in the gauges.
+pub(super) fn show(context: &Context) {
+    let lanes = lanes(context);
+    for (lane, state) in &lanes {
+        let metrics = context.metrics.lane(lane.as_str());
+        metrics.pending.set(i64::try_from(state.waiting).unwrap_or(i64::MAX));
+        metrics.in_flight.set(i64::try_from(state.in_flight).unwrap_or(i64::MAX));
+    }
+    let unserved = lanes.values().filter(|lane| lane.sink.is_none()).count();
+    context.metrics.lanes_unserved.set(i64::try_from(unserved).unwrap_or(i64::MAX));
+    let dead: u64 = context.shards.iter().map(|shard| lock(&shard.glance).1.dead).sum();
+    context.metrics.dead_kept.set(i64::try_from(dead).unwrap_or(i64::MAX));
+}
+
+fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
+    let state = |lane: &Lane| LaneState {
+        lane: lane.clone(),
+        sink: context.lanes.get(lane).map(|lane| lane.sink.name.clone()),
+        head: None,
+        waiting: 0,
+        in_flight: 0,
+    };
+    let mut lanes: BTreeMap<Lane, LaneState> = context.lanes.keys().map(|lane| (lane.clone(), state(lane))).collect();
+    for shard in &context.shards {
+        let glance = lock(&shard.glance);
+        for lane in &glance.1.known {
+            lanes.entry(lane.clone()).or_insert_with(|| state(lane));
+        }
+        for (lane, seen) in glance.0.iter().zip(&glance.1.lanes) {
+            let Some(entry) = lanes.get_mut(lane) else { continue };
+            let (waiting, in_flight) = seen.depth.unwrap_or_default();
+            entry.waiting += waiting;
+            entry.in_flight += in_flight;
+            entry.head = entry.head.into_iter().chain(seen.head).min();
+        }
+    }
+    lanes
+}
