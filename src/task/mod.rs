@@ -4,8 +4,11 @@
 //! names every fault at once; [`record`] is the form in which it waits in the timeline; [`follow`] says what becomes of
 //! an occurrence whose time has come and which due follows it.
 
+mod cron;
+pub mod duration;
 pub mod follow;
 pub mod id;
+mod plan;
 pub mod record;
 pub mod retry;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::TaskId;
+use super::plan::Plan;
 use crate::clock::Timestamp;
 
 /// When a task is due.
@@ -78,8 +79,7 @@ impl Schedule {
     /// # Errors
     /// When the cron expression or the zone cannot be read.
     pub fn first(&self, id: &TaskId, anchor: Timestamp) -> Result<Option<Timestamp>, ScheduleError> {
-        let _ = (id, anchor);
-        todo!()
+        Ok(Plan::new(self, id, anchor)?.first())
     }
 
     /// The first due later than `after` of a task put at `anchor`; `None` when there is none, or none before `end`.
@@ -94,17 +94,28 @@ impl Schedule {
         anchor: Timestamp,
         after: Timestamp,
     ) -> Result<Option<Timestamp>, ScheduleError> {
-        let _ = (id, anchor, after);
-        todo!()
+        Ok(Plan::new(self, id, anchor)?.next_after(after))
     }
 
     /// The shortest gap among the next 1000 occurrences after `from`, before any spread; `None` with fewer than two.
     ///
+    /// Of `cron`, the 1000 are counted from the beginning of `from`'s day in UTC, whatever `start` and `end` leave of
+    /// them: so the answer can be remembered for all tasks with that expression.
+    ///
     /// # Errors
     /// When the cron expression or the zone cannot be read.
     pub fn shortest_gap(&self, anchor: Timestamp, from: Timestamp) -> Result<Option<Duration>, ScheduleError> {
-        let _ = (anchor, from);
-        todo!()
+        Ok(Plan::unspread(self, anchor)?.shortest_gap(from))
+    }
+
+    /// How long the retries of an occurrence may take before the next can be due: the shortest gap, less what a spread
+    /// may take off it. `None` when no next can come.
+    ///
+    /// # Errors
+    /// When the cron expression or the zone cannot be read.
+    pub fn retry_room(&self, anchor: Timestamp, from: Timestamp) -> Result<Option<Duration>, ScheduleError> {
+        let gap = self.shortest_gap(anchor, from)?;
+        Ok(gap.map(|gap| gap.saturating_sub(self.spread.unwrap_or_default())))
     }
 }
 

@@ -1,0 +1,169 @@
+//! Cron expressions in time zones: compiled once, remembered, asked often.
+//!
+//! What happens when clocks change: a job at a fixed time (one second, minute and hour) that falls into a gap runs at
+//! the first instant after it, in an overlap it runs once, in the first pass; every other job skips the gap and runs
+//! in both passes. After a gap of more than two hours (a zone that changes sides of the date line) all jobs just go on.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::tz::{TimeZone, TimeZoneTransition};
+use jiff::{SignedDuration, Zoned};
+
+use super::schedule::ScheduleError;
+
+/// How many of the next occurrences are looked at for the shortest gap.
+const LOOKED_AT: usize = 1000;
+
+/// Expressions remembered, twice over: one takes 6 KiB once it is read, and reading one takes ten times as long as
+/// asking it.
+const REMEMBERED: usize = 2048;
+
+/// How many changes of a zone's clocks are searched for a long gap: all those of a zone's history are fewer.
+const CHANGES: usize = 1000;
+
+const DAY: i64 = 86_400_000;
+
+/// A cron expression in a zone, with what was last asked of it.
+pub(super) struct Timetable {
+    expression: String,
+    zone: Option<String>,
+    cron: Cron,
+    time_zone: TimeZone,
+    known: Mutex<Known>,
+}
+
+/// The last answers: thousands of tasks with one expression ask for the same time when it has come.
+#[derive(Default)]
+struct Known {
+    /// After `.0`, the next is `.1`.
+    next: Option<(i64, Option<i64>)>,
+    /// From day `.0` on, the shortest gap is `.1`.
+    gap: Option<(i64, Option<i64>)>,
+}
+
+impl Timetable {
+    /// The timetable of an expression in a zone, UTC without one; remembered for the next who asks.
+    ///
+    /// # Errors
+    /// When the expression or the zone cannot be read.
+    pub(super) fn of(expression: &str, zone: Option<&str>) -> Result<Arc<Timetable>, ScheduleError> {
+        if let Some(known) = lock(&REMEMBERED_TIMETABLES).get(expression, zone) {
+            return Ok(known);
+        }
+        let timetable = Arc::new(Timetable::read(expression, zone)?);
+        lock(&REMEMBERED_TIMETABLES).keep(Arc::clone(&timetable));
+        Ok(timetable)
+    }
+
+    fn read(expression: &str, zone: Option<&str>) -> Result<Timetable, ScheduleError> {
+        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
+        let cron = parser.parse(expression).map_err(|error| ScheduleError::Cron(error.to_string()))?;
+        let time_zone = match zone {
+            None => TimeZone::UTC,
+            Some(name) => TimeZone::get(name).map_err(|_| ScheduleError::Zone(name.to_owned()))?,
+        };
+        let (expression, zone) = (expression.to_owned(), zone.map(str::to_owned));
+        Ok(Timetable { expression, zone, cron, time_zone, known: Mutex::default() })
+    }
+
+    /// The first time later than `after`, both epoch ms; `None` when none comes before the year 5000.
+    pub(super) fn next(&self, after: i64) -> Option<i64> {
+        if let Some((from, next)) = lock(&self.known).next
+            && from <= after
+            && next.is_none_or(|next| after < next)
+        {
+            return next;
+        }
+        let next = self.search(after);
+        lock(&self.known).next = Some((after, next));
+        next
+    }
+
+    /// The shortest gap among the [`LOOKED_AT`] times from the beginning of `from`'s day in UTC; `None` with fewer
+    /// than two of them.
+    pub(super) fn shortest_gap(&self, from: i64) -> Option<Duration> {
+        let day = from.div_euclid(DAY);
+        let remembered = lock(&self.known).gap.filter(|(known, _)| *known == day);
+        let (_, gap) = remembered.unwrap_or_else(|| {
+            let times = std::iter::successors(self.search(day * DAY - 1), |time| self.search(*time));
+            let mut before = None;
+            let gaps = times.take(LOOKED_AT).filter_map(|time| before.replace(time).map(|before| time - before));
+            let found = (day, gaps.min());
+            lock(&self.known).gap = Some(found);
+            found
+        });
+        gap.map(|gap| Duration::from_millis(gap.unsigned_abs()))
+    }
+
+    fn search(&self, after: i64) -> Option<i64> {
+        // Occurrences stand at whole seconds: the first after this second begins is the first after this millisecond.
+        let second = jiff::Timestamp::from_second(after.max(0).div_euclid(1000)).ok()?;
+        let start = second.to_zoned(self.time_zone.clone());
+        let found = self.cron.find_next_occurrence(&start, false).ok().or_else(|| self.after_long_gap(&start));
+        found.map(|time| time.timestamp().as_millisecond())
+    }
+
+    /// The search gives up in gaps of more than two hours: goes on after the first in which it did.
+    fn after_long_gap(&self, start: &Zoned) -> Option<Zoned> {
+        let changes = self.time_zone.following(start.timestamp()).take(CHANGES);
+        changes.filter(|change| self.is_long_gap(change)).find_map(|change| {
+            let resumed = change.timestamp().to_zoned(self.time_zone.clone());
+            self.cron.find_next_occurrence(&resumed, true).ok()
+        })
+    }
+
+    fn is_long_gap(&self, change: &TimeZoneTransition<'_>) -> bool {
+        let Ok(before) = change.timestamp().checked_sub(SignedDuration::from_secs(1)) else { return false };
+        change.offset().seconds() - self.time_zone.to_offset(before).seconds() > 2 * 3600
+    }
+}
+
+/// Timetables in two generations: the younger takes what is asked for; when it is full it becomes the older, and what
+/// was not asked for since the last time is forgotten.
+#[derive(Default)]
+struct Remembered {
+    young: HashMap<u64, Arc<Timetable>>,
+    old: HashMap<u64, Arc<Timetable>>,
+}
+
+static REMEMBERED_TIMETABLES: LazyLock<Mutex<Remembered>> = LazyLock::new(Mutex::default);
+
+impl Remembered {
+    fn get(&mut self, expression: &str, zone: Option<&str>) -> Option<Arc<Timetable>> {
+        let hash = hash(expression, zone);
+        let asked = |known: &&Arc<Timetable>| known.expression == expression && known.zone.as_deref() == zone;
+        if let Some(known) = self.young.get(&hash).filter(asked) {
+            return Some(Arc::clone(known));
+        }
+        let known = self.old.get(&hash).filter(asked).cloned()?;
+        self.keep(Arc::clone(&known));
+        Some(known)
+    }
+
+    fn keep(&mut self, timetable: Arc<Timetable>) {
+        if self.young.len() >= REMEMBERED {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(hash(&timetable.expression, timetable.zone.as_deref()), timetable);
+    }
+}
+
+fn hash(expression: &str, zone: Option<&str>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (expression, zone).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What is remembered is whole at any time: a panic elsewhere spoils nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[path = "cron_tests.rs"]
+mod tests;

@@ -1,0 +1,192 @@
+//! A schedule made ready to be asked: cron read, times counted from where they count from, spread worked out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::cron::Timetable;
+use super::schedule::ScheduleError;
+use super::{Schedule, TaskId, When};
+use crate::clock::Timestamp;
+
+/// All dues of a task put at one time, in rising order. Times are epoch ms here.
+pub(super) struct Plan {
+    id: Option<TaskId>,
+    series: Series,
+    anchor: i64,
+    end: i64,
+    /// 0 for none.
+    spread: i64,
+}
+
+/// The times before any spread.
+enum Series {
+    Once(i64),
+    Every { base: i64, gap: i64 },
+    Cron { timetable: Arc<Timetable>, start: i64 },
+}
+
+impl Plan {
+    /// The plan of the task with this id.
+    ///
+    /// # Errors
+    /// When the cron expression or the zone cannot be read.
+    pub(super) fn new(schedule: &Schedule, id: &TaskId, anchor: Timestamp) -> Result<Plan, ScheduleError> {
+        let mut plan = Plan::unspread(schedule, anchor)?;
+        plan.spread = schedule.spread.map_or(0, ms);
+        if let Series::Every { gap, .. } = plan.series {
+            // Holds for every schedule that was let in; the closed form below relies on it.
+            plan.spread = plan.spread.min(gap);
+        }
+        plan.id = Some(id.clone());
+        Ok(plan)
+    }
+
+    /// The plan of any task with this schedule, before any spread.
+    ///
+    /// # Errors
+    /// When the cron expression or the zone cannot be read.
+    pub(super) fn unspread(schedule: &Schedule, anchor: Timestamp) -> Result<Plan, ScheduleError> {
+        let put = anchor.as_millis();
+        let series = match &schedule.when {
+            When::At(at) => Series::Once(at.as_millis()),
+            When::In(span) => Series::Once(anchor.plus(*span).as_millis()),
+            When::Every { gap, start } => {
+                let gap = ms(*gap).max(1);
+                let base = start.map_or(put.saturating_add(gap), Timestamp::as_millis);
+                Series::Every { base, gap }
+            }
+            When::Cron { expression, zone, start } => {
+                let timetable = Timetable::of(expression, zone.as_deref())?;
+                Series::Cron { timetable, start: start.map_or(i64::MIN, Timestamp::as_millis) }
+            }
+        };
+        let last = Timestamp::MAX_DUE;
+        let end = schedule.end.unwrap_or(last).min(last).as_millis();
+        Ok(Plan { id: None, series, anchor: put, end, spread: 0 })
+    }
+
+    /// The first due of all: for recurring schedules later than the put.
+    pub(super) fn first(&self) -> Option<Timestamp> {
+        match self.series {
+            Series::Once(time) => self.within_end(time),
+            Series::Every { .. } | Series::Cron { .. } => self.next_after(Timestamp::from_millis(self.anchor)),
+        }
+    }
+
+    /// The first due later than `after`.
+    pub(super) fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
+        let after = after.as_millis();
+        match &self.series {
+            Series::Once(time) => self.within_end(*time).filter(|_| *time > after),
+            Series::Every { .. } => self.at(self.index_after(after)?),
+            Series::Cron { .. } => self.smallest_spread_after(after.max(self.anchor)),
+        }
+    }
+
+    /// Of `every`, how many dues are later than `from` and not later than `to`; `None` for other kinds.
+    pub(super) fn count(&self, from: Timestamp, to: Timestamp) -> Option<u64> {
+        let first = self.index_after(from.as_millis())?;
+        let beyond = self.index_after(to.as_millis().min(self.end))?;
+        Some(u64::try_from(beyond - first).unwrap_or(0))
+    }
+
+    /// Of `every`, the due that comes `skipped` dues after the first later than `from`.
+    pub(super) fn nth_after(&self, from: Timestamp, skipped: u64) -> Option<Timestamp> {
+        let index = self.index_after(from.as_millis())?;
+        self.at(index.checked_add(i64::try_from(skipped).ok()?)?)
+    }
+
+    /// The shortest gap from `from` on, before any spread.
+    pub(super) fn shortest_gap(&self, from: Timestamp) -> Option<Duration> {
+        let from = from.as_millis().max(self.anchor);
+        match &self.series {
+            Series::Once(_) => None,
+            Series::Every { base, gap } => {
+                let next = nth_time(*base, *gap, index_after(*base, *gap, from))?;
+                let following = next.checked_add(*gap)?;
+                (following <= self.end).then(|| Duration::from_millis(gap.unsigned_abs()))
+            }
+            Series::Cron { timetable, .. } => {
+                let gap = timetable.shortest_gap(from)?;
+                if self.end < Timestamp::MAX_DUE.as_millis() {
+                    let following = self.unspread_after(self.unspread_after(from)?)?;
+                    return (following <= self.end).then_some(gap);
+                }
+                Some(gap)
+            }
+        }
+    }
+
+    /// The first time later than `after` of `cron`, before any spread.
+    fn unspread_after(&self, after: i64) -> Option<i64> {
+        match &self.series {
+            Series::Cron { timetable, start } => timetable.next(after.max(start.saturating_sub(1))),
+            Series::Once(_) | Series::Every { .. } => None,
+        }
+    }
+
+    /// Of `cron`: times that lie up to one spread before `after` may be put off beyond it.
+    fn smallest_spread_after(&self, after: i64) -> Option<Timestamp> {
+        if self.spread == 0 {
+            return self.unspread_after(after).and_then(|due| self.within_end(due));
+        }
+        let mut best: Option<i64> = None;
+        let mut time = self.unspread_after(after.saturating_sub(self.spread));
+        while let Some(unspread) = time.filter(|time| best.is_none_or(|best| *time < best)) {
+            let due = self.put_off(unspread);
+            if due > after {
+                best = Some(best.map_or(due, |best| best.min(due)));
+            }
+            time = self.unspread_after(unspread);
+        }
+        best.and_then(|due| self.within_end(due))
+    }
+
+    /// The index of the first due of `every` later than `after` and than the put.
+    fn index_after(&self, after: i64) -> Option<i64> {
+        let Series::Every { base, gap } = self.series else { return None };
+        let after = after.max(self.anchor);
+        // The one before the first time later than `after` may be put off beyond it, earlier ones can't.
+        let index = index_after(base, gap, after);
+        let before = index.checked_sub(1).filter(|before| *before >= 0);
+        let put_off =
+            before.filter(|before| nth_time(base, gap, *before).is_some_and(|time| self.put_off(time) > after));
+        Some(put_off.unwrap_or(index))
+    }
+
+    /// The due of `every` with this index, if it is not after the end.
+    fn at(&self, index: i64) -> Option<Timestamp> {
+        let Series::Every { base, gap } = self.series else { return None };
+        self.within_end(self.put_off(nth_time(base, gap, index)?))
+    }
+
+    /// The time with its spread: an amount that depends on id and time alone.
+    fn put_off(&self, time: i64) -> i64 {
+        let Some(id) = self.id.as_ref().filter(|_| self.spread > 0) else { return time };
+        let off = xxh3_64_with_seed(id.as_str().as_bytes(), time.cast_unsigned()) % self.spread.unsigned_abs();
+        time.saturating_add(i64::try_from(off).unwrap_or(0))
+    }
+
+    fn within_end(&self, due: i64) -> Option<Timestamp> {
+        (due <= self.end).then(|| Timestamp::from_millis(due))
+    }
+}
+
+/// The index of the first time later than `after` in `base`, `base + gap`, ...
+fn index_after(base: i64, gap: i64, after: i64) -> i64 {
+    if after < base { 0 } else { after.saturating_sub(base) / gap + 1 }
+}
+
+fn nth_time(base: i64, gap: i64, index: i64) -> Option<i64> {
+    index.checked_mul(gap)?.checked_add(base)
+}
+
+fn ms(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;
