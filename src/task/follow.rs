@@ -1,9 +1,11 @@
 //! What becomes of an occurrence whose time has come, and which due follows it.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::plan::Plan;
 use super::schedule::ScheduleError;
 use super::{Member, Record};
 use crate::clock::Timestamp;
@@ -80,8 +82,11 @@ pub struct Follow {
 }
 
 /// Works out a [`Follow`] in slices: counting what a long outage missed of a cron task may take millions of steps.
-pub struct Following {
-    _private: (),
+pub struct Following(State);
+
+enum State {
+    Known(Follow),
+    Walking(Box<Walk>),
 }
 
 impl Following {
@@ -97,8 +102,33 @@ impl Following {
         counts: Counts,
         overdue: Overdue,
     ) -> Result<Following, ScheduleError> {
-        let _ = (member, record, due, now, counts, overdue);
-        todo!()
+        let policy = record.task.catch_up.unwrap_or_default();
+        let late = now.since(due) > overdue.grace;
+        let publish = !(late && policy == CatchUp::None);
+        let itself = u64::from(!publish);
+        let known = |passed_over, next| Following(State::Known(Follow { publish, passed_over, next }));
+        if !record.is_recurring() {
+            return Ok(known(itself, None));
+        }
+        let left = match record.task.schedule.limit {
+            Some(limit) => limit.saturating_sub(counts.came_due().saturating_add(1)),
+            None => u64::MAX,
+        };
+        if left == 0 {
+            return Ok(known(itself, None));
+        }
+        let plan = Plan::new(&record.task.schedule, &member.task(), record.anchor)?;
+        if !late {
+            return Ok(known(0, plan.next_after(due)));
+        }
+        let keep = if policy == CatchUp::All { overdue.catch_up_max } else { 0 };
+        if let Some(missed) = plan.count(due, now) {
+            let passed = missed.saturating_sub(u64::from(keep)).min(left);
+            let next = if passed < left { plan.nth_after(due, passed) } else { None };
+            return Ok(known(itself + passed, next));
+        }
+        let walk = Walk { plan, at: due, now, left, publish, passed: 0, keep, kept: VecDeque::new() };
+        Ok(Following(State::Walking(Box::new(walk))))
     }
 
     /// Goes on for at most `steps` occurrences; `Some` once it is known. `steps` is at least 1.
@@ -106,7 +136,56 @@ impl Following {
     /// # Errors
     /// As [`begin`](Following::begin).
     pub fn advance(&mut self, steps: u32) -> Result<Option<Follow>, ScheduleError> {
-        let _ = steps;
-        todo!()
+        if let State::Walking(walk) = &mut self.0 {
+            match (0..steps.max(1)).find_map(|_| walk.step()) {
+                Some(follow) => self.0 = State::Known(follow),
+                None => return Ok(None),
+            }
+        }
+        match &self.0 {
+            State::Known(follow) => Ok(Some(*follow)),
+            State::Walking(_) => Ok(None),
+        }
     }
 }
+
+/// Goes through what a cron task missed, from the claimed due to now, one occurrence after the other.
+struct Walk {
+    plan: Plan,
+    /// The last occurrence looked at.
+    at: Timestamp,
+    now: Timestamp,
+    /// How many occurrences may come due after the claimed one.
+    left: u64,
+    publish: bool,
+    passed: u64,
+    /// How many of the newest missed ones are still published.
+    keep: u32,
+    kept: VecDeque<Timestamp>,
+}
+
+impl Walk {
+    fn step(&mut self) -> Option<Follow> {
+        let next = self.plan.next_after(self.at);
+        match next.filter(|next| *next <= self.now) {
+            None => return Some(self.end(self.kept.front().copied().or(next))),
+            Some(missed) => {
+                self.at = missed;
+                self.kept.push_back(missed);
+            }
+        }
+        if self.kept.len() as u64 > u64::from(self.keep) {
+            self.kept.pop_front();
+            self.passed += 1;
+        }
+        (self.passed >= self.left).then(|| self.end(None))
+    }
+
+    fn end(&self, next: Option<Timestamp>) -> Follow {
+        Follow { publish: self.publish, passed_over: self.passed + u64::from(!self.publish), next }
+    }
+}
+
+#[cfg(test)]
+#[path = "follow_tests.rs"]
+mod tests;
