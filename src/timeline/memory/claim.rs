@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::twin::{Claim, Mark, Told, Twin};
+use super::zset::Zset;
 use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, Member};
 use crate::timeline::{
@@ -35,17 +36,16 @@ impl Twin {
         let mut claimed =
             Claimed { now, occurrences: Vec::new(), head: look.head, suspects: look.suspects, removed: 0 };
         for member in &look.without_record {
-            self.end(lane, member);
+            self.remove_score(lane, member);
             claimed.removed += 1;
         }
-        let pairs: Vec<_> = look.taken;
-        if pairs.is_empty() {
+        if look.taken.is_empty() {
             return Ok(Told::quietly(claimed));
         }
         self.set_lease(lane, &request.token, now.plus(request.lease));
-        let claim = Claim { whole: true, pairs: pairs.clone() };
+        let claim = Claim { whole: true, pairs: look.taken.clone() };
         self.claims.entry(lane.clone()).or_default().insert(request.token.clone(), claim);
-        for (member, due) in pairs {
+        for (member, due) in look.taken {
             self.set_score(lane, &member, -due.as_millis());
             claimed.occurrences.push(Occurrence {
                 record: self.tasks.get(&member).cloned().unwrap_or_default(),
@@ -55,7 +55,7 @@ impl Twin {
                 due,
             });
         }
-        let more = look.full.then(|| claimed.head.filter(|head| *head <= now)).flatten();
+        let more = claimed.head.filter(|head| *head <= now && !request.lone);
         Ok(Told { answer: claimed, wakes: more.map(|head| (lane.clone(), head)).into_iter().collect() })
     }
 
@@ -67,22 +67,20 @@ impl Twin {
     fn look(&self, now: Timestamp, lane: &Lane, request: &ClaimRequest) -> Look {
         let mut look = Look::default();
         let max = if request.lone { 1 } else { request.max.clamp(1, MAX_BATCH) };
-        let max_bytes = request.max_bytes.min(MAX_CLAIM_BYTES);
-        let (mut bytes, mut seen) = (0_usize, 0_usize);
-        for (score, member) in self.due.get(lane).into_iter().flat_map(|line| line.positive()) {
+        // Without a mark there is no suspect to look out for.
+        let window = if self.crashes.is_empty() { max } else { max + LOOKED_AT };
+        let mut bytes = 0;
+        for (seen, (score, member)) in self.due.get(lane).into_iter().flat_map(Zset::positive).enumerate() {
             let due = Timestamp::from_millis(score);
-            let looks = due <= now && seen < max + LOOKED_AT && !look.full;
-            let suspect = self.suspected(member, due);
-            if !looks {
-                // Beyond what was looked at, nothing is known of suspects.
+            if due > now || seen >= window {
                 look.head = look.head.or(Some(due));
                 break;
             }
-            seen += 1;
-            if suspect != request.lone {
-                look.suspects += u64::from(suspect);
-                if !suspect {
+            if self.suspected(member, due) != request.lone {
+                if request.lone {
                     look.head = look.head.or(Some(due));
+                } else {
+                    look.suspects += 1;
                 }
                 continue;
             }
@@ -90,14 +88,17 @@ impl Twin {
                 look.without_record.push(member.clone());
                 continue;
             };
-            if !look.taken.is_empty() && bytes + record.len() > max_bytes {
-                look.full = true;
-                look.head = look.head.or(Some(due));
+            let full = look.taken.len() == max
+                || (!look.taken.is_empty() && bytes + record.len() > request.max_bytes.min(MAX_CLAIM_BYTES));
+            if full && request.lone {
+                look.suspects += 1;
+            } else if full {
+                look.head = Some(due);
                 break;
+            } else {
+                bytes += record.len();
+                look.taken.push((member.clone(), due));
             }
-            bytes += record.len();
-            look.taken.push((member.clone(), due));
-            look.full = look.taken.len() == max;
         }
         look
     }
@@ -120,8 +121,8 @@ impl Twin {
         let before = self.head(lane);
         let mut settled = Settled::default();
         let mut named = BTreeSet::new();
-        // Nothing has left the claim, and as many are named as it holds: they need not be looked up.
-        let all = claim.whole && settle.verdicts.len() == claim.pairs.len();
+        // The short cut: nothing has left the claim, and as many are named as it holds, so they need not be looked up.
+        let all = claim.whole && settle.verdicts.len() == claim.pairs.len() && self.changes.is_empty();
         let held: BTreeMap<Member, Timestamp> =
             if all { BTreeMap::new() } else { claim.pairs.iter().cloned().collect() };
         for settlement in &settle.verdicts {
@@ -147,7 +148,9 @@ impl Twin {
                 }
             }
         }
-        settled.dropped = self.drop_dead_over(settle.dead_cap);
+        if settle.verdicts.iter().any(|one| matches!(one.verdict, Verdict::Dead(_) | Verdict::DeadNext { .. })) {
+            settled.dropped = self.drop_dead_over(settle.dead_cap, MAX_BATCH);
+        }
         if claim.pairs.is_empty() {
             self.remove_claim(lane, &settle.token);
         } else {
@@ -220,6 +223,4 @@ struct Look {
     suspects: u64,
     /// The first due that is neither taken nor a suspect.
     head: Option<Timestamp>,
-    /// The claim could take no more.
-    full: bool,
 }

@@ -25,17 +25,18 @@ impl Twin {
         if self.tasks.contains_key(&member) {
             return Ok(Told::quietly(RequeueAnswer::InFlight));
         }
-        let text: Arc<str> = key.to_string().into();
-        let Some((record, lane)) =
-            self.dead_records.get(&text).and_then(|burial| Some((burial.record.clone(), lane_of(&burial.record)?)))
-        else {
-            return Ok(Told::quietly(RequeueAnswer::Unknown));
-        };
         let parent = Member::from(&key.task);
-        let has_due = self.place(&parent).is_some_and(|(_, score)| score.abs() == key.due.as_millis());
-        if has_due || self.changes.get(&parent) == Some(&Change::Due(key.due)) {
+        let has_due = self.place(&parent).is_some_and(|(_, score)| {
+            score.abs() == key.due.as_millis() || self.changes.get(&parent) == Some(&Change::Due(key.due))
+        });
+        if has_due {
             return Ok(Told::quietly(RequeueAnswer::InFlight));
         }
+        let text: Arc<str> = key.to_string().into();
+        let buried = self.dead_records.get(&text).map(|burial| burial.record.clone());
+        let Some((record, lane)) = buried.and_then(|record| lane_of(&record).map(|lane| (record, lane))) else {
+            return Ok(Told::quietly(RequeueAnswer::Unknown));
+        };
         let before = self.head(&lane);
         self.forget_dead(&text);
         self.tasks.insert(member.clone(), record);
@@ -55,27 +56,27 @@ impl Twin {
         Ok(Told::quietly(self.forget_dead(&key.to_string().into())))
     }
 
-    /// Drops the oldest of the dead that are more than `cap`; how many.
-    pub(super) fn drop_dead_over(&mut self, cap: u64) -> u64 {
-        let mut dropped = 0;
-        while self.dead.len() as u64 > cap
-            && let Some((_, key)) = self.dead.first()
-        {
-            let key = key.clone();
-            self.forget_dead(&key);
-            dropped += 1;
+    /// Drops the oldest of the dead that are more than `cap`, up to `max`; how many.
+    pub(super) fn drop_dead_over(&mut self, cap: u64, max: usize) -> u64 {
+        let over = (self.dead.len() as u64).saturating_sub(cap);
+        let over = usize::try_from(over).unwrap_or(max).min(max);
+        let oldest: Vec<_> = self.dead.iter().take(over).map(|(_, key)| key.clone()).collect();
+        for key in &oldest {
+            self.forget_dead(key);
         }
-        dropped
+        oldest.len() as u64
     }
 
-    /// Drops the dead that were buried before `time`, up to `max`; how many.
-    pub(super) fn drop_dead_before(&mut self, time: Timestamp, max: usize) -> u64 {
-        let old = self.dead.iter().take(max).take_while(|(at, _)| *at < time.as_millis());
-        let old: Vec<_> = old.map(|(_, key)| key.clone()).collect();
+    /// Drops the dead that were buried at `time` or before, up to `max`; how many, and whether there are more.
+    pub(super) fn drop_dead_until(&mut self, time: Timestamp, max: usize) -> (u64, bool) {
+        let old = self.dead.iter().take(max + 1).take_while(|(at, _)| *at <= time.as_millis());
+        let mut old: Vec<_> = old.map(|(_, key)| key.clone()).collect();
+        let more = old.len() > max;
+        old.truncate(max);
         for key in &old {
             self.forget_dead(key);
         }
-        old.len() as u64
+        (old.len() as u64, more)
     }
 
     fn forget_dead(&mut self, key: &Arc<str>) -> bool {

@@ -53,7 +53,7 @@ impl Twin {
             };
             let unchanged = PutAnswer { result: PutResult::Unchanged, due: comes, in_flight: None };
             if mode == PutMode::Post && !equal {
-                return PutAnswer { result: PutResult::KeyReused, due: comes, in_flight: None };
+                return refused(PutResult::KeyReused, None);
             }
             if equal && (mode == PutMode::Post || !resets(&put.record)) {
                 return unchanged;
@@ -78,7 +78,7 @@ impl Twin {
             return refused(PutResult::InFlight, Some(held));
         }
         let told = (marked && put.due != held).then_some(held);
-        if told.is_some() {
+        if put.due != held {
             self.crashes.remove(&member);
         }
         self.write(&member, put);

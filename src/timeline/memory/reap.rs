@@ -24,7 +24,12 @@ impl Twin {
         self.shorten_leases(now, lane, request.lease);
         self.end_claims(now, lane, &mut reaped);
         self.free_stranded(lane, &mut reaped);
-        reaped.dropped = self.drop_dead_before(now.minus(request.dead_keep), DROPPED);
+        let (dropped, more) = self.drop_dead_until(now.minus(request.dead_keep), DROPPED);
+        reaped.dropped = dropped;
+        reaped.more |= more;
+        if !self.leases.contains_key(lane) {
+            self.claims.remove(lane);
+        }
         if !request.served && self.is_empty_lane(lane) {
             self.lanes.remove(lane);
             self.reap_at.remove(lane);
@@ -52,7 +57,7 @@ impl Twin {
         while let Some(token) = ended(self) {
             let held = self.claims.get(lane).and_then(|claims| claims.get(&token));
             let held = held.map_or(0, |claim| claim.pairs.len() as u64);
-            if reaped.claims > 0 && reaped.occurrences + held > MAX_BATCH as u64 {
+            if reaped.occurrences > 0 && reaped.occurrences + held > MAX_BATCH as u64 {
                 reaped.more = true;
                 return;
             }
@@ -111,8 +116,8 @@ impl Twin {
             ((line.map_or(0, |line| line.len()) - in_flight) as u64, in_flight as u64)
         });
         let limit = now.plus(request.lease);
-        let forgotten = !served && self.is_empty_lane(lane) && self.lanes.contains(lane);
-        let outlived = self.dead.first().is_some_and(|(at, _)| at < now.minus(request.dead_keep).as_millis());
+        let forgotten = !served && self.is_empty_lane(lane);
+        let outlived = self.dead.first().is_some_and(|(at, _)| at <= now.minus(request.dead_keep).as_millis());
         let work = first_lease.is_some_and(|end| end <= now)
             || last_lease.is_some_and(|end| end > limit)
             || stranded
@@ -126,7 +131,11 @@ impl Twin {
             Some(at) => (at, false),
             None => (limit, false),
         };
-        self.reap_at.insert(lane.clone(), reap_at);
-        LaneGlance { head: self.head(lane), first_lease, last_lease, stranded, reap, depth }
+        // A lane that is neither served nor known is gone: nobody would remove its entry.
+        let known = served || self.lanes.contains(lane);
+        if known {
+            self.reap_at.insert(lane.clone(), reap_at);
+        }
+        LaneGlance { head: self.head(lane), first_lease, last_lease, stranded, reap: reap && known, depth }
     }
 }
