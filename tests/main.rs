@@ -1,8 +1,10 @@
 //! The tests that need more than one room, in one binary. Table of contents:
 //!
 //! - `support`     starts servers and `punctual serve` processes, and ends them
+//! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
 
 mod support;
+mod timeline;
 
 #[test]
 fn the_harness_starts_and_ends_servers() {

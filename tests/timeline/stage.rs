@@ -1,0 +1,275 @@
+//! One timeline of each shape, its clock in the test's hand, and short words for its verbs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use punctual::clock::{Clock, ManualClock, Timestamp};
+use punctual::task::{Counts, Key, Lane, Member, Message, Payload, Record, Schedule, Shard, Task, TaskId, When};
+use punctual::timeline::memory::{MemoryTimeline, Twin};
+use punctual::timeline::{
+    Burial, CancelAnswer, ClaimRequest, Claimed, GlanceRequest, Held, LaneGlance, Occurrence, Put, PutAnswer, PutMode,
+    PutResult, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, Timeline, TimelineError, Token, Verdict,
+};
+
+/// The lease of all claims.
+pub(crate) const LEASE: Duration = Duration::from_secs(15);
+
+/// How long the dead are kept.
+pub(crate) const DEAD_KEEP: Duration = Duration::from_secs(30 * 86_400);
+
+/// The time at which every test begins.
+pub(crate) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+/// A timeline, its clock, and a view of what stands in it.
+pub(crate) struct Stage {
+    pub(crate) timeline: Arc<dyn Timeline>,
+    pub(crate) clock: Arc<ManualClock>,
+    state: Box<dyn Fn(Shard) -> Twin + Send + Sync>,
+    tokens: AtomicU64,
+}
+
+/// `START` and so many milliseconds.
+pub(crate) fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(START.as_millis() + ms)
+}
+
+/// So many milliseconds.
+pub(crate) fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// The lane that most tests use.
+pub(crate) fn lane() -> Lane {
+    Lane::default()
+}
+
+/// A lane by name.
+pub(crate) fn lane_named(name: &str) -> Lane {
+    name.parse().unwrap()
+}
+
+/// A record of a task with this schedule and payload.
+pub(crate) fn record(when: When, payload: &str, lane: &Lane) -> Record {
+    let schedule = Schedule { when, end: None, limit: None, spread: None };
+    let payload = Payload::Json(Bytes::from(format!("{payload:?}")));
+    let message = Message { destination: Some("orders".into()), payload, ..Message::default() };
+    Record::new(Task { schedule, message, retry: None, catch_up: None }, lane.clone(), START)
+}
+
+fn draft(id: &TaskId, due: Timestamp, when: When, payload: &str, lane: &Lane) -> Put {
+    Put { id: id.clone(), lane: lane.clone(), due, record: record(when, payload, lane).encode() }
+}
+
+/// A task that is due once.
+pub(crate) fn once(id: &TaskId, due: Timestamp, payload: &str) -> Put {
+    draft(id, due, When::At(due), payload, &lane())
+}
+
+/// A task that is due once, in a lane of its own.
+pub(crate) fn once_in(id: &TaskId, due: Timestamp, payload: &str, lane: &Lane) -> Put {
+    draft(id, due, When::At(due), payload, lane)
+}
+
+/// A task of `in`: put again it counts anew.
+pub(crate) fn within(id: &TaskId, due: Timestamp, payload: &str) -> Put {
+    draft(id, due, When::In(ms(1000)), payload, &lane())
+}
+
+/// A recurring task.
+pub(crate) fn every(id: &TaskId, due: Timestamp, payload: &str) -> Put {
+    draft(id, due, When::Every { gap: ms(1000), start: None }, payload, &lane())
+}
+
+/// What is kept of a dead occurrence.
+pub(crate) fn burial(occurrence: &Occurrence, reason: &str) -> Burial {
+    let record = Record::decode(&occurrence.record).unwrap();
+    let record = record.buried(occurrence.member.key(occurrence.due)).encode();
+    Burial { record, reason: reason.into(), words: format!("the broker says: {reason}") }
+}
+
+/// A key, from its text.
+pub(crate) fn key(id: &TaskId, due: Timestamp) -> Key {
+    Key { task: id.clone(), due }
+}
+
+/// One occurrence and what becomes of it.
+pub(crate) fn settlement(occurrence: &Occurrence, verdict: Verdict) -> Settlement {
+    Settlement { member: occurrence.member.clone(), due: occurrence.due, verdict }
+}
+
+/// Back under the due it had, no publish of it begun.
+pub(crate) const BACK: Verdict = Verdict::Back { begun: false };
+
+/// Back under the due it had, after a publish without a definite answer.
+pub(crate) const BACK_BEGUN: Verdict = Verdict::Back { begun: true };
+
+/// Due again, with these many accepted.
+pub(crate) fn next(due: Timestamp, accepted: u64) -> Verdict {
+    Verdict::Next { due, counts: Counts { accepted, ..Counts::default() } }
+}
+
+impl Stage {
+    /// The timeline of this process.
+    pub(crate) fn in_memory(shards: u16) -> Stage {
+        let clock = Arc::new(ManualClock::new(START));
+        let memory = Arc::new(MemoryTimeline::new(clock.clone(), shards));
+        let timeline = memory.clone();
+        Stage { timeline, clock, state: Box::new(move |shard| memory.twin(shard)), tokens: AtomicU64::new(1) }
+    }
+
+    /// So many ids on one shard, in the order of their bytes.
+    pub(crate) fn ids(&self, count: usize) -> Vec<TaskId> {
+        let shards = self.timeline.shards();
+        let all = (0..).map(|n| format!("task-{n:05}").parse::<TaskId>().unwrap());
+        all.filter(|id| Shard::of(id, shards).number() == shards - 1).take(count).collect()
+    }
+
+    /// One id.
+    pub(crate) fn id(&self) -> TaskId {
+        self.ids(1).remove(0)
+    }
+
+    /// The shard of what [`ids`](Self::ids) gives.
+    pub(crate) fn shard(&self) -> Shard {
+        Shard::of(&self.id(), self.timeline.shards())
+    }
+
+    /// What stands in that shard.
+    pub(crate) fn state(&self) -> Twin {
+        (self.state)(self.shard())
+    }
+
+    /// The time now.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// A second from now: long enough for every call.
+    pub(crate) fn soon(&self) -> Timestamp {
+        self.now().plus(ms(1000))
+    }
+
+    /// A name that was never used before.
+    pub(crate) fn token(&self) -> Token {
+        Token(format!("i.{}", self.tokens.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    pub(crate) async fn put_as(&self, mode: PutMode, put: Put) -> PutAnswer {
+        let answers = self.timeline.put(self.shard(), mode, vec![put], self.soon()).await.unwrap();
+        assert_eq!(answers.len(), 1);
+        answers[0]
+    }
+
+    pub(crate) async fn put(&self, put: Put) -> PutAnswer {
+        self.put_as(PutMode::Put, put).await
+    }
+
+    /// Puts a task that is not there yet.
+    pub(crate) async fn create(&self, put: Put) {
+        assert_eq!(self.put(put).await.result, PutResult::Created);
+    }
+
+    pub(crate) async fn cancel(&self, id: &TaskId) -> CancelAnswer {
+        self.timeline.cancel(self.shard(), id, self.soon()).await.unwrap()
+    }
+
+    pub(crate) async fn get(&self, id: &TaskId) -> Option<Held> {
+        self.timeline.get(self.shard(), id).await.unwrap()
+    }
+
+    /// A claim of all that is due, under a new token.
+    pub(crate) fn request(&self) -> ClaimRequest {
+        ClaimRequest {
+            token: self.token(),
+            max: 1000,
+            max_bytes: 4 << 20,
+            lease: LEASE,
+            not_after: self.soon(),
+            lone: false,
+        }
+    }
+
+    pub(crate) async fn claim_as(&self, request: ClaimRequest) -> Claimed {
+        self.timeline.claim(self.shard(), &lane(), request).await.unwrap()
+    }
+
+    /// Claims all that is due.
+    pub(crate) async fn claim(&self) -> (Token, Claimed) {
+        let request = self.request();
+        (request.token.clone(), self.claim_as(request).await)
+    }
+
+    /// Claims the one occurrence that is due.
+    pub(crate) async fn claim_one(&self) -> (Token, Occurrence) {
+        let (token, mut claimed) = self.claim().await;
+        assert_eq!(claimed.occurrences.len(), 1, "{claimed:?}");
+        (token, claimed.occurrences.remove(0))
+    }
+
+    pub(crate) async fn settle(&self, token: &Token, rest: Rest, verdicts: Vec<Settlement>) -> Settled {
+        let settle = Settle { token: token.clone(), verdicts, rest, lease: LEASE, dead_cap: 1000 };
+        self.timeline.settle(self.shard(), &lane(), settle).await.unwrap()
+    }
+
+    /// Settles one occurrence, the rest stays.
+    pub(crate) async fn settle_one(&self, token: &Token, occurrence: &Occurrence, verdict: Verdict) -> Settled {
+        self.settle(token, Rest::Keep, vec![settlement(occurrence, verdict)]).await
+    }
+
+    pub(crate) async fn reap(&self) -> Reaped {
+        let request = ReapRequest { lease: LEASE, served: true, dead_keep: DEAD_KEEP };
+        self.timeline.reap(self.shard(), &lane(), request).await.unwrap()
+    }
+
+    /// Lets the lease pass and reaps.
+    pub(crate) async fn reap_after_lease(&self) -> Reaped {
+        self.clock.advance(LEASE);
+        self.reap().await
+    }
+
+    /// Claims what is due and lets the claim end without word, so often.
+    pub(crate) async fn crash(&self, times: u32) {
+        for _ in 0..times {
+            self.claim().await;
+            self.reap_after_lease().await;
+        }
+    }
+
+    pub(crate) async fn extend(&self, token: &Token) -> bool {
+        let lives = self.timeline.extend(self.shard(), &[(lane(), token.clone())], LEASE).await.unwrap();
+        assert_eq!(lives.len(), 1);
+        lives[0]
+    }
+
+    /// One look at one lane.
+    pub(crate) async fn glance(&self, lane: &Lane, served: bool) -> LaneGlance {
+        let request =
+            GlanceRequest { lanes: vec![(lane.clone(), served)], lease: LEASE, dead_keep: DEAD_KEEP, depth: true };
+        self.timeline.glance(self.shard(), request).await.unwrap().lanes.remove(0)
+    }
+
+    /// Every lane that ever held a task here.
+    pub(crate) async fn known(&self) -> Vec<Lane> {
+        let request = GlanceRequest { lanes: Vec::new(), lease: LEASE, dead_keep: DEAD_KEEP, depth: false };
+        self.timeline.glance(self.shard(), request).await.unwrap().known
+    }
+
+    /// Asserts that nothing is left but what a lane has as long as it is configured.
+    pub(crate) fn assert_nothing_is_left(&self) {
+        let left = self.state();
+        let rest = Twin { lanes: left.lanes.clone(), reap_at: left.reap_at.clone(), ..Twin::default() };
+        assert_eq!(left, rest);
+    }
+
+    /// Asserts that a call came too late.
+    pub(crate) fn assert_late<T: std::fmt::Debug>(answer: Result<T, TimelineError>) {
+        assert!(matches!(answer, Err(TimelineError::Late)), "{answer:?}");
+    }
+}
+
+/// The member of a task.
+pub(crate) fn member(id: &TaskId) -> Member {
+    Member::from(id)
+}
