@@ -1,8 +1,10 @@
 //! The tests that need more than one room, in one binary. Table of contents:
 //!
+//! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
 //! - `support`     starts servers and `punctual serve` processes, and ends them
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
 
+mod lua;
 mod support;
 mod timeline;
 

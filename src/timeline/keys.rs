@@ -1,1 +1,142 @@
-//! x
+//! Every key of the timeline in Redis, built here and nowhere else. What stands under them: `lua/README.md`.
+
+use crate::task::{Lane, Namespace, Shard};
+
+/// The version of the layout described in `lua/README.md`.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// The key that pins layout version and number of shards of an installation.
+#[must_use]
+pub fn layout(namespace: &Namespace) -> String {
+    format!("punctual:{{{namespace}}}:layout")
+}
+
+/// What stands under [`layout`]: `<layout version> <shards>`.
+#[must_use]
+pub fn layout_value(shards: u16) -> String {
+    format!("{LAYOUT_VERSION} {shards}")
+}
+
+/// The keys of one shard: all in one hash slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    /// The keys of a shard of an installation.
+    #[must_use]
+    pub fn new(namespace: &Namespace, shard: Shard) -> Keys {
+        Keys { prefix: format!("punctual:{{{namespace}:{shard}}}:") }
+    }
+
+    /// Sorted set: member to due, positive waiting, negative claimed.
+    #[must_use]
+    pub fn due(&self, lane: &Lane) -> String {
+        self.of_lane("due", lane)
+    }
+
+    /// Sorted set: claim token to the end of its lease.
+    #[must_use]
+    pub fn leases(&self, lane: &Lane) -> String {
+        self.of_lane("leases", lane)
+    }
+
+    /// Hash: claim token to what it holds.
+    #[must_use]
+    pub fn claims(&self, lane: &Lane) -> String {
+        self.of_lane("claims", lane)
+    }
+
+    /// String: when somebody is told to reap next.
+    #[must_use]
+    pub fn reap_at(&self, lane: &Lane) -> String {
+        self.of_lane("reap-at", lane)
+    }
+
+    /// Hash: member to record.
+    #[must_use]
+    pub fn tasks(&self) -> String {
+        self.of_shard("tasks")
+    }
+
+    /// Hash: task to what becomes of it when the claim that holds it ends.
+    #[must_use]
+    pub fn changes(&self) -> String {
+        self.of_shard("changes")
+    }
+
+    /// Hash: member to how often the occurrence it has was handed out without word.
+    #[must_use]
+    pub fn crashes(&self) -> String {
+        self.of_shard("crashes")
+    }
+
+    /// Hash: recurring task to what has happened to its occurrences.
+    #[must_use]
+    pub fn counts(&self) -> String {
+        self.of_shard("counts")
+    }
+
+    /// Sorted set: idempotency key of a dead occurrence to when it was buried.
+    #[must_use]
+    pub fn dead(&self) -> String {
+        self.of_shard("dead")
+    }
+
+    /// Hash: idempotency key of a dead occurrence to its record, the reason and the broker's words.
+    #[must_use]
+    pub fn dead_records(&self) -> String {
+        self.of_shard("dead:records")
+    }
+
+    /// Set: every lane that ever held a task.
+    #[must_use]
+    pub fn lanes(&self) -> String {
+        self.of_shard("lanes")
+    }
+
+    /// Channel: a lane's head became earlier.
+    #[must_use]
+    pub fn wake(&self) -> String {
+        self.of_shard("wake")
+    }
+
+    fn of_shard(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn of_lane(&self, name: &str, lane: &Lane) -> String {
+        format!("{}{name}:{lane}", self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_keys_of_a_shard_have_one_hash_tag_and_differ() {
+        let (namespace, lane): (Namespace, Lane) = ("n".parse().unwrap(), "orders".parse().unwrap());
+        let keys = Keys::new(&namespace, Shard::all(4).nth(3).unwrap());
+        let mut all = [
+            keys.due(&lane),
+            keys.leases(&lane),
+            keys.claims(&lane),
+            keys.reap_at(&lane),
+            keys.tasks(),
+            keys.changes(),
+            keys.crashes(),
+            keys.counts(),
+            keys.dead(),
+            keys.dead_records(),
+            keys.lanes(),
+            keys.wake(),
+        ];
+        assert_eq!(all[0], "punctual:{n:3}:due:orders");
+        assert!(all.iter().all(|key| key.starts_with("punctual:{n:3}:")));
+        all.sort();
+        assert!(all.windows(2).all(|two| two[0] != two[1]));
+        assert_eq!(layout(&namespace), "punctual:{n}:layout");
+    }
+}

@@ -1,1 +1,172 @@
-//! x
+//! The scripts: name, source, and what each takes. A test compares this page with the headers in `lua/`.
+
+/// A script, and the names of its keys and arguments in order. A last name that ends in `..` stands for any number.
+#[derive(Debug)]
+pub struct Script {
+    /// Its verb, and the name of its file in `lua/`.
+    pub name: &'static str,
+    /// Its text.
+    pub source: &'static str,
+    /// What its KEYS are.
+    pub keys: &'static [&'static str],
+    /// What its ARGV are.
+    pub arguments: &'static [&'static str],
+}
+
+impl Script {
+    /// Whether a call with that many keys can be right.
+    #[must_use]
+    pub fn takes_keys(&self, number: usize) -> bool {
+        match self.keys.last() {
+            Some(last) if last.ends_with("..") => number >= self.keys.len() - 1,
+            _ => number == self.keys.len(),
+        }
+    }
+}
+
+macro_rules! script {
+    ($name:literal, [$($key:literal),*], [$($argument:literal),*]) => {
+        Script {
+            name: $name,
+            source: include_str!(concat!("../../lua/", $name, ".lua")),
+            keys: &[$($key),*],
+            arguments: &[$($argument),*],
+        }
+    };
+}
+
+/// Creates or replaces tasks.
+pub static PUT: Script = script!(
+    "put",
+    ["tasks", "changes", "crashes", "counts", "lanes", "due.."],
+    ["now", "not_after", "mode", "wake", "lanes", "lane..", "task.."]
+);
+/// Looks at one task.
+pub static GET: Script = script!("get", ["tasks", "changes", "counts", "due.."], ["now", "id", "lane.."]);
+/// Takes a task out.
+pub static CANCEL: Script =
+    script!("cancel", ["tasks", "changes", "crashes", "counts", "due.."], ["now", "not_after", "id", "lane.."]);
+/// Locks due occurrences.
+pub static CLAIM: Script = script!(
+    "claim",
+    ["due", "leases", "claims", "tasks", "crashes", "counts"],
+    ["now", "not_after", "token", "lease", "max", "max_bytes", "lone", "wake", "lane"]
+);
+/// Writes verdicts back.
+pub static SETTLE: Script = script!(
+    "settle",
+    ["due", "leases", "claims", "tasks", "changes", "crashes", "counts", "dead", "dead:records"],
+    [
+        "now",
+        "token",
+        "rest",
+        "lease",
+        "dead_cap",
+        "wake",
+        "lane",
+        "ended",
+        "ended_dead",
+        "nexts",
+        "nexts_dead",
+        "backs",
+        "begun",
+        "dues",
+        "ended..",
+        "next..",
+        "counted..",
+        "back..",
+        "burial.."
+    ]
+);
+/// Renews leases.
+pub static EXTEND: Script = script!("extend", ["leases.."], ["now", "lease", "claim.."]);
+/// Ends claims whose lease has passed.
+pub static REAP: Script = script!(
+    "reap",
+    ["due", "leases", "claims", "tasks", "changes", "crashes", "counts", "dead", "dead:records", "lanes", "reap-at"],
+    ["now", "lease", "served", "dead_keep", "wake", "lane"]
+);
+/// Looks at a shard.
+pub static GLANCE: Script =
+    script!("glance", ["lanes", "dead", "due.."], ["now", "lease", "dead_keep", "depth", "lane.."]);
+/// Puts a dead occurrence back.
+pub static REQUEUE: Script = script!(
+    "requeue",
+    ["dead", "dead:records", "tasks", "changes", "lanes", "due.."],
+    ["now", "not_after", "parent", "due", "wake", "lane.."]
+);
+/// Forgets a dead occurrence.
+pub static DISCARD: Script = script!("discard", ["dead", "dead:records"], ["now", "not_after", "key"]);
+
+/// All of them.
+pub static ALL: [&Script; 10] = [&PUT, &GET, &CANCEL, &CLAIM, &SETTLE, &EXTEND, &REAP, &GLANCE, &REQUEUE, &DISCARD];
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $code:ident = $word:literal),* $(,)?) => {
+        /// The words that replies begin with, and those that put answers of each task.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Code {
+            $($(#[$doc])* $code),*
+        }
+
+        impl Code {
+            /// All of them.
+            pub const ALL: &[Code] = &[$(Code::$code),*];
+
+            /// The word that a script says.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self { $(Code::$code => $word),* }
+            }
+
+            /// The code of a word.
+            #[must_use]
+            pub fn of(word: &str) -> Option<Code> {
+                match word { $($word => Some(Code::$code),)* _ => None }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The call came after its `not_after`; nothing was written.
+    Late = "late",
+    /// A lane that holds the task was not declared; nothing was written.
+    Elsewhere = "elsewhere",
+    /// No such task, or no such dead occurrence.
+    Unknown = "unknown",
+    /// Held by a claim, or the key would go to another message.
+    InFlight = "in_flight",
+    /// A put that was carried out, with an answer for each task.
+    Put = "put",
+    /// There was no task.
+    Created = "created",
+    /// Another stood there.
+    Replaced = "replaced",
+    /// The same stood there.
+    Unchanged = "unchanged",
+    /// Another stood there, in mode `post`.
+    KeyReused = "key_reused",
+    /// The due is out of range.
+    BadDue = "bad_due",
+    /// A task that was found.
+    Held = "held",
+    /// A task that was taken out.
+    Cancelled = "cancelled",
+    /// A claim, possibly of nothing.
+    Claimed = "claimed",
+    /// Verdicts that were written.
+    Settled = "settled",
+    /// No such claim (any more).
+    Lost = "lost",
+    /// Leases that were renewed, or not.
+    Extended = "extended",
+    /// A lane that was reaped.
+    Reaped = "reaped",
+    /// A shard that was looked at.
+    Glanced = "glanced",
+    /// A dead occurrence that waits again.
+    Requeued = "requeued",
+    /// A dead occurrence that was forgotten.
+    Discarded = "discarded",
+}

@@ -1,0 +1,53 @@
+-- cancel: takes a waiting task out; one in flight ends with the claim that holds it.
+-- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5.. due (zset), one per lane
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4.. lane, the name for each key from 5 on
+-- REPLY { now, "cancelled", due that was handed out or "" } | { now, "in_flight", due } | { now, "unknown" }
+--       | { now, "elsewhere", lane } | { now, "late" }
+-- KEEPS only the end of its claim turns a negative score.
+
+local tasks, changes, crashes, counts, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[3]
+if #KEYS - 4 ~= #ARGV - 3 then
+  return redis.error_reply('BADCALL cancel: the numbers of keys and arguments do not fit')
+end
+local due_of = {}
+for i = 5, #KEYS do
+  due_of[ARGV[i - 1]] = KEYS[i]
+end
+
+local time = redis.call('TIME')
+local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
+if ARGV[1] ~= '' then
+  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
+end
+if now > tonumber(ARGV[2]) then
+  return { micros, 'late' }
+end
+
+local record = redis.call('HGET', tasks, id)
+if not record then
+  return { micros, 'unknown' }
+end
+local lane = string.sub(record, 32, 31 + string.byte(record, 31))
+if not due_of[lane] then
+  return { micros, 'elsewhere', lane }
+end
+local score = redis.call('ZSCORE', due_of[lane], id)
+if not score then
+  return { micros, 'unknown' }
+end
+
+-- The first write frees, so a full Redis still takes the ones after it.
+local gate = redis.pcall('HDEL', counts, id)
+if type(gate) == 'table' then
+  return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+end
+if string.sub(score, 1, 1) == '-' then
+  redis.call('HSET', changes, id, 'cancelled')
+  return { micros, 'in_flight', string.sub(score, 2) }
+end
+local mark = redis.call('HGET', crashes, id)
+redis.call('ZREM', due_of[lane], id)
+redis.call('HDEL', tasks, id)
+redis.call('HDEL', crashes, id)
+local handed_out = mark and string.match(mark, '^%d+') == score
+return { micros, 'cancelled', handed_out and score or '' }

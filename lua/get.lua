@@ -1,0 +1,32 @@
+-- get: looks at one task.
+-- KEYS  1 tasks (hash)  2 changes (hash)  3 counts (hash)  4.. due (zset), one per lane
+-- ARGV  1 now ms, "" = Redis' time  2 id  3.. lane, the name for each key from 4 on
+-- REPLY { now, "held", record, score, change or "", counts or "" } | { now, "unknown" } | { now, "elsewhere", lane }
+-- KEEPS writes nothing.
+
+local tasks, changes, counts, id = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
+if #KEYS - 3 ~= #ARGV - 2 then
+  return redis.error_reply('BADCALL get: the numbers of keys and arguments do not fit')
+end
+local due_of = {}
+for i = 4, #KEYS do
+  due_of[ARGV[i - 1]] = KEYS[i]
+end
+
+local time = redis.call('TIME')
+local micros = ARGV[1] ~= '' and ARGV[1] .. '000' or string.format('%.0f', time[1] * 1000000 + time[2])
+
+local record = redis.call('HGET', tasks, id)
+if not record then
+  return { micros, 'unknown' }
+end
+local lane = string.sub(record, 32, 31 + string.byte(record, 31))
+if not due_of[lane] then
+  return { micros, 'elsewhere', lane }
+end
+local score = redis.call('ZSCORE', due_of[lane], id)
+local change = redis.call('HGET', changes, id) or ''
+if not score or change == 'cancelled' then
+  return { micros, 'unknown' }
+end
+return { micros, 'held', record, score, change, redis.call('HGET', counts, id) or '' }

@@ -1,0 +1,62 @@
+-- glance: one look at a shard; tells one caller when a lane is to be reaped.
+-- KEYS  1 lanes (set)  2 dead (zset)  3.. due (zset), leases (zset), reap-at (string), of each lane
+-- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 dead_keep ms  4 depth, "" or 1  5.. lane: name, served "" or 1
+-- REPLY { now, "glanced", dead, { lane known here... }, { head or "", first lease end or "", last lease end or "", stranded 0 or 1,
+--       reap 0 or 1, waiting, in flight }, one per lane... }
+-- KEEPS of all who look, one a second is told to reap, and nobody before holders had a lease's time to extend.
+
+local lanes, dead, lease, dead_keep, depth = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= ''
+local n = (#KEYS - 2) / 3
+if n % 1 ~= 0 or #ARGV ~= 4 + 2 * n then
+  return redis.error_reply('BADCALL glance: the numbers of keys and arguments do not fit')
+end
+
+local time = redis.call('TIME')
+local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
+if ARGV[1] ~= '' then
+  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
+end
+
+-- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
+local gate = redis.pcall('SREM', lanes, '')
+if type(gate) == 'table' then
+  return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+end
+
+local outlived = redis.call('ZRANGEBYSCORE', dead, '-inf', string.format('%.0f', now - dead_keep), 'LIMIT', 0, 1)[1]
+local reply = { micros, 'glanced', redis.call('ZCARD', dead), redis.call('SMEMBERS', lanes) }
+for i = 1, n do
+  local due, leases, reap_at = KEYS[3 * i], KEYS[3 * i + 1], KEYS[3 * i + 2]
+  local lane, served = ARGV[3 + 2 * i], ARGV[4 + 2 * i] ~= ''
+  local head = redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local first, last, stranded = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2], nil, false
+  if first then
+    last = redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')[2]
+  else
+    stranded = #redis.call('ZRANGEBYSCORE', due, '-inf', '(0', 'LIMIT', 0, 1) > 0
+  end
+
+  local at, next_at, told = tonumber(redis.call('GET', reap_at) or ''), nil, 0
+  local known = served or redis.call('SISMEMBER', lanes, lane) == 1
+  if not at or at < now - 3000 then
+    -- Redis or everybody was away: whoever holds a claim gets the time to extend it first.
+    next_at = now + lease
+  elseif at > now + lease then
+    next_at = now + 900
+  elseif at <= now then
+    next_at = now + 900
+    local ended = first and (tonumber(first) <= now or tonumber(last) > now + lease)
+    local forgotten = not served and not first and not head and not stranded
+    told = (ended or stranded or forgotten or outlived) and 1 or 0
+  end
+  -- A lane that is neither served nor known is gone: nobody would remove its key.
+  if next_at and known then
+    redis.call('SET', reap_at, string.format('%.0f', next_at))
+  end
+  local waiting, flying = 0, 0
+  if depth then
+    waiting, flying = redis.call('ZCOUNT', due, '(0', '+inf'), redis.call('ZCOUNT', due, '-inf', '(0')
+  end
+  reply[4 + i] = { head or '', first or '', last or '', stranded and 1 or 0, known and told or 0, waiting, flying }
+end
+return reply

@@ -1,0 +1,134 @@
+-- reap: ends claims whose lease has passed, so that what they held waits again under the due it had.
+-- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
+--       8 dead (zset)  9 dead:records (hash)  10 lanes (set)  11 reap-at (string)
+-- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 served, "" or 1  4 dead_keep ms  5 wake channel  6 lane
+-- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more, 0 or 1 }
+-- KEEPS a due is given back as it was, or as its user changed it meanwhile: the key of an occurrence never changes.
+
+local due, leases, claims, tasks, changes, crashes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local counts, dead, dead_records, lanes, reap_at = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local lease, served, dead_keep, lane = tonumber(ARGV[2]), ARGV[3] ~= '', tonumber(ARGV[4]), ARGV[6]
+if #KEYS ~= 11 or #ARGV ~= 6 then
+  return redis.error_reply('BADCALL reap: the numbers of keys and arguments do not fit')
+end
+
+local time = redis.call('TIME')
+local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
+if ARGV[1] ~= '' then
+  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
+end
+
+-- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
+local gate = redis.pcall('HDEL', claims, '')
+if type(gate) == 'table' then
+  return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+end
+
+local function head()
+  return redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+end
+
+local this_instant, furthest, before = string.format('%.0f', now), string.format('%.0f', now + lease), head()
+-- The clock stepped back: such a lease would hold its claim for as long as the step was.
+local ahead = redis.call('ZRANGEBYSCORE', leases, '(' .. furthest, '+inf', 'LIMIT', 0, 1000)
+for i = 1, #ahead do
+  redis.call('ZADD', leases, 'XX', furthest, ahead[i])
+end
+
+local ids, dues, ended, stranded, more = {}, {}, 0, 0, #ahead == 1000
+local tokens = redis.call('ZRANGEBYSCORE', leases, '-inf', this_instant, 'LIMIT', 0, 1001)
+for i = 1, #tokens do
+  local entry = redis.call('HGET', claims, tokens[i]) or ''
+  local held = {}
+  for id, its_due in string.gmatch(entry, ' (%S+) (%S+)') do
+    held[#held + 1] = { id, its_due }
+  end
+  -- Whole claims, and at least one: a claim holds no more than one call may touch.
+  if i > 1000 or (#ids > 0 and #ids + #held > 1000) then
+    more = true
+    break
+  end
+  ended = i
+  for k = 1, #held do
+    ids[#ids + 1], dues[#dues + 1] = held[k][1], held[k][2]
+  end
+end
+
+-- The net: without a lease in the lane nothing may stand claimed, nor any claim be there to settle it.
+local occurrences = #ids
+if redis.call('ZCARD', leases) == ended and occurrences < 1000 then
+  local known = {}
+  for i = 1, #ids do
+    known[ids[i]] = true
+  end
+  local rows = redis.call('ZRANGEBYSCORE', due, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1001)
+  for i = 1, #rows, 2 do
+    if not known[rows[i]] and #ids < 1000 then
+      ids[#ids + 1], dues[#dues + 1] = rows[i], string.sub(rows[i + 1], 2)
+      stranded = stranded + 1
+    elseif not known[rows[i]] then
+      more = true
+    end
+  end
+end
+
+if #ids > 0 then
+  local asked = redis.call('HLEN', changes) > 0 and redis.call('HMGET', changes, unpack(ids)) or {}
+  local marks = redis.call('HLEN', crashes) > 0 and redis.call('HMGET', crashes, unpack(ids)) or {}
+  local restored, removed, changed, marked = {}, {}, {}, {}
+  for i = 1, #ids do
+    if asked[i] then
+      changed[#changed + 1] = ids[i]
+    end
+    if asked[i] == 'cancelled' then
+      removed[#removed + 1] = ids[i]
+    else
+      restored[#restored + 1], restored[#restored + 2] = asked[i] or dues[i], ids[i]
+    end
+    if not asked[i] then
+      local named, count = string.match(marks[i] or '', '^(%d+):(%d+)$')
+      local times = (named == dues[i] and tonumber(count) or 0) + 1
+      marked[#marked + 1], marked[#marked + 2] = ids[i], dues[i] .. ':' .. string.format('%.0f', times)
+    end
+  end
+  if #restored > 0 then
+    redis.call('ZADD', due, 'XX', unpack(restored))
+  end
+  if #removed > 0 then
+    redis.call('ZREM', due, unpack(removed))
+    redis.call('HDEL', tasks, unpack(removed))
+    redis.call('HDEL', counts, unpack(removed))
+  end
+  if #changed > 0 then
+    redis.call('HDEL', changes, unpack(changed))
+    redis.call('HDEL', crashes, unpack(changed))
+  end
+  if #marked > 0 then
+    redis.call('HSET', crashes, unpack(marked))
+  end
+end
+if ended > 0 then
+  redis.call('HDEL', claims, unpack(tokens, 1, ended))
+  redis.call('ZREM', leases, unpack(tokens, 1, ended))
+end
+if redis.call('EXISTS', leases) == 0 then
+  redis.call('DEL', claims)
+  if not served and redis.call('EXISTS', due) == 0 then
+    redis.call('SREM', lanes, lane)
+    redis.call('DEL', reap_at)
+  end
+end
+
+local dropped = 0
+local old = redis.call('ZRANGEBYSCORE', dead, '-inf', string.format('%.0f', now - dead_keep), 'LIMIT', 0, 101)
+if #old > 0 then
+  more, dropped = more or #old > 100, math.min(#old, 100)
+  redis.call('ZREM', dead, unpack(old, 1, dropped))
+  redis.call('HDEL', dead_records, unpack(old, 1, dropped))
+end
+
+local after = head()
+if after and (not before or tonumber(after) < tonumber(before)) then
+  redis.pcall('PUBLISH', ARGV[5], lane .. ' ' .. after)
+end
+return { micros, 'reaped', ended, occurrences, stranded, dropped, more and 1 or 0 }

@@ -1,0 +1,71 @@
+-- requeue: puts a dead occurrence back, due now, under its old key.
+-- KEYS  1 dead (zset)  2 dead:records (hash)  3 tasks (hash)  4 changes (hash)  5 lanes (set)  6.. due (zset), one per lane
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 parent, the id in the key  4 due in the key  5 wake channel
+--       6.. lane, the name for each key from 6 on
+-- REPLY { now, "requeued" } | { now, "in_flight" } | { now, "unknown" } | { now, "elsewhere", lane } | { now, "late" }
+-- KEEPS a key is requeued only while nothing that waits or is in flight has it.
+
+local dead, dead_records, tasks, changes, lanes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local parent, its_due = ARGV[3], ARGV[4]
+local key = parent .. ':' .. its_due
+local member = '!' .. key
+if #KEYS ~= #ARGV then
+  return redis.error_reply('BADCALL requeue: the numbers of keys and arguments do not fit')
+end
+local due_of = {}
+for i = 6, #KEYS do
+  due_of[ARGV[i]] = KEYS[i]
+end
+
+local function lane_of(record)
+  return string.sub(record, 32, 31 + string.byte(record, 31))
+end
+
+local time = redis.call('TIME')
+local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
+if ARGV[1] ~= '' then
+  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
+end
+if now > tonumber(ARGV[2]) then
+  return { micros, 'late' }
+end
+
+if redis.call('HEXISTS', tasks, member) == 1 then
+  return { micros, 'in_flight' }
+end
+local standing = redis.call('HGET', tasks, parent)
+if standing then
+  local lane = lane_of(standing)
+  if not due_of[lane] then
+    return { micros, 'elsewhere', lane }
+  end
+  local score = redis.call('ZSCORE', due_of[lane], parent)
+  if score and (score == its_due or score == '-' .. its_due or redis.call('HGET', changes, parent) == its_due) then
+    return { micros, 'in_flight' }
+  end
+end
+local value = redis.call('HGET', dead_records, key)
+if not value then
+  return { micros, 'unknown' }
+end
+local record = string.sub(value, 5, 4 + struct.unpack('>I4', value))
+local lane = lane_of(record)
+if not due_of[lane] then
+  return { micros, 'elsewhere', lane }
+end
+
+local head = redis.call('ZRANGEBYSCORE', due_of[lane], '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+-- The first write frees, so a full Redis still takes the ones after it.
+local gate = redis.pcall('HDEL', dead_records, key)
+if type(gate) == 'table' then
+  return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+end
+local due = string.format('%.0f', now)
+redis.call('ZREM', dead, key)
+redis.call('HSET', tasks, member, record)
+redis.call('ZADD', due_of[lane], due, member)
+redis.call('SADD', lanes, lane)
+if not head or now < tonumber(head) then
+  redis.pcall('PUBLISH', ARGV[5], lane .. ' ' .. due)
+end
+return { micros, 'requeued' }

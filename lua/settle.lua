@@ -1,0 +1,210 @@
+-- settle: writes verdicts back and lets what they name leave its claim.
+-- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
+--       8 dead (zset)  9 dead:records (hash)
+-- ARGV  1 now ms, "" = Redis' time  2 token  3 rest, keep or back  4 lease ms  5 dead_cap  6 wake channel  7 lane
+--       8 ended, their number  9 ended_dead, how many of them (the last) are dead  10 nexts, their number
+--       11 nexts_dead, how many of them (the last) are dead  12 backs, their number  13 begun, how many of them (the first) had begun
+--       14 dues of the ended and the nexts, joined by spaces  15.. ended: id  16.. next: new due, id  17.. counted: id, counts
+--       18.. back: due, id  19.. burial: key, value
+-- REPLY { now, "settled", dropped, { skipped id... }, { changed id... } } | { now, "lost" }
+-- KEEPS what has left a claim cannot be ended through it again.
+
+local due, leases, claims, tasks, changes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local crashes, counts, dead, dead_records = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local token, rest, lease, cap = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local e, e_dead, n, n_dead = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local b, begun = tonumber(ARGV[12]), tonumber(ARGV[13])
+local buried, named = e_dead + n_dead, e + n + b
+if #KEYS ~= 9 or #ARGV ~= 14 + e + 4 * n + 2 * b + 2 * buried or named > 1000 or e_dead > e or n_dead > n or begun > b then
+  return redis.error_reply('BADCALL settle: the numbers of keys and arguments do not fit')
+end
+
+local time = redis.call('TIME')
+local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
+if ARGV[1] ~= '' then
+  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
+end
+
+local entry = redis.call('HGET', claims, token)
+if not entry then
+  return { micros, 'lost' }
+end
+-- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
+local gate = redis.pcall('HDEL', claims, '')
+if type(gate) == 'table' then
+  return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+end
+
+local function head()
+  return redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+end
+
+local args, at = ARGV, 14
+local number, list = string.match(entry, '^(%S+) ?(.*)$')
+local skipped, changed, restored, removed, left = {}, {}, {}, {}, {}
+-- The short cut: nothing has left the claim and all that it holds is named. While its token lives nobody else can end
+-- its pairs, so neither the list nor the scores need a look.
+local whole = tonumber(number) == named and redis.call('HLEN', changes) == 0
+if not whole then
+  local held, order = {}, {}
+  for id, its_due in string.gmatch(list, '(%S+) (%S+)') do
+    held[id] = its_due
+    order[#order + 1] = id
+  end
+  local asked = {}
+  if #order > 0 and redis.call('HLEN', changes) > 0 then
+    for i, change in ipairs(redis.call('HMGET', changes, unpack(order))) do
+      asked[order[i]] = change
+    end
+  end
+
+  local function apply(id)
+    changed[#changed + 1] = id
+    if asked[id] == 'cancelled' then
+      removed[#removed + 1] = id
+    else
+      restored[#restored + 1], restored[#restored + 2] = asked[id], id
+    end
+  end
+
+  -- Whether the verdict on this id is to be written.
+  local function leaves(id, its_due)
+    if held[id] ~= its_due then
+      skipped[#skipped + 1] = id
+      return false
+    end
+    held[id] = nil
+    if asked[id] then
+      apply(id)
+      return false
+    end
+    return true
+  end
+
+  -- The same arguments again, with only what is to be written.
+  local dues, slim, grave = {}, { {}, {}, {}, {}, {} }, at + e + 4 * n + 2 * b
+  local function push(part, one, two)
+    local to = slim[part]
+    to[#to + 1] = one
+    to[#to + 1] = two
+  end
+  for one in string.gmatch(ARGV[14], '%S+') do
+    dues[#dues + 1] = one
+  end
+  for i = 1, e do
+    local burial = i - (e - e_dead)
+    if leaves(ARGV[at + i], dues[i]) then
+      push(1, ARGV[at + i])
+      if burial > 0 then
+        push(5, ARGV[grave + 2 * burial - 1], ARGV[grave + 2 * burial])
+      end
+    end
+  end
+  for i = 1, n do
+    local pair, burial = at + e + 2 * i, e_dead + i - (n - n_dead)
+    if leaves(ARGV[pair], dues[e + i]) then
+      push(2, ARGV[pair - 1], ARGV[pair])
+      push(3, ARGV[pair + 2 * n - 1], ARGV[pair + 2 * n])
+      if i > n - n_dead then
+        push(5, ARGV[grave + 2 * burial - 1], ARGV[grave + 2 * burial])
+      end
+    end
+  end
+  local begun_left = 0
+  for i = 1, b do
+    local pair = at + e + 4 * n + 2 * i
+    if leaves(ARGV[pair], ARGV[pair - 1]) then
+      push(4, ARGV[pair - 1], ARGV[pair])
+      begun_left = begun_left + (i <= begun and 1 or 0)
+    end
+  end
+  args, at, begun = {}, 0, begun_left
+  for part = 1, 5 do
+    for i = 1, #slim[part] do
+      args[#args + 1] = slim[part][i]
+    end
+  end
+  e, n, b, buried = #slim[1], #slim[2] / 2, #slim[4] / 2, #slim[5] / 2
+
+  -- What no verdict named.
+  for i = 1, #order do
+    local id = order[i]
+    if held[id] and rest == 'keep' then
+      left[#left + 1] = id
+      left[#left + 1] = held[id]
+    elseif held[id] and asked[id] then
+      apply(id)
+    elseif held[id] then
+      restored[#restored + 1], restored[#restored + 2] = held[id], id
+    end
+  end
+end
+
+local any_mark, turns = redis.call('HLEN', crashes) > 0, n + b > 0 or #restored > 0
+local before = turns and head()
+local next_at, back_at = at + e, at + e + 4 * n
+if e > 0 then
+  redis.call('ZREM', due, unpack(args, at + 1, at + e))
+  redis.call('HDEL', tasks, unpack(args, at + 1, at + e))
+  redis.call('HDEL', counts, unpack(args, at + 1, at + e))
+  if any_mark then
+    redis.call('HDEL', crashes, unpack(args, at + 1, at + e))
+  end
+end
+if n > 0 then
+  redis.call('ZADD', due, 'XX', unpack(args, next_at + 1, next_at + 2 * n))
+  redis.call('HSET', counts, unpack(args, next_at + 2 * n + 1, next_at + 4 * n))
+  for i = 1, any_mark and n or 0 do
+    redis.call('HDEL', crashes, args[next_at + 2 * i])
+  end
+end
+if b > 0 then
+  redis.call('ZADD', due, 'XX', unpack(args, back_at + 1, back_at + 2 * b))
+  for i = 1, begun do
+    -- A mark that is there already keeps its count.
+    redis.call('HSETNX', crashes, args[back_at + 2 * i], args[back_at + 2 * i - 1] .. ':0')
+  end
+end
+if #removed > 0 then
+  redis.call('ZREM', due, unpack(removed))
+  redis.call('HDEL', tasks, unpack(removed))
+end
+if #restored > 0 then
+  redis.call('ZADD', due, 'XX', unpack(restored))
+end
+if #changed > 0 then
+  redis.call('HDEL', changes, unpack(changed))
+  redis.call('HDEL', crashes, unpack(changed))
+end
+
+local dropped = 0
+if buried > 0 then
+  local grave, stamp = back_at + 2 * b, {}
+  for i = 1, buried do
+    stamp[2 * i - 1], stamp[2 * i] = string.format('%.0f', now), args[grave + 2 * i - 1]
+  end
+  redis.call('HSET', dead_records, unpack(args, grave + 1, grave + 2 * buried))
+  redis.call('ZADD', dead, unpack(stamp))
+  local over = math.min(redis.call('ZCARD', dead) - cap, 1000)
+  if over > 0 then
+    local oldest = redis.call('ZRANGE', dead, 0, over - 1)
+    dropped = redis.call('ZREM', dead, unpack(oldest))
+    redis.call('HDEL', dead_records, unpack(oldest))
+  end
+end
+
+if #left == 0 then
+  redis.call('HDEL', claims, token)
+  redis.call('ZREM', leases, token)
+else
+  if #left / 2 ~= tonumber(number) then
+    redis.call('HSET', claims, token, 'part ' .. table.concat(left, ' '))
+  end
+  redis.call('ZADD', leases, 'XX', string.format('%.0f', now + lease), token)
+end
+
+local after = turns and head()
+if after and (not before or tonumber(after) < tonumber(before)) then
+  redis.pcall('PUBLISH', ARGV[6], ARGV[7] .. ' ' .. after)
+end
+return { micros, 'settled', dropped, skipped, changed }

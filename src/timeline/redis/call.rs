@@ -1,0 +1,227 @@
+//! One call of one script: sends it, waits for the answer, and says of a failure whether anything may have been written.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use redis::{Cmd, ServerError, ToRedisArgs, Value};
+use tokio::time::Instant;
+
+use super::RedisTimeline;
+use super::link::Session;
+use super::reply::Reply;
+use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
+use crate::timeline::TimelineError;
+use crate::timeline::scripts::{ALL, Code, Script};
+
+/// What a wait for `not_after` adds: scripts round the time down to the millisecond, and so do timestamps here.
+const ROUNDING: Duration = Duration::from_millis(2);
+
+/// The longest that a wait for `not_after` goes on because the clock is unsure of itself.
+const DOUBT_MAX: Duration = Duration::from_secs(5);
+
+static SHAS: LazyLock<HashMap<&'static str, String>> = LazyLock::new(|| {
+    ALL.iter().map(|script| (script.name, redis::Script::new(script.source).get_hash().to_owned())).collect()
+});
+
+/// Whose time scripts go by.
+#[derive(Clone)]
+pub(super) enum Time {
+    /// The server's: the clock is fed by every reply.
+    Server(Arc<RedisClock>),
+    /// A test's.
+    Given(Arc<ManualClock>),
+}
+
+impl Time {
+    /// The first argument of every script.
+    fn argument(&self) -> String {
+        match self {
+            Time::Server(_) => String::new(),
+            Time::Given(clock) => clock.now().as_millis().to_string(),
+        }
+    }
+
+    /// Takes in the server's time from an answer.
+    pub(super) fn observe(&self, sent: Instant, micros: i64) {
+        if let Time::Server(clock) = self {
+            clock.observe(sent, Instant::now(), micros);
+        }
+    }
+}
+
+/// A call to be made: the script's keys, then its arguments.
+pub(super) struct Call {
+    script: &'static Script,
+    command: Cmd,
+}
+
+impl Call {
+    /// A call with its keys and its first argument, the time.
+    pub(super) fn new(script: &'static Script, time: &Time, keys: &[String]) -> Call {
+        debug_assert!(script.takes_keys(keys.len()), "{} does not take {} keys", script.name, keys.len());
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(SHAS[script.name].as_str()).arg(keys.len()).arg(keys).arg(time.argument());
+        Call { script, command }
+    }
+
+    /// Adds an argument.
+    pub(super) fn arg(mut self, argument: impl ToRedisArgs) -> Call {
+        self.command.arg(argument);
+        self
+    }
+
+    /// Adds an argument in place.
+    pub(super) fn push(&mut self, argument: impl ToRedisArgs) {
+        self.command.arg(argument);
+    }
+}
+
+/// Why a command has no answer that it could be read from.
+pub(super) enum Failure {
+    /// The server answered with an error: nothing was written.
+    Refused(ServerError),
+    /// No answer came.
+    Unanswered(String),
+}
+
+impl RedisTimeline {
+    /// A call of a script for one of the timeline's shards.
+    pub(super) fn script(&self, script: &'static Script, keys: &[String]) -> Call {
+        Call::new(script, &self.time, keys)
+    }
+
+    /// Makes a call. One with `not_after` returns [`TimelineError::Unknown`] only after that has surely passed.
+    pub(super) async fn call(&self, call: Call, not_after: Option<Timestamp>) -> Result<Reply, TimelineError> {
+        let patience = not_after.map(|not_after| Patience::new(self.clock.clone(), not_after));
+        let session = self.hub.session().map_err(TimelineError::Away)?;
+        let mut reloaded = false;
+        loop {
+            let sent = Instant::now();
+            match session.ask(&call.command, self.response_timeout, patience.as_ref()).await {
+                Ok(value) => {
+                    session.answered();
+                    let reply = Reply::read(value).map_err(|error| named(call.script, error))?;
+                    self.time.observe(sent, reply.micros);
+                    return if reply.code == Code::Late { Err(TimelineError::Late) } else { Ok(reply) };
+                }
+                Err(Failure::Refused(error)) if error.code() == "NOSCRIPT" && !reloaded => {
+                    // After SCRIPT FLUSH or a failover: nothing ran, so the same call may go out again.
+                    reloaded = true;
+                    load_scripts(&session, self.response_timeout).await.map_err(|failure| match failure {
+                        Failure::Refused(error) => TimelineError::Refused(words(&error)),
+                        Failure::Unanswered(reason) => TimelineError::Away(reason),
+                    })?;
+                }
+                Err(Failure::Refused(error)) => return Err(TimelineError::Refused(words(&error))),
+                Err(Failure::Unanswered(reason)) => {
+                    if let Some(patience) = patience {
+                        patience.surely_past().await;
+                    }
+                    return Err(TimelineError::Unknown(reason));
+                }
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Sends a command and waits for its answer: `timeout` long, or until `patience` ends if that is later.
+    pub(super) async fn ask(
+        &self,
+        command: &Cmd,
+        timeout: Duration,
+        patience: Option<&Patience>,
+    ) -> Result<Value, Failure> {
+        let mut connection = self.connection();
+        let answer = connection.send_packed_command(command);
+        tokio::pin!(answer);
+        let answer = match tokio::time::timeout(timeout, &mut answer).await {
+            Ok(answer) => Some(answer),
+            Err(_) => {
+                self.timed_out(timeout);
+                match patience {
+                    None => None,
+                    Some(patience) => tokio::select! {
+                        answer = &mut answer => Some(answer),
+                        () = patience.surely_past() => None,
+                    },
+                }
+            }
+        };
+        match answer {
+            None => Err(Failure::Unanswered(format!("no answer within {timeout:?}"))),
+            Some(Ok(Value::ServerError(error))) => Err(self.refused(error)),
+            Some(Ok(value)) => Ok(value),
+            Some(Err(error)) => match ServerError::try_from(error) {
+                Ok(error) => Err(self.refused(error)),
+                Err(error) => {
+                    let reason = error.to_string();
+                    self.break_off(&reason);
+                    Err(Failure::Unanswered(reason))
+                }
+            },
+        }
+    }
+
+    fn refused(&self, error: ServerError) -> Failure {
+        self.answered();
+        if matches!(error.code(), "READONLY" | "MASTERDOWN") {
+            // This server is a replica now: the address may already lead to another.
+            self.break_off(&words(&error));
+        }
+        Failure::Refused(error)
+    }
+}
+
+/// Loads all scripts.
+pub(super) async fn load_scripts(session: &Session, timeout: Duration) -> Result<(), Failure> {
+    for script in ALL {
+        let answer = session.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script.source), timeout, None).await?;
+        debug_assert_eq!(answer, Value::BulkString(SHAS[script.name].clone().into_bytes()));
+    }
+    Ok(())
+}
+
+/// The server's words, its code first.
+pub(super) fn words(error: &ServerError) -> String {
+    match error.details() {
+        Some(details) => format!("{} {details}", error.code()),
+        None => error.code().to_owned(),
+    }
+}
+
+fn named(script: &Script, error: TimelineError) -> TimelineError {
+    match error {
+        TimelineError::Broken(what) => TimelineError::Broken(format!("`{}` answered {what}", script.name)),
+        other => other,
+    }
+}
+
+/// Waits until a call can't take effect any more.
+pub(super) struct Patience {
+    clock: Arc<dyn Clock>,
+    not_after: Timestamp,
+    // Whatever becomes of the estimate of the server's clock, the wait ends.
+    bound: Instant,
+}
+
+impl Patience {
+    fn new(clock: Arc<dyn Clock>, not_after: Timestamp) -> Patience {
+        let not_after = not_after.plus(ROUNDING);
+        let doubt = clock.uncertainty().saturating_mul(2).min(DOUBT_MAX) + Duration::from_secs(1);
+        let bound = Instant::now() + not_after.since(clock.now()) + doubt;
+        Patience { clock, not_after, bound }
+    }
+
+    async fn surely_past(&self) {
+        while !self.clock.surely_past(self.not_after) {
+            let target = self.not_after.plus(self.clock.uncertainty()).plus(ROUNDING);
+            tokio::select! {
+                () = tokio::time::sleep_until(self.bound) => return,
+                // The pause: an estimate that got worse meanwhile must not make this a spin.
+                () = async { tokio::join!(self.clock.sleep_until(target), tokio::time::sleep(ROUNDING)); } => {}
+            }
+        }
+    }
+}

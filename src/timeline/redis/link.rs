@@ -1,0 +1,346 @@
+//! Keeps the two connections: one for commands, one for wake-ups. Makes them anew whatever befalls them, for ever.
+//!
+//! A connection that no longer answers looks alive to TCP for a quarter of an hour, so silence counts: three answers
+//! in a row that did not come in time break the commands connection off, a ping without answer the subscription.
+//! [`Link::Up`] is said only when scripts are loaded, the layout is the right one and the subscription is confirmed,
+//! and said again, with the next number, whenever wake-ups may have been missed.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use redis::aio::{MultiplexedConnection, PubSub, PubSubSink};
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Msg, Value};
+use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::RedisError;
+use super::call::{Failure, Time, load_scripts, words};
+use crate::clock::Timestamp;
+use crate::task::{Namespace, Shard};
+use crate::timeline::keys::{self, Keys};
+use crate::timeline::{Link, Wake};
+
+/// Answers in a row that may fail to come in time before the connection is given up.
+const SILENCES: u32 = 3;
+
+/// How often the subscription is asked whether it lives. A lost one costs wake-ups, not tasks: a glance tells, too.
+const SUBSCRIPTION_CHECK: Duration = Duration::from_secs(10);
+
+/// The wait before the first new attempt; it doubles up to [`BACKOFF_MAX`].
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+
+/// The longest wait between two attempts.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+/// Wake-ups that a slow receiver may fall behind before it misses some.
+const WAKES_KEPT: usize = 1024;
+
+/// What the keeper tells everybody else.
+pub(super) struct Hub {
+    pub(super) link: watch::Sender<Link>,
+    pub(super) wakes: broadcast::Sender<Wake>,
+    /// What Redis said of its layout, once it said something.
+    pub(super) layout: watch::Sender<Option<Result<(), RedisError>>>,
+    session: watch::Sender<Option<Session>>,
+}
+
+impl Hub {
+    pub(super) fn new() -> Hub {
+        Hub {
+            link: watch::Sender::new(Link::Down("connecting".to_owned())),
+            wakes: broadcast::Sender::new(WAKES_KEPT),
+            layout: watch::Sender::new(None),
+            session: watch::Sender::new(None),
+        }
+    }
+
+    /// The connection for commands, or why there is none.
+    pub(super) fn session(&self) -> Result<Session, String> {
+        match &*self.session.borrow() {
+            Some(session) if !session.broken.is_cancelled() => Ok(session.clone()),
+            Some(session) => Err(session.reason()),
+            None => match &*self.link.borrow() {
+                Link::Down(reason) => Err(reason.clone()),
+                Link::Up(_) => Err("connecting".to_owned()),
+            },
+        }
+    }
+}
+
+/// The commands connection, and what is known of its health.
+#[derive(Clone)]
+pub(super) struct Session {
+    connection: MultiplexedConnection,
+    broken: CancellationToken,
+    reason: Arc<OnceLock<String>>,
+    silences: Arc<AtomicU32>,
+}
+
+impl Session {
+    fn new(connection: MultiplexedConnection) -> Session {
+        Session { connection, broken: CancellationToken::new(), reason: Arc::default(), silences: Arc::default() }
+    }
+
+    pub(super) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    /// Gives the connection up; the keeper makes a new one.
+    pub(super) fn break_off(&self, reason: &str) {
+        self.reason.get_or_init(|| reason.to_owned());
+        self.broken.cancel();
+    }
+
+    pub(super) fn answered(&self) {
+        self.silences.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn timed_out(&self, timeout: Duration) {
+        if self.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES {
+            self.break_off(&format!("{SILENCES} answers in a row did not come within {timeout:?}"));
+        }
+    }
+
+    fn reason(&self) -> String {
+        self.reason.get().cloned().unwrap_or_default()
+    }
+}
+
+/// Makes connections.
+pub(super) struct Connector {
+    client: Client,
+    /// `host:port`, for logs; never the URL, which may hold a password.
+    address: String,
+    namespace: Namespace,
+    shards: u16,
+    channels: Vec<(String, Shard)>,
+    time: Time,
+    connect_timeout: Duration,
+    response_timeout: Duration,
+}
+
+impl Connector {
+    pub(super) fn new(
+        url: &str,
+        namespace: &Namespace,
+        keys: &[Keys],
+        time: Time,
+        connect_timeout: Duration,
+        response_timeout: Duration,
+    ) -> Result<Connector, RedisError> {
+        let bad_url = |error: redis::RedisError| RedisError::Url(error.to_string());
+        let info = url.into_connection_info().map_err(bad_url)?;
+        let address = info.addr().to_string();
+        let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(3));
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(Duration::from_secs(10));
+        let client = Client::open(info.set_tcp_settings(tcp)).map_err(bad_url)?;
+        let shards = u16::try_from(keys.len()).unwrap_or(u16::MAX);
+        let channels = keys.iter().map(Keys::wake).zip(Shard::all(shards)).collect();
+        let namespace = namespace.clone();
+        Ok(Connector { client, address, namespace, shards, channels, time, connect_timeout, response_timeout })
+    }
+
+    /// Makes the commands connection ready for use.
+    async fn open(&self, hub: &Hub) -> Result<Session, String> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            // Every call has a timeout of its own; a shorter one here would throw away answers that it still waits for.
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1024)
+            .set_write_backpressure_boundary(64 * 1024);
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config);
+        let connection = self.in_time(connection).await?;
+        let session = Session::new(connection);
+        load_scripts(&session, self.response_timeout).await.map_err(|failure| failure.to_string())?;
+        let layout = self.check_layout(&session).await?;
+        hub.layout.send_replace(Some(layout.clone()));
+        layout.map_err(|error| error.to_string())?;
+        self.ask_time(&session).await?;
+        Ok(session)
+    }
+
+    /// Opens the subscription and returns it once it is confirmed.
+    async fn subscribe(&self) -> Result<PubSub, String> {
+        let mut subscription = self.in_time(self.client.get_async_pubsub()).await?;
+        let names: Vec<&str> = self.channels.iter().map(|(name, _)| name.as_str()).collect();
+        self.in_time(subscription.subscribe(names)).await?;
+        Ok(subscription)
+    }
+
+    async fn in_time<T>(&self, attempt: impl Future<Output = redis::RedisResult<T>>) -> Result<T, String> {
+        match tokio::time::timeout(self.connect_timeout, attempt).await {
+            Ok(made) => made.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no answer within {:?}", self.connect_timeout)),
+        }
+    }
+
+    /// Pins this layout if none is pinned; the inner error is that another one is.
+    async fn check_layout(&self, session: &Session) -> Result<Result<(), RedisError>, String> {
+        let (key, wanted) = (keys::layout(&self.namespace), keys::layout_value(self.shards));
+        let get = redis::cmd("GET").arg(&key).to_owned();
+        let mut found = self.ask(session, &get).await?;
+        if found == Value::Nil {
+            // SET only then: on a full Redis it would be refused, though the layout stands.
+            self.ask(session, redis::cmd("SET").arg(&key).arg(&wanted).arg("NX")).await?;
+            found = self.ask(session, &get).await?;
+        }
+        let found = match found {
+            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            other => format!("{other:?}"),
+        };
+        if found == wanted {
+            return Ok(Ok(()));
+        }
+        Ok(Err(RedisError::Layout { namespace: self.namespace.clone(), found, wanted }))
+    }
+
+    /// Gives the clock its first sample: before it, nothing knows how far off the estimate is.
+    async fn ask_time(&self, session: &Session) -> Result<(), String> {
+        let sent = Instant::now();
+        let time = self.ask(session, &redis::cmd("TIME")).await?;
+        let (seconds, micros): (i64, i64) = redis::from_redis_value(time).map_err(|error| error.to_string())?;
+        self.time.observe(sent, seconds * 1_000_000 + micros);
+        Ok(())
+    }
+
+    async fn ask(&self, session: &Session, command: &redis::Cmd) -> Result<Value, String> {
+        session.ask(command, self.response_timeout, None).await.map_err(|failure| failure.to_string())
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Refused(error) => f.write_str(&words(error)),
+            Failure::Unanswered(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// Connects, and connects again whenever that is needed. Ends only when it is aborted.
+pub(super) async fn keep(connector: Connector, hub: Arc<Hub>) {
+    let mut keeper = Keeper { connector, hub, generation: 0 };
+    let mut pause = BACKOFF_MIN;
+    loop {
+        let opened = keeper.connector.open(&keeper.hub).await;
+        let opened = match opened {
+            Ok(session) => keeper.connector.subscribe().await.map(|subscription| (session, subscription)),
+            Err(reason) => Err(reason),
+        };
+        match opened {
+            Ok((session, subscription)) => {
+                pause = BACKOFF_MIN;
+                keeper.up(&session);
+                let reason = keeper.hold(&session, subscription).await;
+                keeper.down(&reason);
+            }
+            Err(reason) => keeper.down(&reason),
+        }
+        tokio::time::sleep(jittered(pause)).await;
+        pause = (pause * 2).min(BACKOFF_MAX);
+    }
+}
+
+struct Keeper {
+    connector: Connector,
+    hub: Arc<Hub>,
+    generation: u64,
+}
+
+impl Keeper {
+    fn up(&mut self, session: &Session) {
+        self.generation += 1;
+        self.hub.session.send_replace(Some(session.clone()));
+        self.hub.link.send_replace(Link::Up(self.generation));
+        tracing::info!(address = self.connector.address, link = self.generation, "connected to redis");
+    }
+
+    fn down(&self, reason: &str) {
+        self.hub.session.send_replace(None);
+        let reason = format!("redis at `{}`: {reason}", self.connector.address);
+        self.hub.link.send_if_modified(|link| {
+            if *link == Link::Down(reason.clone()) {
+                return false;
+            }
+            tracing::warn!(reason, "redis cannot be reached, trying again");
+            *link = Link::Down(reason.clone());
+            true
+        });
+    }
+
+    /// Serves both connections until the one for commands is broken; returns why.
+    async fn hold(&mut self, session: &Session, mut subscription: PubSub) -> String {
+        loop {
+            let lost = tokio::select! {
+                () = session.broken.cancelled() => return session.reason(),
+                lost = self.listen(subscription) => lost,
+            };
+            tracing::warn!(
+                address = self.connector.address,
+                reason = lost,
+                "the subscription to wake-ups was lost, making a new one"
+            );
+            let mut pause = BACKOFF_MIN;
+            subscription = loop {
+                tokio::select! {
+                    () = session.broken.cancelled() => return session.reason(),
+                    made = self.connector.subscribe() => if let Ok(made) = made { break made },
+                }
+                tokio::time::sleep(jittered(pause)).await;
+                pause = (pause * 2).min(BACKOFF_MAX);
+            };
+            // What was published meanwhile is lost: everybody has to look again.
+            self.up(session);
+        }
+    }
+
+    /// Passes wake-ups on until the subscription is lost; returns why.
+    async fn listen(&self, subscription: PubSub) -> String {
+        let (sink, mut messages) = subscription.split();
+        let silence = check(sink, self.connector.response_timeout);
+        tokio::pin!(silence);
+        loop {
+            tokio::select! {
+                message = messages.next() => match message {
+                    Some(message) => self.wake(&message),
+                    None => return "the connection was closed".to_owned(),
+                },
+                reason = &mut silence => return reason,
+            }
+        }
+    }
+
+    fn wake(&self, message: &Msg) {
+        let shard = self.connector.channels.iter().find(|(name, _)| name == message.get_channel_name());
+        let text = std::str::from_utf8(message.get_payload_bytes()).unwrap_or_default();
+        let wake = text.split_once(' ').and_then(|(lane, due)| Some((lane.parse().ok()?, due.parse().ok()?)));
+        if let (Some((_, shard)), Some((lane, due))) = (shard, wake) {
+            // An error means that nobody listens yet.
+            drop(self.hub.wakes.send(Wake { shard: *shard, lane, due: Timestamp::from_millis(due) }));
+        }
+    }
+}
+
+/// Asks the subscription again and again whether it lives; returns when it does not.
+async fn check(mut sink: PubSubSink, timeout: Duration) -> String {
+    loop {
+        tokio::time::sleep(SUBSCRIPTION_CHECK).await;
+        match tokio::time::timeout(timeout, sink.ping::<Value>()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return error.to_string(),
+            Err(_) => return format!("no answer within {timeout:?}"),
+        }
+    }
+}
+
+/// Between half of a pause and the whole of it, so that instances do not come back all at once.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(rand::random_range(0.5..=1.0))
+}

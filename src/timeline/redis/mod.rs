@@ -1,0 +1,254 @@
+//! The timeline in Redis: the [`Timeline`] trait over the scripts in `lua/`. The only code in `src/` that names the
+//! redis crate.
+//!
+//! [`RedisTimeline`] keeps two connections and renews them by itself ([`link`]); every verb is one call of one script
+//! ([`call`]), repeated only where Redis said that nothing was written. It decides nothing: what a verb means stands
+//! in `lua/README.md`.
+
+mod call;
+mod link;
+mod put;
+mod reply;
+mod settle;
+mod verbs;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::{broadcast, watch};
+use tokio::task::AbortHandle;
+
+use self::call::Time;
+use self::link::{Connector, Hub};
+use super::keys::Keys;
+use super::{
+    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, Link, Put, PutAnswer, PutMode, ReapRequest,
+    Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
+};
+use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
+use crate::task::{Key, Lane, Namespace, Shard, TaskId};
+
+/// Lanes that are declared with calls that name a task only; a lane beyond them costs such a call a second round.
+const LANES_REMEMBERED: usize = 32;
+
+/// Where the timeline lives and how to speak to it.
+#[derive(Clone)]
+pub struct RedisConfig {
+    /// `redis://[[user]:password@]host[:port][/db]`. May hold a password.
+    pub url: SecretString,
+    /// Keeps installations on one Redis apart.
+    pub namespace: Namespace,
+    /// How many shards the timeline has, at least 1; pinned by the first instance that ever connects.
+    pub shards: u16,
+    /// The time that scripts go by, for tests; `None` is Redis' own.
+    pub time: Option<Arc<ManualClock>>,
+    /// How long one attempt to connect may take.
+    pub connect_timeout: Duration,
+    /// How long an answer may take. Three in a row that took longer, and the connection is made anew.
+    pub response_timeout: Duration,
+}
+
+impl RedisConfig {
+    /// A configuration with the usual timeouts: 2 s to connect, 3 s for an answer.
+    #[must_use]
+    pub fn new(url: &str, namespace: Namespace, shards: u16) -> RedisConfig {
+        RedisConfig {
+            url: url.into(),
+            namespace,
+            shards: shards.max(1),
+            time: None,
+            connect_timeout: Duration::from_secs(2),
+            response_timeout: Duration::from_secs(3),
+        }
+    }
+}
+
+impl std::fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("url", &self.url)
+            .field("namespace", &self.namespace)
+            .field("shards", &self.shards)
+            .field("given_time", &self.time.is_some())
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
+            .finish()
+    }
+}
+
+/// Why no timeline can be made of a configuration, or none be kept in that Redis.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RedisError {
+    /// The URL cannot be read. It is not repeated here: it may hold a password.
+    #[error("the URL of Redis cannot be read: {0}")]
+    Url(String),
+    /// Another layout, or another number of shards, is pinned in this Redis.
+    #[error(
+        "this Redis holds a timeline of layout and shards `{found}` under namespace `{namespace}`, `{wanted}` is \
+         configured: set the number of shards it was made with, or another namespace"
+    )]
+    Layout {
+        /// The namespace.
+        namespace: Namespace,
+        /// What is pinned: `<layout version> <shards>`.
+        found: String,
+        /// What this instance would pin.
+        wanted: String,
+    },
+}
+
+/// The timeline in Redis. Dropping it closes its connections.
+pub struct RedisTimeline {
+    hub: Arc<Hub>,
+    keeper: AbortHandle,
+    shards: u16,
+    keys: Vec<Keys>,
+    clock: Arc<dyn Clock>,
+    time: Time,
+    response_timeout: Duration,
+    lanes: Mutex<Vec<Lane>>,
+}
+
+impl RedisTimeline {
+    /// Begins to connect and returns at once, also while Redis is away: [`link`](Timeline::link) tells when it is up.
+    /// Needs a tokio runtime around it.
+    ///
+    /// # Errors
+    /// When the URL cannot be read.
+    pub fn connect(config: RedisConfig) -> Result<Arc<RedisTimeline>, RedisError> {
+        let redis_clock = Arc::new(RedisClock::new());
+        let (clock, time): (Arc<dyn Clock>, _) = match config.time {
+            Some(clock) => (clock.clone(), Time::Given(clock)),
+            None => (redis_clock.clone(), Time::Server(redis_clock)),
+        };
+        let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
+        let connector = Connector::new(
+            config.url.expose_secret(),
+            &config.namespace,
+            &keys,
+            time.clone(),
+            config.connect_timeout,
+            config.response_timeout,
+        )?;
+        let hub = Arc::new(Hub::new());
+        let keeper = tokio::spawn(link::keep(connector, hub.clone())).abort_handle();
+        Ok(Arc::new(RedisTimeline {
+            hub,
+            keeper,
+            shards: config.shards,
+            keys,
+            clock,
+            time,
+            response_timeout: config.response_timeout,
+            lanes: Mutex::new(vec![Lane::default()]),
+        }))
+    }
+
+    /// Returns once Redis has said whether its layout is this one; for `serve` to refuse at its start. While Redis is
+    /// away it waits.
+    ///
+    /// # Errors
+    /// [`RedisError::Layout`] with both layouts.
+    pub async fn check_layout(&self) -> Result<(), RedisError> {
+        let mut layout = self.hub.layout.subscribe();
+        match layout.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(Err(error))) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn keys(&self, shard: Shard) -> Result<&Keys, TimelineError> {
+        let keys = self.keys.get(usize::from(shard.number()));
+        keys.ok_or_else(|| TimelineError::Broken(format!("there is no shard {shard} among {}", self.shards)))
+    }
+
+    /// The lanes that a call declares which does not know where its task is.
+    fn known_lanes(&self) -> Vec<Lane> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn remember(&self, lane: &Lane) {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if lanes.len() < LANES_REMEMBERED && !lanes.contains(lane) {
+            lanes.push(lane.clone());
+        }
+    }
+}
+
+impl Drop for RedisTimeline {
+    fn drop(&mut self) {
+        self.keeper.abort();
+    }
+}
+
+#[async_trait]
+impl Timeline for RedisTimeline {
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.hub.link.subscribe()
+    }
+
+    fn wakes(&self) -> broadcast::Receiver<Wake> {
+        self.hub.wakes.subscribe()
+    }
+
+    async fn put(
+        &self,
+        shard: Shard,
+        mode: PutMode,
+        puts: Vec<Put>,
+        not_after: Timestamp,
+    ) -> Result<Vec<PutAnswer>, TimelineError> {
+        self.put_all(shard, mode, &puts, not_after).await
+    }
+
+    async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError> {
+        self.cancel_one(shard, id, not_after).await
+    }
+
+    async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
+        self.get_one(shard, id).await
+    }
+
+    async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError> {
+        self.claim_due(shard, lane, &request).await
+    }
+
+    async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError> {
+        self.settle_claim(shard, lane, &settle).await
+    }
+
+    async fn extend(
+        &self,
+        shard: Shard,
+        tokens: &[(Lane, Token)],
+        lease: Duration,
+    ) -> Result<Vec<bool>, TimelineError> {
+        self.extend_leases(shard, tokens, lease).await
+    }
+
+    async fn reap(&self, shard: Shard, lane: &Lane, request: ReapRequest) -> Result<Reaped, TimelineError> {
+        self.reap_lane(shard, lane, request).await
+    }
+
+    async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError> {
+        self.glance_shard(shard, &request).await
+    }
+
+    async fn requeue(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<RequeueAnswer, TimelineError> {
+        self.requeue_dead(shard, key, not_after).await
+    }
+
+    async fn discard(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<bool, TimelineError> {
+        self.discard_dead(shard, key, not_after).await
+    }
+}

@@ -1,0 +1,131 @@
+//! The verb `put`: asks again for the tasks that wait in a lane which the call had not declared.
+
+use std::collections::BTreeSet;
+
+use super::RedisTimeline;
+use super::reply::{Fields, broken, parse};
+use super::verbs::ROUNDS;
+use crate::clock::Timestamp;
+use crate::task::{Lane, Shard};
+use crate::timeline::scripts::{self, Code};
+use crate::timeline::{Put, PutAnswer, PutMode, PutResult, TimelineError};
+
+impl RedisTimeline {
+    pub(super) async fn put_all(
+        &self,
+        shard: Shard,
+        mode: PutMode,
+        puts: &[Put],
+        not_after: Timestamp,
+    ) -> Result<Vec<PutAnswer>, TimelineError> {
+        let mut answers = vec![None; puts.len()];
+        let mut open: Vec<usize> = (0..puts.len()).collect();
+        let mut lanes: BTreeSet<Lane> = puts.iter().map(|put| put.lane.clone()).collect();
+        let mut written = false;
+        for _ in 0..ROUNDS {
+            if open.is_empty() {
+                break;
+            }
+            let asked: Vec<&Put> = open.iter().filter_map(|&index| puts.get(index)).collect();
+            let said = self.put_round(shard, mode, &asked, &lanes, not_after).await;
+            let said = said.map_err(|error| if written { in_part(&error) } else { error })?;
+            let mut elsewhere = Vec::new();
+            for (&index, said) in open.iter().zip(said) {
+                match said {
+                    Said::Answer(answer) => {
+                        written |= matches!(answer.result, PutResult::Created | PutResult::Replaced);
+                        answers[index] = Some(answer);
+                    }
+                    Said::Elsewhere(lane) => {
+                        self.remember(&lane);
+                        lanes.insert(lane);
+                        elsewhere.push(index);
+                    }
+                }
+            }
+            open = elsewhere;
+        }
+        for lane in &lanes {
+            self.remember(lane);
+        }
+        answers.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| {
+            let error = TimelineError::Refused("a task kept moving between lanes".to_owned());
+            if written { in_part(&error) } else { error }
+        })
+    }
+
+    async fn put_round(
+        &self,
+        shard: Shard,
+        mode: PutMode,
+        puts: &[&Put],
+        lanes: &BTreeSet<Lane>,
+        not_after: Timestamp,
+    ) -> Result<Vec<Said>, TimelineError> {
+        let keys = self.keys(shard)?;
+        let mut named = vec![keys.tasks(), keys.changes(), keys.crashes(), keys.counts(), keys.lanes()];
+        named.extend(lanes.iter().map(|lane| keys.due(lane)));
+        let mode = match mode {
+            PutMode::Put => "put",
+            PutMode::Post => "post",
+        };
+        let mut call =
+            self.script(&scripts::PUT, &named).arg(not_after.as_millis()).arg(mode).arg(keys.wake()).arg(lanes.len());
+        for lane in lanes {
+            call.push(lane.as_str());
+        }
+        for put in puts {
+            call.push(put.id.as_str());
+            call.push(put.due.as_millis());
+            call.push(&put.record[..]);
+        }
+        let mut reply = self.call(call, Some(not_after)).await?;
+        if reply.code != Code::Put {
+            return Err(reply.unexpected());
+        }
+        let mut words = reply.fields().list()?;
+        if words.left() != puts.len() {
+            return Err(broken(&format!("{} answers for {} tasks", words.left(), puts.len())));
+        }
+        puts.iter().map(|put| Said::read(&mut words, put.due)).collect()
+    }
+}
+
+/// What a put said of one task.
+enum Said {
+    Answer(PutAnswer),
+    Elsewhere(Lane),
+}
+
+impl Said {
+    /// Reads `<code>[ <due that now holds>[ <due in flight>]]`; without a due it is the one that was asked for.
+    fn read(words: &mut Fields, asked: Timestamp) -> Result<Said, TimelineError> {
+        let text = words.text()?;
+        let mut parts = text.split(' ');
+        let code = Code::of(parts.next().unwrap_or_default());
+        let mut time = || parts.next().map(|part| parse(part).map(Timestamp::from_millis)).transpose();
+        let result = match code {
+            Some(Code::Elsewhere) => {
+                let lane = text.split(' ').nth(1).and_then(|lane| lane.parse().ok());
+                return lane.map(Said::Elsewhere).ok_or_else(|| broken("`elsewhere` without a lane"));
+            }
+            Some(Code::Created) => PutResult::Created,
+            Some(Code::Replaced) => PutResult::Replaced,
+            Some(Code::Unchanged) => PutResult::Unchanged,
+            Some(Code::KeyReused) => PutResult::KeyReused,
+            Some(Code::InFlight) => PutResult::InFlight,
+            Some(Code::BadDue) => PutResult::BadDue,
+            _ => return Err(broken(&format!("`{text}` for a task"))),
+        };
+        let (holds, in_flight) = (time()?, time()?);
+        // Of a task that was refused, callers go by the due they asked for.
+        let due = if result == PutResult::KeyReused { asked } else { holds.unwrap_or(asked) };
+        Ok(Said::Answer(PutAnswer { result, due, in_flight }))
+    }
+}
+
+/// An error of a later round, when an earlier one has put some of the tasks: only "it took effect or never will" is
+/// true of the whole.
+fn in_part(error: &TimelineError) -> TimelineError {
+    TimelineError::Unknown(format!("some tasks were put, then {error}"))
+}

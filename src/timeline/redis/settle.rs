@@ -1,0 +1,145 @@
+//! The verb `settle`: sorts verdicts into the groups that the script writes in one step each.
+
+use super::RedisTimeline;
+use super::reply::{Fields, broken};
+use crate::clock::Timestamp;
+use crate::task::{Counts, Lane, Member, Shard};
+use crate::timeline::scripts::{self, Code};
+use crate::timeline::{Burial, Rest, Settle, Settled, Settlement, TimelineError, Verdict};
+
+/// Verdicts by what is to be written. Of each group those with a burial come last, in the order of their burials.
+#[derive(Default)]
+struct Groups<'a> {
+    ended: Vec<&'a Settlement>,
+    ended_dead: Vec<(&'a Settlement, &'a Burial)>,
+    nexts: Vec<(&'a Settlement, Timestamp, Counts)>,
+    nexts_dead: Vec<(&'a Settlement, Timestamp, Counts)>,
+    nexts_burials: Vec<(&'a Settlement, &'a Burial)>,
+    begun: Vec<&'a Settlement>,
+    backs: Vec<&'a Settlement>,
+}
+
+impl<'a> Groups<'a> {
+    fn sort(verdicts: &'a [Settlement]) -> Result<Groups<'a>, TimelineError> {
+        let mut groups = Groups::default();
+        for one in verdicts {
+            match &one.verdict {
+                Verdict::Finished => groups.ended.push(one),
+                Verdict::Dead(burial) => groups.ended_dead.push((one, burial)),
+                Verdict::Next { due, counts } => groups.nexts.push((one, later(one, *due)?, *counts)),
+                Verdict::DeadNext { burial, due, counts } => {
+                    groups.nexts_dead.push((one, later(one, *due)?, *counts));
+                    groups.nexts_burials.push((one, burial));
+                }
+                Verdict::Back { begun: true } => groups.begun.push(one),
+                Verdict::Back { begun: false } => groups.backs.push(one),
+            }
+        }
+        Ok(groups)
+    }
+}
+
+impl RedisTimeline {
+    pub(super) async fn settle_claim(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        settle: &Settle,
+    ) -> Result<Settled, TimelineError> {
+        let keys = self.keys(shard)?;
+        let groups = Groups::sort(&settle.verdicts)?;
+        let named = [
+            keys.due(lane),
+            keys.leases(lane),
+            keys.claims(lane),
+            keys.tasks(),
+            keys.changes(),
+            keys.crashes(),
+            keys.counts(),
+            keys.dead(),
+            keys.dead_records(),
+        ];
+        let rest = match settle.rest {
+            Rest::Keep => "keep",
+            Rest::Back => "back",
+        };
+        let ended: Vec<&Settlement> =
+            groups.ended.iter().copied().chain(groups.ended_dead.iter().map(|(one, _)| *one)).collect();
+        let nexts: Vec<_> = groups.nexts.iter().chain(&groups.nexts_dead).collect();
+        let backs: Vec<&Settlement> = groups.begun.iter().chain(&groups.backs).copied().collect();
+        let dues: Vec<String> =
+            ended.iter().chain(nexts.iter().map(|(one, ..)| one)).map(|one| one.due.as_millis().to_string()).collect();
+
+        let mut call = self
+            .script(&scripts::SETTLE, &named)
+            .arg(&settle.token.0)
+            .arg(rest)
+            .arg(settle.lease.as_millis().to_string())
+            .arg(settle.dead_cap)
+            .arg(keys.wake())
+            .arg(lane.as_str())
+            .arg(&[ended.len(), groups.ended_dead.len(), nexts.len(), groups.nexts_dead.len()][..])
+            .arg(&[backs.len(), groups.begun.len()][..])
+            .arg(dues.join(" "));
+        for one in &ended {
+            call.push(one.member.as_str());
+        }
+        for (one, due, _) in &nexts {
+            call.push(due.as_millis());
+            call.push(one.member.as_str());
+        }
+        for (one, _, counts) in &nexts {
+            call.push(one.member.as_str());
+            call.push(counts.pack());
+        }
+        for one in &backs {
+            call.push(one.due.as_millis());
+            call.push(one.member.as_str());
+        }
+        for (one, burial) in groups.ended_dead.iter().chain(&groups.nexts_burials) {
+            call.push(one.member.key(one.due).to_string());
+            call.push(bury(burial));
+        }
+        let mut reply = self.call(call, None).await?;
+        match reply.code {
+            Code::Lost => Ok(Settled { lost: true, ..Settled::default() }),
+            Code::Settled => {
+                let fields = reply.fields();
+                let dropped = fields.count()?;
+                let skipped = members(&mut fields.list()?)?;
+                let changed = members(&mut fields.list()?)?;
+                Ok(Settled { lost: false, skipped, changed, dropped })
+            }
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+/// The next due, checked: a wrong one would be a claim without a lease, or the same key once more.
+fn later(one: &Settlement, due: Timestamp) -> Result<Timestamp, TimelineError> {
+    if due.is_due() && due > one.due {
+        return Ok(due);
+    }
+    Err(broken(&format!(
+        "the next due {} of `{}` does not follow {}",
+        due.as_millis(),
+        one.member,
+        one.due.as_millis()
+    )))
+}
+
+/// What stands in `dead:records`: four bytes of length, the record, then reason and words.
+fn bury(burial: &Burial) -> Vec<u8> {
+    let length = u32::try_from(burial.record.len()).unwrap_or(u32::MAX);
+    let mut value = Vec::with_capacity(5 + burial.record.len() + burial.reason.len() + burial.words.len());
+    value.extend_from_slice(&length.to_be_bytes());
+    value.extend_from_slice(&burial.record);
+    value.extend_from_slice(burial.reason.as_bytes());
+    value.push(b'\n');
+    value.extend_from_slice(burial.words.as_bytes());
+    value
+}
+
+fn members(fields: &mut Fields) -> Result<Vec<Member>, TimelineError> {
+    (0..fields.left()).map(|_| fields.name()).collect()
+}

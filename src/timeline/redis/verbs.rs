@@ -1,0 +1,293 @@
+//! The verbs that are one call, but for a second round where a task waits in a lane that was not declared.
+
+use std::time::Duration;
+
+use super::RedisTimeline;
+use super::call::Call;
+use super::reply::{Reply, broken};
+use crate::clock::Timestamp;
+use crate::task::{Counts, Key, Lane, Shard, TaskId};
+use crate::timeline::keys::Keys;
+use crate::timeline::scripts::{self, Code};
+use crate::timeline::{
+    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, LaneGlance, Occurrence, ReapRequest, Reaped,
+    RequeueAnswer, TimelineError, Token,
+};
+
+/// How often a call is made at most while its task is found in yet another lane.
+pub(super) const ROUNDS: usize = 4;
+
+/// Where a recurring task's record says that it is one: the lowest bit of its second byte.
+const RECURRING: u8 = 1;
+
+impl RedisTimeline {
+    pub(super) async fn get_one(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
+        let fixed = |keys: &Keys| vec![keys.tasks(), keys.changes(), keys.counts()];
+        let build = |keys: &[String]| self.script(&scripts::GET, keys).arg(id.as_str());
+        let mut reply = self.in_its_lane(shard, None, fixed, build).await?;
+        match reply.code {
+            Code::Unknown => Ok(None),
+            Code::Held => {
+                let fields = reply.fields();
+                let record = fields.bytes()?;
+                let score = fields.number()?;
+                let changed = fields.optional_time()?;
+                let counts = fields.optional_text()?.as_deref().map_or_else(Counts::default, Counts::unpack);
+                let due = Timestamp::from_millis(score.saturating_abs());
+                Ok(Some(Held { record, due, in_flight: score < 0, changed, counts }))
+            }
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    pub(super) async fn cancel_one(
+        &self,
+        shard: Shard,
+        id: &TaskId,
+        not_after: Timestamp,
+    ) -> Result<CancelAnswer, TimelineError> {
+        let fixed = |keys: &Keys| vec![keys.tasks(), keys.changes(), keys.crashes(), keys.counts()];
+        let build = |keys: &[String]| self.script(&scripts::CANCEL, keys).arg(not_after.as_millis()).arg(id.as_str());
+        let mut reply = self.in_its_lane(shard, Some(not_after), fixed, build).await?;
+        match reply.code {
+            Code::Unknown => Ok(CancelAnswer::Unknown),
+            Code::Cancelled => Ok(CancelAnswer::Cancelled { handed_out: reply.fields().optional_time()? }),
+            Code::InFlight => Ok(CancelAnswer::InFlight { due: reply.fields().time()? }),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    pub(super) async fn requeue_dead(
+        &self,
+        shard: Shard,
+        key: &Key,
+        not_after: Timestamp,
+    ) -> Result<RequeueAnswer, TimelineError> {
+        let wake = self.keys(shard)?.wake();
+        let fixed = |keys: &Keys| vec![keys.dead(), keys.dead_records(), keys.tasks(), keys.changes(), keys.lanes()];
+        let build = |keys: &[String]| {
+            let call = self.script(&scripts::REQUEUE, keys).arg(not_after.as_millis());
+            call.arg(key.task.as_str()).arg(key.due.as_millis()).arg(&wake)
+        };
+        let reply = self.in_its_lane(shard, Some(not_after), fixed, build).await?;
+        match reply.code {
+            Code::Requeued => Ok(RequeueAnswer::Requeued),
+            Code::InFlight => Ok(RequeueAnswer::InFlight),
+            Code::Unknown => Ok(RequeueAnswer::Unknown),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    pub(super) async fn discard_dead(
+        &self,
+        shard: Shard,
+        key: &Key,
+        not_after: Timestamp,
+    ) -> Result<bool, TimelineError> {
+        let keys = self.keys(shard)?;
+        let call = self.script(&scripts::DISCARD, &[keys.dead(), keys.dead_records()]);
+        let reply = self.call(call.arg(not_after.as_millis()).arg(key.to_string()), Some(not_after)).await?;
+        match reply.code {
+            Code::Discarded => Ok(true),
+            Code::Unknown => Ok(false),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    pub(super) async fn claim_due(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        request: &ClaimRequest,
+    ) -> Result<Claimed, TimelineError> {
+        let keys = self.keys(shard)?;
+        let named = [keys.due(lane), keys.leases(lane), keys.claims(lane), keys.tasks(), keys.crashes(), keys.counts()];
+        let call = self
+            .script(&scripts::CLAIM, &named)
+            .arg(request.not_after.as_millis())
+            .arg(&request.token.0)
+            .arg(request.lease.as_millis().to_string())
+            .arg(request.max)
+            .arg(request.max_bytes)
+            .arg(if request.lone { "1" } else { "" })
+            .arg(keys.wake())
+            .arg(lane.as_str());
+        let mut reply = self.call(call, Some(request.not_after)).await?;
+        self.remember(lane);
+        match reply.code {
+            Code::Claimed => claimed(&mut reply),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    pub(super) async fn extend_leases(
+        &self,
+        shard: Shard,
+        tokens: &[(Lane, Token)],
+        lease: Duration,
+    ) -> Result<Vec<bool>, TimelineError> {
+        let keys = self.keys(shard)?;
+        let mut lanes: Vec<&Lane> = Vec::new();
+        let mut claims = Vec::with_capacity(tokens.len());
+        for (lane, token) in tokens {
+            let place = lanes.iter().position(|known| *known == lane).unwrap_or_else(|| {
+                lanes.push(lane);
+                lanes.len() - 1
+            });
+            claims.push((place + 1, token));
+        }
+        if claims.is_empty() {
+            return Ok(Vec::new());
+        }
+        let named: Vec<String> = lanes.into_iter().map(|lane| keys.leases(lane)).collect();
+        let mut call = self.script(&scripts::EXTEND, &named).arg(lease.as_millis().to_string());
+        for (place, token) in &claims {
+            call.push(place);
+            call.push(&token.0);
+        }
+        let mut reply = self.call(call, None).await?;
+        if reply.code != Code::Extended || reply.fields().left() != claims.len() {
+            return Err(reply.unexpected());
+        }
+        claims.iter().map(|_| reply.fields().flag()).collect()
+    }
+
+    pub(super) async fn reap_lane(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        request: ReapRequest,
+    ) -> Result<Reaped, TimelineError> {
+        let keys = self.keys(shard)?;
+        let named = [
+            keys.due(lane),
+            keys.leases(lane),
+            keys.claims(lane),
+            keys.tasks(),
+            keys.changes(),
+            keys.crashes(),
+            keys.counts(),
+            keys.dead(),
+            keys.dead_records(),
+            keys.lanes(),
+            keys.reap_at(lane),
+        ];
+        let call = self
+            .script(&scripts::REAP, &named)
+            .arg(request.lease.as_millis().to_string())
+            .arg(if request.served { "1" } else { "" })
+            .arg(request.dead_keep.as_millis().to_string())
+            .arg(keys.wake())
+            .arg(lane.as_str());
+        let mut reply = self.call(call, None).await?;
+        if reply.code != Code::Reaped {
+            return Err(reply.unexpected());
+        }
+        let fields = reply.fields();
+        Ok(Reaped {
+            claims: fields.count()?,
+            occurrences: fields.count()?,
+            stranded: fields.count()?,
+            dropped: fields.count()?,
+            more: fields.flag()?,
+        })
+    }
+
+    pub(super) async fn glance_shard(&self, shard: Shard, request: &GlanceRequest) -> Result<Glance, TimelineError> {
+        let keys = self.keys(shard)?;
+        let mut named = vec![keys.lanes(), keys.dead()];
+        for (lane, _) in &request.lanes {
+            named.extend([keys.due(lane), keys.leases(lane), keys.reap_at(lane)]);
+        }
+        let mut call = self
+            .script(&scripts::GLANCE, &named)
+            .arg(request.lease.as_millis().to_string())
+            .arg(request.dead_keep.as_millis().to_string())
+            .arg(if request.depth { "1" } else { "" });
+        for (lane, served) in &request.lanes {
+            call.push(lane.as_str());
+            call.push(if *served { "1" } else { "" });
+        }
+        let mut reply = self.call(call, None).await?;
+        if reply.code != Code::Glanced {
+            return Err(reply.unexpected());
+        }
+        let fields = reply.fields();
+        let dead = fields.count()?;
+        let mut known = fields.list()?;
+        let mut known: Vec<Lane> = (0..known.left()).map(|_| known.name()).collect::<Result<_, _>>()?;
+        known.sort();
+        let lanes = request.lanes.iter().map(|_| lane_glance(&mut reply, request.depth)).collect::<Result<_, _>>()?;
+        for lane in &known {
+            self.remember(lane);
+        }
+        Ok(Glance { lanes, known, dead })
+    }
+
+    /// Makes a call that names a task but not its lane: with the lanes that are known here, then with the one that
+    /// the answer tells.
+    async fn in_its_lane(
+        &self,
+        shard: Shard,
+        not_after: Option<Timestamp>,
+        fixed: impl Fn(&Keys) -> Vec<String>,
+        build: impl Fn(&[String]) -> Call,
+    ) -> Result<Reply, TimelineError> {
+        let keys = self.keys(shard)?;
+        let mut lanes = self.known_lanes();
+        for _ in 0..ROUNDS {
+            let mut named = fixed(keys);
+            named.extend(lanes.iter().map(|lane| keys.due(lane)));
+            let mut call = build(&named);
+            for lane in &lanes {
+                call.push(lane.as_str());
+            }
+            let mut reply = self.call(call, not_after).await?;
+            if reply.code != Code::Elsewhere {
+                return Ok(reply);
+            }
+            let lane: Lane = reply.fields().name()?;
+            self.remember(&lane);
+            lanes.push(lane);
+        }
+        Err(TimelineError::Refused("the task kept moving between lanes".to_owned()))
+    }
+}
+
+/// Puts together what a claim replies in columns.
+fn claimed(reply: &mut Reply) -> Result<Claimed, TimelineError> {
+    let now = Timestamp::from_millis(reply.micros.div_euclid(1000));
+    let fields = reply.fields();
+    let head = fields.optional_time()?;
+    let (suspects, removed) = (fields.count()?, fields.count()?);
+    let crashes = u32::try_from(fields.count()?).unwrap_or(u32::MAX);
+    let mut members = fields.list()?;
+    let mut counts = fields.list()?;
+    let mut occurrences = Vec::with_capacity(members.left() / 2);
+    while fields.left() > 0 {
+        let mut records = fields.list()?;
+        while records.left() > 0 {
+            let (member, due, record) = (members.name()?, members.time()?, records.bytes()?);
+            let recurring = record.get(1).is_some_and(|flags| flags & RECURRING != 0);
+            let packed = if recurring && counts.left() > 0 { counts.optional_text()? } else { None };
+            let counts = packed.as_deref().map_or_else(Counts::default, Counts::unpack);
+            occurrences.push(Occurrence { member, due, record, counts, crashes });
+        }
+    }
+    if members.left() > 0 || counts.left() > 0 {
+        return Err(broken("`claim` answered columns of different lengths"));
+    }
+    Ok(Claimed { now, occurrences, head, suspects, removed })
+}
+
+fn lane_glance(reply: &mut Reply, depth: bool) -> Result<LaneGlance, TimelineError> {
+    let mut fields = reply.fields().list()?;
+    Ok(LaneGlance {
+        head: fields.optional_time()?,
+        first_lease: fields.optional_time()?,
+        last_lease: fields.optional_time()?,
+        stranded: fields.flag()?,
+        reap: fields.flag()?,
+        depth: Some((fields.count()?, fields.count()?)).filter(|_| depth),
+    })
+}

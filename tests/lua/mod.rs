@@ -1,0 +1,294 @@
+//! The scripts, on a real Redis: the whole state of a shard before and after each verb, written out; what no other
+//! implementation of the timeline has (headers, declared keys, a full Redis, connections that die).
+
+mod claim;
+mod dead;
+mod declared;
+mod full;
+mod headers;
+mod link;
+mod look;
+mod put;
+mod reap;
+mod settle;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use punctual::clock::{ManualClock, Timestamp};
+use punctual::task::{Counts, Key, Lane, Member, Namespace, Shard, TaskId};
+use punctual::timeline::redis::{RedisConfig, RedisTimeline};
+use punctual::timeline::*;
+
+use crate::support::redis::RedisServer;
+
+/// The lease that all calls here name.
+const LEASE: Duration = Duration::from_secs(15);
+const RECURRING: u8 = 1;
+const IN: u8 = 2;
+
+/// One server for all tests that need nothing special of it; ends with the last of them.
+fn shared_server() -> Arc<RedisServer> {
+    static SHARED: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let server = Arc::new(RedisServer::start(&[]));
+        *shared = Arc::downgrade(&server);
+        server
+    })
+}
+
+/// A namespace that no other test has.
+fn namespace() -> Namespace {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
+}
+
+/// Waits, for a bounded time, until the link says what is wanted.
+async fn link_is(timeline: &RedisTimeline, wanted: impl FnMut(&Link) -> bool) -> Link {
+    let mut link = timeline.link();
+    let seen = tokio::time::timeout(Duration::from_secs(30), link.wait_for(wanted)).await;
+    seen.expect("the link in time").expect("a living timeline").clone()
+}
+
+async fn up(timeline: &RedisTimeline) -> u64 {
+    match link_is(timeline, |link| matches!(link, Link::Up(_))).await {
+        Link::Up(generation) => generation,
+        Link::Down(reason) => panic!("{reason}"),
+    }
+}
+
+/// A timeline of one shard with a time of its own, on a server that it may share.
+struct Stage {
+    server: Arc<RedisServer>,
+    timeline: Arc<RedisTimeline>,
+    clock: Arc<ManualClock>,
+    prefix: String,
+    shard: Shard,
+}
+
+impl Stage {
+    async fn new() -> Stage {
+        Stage::on(shared_server()).await
+    }
+
+    /// The time is 1000 when it begins.
+    async fn on(server: Arc<RedisServer>) -> Stage {
+        let namespace = namespace();
+        let clock = Arc::new(ManualClock::new(at(1000)));
+        let mut config = RedisConfig::new(&server.url(), namespace.clone(), 1);
+        config.time = Some(clock.clone());
+        let timeline = RedisTimeline::connect(config).unwrap();
+        up(&timeline).await;
+        let prefix = format!("punctual:{{{namespace}:0}}:");
+        Stage { server, timeline, clock, prefix, shard: Shard::all(1).next().unwrap() }
+    }
+
+    fn now(&self, ms: i64) {
+        self.clock.set(at(ms));
+    }
+
+    fn raw(&self) -> ::redis::Connection {
+        self.server.connect()
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// Everything that stands in the shard, a line each, sorted.
+    fn state(&self) -> Vec<String> {
+        let mut raw = self.raw();
+        let keys: Vec<String> = ::redis::cmd("KEYS").arg(format!("{}*", self.prefix)).query(&mut raw).unwrap();
+        let mut lines = Vec::new();
+        for key in keys {
+            let name = &key[self.prefix.len()..];
+            let kind: String = ::redis::cmd("TYPE").arg(&key).query(&mut raw).unwrap();
+            let pairs = |command: &str, raw: &mut ::redis::Connection| -> Vec<(String, Vec<u8>)> {
+                let mut command = ::redis::cmd(command);
+                command.arg(&key);
+                if kind == "zset" {
+                    command.arg(0).arg(-1).arg("WITHSCORES");
+                }
+                command.query(raw).unwrap()
+            };
+            match kind.as_str() {
+                "zset" => {
+                    let pairs = pairs("ZRANGE", &mut raw);
+                    lines.extend(pairs.iter().map(|(a, b)| format!("{name} {a} {}", text(b))));
+                }
+                "hash" => {
+                    let pairs = pairs("HGETALL", &mut raw);
+                    lines.extend(pairs.iter().map(|(a, b)| match name {
+                        "tasks" => format!("{name} {a} {}", sketch(b)),
+                        "dead:records" => {
+                            let length = u32::from_be_bytes(b[..4].try_into().unwrap()) as usize;
+                            format!("{name} {a} {} {:?}", sketch(&b[4..4 + length]), text(&b[4 + length..]))
+                        }
+                        _ => format!("{name} {a} {}", text(b)),
+                    }));
+                }
+                "set" => {
+                    let members: BTreeSet<String> = ::redis::cmd("SMEMBERS").arg(&key).query(&mut raw).unwrap();
+                    lines.extend(members.iter().map(|member| format!("{name} {member}")));
+                }
+                _ => {
+                    let value: String = ::redis::cmd("GET").arg(&key).query(&mut raw).unwrap();
+                    lines.push(format!("{name} {value}"));
+                }
+            }
+        }
+        lines.sort();
+        lines
+    }
+
+    /// The state, but for what `lanes` says, which most tests do not care for.
+    fn holds(&self) -> Vec<String> {
+        self.state().into_iter().filter(|line| !line.starts_with("lanes ")).collect()
+    }
+
+    async fn put(&self, puts: &[Put]) -> Vec<PutAnswer> {
+        self.timeline.put(self.shard, PutMode::Put, puts.to_vec(), NEVER).await.unwrap()
+    }
+
+    /// Puts one and says the answer in short: `created 2000`, `replaced 3000 in flight 2000`.
+    async fn put_one(&self, id: &str, due: i64, body: &str) -> String {
+        short(&self.put(&[put(id, due, body)]).await[0])
+    }
+
+    async fn cancel(&self, id: &str) -> CancelAnswer {
+        self.timeline.cancel(self.shard, &task(id), NEVER).await.unwrap()
+    }
+
+    async fn get(&self, id: &str) -> Option<Held> {
+        self.timeline.get(self.shard, &task(id)).await.unwrap()
+    }
+
+    async fn claim(&self, token: &str, max: usize) -> Claimed {
+        self.timeline.claim(self.shard, &Lane::default(), claim_of(token, max)).await.unwrap()
+    }
+
+    async fn claim_lone(&self, token: &str) -> Claimed {
+        let request = ClaimRequest { lone: true, ..claim_of(token, 1) };
+        self.timeline.claim(self.shard, &Lane::default(), request).await.unwrap()
+    }
+
+    async fn settle(&self, token: &str, rest: Rest, verdicts: Vec<Settlement>) -> Settled {
+        self.settle_with(Settle { token: self::token(token), verdicts, rest, lease: LEASE, dead_cap: 1000 }).await
+    }
+
+    async fn settle_with(&self, settle: Settle) -> Settled {
+        self.timeline.settle(self.shard, &Lane::default(), settle).await.unwrap()
+    }
+
+    async fn reap(&self) -> Reaped {
+        self.timeline.reap(self.shard, &Lane::default(), reaping()).await.unwrap()
+    }
+
+    async fn glance(&self, lanes: &[(&str, bool)]) -> Glance {
+        self.timeline.glance(self.shard, glancing(lanes)).await.unwrap()
+    }
+
+    async fn requeue(&self, key: &str) -> RequeueAnswer {
+        self.timeline.requeue(self.shard, &key.parse::<Key>().unwrap(), NEVER).await.unwrap()
+    }
+
+    /// Claims what is due under a token of that number and lets its lease pass: a holder died.
+    async fn crash(&self, token: &str) {
+        self.claim(token, 1000).await;
+        self.clock.advance(LEASE);
+        self.reap().await;
+    }
+}
+
+const NEVER: Timestamp = Timestamp::MAX_DUE;
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+fn task(id: &str) -> TaskId {
+    id.parse().unwrap()
+}
+
+fn lane(name: &str) -> Lane {
+    name.parse().unwrap()
+}
+
+fn token(name: &str) -> Token {
+    Token(name.to_owned())
+}
+
+/// A record as the scripts read it: header, lane, then a body that no script looks into.
+fn record(flags: u8, lane: &str, created: i64, body: &str) -> Bytes {
+    let mut bytes = vec![1, flags, 0, 0, 0, 1];
+    for _ in 0..3 {
+        bytes.extend_from_slice(&created.to_be_bytes());
+    }
+    bytes.push(u8::try_from(lane.len()).unwrap());
+    bytes.extend_from_slice(lane.as_bytes());
+    bytes.extend_from_slice(body.as_bytes());
+    bytes.into()
+}
+
+/// A record in short: `r<revision> c<created> <lane>:<body>`.
+fn sketch(record: &[u8]) -> String {
+    let revision = u32::from_be_bytes(record[2..6].try_into().unwrap());
+    let created = i64::from_be_bytes(record[6..14].try_into().unwrap());
+    let lane = 31 + usize::from(record[30]);
+    format!("r{revision} c{created} {}:{}", text(&record[31..lane]), text(&record[lane..]))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn put(id: &str, due: i64, body: &str) -> Put {
+    put_in("default", 0, id, due, body)
+}
+
+/// The record says 1000 as the time of its creation.
+fn put_in(lane_name: &str, flags: u8, id: &str, due: i64, body: &str) -> Put {
+    Put { id: task(id), lane: lane(lane_name), due: at(due), record: record(flags, lane_name, 1000, body) }
+}
+
+fn short(answer: &PutAnswer) -> String {
+    let flying = answer.in_flight.map(|due| format!(" in flight {}", due.as_millis())).unwrap_or_default();
+    format!("{} {}{flying}", format!("{:?}", answer.result).to_lowercase(), answer.due.as_millis())
+}
+
+fn claim_of(name: &str, max: usize) -> ClaimRequest {
+    ClaimRequest { token: token(name), max, max_bytes: MAX_CLAIM_BYTES, lease: LEASE, not_after: NEVER, lone: false }
+}
+
+fn claimed(claimed: &Claimed) -> Vec<(String, i64)> {
+    claimed.occurrences.iter().map(|one| (one.member.to_string(), one.due.as_millis())).collect()
+}
+
+fn settlement(member: &str, due: i64, verdict: Verdict) -> Settlement {
+    Settlement { member: Member::try_from(member.to_owned()).unwrap(), due: at(due), verdict }
+}
+
+fn next(due: i64, accepted: u64) -> Verdict {
+    Verdict::Next { due: at(due), counts: Counts { accepted, ..Counts::default() } }
+}
+
+fn burial(body: &str) -> Burial {
+    Burial { record: record(0, "default", 1000, body), reason: "rejected".to_owned(), words: "no\nway".to_owned() }
+}
+
+fn reaping() -> ReapRequest {
+    ReapRequest { lease: LEASE, served: true, dead_keep: Duration::from_secs(3600) }
+}
+
+fn glancing(lanes: &[(&str, bool)]) -> GlanceRequest {
+    GlanceRequest {
+        lanes: lanes.iter().map(|(name, served)| (lane(name), *served)).collect(),
+        lease: LEASE,
+        dead_keep: Duration::from_secs(3600),
+        depth: true,
+    }
+}

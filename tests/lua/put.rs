@@ -1,0 +1,204 @@
+//! put, get and cancel.
+
+use super::*;
+
+#[tokio::test]
+async fn a_put_creates_replaces_and_leaves_unchanged() {
+    let stage = Stage::new().await;
+    assert_eq!(stage.put_one("a", 2000, "one").await, "created 2000");
+    let first = stage.state();
+    assert_eq!(first, ["due:default a 2000", "lanes default", "tasks a r1 c1000 default:one"]);
+
+    assert_eq!(stage.put_one("a", 2500, "one").await, "unchanged 2000");
+    assert_eq!(stage.state(), first);
+
+    let mut other = put("a", 3000, "two");
+    other.record = record(0, "default", 7777, "two");
+    assert_eq!(short(&stage.put(&[other]).await[0]), "replaced 3000");
+    assert_eq!(stage.holds(), ["due:default a 3000", "tasks a r2 c1000 default:two"]);
+}
+
+#[tokio::test]
+async fn a_repeated_in_counts_anew_and_a_post_does_not() {
+    let stage = Stage::new().await;
+    let timer = |due| put_in("default", IN, "a", due, "timer");
+    stage.put(&[timer(2000)]).await;
+    assert_eq!(short(&stage.put(&[timer(2500)]).await[0]), "replaced 2500");
+    let post =
+        |body: &str| stage.timeline.put(stage.shard, PutMode::Post, vec![put_in("default", IN, "a", 9, body)], NEVER);
+    assert_eq!(short(&post("timer").await.unwrap()[0]), "unchanged 2500");
+    assert_eq!(short(&post("other").await.unwrap()[0]), "keyreused 9");
+    assert_eq!(stage.holds(), ["due:default a 2500", "tasks a r2 c1000 default:timer"]);
+}
+
+#[tokio::test]
+async fn a_due_out_of_range_is_refused_alone() {
+    let stage = Stage::new().await;
+    let puts = [put("a", 0, "x"), put("b", -5, "x"), put("c", 253_402_300_800_000, "x"), put("d", 1, "x")];
+    let answers = stage.put(&puts).await;
+    assert_eq!(
+        answers.iter().map(short).collect::<Vec<_>>(),
+        ["baddue 0", "baddue -5", "baddue 253402300800000", "created 1"]
+    );
+    assert_eq!(stage.holds(), ["due:default d 1", "tasks d r1 c1000 default:x"]);
+    assert_eq!(stage.put_one("e", 253_402_300_799_999, "x").await, "created 253402300799999");
+    assert!(stage.state().contains(&"due:default e 253402300799999".to_owned()));
+}
+
+#[tokio::test]
+async fn a_put_moves_a_task_to_another_lane_in_one_step() {
+    let stage = Stage::new().await;
+    stage.put_one("a", 2000, "x").await;
+    stage.put(&[put_in("other", 0, "b", 2000, "x")]).await;
+    // A second instance that has never seen the lane `other` finds it by the answer.
+    let mut config =
+        RedisConfig::new(&stage.server.url(), stage.prefix[10..].split(':').next().unwrap().parse().unwrap(), 1);
+    config.time = Some(stage.clock.clone());
+    let second = RedisTimeline::connect(config).unwrap();
+    up(&second).await;
+    let puts = vec![put("b", 3000, "x"), put("c", 3000, "x")];
+    let answers = second.put(stage.shard, PutMode::Put, puts, NEVER).await.unwrap();
+    assert_eq!(answers.iter().map(short).collect::<Vec<_>>(), ["replaced 3000", "created 3000"]);
+    assert_eq!(
+        stage.state(),
+        [
+            "due:default a 2000",
+            "due:default b 3000",
+            "due:default c 3000",
+            "lanes default",
+            "lanes other",
+            "tasks a r1 c1000 default:x",
+            "tasks b r2 c1000 default:x",
+            "tasks c r1 c1000 default:x",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_put_in_flight_is_written_beside_the_claim() {
+    let stage = Stage::new().await;
+    stage.put(&[put("a", 900, "one"), put("b", 900, "one")]).await;
+    stage.claim("i.1", 10).await;
+    assert_eq!(stage.put_one("a", 900, "two").await, "inflight 900");
+    assert_eq!(stage.put_one("a", 900, "one").await, "unchanged 900");
+    let elsewhere = stage.put(&[put_in("other", 0, "a", 5000, "two")]).await;
+    assert_eq!(short(&elsewhere[0]), "inflight 5000");
+    assert_eq!(stage.put_one("a", 5000, "two").await, "replaced 5000 in flight 900");
+    // What is claimed is no longer what stands there: the old due is refused, whatever the body.
+    assert_eq!(stage.put_one("a", 900, "one").await, "inflight 900");
+    assert_eq!(stage.put_one("a", 6000, "two").await, "unchanged 5000");
+    let held = stage.get("a").await.unwrap();
+    assert_eq!((held.due, held.in_flight, held.changed), (at(900), true, Some(at(5000))));
+    assert_eq!(
+        stage.holds(),
+        [
+            "changes a 5000",
+            "claims:default i.1 2 a 900 b 900",
+            "due:default a -900",
+            "due:default b -900",
+            "leases:default i.1 16000",
+            "tasks a r2 c1000 default:two",
+            "tasks b r1 c1000 default:one",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_cancelled_task_is_gone_at_once_and_in_flight_when_its_claim_ends() {
+    let stage = Stage::new().await;
+    stage.put(&[put("a", 900, "one"), put("b", 2000, "one")]).await;
+    stage.claim("i.1", 10).await;
+    assert_eq!(stage.cancel("b").await, CancelAnswer::Cancelled { handed_out: None });
+    assert_eq!(stage.cancel("b").await, CancelAnswer::Unknown);
+    assert_eq!(stage.cancel("a").await, CancelAnswer::InFlight { due: at(900) });
+    assert_eq!(stage.cancel("a").await, CancelAnswer::InFlight { due: at(900) });
+    assert_eq!(stage.get("a").await, None);
+    assert_eq!(
+        stage.holds(),
+        [
+            "changes a cancelled",
+            "claims:default i.1 1 a 900",
+            "due:default a -900",
+            "leases:default i.1 16000",
+            "tasks a r1 c1000 default:one",
+        ]
+    );
+    // Put again it is a new task, never unchanged; but not under the key that is in flight.
+    assert_eq!(stage.put_one("a", 900, "one").await, "inflight 900");
+    assert_eq!(stage.put_one("a", 4000, "one").await, "created 4000 in flight 900");
+    stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Finished)]).await;
+    assert_eq!(stage.holds(), ["due:default a 4000", "tasks a r1 c1000 default:one"]);
+}
+
+#[tokio::test]
+async fn what_was_handed_out_is_told_once() {
+    let stage = Stage::new().await;
+    stage.put(&[put("a", 900, "one"), put("b", 900, "one"), put("c", 900, "one")]).await;
+    stage.crash("i.1").await;
+    assert!(stage.holds().contains(&"crashes a 900:1".to_owned()));
+    assert_eq!(stage.put_one("a", 900, "two").await, "inflight 900");
+    assert_eq!(stage.put_one("a", 5000, "two").await, "replaced 5000 in flight 900");
+    assert_eq!(stage.put_one("a", 6000, "three").await, "replaced 6000");
+    assert_eq!(stage.cancel("b").await, CancelAnswer::Cancelled { handed_out: Some(at(900)) });
+    assert_eq!(
+        stage.holds(),
+        [
+            "crashes c 900:1",
+            "due:default a 6000",
+            "due:default c 900",
+            "tasks a r3 c1000 default:three",
+            "tasks c r1 c1000 default:one",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_call_that_comes_late_writes_nothing() {
+    let stage = Stage::new().await;
+    stage.put_one("a", 900, "x").await;
+    let before = stage.state();
+    let past = at(999);
+    let late = Err(TimelineError::Late);
+    let put = stage.timeline.put(stage.shard, PutMode::Put, vec![put("b", 2000, "x")], past).await;
+    assert_eq!(put, late.clone().map(|()| Vec::new()));
+    assert_eq!(stage.timeline.cancel(stage.shard, &task("a"), past).await, Err(TimelineError::Late));
+    let claim = ClaimRequest { not_after: past, ..claim_of("i.1", 10) };
+    let claimed = stage.timeline.claim(stage.shard, &Lane::default(), claim).await;
+    assert_eq!(claimed.map(|_| ()), late);
+    let key: Key = "a:900".parse().unwrap();
+    assert_eq!(stage.timeline.requeue(stage.shard, &key, past).await, Err(TimelineError::Late));
+    assert_eq!(stage.timeline.discard(stage.shard, &key, past).await, Err(TimelineError::Late));
+    assert_eq!(stage.state(), before);
+    // At the very millisecond it is still in time.
+    assert!(stage.timeline.cancel(stage.shard, &task("a"), at(1000)).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_thousand_tasks_with_the_longest_ids_fit_one_call() {
+    let stage = Stage::new().await;
+    let ids: Vec<String> = (0..1000).map(|n| format!("{n:0>200}")).collect();
+    let puts: Vec<Put> = ids.iter().map(|id| put(id, 900, "x")).collect();
+    assert!(stage.put(&puts).await.iter().all(|answer| answer.result == PutResult::Created));
+    let again: Vec<Put> = ids.iter().map(|id| put_in("other", IN, id, 950, "x")).collect();
+    assert!(stage.put(&again).await.iter().all(|answer| answer.result == PutResult::Replaced));
+    let back: Vec<Put> = ids.iter().map(|id| put_in("default", RECURRING, id, 900, "x")).collect();
+    stage.put(&back).await;
+
+    let claimed = stage.claim("i.1", 1000).await;
+    assert_eq!(claimed.occurrences.len(), 1000);
+    let verdicts = ids.iter().map(|id| settlement(id, 900, next(950, 1))).collect();
+    assert_eq!(stage.settle("i.1", Rest::Keep, verdicts).await, Settled::default());
+    // Each of them moved by the user while it is in flight, half of them settled, the rest given back by the reaper.
+    stage.claim("i.2", 1000).await;
+    let moved: Vec<Put> = ids.iter().map(|id| put_in("default", IN, id, 960, "y")).collect();
+    stage.put(&moved).await;
+    let verdicts = ids.iter().take(500).map(|id| settlement(id, 950, Verdict::Dead(burial("x")))).collect();
+    assert_eq!(stage.settle("i.2", Rest::Keep, verdicts).await.changed.len(), 500);
+    stage.clock.advance(LEASE);
+    assert_eq!(stage.reap().await.occurrences, 500);
+    let claimed = stage.claim("i.3", 1000).await;
+    assert!(claimed.occurrences.len() == 1000 && claimed.occurrences.iter().all(|one| one.due == at(960)));
+    let verdicts = ids.iter().map(|id| settlement(id, 960, Verdict::Dead(burial("x")))).collect();
+    stage.settle("i.3", Rest::Keep, verdicts).await;
+    assert_eq!(stage.state().len(), 1 + 1 + 2000, "the dead and two lanes");
+}
