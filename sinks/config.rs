@@ -34,6 +34,8 @@ pub(crate) struct Target {
 
 /// Every kind of sink, its default port (0: it has no address), and what builds it. A new sink is a line here.
 const KINDS: &[(&str, u16, Builder)] = &[
+    #[cfg(feature = "nats")]
+    ("nats", 4222, |config| Ok(Arc::new(crate::nats::NatsSink::new(config)?))),
     ("redis", 6379, |config| Ok(Arc::new(RedisStreamsSink::new(config)?))),
     ("stdout", 0, |config| Ok(Arc::new(StdoutSink::new(config.answer_timeout)?))),
     // Keeps nothing: who wants to receive builds a `MemorySink` and keeps it.
@@ -47,7 +49,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("kafka", "this build of punctual has no Kafka sink"),
     ("amqp", "this build of punctual has no RabbitMQ sink"),
     ("amqps", "this build of punctual has no RabbitMQ sink"),
-    ("nats", "this build of punctual has no NATS sink"),
+    ("nats", "this build of punctual has no NATS sink: it was built without the feature `nats`"),
     ("rediss", "this build of punctual has no Redis Streams sink with TLS"),
     ("tls", "this build of punctual has no NATS sink with TLS"),
 ];

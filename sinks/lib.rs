@@ -8,6 +8,8 @@ mod answers;
 mod config;
 mod link;
 pub mod memory;
+#[cfg(feature = "nats")]
+pub mod nats;
 pub mod redis_streams;
 pub mod stdout;
 

@@ -21,6 +21,7 @@ use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, ServerError, Value};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::net::TcpStream;
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -30,10 +31,13 @@ use crate::link::{self, Connection as _, Door, Link};
 use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble, headers};
 
 /// 1000 commands or 1 MiB, whichever comes first: one pipeline is encoded while Redis works on the one before it, and
-/// 4 MiB of large payloads are never in memory encoded as a whole. A payload over 1 MiB, the least that
-/// `proto-max-bulk-len` can be, is so in a pipeline of its own and its refusal meets no other.
+/// 4 MiB of large payloads are never in memory encoded as a whole.
 const PIPELINE_COMMANDS: usize = 1000;
 const PIPELINE_BYTES: usize = 1 << 20;
+
+/// 1 MiB: the least that `proto-max-bulk-len` can be; 512 MiB: what it is unless somebody changed it.
+const LEAST_BULK: usize = 1 << 20;
+const DEFAULT_BULK: usize = 512 << 20;
 
 /// Destinations that would write among the scheduler's own keys.
 const OWN_KEYS: &str = "punctual:";
@@ -142,12 +146,15 @@ impl Sink for RedisStreamsSink {
 
 /// Sends the batch as pipelines, two of them under way, and answers each when Redis has.
 async fn publish(connection: &Arc<Connection>, batch: Vec<Message>, answers: &Answers) {
+    // Asked only if it matters: a server that gets more closes the connection, and its refusal is lost with that.
+    let large = batch.iter().any(|message| message.payload.len() > LEAST_BULK);
+    let max_bulk = if large { connection.max_bulk().await } else { LEAST_BULK };
     let mut messages: VecDeque<(usize, Message)> = batch.into_iter().enumerate().collect();
     let mut under_way = FuturesOrdered::new();
     while !messages.is_empty() || !under_way.is_empty() {
         // In order: the connection takes pipelines in the order in which they are first polled, which is this one.
         if under_way.len() < 2 && !messages.is_empty() {
-            let (pipeline, indices) = next_pipeline(&mut messages, answers);
+            let (pipeline, indices) = next_pipeline(&mut messages, max_bulk, answers);
             if !indices.is_empty() {
                 let connection = Arc::clone(connection);
                 under_way.push_back(async move {
@@ -183,13 +190,15 @@ async fn publish(connection: &Arc<Connection>, batch: Vec<Message>, answers: &An
 }
 
 /// Takes messages off the front until a pipeline is full. What must not be sent is answered at once.
-fn next_pipeline(messages: &mut VecDeque<(usize, Message)>, answers: &Answers) -> (redis::Pipeline, Vec<usize>) {
+fn next_pipeline(
+    messages: &mut VecDeque<(usize, Message)>,
+    max_bulk: usize,
+    answers: &Answers,
+) -> (redis::Pipeline, Vec<usize>) {
     let mut pipeline = redis::Pipeline::new();
     let (mut indices, mut bytes) = (Vec::new(), 0);
     while let Some((index, message)) = messages.pop_front() {
-        if message.destination.starts_with(OWN_KEYS) || message.destination.is_empty() {
-            let words =
-                format!("`{}` cannot be a stream: it is empty or starts with `{OWN_KEYS}`", message.destination);
+        if let Some(words) = unfit(&message, max_bulk) {
             answers.set(index, Outcome::Reject(words));
             continue;
         }
@@ -204,6 +213,15 @@ fn next_pipeline(messages: &mut VecDeque<(usize, Message)>, answers: &Answers) -
         answers.handed(index + 1);
     }
     (pipeline, indices)
+}
+
+/// Why a message must not be sent at all.
+fn unfit(message: &Message, max_bulk: usize) -> Option<String> {
+    let (destination, length) = (&message.destination, message.payload.len());
+    if destination.is_empty() || destination.starts_with(OWN_KEYS) {
+        return Some(format!("`{destination}` cannot be a stream: it is empty or starts with `{OWN_KEYS}`"));
+    }
+    (length > max_bulk).then(|| format!("{length} bytes are over the server's `proto-max-bulk-len` of {max_bulk}"))
 }
 
 /// About how many bytes the command takes: 256 for names, lengths and the fields that are always there.
@@ -235,7 +253,7 @@ fn outcome(reply: Result<Value, RedisError>) -> Outcome {
     let details = error.details().unwrap_or_default();
     let fault = match error.code() {
         "WRONGTYPE" => return Outcome::Reject(words),
-        // The payload is over the server's limit for one argument; it closes the connection after saying so.
+        // The payload is over the server's limit for one argument, lowered since it was asked.
         "ERR" if details.starts_with("Protocol error: invalid bulk length") => return Outcome::Reject(words),
         // A key that this user may not write, a stream at its last possible id, a slot of another node.
         "NOPERM" if details.contains("key") => Fault::Destination,
@@ -265,6 +283,7 @@ struct Connection {
     commands: MultiplexedConnection,
     driver: JoinHandle<()>,
     last_answer: Mutex<Instant>,
+    max_bulk: OnceCell<usize>,
 }
 
 impl link::Connection for Connection {
@@ -282,6 +301,17 @@ impl Connection {
         if let Ok(mut last_answer) = self.last_answer.lock() {
             *last_answer = Instant::now();
         }
+    }
+
+    /// The largest payload that the server takes; asked once. Its default where it does not tell.
+    async fn max_bulk(&self) -> usize {
+        let ask = || async {
+            let mut ask = redis::cmd("CONFIG");
+            ask.arg("GET").arg("proto-max-bulk-len");
+            let answer = ask.query_async::<(String, usize)>(&mut self.commands.clone()).await;
+            answer.map_or(DEFAULT_BULK, |(_, limit)| limit)
+        };
+        *self.max_bulk.get_or_init(ask).await
     }
 
     /// Ends a connection that is silent; one that answers others is only slow.
@@ -321,7 +351,7 @@ impl Inner {
             let (commands, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
             tracing::debug!(address = %self.address, "connected");
             let last_answer = Mutex::new(Instant::now());
-            Ok(Connection { commands, driver: tokio::spawn(driver), last_answer })
+            Ok(Connection { commands, driver: tokio::spawn(driver), last_answer, max_bulk: OnceCell::new() })
         };
         let sink = |words: &dyn fmt::Display| {
             Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address))

@@ -46,3 +46,46 @@ impl RedisServer {
         ::redis::Client::open(self.url()).and_then(|client| client.get_connection()).expect("a connection")
     }
 }
+
+/// An entry of a stream, as Redis keeps it.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// When Redis took it, by its own clock, in milliseconds since 1970.
+    pub(crate) taken_ms: i64,
+    /// The fields in their order.
+    pub(crate) fields: Vec<(String, Vec<u8>)>,
+}
+
+impl Entry {
+    /// A field's bytes.
+    pub(crate) fn field(&self, name: &str) -> Option<&[u8]> {
+        self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_slice())
+    }
+
+    /// A field that is text.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.field(name).map(|bytes| std::str::from_utf8(bytes).expect("a field of text"))
+    }
+}
+
+impl RedisServer {
+    /// Every entry of a stream, in its order, got page by page with `XRANGE`; none if there is no such stream.
+    pub(crate) fn stream(&self, name: &str) -> Vec<Entry> {
+        let mut connection = self.connect();
+        let (mut entries, mut from) = (Vec::new(), "-".to_owned());
+        loop {
+            let mut range = ::redis::cmd("XRANGE");
+            range.arg(name).arg(&from).arg("+").arg("COUNT").arg(2000);
+            let page: Vec<(String, Vec<Vec<u8>>)> = range.query(&mut connection).expect("XRANGE answers");
+            let Some((last, _)) = page.last() else { return entries };
+            from = format!("({last}");
+            entries.extend(page.into_iter().map(|(id, fields)| {
+                let ms = id.split('-').next().and_then(|ms| ms.parse().ok());
+                let pairs = fields.chunks_exact(2);
+                let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a name of text");
+                let fields = pairs.map(|pair| (text(&pair[0]), pair[1].clone())).collect();
+                Entry { taken_ms: ms.expect("an id with its time"), fields }
+            }));
+        }
+    }
+}

@@ -1,0 +1,668 @@
+//! The NATS sink: publishes to JetStream. <https://docs.nats.io/using-nats/developer/develop_jetstream/publish>
+//!
+//! - Key: header `idempotency-key`. `Nats-Msg-Id` is `<namespace>/<key>`, by which a stream drops repeats within its
+//!   `duplicate_window`, across every subject that it takes.
+//! - Accepted when a stream acknowledges the message, also as a duplicate. Rejected: what is over `max_payload` or over
+//!   the stream's own limit for one message, an invalid or reserved subject, a header that NATS cannot carry. All else
+//!   is `Retry`; a subject that no stream takes (no responders) is the destination's fault.
+//! - One connection. It never reconnects by itself, since the client library would then send what was answered `Retry`
+//!   long ago: a lost connection is given up with all that it held, and the next publish makes a new one.
+//! - Acknowledgements come to an inbox of our own and are matched by `<inbox>.<call>.<index>`: the library's own
+//!   requests keep an entry for ever for each one that is never answered.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::error::Error;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::client::PublishErrorKind;
+use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
+use async_nats::{Auth, AuthError, Client, ConnectOptions, Event, ServerAddr, ServerError, StatusCode, Subject};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, StreamExt};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::time::{timeout, timeout_at};
+
+use crate::answers::Answers;
+use crate::config::{SinkConfig, address};
+use crate::link::{self, Door, Link};
+use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+
+/// What may be unanswered at once, in units of 4 KiB: 16 MiB, and 4096 messages, since each takes a unit at least. That
+/// is some 25 ms of a fast server's work, and far below the 65 536 answers that the inbox has room for.
+const WINDOW_UNITS: usize = 4096;
+const UNIT: usize = 4096;
+
+/// Asks for the account's JetStream limits: answered wherever JetStream is on, and writes nothing.
+const INFO_SUBJECT: &str = "$JS.API.INFO";
+
+/// A sink that publishes to NATS JetStream.
+pub struct NatsSink {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    servers: Vec<ServerAddr>,
+    user: Option<String>,
+    password: Option<SecretString>,
+    address: String,
+    answer_timeout: Duration,
+    namespace: String,
+    window: Semaphore,
+    link: Link<Connection>,
+    door: Door,
+}
+
+impl NatsSink {
+    /// A sink for a server or a cluster; connects when it is first used.
+    ///
+    /// # Errors
+    /// [`SinkError::Config`] when the URL has a path or a host that is none.
+    pub fn new(config: &SinkConfig) -> Result<NatsSink, SinkError> {
+        let target = config.target();
+        if !target.path.is_empty() {
+            return Err(SinkError::Config(format!("the URL of a nats sink has no path: `{}`", target.address())));
+        }
+        let server = |(host, port): &(String, u16)| {
+            let address = address(host, *port);
+            let wrong = |_| SinkError::Config(format!("`{address}` is no address of a NATS server"));
+            format!("nats://{address}").parse::<ServerAddr>().map_err(wrong)
+        };
+        let inner = Inner {
+            servers: target.hosts.iter().map(server).collect::<Result<_, _>>()?,
+            user: target.user.clone(),
+            password: target.password.clone(),
+            address: target.address(),
+            answer_timeout: config.answer_timeout(),
+            namespace: config.namespace().to_owned(),
+            window: Semaphore::new(WINDOW_UNITS),
+            link: Link::new(),
+            door: Door::new(),
+        };
+        Ok(NatsSink { inner: Arc::new(inner) })
+    }
+}
+
+#[async_trait]
+impl Sink for NatsSink {
+    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+        let (inner, deadline) = (Arc::clone(&self.inner), link::deadline(self.inner.answer_timeout));
+        Answers::stream(batch.len(), move |answers| async move {
+            let _pass = match inner.door.enter() {
+                Ok(pass) => pass,
+                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+            };
+            let connection = match timeout_at(deadline, inner.link.get(inner.connect())).await {
+                Ok(Ok(connection)) => connection,
+                Ok(Err(trouble)) => return answers.give_up(trouble.fault, &trouble.words),
+                Err(_) => return answers.give_up(Fault::Sink, &inner.no_answer()),
+            };
+            let mut call = Call::new(&inner, &connection, &batch, answers.clone());
+            if timeout_at(deadline, call.run()).await.is_err() {
+                for (index, words) in call.strange.drain() {
+                    answers.set(index, Outcome::Retry(Trouble::open(Fault::Destination, words)));
+                }
+                answers.give_up(Fault::Unclear, &inner.no_answer());
+            }
+        })
+    }
+
+    async fn check(&self) -> Result<(), SinkError> {
+        let asked = timeout_at(link::deadline(self.inner.answer_timeout), async {
+            let connection = self.inner.link.get(self.inner.connect()).await.map_err(|trouble| trouble.words)?;
+            let mut route = connection.routes.open();
+            let (client, reply) = (&connection.client, connection.reply(route.call, 0));
+            client.publish_with_reply(INFO_SUBJECT, reply, Bytes::new()).await.map_err(|error| error.to_string())?;
+            match route.replies.recv().await {
+                Some(Reply::Message(_, message)) => jetstream_is_on(&message),
+                // The server has answered; asking for limits is simply not among what this user may do.
+                Some(Reply::Denied(..)) => Ok(()),
+                None => Err("the connection was lost".to_owned()),
+            }
+        });
+        let answered = asked.await.unwrap_or_else(|_| Err(self.inner.no_answer()));
+        answered.map_err(|words| SinkError::Unreachable { address: self.inner.address.clone(), words })
+    }
+
+    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
+        let shut = self.inner.door.shut(deadline).await;
+        self.inner.link.end().await;
+        shut
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.inner.answer_timeout
+    }
+
+    fn kind(&self) -> &'static str {
+        "nats"
+    }
+}
+
+/// One publish: hands messages over within the window and takes in their answers.
+struct Call<'a> {
+    inner: &'a Inner,
+    connection: &'a Connection,
+    batch: &'a [Message],
+    answers: Answers,
+    route: Route,
+    /// Units of the window that each message holds until it is answered.
+    held: Vec<u32>,
+    /// Answers that are no acknowledgement: something other than a stream listens on the subject.
+    strange: HashMap<usize, String>,
+}
+
+impl<'a> Call<'a> {
+    fn new(inner: &'a Inner, connection: &'a Connection, batch: &'a [Message], answers: Answers) -> Call<'a> {
+        let (route, held) = (connection.routes.open(), vec![0; batch.len()]);
+        Call { inner, connection, batch, answers, route, held, strange: HashMap::new() }
+    }
+
+    async fn run(&mut self) {
+        let mut subject = Subject::from("");
+        for (index, message) in self.batch.iter().enumerate() {
+            let headers =
+                match check_subject(&message.destination).and_then(|()| header_map(&self.inner.namespace, message)) {
+                    Ok(headers) => headers,
+                    Err(words) => {
+                        self.answers.set(index, Outcome::Reject(words));
+                        continue;
+                    }
+                };
+            self.acquire(index, size(message)).await;
+            if self.route.lost || self.connection.routes.lost.load(Ordering::SeqCst) {
+                return self.finish().await;
+            }
+            if subject.as_str() != message.destination {
+                subject = Subject::from(message.destination.as_str());
+            }
+            let reply = self.connection.reply(self.route.call, index);
+            self.answers.handed(index + 1);
+            let payload = message.payload.clone();
+            let client = &self.connection.client;
+            let handed = client.publish_with_reply_and_headers(subject.clone(), reply, headers, payload).await;
+            if let Err(error) = handed {
+                self.refused(index, &error);
+            }
+        }
+        self.finish().await;
+    }
+
+    /// Waits for room in the window, and takes in answers meanwhile, which make some. Ends without when the connection
+    /// is lost.
+    async fn acquire(&mut self, index: usize, size: usize) {
+        while let Ok(reply) = self.route.replies.try_recv() {
+            self.take(reply);
+        }
+        let units = size.div_ceil(UNIT).clamp(1, WINDOW_UNITS);
+        let units = u32::try_from(units).expect("at most the window");
+        let window = &self.inner.window;
+        let permit = loop {
+            if let Ok(permit) = window.try_acquire_many(units) {
+                break permit;
+            }
+            tokio::select! {
+                permit = window.acquire_many(units) => break permit.expect("the window is never closed"),
+                reply = self.route.replies.recv() => match reply {
+                    Some(reply) => self.take(reply),
+                    None => return self.route.lost = true,
+                },
+            }
+        };
+        permit.forget();
+        self.held[index] = units;
+    }
+
+    async fn next_reply(&mut self) {
+        match self.route.replies.recv().await {
+            Some(reply) => self.take(reply),
+            None => self.route.lost = true,
+        }
+    }
+
+    fn take(&mut self, reply: Reply) {
+        match reply {
+            Reply::Message(index, message) if index < self.batch.len() => match outcome(&message) {
+                Ok(outcome) => self.set(index, outcome),
+                Err(words) => drop(self.strange.insert(index, words)),
+            },
+            Reply::Message(..) => {}
+            Reply::Denied(subject, words) => {
+                for index in 0..self.batch.len() {
+                    if self.held[index] > 0 && self.batch[index].destination == subject {
+                        let trouble = Trouble::definite(Fault::Destination, words.clone());
+                        self.set(index, Outcome::Retry(trouble));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The library did not take the message.
+    fn refused(&mut self, index: usize, error: &async_nats::client::PublishError) {
+        let limit = self.connection.client.max_payload();
+        match error.kind() {
+            PublishErrorKind::MaxPayloadExceeded => {
+                self.set(index, Outcome::Reject(format!("headers and payload are over the server's {limit} bytes")));
+            }
+            PublishErrorKind::InvalidSubject => {
+                self.set(index, Outcome::Reject(format!("`{}` is no subject", self.batch[index].destination)));
+            }
+            PublishErrorKind::Send => {
+                self.set(index, Outcome::Retry(Trouble::definite(Fault::Sink, "the connection was lost")));
+            }
+        }
+    }
+
+    /// Takes in answers until there is one for each message, or none can come any more.
+    async fn finish(&mut self) {
+        while !self.answers.complete() && !self.route.lost {
+            self.next_reply().await;
+        }
+        self.answers.give_up(Fault::Sink, "the connection was lost");
+    }
+
+    fn set(&mut self, index: usize, outcome: Outcome) {
+        self.inner.window.add_permits(std::mem::take(&mut self.held[index]) as usize);
+        self.answers.set(index, outcome);
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.inner.window.add_permits(self.held.iter().map(|units| *units as usize).sum());
+    }
+}
+
+/// About how many bytes the message takes on the wire; 256 for the headers that are always there.
+fn size(message: &Message) -> usize {
+    let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+    message.payload.len() + own + 2 * message.key.len() + message.destination.len() + 256
+}
+
+/// A subject to publish to: tokens that are neither empty nor wildcards, and not the server's own.
+fn check_subject(subject: &str) -> Result<(), String> {
+    let good = |token: &str| {
+        !token.is_empty()
+            && token != "*"
+            && token != ">"
+            && !token.contains(|c: char| c.is_whitespace() || c.is_control())
+    };
+    if !subject.split('.').all(good) {
+        return Err(format!("`{}` is no subject that can be published to", subject.escape_debug()));
+    }
+    // Else a task could ask JetStream to delete a stream.
+    if ["$JS.", "$SYS.", "_INBOX."].iter().any(|own| subject.starts_with(own)) {
+        return Err(format!("`{subject}` is a subject of the server's own"));
+    }
+    Ok(())
+}
+
+fn header_map(namespace: &str, message: &Message) -> Result<HeaderMap, String> {
+    let mut map = HeaderMap::new();
+    let value = |value: &str| value.parse::<HeaderValue>().map_err(|error| error.to_string());
+    map.insert(NATS_MESSAGE_ID, value(&format!("{namespace}/{}", message.key))?);
+    for (name, text) in message.all_headers() {
+        let known: HeaderName =
+            name.parse().map_err(|_| format!("`{}` is no name of a header", name.escape_debug()))?;
+        map.append(known, value(&text)?);
+    }
+    Ok(map)
+}
+
+/// What a stream says of a message it was offered.
+#[derive(Deserialize)]
+struct Ack<'a> {
+    #[serde(borrow, default)]
+    stream: Cow<'a, str>,
+    #[serde(default)]
+    seq: u64,
+    #[serde(borrow)]
+    error: Option<ApiError<'a>>,
+}
+
+/// An error of JetStream; <https://github.com/nats-io/nats-server/blob/main/server/errors.json> has them all.
+#[derive(Deserialize)]
+struct ApiError<'a> {
+    #[serde(default)]
+    code: u16,
+    #[serde(default)]
+    err_code: u16,
+    #[serde(borrow, default)]
+    description: Cow<'a, str>,
+}
+
+/// What an answer says of its message: the only classifier. An error is an answer that is no acknowledgement.
+fn outcome(reply: &async_nats::Message) -> Result<Outcome, String> {
+    if reply.status == Some(StatusCode::NO_RESPONDERS) {
+        let words = "no responders: no stream takes this subject, or it has no leader";
+        return Ok(Outcome::Retry(Trouble::definite(Fault::Destination, words)));
+    }
+    let ack = serde_json::from_slice::<Ack<'_>>(&reply.payload).ok();
+    let strange = || "something other than a stream answers on this subject".to_owned();
+    let ack = ack.filter(|ack| ack.error.is_some() || (ack.seq > 0 && !ack.stream.is_empty())).ok_or_else(strange)?;
+    Ok(ack.error.map_or(Outcome::Accepted, |error| refusal(&error)))
+}
+
+fn refusal(error: &ApiError<'_>) -> Outcome {
+    let mut words = error.description.clone().into_owned();
+    // Writing to a string cannot fail.
+    write!(words, " ({} {})", error.code, error.err_code).ok();
+    let retry = |fault, definite| Outcome::Retry(Trouble { fault, definite, words: words.clone() });
+    match error.err_code {
+        // Message size, or header size, exceeds the maximum.
+        10054 | 10097 => Outcome::Reject(words),
+        // The stream is full and discards new messages. What else makes its store fail may have been stored elsewhere.
+        10077 => retry(Fault::Destination, error.description.contains("maximum")),
+        // Sealed; offline; the stream, message id, sequence or subject sequence that was expected is not there.
+        10109 | 10118 | 10060 | 10070 | 10071 | 10164 => retry(Fault::Destination, true),
+        // Resources of the account, the server's store or memory; JetStream off, off for the account, or unavailable.
+        10002 | 10023 | 10028 | 10047 | 10076 | 10039 | 10008 => retry(Fault::Sink, true),
+        // Too many messages under way inside the server.
+        10167 => retry(Fault::Unclear, true),
+        // The same message is being stored already.
+        10158 | 10201 => retry(Fault::Unclear, false),
+        // What no code tells comes from replication: it may be stored after all.
+        _ => retry(Fault::Destination, false),
+    }
+}
+
+fn jetstream_is_on(reply: &async_nats::Message) -> Result<(), String> {
+    if reply.status == Some(StatusCode::NO_RESPONDERS) {
+        return Err("the server has no JetStream".to_owned());
+    }
+    match serde_json::from_slice::<Ack<'_>>(&reply.payload).ok().and_then(|ack| ack.error) {
+        Some(error) if matches!(error.err_code, 10039 | 10076) => Err(error.description.into_owned()),
+        // Whatever else it says, it is there: streams take messages without the account's numbers too.
+        _ => Ok(()),
+    }
+}
+
+/// A connection, its inbox, and the calls that wait for what comes there.
+struct Connection {
+    client: Client,
+    inbox: String,
+    routes: Arc<Routes>,
+}
+
+impl Connection {
+    fn reply(&self, call: u64, index: usize) -> Subject {
+        Subject::from(format!("{}.{call}.{index}", self.inbox))
+    }
+}
+
+impl link::Connection for Connection {
+    fn alive(&self) -> bool {
+        !self.routes.lost.load(Ordering::SeqCst)
+    }
+
+    fn end(&self) {
+        self.routes.end();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.routes.end();
+    }
+}
+
+/// Whom to tell what comes in.
+#[derive(Default)]
+struct Routes {
+    calls: Mutex<HashMap<u64, mpsc::UnboundedSender<Reply>>>,
+    next: AtomicU64,
+    lost: AtomicBool,
+    ended: Notify,
+}
+
+/// One call's part of the inbox; closed when it is dropped.
+struct Route {
+    call: u64,
+    replies: mpsc::UnboundedReceiver<Reply>,
+    lost: bool,
+    routes: Arc<Routes>,
+}
+
+/// What comes in for a call. There are never more of these than messages under way, so their channel needs no bound.
+enum Reply {
+    /// The answer to the message of this index.
+    Message(usize, async_nats::Message),
+    /// The user may not publish to this subject; the server's words.
+    Denied(String, String),
+}
+
+impl Routes {
+    fn open(self: &Arc<Routes>) -> Route {
+        let call = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, replies) = mpsc::unbounded_channel();
+        let mut calls = self.lock();
+        // Else nobody would ever close the channel.
+        if !self.lost.load(Ordering::SeqCst) {
+            calls.insert(call, sender);
+        }
+        drop(calls);
+        Route { call, replies, lost: false, routes: Arc::clone(self) }
+    }
+
+    /// Hands over what comes to the inbox until the connection is lost or ended.
+    async fn run(self: Arc<Routes>, mut inbox: async_nats::Subscriber, prefix: usize) {
+        loop {
+            tokio::select! {
+                biased;
+                message = inbox.next() => match message {
+                    Some(message) => self.deliver(message, prefix),
+                    None => break,
+                },
+                () = self.ended.notified() => break,
+            }
+        }
+        // What came before the end still counts.
+        while let Some(Some(message)) = inbox.next().now_or_never() {
+            self.deliver(message, prefix);
+        }
+        let mut calls = self.lock();
+        self.lost.store(true, Ordering::SeqCst);
+        calls.clear();
+    }
+
+    fn deliver(&self, message: async_nats::Message, prefix: usize) {
+        let token = message.subject.as_str().get(prefix..).and_then(|token| token.split_once('.'));
+        let Some((Ok(call), Ok(index))) = token.map(|(call, index)| (call.parse(), index.parse())) else { return };
+        if let Some(call) = self.lock().get(&call) {
+            // A call that has just ended needs no answer.
+            call.send(Reply::Message(index, message)).ok();
+        }
+    }
+
+    /// What the server says of the connection as a whole.
+    fn hear(&self, event: &Event) {
+        match event {
+            Event::Disconnected | Event::Closed => self.end(),
+            Event::ServerError(ServerError::Other(words)) => {
+                let Some((_, rest)) = words.split_once("Permissions Violation for Publish to \"") else { return };
+                let subject = rest.split('"').next().unwrap_or_default();
+                for call in self.lock().values() {
+                    call.send(Reply::Denied(subject.to_owned(), words.clone())).ok();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+        self.ended.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, mpsc::UnboundedSender<Reply>>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        self.routes.lock().remove(&self.call);
+    }
+}
+
+impl Inner {
+    fn no_answer(&self) -> String {
+        link::no_answer(&self.address, self.answer_timeout)
+    }
+
+    /// Connects to one of the servers and subscribes to an inbox, within half of the answer timeout.
+    async fn connect(&self) -> Result<Connection, Trouble> {
+        let limit = self.answer_timeout / 2;
+        let sink =
+            |words: String| Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address));
+        match timeout(limit, self.try_connect()).await {
+            Ok(connected) => connected.map_err(sink),
+            Err(_) => Err(sink(format!("no answer within {limit:?}"))),
+        }
+    }
+
+    async fn try_connect(&self) -> Result<Connection, String> {
+        let routes = Arc::new(Routes::default());
+        let sealed = Arc::new(AtomicBool::new(false));
+        let options = self.options(&routes, &sealed);
+        let client = options.connect(&self.servers[..]).await.map_err(|error| chain(&error))?;
+        sealed.store(true, Ordering::SeqCst);
+        let inbox = client.new_inbox();
+        let subscriber = client.subscribe(format!("{inbox}.*.*")).await.map_err(|error| chain(&error))?;
+        tokio::spawn(Arc::clone(&routes).run(subscriber, inbox.len() + 1));
+        tracing::debug!(address = %self.address, "connected");
+        Ok(Connection { client, inbox, routes })
+    }
+
+    /// A dead peer is noticed after three pings without an answer, three fifths of the answer timeout, and the library
+    /// gives the connection up after one more try of each server, which `sealed` makes fail.
+    fn options(&self, routes: &Arc<Routes>, sealed: &Arc<AtomicBool>) -> ConnectOptions {
+        let (user, password, sealed) = (self.user.clone(), self.password.clone(), Arc::clone(sealed));
+        let log_in = move |_| {
+            let mut auth = Auth::new();
+            match &password {
+                Some(password) => {
+                    auth.username = Some(user.clone().unwrap_or_default());
+                    auth.password = Some(password.expose_secret().to_owned());
+                }
+                None => auth.token.clone_from(&user),
+            }
+            let again = sealed.load(Ordering::SeqCst);
+            std::future::ready(if again { Err(AuthError::new("a lost connection is made anew")) } else { Ok(auth) })
+        };
+        let routes = Arc::clone(routes);
+        let hear = move |event| {
+            routes.hear(&event);
+            std::future::ready(())
+        };
+        ConnectOptions::with_auth_callback(log_in)
+            .event_callback(hear)
+            .name("punctual")
+            .connection_timeout(self.answer_timeout / 5)
+            .ping_interval(self.answer_timeout / 5)
+            .max_reconnects(self.servers.len())
+            .ignore_discovered_servers()
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !words.contains(&cause) {
+            words = format!("{words}: {cause}");
+        }
+        source = error.source();
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(status: Option<StatusCode>, payload: &str) -> async_nats::Message {
+        async_nats::Message {
+            subject: Subject::from("_INBOX.x.1.0"),
+            reply: None,
+            payload: Bytes::copy_from_slice(payload.as_bytes()),
+            headers: None,
+            status,
+            description: None,
+            length: 0,
+        }
+    }
+
+    fn refused(err_code: u16, description: &str) -> Outcome {
+        let payload = format!(
+            r#"{{"error":{{"code":400,"err_code":{err_code},"description":"{description}"}},"stream":"S","seq":0}}"#
+        );
+        outcome(&reply(None, &payload)).expect("an acknowledgement")
+    }
+
+    #[test]
+    fn every_answer_has_its_outcome() {
+        use Fault::{Destination, Sink, Unclear};
+        for accepted in [r#"{"stream":"S","seq":1}"#, r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#] {
+            assert_eq!(outcome(&reply(None, accepted)), Ok(Outcome::Accepted));
+        }
+        let nobody = outcome(&reply(Some(StatusCode::NO_RESPONDERS), ""));
+        assert!(matches!(nobody, Ok(Outcome::Retry(Trouble { fault: Destination, definite: true, .. }))));
+        for strange in ["", "pong", "{}", "[]", r#"{"stream":"","seq":1}"#, r#"{"success":true}"#] {
+            assert!(outcome(&reply(None, strange)).is_err(), "{strange}");
+        }
+        assert_eq!(
+            refused(10054, "message size exceeds maximum allowed"),
+            Outcome::Reject("message size exceeds maximum allowed (400 10054)".to_owned())
+        );
+        assert!(matches!(refused(10097, "header size exceeds maximum allowed of 64k"), Outcome::Reject(_)));
+        for (err_code, description, fault, definite) in [
+            (10077, "maximum messages exceeded", Destination, true),
+            (10077, "maximum bytes exceeded", Destination, true),
+            (10077, "store is closed", Destination, false),
+            (10109, "invalid operation on sealed stream", Destination, true),
+            (10118, "stream is offline", Destination, true),
+            (10060, "expected stream does not match", Destination, true),
+            (10070, "wrong last msg ID: x", Destination, true),
+            (10071, "wrong last sequence: 1", Destination, true),
+            (10164, "wrong last sequence", Destination, true),
+            (10002, "resource limits exceeded for account", Sink, true),
+            (10023, "insufficient resources", Sink, true),
+            (10028, "insufficient memory resources available", Sink, true),
+            (10047, "insufficient storage resources available", Sink, true),
+            (10076, "jetstream not enabled", Sink, true),
+            (10039, "jetstream not enabled for account", Sink, true),
+            (10008, "JetStream system temporarily unavailable", Sink, true),
+            (10167, "too many requests", Unclear, true),
+            (10158, "duplicate message id is in process", Unclear, false),
+            (10201, "duplicate message id is in process", Unclear, false),
+            (10041, "raft error", Destination, false),
+            (0, "raft: not leader", Destination, false),
+            (65000, "something new", Destination, false),
+        ] {
+            let words = format!("{description} (400 {err_code})");
+            let expected = Outcome::Retry(Trouble { fault, definite, words });
+            assert_eq!(refused(err_code, description), expected);
+        }
+    }
+
+    #[test]
+    fn only_subjects_that_can_be_published_to_pass() {
+        for good in ["a", "orders.timeout", "a.*b.>c", "$KV.bucket.key", "größe.1"] {
+            assert_eq!(check_subject(good), Ok(()), "{good}");
+        }
+        for bad in ["", ".", "a.", ".a", "a..b", "a.*", ">", "a b", "a\tb", "a\r\nPING", "$JS.API.STREAM.DELETE.S"] {
+            assert!(check_subject(bad).is_err(), "{bad}");
+        }
+    }
+}

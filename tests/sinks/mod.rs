@@ -1,0 +1,113 @@
+//! One suite for every sink: a function per capability, run for each sink that has it, against real servers, read back
+//! by a client that shares nothing with the sink.
+
+mod capabilities;
+mod nats;
+mod outages;
+mod own;
+mod redis;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use punctual_sinks::{Message, Outcome, Sink};
+
+/// Short, so that what waits for it does not wait long; long enough for a busy machine.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The other side of a sink.
+trait Broker: Sized {
+    /// Starts one that takes messages to `a`, `b` and `c`; none if its program is missing.
+    fn start() -> Option<Self>;
+    /// A sink that publishes to it.
+    fn sink(&self, answer_timeout: Duration) -> Arc<dyn Sink>;
+    /// What it has, in its order; `destination` only.
+    fn received(&self, destination: &str) -> Vec<Received>;
+}
+
+/// A broker that is a process of its own.
+trait Process: Broker {
+    /// The process.
+    fn server(&mut self) -> &mut crate::support::server::Server;
+}
+
+/// A message at the other side.
+#[derive(Debug, PartialEq, Eq)]
+struct Received {
+    key: String,
+    headers: BTreeMap<String, String>,
+    payload: Vec<u8>,
+}
+
+/// A message with headers, and a payload that is its key.
+fn message(destination: &str, number: usize) -> Message {
+    let task = format!("{destination}-{number}");
+    Message {
+        key: format!("{task}:1700000000123"),
+        due_ms: 1_700_000_000_123,
+        attempt: 2,
+        destination: destination.to_owned(),
+        record_key: None,
+        headers: vec![("tenant".to_owned(), "acme & söhne".to_owned())],
+        content_type: Some("text/plain".to_owned()),
+        payload: Bytes::from(task.clone()),
+        task,
+    }
+}
+
+fn batch(destination: &str, numbers: std::ops::Range<usize>) -> Vec<Message> {
+    numbers.map(|number| message(destination, number)).collect()
+}
+
+/// Publishes and takes down the outcome of each index; panics if one has two or none.
+async fn publish(sink: &Arc<dyn Sink>, batch: Vec<Message>) -> Vec<Outcome> {
+    let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
+    let mut answers = sink.publish(batch);
+    while let Some((index, outcome)) = answers.next().await {
+        assert_eq!(outcomes[index].replace(outcome), None, "index {index} is answered twice");
+    }
+    outcomes
+        .into_iter()
+        .enumerate()
+        .map(|(index, outcome)| outcome.unwrap_or_else(|| panic!("{index} has no answer")))
+        .collect()
+}
+
+/// Publishes until all is accepted, as the scheduler would; at most for 30 s.
+async fn publish_until_accepted(sink: &Arc<dyn Sink>, batch: Vec<Message>) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        let outcomes = publish(sink, batch.clone()).await;
+        if outcomes.iter().all(|outcome| *outcome == Outcome::Accepted) {
+            return;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "not accepted after 30 s: {:?}", outcomes[0]);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn accepted(count: usize) -> Vec<Outcome> {
+    vec![Outcome::Accepted; count]
+}
+
+fn keys(received: &[Received]) -> Vec<&str> {
+    received.iter().map(|message| message.key.as_str()).collect()
+}
+
+/// Runs capabilities as tests of one sink.
+macro_rules! suite {
+    ($broker:ty: $($module:ident :: $capability:ident),+ $(,)?) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $capability() {
+                if let Some(broker) = <$broker as crate::sinks::Broker>::start() {
+                    crate::sinks::$module::$capability(broker).await;
+                }
+            }
+        )+
+    };
+}
+use suite;

@@ -1,0 +1,196 @@
+//! NATS JetStream: the suite, and what only NATS does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use punctual_sinks::{Fault, Message, Outcome, Sink, SinkConfig};
+use serde_json::json;
+
+use super::{ANSWER_TIMEOUT, Broker, Process, Received, accepted, batch, message, publish, suite};
+use crate::support::nats::NatsServer;
+use crate::support::server::Server;
+
+impl Broker for NatsServer {
+    fn start() -> Option<NatsServer> {
+        let nats = start("")?;
+        nats.connect().create_stream("ALL", &["a", "b", "c"], &json!({}));
+        Some(nats)
+    }
+
+    fn sink(&self, answer_timeout: Duration) -> Arc<dyn Sink> {
+        sink(&self.url(), "default", answer_timeout)
+    }
+
+    fn received(&self, destination: &str) -> Vec<Received> {
+        let stored = self.connect().stream_messages("ALL").into_iter();
+        stored
+            .filter(|stored| stored.subject == destination)
+            .map(|stored| {
+                let key = stored.header("idempotency-key").expect("a key").to_owned();
+                assert_eq!(stored.header("nats-msg-id"), Some(format!("default/{key}").as_str()));
+                Received { key, headers: stored.headers.into_iter().collect(), payload: stored.payload }
+            })
+            .collect()
+    }
+}
+
+impl Process for NatsServer {
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+}
+
+fn start(config: &str) -> Option<NatsServer> {
+    crate::support::have("nats-server").then(|| NatsServer::start(config))
+}
+
+fn sink(url: &str, namespace: &str, answer_timeout: Duration) -> Arc<dyn Sink> {
+    let config = SinkConfig::parse(url).expect("a good URL").with_answer_timeout(answer_timeout);
+    config.with_namespace(namespace).build().expect("a sink")
+}
+
+suite!(NatsServer:
+    capabilities::a_batch_arrives_once_and_in_order,
+    capabilities::an_empty_batch_ends_at_once,
+    capabilities::key_headers_and_payload_arrive_intact,
+    capabilities::large_payloads_arrive,
+    capabilities::batches_at_once_do_not_mix,
+    capabilities::a_stream_that_is_not_polled_sends_nothing,
+    capabilities::a_dropped_stream_sends_nothing_more,
+    capabilities::closing_under_load_loses_nothing_that_was_accepted,
+    capabilities::a_check_tells_and_writes_nothing,
+    outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
+    outages::killed_in_the_middle_of_a_batch_it_answers_everything,
+    outages::a_stopped_server_is_retry_in_time_and_recovers,
+    outages::an_idle_connection_that_was_lost_is_made_anew,
+);
+
+/// A batch to `a` whose second message goes to `destination`.
+async fn beside(nats: &NatsServer, destination: &str, change: impl Fn(&mut Message)) -> Outcome {
+    let sink = nats.sink(ANSWER_TIMEOUT);
+    let mut mixed = batch("a", 0..3);
+    mixed[1].destination = destination.to_owned();
+    change(&mut mixed[1]);
+    let mut outcomes = publish(&sink, mixed).await;
+    assert_eq!((&outcomes[0], &outcomes[2]), (&Outcome::Accepted, &Outcome::Accepted));
+    outcomes.remove(1)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subject_without_a_stream_is_the_destinations_fault() {
+    let Some(nats) = <NatsServer as Broker>::start() else { return };
+    let nobody = beside(&nats, "nobody", |_| {}).await;
+    let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && t.definite;
+    assert!(matches!(&nobody, Outcome::Retry(trouble) if expected(trouble)), "{nobody:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_never_be_accepted_is_rejected_and_its_neighbours_are_not() {
+    let Some(nats) = <NatsServer as Broker>::start() else { return };
+    nats.connect().create_stream("SMALL", &["small"], &json!({"max_msg_size": 1000}));
+    for (destination, size) in
+        [("a", 2 << 20), ("small", 2000), ("a b", 1), ("a.*", 1), ("$JS.API.STREAM.DELETE.ALL", 1)]
+    {
+        let outcome = beside(&nats, destination, |m| m.payload = Bytes::from(vec![b'x'; size])).await;
+        assert!(matches!(&outcome, Outcome::Reject(_)), "{destination}: {outcome:?}");
+    }
+    let outcome = beside(&nats, "a", |message| message.headers.push(("a:b".to_owned(), String::new()))).await;
+    assert!(matches!(&outcome, Outcome::Reject(_)), "{outcome:?}");
+    assert!(nats.connect().stream_length("ALL") > 0, "the stream was not deleted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_stream_is_the_destinations_fault() {
+    let Some(nats) = <NatsServer as Broker>::start() else { return };
+    nats.connect().create_stream("FULL", &["full"], &json!({"max_msgs": 1, "discard": "new"}));
+    nats.connect().publish("full", "", &[], b"first");
+    let full = beside(&nats, "full", |_| {}).await;
+    let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && t.definite;
+    assert!(matches!(&full, Outcome::Retry(t) if expected(t) && t.words.contains("maximum messages")), "{full:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_is_accepted_and_stored_once_and_other_namespaces_are_others() {
+    let Some(nats) = <NatsServer as Broker>::start() else { return };
+    let one = batch("a", 0..3);
+    for namespace in ["default", "default", "other"] {
+        let sink = sink(&nats.url(), namespace, ANSWER_TIMEOUT);
+        assert_eq!(publish(&sink, one.clone()).await, accepted(3));
+    }
+    let stored = nats.connect().stream_messages("ALL");
+    assert_eq!(stored.len(), 6);
+    assert_eq!(stored[5].header("nats-msg-id"), Some(format!("other/{}", message("a", 2).key).as_str()));
+    assert_eq!(stored[5].sequence, 6);
+    assert!(stored.is_sorted_by_key(|stored| stored.taken_ns));
+}
+
+/// Something that is no stream takes the message and answers: that is not an acknowledgement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_of_something_else_is_no_acknowledgement() {
+    let Some(nats) = <NatsServer as Broker>::start() else { return };
+    let mut service = nats.connect();
+    service.subscribe("service");
+    let answering = std::thread::spawn(move || {
+        let request = service.next();
+        service.publish(&request.reply.expect("a reply subject"), "", &[], b"{\"success\":true}");
+    });
+    let outcome = beside(&nats, "service", |_| {}).await;
+    let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && !t.definite;
+    assert!(matches!(&outcome, Outcome::Retry(trouble) if expected(trouble)), "{outcome:?}");
+    answering.join().expect("the service has answered");
+}
+
+const USERS: &str = r#"authorization { users: [
+  { user: admin, password: s3cret }
+  { user: sink, password: "hunter2", permissions: { publish: ["a", "$JS.API.INFO"], subscribe: "_INBOX.>" } }
+  { user: narrow, password: "hunter2", permissions: { publish: ["a"], subscribe: "_INBOX.>" } }
+] }"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_user_may_not_do_is_told_apart() {
+    let Some(nats) = start(USERS) else { return };
+    let port = nats.server.port;
+    let mut admin = crate::support::nats::NatsClient::connect(port, Some(("admin", "s3cret")));
+    admin.create_stream("ALL", &["a", "b", "c"], &json!({}));
+    for user in ["sink", "narrow"] {
+        let sink = sink(&format!("nats://{user}:hunter2@127.0.0.1:{port}"), user, ANSWER_TIMEOUT);
+        sink.check().await.expect("this user may publish");
+        let mut mixed = batch("a", 0..3);
+        mixed[1].destination = "b".to_owned();
+        let before = tokio::time::Instant::now();
+        let outcomes = publish(&sink, mixed).await;
+        assert_eq!((&outcomes[0], &outcomes[2]), (&Outcome::Accepted, &Outcome::Accepted));
+        let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && t.definite;
+        assert!(matches!(&outcomes[1], Outcome::Retry(trouble) if expected(trouble)), "{outcomes:?}");
+        assert!(before.elapsed() < ANSWER_TIMEOUT / 2, "the refusal is waited for");
+    }
+    assert_eq!(admin.stream_length("ALL"), 4);
+    for user_info in ["", "sink:wrong-s3cret@", "wrong-s3cret@"] {
+        let sink = sink(&format!("nats://{user_info}127.0.0.1:{port}"), "default", ANSWER_TIMEOUT);
+        let outcomes = publish(&sink, batch("a", 0..1)).await;
+        assert!(matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{outcomes:?}");
+        let words = sink.check().await.expect_err("not let in").to_string();
+        assert!(words.contains("authorization violation"), "{words}");
+        assert!(!words.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"), "{words}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_jetstream_fails_the_check() {
+    let Some(nats) = start("jetstream: disabled") else { return };
+    let sink = nats.sink(ANSWER_TIMEOUT);
+    let words = sink.check().await.expect_err("no JetStream").to_string();
+    assert!(words.contains("JetStream"), "{words}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_server_of_several_that_is_up_is_used() {
+    let Some(nats) = <NatsServer as Broker>::start() else { return };
+    let absent = crate::support::server::free_port();
+    let url = format!("nats://127.0.0.1:{absent},127.0.0.1:{}", nats.server.port);
+    for _ in 0..4 {
+        let sink = sink(&url, "default", ANSWER_TIMEOUT);
+        assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
+    }
+}

@@ -1,0 +1,93 @@
+//! What a sink does while its server is gone, stands still, or was never there.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use punctual_sinks::{Fault, Outcome};
+use tokio::time::Instant;
+
+use super::{ANSWER_TIMEOUT, Process, accepted, batch, keys, publish, publish_until_accepted};
+
+pub(super) async fn a_killed_server_is_the_sinks_fault_until_it_is_back(mut broker: impl Process) {
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    assert_eq!(publish(&sink, batch("a", 0..10)).await, accepted(10));
+    broker.server().kill();
+    for round in 0..3 {
+        let before = Instant::now();
+        let outcomes = publish(&sink, batch("b", 0..500)).await;
+        assert!(before.elapsed() <= ANSWER_TIMEOUT, "round {round} took {:?}", before.elapsed());
+        for outcome in outcomes {
+            assert!(matches!(&outcome, Outcome::Retry(t) if t.fault == Fault::Sink), "{outcome:?}");
+        }
+    }
+    sink.check().await.expect_err("nobody is there");
+    broker.server().restart();
+    publish_until_accepted(&sink, batch("c", 0..500)).await;
+    sink.check().await.expect("it is back");
+}
+
+/// Batch after batch until the server is killed under one of them. What was accepted is there when it is back.
+pub(super) async fn killed_in_the_middle_of_a_batch_it_answers_everything(mut broker: impl Process) {
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    let load = {
+        let sink = std::sync::Arc::clone(&sink);
+        tokio::spawn(async move {
+            let mut accepted_keys = Vec::new();
+            for round in 0..200 {
+                let batch = batch("a", round * 1000..round * 1000 + 1000);
+                let outcomes = publish(&sink, batch.clone()).await;
+                assert!(!outcomes.iter().any(|outcome| matches!(outcome, Outcome::Reject(_))));
+                let answered = batch.into_iter().zip(&outcomes);
+                let accepted = answered.filter(|(_, outcome)| **outcome == Outcome::Accepted);
+                accepted_keys.extend(accepted.map(|(message, _)| message.key));
+                if outcomes.iter().any(|outcome| *outcome != Outcome::Accepted) {
+                    return accepted_keys;
+                }
+            }
+            panic!("the server was killed and nobody noticed");
+        })
+    };
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    broker.server().kill();
+    let accepted_keys = load.await.expect("no panic");
+    broker.server().restart();
+    publish_until_accepted(&sink, batch("b", 0..10)).await;
+    let received = broker.received("a");
+    let received: HashSet<&str> = keys(&received).into_iter().collect();
+    assert!(!accepted_keys.is_empty());
+    for key in accepted_keys {
+        assert!(received.contains(key.as_str()), "{key} was accepted and is lost");
+    }
+}
+
+pub(super) async fn a_stopped_server_is_retry_in_time_and_recovers(mut broker: impl Process) {
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    assert_eq!(publish(&sink, batch("a", 0..10)).await, accepted(10));
+    broker.server().signal("STOP");
+    // The first finds the connection open, the second makes a new one to a server that does not answer.
+    for round in 0..2 {
+        let before = Instant::now();
+        let outcomes = publish(&sink, batch("b", 0..20_000)).await;
+        assert!(before.elapsed() <= ANSWER_TIMEOUT, "round {round} took {:?}", before.elapsed());
+        for outcome in outcomes {
+            assert!(matches!(&outcome, Outcome::Retry(t) if t.fault != Fault::Destination), "{outcome:?}");
+        }
+    }
+    let before = Instant::now();
+    sink.check().await.expect_err("nobody answers");
+    assert!(before.elapsed() <= ANSWER_TIMEOUT, "the check took {:?}", before.elapsed());
+    broker.server().signal("CONT");
+    publish_until_accepted(&sink, batch("c", 0..500)).await;
+    assert!(broker.received("c").len() >= 500);
+}
+
+/// A restart between two publishes costs nothing: the lost connection was seen, and no message was handed to it.
+pub(super) async fn an_idle_connection_that_was_lost_is_made_anew(mut broker: impl Process) {
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
+    broker.server().kill();
+    broker.server().restart();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(publish(&sink, batch("b", 0..1)).await, accepted(1));
+    assert_eq!(keys(&broker.received("b")), ["b-0:1700000000123"]);
+}

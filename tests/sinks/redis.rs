@@ -1,0 +1,173 @@
+//! Redis Streams: the suite, and what only Redis does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use punctual_sinks::{Fault, Outcome, Sink, SinkConfig};
+
+use super::{ANSWER_TIMEOUT, Broker, Process, Received, accepted, batch, keys, message, publish, suite};
+use crate::support::redis::RedisServer;
+use crate::support::server::Server;
+
+impl Broker for RedisServer {
+    /// With what it needs to keep over a kill what it has answered.
+    fn start() -> Option<RedisServer> {
+        let arguments = ["--proto-max-bulk-len", "1mb", "--appendonly", "yes"];
+        crate::support::have("redis-server").then(|| RedisServer::start(&arguments))
+    }
+
+    fn sink(&self, answer_timeout: Duration) -> Arc<dyn Sink> {
+        sink(&self.url(), answer_timeout)
+    }
+
+    fn received(&self, destination: &str) -> Vec<Received> {
+        let entries = self.stream(destination);
+        assert!(entries.is_sorted_by_key(|entry| entry.taken_ms));
+        entries
+            .into_iter()
+            .map(|entry| {
+                let headers = entry.fields.iter().map(|(name, _)| name.as_str());
+                let headers = headers.filter(|name| !matches!(*name, "idempotency-key" | "payload"));
+                let text = |name: &str| entry.text(name).expect("a field").to_owned();
+                Received {
+                    key: text("idempotency-key"),
+                    headers: headers.map(|name| (name.to_owned(), text(name))).collect(),
+                    payload: entry.field("payload").expect("a payload").to_vec(),
+                }
+            })
+            .collect()
+    }
+}
+
+impl Process for RedisServer {
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+}
+
+fn sink(url: &str, answer_timeout: Duration) -> Arc<dyn Sink> {
+    let config = SinkConfig::parse(url).expect("a good URL").with_answer_timeout(answer_timeout);
+    config.build().expect("a sink")
+}
+
+suite!(RedisServer:
+    capabilities::a_batch_arrives_once_and_in_order,
+    capabilities::an_empty_batch_ends_at_once,
+    capabilities::key_headers_and_payload_arrive_intact,
+    capabilities::large_payloads_arrive,
+    capabilities::batches_at_once_do_not_mix,
+    capabilities::a_stream_that_is_not_polled_sends_nothing,
+    capabilities::a_dropped_stream_sends_nothing_more,
+    capabilities::closing_under_load_loses_nothing_that_was_accepted,
+    capabilities::a_check_tells_and_writes_nothing,
+    outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
+    outages::killed_in_the_middle_of_a_batch_it_answers_everything,
+    outages::a_stopped_server_is_retry_in_time_and_recovers,
+    outages::an_idle_connection_that_was_lost_is_made_anew,
+);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_never_be_accepted_is_rejected_and_its_neighbours_are_not() {
+    let Some(redis) = <RedisServer as Broker>::start() else { return };
+    ::redis::cmd("SET").arg("b").arg("no stream").exec(&mut redis.connect()).expect("SET");
+    let sink = redis.sink(ANSWER_TIMEOUT);
+    let mut mixed = batch("a", 0..5);
+    mixed[1].destination = "b".to_owned();
+    mixed[3].destination = "punctual:{default:0}:tasks".to_owned();
+    let outcomes = publish(&sink, mixed).await;
+    assert!(matches!(&outcomes[1], Outcome::Reject(words) if words.starts_with("WRONGTYPE ")), "{outcomes:?}");
+    assert!(matches!(&outcomes[3], Outcome::Reject(words) if words.contains("punctual:")), "{outcomes:?}");
+    for index in [0, 2, 4] {
+        assert_eq!(outcomes[index], Outcome::Accepted);
+    }
+    assert_eq!(redis.received("a").len(), 3);
+}
+
+/// The server would close the connection on such a command, and all that is under way would be lost with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_oversize_payload_is_rejected_alone() {
+    let Some(redis) = <RedisServer as Broker>::start() else { return };
+    let sink = redis.sink(ANSWER_TIMEOUT);
+    let mut mixed = batch("a", 0..9);
+    mixed[2].payload = Bytes::from(vec![b'x'; 1 << 20]);
+    mixed[4].payload = Bytes::from(vec![b'x'; (1 << 20) + 1]);
+    let mut outcomes = publish(&sink, mixed).await;
+    let rejected = outcomes.remove(4);
+    assert!(matches!(&rejected, Outcome::Reject(words) if words.contains("1048577 bytes are over")), "{rejected:?}");
+    assert_eq!(outcomes, accepted(8));
+    assert_eq!(redis.received("a").len(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_or_read_only_redis_is_the_sinks_fault() {
+    let Some(redis) = <RedisServer as Broker>::start() else { return };
+    let sink = redis.sink(ANSWER_TIMEOUT);
+    assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
+    let set = |name: &str, value: &str| {
+        ::redis::cmd("CONFIG").arg("SET").arg(name).arg(value).exec(&mut redis.connect()).expect("CONFIG SET");
+    };
+    set("maxmemory", "100kb");
+    let full = publish(&sink, batch("a", 1..2)).await;
+    assert!(
+        matches!(&full[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite && t.words.starts_with("OOM "))
+    );
+    set("maxmemory", "0");
+    let replica_of = |host: &str, port: &str| {
+        ::redis::cmd("REPLICAOF").arg(host).arg(port).exec(&mut redis.connect()).expect("REPLICAOF");
+    };
+    replica_of("127.0.0.1", "1");
+    let read_only = publish(&sink, batch("a", 1..2)).await;
+    assert!(matches!(&read_only[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{read_only:?}");
+    replica_of("NO", "ONE");
+    assert_eq!(publish(&sink, batch("a", 1..2)).await, accepted(1));
+    assert_eq!(keys(&redis.received("a")), [message("a", 0).key, message("a", 1).key]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_does_not_serve_the_stream_is_the_destinations_fault() {
+    if !crate::support::have("redis-server") {
+        return;
+    }
+    let redis = RedisServer::start(&["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]);
+    let sink = redis.sink(ANSWER_TIMEOUT);
+    let outcomes = publish(&sink, batch("a", 0..2)).await;
+    assert!(
+        outcomes.iter().all(|o| matches!(o, Outcome::Retry(t) if t.definite && t.words.starts_with("CLUSTERDOWN")))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_in_that_is_refused_is_the_sinks_fault_and_shows_no_secret() {
+    if !crate::support::have("redis-server") {
+        return;
+    }
+    let redis = RedisServer::start(&["--requirepass", "hunter2"]);
+    let address = format!("127.0.0.1:{}", redis.server.port);
+    let good = sink(&format!("redis://:hunter2@{address}/1"), ANSWER_TIMEOUT);
+    good.check().await.expect("the right password");
+    assert_eq!(publish(&good, batch("a", 0..1)).await, accepted(1));
+    for user_info in ["", ":s3cret@"] {
+        let sink = sink(&format!("redis://{user_info}{address}"), ANSWER_TIMEOUT);
+        let outcomes = publish(&sink, batch("a", 0..1)).await;
+        assert!(matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{outcomes:?}");
+        let words = sink.check().await.expect_err("not let in").to_string();
+        assert!(words.contains(&address) && !words.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"));
+    }
+}
+
+/// A listener that takes connections and never says a word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_listener_is_retry_in_time() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let address = silent.local_addr().expect("an address");
+    for scheme in ["redis", "nats"] {
+        let sink = sink(&format!("{scheme}://{address}"), Duration::from_secs(1));
+        let before = tokio::time::Instant::now();
+        let calls = futures_util::future::join_all((0..10).map(|_| publish(&sink, batch("a", 0..10)))).await;
+        assert!(before.elapsed() <= Duration::from_secs(1), "{scheme} took {:?}", before.elapsed());
+        for outcome in calls.into_iter().flatten() {
+            assert!(matches!(&outcome, Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{outcome:?}");
+        }
+    }
+}
