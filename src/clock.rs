@@ -62,8 +62,10 @@ impl Timestamp {
 impl fmt::Display for Timestamp {
     /// RFC 3339 in UTC with milliseconds; the bare number where no calendar reaches.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match jiff::Timestamp::from_millisecond(self.0) {
-            Ok(time) => write!(f, "{time:.3}"),
+        // By the calendar alone: jiff's own timestamps end a day before the last due.
+        let epoch = jiff::civil::datetime(1970, 1, 1, 0, 0, 0, 0);
+        match epoch.checked_add(jiff::SignedDuration::from_millis(self.0)) {
+            Ok(time) => write!(f, "{time:.3}Z"),
             Err(_) => write!(f, "{}", self.0),
         }
     }

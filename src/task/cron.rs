@@ -123,6 +123,16 @@ impl Timetable {
     }
 }
 
+/// Whether there is a time zone of that name.
+pub(super) fn is_zone(name: &str) -> bool {
+    TimeZone::get(name).is_ok()
+}
+
+/// The names of all time zones.
+pub(super) fn zone_names() -> Vec<String> {
+    jiff::tz::db().available().map(|name| name.to_string()).collect()
+}
+
 /// Timetables in two generations: the younger takes what is asked for; when it is full it becomes the older, and what
 /// was not asked for since the last time is forgotten.
 #[derive(Default)]

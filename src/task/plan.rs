@@ -67,6 +67,11 @@ impl Plan {
         Ok(Plan { id: None, series, anchor: put, end, spread: 0 })
     }
 
+    /// The plan as if its schedule named no end.
+    pub(super) fn without_end(self) -> Plan {
+        Plan { end: Timestamp::MAX_DUE.as_millis(), ..self }
+    }
+
     /// The first due of all: for recurring schedules later than the put.
     pub(super) fn first(&self) -> Option<Timestamp> {
         match self.series {

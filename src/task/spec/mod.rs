@@ -1,0 +1,141 @@
+//! A task as JSON: reads one and names every fault at once, writes one back.
+//!
+//! The codes of faults are stable:
+//!
+//! | code | what is wrong |
+//! |---|---|
+//! | `not_json` | the document, or a text in it, is not JSON |
+//! | `wrong_type` | another kind of value is expected there |
+//! | `unknown_field`, `duplicate_field`, `missing_field` | a member that is not known, stands twice, or is needed |
+//! | `exclusive_fields` | members that exclude each other |
+//! | `not_applicable` | a member that has no meaning beside the others |
+//! | `bad_id`, `bad_lane`, `bad_time`, `bad_duration`, `bad_cron`, `bad_zone`, `bad_value` | a text that breaks its rule |
+//! | `bad_header`, `reserved_header`, `bad_base64` | likewise, in a message |
+//! | `out_of_range` | a number or time outside its bounds |
+//! | `too_many`, `too_large` | a limit of the installation is passed |
+//! | `never_due` | no occurrence would ever come |
+//! | `end_before_first` | the first occurrence would come after `end` |
+//! | `spread_too_long` | `spread` is not shorter than the shortest gap |
+//! | `retry_too_long` | the retries may take longer than 30 s, or than the shortest gap |
+
+mod message;
+mod object;
+mod retry;
+mod schedule;
+mod time;
+mod write;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use self::object::{Faults, Object, Place};
+use super::{CatchUp, Lane, Task};
+use crate::clock::Timestamp;
+
+pub use write::write;
+
+/// One thing wrong with a task, in the form of `errors` in a problem document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// JSON pointer to the value that is wrong; empty for the whole document.
+    pub pointer: String,
+    /// What kind of fault it is; stable.
+    pub code: &'static str,
+    /// What was found and what is expected.
+    pub detail: String,
+}
+
+/// What a task may be at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of payload, after base64; default 512 KiB.
+    pub payload: usize,
+    /// Number of headers; default 64.
+    pub headers: usize,
+    /// Bytes of all header names and values together; default 16 KiB.
+    pub header_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { payload: 512 * 1024, headers: 64, header_bytes: 16 * 1024 }
+    }
+}
+
+/// Reads a task from JSON, at `now` (for `end` before the first due, gaps and the like).
+///
+/// `expect_id`: whether a member `id` is part of the document (batch lines) or refused as unknown (the path names it).
+///
+/// # Errors
+/// Every fault of the document, at least one and at most 100, each with its pointer.
+pub fn read(json: &[u8], limits: &Limits, expect_id: bool, now: Timestamp) -> Result<Read, Vec<Fault>> {
+    let mut faults = Faults::default();
+    match document(json, limits, expect_id, now, &mut faults) {
+        Some(read) if faults.count() == 0 => Ok(read),
+        _ => Err(faults.into_list()),
+    }
+}
+
+/// A task that was read, not yet resolved against lanes that exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The `id` of a batch line.
+    pub id: Option<super::TaskId>,
+    /// The lane, `default` where none was named.
+    pub lane: Lane,
+    /// The task.
+    pub task: Task,
+}
+
+/// Every reader returns what it could make of its part; whatever it could not, it has added to `faults`.
+fn document(json: &[u8], limits: &Limits, expect_id: bool, now: Timestamp, faults: &mut Faults) -> Option<Read> {
+    let root = Place::ROOT;
+    let whole: &RawValue = match serde_json::from_slice(json) {
+        Ok(whole) => whole,
+        Err(error) => return faults.add(&root, "not_json", format!("the task is not JSON: {error}")),
+    };
+    let mut object = Object::read(whole, &root, faults)?;
+    let id = if expect_id { object.need("id", &root, faults, id) } else { None };
+    let schedule = object.need("schedule", &root, faults, |raw, place, faults| schedule::read(raw, place, now, faults));
+    let message = object.need("message", &root, faults, |raw, place, faults| message::read(raw, place, limits, faults));
+    let lane = object.may("lane", &root, faults, lane).unwrap_or_default();
+    let retry = object.may("retry", &root, faults, retry::read);
+    let catch_up = object.may("catch_up", &root, faults, catch_up);
+    if !expect_id && object.has("id") {
+        object.drop("id");
+        faults.add::<()>(&root.member("id"), "unknown_field", "the id stands in the path, not in the task");
+    }
+    object.end(&root, faults);
+    let task = Task { schedule: schedule?, message: message?, retry, catch_up };
+    if faults.count() == 0 {
+        retry::check_room(&task, &root, now, faults);
+    }
+    Some(Read { id, lane, task })
+}
+
+fn id(raw: &RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<super::TaskId> {
+    let text = object::text(raw, place, faults)?;
+    text.parse().map_err(|error| faults.add::<()>(place, "bad_id", format!("{error}"))).ok()
+}
+
+fn lane(raw: &RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<Lane> {
+    let text = object::text(raw, place, faults)?;
+    let bad = |error| format!("`{}` is not a lane: {error}", object::shown(&text));
+    text.parse().map_err(|error: super::id::BadName| faults.add::<()>(place, "bad_lane", bad(error))).ok()
+}
+
+fn catch_up(raw: &RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<CatchUp> {
+    match object::text(raw, place, faults)?.as_ref() {
+        "once" => Some(CatchUp::Once),
+        "all" => Some(CatchUp::All),
+        "none" => Some(CatchUp::None),
+        other => {
+            let known = object::hint(other, ["once", "all", "none"].into_iter());
+            let detail = format!("`{}` is none of `once`, `all` and `none`{known}", object::shown(other));
+            faults.add(place, "bad_value", detail)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
