@@ -2,11 +2,13 @@
 //!
 //! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
 //! - `sinks`       one suite for every sink: what it can do, and what it does in an outage
+//! - `engine`      the engine over the in-memory timeline and sinks
 //! - `support`     starts servers and `punctual serve` processes, and ends them
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
 
 mod lua;
 mod sinks;
+mod engine;
 mod support;
 mod timeline;
 

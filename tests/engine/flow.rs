@@ -1,0 +1,150 @@
+//! What happens while all is well: on time, once each, in step with the schedule.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use punctual::engine::EngineConfig;
+use punctual::task::CatchUp;
+use punctual_sinks::memory::Answer;
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_published_before_it_is_due_and_then_at_once() {
+    let bed = Bed::start();
+    let (clock, times) = (Arc::clone(&bed.clock), Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::clone(&times);
+    bed.sink.answer_by(move |message| {
+        seen.lock().unwrap().push(clock.now().as_millis() - message.due_ms);
+        Answer::Accept
+    });
+    let ids: Vec<String> = (0..500).map(|n| format!("t{n}")).collect();
+    let spans = (0..500).map(|n| after(millis(10 + n * 7)));
+    let dues = bed.put(ids.iter().map(String::as_str).zip(spans)).await;
+    bed.pass(seconds(5)).await;
+    assert_eq!(sorted(bed.keys()), sorted(expected(&ids, &dues)));
+    let times = times.lock().unwrap();
+    assert!(times.iter().all(|late| (0..=5).contains(late)), "lateness in ms: {times:?}");
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recurring_task_is_published_at_each_of_its_times_and_ends_with_its_limit() {
+    let bed = Bed::start();
+    let first = bed.put([("tick", every(seconds(1), 20))]).await[0].as_millis();
+    bed.pass(seconds(30)).await;
+    let expected: Vec<String> = (0..20).map(|n| format!("tick:{}", first + n * 1000)).collect();
+    assert_eq!(bed.keys(), expected);
+    assert!(bed.intake.get(&id("tick")).await.unwrap().is_none(), "it has ended");
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_engines_publish_each_occurrence_once() {
+    let bed = Bed::start();
+    let others: Vec<_> = (1..5).map(|n| bed.another(EngineConfig::new(format!("i{n}")))).collect();
+    let ids: Vec<String> = (0..4000).map(|n| format!("t{n}")).collect();
+    let dues = bed.put(ids.iter().map(|id| (id.as_str(), after(seconds(1))))).await;
+    bed.put([("tick", every(millis(100), 50))]).await;
+    bed.pass(seconds(10)).await;
+    let mut keys = bed.keys();
+    keys.retain(|key| !key.starts_with("tick"));
+    assert_eq!(sorted(keys), sorted(expected(&ids, &dues)));
+    assert_eq!(bed.sink.accepted(), 4050);
+    bed.assert_at_rest();
+    drop(others);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_carries_what_its_task_says() {
+    let bed = Bed::start();
+    let mut task = to("orders.timeout", millis(5));
+    task.message.key = Some("order-1".to_owned());
+    task.message.headers.insert("tenant".to_owned(), "acme".to_owned());
+    let due = bed.put([("order-1", task)]).await[0];
+    bed.put([("plain", after(millis(5)))]).await;
+    bed.pass(seconds(1)).await;
+    let published = bed.sink.published();
+    let message = published.iter().find(|message| message.task == "order-1").unwrap();
+    assert_eq!(message.key, format!("order-1:{}", due.as_millis()));
+    assert_eq!((message.destination.as_str(), message.attempt), ("orders.timeout", 1));
+    assert_eq!(message.record_key.as_deref(), Some("order-1"));
+    assert_eq!(message.headers, [("tenant".to_owned(), "acme".to_owned())]);
+    assert_eq!(message.content_type.as_deref(), Some("application/json"));
+    assert_eq!(&message.payload[..], b"{\"order\":1}");
+    let plain = published.iter().find(|message| message.task == "plain").unwrap();
+    assert_eq!(plain.destination, "news", "the lane's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_or_replaced_task_is_not_published_at_its_former_due() {
+    let bed = Bed::start();
+    bed.put([("gone", after(seconds(1))), ("moved", after(seconds(1)))]).await;
+    bed.intake.cancel(&id("gone"), seconds(1)).await.unwrap();
+    let due = bed.put([("moved", after(seconds(3)))]).await;
+    bed.pass(seconds(5)).await;
+    assert_eq!(bed.keys(), expected(["moved"], &due));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_replaced_in_flight_goes_on_as_asked_once_its_claim_has_ended() {
+    let bed = Bed::start();
+    let hung = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&hung);
+    bed.sink.answer_by(move |_| {
+        let mut count = count.lock().unwrap();
+        *count += 1;
+        if *count == 1 { Answer::Hang } else { Answer::Accept }
+    });
+    let first = bed.put([("x", after(millis(10)))]).await[0];
+    bed.pass(millis(100)).await;
+    let due = bed.put([("x", after(seconds(10)))]).await[0];
+    bed.pass(seconds(20)).await;
+    let allowed = [first, due].map(|due| format!("x:{}", due.as_millis()));
+    let keys = bed.keys();
+    assert_eq!(keys.last(), Some(&allowed[1]));
+    assert!(keys.iter().all(|key| allowed.contains(key)), "{keys:?}");
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_long_absence_missed_is_caught_up_as_each_task_asks() {
+    let bed = Bed::start();
+    bed.timeline.set_link_down("test");
+    bed.pass(seconds(1)).await;
+    bed.timeline.set_up();
+    let with = |catch_up| {
+        let mut task = every(seconds(10), 1000);
+        task.catch_up = Some(catch_up);
+        task
+    };
+    let tasks = [("once", with(CatchUp::Once)), ("all", with(CatchUp::All)), ("none", with(CatchUp::None))];
+    let first = bed.put(tasks).await[0].as_millis();
+    bed.timeline.set_link_down("test");
+    bed.pass(seconds(305)).await;
+    bed.timeline.set_up();
+    bed.pass(seconds(10)).await;
+    let mut by_task: HashMap<String, Vec<i64>> = HashMap::new();
+    for message in bed.sink.published() {
+        by_task.entry(message.task).or_default().push((message.due_ms - first) / 10_000);
+    }
+    assert_eq!(by_task["once"], [0, 30], "the oldest, then the first after the absence");
+    assert_eq!(by_task["all"], (0..=30).collect::<Vec<_>>());
+    assert_eq!(by_task["none"], [30]);
+    assert_eq!(bed.metrics.lane("default").passed_over.get(), 29 + 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_in_flight_is_bounded_and_the_rest_stays_due() {
+    let bed = Bed::start_with(|config| config.in_flight = 100);
+    bed.sink.answer_by(|_| Answer::Hang);
+    let ids: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
+    bed.put(ids.iter().map(|id| (id.as_str(), after(millis(1))))).await;
+    bed.pass(millis(1500)).await;
+    let twin = bed.timeline.twin(Shard::of(&id("any"), 1));
+    assert_eq!(twin.due[&Lane::default()].negative().count(), 100);
+    bed.sink.answer_by(|_| Answer::Accept);
+    bed.pass(seconds(30)).await;
+    assert_eq!(bed.sink.accepted(), 1000);
+    bed.assert_at_rest();
+}

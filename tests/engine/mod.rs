@@ -1,0 +1,174 @@
+//! The engine over the in-memory timeline and sink, with time that only passes when everybody waits.
+
+mod faults;
+mod flow;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual::clock::{Clock, LocalClock, Timestamp};
+use punctual::engine::{Engine, EngineConfig, EngineLane, EngineSink, Intake, LaneRule};
+use punctual::metrics::Metrics;
+use punctual::task::{Lane, Message, Payload, Schedule, Shard, Task, TaskId, When};
+use punctual::timeline::memory::MemoryTimeline;
+use punctual::timeline::{PutMode, Timeline};
+use punctual_sinks::memory::MemorySink;
+
+/// The longest time for which the sinks of these tests may be without an answer.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// How long a destination may be at fault in these tests.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An engine with the lanes `default` and `other`, each with a memory sink of its own.
+struct Bed {
+    timeline: Arc<MemoryTimeline>,
+    clock: Arc<dyn Clock>,
+    sink: MemorySink,
+    other: MemorySink,
+    metrics: Arc<Metrics>,
+    intake: Intake,
+    engine: Option<Engine>,
+}
+
+impl Bed {
+    /// Starts with the defaults and a lease of 5 s.
+    fn start() -> Bed {
+        Bed::start_with(|_| {})
+    }
+
+    /// Starts with a configuration of the test's own.
+    fn start_with(configure: impl FnOnce(&mut EngineConfig)) -> Bed {
+        let clock: Arc<dyn Clock> = Arc::new(LocalClock::new());
+        let timeline = Arc::new(MemoryTimeline::new(Arc::clone(&clock), 1));
+        let lanes = ["default", "other"].map(|lane| (lane.parse().unwrap(), LaneRule { destination_required: false }));
+        let intake = Intake::new(timeline.clone(), BTreeMap::from(lanes));
+        let mut bed = Bed {
+            timeline,
+            clock,
+            sink: MemorySink::new(100_000, ANSWER),
+            other: MemorySink::new(100_000, ANSWER),
+            metrics: Arc::new(Metrics::new("0", "i0")),
+            intake,
+            engine: None,
+        };
+        let mut config = EngineConfig::new("i0");
+        config.lease = Duration::from_secs(5);
+        configure(&mut config);
+        bed.engine = Some(bed.another(config));
+        bed
+    }
+
+    /// Another engine on the same timeline and sinks.
+    fn another(&self, config: EngineConfig) -> Engine {
+        let sink = |sink: &MemorySink| EngineSink { sink: Arc::new(sink.clone()), patience: PATIENCE };
+        let sinks = BTreeMap::from([("sink".to_owned(), sink(&self.sink)), ("other".to_owned(), sink(&self.other))]);
+        let lane = |sink: &str| EngineLane { sink: sink.to_owned(), destination: Some("news".to_owned()) };
+        let lanes = BTreeMap::from([(Lane::default(), lane("sink")), ("other".parse().unwrap(), lane("other"))]);
+        Engine::start(config, self.timeline.clone(), sinks, lanes, Arc::clone(&self.metrics)).unwrap()
+    }
+
+    /// Puts tasks into the lane `default`; the dues they got.
+    async fn put(&self, tasks: impl IntoIterator<Item = (&str, Task)>) -> Vec<Timestamp> {
+        self.put_into("default", tasks).await
+    }
+
+    async fn put_into(&self, lane: &str, tasks: impl IntoIterator<Item = (&str, Task)>) -> Vec<Timestamp> {
+        let tasks = tasks.into_iter().map(|(id, task)| (id.parse().unwrap(), lane.parse().unwrap(), task)).collect();
+        let answers = self.intake.put(PutMode::Put, tasks, Duration::from_secs(2)).await;
+        answers.into_iter().map(|answer| answer.unwrap().due).collect()
+    }
+
+    /// What the default lane's sink took: its keys, in order.
+    fn keys(&self) -> Vec<String> {
+        self.sink.published().into_iter().map(|message| message.key).collect()
+    }
+
+    /// Occurrences of the default lane that were claimed so far.
+    fn claims(&self) -> u64 {
+        self.metrics.lane("default").claims.get()
+    }
+
+    /// The dead: key, reason, words.
+    fn dead(&self) -> Vec<(String, String, String)> {
+        let twin = self.timeline.twin(Shard::of(&id("any"), 1));
+        let dead = twin.dead_records.iter();
+        dead.map(|(key, burial)| (key.to_string(), burial.reason.clone(), burial.words.clone())).collect()
+    }
+
+    /// Nothing is held, asked for or remembered of past holders.
+    fn assert_at_rest(&self) {
+        let twin = self.timeline.twin(Shard::of(&id("any"), 1));
+        assert!(twin.claims.is_empty() && twin.leases.is_empty(), "{:?}", twin.claims);
+        assert!(twin.changes.is_empty() && twin.crashes.is_empty(), "{:?} {:?}", twin.changes, twin.crashes);
+        assert!(twin.due.values().all(|lane| lane.negative().next().is_none()));
+    }
+
+    /// Lets time pass.
+    async fn pass(&self, span: Duration) {
+        tokio::time::sleep(span).await;
+    }
+}
+
+fn id(text: &str) -> TaskId {
+    text.parse().unwrap()
+}
+
+fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn task(when: When) -> Task {
+    let payload = Payload::Json(b"{\"order\":1}".as_slice().into());
+    Task {
+        schedule: Schedule { when, end: None, limit: None, spread: None },
+        message: Message { payload, ..Message::default() },
+        retry: None,
+        catch_up: None,
+    }
+}
+
+/// Due once, after a while.
+fn after(span: Duration) -> Task {
+    task(When::In(span))
+}
+
+/// Due every so often, a few times.
+fn every(gap: Duration, limit: u64) -> Task {
+    let mut task = task(When::Every { gap, start: None });
+    task.schedule.limit = Some(limit);
+    task
+}
+
+/// Due once, after a while, at a destination of its own.
+fn to(destination: &str, span: Duration) -> Task {
+    let mut task = after(span);
+    task.message.destination = Some(destination.to_owned());
+    task
+}
+
+/// The keys of tasks that were put, each due once.
+fn expected(ids: impl IntoIterator<Item = impl AsRef<str>>, dues: &[Timestamp]) -> Vec<String> {
+    ids.into_iter().zip(dues).map(|(id, due)| format!("{}:{}", id.as_ref(), due.as_millis())).collect()
+}
+
+fn sorted(mut keys: Vec<String>) -> Vec<String> {
+    keys.sort();
+    keys
+}
+
+/// Whatever is not an answer.
+fn unclear(words: &str) -> punctual_sinks::memory::Answer {
+    let fault = punctual_sinks::Fault::Unclear;
+    punctual_sinks::memory::Answer::Retry(punctual_sinks::Trouble { fault, definite: true, words: words.to_owned() })
+}
+
+/// The timeline behind a bed as others see it.
+fn shared(bed: &Bed) -> Arc<dyn Timeline> {
+    bed.timeline.clone()
+}
