@@ -29,8 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let lanes = BTreeMap::from([(Lane::default(), lane)]);
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), "embedded"));
     let engine = Engine::start(EngineConfig::new("embedded"), Arc::clone(&timeline), sinks, lanes, metrics)?;
-    let intake =
-        Intake::new(timeline, BTreeMap::from([(Lane::default(), LaneRule { destination_required: false })]));
+    let intake = Intake::new(timeline, BTreeMap::from([(Lane::default(), LaneRule { destination_required: false })]));
 
     // An order that is to be cancelled unless it is paid, and one that is paid in time.
     for id in ["order-1.unpaid", "order-2.unpaid"] {

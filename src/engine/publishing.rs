@@ -174,7 +174,8 @@ impl Holder {
                     let told = trouble.fault == Fault::Destination;
                     let mut destinations = lock(&sink.destinations);
                     facts.destination = destinations.failed(&flight.destination, first, now, told, &trouble.words);
-                    let policy = flight.record().ok().and_then(|record| record.task.retry);
+                    let policy =
+                        flight.record().ok().and_then(|r| r.retry_policy(self.dispatch.context.clock.now()).ok());
                     facts.policy = policy.unwrap_or(RetryPolicy::DEFAULT);
                 }
             }
