@@ -4,6 +4,8 @@
 //! cargo run --example embedded
 //! ```
 
+#![expect(clippy::print_stdout, reason = "it shows what happens")]
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
