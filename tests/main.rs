@@ -6,9 +6,9 @@
 //! - `support`     starts servers and `punctual serve` processes, and ends them
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
 
+mod engine;
 mod lua;
 mod sinks;
-mod engine;
 mod support;
 mod timeline;
 
