@@ -28,6 +28,10 @@ const CHANGES: usize = 1000;
 
 const DAY: i64 = 86_400_000;
 
+/// How far ahead the shortest gap is looked for: days of the week fall on the same dates again after 28 years, and
+/// what comes more rarely would take long to find.
+const LOOKED_AHEAD: i64 = 40 * 366 * DAY;
+
 /// A cron expression in a zone, with what was last asked of it.
 pub(super) struct Timetable {
     expression: String,
@@ -84,15 +88,16 @@ impl Timetable {
         next
     }
 
-    /// The shortest gap among the [`LOOKED_AT`] times from the beginning of `from`'s day in UTC; `None` with fewer
-    /// than two of them.
+    /// The shortest gap among the [`LOOKED_AT`] times from the beginning of `from`'s day in UTC, as far as they come
+    /// within 40 years; `None` with fewer than two of them.
     pub(super) fn shortest_gap(&self, from: i64) -> Option<Duration> {
         let day = from.div_euclid(DAY);
         let remembered = lock(&self.known).gap.filter(|(known, _)| *known == day);
         let (_, gap) = remembered.unwrap_or_else(|| {
             let times = std::iter::successors(self.search(day * DAY - 1), |time| self.search(*time));
+            let near = times.take(LOOKED_AT).take_while(|time| *time <= day * DAY + LOOKED_AHEAD);
             let mut before = None;
-            let gaps = times.take(LOOKED_AT).filter_map(|time| before.replace(time).map(|before| time - before));
+            let gaps = near.filter_map(|time| before.replace(time).map(|before| time - before));
             let found = (day, gaps.min());
             lock(&self.known).gap = Some(found);
             found

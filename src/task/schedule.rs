@@ -99,8 +99,8 @@ impl Schedule {
 
     /// The shortest gap among the next 1000 occurrences after `from`, before any spread; `None` with fewer than two.
     ///
-    /// Of `cron`, the 1000 are counted from the beginning of `from`'s day in UTC, whatever `start` and `end` leave of
-    /// them: so the answer can be remembered for all tasks with that expression.
+    /// Of `cron`, the 1000 are counted from the beginning of `from`'s day in UTC and for at most 40 years, whatever
+    /// `start` and `end` leave of them: so the answer can be remembered for all tasks with that expression.
     ///
     /// # Errors
     /// When the cron expression or the zone cannot be read.
