@@ -1,8 +1,9 @@
 //! Cron expressions in time zones: compiled once, remembered, asked often.
 //!
-//! What happens when clocks change: a job at a fixed time (one second, minute and hour) that falls into a gap runs at
-//! the first instant after it, in an overlap it runs once, in the first pass; every other job skips the gap and runs
-//! in both passes. After a gap of more than two hours (a zone that changes sides of the date line) all jobs just go on.
+//! What happens when clocks change: an expression that names a fixed time (one second, minute and hour) comes due right
+//! after the gap that it falls into, and in an overlap once, in the first pass; every other expression skips the gap and
+//! comes due in both passes. After a gap of more than two hours (a zone that changes sides of the date line) all of them
+//! just go on.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,0 +1,130 @@
+//! Records: what is written, where it stands, and that it reads back.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::task::samples;
+
+fn record(task: Task) -> Record {
+    Record {
+        revision: 7,
+        created: Timestamp::from_millis(1),
+        updated: Timestamp::from_millis(2),
+        anchor: Timestamp::from_millis(3),
+        lane: "night".parse().unwrap(),
+        requeued: None,
+        task,
+    }
+}
+
+fn once() -> Task {
+    samples::task(When::At(Timestamp::from_millis(5)))
+}
+
+proptest! {
+    #[test]
+    fn a_record_reads_back_as_it_was_written(task in samples::any_task(), requeued: bool) {
+        let mut record = record(task);
+        if requeued {
+            record = record.buried("a:b:12".parse().unwrap());
+        }
+        let bytes = record.encode();
+        prop_assert_eq!(&Record::decode(&bytes).unwrap(), &record);
+        prop_assert_eq!(record.clone().encode(), bytes);
+    }
+
+    #[test]
+    fn damaged_records_are_refused_or_read_but_never_panic(task in samples::any_task(), cut: prop::sample::Index, at: prop::sample::Index, byte: u8) {
+        let whole = record(task).encode();
+        let cut = cut.index(whole.len());
+        prop_assert!(Record::decode(&whole.slice(..cut)).is_err());
+        let mut changed = whole.to_vec();
+        let at = at.index(changed.len());
+        changed[at] = byte;
+        // Whether it can be read depends on the byte; only that it returns is asked.
+        let _outcome = Record::decode(&Bytes::from(changed));
+    }
+}
+
+#[test]
+fn the_header_stands_where_scripts_read_it() {
+    let mut record = record(samples::task(When::In(std::time::Duration::from_secs(1))));
+    record.revision = 0x0102_0304;
+    let bytes = record.encode();
+    assert_eq!(bytes[..6], [1, 2, 1, 2, 3, 4]);
+    assert_eq!(bytes[6..30], [[0, 0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 2], [0, 0, 0, 0, 0, 0, 0, 3]].concat());
+    assert_eq!(bytes[30..36], *b"\x05night");
+    let header = Header::read(&bytes).unwrap();
+    assert_eq!((header.lane, header.key, header.tail), ("night", None, &bytes[30..]));
+    assert!(header.resets() && !header.is_recurring() && !header.is_requeued());
+}
+
+#[test]
+fn the_tail_is_equal_exactly_when_the_same_was_asked_for() {
+    let tail = |record: &Record| Header::read(&record.encode()).unwrap().tail.to_vec();
+    let one = record(once());
+    let mut later = one.clone();
+    later.anchor = Timestamp::from_millis(99);
+    later.updated = later.anchor;
+    later.revision = 8;
+    assert_eq!(tail(&one), tail(&later));
+    let elsewhere = Record { lane: Lane::default(), ..one.clone() };
+    assert_ne!(tail(&one), tail(&elsewhere));
+    let mut other = one.clone();
+    other.task.message.key = Some("k".into());
+    assert_ne!(tail(&one), tail(&other));
+}
+
+#[test]
+fn a_payload_is_read_without_a_copy() {
+    let mut task = once();
+    task.message.payload = Payload::Json(Bytes::from_static(b"{\"order\": 1}"));
+    let bytes = record(task).encode();
+    let payload = Record::decode(&bytes).unwrap().task.message.payload.bytes();
+    assert!(bytes.as_ptr_range().contains(&payload.as_ptr()));
+}
+
+#[test]
+fn a_newer_layout_is_named_and_newer_fields_are_passed_over() {
+    let bytes = record(once()).encode();
+    let mut newer = bytes.to_vec();
+    newer[0] = 2;
+    assert!(matches!(Record::decode(&newer.into()), Err(RecordError::Version(2))));
+
+    #[derive(serde::Serialize)]
+    struct Newer {
+        colours: Vec<&'static str>,
+        schedule: Schedule,
+        message: Message,
+    }
+    let header = Header::read(&bytes).unwrap();
+    let mut newer = bytes[..bytes.len() - header.body.len()].to_vec();
+    let body = Newer { colours: vec!["red"], schedule: once().schedule, message: once().message };
+    newer.extend(rmp_serde::to_vec_named(&body).unwrap());
+    assert_eq!(Record::decode(&newer.into()).unwrap().task, once());
+}
+
+#[test]
+fn a_buried_record_is_a_one_shot_with_its_key() {
+    let every = record(samples::task(When::Every { gap: std::time::Duration::from_secs(1), start: None }));
+    assert!(Header::read(&every.encode()).unwrap().is_recurring());
+    let buried = every.buried("a:5".parse().unwrap());
+    let bytes = buried.encode();
+    let header = Header::read(&bytes).unwrap();
+    assert!(header.is_requeued() && !header.is_recurring());
+    assert_eq!(header.key, Some("a:5"));
+    assert_eq!(Record::decode(&bytes).unwrap().task, every.task);
+    let longest = format!("{}:{}", "x".repeat(200), Timestamp::MAX_DUE.as_millis());
+    let bytes = every.buried(longest.parse().unwrap()).encode();
+    assert_eq!(Header::read(&bytes).unwrap().key, Some(&*longest));
+}
+
+#[test]
+fn a_replacement_keeps_created_and_counts_on() {
+    let old = record(once());
+    let new =
+        Record::new(samples::task(When::At(Timestamp::from_millis(9))), old.lane.clone(), Timestamp::from_millis(50));
+    let bytes = replacing(&new.encode(), &old.encode()).unwrap();
+    let expected = Record { revision: 8, created: old.created, ..new };
+    assert_eq!(Record::decode(&bytes).unwrap(), expected);
+}
