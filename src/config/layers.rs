@@ -1,0 +1,239 @@
+//! The layers of the configuration, one over the other; every value remembers where it came from.
+//!
+//! The known options are those that stand in `default.toml`, and those of a sink and of a lane. Files and environment
+//! are read by walking them, so that an unknown name is a fault with its place and not a value that nobody reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::ConfigFault;
+
+/// The defaults and their documentation.
+pub const DEFAULTS: &str = include_str!("default.toml");
+
+/// What every environment variable of punctual's begins with.
+pub(super) const PREFIX: &str = "PUNCTUAL__";
+
+/// The options of a `[sinks.NAME]` section.
+const SINK_KEYS: [&str; 3] = ["url", "answer_timeout", "patience"];
+
+/// The options of a `[lanes.NAME]` section.
+const LANE_KEYS: [&str; 2] = ["sink", "destination"];
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// `default.toml`.
+    Default,
+    /// A line of a file, from 1.
+    File {
+        /// The file's path as it was given.
+        path: String,
+        /// The line.
+        line: usize,
+    },
+    /// An environment variable.
+    Environment(String),
+    /// A flag.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File { path, line } => write!(f, "{path}:{line}"),
+            Origin::Environment(name) => f.write_str(name),
+            Origin::Flag(flag) => f.write_str(flag),
+        }
+    }
+}
+
+/// A value as it stands in its layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// A string; everything from environment and flags is one.
+    Text(String),
+    /// A whole number.
+    Whole(i64),
+    /// Something that no option takes; the name of its type.
+    Other(&'static str),
+    /// An empty section.
+    Section,
+}
+
+/// A value and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) value: Value,
+    pub(super) origin: Origin,
+}
+
+/// All values by path (`claim.lease`), the layers laid over each other.
+pub(super) struct Layers {
+    pub(super) values: BTreeMap<String, Entry>,
+    known: Vec<String>,
+    sections: Vec<String>,
+    pub(super) faults: Vec<ConfigFault>,
+}
+
+impl Layers {
+    /// The defaults alone.
+    pub(super) fn defaults() -> Layers {
+        let mut layers =
+            Layers { values: BTreeMap::new(), known: Vec::new(), sections: Vec::new(), faults: Vec::new() };
+        let mut root = layers.parse(DEFAULTS, &|_| Origin::Default);
+        root.retain(|(_, entry)| entry.value != Value::Section);
+        layers.known = root.iter().map(|(path, _)| path.clone()).collect();
+        layers.values.extend(root);
+        layers
+    }
+
+    /// Lays a file over what is there.
+    pub(super) fn file(&mut self, path: &str, text: &str) {
+        let place = |offset: usize| Origin::File { path: path.to_owned(), line: line_of(text, offset) };
+        for (key, entry) in self.parse(text, &place) {
+            self.set(key, entry);
+        }
+    }
+
+    /// Lays environment variables over what is there; those that are not punctual's are passed by.
+    pub(super) fn environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
+        for (name, value) in variables {
+            let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+            let path = self.path_of(rest);
+            self.set(path, Entry { value: Value::Text(value), origin: Origin::Environment(name) });
+        }
+    }
+
+    /// Lays one flag over what is there.
+    pub(super) fn flag(&mut self, flag: &'static str, path: &str, value: String) {
+        self.set(path.to_owned(), Entry { value: Value::Text(value), origin: Origin::Flag(flag) });
+    }
+
+    /// The names of the `[sinks.NAME]` or `[lanes.NAME]` sections.
+    pub(super) fn names(&self, section: &str) -> BTreeSet<String> {
+        let empty = self.sections.iter().filter_map(|path| path.strip_prefix(section)?.strip_prefix('.'));
+        let filled = self.values.keys().filter_map(|path| named(path, section)).map(|(name, _)| name);
+        empty.chain(filled).map(str::to_owned).collect()
+    }
+
+    fn set(&mut self, path: String, entry: Entry) {
+        if entry.value == Value::Section && self.is_section(&path) {
+            self.sections.push(path);
+            return;
+        }
+        if entry.value != Value::Section && self.is_known(&path) {
+            self.values.insert(path, entry);
+            return;
+        }
+        let hint = self.nearest(&path).map(|near| match &entry.origin {
+            Origin::Environment(_) => format!("did you mean `{}`?", variable(&near)),
+            _ => format!("did you mean `{near}`?"),
+        });
+        self.faults.push(ConfigFault { path, origin: entry.origin, words: "there is no such option".into(), hint });
+    }
+
+    fn is_known(&self, path: &str) -> bool {
+        let of = |section, keys: &[&str]| named(path, section).is_some_and(|(_, key)| keys.contains(&key));
+        self.known.iter().any(|known| known == path) || of("sinks", &SINK_KEYS) || of("lanes", &LANE_KEYS)
+    }
+
+    fn is_section(&self, path: &str) -> bool {
+        let inside = |section| path.strip_prefix(section).is_some_and(|name: &str| !name.contains('.'));
+        let whole = |known: &String| known.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
+        path == "lanes" || self.known.iter().any(whole) || inside("sinks.") || inside("lanes.")
+    }
+
+    /// The path that an environment variable means, without its prefix. An unknown one is taken by its look.
+    fn path_of(&self, rest: &str) -> String {
+        if let Some(known) = self.known.iter().find(|known| variable(known).strip_prefix(PREFIX) == Some(rest)) {
+            return known.clone();
+        }
+        for (section, keys) in [("sinks", &SINK_KEYS[..]), ("lanes", &LANE_KEYS[..])] {
+            let Some(rest) = rest.strip_prefix(&format!("{}__", section.to_uppercase())) else { continue };
+            for key in keys {
+                if let Some(name) = rest.strip_suffix(&format!("__{}", key.to_uppercase())) {
+                    return format!("{section}.{}.{key}", name.to_lowercase().replace('_', "-"));
+                }
+            }
+        }
+        rest.to_lowercase().replace("__", ".")
+    }
+
+    /// The known path that looks most like this one.
+    fn nearest(&self, path: &str) -> Option<String> {
+        let mut candidates = self.known.clone();
+        for (section, keys) in [("sinks", &SINK_KEYS[..]), ("lanes", &LANE_KEYS[..])] {
+            if let Some((name, _)) = named(path, section) {
+                candidates.extend(keys.iter().map(|key| format!("{section}.{name}.{key}")));
+            }
+        }
+        nearest(path, candidates)
+    }
+
+    /// All leaves of a TOML text; what cannot be read becomes faults.
+    fn parse(&mut self, text: &str, place: &dyn Fn(usize) -> Origin) -> Vec<(String, Entry)> {
+        let (root, errors) = DeTable::parse_recoverable(text);
+        for error in errors {
+            let origin = place(error.span().map_or(0, |span| span.start));
+            let words = error.message().to_owned();
+            self.faults.push(ConfigFault { path: String::new(), origin, words, hint: None });
+        }
+        let mut leaves = Vec::new();
+        walk("", root.get_ref(), place, &mut leaves);
+        leaves
+    }
+}
+
+/// The name and the key of a path like `sinks.<name>.<key>`.
+fn named<'a>(path: &'a str, section: &str) -> Option<(&'a str, &'a str)> {
+    path.strip_prefix(section)?.strip_prefix('.')?.split_once('.')
+}
+
+/// The environment variable that sets a path.
+fn variable(path: &str) -> String {
+    format!("{PREFIX}{}", path.replace('.', "__").replace('-', "_").to_uppercase())
+}
+
+/// The candidate that is nearest to what was written, if one is near enough to have been meant.
+pub(super) fn nearest(written: &str, candidates: impl IntoIterator<Item = String>) -> Option<String> {
+    let key = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+    let far = |candidate: &str| match key(candidate) == key(written) {
+        true => 1,
+        false => strsim::damerau_levenshtein(written, candidate),
+    };
+    candidates
+        .into_iter()
+        .map(|candidate| (far(&candidate), candidate))
+        .filter(|(far, _)| *far <= 1 + key(written).len() / 4)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|&b| b == b'\n').count() + 1
+}
+
+fn walk(prefix: &str, table: &DeTable<'_>, place: &dyn Fn(usize) -> Origin, leaves: &mut Vec<(String, Entry)>) {
+    for (key, value) in table {
+        let path = if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+        match value.get_ref() {
+            DeValue::Table(inner) if !inner.is_empty() => walk(&path, inner, place, leaves),
+            _ => leaves.push((path, Entry { value: leaf(value), origin: place(key.span().start) })),
+        }
+    }
+}
+
+fn leaf(value: &Spanned<DeValue<'_>>) -> Value {
+    match value.get_ref() {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map_or(Value::Other("too large a number"), Value::Whole),
+        DeValue::Table(_) => Value::Section,
+        other => Value::Other(other.type_str()),
+    }
+}

@@ -1,0 +1,337 @@
+//! What an instance is told: [`Config`], checked, from defaults, a file, the environment and flags.
+//!
+//! `default.toml` is both the defaults and their documentation. Unknown options are faults, and all faults are told at
+//! once, each with the place it came from. Secrets do not show in `Debug` nor in any message.
+
+mod layers;
+mod read;
+mod secret;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::task::{Lane, Namespace, duration};
+use layers::Layers;
+use read::Reader;
+
+pub use layers::{DEFAULTS, Origin};
+pub use secret::SecretUrl;
+
+/// The name of the sink that `--sink` sets, and of the lane that always exists.
+pub const DEFAULT_NAME: &str = "default";
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The checked configuration of an instance.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where tasks wait.
+    pub redis: SecretUrl,
+    /// `[timeline]`
+    pub timeline: TimelineSection,
+    /// `[claim]`
+    pub claim: ClaimSection,
+    /// `[dead]`
+    pub dead: DeadSection,
+    /// `[http]`
+    pub http: HttpSection,
+    /// `[sinks.NAME]`, at least one.
+    pub sinks: BTreeMap<String, SinkSection>,
+    /// `[lanes.NAME]`; `default` is always among them, and every sink named is there.
+    pub lanes: BTreeMap<Lane, LaneSection>,
+    /// How long a stop waits for what is under way.
+    pub shutdown: Duration,
+    /// What is logged.
+    pub log: String,
+}
+
+/// `[timeline]`
+#[derive(Clone, Debug)]
+pub struct TimelineSection {
+    /// Part of every key.
+    pub namespace: Namespace,
+    /// 1 to 256.
+    pub shards: u16,
+}
+
+/// `[claim]`
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimSection {
+    /// 1 s to 1 h.
+    pub lease: Duration,
+    /// 1 to 1000 occurrences.
+    pub batch: usize,
+    /// Occurrences in flight, per lane and per sink.
+    pub in_flight: usize,
+    /// Bytes of records in flight, per lane and per sink.
+    pub in_flight_bytes: usize,
+    /// Overdue by at most this, everything is published.
+    pub grace: Duration,
+    /// Missed occurrences that `all` publishes at most after the first.
+    pub catch_up_max: u32,
+    /// Claims that may end without word before an occurrence is poison.
+    pub poison_limit: u32,
+}
+
+/// `[dead]`
+#[derive(Clone, Copy, Debug)]
+pub struct DeadSection {
+    /// How long dead occurrences are kept.
+    pub keep: Duration,
+    /// How many a shard keeps.
+    pub cap: u64,
+}
+
+/// `[http]`
+#[derive(Clone, Copy, Debug)]
+pub struct HttpSection {
+    /// Where the API listens.
+    pub listen: SocketAddr,
+    /// Bytes of one body, or of one line of a batch.
+    pub body_limit: usize,
+    /// For the head of a request.
+    pub header_timeout: Duration,
+    /// For the body, or for the next part of a batch.
+    pub body_timeout: Duration,
+    /// For the timeline's answer.
+    pub timeline_timeout: Duration,
+    /// Connections at once.
+    pub connections: usize,
+}
+
+/// `[sinks.NAME]`
+#[derive(Clone, Debug)]
+pub struct SinkSection {
+    /// What and where it is.
+    pub url: SecretUrl,
+    /// At most half the lease.
+    pub answer_timeout: Duration,
+    /// How long a destination may refuse while others accept.
+    pub patience: Duration,
+}
+
+/// `[lanes.NAME]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneSection {
+    /// The sink's name.
+    pub sink: String,
+    /// Of tasks that name none.
+    pub destination: Option<String>,
+}
+
+/// What may be said about the configuration besides the defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file: its path as given, and its text.
+    pub file: Option<(String, String)>,
+    /// The environment; what does not begin with `PUNCTUAL__` is passed by.
+    pub environment: Vec<(String, String)>,
+    /// Flags: their name, the option they set (`redis.url`), the value.
+    pub flags: Vec<(&'static str, &'static str, String)>,
+}
+
+/// One thing wrong with the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigFault {
+    /// The option, `claim.lease`; empty when a file cannot be read at all.
+    pub path: String,
+    /// Where it was said.
+    pub origin: Origin,
+    /// What is wrong; without secrets.
+    pub words: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl fmt::Display for ConfigFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.path, &self.origin) {
+            (path, origin) if path.is_empty() => write!(f, "{origin}: {}", self.words)?,
+            (path, Origin::Default) => write!(f, "`{path}`: {}", self.words)?,
+            (path, origin) => write!(f, "`{path}` ({origin}): {}", self.words)?,
+        }
+        match &self.hint {
+            Some(hint) => write!(f, "\n  hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A configuration that cannot be used: every fault of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the configuration cannot be used:\n{}", .0.iter().map(|fault| format!("  {}", fault.to_string().replace('\n', "\n  "))).collect::<Vec<_>>().join("\n"))]
+pub struct ConfigError(pub Vec<ConfigFault>);
+
+impl Sources {
+    /// Takes in a file and the environment of this process. Without a path, `punctual.toml` if there is one.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn gather(file: Option<&Path>) -> Result<Sources, ConfigError> {
+        let path = file.unwrap_or(Path::new("punctual.toml"));
+        let file = match std::fs::read_to_string(path) {
+            Ok(text) => Some((path.display().to_string(), text)),
+            Err(error) if file.is_none() && error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => {
+                let words = format!("cannot read the configuration file `{}`: {error}", path.display());
+                let origin = Origin::Flag("--config");
+                return Err(ConfigError(vec![ConfigFault { path: String::new(), origin, words, hint: None }]));
+            }
+        };
+        let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
+        let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
+        Ok(Sources { file, environment, flags: Vec::new() })
+    }
+}
+
+impl Config {
+    /// Lays the sources over the defaults and checks the result.
+    ///
+    /// # Errors
+    /// Every fault there is.
+    pub fn load(sources: Sources) -> Result<Config, ConfigError> {
+        let mut layers = Layers::defaults();
+        if let Some((path, text)) = &sources.file {
+            layers.file(path, text);
+        }
+        layers.environment(sources.environment);
+        for (flag, path, value) in sources.flags {
+            layers.flag(flag, path, value);
+        }
+        let mut reader = Reader::new(layers);
+        let config = Config::read(&mut reader);
+        let faults = reader.into_faults();
+        match config {
+            Some(config) if faults.is_empty() => Ok(config),
+            _ => Err(ConfigError(faults)),
+        }
+    }
+
+    /// Reads everything; `None` only with a fault noted.
+    fn read(r: &mut Reader) -> Option<Config> {
+        let redis = r.url("redis.url", &["redis", "memory"]);
+        let namespace = r.text("timeline.namespace", |text| text.parse::<Namespace>().map_err(|bad| bad.to_string()));
+        let shards = u16::try_from(r.whole("timeline.shards", 1, 256)).unwrap_or(1);
+        let claim = read_claim(r);
+        let dead =
+            DeadSection { keep: r.duration("dead.keep", HOUR, 3650 * DAY), cap: r.whole("dead.cap", 1, 1 << 32) };
+        let http = read_http(r);
+        let sinks = read_sinks(r, claim.lease);
+        let lanes = read_lanes(r, &sinks);
+        let shutdown = r.duration("shutdown.deadline", SECOND, HOUR);
+        let log = r.text("log.filter", |text| Ok(text.to_owned()));
+        let timeline = TimelineSection { namespace: namespace?, shards };
+        Some(Config { redis: redis?, timeline, claim, dead, http: http?, sinks, lanes, shutdown, log: log? })
+    }
+}
+
+fn read_claim(r: &mut Reader) -> ClaimSection {
+    let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    ClaimSection {
+        lease: r.duration("claim.lease", SECOND, HOUR),
+        batch: number(r.whole("claim.batch", 1, 1000)),
+        in_flight: number(r.whole("claim.in_flight", 1, 1_000_000)),
+        in_flight_bytes: r.size("claim.in_flight_bytes", 1 << 20, 1 << 36),
+        grace: r.duration("claim.grace", Duration::ZERO, 365 * DAY),
+        catch_up_max: small(r.whole("claim.catch_up_max", 0, 1_000_000)),
+        poison_limit: small(r.whole("claim.poison_limit", 1, 1000)),
+    }
+}
+
+fn read_http(r: &mut Reader) -> Option<HttpSection> {
+    let listen = r.address("http.listen");
+    let section = HttpSection {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        body_limit: r.size("http.body_limit", 1 << 10, 1 << 30),
+        header_timeout: r.duration("http.header_timeout", SECOND, HOUR),
+        body_timeout: r.duration("http.body_timeout", SECOND, HOUR),
+        timeline_timeout: r.duration("http.timeline_timeout", Duration::from_millis(100), HOUR),
+        connections: usize::try_from(r.whole("http.connections", 1, 1 << 20)).unwrap_or(1),
+    };
+    Some(HttpSection { listen: listen?, ..section })
+}
+
+fn read_sinks(r: &mut Reader, lease: Duration) -> BTreeMap<String, SinkSection> {
+    let mut sinks = BTreeMap::new();
+    let (shortest, longest) = (Duration::from_millis(100), HOUR);
+    let common = (r.duration("sinks.answer_timeout", shortest, longest), r.duration("sinks.patience", SECOND, DAY));
+    let names = r.names("sinks");
+    if names.is_empty() {
+        let hint = "`--sink nats://127.0.0.1:4222`, or a section `[sinks.NAME]` with its `url`";
+        r.fault("sinks", "there is no sink to publish to".into(), Some(hint.into()));
+    }
+    for name in names {
+        if let Err(bad) = name.parse::<Lane>() {
+            r.fault(&format!("sinks.{name}"), bad.to_string(), None);
+        }
+        let path = |key: &str| format!("sinks.{name}.{key}");
+        if !r.has(&path("url")) {
+            r.fault(&path("url"), "a sink needs a URL, such as `nats://127.0.0.1:4222`".into(), None);
+        }
+        let own = r.has(&path("answer_timeout"));
+        let answer_timeout = if own { r.duration(&path("answer_timeout"), shortest, longest) } else { common.0 };
+        let patience = if r.has(&path("patience")) { r.duration(&path("patience"), SECOND, DAY) } else { common.1 };
+        if answer_timeout * 2 > lease {
+            let (answer, half) = (duration::format(answer_timeout), duration::format(lease / 2));
+            let words = format!(
+                "{answer} is more than half of `claim.lease`, {}: a publish would outlive its claim",
+                duration::format(lease)
+            );
+            let said = if own { path("answer_timeout") } else { "sinks.answer_timeout".to_owned() };
+            r.fault(&said, words, Some(format!("at most {half}, or a longer lease")));
+        }
+        if let Some(url) = r.url(&path("url"), &[]) {
+            sinks.insert(name, SinkSection { url, answer_timeout, patience });
+        }
+    }
+    sinks
+}
+
+fn read_lanes(r: &mut Reader, sinks: &BTreeMap<String, SinkSection>) -> BTreeMap<Lane, LaneSection> {
+    let mut lanes = BTreeMap::new();
+    let there = r.names("sinks");
+    let usual = match there.as_slice() {
+        [only] => Some(only.clone()),
+        several => several.iter().find(|name| *name == DEFAULT_NAME).cloned(),
+    };
+    let mut names = r.names("lanes");
+    if !names.iter().any(|name| name == DEFAULT_NAME) {
+        names.push(DEFAULT_NAME.to_owned());
+    }
+    for name in names {
+        let path = |key: &str| format!("lanes.{name}.{key}");
+        let sink = match r.text(&path("sink"), |text| Ok(text.to_owned())) {
+            Some(sink) if there.contains(&sink) => Some(sink),
+            Some(sink) => {
+                r.unknown_name(&path("sink"), &sink, &there);
+                None
+            }
+            // Without any sink that fault has been told already.
+            None if usual.is_none() && !sinks.is_empty() => {
+                r.fault(&path("sink"), "a lane needs a sink, and there are several".into(), None);
+                None
+            }
+            None => usual.clone(),
+        };
+        let destination = r.text(&path("destination"), |text| match text.is_empty() {
+            true => Err("a destination is expected".into()),
+            false => Ok(text.to_owned()),
+        });
+        match name.parse::<Lane>() {
+            Ok(lane) => {
+                lanes.extend(sink.map(|sink| (lane, LaneSection { sink, destination })));
+            }
+            Err(bad) => r.fault(&format!("lanes.{name}"), bad.to_string(), None),
+        }
+    }
+    lanes
+}
+
+#[cfg(test)]
+mod tests;

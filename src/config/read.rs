@@ -1,0 +1,153 @@
+//! Reads typed values out of the layers and gathers every fault on the way, so that all are told at once.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::layers::{Entry, Layers, Value, nearest};
+use super::{ConfigFault, SecretUrl};
+use crate::task::duration;
+
+/// What stands in for a value that could not be read: the faults are told, and the value is never used.
+pub(super) struct Reader {
+    layers: Layers,
+}
+
+impl Reader {
+    pub(super) fn new(layers: Layers) -> Reader {
+        Reader { layers }
+    }
+
+    /// The faults so far; none means that every value read is right.
+    pub(super) fn into_faults(self) -> Vec<ConfigFault> {
+        self.layers.faults
+    }
+
+    pub(super) fn names(&self, section: &str) -> Vec<String> {
+        self.layers.names(section).into_iter().collect()
+    }
+
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.layers.values.contains_key(path)
+    }
+
+    /// Text that `parse` accepts.
+    pub(super) fn text<T>(&mut self, path: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        self.value(path, |value| match value {
+            Value::Text(text) => parse(text),
+            other => Err(format!("a string is expected, not {}", shown(other))),
+        })
+    }
+
+    /// A duration within `from` and `to`.
+    pub(super) fn duration(&mut self, path: &str, from: Duration, to: Duration) -> Duration {
+        let read = self.text(path, |text| {
+            let span = duration::parse(text).map_err(|bad| bad.to_string())?;
+            match from <= span && span <= to {
+                true => Ok(span),
+                false => {
+                    let (from, to) = (duration::format(from), duration::format(to));
+                    Err(format!("`{text}`: a duration from {from} to {to} is expected"))
+                }
+            }
+        });
+        read.unwrap_or(from)
+    }
+
+    /// A whole number within `from` and `to`.
+    pub(super) fn whole(&mut self, path: &str, from: u64, to: u64) -> u64 {
+        self.number(path, from, to, |text| text.parse().ok(), "a whole number")
+    }
+
+    /// A number of bytes within `from` and `to`.
+    pub(super) fn size(&mut self, path: &str, from: u64, to: u64) -> usize {
+        usize::try_from(self.number(path, from, to, size, "a number of bytes, such as `16MiB`,")).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn address(&mut self, path: &str) -> Option<SocketAddr> {
+        let expected = "an address is expected, such as `127.0.0.1:7171`; port 0 takes a free one";
+        self.text(path, |text| text.parse().map_err(|_| expected.to_owned()))
+    }
+
+    pub(super) fn url(&mut self, path: &str, schemes: &[&str]) -> Option<SecretUrl> {
+        self.text(path, |text| {
+            let url = SecretUrl::new(text.to_owned());
+            match schemes.is_empty() || schemes.contains(&url.scheme()) {
+                true if !url.scheme().is_empty() => Ok(url),
+                _ if schemes.is_empty() => Err("a URL is expected, such as `nats://127.0.0.1:4222`".into()),
+                _ => Err(format!("a URL is expected that begins with {}", list(schemes))),
+            }
+        })
+    }
+
+    /// Notes a fault of a path, with what stands there.
+    pub(super) fn fault(&mut self, path: &str, words: String, hint: Option<String>) {
+        let origin = self.layers.values.get(path).map_or(super::Origin::Default, |entry| entry.origin.clone());
+        self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, words, hint });
+    }
+
+    /// Notes that `path` names something that is not among `there`.
+    pub(super) fn unknown_name(&mut self, path: &str, name: &str, there: &[String]) {
+        let hint = nearest(name, there.iter().cloned()).map(|near| format!("did you mean `{near}`?"));
+        let words = match there {
+            [] => format!("`{name}` is not configured, nor is any other"),
+            _ => format!("`{name}` is not configured, only {}", list(there)),
+        };
+        self.fault(path, words, hint);
+    }
+
+    fn number(&mut self, path: &str, from: u64, to: u64, parse: fn(&str) -> Option<u64>, what: &str) -> u64 {
+        let read = self.value(path, |value| {
+            let number = match value {
+                Value::Whole(number) => u64::try_from(*number).ok(),
+                Value::Text(text) => parse(text.trim()),
+                Value::Other(_) | Value::Section => None,
+            };
+            number
+                .filter(|number| (from..=to).contains(number))
+                .ok_or_else(|| format!("{what} from {from} to {to} is expected, not {}", shown(value)))
+        });
+        read.unwrap_or(from)
+    }
+
+    fn value<T>(&mut self, path: &str, read: impl FnOnce(&Value) -> Result<T, String>) -> Option<T> {
+        let Entry { value, origin } = self.layers.values.get(path)?;
+        match read(value) {
+            Ok(value) => Some(value),
+            Err(words) => {
+                // URLs carry passwords: they are never shown.
+                let words = match value {
+                    Value::Text(text) if !path.ends_with("url") && !words.starts_with('`') => {
+                        format!("`{text}`: {words}")
+                    }
+                    _ => words,
+                };
+                let origin = origin.clone();
+                self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, words, hint: None });
+                None
+            }
+        }
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Text(_) => "this text".to_owned(),
+        Value::Whole(number) => format!("the number {number}"),
+        Value::Other(kind) => format!("this {kind}"),
+        Value::Section => "a section".to_owned(),
+    }
+}
+
+/// Names in back-ticks, joined.
+fn list<T: AsRef<str>>(names: &[T]) -> String {
+    names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
+}
+
+fn size(text: &str) -> Option<u64> {
+    let (number, unit) = match text {
+        text if text.ends_with("KiB") => (text.trim_end_matches("KiB"), 1 << 10),
+        text if text.ends_with("MiB") => (text.trim_end_matches("MiB"), 1 << 20),
+        text => (text, 1),
+    };
+    number.trim_end().parse::<u64>().ok()?.checked_mul(unit)
+}

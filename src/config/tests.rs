@@ -1,0 +1,98 @@
+use super::*;
+
+fn load(
+    file: &str,
+    environment: &[(&str, &str)],
+    flags: &[(&'static str, &'static str, &str)],
+) -> Result<Config, String> {
+    let sources = Sources {
+        file: Some(("punctual.toml".into(), file.into())),
+        environment: environment.iter().map(|&(name, value)| (name.into(), value.into())).collect(),
+        flags: flags.iter().map(|&(flag, path, value)| (flag, path, value.to_owned())).collect(),
+    };
+    Config::load(sources).map_err(|error| error.to_string())
+}
+
+const SINK: (&str, &str, &str) = ("--sink", "sinks.default.url", "stdout:");
+
+#[test]
+fn the_defaults_need_only_a_sink() {
+    let config = load("", &[], &[SINK]).unwrap();
+    assert_eq!(config.claim.lease, Duration::from_secs(15));
+    assert_eq!(config.claim.in_flight_bytes, 16 << 20);
+    assert_eq!(config.dead.keep, Duration::from_secs(30 * 86_400));
+    assert_eq!(config.http.listen.to_string(), "127.0.0.1:7171");
+    assert_eq!(config.sinks["default"].answer_timeout, Duration::from_secs(7));
+    let lane = LaneSection { sink: "default".into(), destination: None };
+    assert_eq!(config.lanes, BTreeMap::from([(Lane::default(), lane)]));
+    assert!(load("", &[], &[]).unwrap_err().contains("no sink"));
+}
+
+#[test]
+fn later_layers_win_and_names_may_hold_dashes() {
+    let file =
+        "[claim]\nlease = \"20s\"\n[sinks.my-orders]\nurl = \"stdout:\"\n[lanes.a-b]\n[redis]\nurl = \"redis://file\"";
+    let environment = [
+        ("PUNCTUAL__CLAIM__LEASE", "30s"),
+        ("PUNCTUAL__CLAIM__BATCH", "7"),
+        ("PUNCTUAL__SINKS__MY_ORDERS__ANSWER_TIMEOUT", "2s"),
+        ("PUNCTUAL__LANES__A_B__DESTINATION", "orders"),
+        ("PUNCTUAL_TEST_STRICT", "1"),
+        ("PUNCTUAL__REDIS__URL", "redis://environment"),
+    ];
+    let config = load(file, &environment, &[("--redis", "redis.url", "redis://flag")]).unwrap();
+    assert_eq!((config.claim.lease, config.claim.batch), (Duration::from_secs(30), 7));
+    assert_eq!(config.sinks["my-orders"].answer_timeout, Duration::from_secs(2));
+    let lane = &config.lanes[&"a-b".parse().unwrap()];
+    assert_eq!((lane.sink.as_str(), lane.destination.as_deref()), ("my-orders", Some("orders")));
+    assert_eq!(config.lanes[&Lane::default()].sink, "my-orders");
+    assert_eq!(config.redis.expose(), "redis://flag");
+}
+
+#[test]
+fn all_faults_are_told_at_once_with_their_place() {
+    let file = "[claim]\nleese = \"20s\"\nbatch = 5000\ngrace = true\n\n[clam]\n[sinks.a]\nurl = \"stdout:\"\n\
+                [lanes.default]\nsink = \"b\"\n[lanes.UP]\nsink = \"a\"\n[http]\nlisten = \"here\"";
+    let environment = [("PUNCTUAL__CLAIM__LEESE", "1s"), ("PUNCTUAL__CLAIM__LEASE", "5x")];
+    let faults = load(file, &environment, &[]).unwrap_err();
+    for line in [
+        "`claim.leese` (punctual.toml:2): there is no such option",
+        "hint: did you mean `claim.lease`?",
+        "`claim.batch` (punctual.toml:3): a whole number from 1 to 1000 is expected, not the number 5000",
+        "`claim.grace` (punctual.toml:4): a string is expected, not this boolean",
+        "`clam` (punctual.toml:6): there is no such option",
+        "`lanes.default.sink` (punctual.toml:10): `b` is not configured, only `a`",
+        "`lanes.UP`: a name is 1 to 32 of `a-z 0-9 -`",
+        "`http.listen` (punctual.toml:14): `here`: an address is expected",
+        "`claim.leese` (PUNCTUAL__CLAIM__LEESE): there is no such option",
+        "hint: did you mean `PUNCTUAL__CLAIM__LEASE`?",
+        "`claim.lease` (PUNCTUAL__CLAIM__LEASE): `5x` is not a duration: a unit is unknown",
+    ] {
+        assert!(faults.contains(line), "no `{line}` in:\n{faults}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_a_fault_with_its_line() {
+    let faults = load("[claim]\nlease = \n", &[], &[SINK]).unwrap_err();
+    assert!(faults.contains("punctual.toml:2: "), "{faults}");
+}
+
+#[test]
+fn an_answer_timeout_over_half_the_lease_is_refused_with_both_values() {
+    let faults = load("[claim]\nlease = \"10s\"\n", &[], &[SINK]).unwrap_err();
+    assert!(faults.contains("`sinks.answer_timeout`: 7s is more than half of `claim.lease`, 10s"), "{faults}");
+    let faults = load("[sinks.default]\nanswer_timeout = \"7s501ms\"\n", &[], &[SINK]).unwrap_err();
+    assert!(faults.contains("`sinks.default.answer_timeout` (punctual.toml:2): 7s501ms is more than half"), "{faults}");
+    assert!(load("[sinks.default]\nanswer_timeout = \"7s500ms\"\n", &[], &[SINK]).is_ok());
+}
+
+#[test]
+fn secrets_show_neither_in_debug_nor_in_faults() {
+    let secret =
+        [("PUNCTUAL__SINKS__A__URL", "nats://me:hunter2@host"), ("PUNCTUAL__REDIS__URL", "redis://:hunter2@host")];
+    assert!(!format!("{:?}", load("", &secret, &[]).unwrap()).contains("hunter2"));
+    let wrong = [("PUNCTUAL__SINKS__A__URL", "hunter2"), ("PUNCTUAL__REDIS__URL", "http://:hunter2@host")];
+    let faults = load("", &wrong, &[]).unwrap_err();
+    assert!(faults.contains("redis.url") && faults.contains("sinks.a.url") && !faults.contains("hunter2"), "{faults}");
+}
