@@ -140,9 +140,9 @@ impl Metrics {
         metrics
     }
 
-    /// Counts a put by what it did, in the words of the API: `created`, `replaced`, `unchanged`, `in_flight`, ...
-    pub fn put(&self, result: &'static str) {
-        self.puts.get_or_create(&ResultLabel { result }).inc();
+    /// Counts puts by what they did, in the words of the API: `created`, `replaced`, `unchanged`, `in_flight`, ...
+    pub fn put(&self, result: &'static str, tasks: u64) {
+        self.puts.get_or_create(&ResultLabel { result }).inc_by(tasks);
     }
 
     /// Counts a cancel by what it did: `cancelled`, `in_flight`, `unknown`.
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn what_is_counted_stands_in_the_text_under_its_name() {
         let metrics = Metrics::new("1.2.3", "i1");
-        metrics.put("created");
+        metrics.put("created", 1);
         metrics.cancel("in_flight");
         metrics.dead("default", "too late", 2);
         metrics.timeline_call("claim", "ok", 0.0004);

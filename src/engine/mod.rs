@@ -203,7 +203,7 @@ impl Engine {
 
     /// Claims nothing more, waits until what is held is answered and settled, gives back what is not within `deadline`,
     /// closes the sinks. Takes at most `deadline` and a few seconds. Whether everything was settled or given back.
-    pub async fn shutdown(self, deadline: Duration) -> bool {
+    pub async fn shutdown(&self, deadline: Duration) -> bool {
         let context = &self.context;
         info!("stopping: nothing more is claimed");
         context.stopping.cancel();

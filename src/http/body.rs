@@ -1,0 +1,71 @@
+//! Reads bodies of requests within their limits: media type, bytes, time.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, StatusCode, header};
+use futures_util::StreamExt;
+use tokio::time::timeout;
+
+use super::problem::Problem;
+
+/// Checks that the body is said to be of one of these media types.
+///
+/// A body without a media type is refused too: a browser sends such a one across origins without asking first, and the
+/// API on loopback would obey any page.
+pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let given = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if accepted.contains(&given.as_str()) {
+        return Ok(());
+    }
+    let wanted = accepted.first().unwrap_or(&"");
+    let detail = match given.as_str() {
+        "" => format!("the request has no content-type, `{wanted}` is expected"),
+        given => format!("the content-type is `{given}`, `{wanted}` is expected"),
+    };
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail))
+}
+
+/// The whole body, of at most `limit` bytes, sent within `limit_time`.
+pub(super) async fn whole(
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+    limit_time: Duration,
+) -> Result<Bytes, Problem> {
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    // Refused before any of it is read: a client that waits for `100 Continue` need not send it.
+    if announced.is_some_and(|length| length > limit as u64) {
+        return Err(too_large(limit));
+    }
+    match timeout(limit_time, collect(body, limit)).await {
+        Ok(read) => read,
+        Err(_) => Err(too_slow(limit_time)),
+    }
+}
+
+async fn collect(body: Body, limit: usize) -> Result<Bytes, Problem> {
+    let mut parts = body.into_data_stream();
+    let mut whole = Vec::new();
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(|error| broken(&error))?;
+        if whole.len() + part.len() > limit {
+            return Err(too_large(limit));
+        }
+        whole.extend_from_slice(&part);
+    }
+    Ok(whole.into())
+}
+
+pub(super) fn too_large(limit: usize) -> Problem {
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("more than {limit} bytes"))
+}
+
+pub(super) fn too_slow(limit: Duration) -> Problem {
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", format!("the body did not come within {limit:?}"))
+}
+
+pub(super) fn broken(error: &axum::Error) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, "broken", format!("the body broke off: {error}"))
+}

@@ -1,0 +1,105 @@
+//! The HTTP API: one file per resource, every error a [`Problem`].
+//!
+//! Reads requests within limits of bytes and time, hands them to the [`Intake`], and words its answers. Decides nothing
+//! about tasks itself; it authenticates nobody, so it listens on loopback unless it is told otherwise.
+
+mod batch;
+mod body;
+mod problem;
+pub mod server;
+mod state;
+mod tasks;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+
+use crate::engine::{EngineState, Intake};
+use crate::metrics::Metrics;
+use crate::task::Limits;
+
+pub use problem::Problem;
+
+/// What requests may be at most.
+#[derive(Clone, Copy, Debug)]
+pub struct ApiLimits {
+    /// Bytes of a body, or of a line of a batch.
+    pub body: usize,
+    /// For a body to come, or the next part of a batch.
+    pub body_timeout: Duration,
+    /// For the timeline to answer.
+    pub timeline_timeout: Duration,
+    /// Of one task.
+    pub task: Limits,
+}
+
+/// What the API stands on.
+pub struct Api {
+    /// The way in.
+    pub intake: Intake,
+    /// What the engine does now.
+    pub engine: Box<dyn Fn() -> EngineState + Send + Sync>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// What requests may be at most.
+    pub limits: ApiLimits,
+    /// The instance id, for stats.
+    pub instance: String,
+}
+
+impl Api {
+    /// All routes.
+    pub fn router(self) -> Router {
+        let api = Arc::new(self);
+        Router::new()
+            .route("/v1/tasks/{id}", put(tasks::put).get(tasks::get).delete(tasks::cancel))
+            .route("/v1/tasks:batch", post(batch::put))
+            .route("/v1/stats", get(state::stats))
+            .route("/healthz", get(state::healthz))
+            .route("/readyz", get(state::readyz))
+            .route("/metrics", get(state::metrics))
+            .fallback(no_route)
+            .method_not_allowed_fallback(no_method)
+            .layer(middleware::from_fn_with_state(Arc::clone(&api), count))
+            .with_state(api)
+    }
+}
+
+async fn no_route(request: Request) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "no_route", format!("there is nothing at `{}`", request.uri().path()))
+}
+
+async fn no_method(method: Method, request: Request) -> Problem {
+    let detail = format!("`{}` does not take {method}", request.uri().path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_method", detail)
+}
+
+/// Counts every request by its route, never by its path: paths hold ids.
+async fn count(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    let route = match request.uri().path() {
+        "/v1/tasks:batch" => "/v1/tasks:batch",
+        "/v1/stats" => "/v1/stats",
+        "/healthz" => "/healthz",
+        "/readyz" => "/readyz",
+        "/metrics" => "/metrics",
+        path if path.starts_with("/v1/tasks/") => "/v1/tasks/{id}",
+        _ => "other",
+    };
+    let response = next.run(request).await;
+    api.metrics.request(route, response.status().as_u16());
+    response
+}
+
+/// An answer whose JSON is written already.
+fn json(status: StatusCode, text: String) -> Response {
+    let mut response = (status, Body::from(text)).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

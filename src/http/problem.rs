@@ -1,0 +1,192 @@
+//! What goes wrong, in the form of RFC 9457: `application/problem+json` with a stable `code` and one entry per fault.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::engine::intake::{GetError, PutError};
+use crate::task::Fault;
+use crate::task::schedule::ScheduleError;
+use crate::timeline::TimelineError;
+
+/// The media type of a problem.
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// A request that was not done, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// What kind of problem it is; stable.
+    pub code: &'static str,
+    /// What was found and what is expected; without secrets.
+    pub detail: String,
+    /// Every fault of the input, each with its place.
+    pub errors: Vec<Fault>,
+    /// The idempotency key that is in flight.
+    pub key: Option<String>,
+}
+
+/// A problem on the wire.
+#[derive(Serialize)]
+struct ProblemView<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    code: &'static str,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    errors: &'a [Fault],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+}
+
+impl Serialize for Problem {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let view = ProblemView {
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            code: self.code,
+            detail: &self.detail,
+            errors: &self.errors,
+            key: self.key.as_deref(),
+        };
+        view.serialize(serializer)
+    }
+}
+
+impl Problem {
+    /// A problem without faults of its own; its title is the status in words.
+    #[must_use]
+    pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
+        Problem { status, code, detail: detail.into(), errors: Vec::new(), key: None }
+    }
+
+    /// Input that breaks rules, each named with its place.
+    #[must_use]
+    pub fn invalid(errors: Vec<Fault>) -> Problem {
+        let detail = match errors.as_slice() {
+            [only] if only.pointer.is_empty() => only.detail.clone(),
+            [only] => format!("{}: {}", only.pointer, only.detail),
+            several => format!("{} faults, each named in `errors`", several.len()),
+        };
+        // A document that is no JSON at all is another kind of mistake than one that says something impossible.
+        let (status, code) = match errors.as_slice() {
+            [only] if only.code == "not_json" && only.pointer.is_empty() => (StatusCode::BAD_REQUEST, "malformed"),
+            _ => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
+        };
+        Problem { errors, ..Problem::new(status, code, detail) }
+    }
+
+    /// Input with one fault.
+    #[must_use]
+    pub fn fault(pointer: &str, code: &'static str, detail: impl Into<String>) -> Problem {
+        Problem::invalid(vec![Fault { pointer: pointer.to_owned(), code, detail: detail.into() }])
+    }
+
+    /// A fault of punctual's own: a put without an answer.
+    pub(super) fn unanswered() -> Problem {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the put was not answered")
+    }
+
+    /// There is no such task.
+    #[must_use]
+    pub fn unknown(id: &str) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, "unknown", format!("there is no task `{id}`"))
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.status;
+        // A Problem holds strings and numbers alone: it can always be written.
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, PROBLEM_JSON);
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+impl From<TimelineError> for Problem {
+    /// 503: the request either took effect before this answer or never will.
+    fn from(error: TimelineError) -> Problem {
+        let code = match &error {
+            TimelineError::Late => "timeline_late",
+            TimelineError::Refused(_) => "timeline_refused",
+            TimelineError::Away(_) => "timeline_away",
+            TimelineError::Unknown(_) => "timeline_unknown",
+            TimelineError::Broken(_) => {
+                tracing::error!(%error, "a request failed");
+                let detail = "punctual could not read what the timeline answered; its log says more";
+                return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail);
+            }
+        };
+        tracing::debug!(%error, "a request was not done");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, code, without_secrets(&error.to_string()))
+    }
+}
+
+impl From<GetError> for Problem {
+    fn from(error: GetError) -> Problem {
+        match error {
+            GetError::Timeline(error) => error.into(),
+            GetError::Record(error) => {
+                tracing::error!(%error, "a task cannot be read");
+                let detail = "the task was written by a version of punctual that this one does not know";
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", detail)
+            }
+        }
+    }
+}
+
+impl From<PutError> for Problem {
+    fn from(error: PutError) -> Problem {
+        let detail = error.to_string();
+        match error {
+            PutError::InFlight(key) => {
+                Problem { key: Some(key.to_string()), ..Problem::new(StatusCode::CONFLICT, "in_flight", detail) }
+            }
+            PutError::KeyReused => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", detail),
+            PutError::UnknownLane(_) => Problem::fault("/lane", "unknown_lane", detail),
+            PutError::NoDestination(_) => Problem::fault("/message/destination", "missing_field", detail),
+            PutError::Never => Problem::fault("/schedule", "never_due", detail),
+            PutError::BadDue => Problem::fault("/schedule", "out_of_range", detail),
+            PutError::Schedule(ScheduleError::Cron(_)) => Problem::fault("/schedule/cron", "bad_cron", detail),
+            PutError::Schedule(ScheduleError::Zone(_)) => Problem::fault("/schedule/zone", "bad_zone", detail),
+            PutError::Timeline(error) => error.into(),
+        }
+    }
+}
+
+/// The words without what may be a user and password in a URL.
+pub(super) fn without_secrets(words: &str) -> String {
+    let mut safe = String::with_capacity(words.len());
+    for (i, word) in words.split(' ').enumerate() {
+        if i > 0 {
+            safe.push(' ');
+        }
+        match (word.split_once("://"), word.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, place))) => safe.push_str(&format!("{scheme}://***@{place}")),
+            _ => safe.push_str(word),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_a_503_shows_no_password() {
+        let error = TimelineError::Away("cannot reach redis://me:hunter2@host:1/: refused".into());
+        let problem = Problem::from(error);
+        assert_eq!((problem.status.as_u16(), problem.code), (503, "timeline_away"));
+        assert_eq!(problem.detail, "the timeline cannot be reached: cannot reach redis://***@host:1/: refused");
+    }
+}

@@ -1,0 +1,168 @@
+//! Accepts connections and serves a router on them, within limits of time and number, until it is told to stop.
+//!
+//! A stop lets requests under way end; what has not ended by the deadline is cut off.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How long to wait after an accept that failed, most likely because there are no file descriptors left.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// What connections may take at most.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerLimits {
+    /// For the head of a request to come; also how long a connection may be idle.
+    pub header_timeout: Duration,
+    /// For a client to take any of what is written to it.
+    pub write_timeout: Duration,
+    /// At once; more wait to be accepted.
+    pub connections: usize,
+}
+
+/// Serves `router` on what `listener` accepts until `stop`; then waits for requests under way, at most `deadline`.
+/// Returns whether all of them ended by themselves.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ServerLimits,
+    stop: CancellationToken,
+    deadline: Duration,
+) -> bool {
+    let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
+    let room = Arc::new(Semaphore::new(limits.connections));
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = accept(&listener, &room) => accepted,
+        };
+        match accepted {
+            Ok((stream, permit)) => {
+                let (router, stop, cut) = (router.clone(), stop.clone(), cut.clone());
+                connections.spawn(async move {
+                    tokio::select! {
+                        () = cut.cancelled() => {}
+                        () = connection(stream, router, limits, stop) => {}
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                sleep(BREATH).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.close();
+    let ended = timeout(deadline, connections.wait()).await.is_ok();
+    cut.cancel();
+    connections.wait().await;
+    ended
+}
+
+/// The next connection, once there is room for it.
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let permit = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok((stream, permit))
+}
+
+async fn connection(stream: TcpStream, router: Router, limits: ServerLimits, stop: CancellationToken) {
+    let io = TokioIo::new(Impatient { stream, limit: limits.write_timeout, waiting: None });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .serve_connection(io, TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    // Broken connections and slow clients are everyday things, and theirs to report.
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// A stream whose writes fail when the other side takes nothing for too long: answers would be held for it for ever.
+struct Impatient {
+    stream: TcpStream,
+    limit: Duration,
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl Impatient {
+    /// Passes a write's outcome on; one that is pending for too long has failed.
+    fn judge<T>(&mut self, outcome: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if outcome.is_ready() {
+            self.waiting = None;
+            return outcome;
+        }
+        let limit = self.limit;
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
+        match waiting.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::Error::from(io::ErrorKind::TimedOut))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Impatient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Impatient {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.judge(outcome, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.judge(outcome, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.stream).poll_flush(context);
+        self.judge(outcome, context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
