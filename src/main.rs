@@ -1,2 +1,7 @@
-//! x
-fn main() {}
+//! The `punctual` program: reads the command line and does as it says.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    punctual::cli::run(std::env::args_os())
+}

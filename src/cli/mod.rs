@@ -1,0 +1,150 @@
+//! The command line: one file per command. Data goes to stdout, everything else to stderr.
+//!
+//! Exit codes: 0 done, 1 the asked thing failed, 2 usage or configuration.
+
+mod demo;
+mod private_redis;
+pub mod serve;
+mod task;
+mod watch;
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, ConfigError, Sources};
+
+/// Publishes messages on time: tasks wait in Redis, due ones are published under one idempotency key.
+#[derive(Parser)]
+#[command(name = "punctual", version, arg_required_else_help = true, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Take tasks in over HTTP and publish them when they are due
+    Serve(ServeArguments),
+    /// See it work: put tasks, watch their messages appear, and count whether each came once and on time
+    Demo(demo::DemoArguments),
+    /// Put, show or cancel a task of a running instance
+    #[command(subcommand)]
+    Task(task::TaskCommand),
+}
+
+/// What `serve` takes; everything else stands in the configuration.
+#[derive(Args)]
+struct ServeArguments {
+    /// Where tasks wait: redis://[user:password@]host:port[/db], or `memory:`
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// Where messages go: nats://, redis://, stdout: or memory:
+    #[arg(long, value_name = "URL")]
+    sink: Option<String>,
+    /// Where the API listens
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Keeps installations apart on one Redis or broker
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Configuration file; without it punctual.toml, if there is one
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+struct Failure {
+    error: anyhow::Error,
+    hint: Option<String>,
+    code: u8,
+}
+
+impl Failure {
+    /// What was asked for could not be done.
+    fn failed(error: impl Into<anyhow::Error>) -> Failure {
+        Failure { error: error.into(), hint: None, code: 1 }
+    }
+
+    /// The command line or the configuration is wrong.
+    fn usage(error: impl Into<anyhow::Error>) -> Failure {
+        Failure { error: error.into(), hint: None, code: 2 }
+    }
+
+    fn hint(self, hint: impl Display) -> Failure {
+        Failure { hint: Some(hint.to_string()), ..self }
+    }
+
+    /// Tells it on stderr.
+    fn tell(&self) {
+        let mut text = format!("error: {:#}\n", self.error);
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+        tell(&text);
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::usage(error)
+    }
+}
+
+/// Does what the arguments (the first is the program's name) say.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        // Help and version are no errors, and go to stdout; clap knows.
+        Err(error) => {
+            let printed = error.print().is_ok();
+            return ExitCode::from(if error.use_stderr() || !printed { 2 } else { 0 });
+        }
+    };
+    let done = match cli.command {
+        Command::Serve(arguments) => arguments.config().and_then(|config| serve::run(&config)),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Task(command) => task::run(command),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.tell();
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+impl ServeArguments {
+    fn config(self) -> Result<Config, Failure> {
+        let mut sources = Sources::gather(self.config.as_deref())?;
+        let flags = [
+            ("--redis", "redis.url", self.redis),
+            ("--sink", "sinks.default.url", self.sink),
+            ("--listen", "http.listen", self.listen),
+            ("--namespace", "timeline.namespace", self.namespace),
+        ];
+        sources.flags.extend(flags.into_iter().filter_map(|(flag, path, value)| Some((flag, path, value?))));
+        Ok(Config::load(sources)?)
+    }
+}
+
+/// Writes data to stdout. A reader that went away (`| head`) is no failure.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        tracing::debug!("nobody reads stdout");
+    }
+}
+
+/// Writes to stderr.
+fn tell(text: &str) {
+    if std::io::stderr().lock().write_all(text.as_bytes()).is_err() {
+        tracing::debug!("nobody reads stderr");
+    }
+}

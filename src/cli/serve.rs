@@ -1,0 +1,246 @@
+//! `punctual serve`: the one place where the concrete parts are put together: timeline, sinks, engine, API.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use punctual_sinks::{Sink, SinkConfig};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::Failure;
+use crate::clock::LocalClock;
+use crate::config::Config;
+use crate::engine::{Engine, EngineConfig, EngineLane, EngineSink, Intake, LaneRule};
+use crate::http::server::{self, ServerLimits};
+use crate::http::{Api, ApiLimits};
+use crate::metrics::Metrics;
+use crate::task::{Lane, Limits, Overdue};
+use crate::timeline::memory::MemoryTimeline;
+use crate::timeline::redis::{RedisConfig, RedisTimeline};
+use crate::timeline::{Link, Timeline};
+
+/// How long Redis may take to be there at the start.
+const REACH: Duration = Duration::from_secs(5);
+
+/// A running instance.
+pub struct Instance {
+    /// Where its API listens.
+    pub address: SocketAddr,
+    /// The way in.
+    pub intake: Intake,
+    /// The instance id: the part of claim tokens before the dot.
+    pub id: String,
+    engine: Arc<Engine>,
+    stop: CancellationToken,
+    server: JoinHandle<bool>,
+}
+
+/// Serves until SIGINT or SIGTERM; a second one ends at once.
+pub(super) fn run(config: &Config) -> Result<(), Failure> {
+    crate::telemetry::start(&config.log).map_err(|words| Failure::usage(anyhow!(words)))?;
+    runtime()?.block_on(async {
+        let mut signals = Signals::listen()?;
+        if config.redis.scheme() == "memory" {
+            warn!("tasks are kept in this process alone and end with it");
+        }
+        let timeline = open_timeline(config).await?;
+        let instance = Instance::start(config, timeline, build_sinks(config)?).await?;
+        info!("{} received: finishing what is under way", signals.next().await);
+        tokio::select! {
+            () = instance.stop(config.shutdown) => Ok(()),
+            signal = signals.next() => Err(Failure::failed(anyhow!("{signal} received again: ended at once"))),
+        }
+    })
+}
+
+/// The runtime that serve and demo run in.
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    built.context("cannot start the runtime").map_err(Failure::failed)
+}
+
+/// The signals that ask a process to end.
+pub(super) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// From now on they end the process no more by themselves.
+    pub(super) fn listen() -> Result<Signals, Failure> {
+        let listen = |kind| signal(kind).context("cannot listen for signals").map_err(Failure::failed);
+        Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    /// The name of the next one.
+    pub(super) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
+
+/// The timeline that the configuration names. Redis has to be there at the start, and hold the same layout.
+pub(super) async fn open_timeline(config: &Config) -> Result<Arc<dyn Timeline>, Failure> {
+    if config.redis.scheme() == "memory" {
+        return Ok(Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), config.timeline.shards)));
+    }
+    let namespace = config.timeline.namespace.clone();
+    let redis = RedisConfig::new(config.redis.expose(), namespace, config.timeline.shards);
+    let timeline = RedisTimeline::connect(redis).map_err(Failure::usage)?;
+    let mut link = timeline.link();
+    match timeout(REACH, timeline.check_layout()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(Failure::usage(error)),
+        Err(_) => return Err(unreachable(config, &link.borrow_and_update())),
+    }
+    // The clock goes by this machine's time until the link is up.
+    match timeout(REACH, link.wait_for(|link| matches!(link, Link::Up(_)))).await {
+        Ok(Ok(_)) => {}
+        _ => return Err(unreachable(config, &timeline.link().borrow())),
+    }
+    Ok(timeline)
+}
+
+fn unreachable(config: &Config, link: &Link) -> Failure {
+    let words = match link {
+        Link::Down(words) => words.clone(),
+        Link::Up(_) => format!("no answer within {REACH:?}"),
+    };
+    Failure::failed(anyhow!("cannot reach Redis at `{}`: {words}", config.redis))
+        .hint("start one, name one with `--redis` or `PUNCTUAL__REDIS__URL`, or try without: `--redis memory:`")
+}
+
+/// The sinks that the configuration names. They connect when they are first used.
+pub(super) fn build_sinks(config: &Config) -> Result<BTreeMap<String, EngineSink>, Failure> {
+    let mut sinks = BTreeMap::new();
+    for (name, section) in &config.sinks {
+        let built = SinkConfig::parse(section.url.expose()).and_then(|sink| {
+            sink.with_answer_timeout(section.answer_timeout).with_namespace(config.timeline.namespace.as_str()).build()
+        });
+        let sink = built.with_context(|| format!("the sink `{name}` cannot be used")).map_err(Failure::usage)?;
+        sinks.insert(name.clone(), EngineSink { sink, patience: section.patience });
+    }
+    Ok(sinks)
+}
+
+impl Instance {
+    /// Starts to take tasks in and to publish what is due. The listener is bound before anything is claimed.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on, or a lane names a sink that is not there.
+    pub(super) async fn start(
+        config: &Config,
+        timeline: Arc<dyn Timeline>,
+        sinks: BTreeMap<String, EngineSink>,
+    ) -> Result<Instance, Failure> {
+        let listen = config.http.listen;
+        let listener = TcpListener::bind(listen).await;
+        let listener = listener.with_context(|| format!("cannot listen on `{listen}`")).map_err(Failure::failed)?;
+        let address = listener.local_addr().map_err(Failure::failed)?;
+        let id = instance_id();
+        let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), &id));
+        let intake = Intake::new(Arc::clone(&timeline), lane_rules(config, &sinks));
+        let lanes = config.lanes.iter().map(|(lane, section)| {
+            let (sink, destination) = (section.sink.clone(), section.destination.clone());
+            (lane.clone(), EngineLane { sink, destination })
+        });
+        let engine = Engine::start(engine_config(config, &id), timeline, sinks, lanes.collect(), Arc::clone(&metrics))
+            .map_err(Failure::usage)?;
+        let engine = Arc::new(engine);
+        let watched = Arc::clone(&engine);
+        let api = Api {
+            intake: intake.clone(),
+            engine: Box::new(move || watched.state()),
+            metrics,
+            limits: api_limits(config),
+            instance: id.clone(),
+        };
+        let stop = CancellationToken::new();
+        let limits = ServerLimits {
+            header_timeout: config.http.header_timeout,
+            write_timeout: config.http.body_timeout,
+            connections: config.http.connections,
+        };
+        let server = tokio::spawn(server::serve(listener, api.router(), limits, stop.clone(), config.shutdown));
+        info!(instance = id, version = env!("CARGO_PKG_VERSION"), %address, redis = %config.redis, "serving");
+        Ok(Instance { address, intake, id, engine, stop, server })
+    }
+
+    /// Ends: requests under way are answered, what is held is published or given back, within `deadline` and a few
+    /// seconds.
+    pub(super) async fn stop(self, deadline: Duration) {
+        self.stop.cancel();
+        let (served, settled) = tokio::join!(self.server, self.engine.shutdown(deadline));
+        if !served.unwrap_or(false) {
+            warn!("some requests were cut off");
+        }
+        info!(instance = self.id, settled, "stopped");
+    }
+}
+
+/// A name that no other start of an instance has.
+fn instance_id() -> String {
+    format!("{:012x}", rand::random::<u64>() >> 16)
+}
+
+fn engine_config(config: &Config, id: &str) -> EngineConfig {
+    EngineConfig {
+        instance: id.to_owned(),
+        lease: config.claim.lease,
+        batch: config.claim.batch,
+        in_flight: config.claim.in_flight,
+        in_flight_bytes: config.claim.in_flight_bytes,
+        overdue: Overdue { grace: config.claim.grace, catch_up_max: config.claim.catch_up_max },
+        poison_limit: config.claim.poison_limit,
+        dead_keep: config.dead.keep,
+        dead_cap: config.dead.cap,
+    }
+}
+
+fn api_limits(config: &Config) -> ApiLimits {
+    ApiLimits {
+        body: config.http.body_limit,
+        body_timeout: config.http.body_timeout,
+        timeline_timeout: config.http.timeline_timeout,
+        task: Limits::default(),
+    }
+}
+
+/// A task has to name a destination where its lane names none, unless its sink does without.
+fn lane_rules(config: &Config, sinks: &BTreeMap<String, EngineSink>) -> BTreeMap<Lane, LaneRule> {
+    let needs = |sink: &Arc<dyn Sink>| !matches!(sink.kind(), "stdout" | "memory");
+    let rule = |sink: &str| sinks.get(sink).is_some_and(|sink| needs(&sink.sink));
+    let rules = config.lanes.iter().map(|(lane, section)| {
+        (lane.clone(), LaneRule { destination_required: section.destination.is_none() && rule(&section.sink) })
+    });
+    rules.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Sources;
+
+    #[test]
+    fn the_defaults_file_and_the_engine_agree() {
+        let flags = vec![("--sink", "sinks.default.url", "stdout:".to_owned())];
+        let config = Config::load(Sources { flags, ..Sources::default() }).unwrap();
+        assert_eq!(format!("{:?}", engine_config(&config, "i")), format!("{:?}", EngineConfig::new("i")));
+    }
+
+    #[test]
+    fn instance_ids_have_no_dot_and_no_space_and_differ() {
+        let (one, other) = (instance_id(), instance_id());
+        assert_ne!(one, other);
+        assert!(one.len() == 12 && one.bytes().all(|b| b.is_ascii_hexdigit()));
+    }
+}

@@ -1,0 +1,23 @@
+//! Logs, to stderr: data goes to stdout. Called once, by the command line.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+/// Sets up logging for this process; `filter` is `warn`, `info`, or by room: `info,punctual::engine=debug`.
+///
+/// # Errors
+/// When the filter cannot be read.
+pub fn start(filter: &str) -> Result<(), String> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| format!("the log filter `{filter}`: {error}"))?;
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .finish();
+    // A second call in one process (tests) keeps the first.
+    if tracing::subscriber::set_global_default(logs).is_err() {
+        tracing::debug!("logging was set up before");
+    }
+    Ok(())
+}
