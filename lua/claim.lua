@@ -21,13 +21,13 @@ if now > tonumber(ARGV[2]) then
 end
 
 local watchful, recurring = redis.call('HLEN', crashes) > 0, redis.call('HLEN', counts) > 0
-local window = lone and 1001 or watchful and max + 1000 or max
 -- Its first 2 * taken values become what is taken. Nobody is suspect while nothing has crashed.
 local rows = {}
 if watchful or not lone then
+  local window = lone and 1001 or watchful and max + 1000 or max
   rows = redis.call('ZRANGEBYSCORE', due, '(0', string.format('%.0f', now), 'WITHSCORES', 'LIMIT', 0, window)
 end
-local taken, negated, gone, suspects, crashed, head = 0, {}, {}, 0, 0, nil
+local total, taken, negated, gone, suspects, crashed, head = #rows / 2, 0, {}, {}, 0, 0, nil
 local chunks, counted = {}, {}
 
 -- How often the claims of this very occurrence ended without word.
@@ -36,50 +36,52 @@ local function crash_count(mark, score)
   return named == score and tonumber(count) or 0
 end
 
-local function take(id, score, record)
-  taken = taken + 1
-  rows[2 * taken - 1], rows[2 * taken] = id, score
-  negated[2 * taken - 1], negated[2 * taken] = '-' .. score, id
-  if recurring and string.byte(record, 2) % 2 == 1 then
-    counted[#counted + 1] = id
+for k = 1, lone and total or 0 do
+  local id, score = rows[2 * k - 1], rows[2 * k]
+  local count = crash_count(redis.call('HGET', crashes, id), score)
+  if count < 2 then
+    head = head or score
+  elseif taken == 1 then
+    suspects = suspects + 1
+  else
+    local record = redis.call('HGET', tasks, id)
+    if record then
+      taken, crashed, chunks[1], negated = 1, count, { record }, { '-' .. score, id }
+      rows[1], rows[2] = id, score
+      counted[1] = string.byte(record, 2) % 2 == 1 and id or nil
+    else
+      gone[#gone + 1] = id
+    end
   end
 end
 
-local total, step, from, bytes, full = #rows / 2, 16, 1, 0, false
+local step, from, bytes, full = 16, 1, 0, lone
 while from <= total and not full do
   -- In chunks, the first ones small: records may be large, and what is read in vain blocks Redis too.
-  local upto, ids, scores = math.min(from + step - 1, total), {}, {}
-  for i = from, upto do
-    ids[i - from + 1], scores[i - from + 1] = rows[2 * i - 1], rows[2 * i]
+  local upto, ids = math.min(from + step - 1, total), {}
+  for k = from, upto do
+    ids[k - from + 1] = rows[2 * k - 1]
   end
-  from, step = upto + 1, math.min(2 * step, 64)
-  local marks = watchful and redis.call('HMGET', crashes, unpack(ids)) or {}
-  local found = lone and {} or redis.call('HMGET', tasks, unpack(ids))
-  local kept = 0
+  local marks = watchful and redis.call('HMGET', crashes, unpack(ids))
+  local found, kept = redis.call('HMGET', tasks, unpack(ids)), 0
   for i = 1, #ids do
-    local crashes_here = watchful and crash_count(marks[i], scores[i]) or 0
-    if lone and crashes_here >= 2 and taken == 0 then
-      found = { redis.call('HGET', tasks, ids[i]) }
-      if found[1] then
-        crashed = crashes_here
-        take(ids[i], scores[i], found[1])
-        chunks[1] = found
-      else
-        gone[#gone + 1] = ids[i]
-      end
-    elseif crashes_here >= 2 then
+    local id, score, record = ids[i], rows[2 * (from + i - 1)], found[i]
+    if marks and crash_count(marks[i], score) >= 2 then
       suspects = suspects + 1
-    elseif lone then
-      head = head or scores[i]
-    elseif not found[i] then
-      gone[#gone + 1] = ids[i]
-    elseif taken == max or (taken > 0 and bytes + #found[i] > max_bytes) then
+    elseif not record then
+      gone[#gone + 1] = id
+    elseif taken == max or (taken > 0 and bytes + #record > max_bytes) then
       full = true
       break
     else
-      take(ids[i], scores[i], found[i])
-      bytes, kept = bytes + #found[i], kept + 1
-      found[kept] = found[i]
+      taken, kept, bytes = taken + 1, kept + 1, bytes + #record
+      local at = 2 * taken
+      rows[at - 1], rows[at] = id, score
+      negated[at - 1], negated[at] = '-' .. score, id
+      found[kept] = record
+      if recurring and string.byte(record, 2) % 2 == 1 then
+        counted[#counted + 1] = id
+      end
     end
   end
   if kept > 0 then
@@ -87,6 +89,7 @@ while from <= total and not full do
     found[kept + 1] = nil
     chunks[#chunks + 1] = found
   end
+  from, step = upto + 1, math.min(2 * step, 64)
 end
 
 if #gone > 0 then
@@ -110,5 +113,5 @@ head = head or redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIM
 if taken > 0 and not lone and head and tonumber(head) <= now then
   redis.pcall('PUBLISH', ARGV[8], ARGV[9] .. ' ' .. head)
 end
-local known = #counted > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
+local known = recurring and #counted > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
 return { micros, 'claimed', head or '', suspects, #gone, crashed, rows, known, unpack(chunks) }

@@ -1,1 +1,70 @@
-//! x
+//! The headers of the scripts, against what `scripts.rs` declares.
+
+use std::path::{Path, PathBuf};
+
+use punctual::timeline::scripts::{ALL, Code, Script};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
+}
+
+/// The text of a header's field, its continuation lines joined.
+fn field(source: &str, name: &str) -> String {
+    let mut lines = source.lines().take_while(|line| line.starts_with("--"));
+    let start = format!("-- {name:<5} ");
+    let first = lines.find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no {name} in\n{source}"));
+    let more = lines.take_while(|line| line.starts_with("--       ")).map(|line| &line[8..]);
+    [&first[start.len()..]]
+        .into_iter()
+        .chain(more.map(|line| line.trim_start_matches(' ')))
+        .collect::<Vec<_>>()
+        .join("  ")
+}
+
+/// The names in `1 now ms, ...  2 not_after ms  3.. lane: ...`, checked to be numbered in order.
+fn names(list: &str) -> Vec<String> {
+    let items = list.split("  ").filter(|item| item.starts_with(|c: char| c.is_ascii_digit()));
+    let items = items.enumerate().map(|(place, item)| {
+        let (number, rest) = item.split_once(' ').unwrap();
+        let name = rest.split([' ', ',', ':', '(']).find(|word| !word.is_empty()).unwrap();
+        // `dead:records` is the one name with a colon in it.
+        let name = if rest.starts_with("dead:records") { "dead:records" } else { name };
+        assert_eq!(number.trim_end_matches(".."), (place + 1).to_string(), "in `{list}`");
+        if number.ends_with("..") { format!("{name}..") } else { name.to_owned() }
+    });
+    items.collect()
+}
+
+#[test]
+fn every_header_says_what_the_script_takes() {
+    for Script { name, source, keys, arguments } in ALL {
+        assert!(source.starts_with(&format!("-- {name}: ")), "{name}");
+        assert_eq!(names(&field(source, "KEYS")), *keys, "KEYS of {name}");
+        assert_eq!(names(&field(source, "ARGV")), *arguments, "ARGV of {name}");
+        assert!(field(source, "REPLY").starts_with("{ now, "), "REPLY of {name}");
+        assert!(!field(source, "KEEPS").is_empty(), "KEEPS of {name}");
+    }
+}
+
+#[test]
+fn every_file_is_declared() {
+    let files = std::fs::read_dir(folder()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut files: Vec<String> = files.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect();
+    files.sort();
+    let mut declared: Vec<&str> = ALL.iter().map(|script| script.name).collect();
+    declared.sort_unstable();
+    assert_eq!(files, declared);
+}
+
+#[test]
+fn every_code_is_said_by_a_script_and_explained() {
+    let readme = std::fs::read_to_string(folder().join("README.md")).unwrap();
+    for code in Code::ALL {
+        let said = [format!("'{}'", code.word()), format!("'{} ", code.word())];
+        assert!(ALL.iter().any(|script| said.iter().any(|text| script.source.contains(text))), "{code:?}");
+        assert_eq!(Code::of(code.word()), Some(*code));
+        // Verbs that know one answer only are named by the verb.
+        let own = ["put", "claimed", "settled", "extended", "reaped", "glanced"].contains(&code.word());
+        assert!(own || readme.contains(&format!("`{}", code.word())), "{code:?} in lua/README.md");
+    }
+}

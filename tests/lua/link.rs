@@ -1,1 +1,228 @@
-//! x
+//! Connections that die, stand still, or lead to the wrong place; and calls without an answer.
+
+use punctual::timeline::redis::RedisError;
+use tokio::time::Instant;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Short timeouts, and Redis' own time.
+fn config(url: &str) -> RedisConfig {
+    let mut config = RedisConfig::new(url, namespace(), 1);
+    config.connect_timeout = PATIENCE;
+    config.response_timeout = PATIENCE;
+    config
+}
+
+async fn connected(server: &RedisServer) -> Arc<RedisTimeline> {
+    let timeline = RedisTimeline::connect(config(&server.url())).unwrap();
+    assert_eq!(up(&timeline).await, 1);
+    timeline
+}
+
+fn shard() -> Shard {
+    Shard::all(1).next().unwrap()
+}
+
+fn within(timeline: &RedisTimeline, span: Duration) -> Timestamp {
+    timeline.clock().now().plus(span)
+}
+
+async fn put_at(timeline: &RedisTimeline, id: &str, not_after: Timestamp) -> Result<PutResult, TimelineError> {
+    let puts = vec![put(id, 9_000_000_000_000, "x")];
+    timeline.put(shard(), PutMode::Put, puts, not_after).await.map(|answers| answers[0].result)
+}
+
+async fn put_now(timeline: &RedisTimeline, id: &str) -> Result<PutResult, TimelineError> {
+    put_at(timeline, id, within(timeline, Duration::from_secs(10))).await
+}
+
+#[tokio::test]
+async fn the_clock_is_redis_own() {
+    let Some(server) = shared_server() else { return };
+    let timeline = connected(&server).await;
+    assert!(timeline.clock().uncertainty() < Duration::from_secs(1), "known from the first connection on");
+    let (seconds, _): (i64, i64) = ::redis::cmd("TIME").query(&mut server.connect()).unwrap();
+    assert!((timeline.clock().now().as_millis() - seconds * 1000).abs() < 3000);
+    let glance = timeline.glance(shard(), glancing(&[("default", true)])).await.unwrap();
+    assert_eq!(glance.dead, 0);
+}
+
+#[tokio::test]
+async fn scripts_that_were_flushed_are_loaded_again() {
+    let Some(server) = own_server(&[]) else { return };
+    let timeline = connected(&server).await;
+    let mut raw = server.connect();
+    for id in ["a", "b"] {
+        let _: () = ::redis::cmd("SCRIPT").arg("FLUSH").query(&mut raw).unwrap();
+        assert_eq!(put_now(&timeline, id).await, Ok(PutResult::Created));
+    }
+    let loaded: Vec<u8> = ::redis::cmd("SCRIPT")
+        .arg("EXISTS")
+        .arg(::redis::Script::new(scripts::CLAIM.source).get_hash())
+        .query(&mut raw)
+        .unwrap();
+    assert_eq!(loaded, [1], "all of them, at once");
+    assert_eq!(up(&timeline).await, 1);
+}
+
+#[tokio::test]
+async fn a_timeline_starts_while_redis_is_away() {
+    let Some(mut server) = own_server(&[]) else { return };
+    server.server.kill();
+    let timeline = RedisTimeline::connect(config(&server.url())).unwrap();
+    let refused = |link: &Link| matches!(link, Link::Down(reason) if reason.to_lowercase().contains("refused"));
+    link_is(&timeline, refused).await;
+    let away = put_now(&timeline, "a").await;
+    assert!(matches!(&away, Err(TimelineError::Away(reason)) if reason.contains("127.0.0.1:")), "{away:?}");
+    server.server.restart();
+    assert_eq!(up(&timeline).await, 1);
+    assert_eq!(put_now(&timeline, "a").await, Ok(PutResult::Created));
+}
+
+#[tokio::test]
+async fn a_redis_that_was_killed_is_found_again() {
+    let Some(mut server) = own_server(&[]) else { return };
+    let timeline = connected(&server).await;
+    for generation in 2..4 {
+        server.server.kill();
+        link_is(&timeline, |link| matches!(link, Link::Down(_))).await;
+        server.server.restart();
+        assert_eq!(up(&timeline).await, generation);
+        assert_eq!(put_now(&timeline, "a").await, Ok(PutResult::Created), "with its scripts, though it lost its data");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_stands_still_is_given_up_and_found_again() {
+    let Some(server) = own_server(&[]) else { return };
+    let timeline = connected(&server).await;
+    server.server.signal("STOP");
+    for _ in 0..3 {
+        let began = Instant::now();
+        let unanswered = timeline.get(shard(), &task("a")).await;
+        assert!(matches!(unanswered, Err(TimelineError::Unknown(_))), "{unanswered:?}");
+        assert!(began.elapsed() < 10 * PATIENCE, "a look waits for no `not_after`");
+    }
+    link_is(&timeline, |link| matches!(link, Link::Down(_))).await;
+    assert!(matches!(timeline.get(shard(), &task("a")).await, Err(TimelineError::Away(_))));
+    server.server.signal("CONT");
+    assert_eq!(up(&timeline).await, 2);
+    assert_eq!(put_now(&timeline, "a").await, Ok(PutResult::Created));
+}
+
+#[tokio::test]
+async fn an_unanswered_put_took_effect_before_its_error_or_never_will() {
+    let Some(server) = own_server(&[]) else { return };
+    let timeline = connected(&server).await;
+    server.server.signal("STOP");
+    let not_after = within(&timeline, Duration::from_millis(1200));
+    let unknown = put_at(&timeline, "a", not_after).await;
+    assert!(matches!(unknown, Err(TimelineError::Unknown(_))), "{unknown:?}");
+    assert!(timeline.clock().surely_past(not_after), "the error waited for the moment after which nothing is written");
+    // What stood in the socket is executed now, and comes too late.
+    server.server.signal("CONT");
+    up(&timeline).await;
+    assert_eq!(timeline.get(shard(), &task("a")).await, Ok(None));
+    let calls: String = ::redis::cmd("INFO").arg("commandstats").query(&mut server.connect()).unwrap();
+    assert!(calls.contains("cmdstat_evalsha:calls=2,"), "the put was executed: {calls}");
+}
+
+#[tokio::test]
+async fn a_slow_answer_that_comes_before_not_after_counts() {
+    let Some(server) = own_server(&[]) else { return };
+    let timeline = connected(&server).await;
+    server.server.signal("STOP");
+    let not_after = within(&timeline, Duration::from_secs(20));
+    let (put, ()) = tokio::join!(put_at(&timeline, "a", not_after), async {
+        tokio::time::sleep(2 * PATIENCE).await;
+        server.server.signal("CONT");
+    });
+    assert_eq!(put, Ok(PutResult::Created));
+    assert_eq!(up(&timeline).await, 1, "one silence is not the end");
+}
+
+#[tokio::test]
+async fn a_put_cut_off_by_the_death_of_redis_waits_for_its_not_after() {
+    let Some(mut server) = own_server(&[]) else { return };
+    let timeline = connected(&server).await;
+    server.server.signal("STOP");
+    let not_after = within(&timeline, Duration::from_millis(900));
+    let (put, ()) = tokio::join!(put_at(&timeline, "a", not_after), async {
+        tokio::time::sleep(PATIENCE / 3).await;
+        server.server.kill();
+    });
+    assert!(matches!(put, Err(TimelineError::Unknown(_))), "{put:?}");
+    assert!(timeline.clock().surely_past(not_after));
+}
+
+#[tokio::test]
+async fn a_lost_subscription_alone_makes_a_new_generation() {
+    let Some(server) = own_server(&[]) else { return };
+    let timeline = connected(&server).await;
+    let mut raw = server.connect();
+    let killed: u32 = ::redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").query(&mut raw).unwrap();
+    assert_eq!(killed, 1);
+    let mut link = timeline.link();
+    let again = tokio::time::timeout(Duration::from_secs(10), link.wait_for(|link| *link == Link::Up(2)));
+    again.await.unwrap().unwrap();
+    let mut wakes = timeline.wakes();
+    put_now(&timeline, "a").await.unwrap();
+    let wake = tokio::time::timeout(Duration::from_secs(10), wakes.recv()).await.unwrap().unwrap();
+    assert_eq!(wake, Wake { shard: shard(), lane: Lane::default(), due: at(9_000_000_000_000) });
+}
+
+#[tokio::test]
+async fn another_layout_is_refused_with_both() {
+    let Some(server) = shared_server() else { return };
+    let first = config(&server.url());
+    let mut second = first.clone();
+    second.shards = 4;
+    let first = RedisTimeline::connect(first).unwrap();
+    assert_eq!(first.check_layout().await, Ok(()));
+    up(&first).await;
+    let second = RedisTimeline::connect(second).unwrap();
+    let error = second.check_layout().await.unwrap_err();
+    assert!(matches!(&error, RedisError::Layout { found, wanted, .. } if found == "1 1" && wanted == "1 4"));
+    let down = link_is(&second, |link| matches!(link, Link::Down(reason) if reason.contains("`1 4`"))).await;
+    assert!(matches!(down, Link::Down(reason) if reason.contains("`1 1`")));
+    assert!(matches!(put_now(&second, "a").await, Err(TimelineError::Away(_))));
+}
+
+#[tokio::test]
+async fn a_dropped_timeline_closes_its_connections() {
+    let Some(server) = own_server(&[]) else { return };
+    let timeline = connected(&server).await;
+    let mut raw = server.connect();
+    let mut clients = || {
+        let list: String = ::redis::cmd("CLIENT").arg("LIST").query(&mut raw).unwrap();
+        list.lines().count()
+    };
+    assert_eq!(clients(), 3);
+    drop(timeline);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while clients() > 1 {
+        assert!(Instant::now() < deadline, "the connections are still there");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_password_is_told_to_redis_and_to_nobody_else() {
+    let Some(server) = own_server(&["--requirepass", "sesame-open"]) else { return };
+    let url = |password: &str| server.url().replace("redis://", &format!("redis://:{password}@"));
+    let right = config(&url("sesame-open"));
+    assert!(!format!("{right:?}").contains("sesame"));
+    let timeline = RedisTimeline::connect(right).unwrap();
+    up(&timeline).await;
+    assert_eq!(put_now(&timeline, "a").await, Ok(PutResult::Created));
+
+    let timeline = RedisTimeline::connect(config(&url("sesame-shut"))).unwrap();
+    let down = link_is(&timeline, |link| matches!(link, Link::Down(reason) if reason.contains("redis at"))).await;
+    assert!(!format!("{down:?} {:?}", put_now(&timeline, "a").await).contains("sesame"), "{down:?}");
+    for bad in ["redis://:sesame@host:99999", "http://:sesame@host", "sesame"] {
+        let error = RedisTimeline::connect(config(bad)).err().expect("a bad url");
+        assert!(!error.to_string().contains("sesame"), "{error}");
+    }
+}

@@ -1,1 +1,98 @@
-//! x
+//! glance.
+
+use super::*;
+
+#[tokio::test]
+async fn a_glance_shows_heads_leases_and_depth() {
+    let Some(stage) = Stage::new().await else { return };
+    stage.put(&[put("a", 900, "x"), put("b", 2000, "x"), put("c", 800, "x"), put_in("other", 0, "d", 5000, "x")]).await;
+    stage.claim("i.1", 1).await;
+    stage.now(1500);
+    stage.claim("i.2", 1).await;
+    let glance = stage.glance(&[("default", true), ("other", true), ("empty", true)]).await;
+    let nothing = LaneGlance { depth: Some((0, 0)), ..LaneGlance::default() };
+    assert_eq!(
+        glance.lanes,
+        [
+            LaneGlance {
+                head: Some(at(2000)),
+                first_lease: Some(at(16_000)),
+                last_lease: Some(at(16_500)),
+                depth: Some((1, 2)),
+                ..nothing
+            },
+            LaneGlance { head: Some(at(5000)), depth: Some((1, 0)), ..nothing },
+            nothing,
+        ]
+    );
+    assert_eq!(glance.known, [lane("default"), lane("other")]);
+    assert_eq!(glance.dead, 0);
+    let request = GlanceRequest { depth: false, ..glancing(&[("default", true)]) };
+    assert_eq!(stage.timeline.glance(stage.shard, request).await.unwrap().lanes[0].depth, None);
+}
+
+#[tokio::test]
+async fn one_of_all_who_look_is_told_to_reap_and_holders_may_extend_first() {
+    let Some(stage) = Stage::new().await else { return };
+    stage.put_one("a", 900, "x").await;
+    stage.claim("i.1", 10).await;
+    let told = async |now| {
+        stage.now(now);
+        let told = stage.glance(&[("default", true)]).await.lanes[0].reap;
+        let line = stage.state().into_iter().find(|line| line.starts_with("reap-at")).unwrap();
+        (told, line.split(' ').nth(1).unwrap().parse::<i64>().unwrap())
+    };
+    assert_eq!(told(1000).await, (false, 16_000), "missing");
+    assert_eq!(told(15_999).await, (false, 16_000), "not yet");
+    assert_eq!(told(16_000).await, (true, 16_900), "the lease has ended");
+    assert_eq!(told(16_000).await, (false, 16_900), "one was told");
+    assert_eq!(told(19_900).await, (true, 20_800), "three seconds late");
+    assert_eq!(told(23_801).await, (false, 38_801), "later than that, somebody was away: first a lease's time");
+    stage.now(38_801);
+    stage.reap().await;
+    assert_eq!(told(38_801).await, (false, 39_701), "nothing to reap");
+    assert_eq!(told(2000).await, (false, 2900), "the clock stepped back");
+}
+
+#[tokio::test]
+async fn a_glance_tells_of_every_kind_of_work() {
+    let Some(stage) = Stage::new().await else { return };
+    let work = async |name: &str, served| {
+        let _: () = ::redis::cmd("SET")
+            .arg(stage.key(&format!("reap-at:{name}")))
+            .arg(stage.clock_ms())
+            .query(&mut stage.raw())
+            .unwrap();
+        stage.glance(&[(name, served)]).await.lanes[0].reap
+    };
+    stage.put(&[put("a", 900, "x"), put_in("other", 0, "b", 900, "x")]).await;
+    assert!(!work("default", true).await);
+    stage.claim("i.1", 10).await;
+    assert!(!work("default", true).await);
+    stage.now(16_000);
+    assert!(work("default", true).await, "a lease has ended");
+    stage.now(500);
+    assert!(work("default", true).await, "a lease is further ahead than one");
+    stage.now(1000);
+    let _: () = ::redis::cmd("DEL").arg(stage.key("leases:default")).query(&mut stage.raw()).unwrap();
+    assert!(stage.glance(&[("default", true)]).await.lanes[0].stranded);
+    assert!(work("default", true).await, "something is claimed without a lease");
+    stage.reap().await;
+    assert!(!work("default", true).await);
+    assert!(!work("other", false).await);
+    stage.cancel("b").await;
+    assert!(!work("other", true).await);
+    assert!(work("other", false).await, "an empty lane that nobody serves");
+    stage.claim("i.2", 10).await;
+    stage.settle("i.2", Rest::Keep, vec![settlement("a", 900, Verdict::Dead(burial("x")))]).await;
+    assert!(!work("default", true).await);
+    stage.now(3_601_000);
+    assert!(work("default", true).await, "a dead has had its time");
+}
+
+impl Stage {
+    fn clock_ms(&self) -> i64 {
+        use punctual::clock::Clock;
+        self.clock.now().as_millis()
+    }
+}

@@ -25,6 +25,7 @@ use punctual::task::{Counts, Key, Lane, Member, Namespace, Shard, TaskId};
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::*;
 
+use crate::support::have;
 use crate::support::redis::RedisServer;
 
 /// The lease that all calls here name.
@@ -33,14 +34,22 @@ const RECURRING: u8 = 1;
 const IN: u8 = 2;
 
 /// One server for all tests that need nothing special of it; ends with the last of them.
-fn shared_server() -> Arc<RedisServer> {
+fn shared_server() -> Option<Arc<RedisServer>> {
+    if !have("redis-server") {
+        return None;
+    }
     static SHARED: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    shared.upgrade().unwrap_or_else(|| {
+    Some(shared.upgrade().unwrap_or_else(|| {
         let server = Arc::new(RedisServer::start(&[]));
         *shared = Arc::downgrade(&server);
         server
-    })
+    }))
+}
+
+/// A server of the test's own.
+fn own_server(arguments: &[&str]) -> Option<RedisServer> {
+    have("redis-server").then(|| RedisServer::start(arguments))
 }
 
 /// A namespace that no other test has.
@@ -73,8 +82,9 @@ struct Stage {
 }
 
 impl Stage {
-    async fn new() -> Stage {
-        Stage::on(shared_server()).await
+    /// On the shared server; `None` where none can be started.
+    async fn new() -> Option<Stage> {
+        Some(Stage::on(shared_server()?).await)
     }
 
     /// The time is 1000 when it begins.

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_put_creates_replaces_and_leaves_unchanged() {
-    let stage = Stage::new().await;
+    let Some(stage) = Stage::new().await else { return };
     assert_eq!(stage.put_one("a", 2000, "one").await, "created 2000");
     let first = stage.state();
     assert_eq!(first, ["due:default a 2000", "lanes default", "tasks a r1 c1000 default:one"]);
@@ -20,7 +20,7 @@ async fn a_put_creates_replaces_and_leaves_unchanged() {
 
 #[tokio::test]
 async fn a_repeated_in_counts_anew_and_a_post_does_not() {
-    let stage = Stage::new().await;
+    let Some(stage) = Stage::new().await else { return };
     let timer = |due| put_in("default", IN, "a", due, "timer");
     stage.put(&[timer(2000)]).await;
     assert_eq!(short(&stage.put(&[timer(2500)]).await[0]), "replaced 2500");
@@ -33,7 +33,7 @@ async fn a_repeated_in_counts_anew_and_a_post_does_not() {
 
 #[tokio::test]
 async fn a_due_out_of_range_is_refused_alone() {
-    let stage = Stage::new().await;
+    let Some(stage) = Stage::new().await else { return };
     let puts = [put("a", 0, "x"), put("b", -5, "x"), put("c", 253_402_300_800_000, "x"), put("d", 1, "x")];
     let answers = stage.put(&puts).await;
     assert_eq!(
@@ -47,7 +47,7 @@ async fn a_due_out_of_range_is_refused_alone() {
 
 #[tokio::test]
 async fn a_put_moves_a_task_to_another_lane_in_one_step() {
-    let stage = Stage::new().await;
+    let Some(stage) = Stage::new().await else { return };
     stage.put_one("a", 2000, "x").await;
     stage.put(&[put_in("other", 0, "b", 2000, "x")]).await;
     // A second instance that has never seen the lane `other` finds it by the answer.
@@ -76,7 +76,7 @@ async fn a_put_moves_a_task_to_another_lane_in_one_step() {
 
 #[tokio::test]
 async fn a_put_in_flight_is_written_beside_the_claim() {
-    let stage = Stage::new().await;
+    let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("a", 900, "one"), put("b", 900, "one")]).await;
     stage.claim("i.1", 10).await;
     assert_eq!(stage.put_one("a", 900, "two").await, "inflight 900");
@@ -105,7 +105,7 @@ async fn a_put_in_flight_is_written_beside_the_claim() {
 
 #[tokio::test]
 async fn a_cancelled_task_is_gone_at_once_and_in_flight_when_its_claim_ends() {
-    let stage = Stage::new().await;
+    let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("a", 900, "one"), put("b", 2000, "one")]).await;
     stage.claim("i.1", 10).await;
     assert_eq!(stage.cancel("b").await, CancelAnswer::Cancelled { handed_out: None });
@@ -132,7 +132,7 @@ async fn a_cancelled_task_is_gone_at_once_and_in_flight_when_its_claim_ends() {
 
 #[tokio::test]
 async fn what_was_handed_out_is_told_once() {
-    let stage = Stage::new().await;
+    let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("a", 900, "one"), put("b", 900, "one"), put("c", 900, "one")]).await;
     stage.crash("i.1").await;
     assert!(stage.holds().contains(&"crashes a 900:1".to_owned()));
@@ -154,7 +154,7 @@ async fn what_was_handed_out_is_told_once() {
 
 #[tokio::test]
 async fn a_call_that_comes_late_writes_nothing() {
-    let stage = Stage::new().await;
+    let Some(stage) = Stage::new().await else { return };
     stage.put_one("a", 900, "x").await;
     let before = stage.state();
     let past = at(999);
@@ -175,7 +175,7 @@ async fn a_call_that_comes_late_writes_nothing() {
 
 #[tokio::test]
 async fn a_thousand_tasks_with_the_longest_ids_fit_one_call() {
-    let stage = Stage::new().await;
+    let Some(stage) = Stage::new().await else { return };
     let ids: Vec<String> = (0..1000).map(|n| format!("{n:0>200}")).collect();
     let puts: Vec<Put> = ids.iter().map(|id| put(id, 900, "x")).collect();
     assert!(stage.put(&puts).await.iter().all(|answer| answer.result == PutResult::Created));

@@ -289,9 +289,12 @@ impl Keeper {
             );
             let mut pause = BACKOFF_MIN;
             subscription = loop {
+                // What took the subscription may have taken the other connection too, and nobody may be using it.
+                let ping = redis::cmd("PING");
+                let renewed = async { tokio::join!(self.connector.ask(session, &ping), self.connector.subscribe()).1 };
                 tokio::select! {
                     () = session.broken.cancelled() => return session.reason(),
-                    made = self.connector.subscribe() => if let Ok(made) = made { break made },
+                    renewed = renewed => if let Ok(renewed) = renewed { break renewed },
                 }
                 tokio::time::sleep(jittered(pause)).await;
                 pause = (pause * 2).min(BACKOFF_MAX);

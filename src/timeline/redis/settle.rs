@@ -1,7 +1,9 @@
 //! The verb `settle`: sorts verdicts into the groups that the script writes in one step each.
 
+use std::collections::HashMap;
+
 use super::RedisTimeline;
-use super::reply::{Fields, broken};
+use super::reply::Fields;
 use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, Member, Shard};
 use crate::timeline::scripts::{self, Code};
@@ -106,8 +108,8 @@ impl RedisTimeline {
             Code::Settled => {
                 let fields = reply.fields();
                 let dropped = fields.count()?;
-                let skipped = members(&mut fields.list()?)?;
-                let changed = members(&mut fields.list()?)?;
+                let skipped = members(&mut fields.list()?, settle)?;
+                let changed = members(&mut fields.list()?, settle)?;
                 Ok(Settled { lost: false, skipped, changed, dropped })
             }
             _ => Err(reply.unexpected()),
@@ -120,12 +122,7 @@ fn later(one: &Settlement, due: Timestamp) -> Result<Timestamp, TimelineError> {
     if due.is_due() && due > one.due {
         return Ok(due);
     }
-    Err(broken(&format!(
-        "the next due {} of `{}` does not follow {}",
-        due.as_millis(),
-        one.member,
-        one.due.as_millis()
-    )))
+    Err(TimelineError::Refused(format!("bad_due {}", due.as_millis())))
 }
 
 /// What stands in `dead:records`: four bytes of length, the record, then reason and words.
@@ -140,6 +137,13 @@ fn bury(burial: &Burial) -> Vec<u8> {
     value
 }
 
-fn members(fields: &mut Fields) -> Result<Vec<Member>, TimelineError> {
-    (0..fields.left()).map(|_| fields.name()).collect()
+/// Members in the order of the verdicts, which the script knows by groups; those that no verdict named come last.
+fn members(fields: &mut Fields, settle: &Settle) -> Result<Vec<Member>, TimelineError> {
+    let mut members: Vec<Member> = (0..fields.left()).map(|_| fields.name()).collect::<Result<_, _>>()?;
+    if members.len() > 1 {
+        let places: HashMap<&Member, usize> =
+            settle.verdicts.iter().enumerate().map(|(place, one)| (&one.member, place)).collect();
+        members.sort_by_key(|member| places.get(member).copied().unwrap_or(usize::MAX));
+    }
+    Ok(members)
 }
