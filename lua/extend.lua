@@ -5,7 +5,7 @@
 -- KEEPS a lease that was removed is not made again.
 
 local lease = tonumber(ARGV[2])
-if #KEYS < 1 or #ARGV % 2 ~= 0 then
+if #KEYS < 1 or #ARGV % 2 ~= 0 or #ARGV > 2002 then
   return redis.error_reply('BADCALL extend: the numbers of keys and arguments do not fit')
 end
 

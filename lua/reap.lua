@@ -56,7 +56,7 @@ end
 
 -- The net: without a lease in the lane nothing may stand claimed, nor any claim be there to settle it.
 local occurrences = #ids
-if redis.call('ZCARD', leases) == ended and occurrences < 1000 then
+if redis.call('ZCARD', leases) == ended then
   local known = {}
   for i = 1, #ids do
     known[ids[i]] = true

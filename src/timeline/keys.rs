@@ -11,6 +11,12 @@ pub fn layout(namespace: &Namespace) -> String {
     format!("punctual:{{{namespace}}}:layout")
 }
 
+/// A key that never exists: taking it out shows whether a server takes writes at all.
+#[must_use]
+pub fn nothing(namespace: &Namespace) -> String {
+    format!("punctual:{{{namespace}}}:nothing")
+}
+
 /// What stands under [`layout`]: `<layout version> <shards>`.
 #[must_use]
 pub fn layout_value(shards: u16) -> String {

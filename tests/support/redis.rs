@@ -26,7 +26,11 @@ impl RedisServer {
     pub(crate) fn start_cluster() -> RedisServer {
         let redis = RedisServer::start(&["--cluster-enabled", "yes"]);
         let mut connection = redis.connect();
-        ::redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16383).exec(&mut connection).expect("all slots");
+        ::redis::cmd("CLUSTER")
+            .arg("ADDSLOTS")
+            .arg((0..16384).collect::<Vec<u16>>())
+            .exec(&mut connection)
+            .expect("all slots");
         loop {
             let info: String = ::redis::cmd("CLUSTER").arg("INFO").query(&mut connection).expect("cluster info");
             if info.contains("cluster_state:ok") {

@@ -158,6 +158,8 @@ impl Connector {
         let connection = self.client.get_multiplexed_async_connection_with_config(&config);
         let connection = self.in_time(connection).await?;
         let session = Session::new(connection);
+        // A replica, or a server whose disk failed, answers all but this. On a full one it is allowed.
+        self.ask(&session, redis::cmd("DEL").arg(keys::nothing(&self.namespace))).await?;
         load_scripts(&session, self.response_timeout).await.map_err(|failure| failure.to_string())?;
         let layout = self.check_layout(&session).await?;
         hub.layout.send_replace(Some(layout.clone()));

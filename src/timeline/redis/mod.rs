@@ -1,8 +1,8 @@
 //! The timeline in Redis: the [`Timeline`] trait over the scripts in `lua/`. The only code in `src/` that names the
 //! redis crate.
 //!
-//! [`RedisTimeline`] keeps two connections and renews them by itself ([`link`]); every verb is one call of one script
-//! ([`call`]), repeated only where Redis said that nothing was written. It decides nothing: what a verb means stands
+//! [`RedisTimeline`] keeps two connections and renews them by itself (`link.rs`); every verb is one call of one script
+//! (`call.rs`), repeated only where Redis said that nothing was written. It decides nothing: what a verb means stands
 //! in `lua/README.md`.
 
 mod call;

@@ -10,8 +10,8 @@ use crate::task::{Counts, Key, Lane, Shard, TaskId};
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{self, Code};
 use crate::timeline::{
-    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, LaneGlance, Occurrence, ReapRequest, Reaped,
-    RequeueAnswer, TimelineError, Token,
+    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, LaneGlance, MAX_BATCH, MAX_CLAIM_BYTES,
+    Occurrence, ReapRequest, Reaped, RequeueAnswer, TimelineError, Token,
 };
 
 /// How often a call is made at most while its task is found in yet another lane.
@@ -107,8 +107,8 @@ impl RedisTimeline {
             .arg(request.not_after.as_millis())
             .arg(&request.token.0)
             .arg(request.lease.as_millis().to_string())
-            .arg(request.max)
-            .arg(request.max_bytes)
+            .arg(request.max.clamp(1, MAX_BATCH))
+            .arg(request.max_bytes.min(MAX_CLAIM_BYTES))
             .arg(if request.lone { "1" } else { "" })
             .arg(keys.wake())
             .arg(lane.as_str());
@@ -126,6 +126,19 @@ impl RedisTimeline {
         tokens: &[(Lane, Token)],
         lease: Duration,
     ) -> Result<Vec<bool>, TimelineError> {
+        let mut live = Vec::with_capacity(tokens.len());
+        for tokens in tokens.chunks(MAX_BATCH) {
+            live.extend(self.extend_some(shard, tokens, lease).await?);
+        }
+        Ok(live)
+    }
+
+    async fn extend_some(
+        &self,
+        shard: Shard,
+        tokens: &[(Lane, Token)],
+        lease: Duration,
+    ) -> Result<Vec<bool>, TimelineError> {
         let keys = self.keys(shard)?;
         let mut lanes: Vec<&Lane> = Vec::new();
         let mut claims = Vec::with_capacity(tokens.len());
@@ -135,9 +148,6 @@ impl RedisTimeline {
                 lanes.len() - 1
             });
             claims.push((place + 1, token));
-        }
-        if claims.is_empty() {
-            return Ok(Vec::new());
         }
         let named: Vec<String> = lanes.into_iter().map(|lane| keys.leases(lane)).collect();
         let mut call = self.script(&scripts::EXTEND, &named).arg(lease.as_millis().to_string());
