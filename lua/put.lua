@@ -91,7 +91,7 @@ local function answer(id, due, record, former, score, change, mark)
   end
   if flying then
     if due == held or lane_of(former) ~= lane then
-      return 'in_flight'
+      return 'in_flight ' .. due .. ' ' .. held
     end
     push(asked, id, due)
     if change == 'cancelled' then
@@ -103,7 +103,7 @@ local function answer(id, due, record, former, score, change, mark)
   end
   local handed_out = mark and string.match(mark, '^%d+') == held
   if handed_out and due == held and not same then
-    return 'in_flight'
+    return 'in_flight ' .. due .. ' ' .. held
   end
   write(id, record, former)
   wait_at(lane, due, id)

@@ -79,13 +79,13 @@ async fn a_put_in_flight_is_written_beside_the_claim() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("a", 900, "one"), put("b", 900, "one")]).await;
     stage.claim("i.1", 10).await;
-    assert_eq!(stage.put_one("a", 900, "two").await, "inflight 900");
+    assert_eq!(stage.put_one("a", 900, "two").await, "inflight 900 in flight 900");
     assert_eq!(stage.put_one("a", 900, "one").await, "unchanged 900");
     let elsewhere = stage.put(&[put_in("other", 0, "a", 5000, "two")]).await;
-    assert_eq!(short(&elsewhere[0]), "inflight 5000");
+    assert_eq!(short(&elsewhere[0]), "inflight 5000 in flight 900");
     assert_eq!(stage.put_one("a", 5000, "two").await, "replaced 5000 in flight 900");
     // What is claimed is no longer what stands there: the old due is refused, whatever the body.
-    assert_eq!(stage.put_one("a", 900, "one").await, "inflight 900");
+    assert_eq!(stage.put_one("a", 900, "one").await, "inflight 900 in flight 900");
     assert_eq!(stage.put_one("a", 6000, "two").await, "unchanged 5000");
     let held = stage.get("a").await.unwrap();
     assert_eq!((held.due, held.in_flight, held.changed), (at(900), true, Some(at(5000))));
@@ -124,7 +124,7 @@ async fn a_cancelled_task_is_gone_at_once_and_in_flight_when_its_claim_ends() {
         ]
     );
     // Put again it is a new task, never unchanged; but not under the key that is in flight.
-    assert_eq!(stage.put_one("a", 900, "one").await, "inflight 900");
+    assert_eq!(stage.put_one("a", 900, "one").await, "inflight 900 in flight 900");
     assert_eq!(stage.put_one("a", 4000, "one").await, "created 4000 in flight 900");
     stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Finished)]).await;
     assert_eq!(stage.holds(), ["due:default a 4000", "tasks a r1 c1000 default:one"]);
@@ -136,7 +136,7 @@ async fn what_was_handed_out_is_told_once() {
     stage.put(&[put("a", 900, "one"), put("b", 900, "one"), put("c", 900, "one")]).await;
     stage.crash("i.1").await;
     assert!(stage.holds().contains(&"crashes a 900:1".to_owned()));
-    assert_eq!(stage.put_one("a", 900, "two").await, "inflight 900");
+    assert_eq!(stage.put_one("a", 900, "two").await, "inflight 900 in flight 900");
     assert_eq!(stage.put_one("a", 5000, "two").await, "replaced 5000 in flight 900");
     assert_eq!(stage.put_one("a", 6000, "three").await, "replaced 6000");
     assert_eq!(stage.cancel("b").await, CancelAnswer::Cancelled { handed_out: Some(at(900)) });
