@@ -10,34 +10,34 @@
 //! - Acknowledgements come to an inbox of our own and are matched by `<inbox>.<call>.<index>`: the library's own
 //!   requests keep an entry for ever for each one that is never answered.
 
+mod inbox;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::error::Error;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::client::PublishErrorKind;
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
-use async_nats::{Auth, AuthError, Client, ConnectOptions, Event, ServerAddr, ServerError, StatusCode, Subject};
+use async_nats::{ServerAddr, StatusCode, Subject};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
-use futures_util::{FutureExt, StreamExt};
-use secrecy::{ExposeSecret, SecretString};
+use inbox::{Connection, MOST_UNDER_WAY, Reply, Route};
+use secrecy::SecretString;
 use serde::Deserialize;
-use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio::time::{timeout, timeout_at};
+use tokio::sync::Semaphore;
+use tokio::time::timeout_at;
 
 use crate::answers::Answers;
 use crate::config::{SinkConfig, address};
-use crate::link::{self, Door, Link};
+use crate::link::{self, Connection as _, Door, Link};
 use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
 
 /// What may be unanswered at once, in units of 4 KiB: 16 MiB, and 4096 messages, since each takes a unit at least. That
-/// is some 25 ms of a fast server's work, and far below the 65 536 answers that the inbox has room for.
-const WINDOW_UNITS: usize = 4096;
+/// is some 25 ms of a fast server's work.
+const WINDOW_UNITS: usize = MOST_UNDER_WAY;
 const UNIT: usize = 4096;
 
 /// Asks for the account's JetStream limits: answered wherever JetStream is on, and writes nothing.
@@ -117,14 +117,14 @@ impl Sink for NatsSink {
     async fn check(&self) -> Result<(), SinkError> {
         let asked = timeout_at(link::deadline(self.inner.answer_timeout), async {
             let connection = self.inner.link.get(self.inner.connect()).await.map_err(|trouble| trouble.words)?;
-            let mut route = connection.routes.open();
+            let mut route = connection.open();
             let (client, reply) = (&connection.client, connection.reply(route.call, 0));
             client.publish_with_reply(INFO_SUBJECT, reply, Bytes::new()).await.map_err(|error| error.to_string())?;
             match route.replies.recv().await {
                 Some(Reply::Message(_, message)) => jetstream_is_on(&message),
                 // The server has answered; asking for limits is simply not among what this user may do.
                 Some(Reply::Denied(..)) => Ok(()),
-                None => Err("the connection was lost".to_owned()),
+                None => Err(connection.end_words()),
             }
         });
         let answered = asked.await.unwrap_or_else(|_| Err(self.inner.no_answer()));
@@ -161,7 +161,7 @@ struct Call<'a> {
 
 impl<'a> Call<'a> {
     fn new(inner: &'a Inner, connection: &'a Connection, batch: &'a [Message], answers: Answers) -> Call<'a> {
-        let (route, held) = (connection.routes.open(), vec![0; batch.len()]);
+        let (route, held) = (connection.open(), vec![0; batch.len()]);
         Call { inner, connection, batch, answers, route, held, strange: HashMap::new() }
     }
 
@@ -177,7 +177,7 @@ impl<'a> Call<'a> {
                     }
                 };
             self.acquire(index, size(message)).await;
-            if self.route.lost || self.connection.routes.lost.load(Ordering::SeqCst) {
+            if self.route.lost || !self.connection.alive() {
                 return self.finish().await;
             }
             if subject.as_str() != message.destination {
@@ -256,7 +256,7 @@ impl<'a> Call<'a> {
                 self.set(index, Outcome::Reject(format!("`{}` is no subject", self.batch[index].destination)));
             }
             PublishErrorKind::Send => {
-                self.set(index, Outcome::Retry(Trouble::definite(Fault::Sink, "the connection was lost")));
+                self.set(index, Outcome::Retry(Trouble::definite(Fault::Sink, self.connection.end_words())));
             }
         }
     }
@@ -266,7 +266,7 @@ impl<'a> Call<'a> {
         while !self.answers.complete() && !self.route.lost {
             self.next_reply().await;
         }
-        self.answers.give_up(Fault::Sink, "the connection was lost");
+        self.answers.give_up(Fault::Sink, &self.connection.end_words());
     }
 
     fn set(&mut self, index: usize, outcome: Outcome) {
@@ -385,134 +385,6 @@ fn jetstream_is_on(reply: &async_nats::Message) -> Result<(), String> {
     }
 }
 
-/// A connection, its inbox, and the calls that wait for what comes there.
-struct Connection {
-    client: Client,
-    inbox: String,
-    routes: Arc<Routes>,
-}
-
-impl Connection {
-    fn reply(&self, call: u64, index: usize) -> Subject {
-        Subject::from(format!("{}.{call}.{index}", self.inbox))
-    }
-}
-
-impl link::Connection for Connection {
-    fn alive(&self) -> bool {
-        !self.routes.lost.load(Ordering::SeqCst)
-    }
-
-    fn end(&self) {
-        self.routes.end();
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.routes.end();
-    }
-}
-
-/// Whom to tell what comes in.
-#[derive(Default)]
-struct Routes {
-    calls: Mutex<HashMap<u64, mpsc::UnboundedSender<Reply>>>,
-    next: AtomicU64,
-    lost: AtomicBool,
-    ended: Notify,
-}
-
-/// One call's part of the inbox; closed when it is dropped.
-struct Route {
-    call: u64,
-    replies: mpsc::UnboundedReceiver<Reply>,
-    lost: bool,
-    routes: Arc<Routes>,
-}
-
-/// What comes in for a call. There are never more of these than messages under way, so their channel needs no bound.
-enum Reply {
-    /// The answer to the message of this index.
-    Message(usize, async_nats::Message),
-    /// The user may not publish to this subject; the server's words.
-    Denied(String, String),
-}
-
-impl Routes {
-    fn open(self: &Arc<Routes>) -> Route {
-        let call = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, replies) = mpsc::unbounded_channel();
-        let mut calls = self.lock();
-        // Else nobody would ever close the channel.
-        if !self.lost.load(Ordering::SeqCst) {
-            calls.insert(call, sender);
-        }
-        drop(calls);
-        Route { call, replies, lost: false, routes: Arc::clone(self) }
-    }
-
-    /// Hands over what comes to the inbox until the connection is lost or ended.
-    async fn run(self: Arc<Routes>, mut inbox: async_nats::Subscriber, prefix: usize) {
-        loop {
-            tokio::select! {
-                biased;
-                message = inbox.next() => match message {
-                    Some(message) => self.deliver(message, prefix),
-                    None => break,
-                },
-                () = self.ended.notified() => break,
-            }
-        }
-        // What came before the end still counts.
-        while let Some(Some(message)) = inbox.next().now_or_never() {
-            self.deliver(message, prefix);
-        }
-        let mut calls = self.lock();
-        self.lost.store(true, Ordering::SeqCst);
-        calls.clear();
-    }
-
-    fn deliver(&self, message: async_nats::Message, prefix: usize) {
-        let token = message.subject.as_str().get(prefix..).and_then(|token| token.split_once('.'));
-        let Some((Ok(call), Ok(index))) = token.map(|(call, index)| (call.parse(), index.parse())) else { return };
-        if let Some(call) = self.lock().get(&call) {
-            // A call that has just ended needs no answer.
-            call.send(Reply::Message(index, message)).ok();
-        }
-    }
-
-    /// What the server says of the connection as a whole.
-    fn hear(&self, event: &Event) {
-        match event {
-            Event::Disconnected | Event::Closed => self.end(),
-            Event::ServerError(ServerError::Other(words)) => {
-                let Some((_, rest)) = words.split_once("Permissions Violation for Publish to \"") else { return };
-                let subject = rest.split('"').next().unwrap_or_default();
-                for call in self.lock().values() {
-                    call.send(Reply::Denied(subject.to_owned(), words.clone())).ok();
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn end(&self) {
-        self.lost.store(true, Ordering::SeqCst);
-        self.ended.notify_one();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, mpsc::UnboundedSender<Reply>>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Route {
-    fn drop(&mut self) {
-        self.routes.lock().remove(&self.call);
-    }
-}
-
 impl Inner {
     fn no_answer(&self) -> String {
         link::no_answer(&self.address, self.answer_timeout)
@@ -521,70 +393,11 @@ impl Inner {
     /// Connects to one of the servers and subscribes to an inbox, within half of the answer timeout.
     async fn connect(&self) -> Result<Connection, Trouble> {
         let limit = self.answer_timeout / 2;
-        let sink =
-            |words: String| Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address));
-        match timeout(limit, self.try_connect()).await {
-            Ok(connected) => connected.map_err(sink),
-            Err(_) => Err(sink(format!("no answer within {limit:?}"))),
-        }
+        let connecting = Connection::connect(&self.servers, self.user.as_deref(), self.password.as_ref(), limit);
+        connecting
+            .await
+            .map_err(|words| Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address)))
     }
-
-    async fn try_connect(&self) -> Result<Connection, String> {
-        let routes = Arc::new(Routes::default());
-        let sealed = Arc::new(AtomicBool::new(false));
-        let options = self.options(&routes, &sealed);
-        let client = options.connect(&self.servers[..]).await.map_err(|error| chain(&error))?;
-        sealed.store(true, Ordering::SeqCst);
-        let inbox = client.new_inbox();
-        let subscriber = client.subscribe(format!("{inbox}.*.*")).await.map_err(|error| chain(&error))?;
-        tokio::spawn(Arc::clone(&routes).run(subscriber, inbox.len() + 1));
-        tracing::debug!(address = %self.address, "connected");
-        Ok(Connection { client, inbox, routes })
-    }
-
-    /// A dead peer is noticed after three pings without an answer, three fifths of the answer timeout, and the library
-    /// gives the connection up after one more try of each server, which `sealed` makes fail.
-    fn options(&self, routes: &Arc<Routes>, sealed: &Arc<AtomicBool>) -> ConnectOptions {
-        let (user, password, sealed) = (self.user.clone(), self.password.clone(), Arc::clone(sealed));
-        let log_in = move |_| {
-            let mut auth = Auth::new();
-            match &password {
-                Some(password) => {
-                    auth.username = Some(user.clone().unwrap_or_default());
-                    auth.password = Some(password.expose_secret().to_owned());
-                }
-                None => auth.token.clone_from(&user),
-            }
-            let again = sealed.load(Ordering::SeqCst);
-            std::future::ready(if again { Err(AuthError::new("a lost connection is made anew")) } else { Ok(auth) })
-        };
-        let routes = Arc::clone(routes);
-        let hear = move |event| {
-            routes.hear(&event);
-            std::future::ready(())
-        };
-        ConnectOptions::with_auth_callback(log_in)
-            .event_callback(hear)
-            .name("punctual")
-            .connection_timeout(self.answer_timeout / 5)
-            .ping_interval(self.answer_timeout / 5)
-            .max_reconnects(self.servers.len())
-            .ignore_discovered_servers()
-    }
-}
-
-/// An error with its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut words = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let cause = error.to_string();
-        if !words.contains(&cause) {
-            words = format!("{words}: {cause}");
-        }
-        source = error.source();
-    }
-    words
 }
 
 #[cfg(test)]

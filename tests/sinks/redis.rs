@@ -64,6 +64,7 @@ suite!(RedisServer:
     outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
     outages::killed_in_the_middle_of_a_batch_it_answers_everything,
     outages::a_stopped_server_is_retry_in_time_and_recovers,
+    outages::what_was_held_when_the_server_died_is_never_sent,
     outages::an_idle_connection_that_was_lost_is_made_anew,
 );
 
@@ -165,7 +166,7 @@ async fn a_silent_listener_is_retry_in_time() {
         let sink = sink(&format!("{scheme}://{address}"), Duration::from_secs(1));
         let before = tokio::time::Instant::now();
         let calls = futures_util::future::join_all((0..10).map(|_| publish(&sink, batch("a", 0..10)))).await;
-        assert!(before.elapsed() <= Duration::from_secs(1), "{scheme} took {:?}", before.elapsed());
+        assert!(before.elapsed() <= Duration::from_secs(2), "{scheme} took {:?}", before.elapsed());
         for outcome in calls.into_iter().flatten() {
             assert!(matches!(&outcome, Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{outcome:?}");
         }

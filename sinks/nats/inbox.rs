@@ -1,0 +1,243 @@
+//! One connection to NATS, its inbox, and the calls that wait for what comes there.
+//!
+//! It never reconnects by itself: lost is lost, with all that the client library held.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_nats::{Auth, AuthError, Client, ConnectOptions, Event, ServerAddr, ServerError, Subject};
+use futures_util::{FutureExt, StreamExt};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
+
+use crate::link;
+
+/// Messages under way at once, of all calls together; far below the 65 536 answers that the inbox has room for.
+pub(super) const MOST_UNDER_WAY: usize = 4096;
+
+/// A connection, its inbox, and the calls that wait for what comes there.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    inbox: String,
+    routes: Arc<Routes>,
+}
+
+impl Connection {
+    /// Connects to one of the servers and subscribes to an inbox.
+    pub(super) async fn connect(
+        servers: &[ServerAddr],
+        user: Option<&str>,
+        password: Option<&SecretString>,
+        limit: Duration,
+    ) -> Result<Connection, String> {
+        let routes = Arc::new(Routes::default());
+        let sealed = Arc::new(AtomicBool::new(false));
+        let connecting = async {
+            let options = options(user, password, &sealed, &routes, limit).max_reconnects(servers.len());
+            let client = options.connect(servers).await?;
+            sealed.store(true, Ordering::SeqCst);
+            let inbox = client.new_inbox();
+            let subscriber = client.subscribe(format!("{inbox}.*.*")).await?;
+            Ok((client, inbox, subscriber))
+        };
+        let (client, inbox, subscriber) = match timeout(limit, connecting).await {
+            Ok(connected) => connected.map_err(|error: async_nats::Error| chain(&*error))?,
+            Err(_) => return Err(format!("no answer within {limit:?}")),
+        };
+        tokio::spawn(Arc::clone(&routes).run(subscriber, inbox.len() + 1));
+        Ok(Connection { client, inbox, routes })
+    }
+
+    /// Opens a part of the inbox for one call.
+    pub(super) fn open(&self) -> Route {
+        self.routes.open()
+    }
+
+    /// Why it cannot be used any more.
+    pub(super) fn end_words(&self) -> String {
+        self.routes.why.get().map_or("the connection was lost", String::as_str).to_owned()
+    }
+
+    /// Where the answer to the message of this index is to be sent.
+    pub(super) fn reply(&self, call: u64, index: usize) -> Subject {
+        Subject::from(format!("{}.{call}.{index}", self.inbox))
+    }
+}
+
+impl link::Connection for Connection {
+    fn alive(&self) -> bool {
+        !self.routes.lost.load(Ordering::SeqCst)
+    }
+
+    fn end(&self) {
+        self.routes.end();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.routes.end();
+    }
+}
+
+/// Whom to tell what comes in.
+#[derive(Default)]
+struct Routes {
+    calls: Mutex<HashMap<u64, mpsc::UnboundedSender<Reply>>>,
+    next: AtomicU64,
+    lost: AtomicBool,
+    ended: Notify,
+    why: OnceLock<String>,
+}
+
+/// One call's part of the inbox; closed when it is dropped.
+pub(super) struct Route {
+    pub(super) call: u64,
+    pub(super) replies: mpsc::UnboundedReceiver<Reply>,
+    /// Set by its owner when the last answer is in.
+    pub(super) lost: bool,
+    routes: Arc<Routes>,
+}
+
+/// What comes in for a call. There are never more of these than messages under way, so their channel needs no bound.
+pub(super) enum Reply {
+    /// The answer to the message of this index.
+    Message(usize, async_nats::Message),
+    /// The user may not publish to this subject; the server's words.
+    Denied(String, String),
+}
+
+impl Routes {
+    fn open(self: &Arc<Routes>) -> Route {
+        let call = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, replies) = mpsc::unbounded_channel();
+        let mut calls = self.lock();
+        // Else nobody would ever close the channel.
+        if !self.lost.load(Ordering::SeqCst) {
+            calls.insert(call, sender);
+        }
+        drop(calls);
+        Route { call, replies, lost: false, routes: Arc::clone(self) }
+    }
+
+    /// Hands over what comes to the inbox until the connection is lost or ended.
+    async fn run(self: Arc<Routes>, mut inbox: async_nats::Subscriber, prefix: usize) {
+        loop {
+            tokio::select! {
+                biased;
+                message = inbox.next() => match message {
+                    Some(message) => self.deliver(message, prefix),
+                    None => break,
+                },
+                () = self.ended.notified() => break,
+            }
+        }
+        // What came before the end still counts.
+        while let Some(Some(message)) = inbox.next().now_or_never() {
+            self.deliver(message, prefix);
+        }
+        let mut calls = self.lock();
+        self.lost.store(true, Ordering::SeqCst);
+        calls.clear();
+    }
+
+    fn deliver(&self, message: async_nats::Message, prefix: usize) {
+        let token = message.subject.as_str().get(prefix..).and_then(|token| token.split_once('.'));
+        let Some((Ok(call), Ok(index))) = token.map(|(call, index)| (call.parse(), index.parse())) else { return };
+        if let Some(call) = self.lock().get(&call) {
+            // A call that has just ended needs no answer.
+            call.send(Reply::Message(index, message)).ok();
+        }
+    }
+
+    /// What the server says of the connection as a whole.
+    fn hear(&self, event: &Event) {
+        match event {
+            Event::Disconnected | Event::Closed => self.end(),
+            Event::ServerError(ServerError::Other(words)) => {
+                if let Some((_, rest)) = words.split_once("Permissions Violation for Publish to \"") {
+                    let subject = rest.split('"').next().unwrap_or_default();
+                    for call in self.lock().values() {
+                        call.send(Reply::Denied(subject.to_owned(), words.clone())).ok();
+                    }
+                } else if words.contains("Permissions Violation for Subscription") {
+                    // No answer would ever come.
+                    self.why.set(format!("the user may not subscribe to its inbox: {words}")).ok();
+                    self.end();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+        self.ended.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, mpsc::UnboundedSender<Reply>>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        self.routes.lock().remove(&self.call);
+    }
+}
+
+/// A dead peer is noticed after three pings without an answer, well within an answer timeout, which is twice `limit`.
+/// Then the library tries each server once more, which `sealed` makes fail, and gives up.
+fn options(
+    user: Option<&str>,
+    password: Option<&SecretString>,
+    sealed: &Arc<AtomicBool>,
+    routes: &Arc<Routes>,
+    limit: Duration,
+) -> ConnectOptions {
+    let (user, password, sealed) = (user.map(str::to_owned), password.cloned(), Arc::clone(sealed));
+    let log_in = move |_| {
+        let mut auth = Auth::new();
+        match &password {
+            Some(password) => {
+                auth.username = Some(user.clone().unwrap_or_default());
+                auth.password = Some(password.expose_secret().to_owned());
+            }
+            None => auth.token.clone_from(&user),
+        }
+        let again = sealed.load(Ordering::SeqCst);
+        std::future::ready(if again { Err(AuthError::new("a lost connection is made anew")) } else { Ok(auth) })
+    };
+    let routes = Arc::clone(routes);
+    let hear = move |event| {
+        routes.hear(&event);
+        std::future::ready(())
+    };
+    ConnectOptions::with_auth_callback(log_in)
+        .event_callback(hear)
+        .name("punctual")
+        // Room for all that may be under way, so that a call waits only for the window and for its answers.
+        .client_capacity(2 * MOST_UNDER_WAY)
+        .connection_timeout(limit * 2 / 5)
+        // The floor keeps a busy machine from looking dead where the answer timeout is very short.
+        .ping_interval((limit * 2 / 5).max(Duration::from_millis(250)))
+        .ignore_discovered_servers()
+}
+
+/// An error with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !words.contains(&cause) {
+            words = format!("{words}: {cause}");
+        }
+        source = error.source();
+    }
+    words
+}
