@@ -6,6 +6,8 @@
 //! - `support`     starts servers and `punctual serve` processes, and ends them
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
 mod engine;
 mod lua;
 mod sinks;

@@ -30,6 +30,7 @@ impl Server {
     }
 
     /// Starts it (again) on the same port, with the same folder; returns when the port answers.
+    #[expect(clippy::disallowed_methods, reason = "servers are waited for in real time, whatever a test pauses")]
     pub(crate) fn restart(&mut self) {
         self.kill();
         let log = std::fs::File::options().create(true).append(true).open(self.log()).expect("a log file");
