@@ -23,6 +23,7 @@ use crate::http::{Api, ApiLimits};
 use crate::metrics::Metrics;
 use crate::task::{Lane, Limits, Overdue};
 use crate::timeline::memory::MemoryTimeline;
+use crate::timeline::metered::Metered;
 use crate::timeline::redis::{RedisConfig, RedisTimeline};
 use crate::timeline::{Link, Timeline};
 
@@ -47,11 +48,12 @@ pub(super) fn run(config: &Config) -> Result<(), Failure> {
     crate::telemetry::start(&config.log).map_err(|words| Failure::usage(anyhow!(words)))?;
     runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
+        let sinks = build_sinks(config)?;
         if config.redis.scheme() == "memory" {
             warn!("tasks are kept in this process alone and end with it");
         }
         let timeline = open_timeline(config).await?;
-        let instance = Instance::start(config, timeline, build_sinks(config)?).await?;
+        let instance = Instance::start(config, timeline, sinks).await?;
         info!("{} received: finishing what is under way", signals.next().await);
         tokio::select! {
             () = instance.stop(config.shutdown) => Ok(()),
@@ -148,6 +150,7 @@ impl Instance {
         let address = listener.local_addr().map_err(Failure::failed)?;
         let id = instance_id();
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), &id));
+        let timeline: Arc<dyn Timeline> = Arc::new(Metered::new(timeline, Arc::clone(&metrics)));
         let intake = Intake::new(Arc::clone(&timeline), lane_rules(config, &sinks));
         let lanes = config.lanes.iter().map(|(lane, section)| {
             let (sink, destination) = (section.sink.clone(), section.destination.clone());

@@ -5,6 +5,7 @@
 
 pub mod keys;
 pub mod memory;
+pub mod metered;
 pub mod redis;
 pub mod scripts;
 
