@@ -1,15 +1,21 @@
 //! The tests that need more than one room, in one binary. Table of contents:
 //!
-//! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
-//! - `sinks`       one suite for every sink: what it can do, and what it does in an outage
+//! - `api`       the HTTP API over the in-memory timeline: answers, bad input, the batch, limits
+//! - `cli`       the program: exit codes, words, signals, the demo, the README's commands
 //! - `engine`      the engine over the in-memory timeline and sinks
+//! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
+//! - `rooms`     who may know whom in `src/`
+//! - `sinks`       one suite for every sink: what it can do, and what it does in an outage
 //! - `support`     starts servers and `punctual serve` processes, and ends them
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
+mod api;
+mod cli;
 mod engine;
 mod lua;
+mod rooms;
 mod sinks;
 mod support;
 mod timeline;

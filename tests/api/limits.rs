@@ -1,0 +1,111 @@
+//! Limits of bytes, time and number, and how a server ends.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout};
+
+use super::{Answer, Stage};
+
+const HEAD: &str = "PUT /v1/tasks/a HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n";
+const TASK: &str = r#"{"schedule":{"in":"1s"},"message":{}}"#;
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_announced_or_not() {
+    let stage = Stage::start_with(|terms| terms.api.body = 1000).await;
+    let large = format!("{{\"schedule\":{{\"in\":\"1s\"}},\"message\":{{\"payload\":\"{}\"}}}}", "x".repeat(5000));
+    assert_eq!(stage.put("a", &large).await.problem(), (413, "too_large".into()));
+    // Announced: refused before the body is sent.
+    let mut stream = stage.connect().await;
+    stream.write_all(format!("{HEAD}content-length: 5000\r\nexpect: 100-continue\r\n\r\n").as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(Answer::read(&bytes).problem(), (413, "too_large".into()));
+    // Not announced: refused when the limit is passed.
+    let mut stream = stage.connect().await;
+    let chunk = "x".repeat(800);
+    let chunks = format!("{:x}\r\n{chunk}\r\n", chunk.len()).repeat(2);
+    stream.write_all(format!("{HEAD}transfer-encoding: chunked\r\n\r\n{chunks}").as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(Answer::read(&bytes).problem(), (413, "too_large".into()));
+}
+
+#[tokio::test]
+async fn a_body_that_comes_too_slowly_is_refused() {
+    let stage = Stage::start_with(|terms| terms.api.body_timeout = Duration::from_millis(100)).await;
+    let mut stream = stage.connect().await;
+    stream.write_all(format!("{HEAD}content-length: 100\r\n\r\n{{").as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(Answer::read(&bytes).problem(), (408, "too_slow".into()));
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_ends_the_connection() {
+    let stage = Stage::start_with(|terms| terms.server.header_timeout = Duration::from_millis(100)).await;
+    for begun in ["", "GET /healthz HT"] {
+        let mut stream = stage.connect().await;
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        let mut bytes = Vec::new();
+        timeout(Duration::from_secs(10), stream.read_to_end(&mut bytes)).await.expect("closed").ok();
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_takes_no_answers_is_cut_off() {
+    let stage = Stage::start_with(|terms| terms.server.write_timeout = Duration::from_millis(300)).await;
+    let mut stream = stage.connect().await;
+    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: a\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let lines = "nonsense\n".repeat(5000);
+    let chunk = format!("{:x}\r\n{lines}\r\n", lines.len());
+    // Sends and never reads, until the server has enough of it.
+    let cut =
+        timeout(Duration::from_secs(60), async { while stream.write_all(chunk.as_bytes()).await.is_ok() {} }).await;
+    assert!(cut.is_ok(), "still connected");
+}
+
+#[tokio::test]
+async fn more_connections_than_there_is_room_for_wait() {
+    let stage = Stage::start_with(|terms| terms.server.connections = 1).await;
+    let first = stage.connect().await;
+    // The room is taken as soon as this one is accepted; the next request waits for it to go.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut second = Box::pin(stage.get("/healthz"));
+    assert!(timeout(Duration::from_millis(100), &mut second).await.is_err());
+    drop(first);
+    assert_eq!(second.await.status, 200);
+}
+
+#[tokio::test]
+async fn a_stop_answers_what_is_under_way_and_takes_nothing_new() {
+    let stage = Stage::start().await;
+    let (idle, mut busy) = (stage.connect().await, stage.connect().await);
+    let head = format!("{HEAD}content-length: {}\r\n\r\n", TASK.len());
+    busy.write_all(head.as_bytes()).await.unwrap();
+    // Under way once its head was read: the server asks for the body of the next one only then.
+    assert_eq!(stage.get("/healthz").await.status, 200);
+    stage.stop.cancel();
+    while stage.server.is_finished() || tokio::net::TcpStream::connect(stage.address).await.is_ok() {
+        assert!(!stage.server.is_finished(), "it does not wait for the request under way");
+        tokio::task::yield_now().await;
+    }
+    busy.write_all(TASK.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    busy.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(Answer::read(&bytes).status, 201);
+    drop(idle);
+    assert!(stage.end().await);
+}
+
+#[tokio::test]
+async fn a_stop_cuts_off_what_outlives_its_deadline() {
+    let stage = Stage::start_with(|terms| terms.deadline = Duration::from_millis(200)).await;
+    let mut busy = stage.connect().await;
+    busy.write_all(format!("{HEAD}content-length: 100\r\n\r\n{{").as_bytes()).await.unwrap();
+    assert_eq!(stage.get("/healthz").await.status, 200);
+    let begun = Instant::now();
+    assert!(!stage.end().await, "cut off");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}

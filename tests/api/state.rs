@@ -1,0 +1,80 @@
+//! Stats, health and readiness.
+
+use std::time::Duration;
+
+use punctual::clock::Timestamp;
+use punctual::engine::{BreakerState, LaneState, SinkState};
+use punctual::timeline::Link;
+use serde_json::json;
+
+use super::{NOON, Stage};
+
+fn lane(name: &str, sink: Option<&str>) -> LaneState {
+    LaneState {
+        lane: name.parse().unwrap(),
+        sink: sink.map(str::to_owned),
+        head: sink.map(|_| Timestamp::from_millis(NOON + 1)),
+        waiting: 3,
+        in_flight: 2,
+    }
+}
+
+#[tokio::test]
+async fn stats_show_lanes_sinks_and_the_timeline() {
+    let stage = Stage::start().await;
+    {
+        let mut state = stage.state.lock().unwrap();
+        state.lanes = vec![lane("default", Some("orders")), lane("old", None)];
+        let open = BreakerState::Open { words: "connection refused".into(), failures: 2 };
+        state.sinks = vec![
+            SinkState { name: "orders".into(), kind: "nats", breaker: open },
+            SinkState { name: "out".into(), kind: "stdout", breaker: BreakerState::Closed },
+        ];
+        state.dead = 7;
+    }
+    let stats = stage.get("/v1/stats").await.json();
+    assert_eq!(stats["instance"], "i0");
+    assert_eq!(stats["timeline"], json!({"status": "up"}));
+    let head = json!({"sink": "orders", "waiting": 3, "in_flight": 2, "head": "2026-11-21T12:00:00.001Z", "head_ms": NOON + 1});
+    assert_eq!(stats["lanes"]["default"], head);
+    assert_eq!(stats["lanes"]["old"]["sink"], json!(null));
+    assert_eq!(stats["sinks"]["orders"], json!({"kind": "nats", "breaker": "open", "words": "connection refused"}));
+    assert_eq!(stats["sinks"]["out"], json!({"kind": "stdout", "breaker": "closed"}));
+    assert_eq!(stats["dead"], 7);
+
+    // Neither an absent sink nor a lane that nobody serves keeps tasks from being taken in.
+    let ready = stage.get("/readyz").await;
+    assert_eq!(ready.status, 200);
+    assert_eq!(ready.json()["absent_sinks"], json!({"orders": "connection refused"}));
+    assert_eq!(ready.json()["unserved_lanes"], json!(["old"]));
+}
+
+#[tokio::test]
+async fn it_is_ready_only_while_tasks_can_be_taken_in() {
+    let stage = Stage::start().await;
+    assert_eq!(stage.get("/readyz").await.status, 200);
+    stage.state.lock().unwrap().link = Link::Down("redis://me:hunter2@host: refused".into());
+    let answer = stage.get("/readyz").await;
+    assert_eq!((answer.status, &answer.json()["ready"]), (503, &json!(false)));
+    assert!(!answer.body.contains("hunter2"), "{answer:?}");
+    assert_eq!(stage.get("/healthz").await.status, 200, "another start would not bring Redis back");
+}
+
+#[tokio::test]
+async fn it_is_unhealthy_once_a_loop_stands_still() {
+    let stage = Stage::start().await;
+    for (seconds, status) in [(29, 200), (30, 503)] {
+        stage.state.lock().unwrap().slowest_loop = Some(("claim default".into(), Duration::from_secs(seconds)));
+        let answer = stage.get("/healthz").await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.json()["slowest_loop"], "claim default");
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_open_metrics_text() {
+    let stage = Stage::start().await;
+    let answer = stage.get("/metrics").await;
+    assert!(answer.head.contains("content-type: application/openmetrics-text"));
+    assert!(answer.body.contains("punctual_timeline_up 1") && answer.body.ends_with("# EOF\n"), "{answer:?}");
+}

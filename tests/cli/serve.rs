@@ -1,0 +1,119 @@
+//! `punctual serve`: what it says at its start, and how it ends.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::Stdio;
+use std::time::Duration;
+
+use super::{log, punctual, read, run, serve, wait_for};
+use crate::support;
+use crate::support::redis::RedisServer;
+use crate::support::server::{free_port, signal_pid};
+
+#[test]
+fn an_instance_names_itself_and_a_signal_ends_it_in_order() {
+    for signal in ["TERM", "INT"] {
+        let port = free_port();
+        let listen = format!("127.0.0.1:{port}");
+        let arguments = ["serve", "--redis", "memory:", "--sink", "stdout:", "--listen", &listen];
+        let child = punctual(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        signal_pid(child.id(), signal);
+        let run = read(child.wait_with_output().unwrap());
+        assert_eq!((run.code, run.out.as_str()), (Some(0), ""), "{}", run.err);
+        for words in [
+            "instance=\"",
+            "serving",
+            "tasks are kept in this process alone",
+            &format!("SIG{signal} received"),
+            "stopped",
+        ] {
+            assert!(run.err.contains(words), "no `{words}` in {}", run.err);
+        }
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let arguments = ["serve", "--redis", "memory:", "--sink", "stdout:", "--listen", &listen];
+    let child = punctual(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stream = loop {
+        match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    // A request under way, which a stop waits for: its body never comes.
+    let head = "PUT /v1/tasks/a HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    // `100 Continue` says that the body is waited for.
+    std::io::Read::read_exact(&mut stream, &mut [0; 12]).unwrap();
+    signal_pid(child.id(), "INT");
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    signal_pid(child.id(), "INT");
+    let run = read(child.wait_with_output().unwrap());
+    assert_eq!(run.code, Some(1), "{}", run.err);
+    assert!(run.err.contains("error: SIGINT received again: ended at once"), "{}", run.err);
+}
+
+#[test]
+fn a_port_that_is_taken_is_a_failure() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let run = run(&["serve", "--redis", "memory:", "--sink", "stdout:", "--listen", &listen]);
+    assert_eq!(run.code, Some(1));
+    assert!(run.err.contains(&format!("error: cannot listen on `{listen}`: ")), "{}", run.err);
+}
+
+#[test]
+fn an_absent_redis_is_a_failure_with_a_hint_and_without_the_password() {
+    let url = format!("redis://me:hunter2@127.0.0.1:{}", free_port());
+    let run = run(&["serve", "--redis", &url, "--sink", "stdout:", "--listen", "127.0.0.1:0"]);
+    assert_eq!(run.code, Some(1), "{}", run.err);
+    assert!(run.err.contains("error: cannot reach Redis at `redis://***@127.0.0.1:"), "{}", run.err);
+    assert!(run.err.contains("\nhint: ") && !run.err.contains("hunter2"), "{}", run.err);
+}
+
+#[test]
+fn another_number_of_shards_is_refused() {
+    if !support::have("redis-server") {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let arguments = ["serve", "--redis", &redis.url(), "--sink", "stdout:", "--listen", "127.0.0.1:0"];
+    let child = punctual(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut connection = redis.connect();
+    loop {
+        let layout: Option<String> =
+            ::redis::cmd("GET").arg("punctual:{default}:layout").query(&mut connection).unwrap();
+        if layout.is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    signal_pid(child.id(), "TERM");
+    let first = read(child.wait_with_output().unwrap());
+    let other = read(punctual(&arguments).env("PUNCTUAL__TIMELINE__SHARDS", "7").output().unwrap());
+    assert!(matches!(first.code, Some(0) | None), "{:?} {}", first.code, first.err);
+    assert_eq!(other.code, Some(2), "{}", other.err);
+    assert!(other.err.contains("`1 4`") && other.err.contains("`1 7`"), "{}", other.err);
+}
+
+#[test]
+fn a_second_instance_of_the_same_kind_has_another_name() {
+    let names: Vec<String> = (0..2)
+        .map(|_| {
+            let server = serve(&[]);
+            let log = wait_for(&server.log(), "instance=\"");
+            log.split("instance=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap().to_owned()
+        })
+        .collect();
+    assert_ne!(names[0], names[1]);
+    assert!(!log(&serve(&[])).contains("ERROR"));
+}

@@ -1,0 +1,115 @@
+//! `punctual task put | get | cancel` against a running instance.
+
+use serde_json::{Value, json};
+
+use super::{run, run_with, serve, url, wait_for};
+
+#[test]
+fn a_task_is_put_shown_and_cancelled() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let put = run(&["task", "put", "a", "--in", "1h", "--payload", "{\"n\": 1.0}", "--url", &url]);
+    assert_eq!((put.code, put.err.as_str()), (Some(0), ""));
+    assert!(put.out.starts_with("created a, due 20"), "{}", put.out);
+    let shown = run(&["task", "get", "a", "--url", &url, "--json"]);
+    assert!(shown.code == Some(0) && shown.out.contains("\"payload\":{\"n\": 1.0}"), "{}", shown.out);
+    let shown = run(&["task", "get", "a", "--url", &url]);
+    assert!(shown.out.contains("\"status\": \"scheduled\""), "{}", shown.out);
+    let cancelled = run(&["task", "cancel", "a", "--url", &url]);
+    assert_eq!((cancelled.code, cancelled.out.as_str()), (Some(0), "cancelled a\n"));
+    for command in ["get", "cancel"] {
+        let again = run(&["task", command, "a", "--url", &url]);
+        assert_eq!((again.code, again.out.as_str()), (Some(1), ""));
+        assert!(again.err.contains("error: cannot ") && again.err.contains("there is no task `a`"), "{}", again.err);
+    }
+}
+
+#[test]
+fn every_kind_of_schedule_can_be_put() {
+    let server = serve(&[]);
+    let url = url(&server);
+    for (id, arguments, schedule) in [
+        ("at", &["--at", "2100-01-01T00:00:00Z"][..], json!({"at": "2100-01-01T00:00:00.000Z"})),
+        ("every", &["--every", "1m30s"], json!({"every": "1m30s"})),
+        (
+            "cron",
+            &["--cron", "0 9 * * MON", "--zone", "Europe/Berlin"],
+            json!({"cron": "0 9 * * MON", "zone": "Europe/Berlin"}),
+        ),
+    ] {
+        let arguments =
+            [&["task", "put", id, "--destination", "d", "--lane", "default", "--url", &url, "--json"], arguments]
+                .concat();
+        let put = run(&arguments);
+        assert_eq!(put.code, Some(0), "{}", put.err);
+        let answer: Value = serde_json::from_str(&put.out).unwrap();
+        assert_eq!((&answer["id"], &answer["result"]), (&json!(id), &json!("created")));
+        let shown = run(&["task", "get", id, "--url", &url, "--json"]);
+        let shown: Value = serde_json::from_str(&shown.out).unwrap();
+        assert_eq!(shown["schedule"], schedule);
+        assert_eq!(shown["message"], json!({"destination": "d"}));
+    }
+    let every = run(&["task", "put", "every", "--every", "2m", "--url", &url]);
+    assert!(every.out.starts_with("replaced every, due 20") && every.out.contains("\nthen 20"), "{}", every.out);
+}
+
+#[test]
+fn a_task_comes_from_a_file_or_from_stdin_and_is_published() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let task = r#"{"schedule":{"in":"100ms"},"message":{"payload":"from a file"}}"#;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), task).unwrap();
+    let put = run(&["task", "put", "one", "-f", file.path().to_str().unwrap(), "--url", &url]);
+    assert_eq!(put.code, Some(0), "{}", put.err);
+    let put = run_with(&["task", "put", "two", "-f", "-", "--url", &url], &task.replace("a file", "stdin"));
+    assert_eq!(put.code, Some(0), "{}", put.err);
+    wait_for(&server.log(), "\"payload\":\"from a file\"");
+    wait_for(&server.log(), "\"payload\":\"from stdin\"");
+    let metrics = ureq::get(format!("{url}/metrics")).call().unwrap().body_mut().read_to_string().unwrap();
+    for line in [
+        "punctual_timeline_calls_total{verb=\"put\",result=\"ok\"} 2",
+        "punctual_claimed_total{lane=\"default\"} 2",
+        "punctual_published_total{sink=\"default\",outcome=\"accepted\"} 2",
+        "punctual_lateness_seconds_count{lane=\"default\"} 2",
+        "punctual_puts_total{result=\"created\"} 2",
+    ] {
+        assert!(metrics.contains(line), "no {line} in {metrics}");
+    }
+}
+
+#[test]
+fn what_the_instance_refuses_is_told_in_its_words() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let refused = run(&["task", "put", "-a", "--in", "soon", "--lane", "UP", "--url", &url][..]);
+    assert_eq!(refused.code, Some(2), "an id that looks like a flag: {}", refused.err);
+    let refused = run(&["task", "put", "a/b", "--in", "soon", "--lane", "UP", "--url", &url]);
+    assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""));
+    for words in ["error: cannot put the task `a/b`: ", "\n  /id: ", "\n  /schedule/in: ", "\n  /lane: "] {
+        assert!(refused.err.contains(words), "no `{words}` in {}", refused.err);
+    }
+    let json = run(&["task", "put", "a", "--in", "soon", "--url", &url, "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&json.out).unwrap()["code"], "invalid");
+    assert_eq!(json.code, Some(1));
+}
+
+#[test]
+fn what_cannot_be_sent_is_told_apart() {
+    let payload = run(&["task", "put", "a", "--in", "1s", "--payload", "hello"]);
+    assert_eq!(payload.code, Some(2));
+    assert!(
+        payload.err.contains("error: the payload is not JSON") && payload.err.contains("\nhint: "),
+        "{}",
+        payload.err
+    );
+    let file = run(&["task", "put", "a", "-f", "/nowhere"]);
+    assert!(file.code == Some(2) && file.err.contains("cannot read the task from `/nowhere`"), "{}", file.err);
+    let both = run(&["task", "put", "a", "--in", "1s", "--at", "2100-01-01T00:00:00Z"]);
+    assert!(both.code == Some(2), "{}", both.err);
+    let nobody = format!("http://127.0.0.1:{}", crate::support::server::free_port());
+    let away = run(&["task", "get", "a", "--url", &nobody]);
+    assert_eq!(away.code, Some(1));
+    assert!(away.err.contains(&format!("error: cannot show the task `a` at `{nobody}`: ")), "{}", away.err);
+    assert!(away.err.contains("\nhint: start an instance with `punctual serve`"), "{}", away.err);
+}

@@ -1,0 +1,298 @@
+//! The rooms and what each may know: arrows point down only.
+//!
+//! Reads the sources as text: every path that leaves a room (`crate::<room>`, `super::` beyond it, a crate's name).
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// A room of `src/`, the rooms it may look into, and the crates that it and no other room (unless it says so too) names.
+struct Room {
+    name: &'static str,
+    rooms: &'static [&'static str],
+    crates: &'static [&'static str],
+}
+
+const ROOMS: &[Room] = &[
+    Room { name: "clock", rooms: &[], crates: &["tokio", "jiff"] },
+    Room {
+        name: "task",
+        rooms: &["clock"],
+        crates: &["jiff", "croner", "rmp_serde", "serde_bytes", "strsim", "xxhash_rust"],
+    },
+    Room { name: "timeline", rooms: &["task", "clock", "metrics"], crates: &["tokio"] },
+    Room {
+        name: "engine",
+        rooms: &["timeline", "task", "clock", "metrics"],
+        crates: &["tokio", "tokio_util", "punctual_sinks", "rand"],
+    },
+    Room {
+        name: "http",
+        rooms: &["engine", "timeline", "task", "clock", "metrics"],
+        crates: &["tokio", "tokio_util", "axum", "hyper", "hyper_util"],
+    },
+    Room { name: "config", rooms: &["task", "clock"], crates: &["toml", "strsim", "secrecy"] },
+    Room {
+        name: "cli",
+        rooms: &["config", "http", "engine", "timeline", "task", "clock", "metrics", "telemetry"],
+        crates: &["tokio", "tokio_util", "punctual_sinks", "clap", "ureq", "anyhow", "rand"],
+    },
+    Room { name: "metrics", rooms: &[], crates: &["prometheus_client"] },
+    Room { name: "telemetry", rooms: &[], crates: &["tracing_subscriber"] },
+];
+
+/// Part of the timeline, and the only code that names the redis crate.
+const REDIS: Room = Room {
+    name: "timeline",
+    rooms: &["task", "clock", "metrics"],
+    crates: &["tokio", "tokio_util", "redis", "secrecy", "rand"],
+};
+
+/// Crates that only the rooms that list them may name. What is not here (serde, bytes, thiserror, ...) all may.
+const OWNED: &[&str] = &[
+    "anyhow",
+    "axum",
+    "clap",
+    "croner",
+    "hyper",
+    "hyper_util",
+    "jiff",
+    "prometheus_client",
+    "punctual_sinks",
+    "rand",
+    "redis",
+    "rmp_serde",
+    "secrecy",
+    "serde_bytes",
+    "strsim",
+    "tokio",
+    "tokio_util",
+    "toml",
+    "tracing_subscriber",
+    "ureq",
+    "xxhash_rust",
+];
+
+#[test]
+fn no_room_looks_up() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut faults = Vec::new();
+    let mut rooms = BTreeSet::new();
+    for file in sources(&root) {
+        let path = module_path(file.strip_prefix(&root).unwrap());
+        let Some(room) = path.first() else { continue };
+        rooms.insert(room.clone());
+        let text = std::fs::read_to_string(&file).unwrap();
+        let place = file.strip_prefix(&root).unwrap().display().to_string();
+        faults.extend(faults_of(&path, &text).into_iter().map(|fault| format!("src/{place}: {fault}")));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let known: BTreeSet<_> = ROOMS.iter().map(|room| room.name.to_owned()).collect();
+    assert_eq!(rooms, known, "the rooms that are there, and those of the table");
+}
+
+#[test]
+fn main_is_short_and_knows_the_command_line_alone() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/main.rs")).unwrap();
+    assert!(text.lines().count() <= 40, "main.rs has {} lines", text.lines().count());
+    let named: Vec<_> = after(&code(&text), "punctual::");
+    assert!(!named.is_empty() && named.iter().all(|name| name == "cli"), "{named:?}");
+}
+
+#[test]
+fn the_sinks_know_nothing_of_punctual() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("sinks");
+    for file in sources(&root) {
+        let code = code(&std::fs::read_to_string(&file).unwrap());
+        assert!(after(&code, "punctual::").is_empty(), "{} names punctual", file.display());
+    }
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    assert!(!manifest.lines().any(|line| line.starts_with("punctual ") || line.starts_with("punctual=")));
+}
+
+#[test]
+fn a_look_up_is_found() {
+    let path = |text: &str| text.split('/').map(str::to_owned).collect::<Vec<_>>();
+    for (room, text, fault) in [
+        ("engine/judge", "use crate::http::Api;", Some("http")),
+        ("engine/judge", "use crate::{task::Task, http, timeline::Put};", Some("http")),
+        ("engine/judge", "use crate::{\n    cli::{self, run},\n    task::{Key, Lane},\n};", Some("cli")),
+        ("engine/judge", "use super::super::config::Config;", Some("config")),
+        ("engine/judge", "fn f() { crate::config::Config::load() }", Some("config")),
+        ("engine/judge", "use super::context::Context; use crate::timeline::Put;", None),
+        (
+            "engine/judge",
+            "// crate::http\n/* crate::cli */ const A: &str = \"crate::http\"; const B: char = '\"';",
+            None,
+        ),
+        ("engine/judge", "const A: &str = r#\"crate::http \"\"#; use crate::cli;", Some("cli")),
+        ("clock", "use super::task::Key;", Some("task")),
+        ("clock", "use crate::task::Key;", Some("task")),
+        ("metrics", "use crate::task::Lane;", Some("task")),
+        ("config", "use crate::cli::run;", Some("cli")),
+        ("engine/judge", "use redis::Value;", Some("redis")),
+        ("engine/judge", "fn f() { ::redis::cmd(\"A\"); }", Some("redis")),
+        ("cli/serve", "use crate::timeline::redis::RedisTimeline;", None),
+        ("timeline/memory", "use redis::Value;", Some("redis")),
+        ("timeline/redis/call", "use redis::Value;", None),
+        ("task/record", "use tokio::time::sleep;", Some("tokio")),
+        ("timeline/memory", "use punctual_sinks::Sink;", Some("punctual_sinks")),
+        ("http/tasks", "let router: axum::Router;", None),
+        ("engine/judge", "let router: axum::Router;", Some("axum")),
+    ] {
+        let found = faults_of(&path(room), text);
+        match fault {
+            Some(fault) => assert!(found.len() == 1 && found[0].contains(fault), "{room}: {text}: {found:?}"),
+            None => assert!(found.is_empty(), "{room}: {text}: {found:?}"),
+        }
+    }
+}
+
+/// What a file of that module path names and must not.
+fn faults_of(path: &[String], text: &str) -> Vec<String> {
+    let room = match path {
+        [timeline, redis, ..] if timeline == "timeline" && redis == "redis" => &REDIS,
+        [name, ..] => ROOMS.iter().find(|room| room.name == name).unwrap_or_else(|| panic!("no room `{name}`")),
+        [] => return Vec::new(),
+    };
+    let code = code(text);
+    let mut named: Vec<String> = after(&code, "crate::");
+    named.extend(after(&code, &"super::".repeat(path.len())));
+    let mut faults: Vec<String> = named
+        .into_iter()
+        .filter(|name| ROOMS.iter().any(|room| room.name == name))
+        .filter(|name| name != room.name && !room.rooms.contains(&name.as_str()))
+        .map(|name| format!("`{}` looks into `{name}`", room.name))
+        .collect();
+    for owned in OWNED.iter().filter(|owned| !room.crates.contains(*owned)) {
+        if names_crate(&code, owned) {
+            faults.push(format!("`{}` names the crate `{owned}`", room.name));
+        }
+    }
+    faults.sort();
+    faults.dedup();
+    faults
+}
+
+/// The names that stand directly behind `prefix`, in `use` trees too.
+fn after(code: &str, prefix: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for (at, _) in code.match_indices(prefix) {
+        let inside = code[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':');
+        if inside {
+            continue;
+        }
+        let rest = code[at + prefix.len()..].trim_start();
+        match rest.strip_prefix('{') {
+            Some(tree) => names.extend(heads(tree)),
+            None => names.push(word(rest)),
+        }
+    }
+    names
+}
+
+/// The first names of the branches of a `use` tree, from behind its opening brace.
+fn heads(tree: &str) -> Vec<String> {
+    let (mut depth, mut branch, mut names) = (0, String::new(), Vec::new());
+    for c in tree.chars() {
+        match c {
+            '}' if depth == 0 => break,
+            ',' if depth == 0 => names.push(word(std::mem::take(&mut branch).trim_start())),
+            _ => {
+                depth += i32::from(c == '{') - i32::from(c == '}');
+                branch.push(c);
+            }
+        }
+    }
+    names.push(word(branch.trim_start()));
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+fn word(text: &str) -> String {
+    text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+}
+
+/// Whether a path begins with that crate's name.
+fn names_crate(code: &str, name: &str) -> bool {
+    let path = format!("{name}::");
+    let begins = code.match_indices(&path).any(|(at, _)| {
+        let before = code[..at].trim_end_matches(' ');
+        let global = before
+            .strip_suffix("::")
+            .is_some_and(|before| !before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '>'));
+        global || !before.ends_with("::") && !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_')
+    });
+    begins
+        || [format!("use {name};"), format!("use {name} as"), format!("extern crate {name}")]
+            .iter()
+            .any(|line| code.contains(line))
+}
+
+/// The text without comments and without what stands in literals.
+fn code(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let raw = rest.strip_prefix('r').map(|rest| (rest, rest.bytes().take_while(|b| *b == b'#').count()));
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if let Some((_, hashes)) = raw.filter(|(rest, hashes)| rest[*hashes..].starts_with('"')) {
+            let end = format!("\"{}", "#".repeat(hashes));
+            rest[hashes + 2..].find(&end).map_or(rest.len(), |at| hashes + 2 + at + end.len())
+        } else if c == '"' {
+            literal_end(rest)
+        } else if rest.starts_with("'\\") || (c == '\'' && rest.chars().nth(2) == Some('\'')) {
+            1 + rest[1..].char_indices().skip(1).find(|(_, c)| *c == '\'').map_or(rest.len() - 1, |(at, _)| at + 1)
+        } else {
+            0
+        };
+        if skipped == 0 {
+            code.push(c);
+            rest = &rest[c.len_utf8()..];
+        } else {
+            code.push(' ');
+            rest = &rest[skipped..];
+        }
+    }
+    code
+}
+
+/// Where the string literal ends that `text` begins with.
+fn literal_end(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            '"' if !escaped => return at + 1,
+            '\\' if !escaped => escaped = true,
+            _ => escaped = false,
+        }
+    }
+    text.len()
+}
+
+/// `engine/judge.rs` is `engine::judge`, `engine/mod.rs` is `engine`; `lib.rs` and `main.rs` are no room's.
+fn module_path(file: &Path) -> Vec<String> {
+    let mut path: Vec<String> =
+        file.with_extension("").components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
+    if matches!(path.last().map(String::as_str), Some("mod" | "lib" | "main")) {
+        path.pop();
+    }
+    path
+}
+
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
