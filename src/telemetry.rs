@@ -9,7 +9,9 @@ use tracing_subscriber::EnvFilter;
 /// # Errors
 /// When the filter cannot be read.
 pub fn start(filter: &str) -> Result<(), String> {
-    let filter = EnvFilter::try_new(filter).map_err(|error| format!("the log filter `{filter}`: {error}"))?;
+    // The NATS client calls every attempt that fails an error; the sink says what it means. The later directive wins.
+    let filter = EnvFilter::try_new(format!("async_nats=off,{filter}"))
+        .map_err(|error| format!("the log filter `{filter}`: {error}"))?;
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::task::{Lane, Limits, Overdue};
 use crate::timeline::memory::MemoryTimeline;
 use crate::timeline::metered::Metered;
-use crate::timeline::redis::{RedisConfig, RedisTimeline};
+use crate::timeline::redis::{RedisConfig, RedisError, RedisTimeline};
 use crate::timeline::{Link, Timeline};
 
 /// How long Redis may take to be there at the start.
@@ -52,7 +52,7 @@ pub(super) fn run(config: &Config) -> Result<(), Failure> {
         if config.redis.scheme() == "memory" {
             warn!("tasks are kept in this process alone and end with it");
         }
-        let timeline = open_timeline(config).await?;
+        let timeline = open_timeline(config, Absent::Awaited).await?;
         let instance = Instance::start(config, timeline, sinks).await?;
         info!("{} received: finishing what is under way", signals.next().await);
         tokio::select! {
@@ -90,8 +90,17 @@ impl Signals {
     }
 }
 
-/// The timeline that the configuration names. Redis has to be there at the start, and hold the same layout.
-pub(super) async fn open_timeline(config: &Config) -> Result<Arc<dyn Timeline>, Failure> {
+/// What a Redis that is away at the start means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Absent {
+    /// It will come, as after any other outage: readyz says no until then.
+    Awaited,
+    /// A failure: somebody looks on.
+    Failure,
+}
+
+/// The timeline that the configuration names. A Redis that is there has to hold the same layout.
+pub(super) async fn open_timeline(config: &Config, absent: Absent) -> Result<Arc<dyn Timeline>, Failure> {
     if config.redis.scheme() == "memory" {
         return Ok(Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), config.timeline.shards)));
     }
@@ -99,17 +108,21 @@ pub(super) async fn open_timeline(config: &Config) -> Result<Arc<dyn Timeline>, 
     let redis = RedisConfig::new(config.redis.expose(), namespace, config.timeline.shards);
     let timeline = RedisTimeline::connect(redis).map_err(Failure::usage)?;
     let mut link = timeline.link();
-    match timeout(REACH, timeline.check_layout()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(Failure::usage(error)),
-        Err(_) => return Err(unreachable(config, &link.borrow_and_update())),
-    }
     // The clock goes by this machine's time until the link is up.
-    match timeout(REACH, link.wait_for(|link| matches!(link, Link::Up(_)))).await {
-        Ok(Ok(_)) => {}
-        _ => return Err(unreachable(config, &timeline.link().borrow())),
+    let there = timeout(REACH, async {
+        timeline.check_layout().await?;
+        link.wait_for(|link| matches!(link, Link::Up(_))).await.ok();
+        Ok::<(), RedisError>(())
+    });
+    match there.await {
+        Ok(Ok(())) => Ok(timeline),
+        Ok(Err(error)) => Err(Failure::usage(error)),
+        Err(_) if absent == Absent::Awaited => {
+            warn!(redis = %config.redis, "redis is away: nothing is taken in or published until it answers");
+            Ok(timeline)
+        }
+        Err(_) => Err(unreachable(config, &timeline.link().borrow())),
     }
-    Ok(timeline)
 }
 
 fn unreachable(config: &Config, link: &Link) -> Failure {

@@ -4,12 +4,14 @@
 //! request that failed with [`TimelineError::Unknown`] either took effect before the answer or never will.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
+use tracing::{info, warn};
 
+use super::context::lock;
 use crate::clock::{Clock, Timestamp};
 use crate::task::schedule::ScheduleError;
 use crate::task::{Key, Lane, Record, Shard, Task, TaskId};
@@ -20,6 +22,12 @@ use crate::timeline::{
 /// How long a put that meets its own task in flight is tried again before it is refused.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// For how long a refused put says that others would be refused: then one has to try, or nobody ever would.
+const REFUSED_FOR: Duration = Duration::from_secs(5);
+
+/// A put that is taken ends that only this long after the last refusal: at the brink, every other one is refused.
+const REFUSED_AT_LEAST: Duration = Duration::from_secs(1);
+
 /// How many of the dues that follow are shown in the answer to a put.
 const SHOWN: usize = 3;
 
@@ -28,6 +36,8 @@ const SHOWN: usize = 3;
 pub struct Intake {
     timeline: Arc<dyn Timeline>,
     lanes: Arc<BTreeMap<Lane, LaneRule>>,
+    /// When the timeline last refused a put, and its words; `None` once it has taken one since.
+    refused: Arc<Mutex<Option<(Instant, String)>>>,
 }
 
 /// What a lane asks of the tasks that are put into it.
@@ -100,7 +110,14 @@ impl Intake {
     /// A way into `timeline` for tasks of `lanes`.
     #[must_use]
     pub fn new(timeline: Arc<dyn Timeline>, lanes: BTreeMap<Lane, LaneRule>) -> Intake {
-        Intake { timeline, lanes: Arc::new(lanes) }
+        Intake { timeline, lanes: Arc::new(lanes), refused: Arc::default() }
+    }
+
+    /// The timeline's words if it refuses what is put (it is full, read-only): it did so in the last 5 s, and since
+    /// then has taken nothing.
+    #[must_use]
+    pub fn refused(&self) -> Option<String> {
+        lock(&self.refused).as_ref().filter(|(at, _)| at.elapsed() < REFUSED_FOR).map(|(_, words)| words.clone())
     }
 
     /// The clock that decides what is due.
@@ -206,8 +223,12 @@ impl Intake {
         loop {
             let puts = call.iter().map(|prepared| prepared.put.clone()).collect();
             let answers = match self.timeline.put(shard, mode, puts, not_after).await {
-                Ok(answers) => answers,
+                Ok(answers) => {
+                    self.note_taken(&answers);
+                    answers
+                }
                 Err(error) => {
+                    self.note_refused(&error);
                     done.extend(call.into_iter().map(|prepared| (prepared.index, Err(error.clone().into()))));
                     return done;
                 }
@@ -227,6 +248,25 @@ impl Intake {
             call = again;
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(100));
+        }
+    }
+
+    /// Notes that the timeline refuses what is put, and says so once.
+    fn note_refused(&self, error: &TimelineError) {
+        if let TimelineError::Refused(words) = error
+            && lock(&self.refused).replace((Instant::now(), words.clone())).is_none()
+        {
+            warn!(words, "the timeline refuses what is put; what it holds is published all the same");
+        }
+    }
+
+    /// Notes that the timeline takes what is put. Only what was written tells: a full one still answers `unchanged`.
+    fn note_taken(&self, answers: &[PutAnswer]) {
+        let written = |answer: &PutAnswer| matches!(answer.result, PutResult::Created | PutResult::Replaced);
+        if answers.iter().any(written)
+            && lock(&self.refused).take_if(|(at, _)| at.elapsed() >= REFUSED_AT_LEAST).is_some()
+        {
+            info!("the timeline takes what is put again");
         }
     }
 

@@ -93,7 +93,7 @@ pub(super) async fn stats(State(api): State<Arc<Api>>) -> Response {
         instance: api.instance.clone(),
         version: env!("CARGO_PKG_VERSION"),
         now: api.intake.clock().now().to_string(),
-        timeline: timeline(&state.link),
+        timeline: timeline(&api, &state.link),
         lanes: state.lanes.iter().map(lane).collect(),
         sinks: state
             .sinks
@@ -117,10 +117,11 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
     (if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(view)).into_response()
 }
 
-/// `GET /readyz`: 503 only while tasks cannot be taken in. Absent sinks cost nothing and are named.
+/// `GET /readyz`: 503 only while tasks cannot be taken in: the timeline is away, or refused the last puts. Absent sinks
+/// cost nothing and are named.
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Response {
     let state = (api.engine)();
-    let view = ready(&state);
+    let view = ready(&api, &state);
     (if view.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(view)).into_response()
 }
 
@@ -132,25 +133,28 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
     ([(header::CONTENT_TYPE, kind)], api.metrics.text()).into_response()
 }
 
-fn ready(state: &EngineState) -> ReadyView {
+fn ready(api: &Api, state: &EngineState) -> ReadyView {
     let absent = |sink: &crate::engine::SinkState| match &sink.breaker {
         BreakerState::Open { words, .. } => Some((sink.name.clone(), words.clone())),
         BreakerState::Closed | BreakerState::HalfOpen { .. } => None,
     };
     let unserved = |lane: &&LaneState| lane.sink.is_none();
+    let timeline = timeline(api, &state.link);
     ReadyView {
-        ready: matches!(state.link, Link::Up(_)),
-        timeline: timeline(&state.link),
+        ready: timeline.status == "up",
+        timeline,
         absent_sinks: state.sinks.iter().filter_map(absent).collect(),
         unserved_lanes: state.lanes.iter().filter(unserved).map(|lane| lane.lane.to_string()).collect(),
     }
 }
 
-fn timeline(link: &Link) -> TimelineView {
-    match link {
-        Link::Up(_) => TimelineView { status: "up", words: None },
-        Link::Down(words) => TimelineView { status: "down", words: Some(super::problem::without_secrets(words)) },
-    }
+fn timeline(api: &Api, link: &Link) -> TimelineView {
+    let (status, words) = match (link, api.intake.refused()) {
+        (Link::Up(_), None) => ("up", None),
+        (Link::Up(_), Some(words)) => ("refusing", Some(words)),
+        (Link::Down(words), _) => ("down", Some(words.clone())),
+    };
+    TimelineView { status, words: words.as_deref().map(super::problem::without_secrets) }
 }
 
 fn lane(state: &LaneState) -> (String, LaneView) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Run, punctual, read};
-use crate::support::server::signal_pid;
+use crate::support::server::{free_port, signal_pid};
 use crate::support::{self, redis::RedisServer};
 
 /// The numbers of the table by their names; also checks them against the messages themselves.
@@ -146,6 +146,14 @@ fn a_demo_on_a_redis_of_yours_leaves_no_task_behind() {
     let keys: Vec<String> = ::redis::cmd("KEYS").arg("*").query(&mut redis.connect()).unwrap();
     let tasks: Vec<_> = keys.iter().filter(|key| key.contains(":tasks") || key.contains(":due:")).collect();
     assert!(tasks.is_empty(), "{tasks:?}");
+}
+
+#[test]
+fn an_absent_redis_is_a_failure_with_a_hint_and_without_the_password() {
+    let run = run(&["--redis", &format!("redis://me:hunter2@127.0.0.1:{}", free_port())]);
+    assert_eq!(run.code, Some(1), "{}", run.err);
+    assert!(run.err.contains("error: cannot reach Redis at `redis://***@127.0.0.1:"), "{}", run.err);
+    assert!(run.err.contains("\nhint: ") && !run.err.contains("hunter2"), "{}", run.err);
 }
 
 fn left_in(temp: &tempfile::TempDir) -> Vec<PathBuf> {

@@ -72,15 +72,6 @@ fn a_port_that_is_taken_is_a_failure() {
 }
 
 #[test]
-fn an_absent_redis_is_a_failure_with_a_hint_and_without_the_password() {
-    let url = format!("redis://me:hunter2@127.0.0.1:{}", free_port());
-    let run = run(&["serve", "--redis", &url, "--sink", "stdout:", "--listen", "127.0.0.1:0"]);
-    assert_eq!(run.code, Some(1), "{}", run.err);
-    assert!(run.err.contains("error: cannot reach Redis at `redis://***@127.0.0.1:"), "{}", run.err);
-    assert!(run.err.contains("\nhint: ") && !run.err.contains("hunter2"), "{}", run.err);
-}
-
-#[test]
 fn another_number_of_shards_is_refused() {
     if !support::have("redis-server") {
         return;
