@@ -1,10 +1,13 @@
 //! The tests that need more than one room, in one binary. Table of contents:
 //!
-//! - `api`       the HTTP API over the in-memory timeline: answers, bad input, the batch, limits
-//! - `cli`       the program: exit codes, words, signals, the demo, the README's commands
+//! - `api`         the HTTP API over the in-memory timeline: answers, bad input, the batch, limits
+//! - `cli`         the program: exit codes, words, signals, the demo, the README's commands
+//! - `end_to_end`  three instances, one killed, one stopped: exactly what was asked for is published
 //! - `engine`      the engine over the in-memory timeline and sinks
 //! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
-//! - `rooms`     who may know whom in `src/`
+//! - `memory`      large payloads in bounded memory
+//! - `outage`      everything around an instance fails, and what was promised is published all the same
+//! - `rooms`       who may know whom in `src/`
 //! - `sinks`       one suite for every sink: what it can do, and what it does in an outage
 //! - `support`     starts servers and `punctual serve` processes, and ends them
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
@@ -13,8 +16,11 @@
 
 mod api;
 mod cli;
+mod end_to_end;
 mod engine;
 mod lua;
+mod memory;
+mod outage;
 mod rooms;
 mod sinks;
 mod support;

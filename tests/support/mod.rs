@@ -1,10 +1,20 @@
 //! The harness: real servers on free ports in folders of their own, ended with the test process whatever ends it.
 
+pub(crate) mod http;
+pub(crate) mod ledger;
+pub(crate) mod load;
 pub(crate) mod nats;
+pub(crate) mod published;
+pub(crate) mod punctual;
 pub(crate) mod redis;
 pub(crate) mod server;
+pub(crate) mod shards;
+pub(crate) mod stage;
 
 use std::io::Write;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Whether a program is there; says loudly that the test is skipped if not. With `PUNCTUAL_TEST_STRICT=1` it panics.
 ///
@@ -23,4 +33,24 @@ pub(crate) fn have(program: &str) -> bool {
         writeln!(std::io::stderr(), "SKIPPED {name}: `{program}` is not installed").expect("stderr takes a line");
     }
     found
+}
+
+/// Waits until something holds, asking every 10 ms; whether it did within the limit.
+pub(crate) fn patient(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Says something that `make test` shows, also of tests that pass.
+pub(crate) fn say(line: &str) {
+    // Not eprintln!, which the test runner would capture.
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).expect("stderr takes a line");
 }

@@ -40,6 +40,15 @@ impl RedisServer {
         }
     }
 
+    /// Lets it keep this many bytes more than now (or less), and refuse what would need more.
+    pub(crate) fn limit_memory(&self, more: i64) {
+        let mut connection = self.connect();
+        let info: String = ::redis::cmd("INFO").arg("memory").query(&mut connection).expect("memory info");
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("used memory");
+        let limit = used.trim().parse::<i64>().expect("a number") + more;
+        ::redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(limit).exec(&mut connection).expect("a limit");
+    }
+
     /// `redis://127.0.0.1:<port>`.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.server.port)

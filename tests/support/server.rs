@@ -59,11 +59,6 @@ impl Server {
         signal_pid(pid, signal);
     }
 
-    /// Its own folder.
-    pub(crate) fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-
     /// The file that its output goes to.
     pub(crate) fn log(&self) -> PathBuf {
         self.dir.path().join("output.log")

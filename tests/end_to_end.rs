@@ -1,0 +1,94 @@
+//! The whole of it, from HTTP to what stands in the broker: three instances on one Redis, one of them killed with a
+//! claim in its hands, one stopped. Exactly what was asked for is published, each under its key, never early.
+
+mod stories;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::http::Fleet;
+use crate::support::nats::NatsServer;
+use crate::support::published::{Published, read_stream, read_subject};
+use crate::support::punctual::Punctual;
+use crate::support::redis::RedisServer;
+use crate::support::shards::{Shards, stop_with_a_claim};
+use crate::support::stage::Stage;
+use crate::support::{have, say};
+use stories::{Users, WINDOW};
+
+/// How many shards the instances use.
+const SHARDS: u16 = 4;
+
+/// How many threads ask for something at once.
+const THREADS: usize = 8;
+
+#[test]
+fn exactly_what_was_asked_for_is_published_to_redis_streams() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    run("Redis Streams", &redis, &redis.url(), "end-to-end", || read_stream(redis.server.port, "end-to-end"));
+}
+
+#[test]
+fn exactly_what_was_asked_for_is_published_to_nats_jetstream() {
+    if !have("redis-server") || !have("nats-server") {
+        return;
+    }
+    let (redis, nats) = (RedisServer::start(&[]), NatsServer::start(""));
+    // A window this short keeps the copies, so that they are counted and compared.
+    let window = json!({"duplicate_window": 100_000_000});
+    nats.connect().create_stream("END", &["end-to-end"], &window);
+    run("NATS JetStream", &redis, &nats.url(), "end-to-end", || read_subject(&nats, "END"));
+}
+
+/// Everything but the sink's server; `read` reads back what it holds.
+fn run(name: &str, redis: &RedisServer, sink: &str, destination: &'static str, read: impl FnOnce() -> Vec<Published>) {
+    let config = format!(
+        "[redis]\nurl = \"{}\"\n[timeline]\nshards = {SHARDS}\n[claim]\nlease = \"5s\"\n\
+         [sinks.default]\nurl = \"{sink}\"\nanswer_timeout = \"2s\"\n",
+        redis.url()
+    );
+    let mut instances: Vec<Punctual> = (0..3).map(|_| Punctual::start(&config)).collect();
+    assert_eq!(instances.iter().map(Punctual::id).collect::<BTreeSet<_>>().len(), 3, "ids of their own");
+    let mut shards = Shards::new(redis, SHARDS, &["default"]);
+    let stage = Stage::new(shards.now());
+    let from = stage.now() + 3000;
+    let users = Users::new(stage, Fleet::new(instances.iter().map(|instance| instance.port)), destination, from);
+    users.plan();
+    std::thread::scope(|scope| {
+        scope.spawn(|| users.stage.play(THREADS));
+        wait_until(&users, from + WINDOW * 3 / 10);
+        stop_with_a_claim(&instances[0], &mut shards);
+        // Long enough for some requests to be in its hands, too.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(shards.claims_of(&instances[0].id()) > 0, "it was stopped with a claim in its hands");
+        instances[0].kill();
+        users.fleet.without(instances[0].port);
+        wait_until(&users, from + WINDOW / 2);
+        instances[1].signal("TERM");
+        let status = instances[1].wait();
+        users.fleet.without(instances[1].port);
+        assert!(status.success(), "stopped by SIGTERM: {status}\n{}", instances[1].log());
+    });
+    shards.until_nothing_is_left(Duration::from_secs(60));
+    instances[2].signal("TERM");
+    assert!(instances[2].wait().success(), "stopped by SIGTERM");
+    for instance in &instances {
+        let errors = instance.log_lines(&[" ERROR "]);
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+    let tally = users.ledger().check(&read()).unwrap_or_else(|faults| panic!("{name}: {faults}{}", users.answers()));
+    assert!(tally.expected >= 15_000 + 4_000, "{tally}");
+    let unknown = users.fleet.unknown();
+    say(&format!("end to end, {name}: {tally}; {unknown} requests not answered and repeated; {}", users.answers()));
+}
+
+fn wait_until(users: &Users, at: i64) {
+    while users.stage.now() < at {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

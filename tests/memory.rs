@@ -1,0 +1,125 @@
+//! Large payloads do not fill the memory of an instance, nor that of Redis' output buffers.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::http::Api;
+use crate::support::punctual::Punctual;
+use crate::support::redis::RedisServer;
+use crate::support::shards::Shards;
+use crate::support::{have, patient, say};
+
+const MIB: u64 = 1 << 20;
+
+/// How many tasks are due at once.
+const TASKS: i64 = 1000;
+
+/// The bytes of each payload.
+const PAYLOAD: usize = 500 << 10;
+
+/// How many tasks are put to see how long that takes.
+const TRIAL: i64 = 40;
+
+#[test]
+fn large_payloads_are_published_in_bounded_memory() {
+    if !have("redis-server") {
+        return;
+    }
+    let (timeline, sink) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let instance =
+        Punctual::start(&format!("[redis]\nurl = \"{}\"\n[sinks.default]\nurl = \"{}\"\n", timeline.url(), sink.url()));
+    let mut shards = Shards::new(&timeline, 4, &["default"]);
+    // All have the same due, and all are put before it: how long does a put take here?
+    let from = shards.now();
+    put_all(&instance.api(), "trial", TRIAL, from + 3_600_000);
+    let took = shards.now() - from;
+    (0..TRIAL).for_each(|number| cancel(&instance.api(), &format!("trial-{number}")));
+    let due = shards.now() + took * TASKS / TRIAL * 3 / 2 + 3000;
+    let before = instance.memory("VmRSS");
+    put_all(&instance.api(), "large", TASKS, due);
+    assert!(shards.now() < due, "the puts took three times as long as the trial let expect");
+    // VmHWM is from now on the peak since this moment.
+    std::fs::write(format!("/proc/{}/clear_refs", instance.pid()), "5").expect("the peak can be set back");
+    let put = instance.memory("VmRSS");
+
+    let (ended, buffer) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| watch_buffers(&timeline, &buffer, &ended));
+        let published = patient(Duration::from_secs(120), || shards.tasks() == 0);
+        ended.store(true, Ordering::Relaxed);
+        assert!(published, "{:?} are left\n{}", shards.count(), instance.log());
+    });
+    let (peak, buffer) = (instance.memory("VmHWM"), buffer.into_inner());
+    let length: u64 = redis::cmd("XLEN").arg("out").query(&mut sink.connect()).expect("a length");
+    let last: i64 = last_entry(&sink);
+    say(&format!(
+        "memory: {length} messages of {PAYLOAD} bytes, the last one {} ms after they were due; resident {} MiB before \
+         the puts, {} after them, {} at the peak; Redis' largest output buffer {} KiB",
+        last - due,
+        before / MIB,
+        put / MIB,
+        peak / MIB,
+        buffer / 1024
+    ));
+    assert!(length >= 1000, "{length} published");
+    assert!(shards.count().is_empty(), "{:?}", shards.count());
+    assert!(peak.saturating_sub(put) < 64 * MIB, "the instance grew by {} bytes", peak.saturating_sub(put));
+    assert!(buffer < 16 * MIB, "Redis kept {buffer} bytes for one client");
+}
+
+/// Puts tasks from a few connections.
+fn put_all(api: &Api, name: &str, tasks: i64, due: i64) {
+    let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
+    let number = AtomicI64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let number = number.fetch_add(1, Ordering::Relaxed);
+                    if number >= tasks {
+                        return;
+                    }
+                    let text = "x".repeat(PAYLOAD - 2);
+                    let task = json!({"schedule": {"at": &at}, "message": {"destination": "out", "payload": text}});
+                    let answer = api.put(&format!("{name}-{number}"), &task.to_string()).expect("an answer");
+                    assert_eq!(answer.status, 201, "{answer:?}");
+                }
+            });
+        }
+    });
+}
+
+fn cancel(api: &Api, id: &str) {
+    let answer = api.send("DELETE", &format!("/v1/tasks/{id}"), None).expect("an answer");
+    assert_eq!(answer.json()["result"], "cancelled", "{answer:?}");
+}
+
+/// Keeps the largest output buffer that Redis shows for one client.
+fn watch_buffers(redis: &RedisServer, largest: &AtomicU64, ended: &AtomicBool) {
+    let mut connection = redis.connect();
+    while !ended.load(Ordering::Relaxed) {
+        let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut connection).expect("clients");
+        for client in clients.lines() {
+            let field = |name: &str| {
+                let value = client.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+                value.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("no `{name}` in {client}"))
+            };
+            largest.fetch_max(field("obl") + field("omem"), Ordering::Relaxed);
+        }
+    }
+}
+
+/// When the last message was taken, by the sink's clock, in ms.
+fn last_entry(sink: &RedisServer) -> i64 {
+    let entries: Vec<(String, redis::Value)> = redis::cmd("XREVRANGE")
+        .arg("out")
+        .arg("+")
+        .arg("-")
+        .arg("COUNT")
+        .arg(1)
+        .query(&mut sink.connect())
+        .expect("an entry");
+    entries[0].0.split_once('-').and_then(|(ms, _)| ms.parse().ok()).expect("an id with a time")
+}

@@ -1,0 +1,306 @@
+//! Everything around an instance fails, one after the other, under load: what was promised is published all the same,
+//! never early, and work goes on by itself. The log says what is wrong, and `/readyz` whether tasks are taken in.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::http::Answer;
+use crate::support::load::{Load, put_recurring};
+use crate::support::nats::NatsServer;
+use crate::support::published::{Published, read_stream, read_subject};
+use crate::support::punctual::Punctual;
+use crate::support::redis::RedisServer;
+use crate::support::shards::{Shards, stop_with_a_claim};
+use crate::support::stage::Stage;
+use crate::support::{have, patient, say};
+
+/// Survives kill -9 with everything that it has answered.
+const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+
+/// How long something may take that goes on by itself: a generous deadline, not an expectation.
+const SOON: Duration = Duration::from_secs(30);
+
+/// How long it may take until everything is published.
+const ALL: Duration = Duration::from_secs(60);
+
+/// The timeline's Redis, and one for what is published.
+struct Servers {
+    timeline: RedisServer,
+    sink: RedisServer,
+}
+
+impl Servers {
+    fn start(timeline: &[&str], sink: &[&str]) -> Servers {
+        Servers { timeline: RedisServer::start(timeline), sink: RedisServer::start(sink) }
+    }
+
+    fn config(&self) -> String {
+        config(&self.timeline, &self.sink.url())
+    }
+
+    fn published(&self) -> Vec<Published> {
+        read_stream(self.sink.server.port, "out")
+    }
+}
+
+fn config(timeline: &RedisServer, sink: &str) -> String {
+    format!(
+        "[redis]\nurl = \"{}\"\n[claim]\nlease = \"5s\"\n[sinks.default]\nurl = \"{sink}\"\nanswer_timeout = \"2s\"\n",
+        timeline.url()
+    )
+}
+
+fn shards(timeline: &RedisServer, lanes: &[&str]) -> Shards {
+    Shards::new(timeline, 4, lanes)
+}
+
+/// Waits until an instance says it is ready or not; returns what it said.
+fn until_ready(instance: &mut Punctual, ready: bool) -> Answer {
+    let mut said = None;
+    instance.until(if ready { "ready" } else { "known to be not ready" }, |instance| {
+        said = instance.api().ready().filter(|answer| answer.status == if ready { 200 } else { 503 });
+        said.is_some()
+    });
+    said.expect("it holds")
+}
+
+/// Waits until a line with these words stands in the log.
+fn until_logged(instance: &mut Punctual, words: &[&str]) {
+    instance.until(&format!("heard to say {words:?}"), |instance| !instance.log_lines(words).is_empty());
+}
+
+/// Nothing is left in Redis, what was published is what the ledger holds, and no line of the log calls for a person.
+fn check(
+    name: &str,
+    instances: &[&Punctual],
+    load: &Load,
+    mut left: Shards,
+    published: impl FnOnce() -> Vec<Published>,
+) {
+    left.until_nothing_is_left(ALL);
+    for instance in instances {
+        let errors = instance.log_lines(&[" ERROR "]);
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+    let tally = load.ledger().check(&published()).unwrap_or_else(|faults| panic!("{name}: {faults}{}", load.answers()));
+    say(&format!("outage, {name}: {tally}; {}", load.answers()));
+}
+
+#[test]
+fn redis_may_be_away_at_the_start() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let mut servers = Servers::start(&[], &[]);
+    let mut left = shards(&servers.timeline, &["default"]);
+    let stage = Stage::new(left.now());
+    servers.timeline.server.kill();
+    let mut instance = Punctual::start_unready(&servers.config());
+    let said = until_ready(&mut instance, false).json();
+    assert_eq!((&said["ready"], &said["timeline"]["status"]), (&Value::Bool(false), &"down".into()), "{said}");
+    until_logged(&mut instance, &[" WARN ", "redis cannot be reached"]);
+    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    assert!(!load.put_next(), "nothing can be promised now");
+    let refused = load.refused().expect("a put is refused");
+    assert_eq!(refused["code"], "timeline_away", "{refused}");
+    servers.timeline.server.restart();
+    until_ready(&mut instance, true);
+    assert!(load.put_next(), "{}", load.answers());
+    left = shards(&servers.timeline, &["default"]);
+    check("Redis away at the start", &[&instance], &load, left, || servers.published());
+}
+
+#[test]
+fn redis_may_be_killed_and_started_again() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let mut servers = Servers::start(DURABLE, &[]);
+    let mut instance = Punctual::start(&servers.config());
+    let stage = Stage::new(shards(&servers.timeline, &["default"]).now());
+    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    put_recurring(&instance.api(), &load, 20, 12);
+    std::thread::scope(|scope| {
+        let _ends = load.guard();
+        (0..4).for_each(|_| _ = scope.spawn(|| load.run()));
+        std::thread::sleep(Duration::from_secs(4));
+        servers.timeline.server.kill();
+        until_ready(&mut instance, false);
+        until_logged(&mut instance, &[" WARN ", "redis cannot be reached"]);
+        std::thread::sleep(Duration::from_secs(2));
+        servers.timeline.server.restart();
+        until_ready(&mut instance, true);
+        std::thread::sleep(Duration::from_secs(3));
+    });
+    let left = shards(&servers.timeline, &["default"]);
+    check("Redis killed and started again", &[&instance], &load, left, || servers.published());
+}
+
+#[test]
+fn redis_may_stand_still() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let servers = Servers::start(&[], &[]);
+    let mut instance = Punctual::start(&servers.config());
+    let left = shards(&servers.timeline, &["default"]);
+    let stage = Stage::new(shards(&servers.timeline, &["default"]).now());
+    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    put_recurring(&instance.api(), &load, 20, 12);
+    std::thread::scope(|scope| {
+        let _ends = load.guard();
+        (0..4).for_each(|_| _ = scope.spawn(|| load.run()));
+        std::thread::sleep(Duration::from_secs(3));
+        servers.timeline.server.signal("STOP");
+        let stopped = stage.now();
+        until_ready(&mut instance, false);
+        until_logged(&mut instance, &[" WARN ", "redis cannot be reached"]);
+        while stage.now() < stopped + 20_000 {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        servers.timeline.server.signal("CONT");
+        until_ready(&mut instance, true);
+        std::thread::sleep(Duration::from_secs(2));
+    });
+    check("Redis stopped for 20 s", &[&instance], &load, left, || servers.published());
+}
+
+#[test]
+fn a_full_redis_still_drains() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let servers = Servers::start(&[], &[]);
+    let mut instance = Punctual::start(&servers.config());
+    let left = shards(&servers.timeline, &["default"]);
+    let stage = Stage::new(shards(&servers.timeline, &["default"]).now());
+    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    put_recurring(&instance.api(), &load, 20, 12);
+    servers.timeline.limit_memory(2 << 20);
+    let padding = "x".repeat(20_000);
+    let filled = patient(SOON, || !load.put(6000, &padding));
+    assert!(filled, "2 MiB are never full: {}", load.answers());
+    let refused = load.refused().expect("a put is refused");
+    assert_eq!(refused["code"], "timeline_refused", "{refused}");
+    assert!(refused["detail"].as_str().is_some_and(|words| words.contains("OOM")), "{refused}");
+    let said = until_ready(&mut instance, false).json();
+    assert_eq!(said["timeline"]["status"], "refusing", "{said}");
+    until_logged(&mut instance, &[" WARN ", "the timeline refuses what is put", "OOM"]);
+    // Not at the brink, where every other put still finds room: what it holds is published all the same.
+    servers.timeline.limit_memory(-(256 << 10));
+    let before = servers.published().len();
+    let goes_on = patient(SOON, || load.put(6000, &padding) || servers.published().len() >= before + 20);
+    assert!(goes_on && !load.put(6000, &padding), "a full Redis does not drain: {}", load.answers());
+    // That makes room, by itself.
+    let room = patient(SOON, || load.put(500, &padding));
+    assert!(room, "a full Redis does not drain: {}", load.answers());
+    until_ready(&mut instance, true);
+    check("Redis full", &[&instance], &load, left, || servers.published());
+}
+
+#[test]
+fn an_instance_may_stand_still_past_its_lease() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let servers = Servers::start(&[], &[]);
+    let frozen = Punctual::start(&servers.config());
+    let other = Punctual::start(&servers.config());
+    let mut left = shards(&servers.timeline, &["default"]);
+    let stage = Stage::new(left.now());
+    let load = Load::new(vec![frozen.api(), other.api()], &stage, "default", "out");
+    put_recurring(&frozen.api(), &load, 50, 14);
+    std::thread::scope(|scope| {
+        let _ends = load.guard();
+        (0..4).for_each(|_| _ = scope.spawn(|| load.run()));
+        std::thread::sleep(Duration::from_secs(3));
+        stop_with_a_claim(&frozen, &mut left);
+        let reaped = patient(SOON, || left.claims_of(&frozen.id()) == 0);
+        assert!(reaped, "nobody reaps what a silent instance holds\n{}", other.log());
+        std::thread::sleep(Duration::from_secs(1));
+        frozen.signal("CONT");
+        let works = patient(SOON, || left.claims_of(&frozen.id()) > 0);
+        assert!(works, "it claims nothing any more\n{}", frozen.log());
+        std::thread::sleep(Duration::from_secs(2));
+    });
+    let ended = other.log_lines(&[" INFO ", "claims of a silent holder ended"]);
+    assert!(!ended.is_empty(), "{}", other.log());
+    let lost = frozen.log_lines(&[" WARN ", "lost"]);
+    assert!(!lost.is_empty(), "{}", frozen.log());
+    check("an instance stopped past its lease", &[&frozen, &other], &load, left, || servers.published());
+}
+
+/// Kills and restarts the sink of the lane `default`, while the lane `other` is served by another one.
+fn sink_killed(
+    name: &str,
+    sink: &str,
+    kill: impl FnOnce(),
+    restart: impl FnOnce(),
+    published: impl FnOnce() -> Vec<Published>,
+) {
+    let (timeline, other_sink) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let more = format!(
+        "[sinks.other]\nurl = \"{}\"\nanswer_timeout = \"2s\"\n[lanes.default]\nsink = \"default\"\n[lanes.other]\nsink = \"other\"\n",
+        other_sink.url()
+    );
+    let mut instance = Punctual::start(&(config(&timeline, sink) + &more));
+    let mut left = shards(&timeline, &["default", "other"]);
+    let stage = Stage::new(left.now());
+    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let other = Load::new(vec![instance.api()], &stage, "other", "out");
+    put_recurring(&instance.api(), &load, 20, 12);
+    put_recurring(&instance.api(), &other, 20, 5);
+    std::thread::scope(|scope| {
+        let (_ends, _other_ends) = (load.guard(), other.guard());
+        scope.spawn(|| load.run());
+        let others = scope.spawn(|| other.run());
+        std::thread::sleep(Duration::from_secs(3));
+        kill();
+        instance.until("aware of its absent sink", |instance| {
+            let ready = instance.api().ready().expect("an answer");
+            assert_eq!(ready.status, 200, "an absent sink keeps nobody from putting tasks: {ready:?}");
+            ready.json()["absent_sinks"]["default"].is_string()
+        });
+        until_logged(&mut instance, &[" WARN ", "the sink is absent", "sink=\"default\""]);
+        std::thread::sleep(Duration::from_secs(2));
+        // The other lane does not notice: all of it is published before the sink is back.
+        other.end();
+        others.join().expect("a load without fault");
+        let all = patient(SOON, || read_stream(other_sink.server.port, "out").len() >= other.ledger().expected());
+        assert!(all, "the other lane waits for a sink that is not its own\n{}", instance.log());
+        restart();
+        instance.until("aware of its sink", |instance| {
+            instance.api().ready().is_some_and(|ready| ready.json()["absent_sinks"]["default"].is_null())
+        });
+        std::thread::sleep(Duration::from_secs(2));
+    });
+    left.until_nothing_is_left(ALL);
+    check(&format!("{name} killed, the other lane"), &[], &other, shards(&timeline, &["other"]), || {
+        read_stream(other_sink.server.port, "out")
+    });
+    check(&format!("{name} killed"), &[&instance], &load, left, published);
+}
+
+#[test]
+fn a_killed_redis_streams_sink_costs_nothing() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let sink = std::cell::RefCell::new(RedisServer::start(DURABLE));
+    let (url, port) = (sink.borrow().url(), sink.borrow().server.port);
+    let (kill, restart) = (|| sink.borrow_mut().server.kill(), || sink.borrow_mut().server.restart());
+    sink_killed("Redis Streams", &url, kill, restart, || read_stream(port, "out"));
+}
+
+#[test]
+fn a_killed_nats_server_costs_nothing() {
+    if !have("redis-server") || !have("redis-cli") || !have("nats-server") {
+        return;
+    }
+    let nats = std::cell::RefCell::new(NatsServer::start(""));
+    nats.borrow().connect().create_stream("OUT", &["out"], &serde_json::json!({}));
+    let url = nats.borrow().url();
+    let (kill, restart) = (|| nats.borrow_mut().server.kill(), || nats.borrow_mut().server.restart());
+    sink_killed("NATS", &url, kill, restart, || read_subject(&nats.borrow(), "OUT"));
+}

@@ -1,0 +1,150 @@
+//! A client of the API: keeps its connections, never follows, never repeats a request by itself.
+
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::Agent;
+use ureq::http::Request;
+
+/// One instance's API.
+#[derive(Clone)]
+pub(crate) struct Api {
+    agent: Agent,
+    port: u16,
+}
+
+/// What an instance answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    /// The HTTP status.
+    pub(crate) status: u16,
+    /// The body, byte for byte.
+    pub(crate) text: String,
+}
+
+/// No answer came.
+#[derive(Clone, Debug)]
+pub(crate) enum NoAnswer {
+    /// Nobody listens: the request was not sent.
+    NotSent,
+    /// It may have been sent: it took effect or not.
+    Unknown(String),
+}
+
+impl Answer {
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error} in {self:?}"))
+    }
+
+    /// The body's lines as JSON.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        let line = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
+        self.text.lines().map(line).collect()
+    }
+}
+
+impl Api {
+    /// A client of the instance on this port.
+    pub(crate) fn new(port: u16) -> Api {
+        let config = Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs(60)))
+            .timeout_connect(Some(Duration::from_secs(10)))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_idle_connections_per_host(16)
+            .build();
+        Api { agent: config.into(), port }
+    }
+
+    /// One request, sent once.
+    pub(crate) fn send(&self, method: &str, path: &str, body: Option<&str>) -> Result<Answer, NoAnswer> {
+        let uri = format!("http://127.0.0.1:{}{path}", self.port);
+        let content = if path.ends_with(":batch") { "application/x-ndjson" } else { "application/json" };
+        let request = Request::builder().method(method).uri(uri);
+        let response = match body {
+            Some(body) => self.agent.run(request.header("content-type", content).body(body).expect("a request")),
+            None => self.agent.run(request.body(()).expect("a request")),
+        };
+        let mut response = response.map_err(|error| match error {
+            ureq::Error::Io(error) if error.kind() == ErrorKind::ConnectionRefused => NoAnswer::NotSent,
+            error => NoAnswer::Unknown(error.to_string()),
+        })?;
+        let text = response.body_mut().with_config().limit(64 << 20).read_to_string();
+        let text = text.map_err(|error| NoAnswer::Unknown(error.to_string()))?;
+        Ok(Answer { status: response.status().as_u16(), text })
+    }
+
+    /// Puts a task.
+    pub(crate) fn put(&self, id: &str, body: &str) -> Result<Answer, NoAnswer> {
+        self.send("PUT", &format!("/v1/tasks/{id}"), Some(body))
+    }
+
+    /// What `/readyz` says; `None` when nobody listens.
+    pub(crate) fn ready(&self) -> Option<Answer> {
+        self.send("GET", "/readyz", None).ok()
+    }
+}
+
+/// Several instances, asked in turn. A request without a definite answer is repeated at another.
+#[derive(Clone)]
+pub(crate) struct Fleet {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    apis: Mutex<Vec<Api>>,
+    turn: AtomicUsize,
+    unknown: AtomicU64,
+}
+
+/// A definite answer and what came before it.
+#[derive(Clone, Debug)]
+pub(crate) struct Definite {
+    /// The answer.
+    pub(crate) answer: Answer,
+    /// Whether the request had been sent before without an answer: it may have taken effect then.
+    pub(crate) sent_before: bool,
+}
+
+impl Fleet {
+    /// Instances by their ports.
+    pub(crate) fn new(ports: impl IntoIterator<Item = u16>) -> Fleet {
+        let apis = Mutex::new(ports.into_iter().map(Api::new).collect());
+        Fleet { inner: Arc::new(Inner { apis, turn: AtomicUsize::new(0), unknown: AtomicU64::new(0) }) }
+    }
+
+    /// Asks this instance no more.
+    pub(crate) fn without(&self, port: u16) {
+        self.inner.apis.lock().expect("no client panics holding it").retain(|api| api.port != port);
+    }
+
+    /// How many requests were answered by nobody or with 503 so far.
+    pub(crate) fn unknown(&self) -> u64 {
+        self.inner.unknown.load(Ordering::Relaxed)
+    }
+
+    /// Sends a request to one instance, and to the next one until the answer is definite.
+    pub(crate) fn send(&self, method: &str, path: &str, body: Option<&str>) -> Definite {
+        let mut sent_before = false;
+        for _ in 0..200 {
+            let api = {
+                let apis = self.inner.apis.lock().expect("no client panics holding it");
+                apis[self.inner.turn.fetch_add(1, Ordering::Relaxed) % apis.len()].clone()
+            };
+            match api.send(method, path, body) {
+                Ok(answer) if answer.status != 503 => return Definite { answer, sent_before },
+                Ok(_) | Err(NoAnswer::Unknown(_)) => {
+                    self.inner.unknown.fetch_add(1, Ordering::Relaxed);
+                    sent_before = true;
+                }
+                Err(NoAnswer::NotSent) => {}
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{method} {path} finds no instance that answers");
+    }
+}

@@ -1,0 +1,107 @@
+//! What stands in Redis, looked at from outside: whose claims, what waits, and whether nothing is left.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::Connection;
+
+use super::patient;
+use super::punctual::Punctual;
+use super::redis::RedisServer;
+
+/// The keys of one namespace in one lane.
+pub(crate) struct Shards {
+    connection: Connection,
+    lanes: Vec<String>,
+    shards: u16,
+}
+
+impl Shards {
+    /// Looks at the namespace `default` with this many shards, and these lanes.
+    pub(crate) fn new(redis: &RedisServer, shards: u16, lanes: &[&str]) -> Shards {
+        let lanes = lanes.iter().map(|&lane| lane.to_owned()).collect();
+        Shards { connection: redis.connect(), lanes, shards }
+    }
+
+    /// Redis' time in ms.
+    pub(crate) fn now(&mut self) -> i64 {
+        let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(&mut self.connection).expect("a time");
+        seconds * 1000 + micros / 1000
+    }
+
+    /// Claims that an instance holds.
+    pub(crate) fn claims_of(&mut self, instance: &str) -> usize {
+        let mut pipeline = redis::pipe();
+        self.each(|key, lane| _ = pipeline.cmd("HKEYS").arg(format!("{key}claims:{lane}")));
+        let tokens: Vec<Vec<String>> = pipeline.query(&mut self.connection).expect("tokens");
+        let own = |token: &&String| token.rsplit_once('.').is_some_and(|(id, _)| id == instance);
+        tokens.iter().flatten().filter(own).count()
+    }
+
+    /// How many tasks wait or are in flight.
+    pub(crate) fn tasks(&mut self) -> u64 {
+        self.count().get("tasks").copied().unwrap_or(0)
+    }
+
+    /// Entries by kind of key: everything that a task, a claim or a death leaves.
+    pub(crate) fn count(&mut self) -> BTreeMap<&'static str, u64> {
+        let mut kinds = Vec::new();
+        let mut pipeline = redis::pipe();
+        for shard in 0..self.shards {
+            let key = format!("punctual:{{default:{shard}}}:");
+            for kind in ["tasks", "changes", "crashes", "counts"] {
+                pipeline.cmd("HLEN").arg(format!("{key}{kind}"));
+                kinds.push(kind);
+            }
+            pipeline.cmd("ZCARD").arg(format!("{key}dead"));
+            kinds.push("dead");
+        }
+        self.each(|key, lane| {
+            pipeline.cmd("ZCARD").arg(format!("{key}due:{lane}"));
+            pipeline.cmd("ZCARD").arg(format!("{key}leases:{lane}"));
+            pipeline.cmd("HLEN").arg(format!("{key}claims:{lane}"));
+            kinds.extend(["due", "leases", "claims"]);
+        });
+        let counts: Vec<u64> = pipeline.query(&mut self.connection).expect("counts");
+        let mut sum = BTreeMap::new();
+        for (kind, count) in kinds.into_iter().zip(counts) {
+            *sum.entry(kind).or_insert(0) += count;
+        }
+        sum.retain(|_, count| *count > 0);
+        sum
+    }
+
+    /// Waits until nothing is left; says what stands there if that takes too long.
+    pub(crate) fn until_nothing_is_left(&mut self, limit: Duration) {
+        let mut left = BTreeMap::new();
+        let done = patient(limit, || {
+            left = self.count();
+            left.is_empty()
+        });
+        assert!(done, "after {limit:?} there is left in Redis: {left:?}");
+    }
+
+    fn each(&self, mut of: impl FnMut(&str, &str)) {
+        for shard in 0..self.shards {
+            for lane in &self.lanes {
+                of(&format!("punctual:{{default:{shard}}}:"), lane);
+            }
+        }
+    }
+}
+
+/// Stops an instance (SIGSTOP) at a moment at which Redis shows a claim of its own.
+pub(crate) fn stop_with_a_claim(instance: &Punctual, shards: &mut Shards) {
+    let id = instance.id();
+    let caught = patient(Duration::from_secs(20), || {
+        instance.signal("STOP");
+        // What it had sent is still executed: a claim, or the end of the one that is seen.
+        std::thread::sleep(Duration::from_millis(20));
+        let holds = shards.claims_of(&id) > 0;
+        if !holds {
+            instance.signal("CONT");
+        }
+        holds
+    });
+    assert!(caught, "`{id}` is never seen with a claim");
+}
