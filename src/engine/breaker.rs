@@ -4,6 +4,7 @@
 //! probes with backoff and jitter, lets one batch through when a probe succeeds, and closes when the sink has answered.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -28,8 +29,8 @@ pub enum BreakerState {
     Closed,
     /// A probe succeeded: one batch, to see.
     HalfOpen {
-        /// Whether that batch is under way.
-        taken: bool,
+        /// The number of the trial that is under way.
+        taken: Option<u64>,
         /// Probes and trials since it opened; the wait grows with it.
         failures: u32,
     },
@@ -46,6 +47,7 @@ pub enum BreakerState {
 pub(super) struct Breaker {
     state: watch::Sender<BreakerState>,
     suspicion: Notify,
+    trials: AtomicU64,
     metrics: SinkMetrics,
 }
 
@@ -53,27 +55,29 @@ impl Breaker {
     /// Open until the first probe: a sink that is absent at the start is not claimed for.
     pub(super) fn new(metrics: SinkMetrics) -> Breaker {
         let state = BreakerState::Open { words: "not tried yet".to_owned(), failures: 0 };
-        let breaker = Breaker { state: watch::Sender::new(state), suspicion: Notify::new(), metrics };
+        let breaker =
+            Breaker { state: watch::Sender::new(state), suspicion: Notify::new(), trials: AtomicU64::new(1), metrics };
         breaker.show();
         breaker
     }
 
-    /// Waits until a batch may be claimed. `true`: it is the trial, whose end is to be told.
-    pub(super) async fn admit(&self) -> bool {
+    /// Waits until a batch may be claimed. With a number it is a trial, whose end is to be told.
+    pub(super) async fn admit(&self) -> Option<u64> {
         let mut changes = self.state.subscribe();
         loop {
             if *changes.borrow_and_update() == BreakerState::Closed {
-                return false;
+                return None;
             }
+            let trial = self.trials.fetch_add(1, Ordering::Relaxed);
             let taken = self.state.send_if_modified(|state| match state {
-                BreakerState::HalfOpen { taken: taken @ false, .. } => {
-                    *taken = true;
+                BreakerState::HalfOpen { taken: taken @ None, .. } => {
+                    *taken = Some(trial);
                     true
                 }
                 _ => false,
             });
             if taken {
-                return true;
+                return Some(trial);
             }
             if changes.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -81,14 +85,24 @@ impl Breaker {
         }
     }
 
-    /// The trial ended without a word of the sink (nothing was due after all): the next claim is the trial.
-    pub(super) fn trial_unused(&self) {
+    /// A trial ended without a word of the sink (nothing was due after all, or what was sent is not answered): the next
+    /// claim is a trial.
+    pub(super) fn trial_unused(&self, trial: u64) {
         self.change(|state| match state {
-            BreakerState::HalfOpen { taken: true, failures } => {
-                Some(BreakerState::HalfOpen { taken: false, failures: *failures })
+            BreakerState::HalfOpen { taken, failures } if *taken == Some(trial) => {
+                Some(BreakerState::HalfOpen { taken: None, failures: *failures })
             }
             _ => None,
         });
+    }
+
+    /// Whether a claim may still be published that was admitted as `trial`, or without.
+    pub(super) fn admits(&self, trial: Option<u64>) -> bool {
+        match &*self.state.borrow() {
+            BreakerState::Closed => true,
+            BreakerState::HalfOpen { taken, .. } => trial.is_some() && *taken == trial,
+            BreakerState::Open { .. } => false,
+        }
     }
 
     /// The sink answered a message: it is there.
@@ -132,10 +146,15 @@ impl Breaker {
         self.state.borrow().clone()
     }
 
+    /// The very first probe succeeded: nothing speaks against the sink.
+    fn found(&self) {
+        self.change(|state| matches!(state, BreakerState::Open { .. }).then_some(BreakerState::Closed));
+    }
+
     fn probed(&self, result: Result<(), String>) -> bool {
         self.change(|state| match (state, &result) {
             (BreakerState::Open { failures, .. }, Ok(())) => {
-                Some(BreakerState::HalfOpen { taken: false, failures: *failures })
+                Some(BreakerState::HalfOpen { taken: None, failures: *failures })
             }
             (BreakerState::Open { failures, .. }, Err(words)) => {
                 Some(BreakerState::Open { words: words.clone(), failures: failures.saturating_add(1) })
@@ -189,11 +208,13 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
 
 /// At the start, at once: a sink that is there is not waited for.
 async fn first_probe(sink: &SinkContext) {
-    let result = sink.sink.check().await.map_err(|error| error.to_string());
-    if let Err(words) = &result {
-        warn!(sink = sink.name, words, "the sink is absent: its lanes are not claimed until it answers");
+    match sink.sink.check().await {
+        Ok(()) => sink.breaker.found(),
+        Err(error) => {
+            warn!(sink = sink.name, words = %error, "the sink is absent: its lanes are not claimed until it answers");
+            sink.breaker.probed(Err(error.to_string()));
+        }
     }
-    sink.breaker.probed(result);
 }
 
 /// One probe of an absent sink, after its wait.
@@ -217,7 +238,7 @@ async fn examine(sink: &SinkContext) {
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("neither messages nor a probe of {SUSPECT:?} were answered"),
     };
-    sink.breaker.trip(&words);
+    sink.trip(&words);
 }
 
 /// The wait before the next probe: doubles from 200 ms to 5 s; `random` (0 to 1) takes off up to half.
@@ -247,11 +268,13 @@ mod tests {
     async fn after_a_probe_one_batch_goes_through_and_its_answer_closes_the_breaker() {
         let breaker = breaker();
         assert!(breaker.probed(Ok(())));
-        assert!(breaker.admit().await, "the first is the trial");
+        let trial = breaker.admit().await;
+        assert!(trial.is_some() && breaker.admits(trial), "the first is the trial");
+        assert!(!breaker.admits(None), "what was admitted before waits, too");
         let second = tokio::time::timeout(Duration::from_millis(20), breaker.admit()).await;
         assert!(second.is_err(), "a second batch waits for the trial");
         breaker.answered();
-        assert!(!breaker.admit().await);
+        assert_eq!(breaker.admit().await, None);
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
@@ -259,9 +282,11 @@ mod tests {
     async fn an_unused_trial_is_free_again_and_a_failed_one_opens_with_a_longer_wait() {
         let breaker = breaker();
         breaker.probed(Ok(()));
-        assert!(breaker.admit().await);
-        breaker.trial_unused();
-        assert!(breaker.admit().await);
+        let first = breaker.admit().await.unwrap();
+        breaker.trial_unused(first);
+        let second = breaker.admit().await.unwrap();
+        breaker.trial_unused(first);
+        assert!(breaker.admits(Some(second)), "a trial is ended by its own holder alone");
         assert!(breaker.trip("refused"));
         assert_eq!(breaker.state(), BreakerState::Open { words: "refused".into(), failures: 1 });
         assert!(!breaker.trip("refused"), "no news");

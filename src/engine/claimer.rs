@@ -23,6 +23,9 @@ const CLAIM_LIMIT: Duration = Duration::from_secs(2);
 /// After this many wake-ups for nothing in a row, others are as fast: wait a little before asking again.
 const IDLE_WAKES: u32 = 3;
 
+/// The wait before the next claim when there was nothing but suspects, and one of them is held.
+const SUSPECTS_PAUSE: Duration = Duration::from_millis(200);
+
 /// No wait is longer, so that the loop shows that it lives.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
@@ -63,11 +66,12 @@ impl Claimer {
                 continue;
             };
             let claimed = match self.unless_stopping(self.room()).await.flatten() {
-                Some(shares) => self.claim(&mut outlook, shares, trial).await,
-                None => false,
+                // Waiting for room takes time: the sink may be gone by now.
+                Some(shares) if self.lane.sink.breaker.admits(trial) => self.claim(&mut outlook, shares, trial).await,
+                _ => false,
             };
-            if trial && !claimed {
-                self.lane.sink.breaker.trial_unused();
+            if let (Some(trial), false) = (trial, claimed) {
+                self.lane.sink.breaker.trial_unused(trial);
             }
         }
     }
@@ -81,8 +85,8 @@ impl Claimer {
         }
     }
 
-    /// Waits until something is due and may be claimed; says whether it is a breaker's trial.
-    async fn admitted(&self, outlook: &mut Outlook) -> bool {
+    /// Waits until something is due and may be claimed; with a number it is a breaker's trial.
+    async fn admitted(&self, outlook: &mut Outlook) -> Option<u64> {
         let mut ready = self.shard.ready.subscribe();
         loop {
             self.until_due(outlook).await;
@@ -116,7 +120,7 @@ impl Claimer {
     }
 
     /// One claim; whether anything was taken (and handed to a dispatcher).
-    async fn claim(&self, outlook: &mut Outlook, mut shares: [Share; 2], trial: bool) -> bool {
+    async fn claim(&self, outlook: &mut Outlook, mut shares: [Share; 2], trial: Option<u64>) -> bool {
         if outlook.idle >= IDLE_WAKES {
             tokio::time::sleep(Duration::from_micros(rand::random_range(0..3000))).await;
         }
@@ -184,6 +188,10 @@ impl Claimer {
         // Every second call is for a suspect while any is due, one at a time.
         outlook.lone = outlook.suspects && !lone && !self.lone_held.load(Ordering::Acquire);
         outlook.head = if outlook.lone { Some(claimed.now) } else { claimed.head };
+        if claimed.occurrences.is_empty() && outlook.suspects && !outlook.lone {
+            // More suspects than a claim looks at stand before the rest. The end of the lone one raises the signal.
+            outlook.head = claimed.head.map(|head| head.max(claimed.now.plus(SUSPECTS_PAUSE)));
+        }
     }
 
     fn release_lone(&self, lone: bool) {

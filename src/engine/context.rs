@@ -98,6 +98,13 @@ impl SinkContext {
         self.breaker.answered();
     }
 
+    /// The sink is absent: its lanes are not claimed, and what failed lately says nothing of its destinations.
+    pub(super) fn trip(&self, words: &str) {
+        if self.breaker.trip(words) {
+            lock(&self.destinations).forgive_all();
+        }
+    }
+
     /// Whether the sink has answered anything since `then`.
     pub(super) fn answered_since(&self, then: Instant) -> bool {
         lock(&self.answered).is_some_and(|last| last >= then)
@@ -115,7 +122,7 @@ pub(super) struct Pulses {
     last: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
 }
 
-/// One loop's pulse; the loop is no longer watched once it is dropped.
+/// One loop's pulse.
 pub(super) struct Pulse {
     start: Instant,
     last: Arc<AtomicU64>,

@@ -1,8 +1,9 @@
 //! Which destinations of a sink are at fault: known by name once something failed there, forgotten when all is well.
 //!
 //! A destination is at fault when its sink says so (unknown, without a stream, not authorised), or when it has accepted
-//! nothing since a failure while the sink accepts elsewhere. At fault for longer than `patience`, its messages are dead;
-//! one is tried every few seconds, until one is accepted.
+//! nothing since a failure while the sink accepts elsewhere. When messages have failed there for `patience`, its
+//! messages are dead; one is tried every few seconds, until one is accepted. Only failures that were seen count: time in
+//! which nothing was tried, or in which the whole sink was absent, is no evidence against a destination.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,6 +16,9 @@ const TRIAL: Duration = Duration::from_secs(5);
 /// How long a destination without trouble is remembered: longer than any occurrence is retried.
 const MEMORY: Duration = Duration::from_secs(600);
 
+/// How often what is remembered is gone through.
+const SWEEP: Duration = Duration::from_secs(10);
+
 /// Destinations remembered at most; beyond that the ones without news for longest are forgotten.
 const MOST: usize = 10_000;
 
@@ -24,11 +28,12 @@ pub(super) struct Destinations {
     standings: HashMap<String, Standing>,
     /// When the message was sent that any destination accepted last.
     accepted: Option<Instant>,
+    swept: Option<Instant>,
 }
 
 struct Standing {
-    /// Since when nothing was accepted here, after a failure.
-    failing: Option<Instant>,
+    /// The first and the last failure since something was accepted here.
+    failing: Option<(Instant, Instant)>,
     /// The sink itself said that the fault is the destination's.
     told: bool,
     /// When the message was sent that was accepted last.
@@ -39,13 +44,41 @@ struct Standing {
     news: Instant,
 }
 
+impl Standing {
+    fn new(now: Instant) -> Standing {
+        Standing { failing: None, told: false, accepted: None, trial: None, words: String::new(), news: now }
+    }
+
+    fn forgive(&mut self) {
+        (self.failing, self.told, self.trial) = (None, false, None);
+    }
+
+    /// Since when it fails; a failure that is long past, with nothing tried since, is forgiven.
+    fn failing_since(&mut self, now: Instant, patience: Duration) -> Option<Instant> {
+        if self.failing.is_some_and(|(_, last)| now.duration_since(last) > patience.max(TRIAL * 2)) {
+            self.forgive();
+        }
+        self.failing.map(|(first, _)| first)
+    }
+
+    /// Whether it is at fault, and failures were seen for as long as `patience`. `accepted`: the sink's, anywhere.
+    fn given_up(&self, accepted: Option<Instant>, patience: Duration) -> bool {
+        let Some((first, last)) = self.failing else { return false };
+        // Nothing was accepted here since: what the sink accepted since, it accepted elsewhere.
+        let at_fault = self.told || accepted.is_some_and(|accepted| accepted >= first);
+        at_fault && last.duration_since(first) >= patience
+    }
+}
+
 /// What is known of a destination when a message fails there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Standpoint {
     /// It has accepted something that was sent after this occurrence failed first: the fault is the message's.
     pub(super) others_accepted: bool,
-    /// It is at fault, and has been for longer than `patience`.
+    /// It is at fault, and has failed for as long as `patience`.
     pub(super) given_up: bool,
+    /// The sink has accepted nothing anywhere since this occurrence failed first, for as long as `patience`.
+    pub(super) sink_silent: bool,
 }
 
 /// Whether a message may be sent to a destination.
@@ -60,7 +93,7 @@ pub(super) enum Gate {
 impl Destinations {
     /// All is well; destinations that fail are borne with for `patience`.
     pub(super) fn new(patience: Duration) -> Destinations {
-        Destinations { patience, standings: HashMap::new(), accepted: None }
+        Destinations { patience, standings: HashMap::new(), accepted: None, swept: None }
     }
 
     /// A message sent at `sent` was accepted.
@@ -69,9 +102,15 @@ impl Destinations {
         let Some(standing) = self.standings.get_mut(destination) else { return };
         standing.accepted = standing.accepted.max(Some(sent));
         standing.news = Instant::now();
-        if standing.failing.is_some_and(|since| since <= sent) || standing.told {
-            (standing.failing, standing.told, standing.trial) = (None, false, None);
+        if standing.failing.is_some_and(|(first, _)| first <= sent) || standing.told {
+            standing.forgive();
         }
+        self.sweep(Instant::now());
+    }
+
+    /// The whole sink is absent: what failed lately says nothing of destinations.
+    pub(super) fn forgive_all(&mut self) {
+        self.standings.values_mut().for_each(Standing::forgive);
     }
 
     /// A message failed that had first failed at `first_failure`; `told`: the sink says that it is the destination.
@@ -83,25 +122,19 @@ impl Destinations {
         told: bool,
         words: &str,
     ) -> Standpoint {
-        self.forget(now);
-        let accepted = self.accepted;
-        let standing = self.standings.entry(destination.to_owned()).or_insert_with(|| Standing {
-            failing: None,
-            told: false,
-            accepted: None,
-            trial: None,
-            words: String::new(),
-            news: now,
-        });
-        let since = *standing.failing.get_or_insert(now);
+        self.sweep(now);
+        let (accepted, patience) = (self.accepted, self.patience);
+        let standing = self.standings.entry(destination.to_owned()).or_insert_with(|| Standing::new(now));
+        let since = standing.failing_since(now, patience).unwrap_or(now);
+        standing.failing = Some((since, now));
         standing.told |= told;
         standing.news = now;
         words.clone_into(&mut standing.words);
-        // Nothing was accepted here since: what the sink accepted since, it accepted elsewhere.
-        let elsewhere = accepted.is_some_and(|accepted| accepted >= since);
         Standpoint {
             others_accepted: standing.accepted.is_some_and(|accepted| accepted > first_failure),
-            given_up: (standing.told || elsewhere) && now.duration_since(since) >= self.patience,
+            given_up: standing.given_up(accepted, patience),
+            sink_silent: accepted.is_none_or(|accepted| accepted < first_failure)
+                && now.duration_since(first_failure) >= patience,
         }
     }
 
@@ -109,9 +142,7 @@ impl Destinations {
     pub(super) fn gate(&mut self, destination: &str, now: Instant) -> Gate {
         let (patience, accepted) = (self.patience, self.accepted);
         let Some(standing) = self.standings.get_mut(destination) else { return Gate::Open };
-        let Some(since) = standing.failing else { return Gate::Open };
-        let at_fault = standing.told || accepted.is_some_and(|accepted| accepted >= since);
-        if !at_fault || now.duration_since(since) < patience {
+        if standing.failing_since(now, patience).is_none() || !standing.given_up(accepted, patience) {
             return Gate::Open;
         }
         if standing.trial.is_none_or(|last| now.duration_since(last) >= TRIAL) {
@@ -126,10 +157,12 @@ impl Destinations {
         self.standings.is_empty()
     }
 
-    fn forget(&mut self, now: Instant) {
-        if self.standings.len() < 64 {
+    fn sweep(&mut self, now: Instant) {
+        let full = self.standings.len() >= MOST;
+        if !full && self.swept.is_some_and(|last| now.duration_since(last) < SWEEP) {
             return;
         }
+        self.swept = Some(now);
         self.standings.retain(|_, standing| now.duration_since(standing.news) < MEMORY);
         if self.standings.len() >= MOST {
             let mut news: Vec<Instant> = self.standings.values().map(|standing| standing.news).collect();
@@ -155,6 +188,7 @@ mod tests {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE);
         assert!(!all.failed("gone", start, start, true, "no such topic").given_up);
+        assert!(!all.failed("gone", start, at(start, 15), true, "no such topic").given_up);
         assert_eq!(all.gate("gone", at(start, 29)), Gate::Open, "not yet");
         assert!(all.failed("gone", start, at(start, 30), true, "no such topic").given_up);
         assert_eq!(all.gate("gone", at(start, 31)), Gate::Open, "the first trial");
@@ -169,10 +203,29 @@ mod tests {
     fn a_silent_destination_is_at_fault_only_while_the_sink_accepts_elsewhere() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE);
-        assert!(!all.failed("slow", start, start, false, "no answer").given_up);
-        assert!(!all.failed("slow", start, at(start, 60), false, "no answer").given_up, "the sink accepts nobody");
+        for seconds in [0, 20, 40, 60] {
+            let standpoint = all.failed("slow", start, at(start, seconds), false, "no answer");
+            assert!(!standpoint.given_up, "the sink accepts nobody");
+            assert_eq!(standpoint.sink_silent, seconds >= 30, "then it is the sink that is absent");
+        }
         all.accepted("other", at(start, 61));
-        assert!(all.failed("slow", start, at(start, 62), false, "no answer").given_up);
+        let standpoint = all.failed("slow", start, at(start, 62), false, "no answer");
+        assert!(standpoint.given_up && !standpoint.sink_silent);
+    }
+
+    #[test]
+    fn time_in_which_nothing_was_tried_is_no_evidence() {
+        let start = Instant::now();
+        let mut all = Destinations::new(PATIENCE);
+        all.failed("quiet", start, start, true, "no responders");
+        all.accepted("other", at(start, 40));
+        assert_eq!(all.gate("quiet", at(start, 45)), Gate::Open, "one failure, long ago");
+        assert!(!all.failed("quiet", at(start, 50), at(start, 50), true, "no responders").given_up);
+
+        all.failed("busy", start, at(start, 51), true, "no responders");
+        all.failed("busy", start, at(start, 71), true, "no responders");
+        all.forgive_all();
+        assert!(!all.failed("busy", start, at(start, 91), true, "no responders").given_up, "the sink was absent");
     }
 
     #[test]

@@ -24,8 +24,8 @@ use super::publishing::Answer;
 use super::room::Share;
 use super::signal::Signal;
 use crate::clock::Timestamp;
-use crate::task::Record;
-use crate::timeline::{Claimed, Rest, Settle, Settled, Settlement, Verdict};
+use crate::task::{Follow, Following, Member, Record};
+use crate::timeline::{Claimed, Rest, Settle, Settled, Settlement, TimelineError, Verdict};
 
 /// How long the first verdict waits for the others.
 const GATHER: Duration = Duration::from_millis(50);
@@ -35,6 +35,12 @@ const REST: Duration = Duration::from_secs(60);
 
 /// Answers taken in at one go.
 const GULP: usize = 1000;
+
+/// Occurrences that are passed over in one slice of working out what follows.
+const SLICE: u32 = 256;
+
+/// How often a settle is sent that the timeline says makes no sense.
+const SENSELESS: u32 = 5;
 
 /// The waits between tries to settle while the timeline does not answer.
 const SETTLE_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -49,8 +55,23 @@ pub(super) struct Dispatch {
     pub(super) shares: [Share; 2],
     /// Set while it holds a lone suspect; cleared at the end.
     pub(super) lone: Option<Arc<AtomicBool>>,
-    /// It is the trial of a half-open breaker.
-    pub(super) trial: bool,
+    /// It is this trial of a half-open breaker.
+    pub(super) trial: Option<u64>,
+}
+
+impl Drop for Dispatch {
+    /// Whatever ends the holder, a panic too: nobody renews its lease any more, and others get their turn.
+    fn drop(&mut self) {
+        self.shard.leases.close(&self.lease.token);
+        if let Some(lone) = &self.lone {
+            lone.store(false, Ordering::Release);
+            // The next suspect may have waited for this one to end.
+            self.signal.raise(Timestamp::MIN_DUE);
+        }
+        if let Some(trial) = self.trial {
+            self.lane.sink.breaker.trial_unused(trial);
+        }
+    }
 }
 
 /// A claim in hand.
@@ -63,6 +84,8 @@ pub(super) struct Holder {
     /// When which flight is to be published (again).
     pub(super) retries: BinaryHeap<Reverse<(Instant, usize)>>,
     verdicts: Vec<Settlement>,
+    /// What is to be counted once they are written.
+    tally: Vec<Counted>,
     /// When the verdicts are written although some are missing.
     settle_at: Option<Instant>,
     settling: Option<Settling>,
@@ -72,10 +95,19 @@ pub(super) struct Holder {
     pub(super) ending: bool,
 }
 
-/// A settle under way, and the earliest due that it writes.
+/// A settle under way, and what follows from it.
 struct Settling {
     answer: BoxFuture<'static, Option<Settled>>,
+    /// The earliest due that it writes.
     head: Option<Timestamp>,
+    tally: Vec<Counted>,
+}
+
+/// What is counted of one verdict: a death, and occurrences passed over.
+struct Counted {
+    member: Member,
+    dead: Option<Reason>,
+    passed_over: u64,
 }
 
 /// Why an occurrence is not published.
@@ -86,18 +118,7 @@ enum Withheld {
 
 /// Holds a claim until nothing is left in it.
 pub(super) async fn run(dispatch: Dispatch, claimed: Claimed) {
-    let (lease, shard, lane) = (Arc::clone(&dispatch.lease), Arc::clone(&dispatch.shard), Arc::clone(&dispatch.lane));
-    let (lone, trial, signal) = (dispatch.lone.clone(), dispatch.trial, Arc::clone(&dispatch.signal));
     Holder::new(dispatch, claimed).hold().await;
-    shard.leases.close(&lease.token);
-    if let Some(lone) = lone {
-        lone.store(false, Ordering::Release);
-        // The next suspect may have waited for this one to end.
-        signal.raise(Timestamp::MIN_DUE);
-    }
-    if trial {
-        lane.sink.breaker.trial_unused();
-    }
 }
 
 impl Holder {
@@ -109,6 +130,7 @@ impl Holder {
             dispatch,
             open: flights.len(),
             verdicts: Vec::with_capacity(flights.len()),
+            tally: Vec::new(),
             flights,
             answers: SelectAll::new(),
             retries: BinaryHeap::new(),
@@ -120,15 +142,19 @@ impl Holder {
     }
 
     async fn hold(mut self) {
-        self.begin().await;
+        if !self.begin().await {
+            return self.let_go();
+        }
         let (context, sink) = (Arc::clone(&self.dispatch.context), Arc::clone(&self.dispatch.lane.sink));
         let lost = self.dispatch.lease.lost.clone();
         while self.open > 0 || !self.verdicts.is_empty() || self.settling.is_some() {
             self.settle_if_due();
             let timer = self.next_timer();
+            // While the last settle is under way its own answer tells whether the claim was lost.
+            let last = self.settling.is_some() && self.open == 0;
             tokio::select! {
                 biased;
-                () = lost.cancelled() => return self.let_go(),
+                () = lost.cancelled(), if !last => return self.let_go(),
                 Some(answer) = self.answers.next() => self.take_in_all(answer),
                 settled = settled(&mut self.settling) => match settled {
                     Some(settled) if !settled.lost => self.settled(&settled),
@@ -142,44 +168,79 @@ impl Holder {
         }
     }
 
-    /// Reads the records, publishes, and works out what follows while the sink is busy.
-    async fn begin(&mut self) {
-        let mut records = Vec::with_capacity(self.flights.len());
+    /// Reads the records, publishes, and works out what follows while the sink is busy. `false`: the lease was lost.
+    async fn begin(&mut self) -> bool {
+        let overdue = self.dispatch.context.config.overdue;
+        let (mut records, mut ahead) = (Vec::new(), Vec::new());
         for index in 0..self.flights.len() {
-            match self.flights[index].record() {
-                Ok(record) => {
+            let flight = &self.flights[index];
+            let record = flight.record().map_err(|error| error.to_string());
+            match record.and_then(|record| Ok((flight.following(&record, overdue)?, record))) {
+                Ok((following, record)) => {
                     let withheld = self.withheld(index, &record);
+                    ahead.push((index, following));
                     records.push((index, record, withheld));
                 }
-                Err(error) => self.unreadable(index, &error.to_string()),
+                Err(words) => self.unreadable(index, &words),
             }
         }
-        let batch = records.iter().filter(|(_, _, withheld)| withheld.is_none());
-        self.publish(batch.map(|(index, record, _)| (*index, record)));
-        // Polled once: the messages are on their way while what follows is worked out.
-        let first = self.answers.next().now_or_never().flatten();
-        let overdue = self.dispatch.context.config.overdue;
+        if self.dispatch.lane.sink.breaker.admits(self.dispatch.trial) {
+            let batch = records.iter().filter(|(_, _, withheld)| withheld.is_none());
+            self.publish(batch.map(|(index, record, _)| (*index, record)));
+        }
+        let mut early = Vec::new();
+        if !self.look_ahead(ahead, &mut early).await {
+            return false;
+        }
         for (index, record, withheld) in records {
-            if let Err(words) = self.flights[index].look_ahead(&record, overdue).await {
-                self.unreadable(index, &words);
-                continue;
-            }
-            self.dispatch.lane.metrics.passed_over.inc_by(self.flights[index].passed_over());
             match withheld {
+                _ if self.flights[index].stage == Stage::Judged => {}
                 Some(Withheld::Dead(reason, words)) => self.bury(index, Some(&record), reason, words),
                 Some(Withheld::PassedOver) if record.is_recurring() => {
                     let verdict = self.flights[index].passed();
-                    self.verdict(verdict);
+                    self.verdict(index, verdict, None);
                 }
                 Some(Withheld::PassedOver) => {
                     self.bury(index, Some(&record), Reason::TooLate, "overdue by more than its catch-up allows".into());
                 }
+                // The breaker closed the way since the claim: it goes back unsent.
+                None if self.flights[index].publishes == 0 && self.retries.is_empty() => {
+                    let verdict = self.flights[index].back();
+                    self.verdict(index, verdict, None);
+                }
                 None => {}
             }
         }
-        if let Some(answer) = first {
-            self.take_in_all(answer);
+        early.into_iter().for_each(|answer| self.take_in(answer));
+        self.turn_away_if_absent();
+        true
+    }
+
+    /// Works out what follows each occurrence, in slices; answers that come meanwhile wait in `early`. `false`: the lease
+    /// was lost. What is not known when the engine's deadline passes goes back.
+    async fn look_ahead(&mut self, ahead: Vec<(usize, Following)>, early: &mut Vec<Answer>) -> bool {
+        let deadline = self.dispatch.context.deadline.clone();
+        let lost = self.dispatch.lease.lost.clone();
+        let mut working = std::pin::pin!(follow_all(ahead));
+        let follows = loop {
+            tokio::select! {
+                biased;
+                () = lost.cancelled() => return false,
+                Some(answer) = self.answers.next() => early.push(answer),
+                follows = &mut working => break follows,
+                () = deadline.cancelled() => {
+                    self.give_back();
+                    return true;
+                }
+            }
+        };
+        for (index, follow) in follows {
+            match follow {
+                Ok(follow) => self.flights[index].followed_by(follow),
+                Err(words) => self.unreadable(index, &words),
+            }
         }
+        true
     }
 
     /// Whether an occurrence is not published: poison, passed over by its own catch-up, or its destination given up.
@@ -213,7 +274,7 @@ impl Holder {
         );
         self.dispatch.lane.rest(REST);
         let verdict = flight.back();
-        self.verdict(verdict);
+        self.verdict(index, verdict, None);
     }
 
     /// An occurrence will not be tried again by itself.
@@ -221,13 +282,16 @@ impl Holder {
         let flight = &mut self.flights[index];
         let lane = self.dispatch.lane.lane.as_str();
         debug!(lane, member = %flight.occurrence.member, reason = reason.as_str(), words, "an occurrence is dead");
-        self.dispatch.context.metrics.dead(lane, reason.as_str(), 1);
         let verdict = flight.dead(record, reason, words);
-        self.verdict(verdict);
+        self.verdict(index, verdict, Some(reason));
     }
 
     /// Notes a verdict; the first one waits a little for the others.
-    pub(super) fn verdict(&mut self, verdict: Settlement) {
+    pub(super) fn verdict(&mut self, index: usize, verdict: Settlement, dead: Option<Reason>) {
+        let passed_over = self.flights[index].tally(&verdict.verdict);
+        if dead.is_some() || passed_over > 0 {
+            self.tally.push(Counted { member: verdict.member.clone(), dead, passed_over });
+        }
         self.open -= 1;
         self.verdicts.push(verdict);
         self.settle_at.get_or_insert_with(|| Instant::now() + GATHER);
@@ -251,15 +315,26 @@ impl Holder {
             dead_cap: context.config.dead_cap,
         };
         let (shard, lane) = (Arc::clone(&self.dispatch.shard), Arc::clone(&self.dispatch.lane));
-        let answer = settle_until_answered(Arc::clone(context), shard, lane, settle, Some(Arc::clone(lease))).boxed();
-        self.settling = Some(Settling { answer, head });
+        let (context, lease, whole) = (Arc::clone(context), Arc::clone(lease), self.open == 0);
+        let answer = settle_until_answered(context, shard, lane, settle, Some((lease, whole))).boxed();
+        self.settling = Some(Settling { answer, head, tally: std::mem::take(&mut self.tally) });
     }
 
     /// The verdicts were written: others take the room, and what waits again is told of.
     fn settled(&mut self, settled: &Settled) {
-        let head = self.settling.take().and_then(|settling| settling.head);
-        if let Some(head) = head {
+        let Some(settling) = self.settling.take() else { return };
+        if let Some(head) = settling.head {
             self.dispatch.signal.raise(head);
+        }
+        let lane = &self.dispatch.lane;
+        for counted in settling.tally {
+            if settled.skipped.contains(&counted.member) || settled.changed.contains(&counted.member) {
+                continue;
+            }
+            lane.metrics.passed_over.inc_by(counted.passed_over);
+            if let Some(reason) = counted.dead {
+                self.dispatch.context.metrics.dead(lane.lane.as_str(), reason.as_str(), 1);
+            }
         }
         self.dispatch.context.metrics.dead_dropped.inc_by(settled.dropped);
         let bytes = self.flights.iter().map(|flight| flight.occurrence.record.len()).sum();
@@ -305,7 +380,7 @@ impl Holder {
             let flight = &mut self.flights[index];
             if flight.stage != Stage::Judged && which(flight.stage) {
                 let verdict = flight.back();
-                self.verdict(verdict);
+                self.verdict(index, verdict, None);
             }
         }
         self.retries.clear();
@@ -317,11 +392,32 @@ impl Holder {
             let Some(Some(answer)) = self.answers.next().now_or_never() else { break };
             self.take_in(answer);
         }
+        self.turn_away_if_absent();
+    }
+
+    /// The sink turned out absent: all that is held for it goes back.
+    fn turn_away_if_absent(&mut self) {
         if let Some(words) = self.absent.take() {
-            self.dispatch.lane.sink.breaker.trip(&words);
+            self.dispatch.lane.sink.trip(&words);
             self.give_back();
         }
     }
+}
+
+/// What follows each occurrence, by flight; in slices between which others get their turn.
+async fn follow_all(ahead: Vec<(usize, Following)>) -> Vec<(usize, Result<Follow, String>)> {
+    let mut follows = Vec::with_capacity(ahead.len());
+    for (index, mut following) in ahead {
+        let follow = loop {
+            match following.advance(SLICE) {
+                Ok(Some(follow)) => break Ok(follow),
+                Ok(None) => tokio::task::yield_now().await,
+                Err(error) => break Err(error.to_string()),
+            }
+        };
+        follows.push((index, follow));
+    }
+    follows
 }
 
 /// The due under which an occurrence waits after its verdict, if it does.
@@ -347,30 +443,54 @@ async fn sleep_until(timer: Option<Instant>) {
     }
 }
 
-/// Settles, again and again until the timeline has answered: a repeat changes nothing. `None` once the engine is closed.
+/// Settles, again and again until the timeline has answered: a repeat changes nothing. `None` once the engine is closed,
+/// or when the timeline keeps refusing what it is sent: then the claim is left to its lease.
+///
+/// `lease`: the claim's, and whether all that is left in it is named; then a repeat may find that the first try took
+/// effect and the claim is gone.
 pub(super) async fn settle_until_answered(
     context: Arc<Context>,
     shard: Arc<ShardContext>,
     lane: Arc<LaneContext>,
     settle: Settle,
-    lease: Option<Arc<Lease>>,
+    lease: Option<(Arc<Lease>, bool)>,
 ) -> Option<Settled> {
-    let mut pause = SETTLE_PAUSES.0;
+    let (mut pause, mut repeated, mut senseless) = (SETTLE_PAUSES.0, false, 0);
     loop {
         let sent = Instant::now();
-        match context.timeline.settle(shard.shard, &lane.lane, settle.clone()).await {
+        let error = match context.timeline.settle(shard.shard, &lane.lane, settle.clone()).await {
             Ok(settled) => {
-                if let Some(lease) = lease.filter(|_| !settled.lost) {
+                let whole = lease.as_ref().is_some_and(|(_, whole)| *whole);
+                if settled.lost && repeated && whole {
+                    return Some(Settled::default());
+                }
+                if let Some((lease, _)) = lease.filter(|_| !settled.lost) {
                     lease.confirm(sent);
                 }
                 return Some(settled);
             }
-            Err(error) => debug!(token = settle.token.0, %error, "not settled, trying again"),
+            Err(error) => error,
+        };
+        debug!(token = settle.token.0, %error, "not settled, trying again");
+        repeated |= matches!(error, TimelineError::Unknown(_));
+        senseless += u32::from(is_senseless(&error));
+        if senseless >= SENSELESS {
+            error!(token = settle.token.0, %error, "verdicts cannot be written: the claim is left to its lease");
+            return None;
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = context.closed.cancelled() => return None,
         }
         pause = (pause * 2).min(SETTLE_PAUSES.1);
+    }
+}
+
+/// Whether an error says that what was sent makes no sense, so that sending it again is in vain.
+fn is_senseless(error: &TimelineError) -> bool {
+    match error {
+        TimelineError::Broken(_) => true,
+        TimelineError::Refused(words) => words.starts_with("BADCALL") || words.starts_with("bad_due"),
+        _ => false,
     }
 }

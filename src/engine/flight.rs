@@ -93,26 +93,20 @@ impl Flight {
         }
     }
 
-    /// Works out what follows this occurrence, in slices between which others get their turn.
-    pub(super) async fn look_ahead(&mut self, record: &Record, overdue: Overdue) -> Result<(), String> {
-        const SLICE: u32 = 256;
+    /// Begins to work out what follows this occurrence. Notices a schedule that this version cannot read.
+    pub(super) fn following(&self, record: &Record, overdue: Overdue) -> Result<Following, String> {
         let Occurrence { member, due, counts, .. } = &self.occurrence;
-        let following = Following::begin(member, record, *due, self.claimed, *counts, overdue);
-        let mut following = following.map_err(|error| error.to_string())?;
-        loop {
-            match following.advance(SLICE).map_err(|error| error.to_string())? {
-                Some(follow) => {
-                    self.follow = Some(follow);
-                    return Ok(());
-                }
-                None => tokio::task::yield_now().await,
-            }
-        }
+        Following::begin(member, record, *due, self.claimed, *counts, overdue).map_err(|error| error.to_string())
     }
 
-    /// How many occurrences its catch-up passes over.
-    pub(super) fn passed_over(&self) -> u64 {
-        self.follow.map_or(0, |follow| follow.passed_over)
+    /// Notes what follows this occurrence.
+    pub(super) fn followed_by(&mut self, follow: Follow) {
+        self.follow = Some(follow);
+    }
+
+    /// How many occurrences its catch-up passes over. One that is dead is not passed over as well.
+    fn passed_over(&self, dead: bool) -> u64 {
+        self.follow.map_or(0, |follow| follow.passed_over - u64::from(dead && !follow.publish))
     }
 
     /// Notes how a publish ended that is to be tried again.
@@ -124,7 +118,7 @@ impl Flight {
 
     /// It has reached its destination.
     pub(super) fn accepted(&mut self) -> Settlement {
-        let mut counts = self.counts();
+        let mut counts = self.counts(false);
         counts.accepted += 1;
         let verdict = self.and_next(counts);
         self.judged(verdict)
@@ -132,7 +126,7 @@ impl Flight {
 
     /// A recurring task's occurrence is passed over itself, by its own catch-up.
     pub(super) fn passed(&mut self) -> Settlement {
-        let verdict = self.and_next(self.counts());
+        let verdict = self.and_next(self.counts(false));
         self.judged(verdict)
     }
 
@@ -141,7 +135,7 @@ impl Flight {
         let key = self.occurrence.member.key(self.occurrence.due);
         let buried = record.map_or_else(|| self.occurrence.record.clone(), |record| record.buried(key).encode());
         let burial = Burial { record: buried, reason: reason.as_str().to_owned(), words };
-        let mut counts = self.counts();
+        let mut counts = self.counts(true);
         counts.dead += 1;
         let verdict = match self.follow.and_then(|follow| follow.next) {
             Some(due) => Verdict::DeadNext { burial, due, counts },
@@ -156,9 +150,18 @@ impl Flight {
         self.judged(Verdict::Back { begun })
     }
 
-    fn counts(&self) -> Counts {
+    /// What is to be counted in the metrics once the verdict is written: occurrences passed over.
+    pub(super) fn tally(&self, verdict: &Verdict) -> u64 {
+        match verdict {
+            Verdict::Back { .. } => 0,
+            Verdict::Dead(_) | Verdict::DeadNext { .. } => self.passed_over(true),
+            Verdict::Finished | Verdict::Next { .. } => self.passed_over(false),
+        }
+    }
+
+    fn counts(&self, dead: bool) -> Counts {
         let mut counts = self.occurrence.counts;
-        counts.passed_over += self.passed_over();
+        counts.passed_over += self.passed_over(dead);
         counts.last_due = Some(self.occurrence.due);
         counts
     }

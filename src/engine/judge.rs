@@ -80,6 +80,7 @@ pub(super) fn judge(outcome: Outcome, facts: &Facts) -> Judgement {
         Fault::Sink => Judgement::Absent(trouble.words),
         _ if facts.destination.given_up => Judgement::Dead(Reason::Destination, trouble.words),
         Fault::Destination => Judgement::Again { after: DESTINATION_RETRY, counted: false },
+        Fault::Unclear if facts.destination.sink_silent => Judgement::Absent(trouble.words),
         Fault::Unclear if !facts.destination.others_accepted => {
             let wait = facts.policy.wait(facts.publishes.saturating_sub(1), facts.random);
             Judgement::Again { after: wait.min(DESTINATION_RETRY), counted: false }
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     fn facts(retries: u32, others_accepted: bool, given_up: bool) -> Facts {
-        let destination = Standpoint { others_accepted, given_up };
+        let destination = Standpoint { others_accepted, given_up, sink_silent: false };
         Facts { policy: RetryPolicy::DEFAULT, retries, publishes: retries + 1, destination, random: 0.0 }
     }
 
@@ -137,6 +138,13 @@ mod tests {
         for (name, outcome, facts, expected) in cases {
             assert_eq!(judge(outcome, &facts), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_sink_that_accepts_nobody_for_long_is_absent() {
+        let mut facts = facts(3, false, false);
+        facts.destination.sink_silent = true;
+        assert_eq!(judge(retry(Fault::Unclear), &facts), Judgement::Absent("words".to_owned()));
     }
 
     #[test]

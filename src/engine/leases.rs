@@ -14,6 +14,9 @@ use super::context::{Context, ShardContext};
 use crate::task::Lane;
 use crate::timeline::{Link, Token};
 
+/// No wait is longer, however long the leases, so that the loop shows that it lives.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
 /// Tokens that one call renews at most.
 const BATCH: usize = 1000;
 
@@ -75,7 +78,7 @@ impl Leases {
 pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
     let mut link = context.timeline.link();
     let pulse = context.pulses.start(format!("leases {}", shard.shard));
-    let every = context.config.lease / 5;
+    let every = (context.config.lease / 5).min(LONGEST_WAIT);
     loop {
         pulse.beat();
         let state = link.borrow_and_update().clone();
@@ -83,7 +86,7 @@ pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
         let pause = match state {
             Link::Up(_) => match extend_all(&context, &shard).await {
                 Ok(()) => {
-                    shard.ready.send_replace(true);
+                    set_ready(&shard, true);
                     every
                 }
                 Err(error) => {
@@ -92,20 +95,25 @@ pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
                 }
             },
             Link::Down(_) => {
-                shard.ready.send_replace(false);
+                set_ready(&shard, false);
                 every
             }
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            changed = link.changed() => if changed.is_err() { return },
+            changed = link.changed() => match changed {
+                // A new connection, or none: nothing is claimed before what is held was extended over it.
+                Ok(()) => set_ready(&shard, false),
+                Err(_) => return,
+            },
             () = context.closed.cancelled() => return,
         }
-        // A new connection: nothing is claimed over it before what is held was extended.
-        if link.has_changed().unwrap_or(false) || matches!(*link.borrow(), Link::Down(_)) {
-            shard.ready.send_replace(false);
-        }
     }
+}
+
+/// Tells claimers and the reaper, if it is news to them.
+fn set_ready(shard: &ShardContext, ready: bool) {
+    shard.ready.send_if_modified(|state| std::mem::replace(state, ready) != ready);
 }
 
 /// One round: says to each holder whose lease is gone that it is.

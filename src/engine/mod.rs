@@ -60,9 +60,9 @@ pub struct EngineConfig {
     pub lease: Duration,
     /// Occurrences that one claim takes at most; up to [`MAX_BATCH`](crate::timeline::MAX_BATCH).
     pub batch: usize,
-    /// Occurrences in flight at most, per lane and per sink.
+    /// Occurrences in flight at most per lane; twice that per sink that serves several.
     pub in_flight: usize,
-    /// Bytes of records in flight at most, per lane and per sink.
+    /// Bytes of records in flight at most per lane; twice that per sink that serves several.
     pub in_flight_bytes: usize,
     /// What is overdue and how it is caught up with.
     pub overdue: Overdue,
@@ -139,8 +139,13 @@ impl Engine {
         lanes: BTreeMap<Lane, EngineLane>,
         metrics: Arc<Metrics>,
     ) -> Result<Engine, UnknownSink> {
-        let sinks: BTreeMap<_, _> =
-            sinks.into_iter().map(|(name, sink)| (name.clone(), sink_context(&config, &metrics, name, sink))).collect();
+        let sinks: BTreeMap<_, _> = sinks
+            .into_iter()
+            .map(|(name, sink)| {
+                let served = lanes.values().filter(|lane| lane.sink == name).count();
+                (name.clone(), sink_context(&config, &metrics, name, sink, served))
+            })
+            .collect();
         let mut served = BTreeMap::new();
         for (lane, settings) in lanes {
             let sink = sinks
@@ -239,14 +244,23 @@ impl Drop for Engine {
 /// How long giving back, and closing a sink, may take once the deadline has passed.
 const LAST_WRITE: Duration = Duration::from_secs(3);
 
-fn sink_context(config: &EngineConfig, metrics: &Metrics, name: String, sink: EngineSink) -> Arc<SinkContext> {
+/// A sink that serves several lanes has room for two of them: one lane whose messages are not answered leaves the
+/// others some.
+fn sink_context(
+    config: &EngineConfig,
+    metrics: &Metrics,
+    name: String,
+    sink: EngineSink,
+    lanes: usize,
+) -> Arc<SinkContext> {
     let metrics = metrics.sink(&name);
+    let rooms = lanes.clamp(1, 2);
     Arc::new(SinkContext {
         name,
         sink: sink.sink,
         breaker: Breaker::new(metrics.clone()),
         destinations: Mutex::new(Destinations::new(sink.patience)),
-        room: Room::new(config.in_flight, config.in_flight_bytes),
+        room: Room::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
         metrics,
         answered: Mutex::new(None),
     })

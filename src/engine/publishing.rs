@@ -97,21 +97,20 @@ impl Holder {
         }
     }
 
-    /// A batch has ended: what was not answered may have arrived. When nothing at all was, the sink is suspect.
+    /// A batch has ended: what was not answered may have arrived. When the sink said nothing since, it is suspect.
     fn ended(&mut self, sent: Instant, flights: &[(usize, u32)]) {
-        let silent = |(index, publish): &&(usize, u32)| {
-            let flight = &self.flights[*index];
-            matches!(flight.stage, Stage::UnderWay(_)) && flight.publishes == *publish
-        };
-        let unanswered: Vec<(usize, u32)> = flights.iter().filter(silent).copied().collect();
         let sink = &self.dispatch.lane.sink;
-        let words = format!("no answer within {:?}", sink.sink.answer_timeout());
-        if unanswered.len() == flights.len() && !sink.answered_since(sent) {
+        if !sink.answered_since(sent) {
             sink.breaker.suspect();
+            // What is not answered stays here; another claim may show whether the sink is there.
+            if let Some(trial) = self.dispatch.trial {
+                sink.breaker.trial_unused(trial);
+            }
         }
-        for (index, publish) in unanswered {
+        let words = format!("no answer within {:?}", sink.sink.answer_timeout());
+        for (index, publish) in flights {
             let trouble = Trouble { fault: Fault::Unclear, definite: false, words: words.clone() };
-            self.judge(index, publish, Outcome::Retry(trouble));
+            self.judge(*index, *publish, Outcome::Retry(trouble));
         }
     }
 
@@ -133,7 +132,7 @@ impl Holder {
             }
             Judgement::Again { .. } if self.ending => {
                 let verdict = self.flights[index].back();
-                self.verdict(verdict);
+                self.verdict(index, verdict, None);
             }
             Judgement::Again { after, counted } => {
                 self.flights[index].retries += u32::from(counted);
@@ -151,7 +150,7 @@ impl Holder {
             policy: RetryPolicy::DEFAULT,
             retries: flight.retries,
             publishes: flight.publishes,
-            destination: Standpoint { others_accepted: false, given_up: false },
+            destination: Standpoint { others_accepted: false, given_up: false, sink_silent: false },
             random: rand::random(),
         };
         match outcome {
@@ -167,15 +166,16 @@ impl Holder {
             Outcome::Retry(trouble) => {
                 sink.metrics.retry.inc();
                 let first = flight.failed(trouble.definite, now);
+                let told = trouble.fault == Fault::Destination;
+                if told {
+                    sink.answered();
+                }
                 if trouble.fault != Fault::Sink {
-                    if trouble.definite {
-                        sink.answered();
-                    }
-                    let told = trouble.fault == Fault::Destination;
                     let mut destinations = lock(&sink.destinations);
                     facts.destination = destinations.failed(&flight.destination, first, now, told, &trouble.words);
-                    let policy =
-                        flight.record().ok().and_then(|r| r.retry_policy(self.dispatch.context.clock.now()).ok());
+                    drop(destinations);
+                    let now = self.dispatch.context.clock.now();
+                    let policy = flight.record().ok().and_then(|record| record.retry_policy(now).ok());
                     facts.policy = policy.unwrap_or(RetryPolicy::DEFAULT);
                 }
             }
@@ -188,7 +188,7 @@ impl Holder {
         let late = self.dispatch.context.clock.now().since(self.flights[index].occurrence.due);
         self.dispatch.lane.metrics.lateness.observe(late.as_secs_f64());
         let verdict = self.flights[index].accepted();
-        self.verdict(verdict);
+        self.verdict(index, verdict, None);
     }
 }
 

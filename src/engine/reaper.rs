@@ -56,8 +56,10 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
         if let (Some(head), Some(signal)) = (seen.head, context.signals.get(&(shard.shard, lane.clone()))) {
             signal.raise(head);
         }
-        if seen.reap {
-            reap(context, shard, lane, *served).await?;
+        if seen.reap
+            && let Err(error) = reap(context, shard, lane, *served).await
+        {
+            warn!(%lane, %error, "claims of silent holders were not ended, trying again in a second");
         }
     }
     learn(context, &glance, unserved);

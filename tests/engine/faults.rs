@@ -159,6 +159,50 @@ async fn a_destination_at_fault_is_given_up_after_patience_while_others_go_on() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_an_outage_of_the_sink_no_destination_is_blamed() {
+    let bed = Bed::start();
+    bed.pass(millis(100)).await;
+    bed.sink.answer_by(|_| Answer::Hang);
+    bed.put([("a", to("a", millis(1))), ("b", to("b", millis(1)))]).await;
+    bed.pass(seconds(3)).await;
+    bed.sink.set_absent(true);
+    bed.pass(seconds(60)).await;
+    bed.sink.set_absent(false);
+    bed.sink.answer_by(|_| Answer::Accept);
+    let ids: Vec<String> = (0..500).map(|n| format!("t{n}")).collect();
+    let tasks = ids.iter().enumerate().map(|(n, id)| (id.as_str(), to(if n % 2 == 0 { "a" } else { "b" }, millis(1))));
+    let dues = bed.put(tasks).await;
+    bed.pass(seconds(30)).await;
+    assert!(bed.dead().is_empty(), "{} dead", bed.dead().len());
+    let keys: HashSet<String> = bed.keys().into_iter().collect();
+    assert!(expected(&ids, &dues).iter().all(|key| keys.contains(key)));
+    assert_eq!(keys.len(), 502, "a and b, too");
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_never_answers_stops_nobody_else() {
+    let bed = Bed::start();
+    bed.sink.answer_by(|message| if message.destination == "silent" { Answer::Hang } else { Answer::Accept });
+    // The first that is ever tried, and more than its lane has room for.
+    let silent: Vec<String> = (0..12_000).map(|n| format!("s{n}")).collect();
+    bed.put(silent.iter().map(|id| (id.as_str(), to("silent", millis(1))))).await;
+    bed.pass(seconds(10)).await;
+    let first = bed.put_into("side", [("good", after(millis(1)))]).await;
+    bed.pass(seconds(10)).await;
+    assert_eq!(bed.keys(), expected(["good"], &first), "another lane of the same sink");
+    for n in 0..12 {
+        bed.put_into("side", [(format!("good{n}").as_str(), after(millis(1)))]).await;
+        bed.pass(seconds(10)).await;
+    }
+    assert_eq!(bed.sink.accepted(), 13);
+    let dead = bed.dead();
+    assert!(dead.iter().all(|(_, reason, _)| reason == "destination"), "{:?}", dead.first());
+    assert_eq!(dead.len(), 12_000, "the sink accepts elsewhere: it is the destination's fault");
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_claim_whose_reply_is_missing_is_given_back() {
     let bed = Bed::start();
     let due = bed.put([("x", after(seconds(1)))]).await;

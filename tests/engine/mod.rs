@@ -21,7 +21,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// How long a destination may be at fault in these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An engine with the lanes `default` and `other`, each with a memory sink of its own.
+/// An engine with the lanes `default` and `side` on one memory sink, and `other` on another.
 struct Bed {
     timeline: Arc<MemoryTimeline>,
     clock: Arc<dyn Clock>,
@@ -42,7 +42,8 @@ impl Bed {
     fn start_with(configure: impl FnOnce(&mut EngineConfig)) -> Bed {
         let clock: Arc<dyn Clock> = Arc::new(LocalClock::new());
         let timeline = Arc::new(MemoryTimeline::new(Arc::clone(&clock), 1));
-        let lanes = ["default", "other"].map(|lane| (lane.parse().unwrap(), LaneRule { destination_required: false }));
+        let lanes =
+            ["default", "side", "other"].map(|lane| (lane.parse().unwrap(), LaneRule { destination_required: false }));
         let intake = Intake::new(timeline.clone(), BTreeMap::from(lanes));
         let mut bed = Bed {
             timeline,
@@ -65,7 +66,9 @@ impl Bed {
         let sink = |sink: &MemorySink| EngineSink { sink: Arc::new(sink.clone()), patience: PATIENCE };
         let sinks = BTreeMap::from([("sink".to_owned(), sink(&self.sink)), ("other".to_owned(), sink(&self.other))]);
         let lane = |sink: &str| EngineLane { sink: sink.to_owned(), destination: Some("news".to_owned()) };
-        let lanes = BTreeMap::from([(Lane::default(), lane("sink")), ("other".parse().unwrap(), lane("other"))]);
+        let lanes = [("default", "sink"), ("side", "sink"), ("other", "other")];
+        let lanes = lanes.map(|(name, sink)| (name.parse().unwrap(), lane(sink)));
+        let lanes = BTreeMap::from(lanes);
         Engine::start(config, self.timeline.clone(), sinks, lanes, Arc::clone(&self.metrics)).unwrap()
     }
 
