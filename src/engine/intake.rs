@@ -126,7 +126,8 @@ impl Intake {
         self.timeline.clock()
     }
 
-    /// Puts tasks, in their order, and answers each. Takes at most `deadline`, and never effect after it.
+    /// Puts tasks, in their order, and answers each. A call of the timeline takes at most `deadline`, and never effect
+    /// after it; there are several one after the other only where an id comes twice, or for more than a call takes.
     ///
     /// A task that meets itself in flight is tried again for up to a second.
     pub async fn put(
@@ -136,7 +137,6 @@ impl Intake {
         deadline: Duration,
     ) -> Vec<Result<Put, PutError>> {
         let now = self.clock().now();
-        let not_after = now.plus(deadline);
         let show = (tasks.len() == 1).then(|| tasks[0].clone());
         let mut answers: Vec<Result<Put, PutError>> = Vec::with_capacity(tasks.len());
         let mut shards: BTreeMap<Shard, Vec<Prepared>> = BTreeMap::new();
@@ -150,7 +150,7 @@ impl Intake {
                 Err(error) => answers.push(Err(error)),
             }
         }
-        let shards = shards.into_iter().map(|(shard, prepared)| self.put_shard(shard, mode, prepared, not_after));
+        let shards = shards.into_iter().map(|(shard, prepared)| self.put_shard(shard, mode, prepared, deadline));
         for (index, answer) in join_all(shards).await.into_iter().flatten() {
             answers[index] = answer;
         }
@@ -180,12 +180,21 @@ impl Intake {
         }
     }
 
+    /// Whether there is such a lane, and it takes a task that names a destination, or none.
+    ///
+    /// # Errors
+    /// [`PutError::UnknownLane`] and [`PutError::NoDestination`].
+    pub fn check(&self, lane: &Lane, names_destination: bool) -> Result<(), PutError> {
+        match self.lanes.get(lane) {
+            None => Err(PutError::UnknownLane(lane.clone())),
+            Some(rule) if rule.destination_required && !names_destination => Err(PutError::NoDestination(lane.clone())),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Resolves what was asked for at `now`.
     fn prepare(&self, index: usize, id: TaskId, lane: Lane, task: Task, now: Timestamp) -> Result<Prepared, PutError> {
-        let rule = self.lanes.get(&lane).ok_or_else(|| PutError::UnknownLane(lane.clone()))?;
-        if rule.destination_required && task.message.destination.is_none() {
-            return Err(PutError::NoDestination(lane));
-        }
+        self.check(&lane, task.message.destination.is_some())?;
         let due = task.schedule.first(&id, now)?.ok_or(PutError::Never)?;
         if !due.is_due() {
             return Err(PutError::BadDue);
@@ -200,10 +209,12 @@ impl Intake {
         shard: Shard,
         mode: PutMode,
         prepared: Vec<Prepared>,
-        not_after: Timestamp,
+        deadline: Duration,
     ) -> Vec<(usize, Result<Put, PutError>)> {
         let mut answers = Vec::with_capacity(prepared.len());
         for call in calls(prepared) {
+            // The call before may have waited for what was in flight: each has a time of its own.
+            let not_after = self.clock().now().plus(deadline);
             answers.extend(self.put_call(shard, mode, call, not_after).await);
         }
         answers
@@ -272,15 +283,17 @@ impl Intake {
 
     /// The dues that follow the one a put was answered with. An unchanged task counts from its own put, not this one.
     async fn upcoming(&self, id: &TaskId, task: &Task, put: &Put, now: Timestamp) -> Vec<Timestamp> {
-        let anchor = match put.result {
+        let (anchor, came_due) = match put.result {
             PutResult::Unchanged if task.schedule.is_recurring() => match self.get(id).await {
-                Ok(Some((record, _))) => record.anchor,
+                Ok(Some((record, held))) => (record.anchor, held.counts.came_due()),
                 _ => return Vec::new(),
             },
-            _ => now,
+            _ => (now, 0),
         };
         let mut after = put.due;
-        let left = task.schedule.limit.map_or(SHOWN, |limit| usize::try_from(limit - 1).unwrap_or(SHOWN).min(SHOWN));
+        // One of those that the limit leaves is the due of the answer.
+        let left = |limit: u64| usize::try_from(limit.saturating_sub(came_due.saturating_add(1))).unwrap_or(SHOWN);
+        let left = task.schedule.limit.map_or(SHOWN, |limit| left(limit).min(SHOWN));
         let mut next = Vec::with_capacity(left);
         while next.len() < left {
             let Ok(Some(due)) = task.schedule.next_after(id, anchor, after) else { break };

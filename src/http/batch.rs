@@ -16,12 +16,12 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::problem::Problem;
 use super::{Api, body, tasks};
 use crate::engine::intake::{Put, PutError};
-use crate::task::{Lane, Task, TaskId, spec};
+use crate::task::{Fault, Lane, Task, TaskId, spec};
 use crate::timeline::{MAX_PUT_BYTES, MAX_PUTS, PutMode};
 
 /// The media type of a line each.
@@ -29,6 +29,12 @@ const NDJSON: &str = "application/x-ndjson";
 
 /// How long a group waits for more once there is nothing to read: a client that sends line by line gets its answers.
 const IDLE: Duration = Duration::from_millis(5);
+
+/// For how long lines are read without letting others run.
+const AT_A_STRETCH: Duration = Duration::from_millis(1);
+
+/// Bytes of what stands for an id in a line with faults that its answer shows at most: more than any id has.
+const LONGEST_ECHO: usize = 256;
 
 /// What one line asks for.
 enum Line {
@@ -70,9 +76,7 @@ pub(super) async fn put(State(api): State<Arc<Api>>, request: Request) -> Result
     let (parts, body) = request.into_parts();
     body::media_type(&parts.headers, &[NDJSON, "application/ndjson", "application/jsonl"])?;
     let (groups, inbox) = mpsc::channel(1);
-    let reader =
-        Reader { api: Arc::clone(&api), line: 0, rest: Vec::new(), skipping: false, group: Group::default(), groups };
-    tokio::spawn(reader.run(body));
+    tokio::spawn(Reader::new(Arc::clone(&api), groups).run(body));
     let answers = stream::unfold((api, inbox), |(api, mut inbox)| async move {
         let group = inbox.recv().await?;
         let answers = put_group(&api, group).await;
@@ -89,6 +93,8 @@ struct Reader {
     rest: Vec<u8>,
     /// The line is too long and has been answered: what is left of it is passed by.
     skipping: bool,
+    /// When others were last let run.
+    breathed: Instant,
     group: Group,
     groups: mpsc::Sender<Group>,
 }
@@ -97,6 +103,11 @@ struct Reader {
 struct Gone;
 
 impl Reader {
+    fn new(api: Arc<Api>, groups: mpsc::Sender<Group>) -> Reader {
+        let (rest, breathed) = (Vec::new(), Instant::now());
+        Reader { api, line: 0, rest, skipping: false, breathed, group: Group::default(), groups }
+    }
+
     async fn run(mut self, body: Body) {
         let mut parts = body.into_data_stream();
         if let Err(Gone) = self.read_all(&mut parts).await {
@@ -169,17 +180,29 @@ impl Reader {
         if line.len() > self.api.limits.body {
             return self.wrong(None, body::too_large(self.api.limits.body)).await;
         }
-        match spec::read(line, &self.api.limits.task, true, self.api.intake.clock().now()) {
-            Ok(spec::Read { id: Some(id), lane, task }) => {
-                self.group.bytes += line.len();
-                self.add(Line::Task(id, lane, Box::new(task))).await
-            }
+        // Every line counts, right or wrong: what is held of it is bounded by what it was.
+        self.group.bytes += line.len();
+        self.breathe().await;
+        let api = Arc::clone(&self.api);
+        let read = spec::read_checked(line, &api.limits.task, true, api.intake.clock().now(), &api.lanes());
+        match read {
+            Ok(spec::Read { id: Some(id), lane, task }) => self.add(Line::Task(id, lane, Box::new(task))).await,
             Ok(_) => self.wrong(None, Problem::fault("/id", "missing_field", "a line of a batch names its task")).await,
             Err(faults) => self.wrong(id_of(line), Problem::invalid(faults)).await,
         }
     }
 
+    /// Lets others run once reading has taken long: cron takes far longer to read than its line is.
+    async fn breathe(&mut self) {
+        if self.breathed.elapsed() > AT_A_STRETCH {
+            tokio::task::yield_now().await;
+            self.breathed = Instant::now();
+        }
+    }
+
     async fn wrong(&mut self, id: Option<String>, problem: Problem) -> Result<(), Gone> {
+        let words = |fault: &Fault| fault.pointer.len() + fault.detail.len();
+        self.group.bytes += problem.errors.iter().map(words).sum::<usize>();
         self.add(Line::Wrong(id, Box::new(problem))).await
     }
 
@@ -271,5 +294,52 @@ fn id_of(line: &[u8]) -> Option<String> {
     struct OnlyId {
         id: String,
     }
-    serde_json::from_slice::<OnlyId>(line).ok().map(|line| line.id)
+    let mut id = serde_json::from_slice::<OnlyId>(line).ok()?.id;
+    id.truncate(id.floor_char_boundary(LONGEST_ECHO));
+    Some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{ManualClock, Timestamp};
+    use crate::engine::{EngineState, Intake};
+    use crate::http::ApiLimits;
+    use crate::metrics::Metrics;
+    use crate::task::Limits;
+    use crate::timeline::Link;
+    use crate::timeline::memory::MemoryTimeline;
+
+    fn reader() -> (Reader, mpsc::Receiver<Group>) {
+        let timeline = Arc::new(MemoryTimeline::new(Arc::new(ManualClock::new(Timestamp::from_millis(1))), 1));
+        let state =
+            EngineState { link: Link::Up(1), lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };
+        let second = Duration::from_secs(1);
+        let limits =
+            ApiLimits { body: 1 << 20, body_timeout: second, timeline_timeout: second, task: Limits::default() };
+        let api = Api {
+            intake: Intake::new(timeline, BTreeMap::new()),
+            engine: Box::new(move || state.clone()),
+            metrics: Arc::new(Metrics::new("0", "i0")),
+            limits,
+            instance: "i0".into(),
+        };
+        let (groups, inbox) = mpsc::channel(1);
+        (Reader::new(Arc::new(api), groups), inbox)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_that_are_wrong_fill_a_group_too() {
+        let long = format!("{{\"{}\":1}}", "x".repeat(600_000));
+        let many = format!("{{{}}}", (0..200).map(|n| format!("\"{n}\":1")).collect::<Vec<_>>().join(","));
+        for (line, most) in [(long, 6), (many, 250)] {
+            let (mut reader, _inbox) = reader();
+            // Nobody takes groups: one is on its way, and one waits to be.
+            let mut taken = 0;
+            while timeout(Duration::from_secs(1), reader.complete(line.as_bytes())).await.is_ok() {
+                taken += 1;
+                assert!(taken <= most, "{taken} lines of {} bytes are held", line.len());
+            }
+        }
+    }
 }

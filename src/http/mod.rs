@@ -23,7 +23,7 @@ use axum::routing::{get, post, put};
 
 use crate::engine::{EngineState, Intake};
 use crate::metrics::Metrics;
-use crate::task::Limits;
+use crate::task::{Fault, Lane, Limits};
 
 pub use problem::Problem;
 
@@ -55,6 +55,14 @@ pub struct Api {
 }
 
 impl Api {
+    /// What is asked about the lane and destination of a task that is read.
+    fn lanes(&self) -> impl Fn(&Lane, bool) -> Option<Fault> {
+        |lane, names_destination| {
+            let refused = self.intake.check(lane, names_destination).err()?;
+            Problem::from(refused).errors.pop()
+        }
+    }
+
     /// All routes.
     pub fn router(self) -> Router {
         let api = Arc::new(self);

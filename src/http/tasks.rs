@@ -89,7 +89,7 @@ pub(super) async fn put(State(api): State<Arc<Api>>, id: IdInPath, request: Requ
     let body = body::whole(&parts.headers, body, api.limits.body, api.limits.body_timeout).await?;
     // Faults of the id and of the body are told together.
     let id = read_id(id);
-    let read = spec::read(&body, &api.limits.task, false, api.intake.clock().now());
+    let read = spec::read_checked(&body, &api.limits.task, false, api.intake.clock().now(), &api.lanes());
     let (id, read) = match (id, read) {
         (Ok(id), Ok(read)) => (id, read),
         (id, read) => {

@@ -15,6 +15,7 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::{TimeZone, TimeZoneTransition};
 use jiff::{SignedDuration, Zoned};
 
+use super::horizon::{self, Start};
 use super::schedule::ScheduleError;
 
 /// How many of the next occurrences are looked at for the shortest gap.
@@ -38,6 +39,8 @@ pub(super) struct Timetable {
     expression: String,
     zone: Option<String>,
     cron: Cron,
+    /// Whether it names any day: the 31 February never comes.
+    has_days: bool,
     time_zone: TimeZone,
     known: Mutex<Known>,
 }
@@ -68,15 +71,19 @@ impl Timetable {
     fn read(expression: &str, zone: Option<&str>) -> Result<Timetable, ScheduleError> {
         let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
         let cron = parser.parse(expression).map_err(|error| ScheduleError::Cron(error.to_string()))?;
+        if let Some(field) = horizon::empty_field(&cron) {
+            return Err(ScheduleError::Cron(format!("the field of the {field} names no value")));
+        }
+        let has_days = horizon::has_days(&cron);
         let time_zone = match zone {
             None => TimeZone::UTC,
             Some(name) => TimeZone::get(name).map_err(|_| ScheduleError::Zone(name.to_owned()))?,
         };
         let (expression, zone) = (expression.to_owned(), zone.map(str::to_owned));
-        Ok(Timetable { expression, zone, cron, time_zone, known: Mutex::default() })
+        Ok(Timetable { expression, zone, cron, has_days, time_zone, known: Mutex::default() })
     }
 
-    /// The first time later than `after`, both epoch ms; `None` when none comes before the year 5000.
+    /// The first time later than `after`, both epoch ms; `None` when none comes within 41 years.
     pub(super) fn next(&self, after: i64) -> Option<i64> {
         if let Some((from, next)) = lock(&self.known).next
             && from <= after
@@ -107,10 +114,13 @@ impl Timetable {
     }
 
     fn search(&self, after: i64) -> Option<i64> {
+        if !self.has_days {
+            return None;
+        }
         // Occurrences stand at whole seconds: the first after this second begins is the first after this millisecond.
         let second = jiff::Timestamp::from_second(after.max(0).div_euclid(1000)).ok()?;
         let start = second.to_zoned(self.time_zone.clone());
-        let found = self.cron.find_next_occurrence(&start, false).ok().or_else(|| self.after_long_gap(&start));
+        let found = self.find(&start, false).or_else(|| self.after_long_gap(&start));
         found.map(|time| time.timestamp().as_millisecond())
     }
 
@@ -119,8 +129,12 @@ impl Timetable {
         let changes = self.time_zone.following(start.timestamp()).take(CHANGES);
         changes.filter(|change| self.is_long_gap(change)).find_map(|change| {
             let resumed = change.timestamp().to_zoned(self.time_zone.clone());
-            self.cron.find_next_occurrence(&resumed, true).ok()
+            self.find(&resumed, true)
         })
+    }
+
+    fn find(&self, from: &Zoned, inclusive: bool) -> Option<Zoned> {
+        self.cron.find_next_occurrence(&Start::new(from.clone()), inclusive).ok().map(Start::into_time)
     }
 
     fn is_long_gap(&self, change: &TimeZoneTransition<'_>) -> bool {

@@ -227,6 +227,26 @@ fn an_impossible_day_never_comes() {
 }
 
 #[test]
+fn a_search_ends_soon_whatever_is_asked_for() {
+    let began = std::time::Instant::now();
+    for empty in [", * * * *", "* , * * *", "* * , * *", "* * * , *", "* * * * ,", ", * * * * *", "0 0 , * MON"] {
+        assert!(matches!(Timetable::of(empty, None), Err(ScheduleError::Cron(_))), "{empty}");
+    }
+    // The hour that clocks leave out, on the day they do; second by second.
+    for never in ["* * 2 * 3 0L", "* * 2 29 3 +0", "0 0 2 30 2 *"] {
+        assert_eq!(Timetable::of(never, Some("Europe/Berlin")).unwrap().next(1_774_500_000_000), None, "{never}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+}
+
+#[test]
+fn the_rarest_days_are_found() {
+    // The century between them leaves a 29 February out.
+    let mondays = times("0 0 29 2 +1", "UTC", "2072-03-01T00:00:00Z", 2);
+    assert_eq!(mondays, ["2112-02-29T00:00:00Z", "2140-02-29T00:00:00Z"]);
+}
+
+#[test]
 fn five_or_six_fields_and_nicknames_are_read_and_nothing_else() {
     for good in ["* * * * *", "* * * * * *", "0 30 9 * * MON-FRI", "@daily", "@hourly", "0 0 L * *", "0 0 * * 7"] {
         assert!(Timetable::of(good, None).is_ok(), "{good}");

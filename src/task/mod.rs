@@ -7,6 +7,7 @@
 mod cron;
 pub mod duration;
 pub mod follow;
+mod horizon;
 pub mod id;
 mod plan;
 pub mod record;

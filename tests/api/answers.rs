@@ -52,6 +52,13 @@ async fn an_answer_shows_the_dues_that_follow() {
     stage.clock.advance(Duration::from_secs(7));
     let again = stage.put("e", r#"{"schedule":{"every":"30s","limit":3},"message":{}}"#).await.json();
     assert_eq!((&again["result"], &again["next"][0]), (&json!("unchanged"), &second));
+    // Of what its limit allows, one has come due already.
+    stage.timeline.edit(super::shard(), |twin| {
+        let counts = punctual::task::Counts { accepted: 1, ..Default::default() };
+        twin.counts.insert("e".parse().unwrap(), counts);
+    });
+    let again = stage.put("e", r#"{"schedule":{"every":"30s","limit":3},"message":{}}"#).await.json();
+    assert_eq!((&again["result"], &again["next"]), (&json!("unchanged"), &json!([second])));
 }
 
 #[tokio::test]

@@ -97,6 +97,29 @@ async fn a_line_that_is_too_long_is_passed_by() {
 }
 
 #[tokio::test]
+async fn every_fault_of_a_line_is_told_at_once_that_of_its_lane_too() {
+    let stage = Stage::start().await;
+    let line = "{\"id\":\"a\",\"schedule\":{\"in\":\"soon\"},\"message\":{},\"lane\":\"none\"}\n";
+    let answers = stage.batch(line).await.lines();
+    let mut pointers: Vec<_> =
+        answers[0]["error"]["errors"].as_array().unwrap().iter().map(|f| &f["pointer"]).collect();
+    pointers.sort_by_key(|pointer| pointer.to_string());
+    assert_eq!(pointers, [&json!("/lane"), &json!("/schedule/in")]);
+}
+
+#[tokio::test]
+async fn what_a_wrong_line_repeats_is_cut_short() {
+    let stage = Stage::start().await;
+    let long = "~".repeat(100_000);
+    let answer = stage.batch(&format!("{{\"id\":\"{long}\",\"{long}\":1}}\n{{\"a\":{{}}}}\n")).await;
+    let answers = answer.lines();
+    assert_eq!((answers.len(), answers[0]["id"].as_str().unwrap()), (2, &*"~".repeat(256)));
+    let errors = answers[0]["error"]["errors"].as_array().unwrap();
+    assert!(errors.iter().any(|fault| fault["code"] == "unknown_field"), "{answer:?}");
+    assert!(answer.body.len() < 4000, "{} bytes", answer.body.len());
+}
+
+#[tokio::test]
 async fn a_timeline_that_refuses_is_told_line_by_line() {
     let stage = Stage::start().await;
     stage.timeline.fail_next(Verb::Put, Fault::Refused("OOM".into()));

@@ -69,8 +69,23 @@ impl Default for Limits {
 /// # Errors
 /// Every fault of the document, at least one and at most 100, each with its pointer.
 pub fn read(json: &[u8], limits: &Limits, expect_id: bool, now: Timestamp) -> Result<Read, Vec<Fault>> {
+    read_checked(json, limits, expect_id, now, &|_, _| None)
+}
+
+/// As [`read`], and asks `check` about the lane and whether the message names a destination: its fault is named along
+/// with all others.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_checked(
+    json: &[u8],
+    limits: &Limits,
+    expect_id: bool,
+    now: Timestamp,
+    check: &dyn Fn(&Lane, bool) -> Option<Fault>,
+) -> Result<Read, Vec<Fault>> {
     let mut faults = Faults::default();
-    match document(json, limits, expect_id, now, &mut faults) {
+    match document(json, limits, expect_id, now, check, &mut faults) {
         Some(read) if faults.count() == 0 => Ok(read),
         _ => Err(faults.into_list()),
     }
@@ -88,7 +103,14 @@ pub struct Read {
 }
 
 /// Every reader returns what it could make of its part; whatever it could not, it has added to `faults`.
-fn document(json: &[u8], limits: &Limits, expect_id: bool, now: Timestamp, faults: &mut Faults) -> Option<Read> {
+fn document(
+    json: &[u8],
+    limits: &Limits,
+    expect_id: bool,
+    now: Timestamp,
+    check: &dyn Fn(&Lane, bool) -> Option<Fault>,
+    faults: &mut Faults,
+) -> Option<Read> {
     let root = Place::ROOT;
     let whole: &RawValue = match serde_json::from_slice(json) {
         Ok(whole) => whole,
@@ -98,7 +120,17 @@ fn document(json: &[u8], limits: &Limits, expect_id: bool, now: Timestamp, fault
     let id = if expect_id { object.need("id", &root, faults, id) } else { None };
     let schedule = object.need("schedule", &root, faults, |raw, place, faults| schedule::read(raw, place, now, faults));
     let message = object.need("message", &root, faults, |raw, place, faults| message::read(raw, place, limits, faults));
-    let lane = object.may("lane", &root, faults, lane).unwrap_or_default();
+    let lane = match object.has("lane") {
+        true => object.need("lane", &root, faults, lane),
+        false => object.may("lane", &root, faults, lane).or_else(|| Some(Lane::default())),
+    };
+    if let Some(lane) = &lane {
+        // A destination that cannot be read is named all the same, and so is one in a message that cannot be read.
+        let destination = message.as_ref().is_none_or(|message| message.destination.is_some());
+        if let Some(fault) = check(lane, destination || faults.names("/message/destination")) {
+            faults.take(fault);
+        }
+    }
     let retry = object.may("retry", &root, faults, retry::read);
     let catch_up = object.may("catch_up", &root, faults, catch_up);
     if !expect_id && object.has("id") {
@@ -110,7 +142,7 @@ fn document(json: &[u8], limits: &Limits, expect_id: bool, now: Timestamp, fault
     if faults.count() == 0 {
         retry::check_room(&task, &root, now, faults);
     }
-    Some(Read { id, lane, task })
+    Some(Read { id, lane: lane.unwrap_or_default(), task })
 }
 
 fn id(raw: &RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<super::TaskId> {

@@ -11,6 +11,12 @@ use super::Fault;
 /// Faults that are named at most: one broken document can't make an endless answer.
 const MAX_FAULTS: usize = 100;
 
+/// Bytes of a member's name that a pointer shows at most; every name that means something is shorter.
+const LONGEST_SHOWN: usize = 200;
+
+/// A name this many letters away from a known one is meant for something else.
+const FARTHEST: usize = 3;
+
 /// The faults found so far.
 #[derive(Default)]
 pub(super) struct Faults {
@@ -22,10 +28,28 @@ impl Faults {
     /// Notes a fault; returns `None`, for readers that end with it.
     pub(super) fn add<T>(&mut self, place: &Place<'_>, code: &'static str, detail: impl Into<String>) -> Option<T> {
         self.count += 1;
-        if self.list.len() < MAX_FAULTS {
+        if !self.is_full() {
             self.list.push(Fault { pointer: place.to_string(), code, detail: detail.into() });
         }
         None
+    }
+
+    /// Whether there are so many that no other is named.
+    fn is_full(&self) -> bool {
+        self.list.len() >= MAX_FAULTS
+    }
+
+    /// Whether a fault of this place was named.
+    pub(super) fn names(&self, pointer: &str) -> bool {
+        self.list.iter().any(|fault| fault.pointer == pointer)
+    }
+
+    /// Notes a fault that was found elsewhere.
+    pub(super) fn take(&mut self, fault: Fault) {
+        self.count += 1;
+        if !self.is_full() {
+            self.list.push(fault);
+        }
     }
 
     /// How many were found, named or not.
@@ -57,7 +81,10 @@ impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.member {
             None => Ok(()),
-            Some((above, name)) => write!(f, "{above}/{}", name.replace('~', "~0").replace('/', "~1")),
+            Some((above, name)) => {
+                let (name, cut) = beginning(name, LONGEST_SHOWN);
+                write!(f, "{above}/{}{cut}", name.replace('~', "~0").replace('/', "~1"))
+            }
         }
     }
 }
@@ -139,6 +166,11 @@ impl<'a> Object<'a> {
     /// What was not asked for is unknown.
     pub(super) fn end(self, place: &Place<'_>, faults: &mut Faults) {
         for (name, _) in &self.left {
+            if faults.is_full() {
+                // Hints take time, and nobody would see these.
+                faults.count += 1;
+                continue;
+            }
             let hint = hint(name, self.known.iter().copied());
             let known = self.known.join("`, `");
             let hint = if hint.is_empty() { format!("; known are `{known}`") } else { hint };
@@ -197,6 +229,14 @@ pub(super) fn shown(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// What stands in the first `bytes` bytes of a text, and `...` where that is not all of it.
+pub(in crate::task) fn beginning(text: &str, bytes: usize) -> (&str, &'static str) {
+    match text.len() <= bytes {
+        true => (text, ""),
+        false => (&text[..text.floor_char_boundary(bytes)], "..."),
+    }
+}
+
 /// `; did you mean ...?` where one of the known names is near, else nothing.
 pub(super) fn hint<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     if name.len() > 64 {
@@ -204,8 +244,9 @@ pub(super) fn hint<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Stri
     }
     let name = name.to_lowercase();
     let distance = |known: &str| strsim::damerau_levenshtein(&name, &known.to_lowercase());
-    let nearest = known.map(|known| (distance(known), known)).min();
-    match nearest.filter(|(distance, known)| *distance <= known.len().div_ceil(3).min(3)) {
+    let near = known.filter(|known| known.len().abs_diff(name.len()) <= FARTHEST);
+    let nearest = near.map(|known| (distance(known), known)).min();
+    match nearest.filter(|(distance, known)| *distance <= known.len().div_ceil(3).min(FARTHEST)) {
         Some((_, known)) => format!("; did you mean `{known}`?"),
         None => String::new(),
     }

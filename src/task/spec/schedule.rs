@@ -132,11 +132,13 @@ fn check_dues(schedule: &Schedule, place: &Place<'_>, now: Timestamp, faults: &m
         let detail = format!("the end, {end}, comes before the first occurrence, due {latest}");
         faults.add::<()>(&place.member("end"), "end_before_first", detail);
     }
+    let Some(spread) = schedule.spread else { return };
+    // Of cron it takes a thousand searches: only where it is needed.
     let gap = match schedule.when {
         When::Every { gap, .. } => Some(gap),
         _ => schedule.shortest_gap(now, now).ok().flatten(),
     };
-    if let (Some(spread), Some(gap)) = (schedule.spread, gap)
+    if let Some(gap) = gap
         && spread >= gap
     {
         let (spread, gap) = (format(spread), format(gap));
