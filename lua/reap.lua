@@ -1,14 +1,14 @@
 -- reap: ends claims whose lease has passed, so that what they held waits again under the due it had.
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
 --       8 dead (zset)  9 dead:records (hash)  10 lanes (set)  11 reap-at (string)
--- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 served, "" or 1  4 dead_keep ms  5 wake channel  6 lane
--- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more, 0 or 1 }
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 lease ms  4 served, "" or 1  5 dead_keep ms  6 wake channel  7 lane
+-- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more, 0 or 1 } | { now, "late" }
 -- KEEPS a due is given back as it was, or as its user changed it meanwhile: the key of an occurrence never changes.
 
 local due, leases, claims, tasks, changes, crashes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local counts, dead, dead_records, lanes, reap_at = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local lease, served, dead_keep, lane = tonumber(ARGV[2]), ARGV[3] ~= '', tonumber(ARGV[4]), ARGV[6]
-if #KEYS ~= 11 or #ARGV ~= 6 then
+local lease, served, dead_keep, lane = tonumber(ARGV[3]), ARGV[4] ~= '', tonumber(ARGV[5]), ARGV[7]
+if #KEYS ~= 11 or #ARGV ~= 7 then
   return redis.error_reply('BADCALL reap: the numbers of keys and arguments do not fit')
 end
 
@@ -16,6 +16,10 @@ local time = redis.call('TIME')
 local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
 if ARGV[1] ~= '' then
   now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
+end
+-- One that Redis reads only after it stood still would end the claims of holders that live: their extends come behind it.
+if now > tonumber(ARGV[2]) then
+  return { micros, 'late' }
 end
 
 -- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
@@ -129,6 +133,6 @@ end
 
 local after = head()
 if after and (not before or tonumber(after) < tonumber(before)) then
-  redis.pcall('PUBLISH', ARGV[5], lane .. ' ' .. after)
+  redis.pcall('PUBLISH', ARGV[6], lane .. ' ' .. after)
 end
 return { micros, 'reaped', ended, occurrences, stranded, dropped, more and 1 or 0 }

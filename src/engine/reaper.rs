@@ -17,6 +17,10 @@ use crate::timeline::{Glance, GlanceRequest, ReapRequest, TimelineError, Wake};
 /// How often a shard is looked at.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// How long a reap may be on its way. One that the timeline runs later, after it stood still, would end the claims of
+/// holders that had no chance to extend; the next look asks for another.
+const REAP_WITHIN: Duration = Duration::from_secs(2);
+
 /// Looks, tells and reaps, until the engine is closed.
 pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
     let pulse = context.pulses.start(format!("reaper {}", shard.shard));
@@ -80,8 +84,13 @@ fn learn(context: &Context, glance: &Glance, unserved: &mut BTreeSet<Lane>) {
 
 /// Ends the claims of a lane whose holders went silent.
 async fn reap(context: &Context, shard: &ShardContext, lane: &Lane, served: bool) -> Result<(), TimelineError> {
-    let request = ReapRequest { lease: context.config.lease, served, dead_keep: context.config.dead_keep };
     loop {
+        let request = ReapRequest {
+            lease: context.config.lease,
+            served,
+            dead_keep: context.config.dead_keep,
+            not_after: context.clock.now().plus(REAP_WITHIN),
+        };
         let reaped = context.timeline.reap(shard.shard, lane, request).await?;
         let metrics = context.metrics.lane(lane.as_str());
         metrics.leases_reaped.inc_by(reaped.claims);

@@ -360,6 +360,8 @@ pub struct ReapRequest {
     pub served: bool,
     /// How long dead occurrences are kept.
     pub dead_keep: Duration,
+    /// After that it must not take effect: a timeline that stood still would end claims whose holders could not extend.
+    pub not_after: Timestamp,
 }
 
 /// What a reap did.

@@ -84,7 +84,7 @@ pub static EXTEND: Script = script!("extend", ["leases.."], ["now", "lease", "cl
 pub static REAP: Script = script!(
     "reap",
     ["due", "leases", "claims", "tasks", "changes", "crashes", "counts", "dead", "dead:records", "lanes", "reap-at"],
-    ["now", "lease", "served", "dead_keep", "wake", "lane"]
+    ["now", "not_after", "lease", "served", "dead_keep", "wake", "lane"]
 );
 /// Looks at a shard.
 pub static GLANCE: Script =

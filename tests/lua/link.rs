@@ -49,6 +49,39 @@ async fn the_clock_is_redis_own() {
     assert_eq!(glance.dead, 0);
 }
 
+/// What was sent meanwhile waits in the server's buffer: the reap of one instance before the extends of the others.
+#[tokio::test]
+async fn a_reap_that_redis_reads_after_it_stood_still_ends_nothing() {
+    let Some(server) = own_server(&[]) else { return };
+    let timeline = connected(&server).await;
+    let due = timeline.clock().now().plus(Duration::from_millis(1));
+    let puts = vec![Put { due, ..put("a", 1, "x") }];
+    timeline.put(shard(), PutMode::Put, puts, within(&timeline, Duration::from_secs(10))).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let lease = Duration::from_millis(500);
+    let not_after = within(&timeline, Duration::from_secs(10));
+    let claim = ClaimRequest { lease, not_after, ..claim_of("i.1", 1) };
+    assert_eq!(timeline.claim(shard(), &Lane::default(), claim).await.unwrap().occurrences.len(), 1);
+
+    server.server.signal("STOP");
+    let reap = ReapRequest { lease, not_after: within(&timeline, Duration::from_millis(100)), ..reaping() };
+    let reaped = timeline.reap(shard(), &Lane::default(), reap).await;
+    assert!(matches!(reaped, Err(TimelineError::Unknown(_))), "{reaped:?}");
+    tokio::time::sleep(lease).await;
+    server.server.signal("CONT");
+    up(&timeline).await;
+    let tokens = [(Lane::default(), token("i.1"))];
+    let extended = tokio::time::timeout(Duration::from_secs(10), async {
+        loop {
+            if let Ok(live) = timeline.extend(shard(), &tokens, LEASE).await {
+                return live;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert_eq!(extended.await.expect("an answer"), [true]);
+}
+
 #[tokio::test]
 async fn scripts_that_were_flushed_are_loaded_again() {
     let Some(server) = own_server(&[]) else { return };

@@ -293,7 +293,7 @@ fn burial(body: &str) -> Burial {
 }
 
 fn reaping() -> ReapRequest {
-    ReapRequest { lease: LEASE, served: true, dead_keep: Duration::from_secs(3600) }
+    ReapRequest { lease: LEASE, served: true, dead_keep: Duration::from_secs(3600), not_after: NEVER }
 }
 
 fn glancing(lanes: &[(&str, bool)]) -> GlanceRequest {

@@ -165,6 +165,8 @@ async fn a_call_that_comes_late_writes_nothing() {
     let claim = ClaimRequest { not_after: past, ..claim_of("i.1", 10) };
     let claimed = stage.timeline.claim(stage.shard, &Lane::default(), claim).await;
     assert_eq!(claimed.map(|_| ()), late);
+    let reap = ReapRequest { not_after: past, ..reaping() };
+    assert_eq!(stage.timeline.reap(stage.shard, &Lane::default(), reap).await, Err(TimelineError::Late));
     let key: Key = "a:900".parse().unwrap();
     assert_eq!(stage.timeline.requeue(stage.shard, &key, past).await, Err(TimelineError::Late));
     assert_eq!(stage.timeline.discard(stage.shard, &key, past).await, Err(TimelineError::Late));

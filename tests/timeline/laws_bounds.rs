@@ -177,8 +177,8 @@ async fn a_lane_that_nobody_serves_is_known_until_it_is_empty(stage: Stage) {
     let old = lane_named("old");
     stage.create(once_in(&id, at(0), "a", &old)).await;
     assert_eq!(stage.known().await, [old.clone()]);
-    let request = ReapRequest { lease: LEASE, served: false, dead_keep: DEAD_KEEP };
-    let reap = async || stage.timeline.reap(stage.shard(), &old, request).await.unwrap();
+    let request = || ReapRequest { lease: LEASE, served: false, dead_keep: DEAD_KEEP, not_after: stage.now() };
+    let reap = async || stage.timeline.reap(stage.shard(), &old, request()).await.unwrap();
     stage.timeline.claim(stage.shard(), &old, stage.request()).await.unwrap();
     assert!(!stage.glance(&old, false).await.reap);
     stage.clock.advance(LEASE);

@@ -1,10 +1,10 @@
 //! Never early; the timeline's clock decides; what begins earlier wakes the sleepers.
 
 use punctual::task::{Lane, TaskId};
-use punctual::timeline::{PutMode, RequeueAnswer, Rest, Verdict, Wake};
+use punctual::timeline::{PutMode, ReapRequest, RequeueAnswer, Rest, TimelineError, Verdict, Wake};
 use tokio::sync::broadcast;
 
-use super::stage::{LEASE, Stage, at, burial, key, lane, lane_named, ms, next, once, once_in};
+use super::stage::{DEAD_KEEP, LEASE, Stage, at, burial, key, lane, lane_named, ms, next, once, once_in};
 
 super::laws! {
     nothing_is_claimed_before_it_is_due,
@@ -15,6 +15,7 @@ super::laws! {
     whoever_makes_a_head_earlier_wakes_the_sleepers,
     a_glance_tells_one_caller_a_second_that_a_lease_has_ended,
     after_an_absence_holders_get_the_time_to_extend_first,
+    a_reap_that_comes_late_ends_nothing,
     a_lease_that_a_clock_stepping_back_made_long_is_shortened,
 }
 
@@ -175,6 +176,24 @@ async fn after_an_absence_holders_get_the_time_to_extend_first(stage: Stage) {
     assert!(!stage.glance(&lane(), true).await.reap);
     stage.clock.advance(ms(1));
     assert!(stage.glance(&lane(), true).await.reap);
+}
+
+async fn a_reap_that_comes_late_ends_nothing(stage: Stage) {
+    let id = stage.id();
+    stage.create(once(&id, at(0), "a")).await;
+    let (token, _) = stage.claim_one().await;
+    let request = ReapRequest { lease: LEASE, served: true, dead_keep: DEAD_KEEP, not_after: stage.now().plus(LEASE) };
+    // It was sent, then everything stood still until every lease had ended.
+    stage.clock.advance(LEASE + ms(1));
+    let before = stage.state();
+    let late = stage.timeline.reap(stage.shard(), &lane(), request).await;
+    assert_eq!(late, Err(TimelineError::Late));
+    assert_eq!(stage.state(), before);
+    assert!(stage.extend(&token).await, "the holder's turn comes");
+    // At the very millisecond it is in time.
+    stage.clock.advance(LEASE);
+    let request = ReapRequest { not_after: stage.now(), ..request };
+    assert_eq!(stage.timeline.reap(stage.shard(), &lane(), request).await.unwrap().occurrences, 1);
 }
 
 async fn a_lease_that_a_clock_stepping_back_made_long_is_shortened(stage: Stage) {

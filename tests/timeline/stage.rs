@@ -219,7 +219,7 @@ impl Stage {
     }
 
     pub(crate) async fn reap(&self) -> Reaped {
-        let request = ReapRequest { lease: LEASE, served: true, dead_keep: DEAD_KEEP };
+        let request = ReapRequest { lease: LEASE, served: true, dead_keep: DEAD_KEEP, not_after: self.now() };
         self.timeline.reap(self.shard(), &lane(), request).await.unwrap()
     }
 

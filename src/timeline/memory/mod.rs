@@ -222,7 +222,8 @@ impl Timeline for MemoryTimeline {
     }
 
     async fn reap(&self, shard: Shard, lane: &Lane, request: ReapRequest) -> Result<Reaped, TimelineError> {
-        self.step(Verb::Reap, shard, None, |twin, now| Ok(twin.reap(now, lane, &request))).await
+        let not_after = Some(request.not_after);
+        self.step(Verb::Reap, shard, not_after, |twin, now| twin.reap(now, lane, &request)).await
     }
 
     async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError> {

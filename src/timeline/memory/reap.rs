@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::twin::{Mark, Told, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
-use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped};
+use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped, TimelineError};
 
 /// How long after a look the next one is due: a little less than the second between two glances of one instance.
 const LOOK_AGAIN: Duration = Duration::from_millis(900);
@@ -18,7 +18,13 @@ const DROPPED: usize = 100;
 
 impl Twin {
     /// Ends claims whose lease has passed: what they held is waiting again, under the due it had.
-    pub fn reap(&mut self, now: Timestamp, lane: &Lane, request: &ReapRequest) -> Told<Reaped> {
+    ///
+    /// # Errors
+    /// [`TimelineError::Late`] after `not_after`.
+    pub fn reap(&mut self, now: Timestamp, lane: &Lane, request: &ReapRequest) -> Result<Told<Reaped>, TimelineError> {
+        if now > request.not_after {
+            return Err(TimelineError::Late);
+        }
         let before = self.head(lane);
         let mut reaped = Reaped::default();
         self.shorten_leases(now, lane, request.lease);
@@ -34,7 +40,7 @@ impl Twin {
             self.lanes.remove(lane);
             self.reap_at.remove(lane);
         }
-        Told { answer: reaped, wakes: self.earlier(lane, before).into_iter().collect() }
+        Ok(Told { answer: reaped, wakes: self.earlier(lane, before).into_iter().collect() })
     }
 
     /// A lease that ends further ahead than one lease was given before the clock stepped back.

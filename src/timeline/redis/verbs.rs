@@ -184,12 +184,13 @@ impl RedisTimeline {
         ];
         let call = self
             .script(&scripts::REAP, &named)
+            .arg(request.not_after.as_millis())
             .arg(request.lease.as_millis().to_string())
             .arg(if request.served { "1" } else { "" })
             .arg(request.dead_keep.as_millis().to_string())
             .arg(keys.wake())
             .arg(lane.as_str());
-        let mut reply = self.call(call, None).await?;
+        let mut reply = self.call(call, Some(request.not_after)).await?;
         if reply.code != Code::Reaped {
             return Err(reply.unexpected());
         }
