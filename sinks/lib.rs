@@ -137,7 +137,8 @@ pub trait Sink: Send + Sync + 'static {
     /// destination are handed over in the order of the batch.
     fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)>;
 
-    /// Whether the other side answers and would let us in. Writes nothing, ends within `answer_timeout`.
+    /// Whether the other side answers and would let us in. Writes nothing, ends within `answer_timeout`, and connects no
+    /// more once the sink is closed.
     ///
     /// # Errors
     /// Says what was asked, of whom (without secrets), and what came back.
@@ -154,6 +155,20 @@ pub trait Sink: Send + Sync + 'static {
 
     /// What kind of sink it is, as in its URL: `nats`, `redis`, `stdout`, `memory`.
     fn kind(&self) -> &'static str;
+
+    /// Whether it can do nothing with a message whose destination is empty.
+    fn needs_destination(&self) -> bool {
+        true
+    }
+
+    /// Looks whether a destination can be one of this kind of sink at all, without asking the other side. What passes
+    /// may still be unknown there; what does not would be [`Outcome::Reject`] for every message.
+    ///
+    /// # Errors
+    /// Says what is wrong with it, in words for whoever chose it.
+    fn check_destination(&self, _destination: &str) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// What can go wrong with a sink as a whole.

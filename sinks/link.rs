@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{Fault, SinkError, Trouble};
 
@@ -25,6 +25,10 @@ pub(crate) fn no_answer(address: &str, answer_timeout: Duration) -> String {
     format!("no answer from `{address}` within {answer_timeout:?}")
 }
 
+fn closed() -> Trouble {
+    Trouble::definite(Fault::Sink, "the sink is closed")
+}
+
 /// A connection that may be lost.
 pub(crate) trait Connection: Send + Sync + 'static {
     /// Whether it can still be used, as far as is known.
@@ -34,9 +38,10 @@ pub(crate) trait Connection: Send + Sync + 'static {
     fn end(&self);
 }
 
-/// One connection, made when it is needed.
+/// One connection, made when it is needed, until the link is closed.
 pub(crate) struct Link<C> {
     slot: Mutex<Slot<C>>,
+    closed: watch::Sender<bool>,
 }
 
 struct Slot<C> {
@@ -46,13 +51,16 @@ struct Slot<C> {
 
 impl<C: Connection> Link<C> {
     pub(crate) fn new() -> Link<C> {
-        Link { slot: Mutex::new(Slot { connection: None, failed: None }) }
+        Link { slot: Mutex::new(Slot { connection: None, failed: None }), closed: watch::Sender::new(false) }
     }
 
     /// The connection; made by `connect` if there is none.
     pub(crate) async fn get(&self, connect: impl Future<Output = Result<C, Trouble>>) -> Result<Arc<C>, Trouble> {
         let asked = Instant::now();
         let mut slot = self.slot.lock().await;
+        if *self.closed.borrow() {
+            return Err(closed());
+        }
         if let Some(connection) = slot.connection.take_if(|connection| !connection.alive()) {
             connection.end();
         }
@@ -64,7 +72,13 @@ impl<C: Connection> Link<C> {
         {
             return Err(trouble.clone());
         }
-        match connect.await {
+        let mut ending = self.closed.subscribe();
+        let connected = tokio::select! {
+            biased;
+            _ = ending.wait_for(|closed| *closed) => return Err(closed()),
+            connected = connect => connected,
+        };
+        match connected {
             Ok(connection) => Ok(Arc::clone(slot.connection.insert(Arc::new(connection)))),
             Err(trouble) => {
                 slot.failed = Some((Instant::now(), trouble.clone()));
@@ -73,9 +87,13 @@ impl<C: Connection> Link<C> {
         }
     }
 
-    /// Ends the connection, if there is one.
-    pub(crate) async fn end(&self) {
-        if let Some(connection) = self.slot.lock().await.connection.take() {
+    /// Ends the connection, if there is one, and makes none any more; takes no longer than `until`.
+    pub(crate) async fn close(&self, until: Instant) {
+        self.closed.send_replace(true);
+        // Whoever keeps the slot for longer is connecting, has no connection, and will get none.
+        if let Ok(mut slot) = timeout_at(until, self.slot.lock()).await
+            && let Some(connection) = slot.connection.take()
+        {
             connection.end();
         }
     }
@@ -97,10 +115,14 @@ impl Door {
 
     /// A pass to hold while publishing.
     pub(crate) fn enter(&self) -> Result<OwnedSemaphorePermit, Trouble> {
-        let closed = || Trouble::definite(Fault::Sink, "the sink is closed");
         let pass = Arc::clone(&self.inside).try_acquire_owned().map_err(|_| closed())?;
         // Looked at after the pass is held: `shut` waits for it otherwise.
-        if self.shut.load(Ordering::SeqCst) { Err(closed()) } else { Ok(pass) }
+        self.look().map(|()| pass)
+    }
+
+    /// Whether it still lets in; for what close need not wait for.
+    pub(crate) fn look(&self) -> Result<(), Trouble> {
+        if self.shut.load(Ordering::SeqCst) { Err(closed()) } else { Ok(()) }
     }
 
     /// Lets nobody in any more and waits for those inside.
@@ -108,5 +130,64 @@ impl Door {
         self.shut.store(true, Ordering::SeqCst);
         let all = tokio::time::timeout(limit, self.inside.acquire_many(PLACES)).await;
         all.map(drop).map_err(|_| SinkError::Timeout { doing: "flushing what is under way", limit })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    struct Wire(AtomicBool);
+
+    impl Connection for Wire {
+        fn alive(&self) -> bool {
+            !self.0.load(Ordering::SeqCst)
+        }
+
+        fn end(&self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    async fn connect() -> Result<Wire, Trouble> {
+        Ok(Wire(AtomicBool::new(false)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_link_has_no_connection_and_makes_none() {
+        let link = Link::new();
+        let wire = link.get(connect()).await.expect("a connection");
+        link.close(Instant::now()).await;
+        assert!(!wire.alive());
+        assert_eq!(link.get(connect()).await.err(), Some(closed()));
+    }
+
+    /// Of two who are connecting one waits for an answer that never comes, the other is not even looked after.
+    #[tokio::test(start_paused = true)]
+    async fn closing_waits_for_no_connection_that_is_being_made() {
+        let limit = Duration::from_millis(100);
+        let link = Arc::new(Link::<Wire>::new());
+        let silent = tokio::spawn({
+            let link = Arc::clone(&link);
+            async move { link.get(std::future::pending()).await.map(drop) }
+        });
+        tokio::task::yield_now().await;
+        let before = Instant::now();
+        link.close(before + limit).await;
+        assert_eq!(before.elapsed(), Duration::ZERO);
+        assert_eq!(silent.await.expect("no panic"), Err(closed()));
+
+        let link = Link::<Wire>::new();
+        let mut left = Box::pin(link.get(async {
+            tokio::task::yield_now().await;
+            connect().await
+        }));
+        assert!(left.as_mut().now_or_never().is_none());
+        let before = Instant::now();
+        link.close(before + limit).await;
+        assert!(before.elapsed() <= limit + Duration::from_millis(1), "{:?}", before.elapsed());
+        assert_eq!(left.await.err(), Some(closed()));
     }
 }

@@ -162,8 +162,10 @@ impl Sink for MemorySink {
     }
 
     async fn check(&self) -> Result<(), SinkError> {
+        let unreachable = |words| SinkError::Unreachable { address: "memory:".to_owned(), words };
+        self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
         if self.lock().absent {
-            return Err(SinkError::Unreachable { address: "memory:".to_owned(), words: "absent".to_owned() });
+            return Err(unreachable("absent".to_owned()));
         }
         Ok(())
     }
@@ -178,6 +180,10 @@ impl Sink for MemorySink {
 
     fn kind(&self) -> &'static str {
         "memory"
+    }
+
+    fn needs_destination(&self) -> bool {
+        false
     }
 }
 

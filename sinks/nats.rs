@@ -9,13 +9,16 @@
 //!   long ago: a lost connection is given up with all that it held, and the next publish makes a new one.
 //! - Acknowledgements come to an inbox of our own and are matched by `<inbox>.<call>.<index>`: the library's own
 //!   requests keep an entry for ever for each one that is never answered.
+//! - What is unanswered at once is bounded, and one subject has a quarter of that at most: a subject on which something
+//!   listens that never answers does not hold up the others.
 
 mod inbox;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_nats::client::PublishErrorKind;
@@ -27,8 +30,8 @@ use futures_util::stream::BoxStream;
 use inbox::{Connection, MOST_UNDER_WAY, Reply, Route};
 use secrecy::SecretString;
 use serde::Deserialize;
-use tokio::sync::Semaphore;
-use tokio::time::timeout_at;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
 use crate::config::{SinkConfig, address};
@@ -39,6 +42,9 @@ use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
 /// is some 25 ms of a fast server's work.
 const WINDOW_UNITS: usize = MOST_UNDER_WAY;
 const UNIT: usize = 4096;
+
+/// What of the window one subject can take, over all calls.
+const SHARE_UNITS: usize = WINDOW_UNITS / 4;
 
 /// Asks for the account's JetStream limits: answered wherever JetStream is on, and writes nothing.
 const INFO_SUBJECT: &str = "$JS.API.INFO";
@@ -55,7 +61,8 @@ struct Inner {
     address: String,
     answer_timeout: Duration,
     namespace: String,
-    window: Semaphore,
+    window: Arc<Semaphore>,
+    shares: Shares,
     link: Link<Connection>,
     door: Door,
 }
@@ -82,7 +89,8 @@ impl NatsSink {
             address: target.address(),
             answer_timeout: config.answer_timeout(),
             namespace: config.namespace().to_owned(),
-            window: Semaphore::new(WINDOW_UNITS),
+            window: Arc::new(Semaphore::new(WINDOW_UNITS)),
+            shares: Shares::default(),
             link: Link::new(),
             door: Door::new(),
         };
@@ -115,6 +123,8 @@ impl Sink for NatsSink {
     }
 
     async fn check(&self) -> Result<(), SinkError> {
+        let unreachable = |words| SinkError::Unreachable { address: self.inner.address.clone(), words };
+        self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
         let asked = timeout_at(link::deadline(self.inner.answer_timeout), async {
             let connection = self.inner.link.get(self.inner.connect()).await.map_err(|trouble| trouble.words)?;
             let mut route = connection.open();
@@ -128,12 +138,13 @@ impl Sink for NatsSink {
             }
         });
         let answered = asked.await.unwrap_or_else(|_| Err(self.inner.no_answer()));
-        answered.map_err(|words| SinkError::Unreachable { address: self.inner.address.clone(), words })
+        answered.map_err(unreachable)
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
+        let until = Instant::now() + deadline;
         let shut = self.inner.door.shut(deadline).await;
-        self.inner.link.end().await;
+        self.inner.link.close(until).await;
         shut
     }
 
@@ -144,7 +155,34 @@ impl Sink for NatsSink {
     fn kind(&self) -> &'static str {
         "nats"
     }
+
+    fn check_destination(&self, destination: &str) -> Result<(), String> {
+        check_subject(destination)
+    }
 }
+
+/// The share of the window of each subject that something is under way to.
+#[derive(Default)]
+struct Shares(Mutex<HashMap<String, Weak<Semaphore>>>);
+
+impl Shares {
+    fn of(&self, subject: &str) -> Arc<Semaphore> {
+        let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(share) = shares.get(subject).and_then(Weak::upgrade) {
+            return share;
+        }
+        // Those that nobody holds go before there would be room for more.
+        if shares.len() == shares.capacity() {
+            shares.retain(|_, share| share.strong_count() > 0);
+        }
+        let share = Arc::new(Semaphore::new(SHARE_UNITS));
+        shares.insert(subject.to_owned(), Arc::downgrade(&share));
+        share
+    }
+}
+
+/// What a message takes of the window until it is answered: of its subject's share, and of the whole.
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// One publish: hands messages over within the window and takes in their answers.
 struct Call<'a> {
@@ -153,20 +191,22 @@ struct Call<'a> {
     batch: &'a [Message],
     answers: Answers,
     route: Route,
-    /// Units of the window that each message holds until it is answered.
-    held: Vec<u32>,
+    /// Room in the window of each message that is under way.
+    held: Vec<Option<Room>>,
     /// Answers that are no acknowledgement: something other than a stream listens on the subject.
     strange: HashMap<usize, String>,
 }
 
 impl<'a> Call<'a> {
     fn new(inner: &'a Inner, connection: &'a Connection, batch: &'a [Message], answers: Answers) -> Call<'a> {
-        let (route, held) = (connection.open(), vec![0; batch.len()]);
+        let route = connection.open();
+        let held = batch.iter().map(|_| None).collect();
         Call { inner, connection, batch, answers, route, held, strange: HashMap::new() }
     }
 
     async fn run(&mut self) {
         let mut subject = Subject::from("");
+        let mut share = self.inner.shares.of("");
         for (index, message) in self.batch.iter().enumerate() {
             let headers =
                 match check_subject(&message.destination).and_then(|()| header_map(&self.inner.namespace, message)) {
@@ -176,12 +216,13 @@ impl<'a> Call<'a> {
                         continue;
                     }
                 };
-            self.acquire(index, size(message)).await;
-            if self.route.lost || !self.connection.alive() {
-                return self.finish().await;
-            }
             if subject.as_str() != message.destination {
                 subject = Subject::from(message.destination.as_str());
+                share = self.inner.shares.of(&subject);
+            }
+            self.held[index] = self.room(&share, size(message)).await;
+            if self.route.lost || !self.connection.alive() {
+                return self.finish().await;
             }
             let reply = self.connection.reply(self.route.call, index);
             self.answers.handed(index + 1);
@@ -195,29 +236,29 @@ impl<'a> Call<'a> {
         self.finish().await;
     }
 
-    /// Waits for room in the window, and takes in answers meanwhile, which make some. Ends without when the connection
-    /// is lost.
-    async fn acquire(&mut self, index: usize, size: usize) {
+    /// Waits for room in the window for a message of this size, and takes in answers meanwhile, which make some. Ends
+    /// without when the connection is lost.
+    async fn room(&mut self, share: &Arc<Semaphore>, size: usize) -> Option<Room> {
         while let Ok(reply) = self.route.replies.try_recv() {
             self.take(reply);
         }
-        let units = size.div_ceil(UNIT).clamp(1, WINDOW_UNITS);
+        let units = size.div_ceil(UNIT).clamp(1, SHARE_UNITS);
         let units = u32::try_from(units).expect("at most the window");
-        let window = &self.inner.window;
-        let permit = loop {
-            if let Ok(permit) = window.try_acquire_many(units) {
-                break permit;
-            }
+        let own = self.acquire(share, units).await?;
+        let window = Arc::clone(&self.inner.window);
+        let whole = self.acquire(&window, units).await?;
+        Some((own, whole))
+    }
+
+    async fn acquire(&mut self, room: &Arc<Semaphore>, units: u32) -> Option<OwnedSemaphorePermit> {
+        let mut acquiring = pin!(Arc::clone(room).acquire_many_owned(units));
+        loop {
             tokio::select! {
-                permit = window.acquire_many(units) => break permit.expect("the window is never closed"),
-                reply = self.route.replies.recv() => match reply {
-                    Some(reply) => self.take(reply),
-                    None => return self.route.lost = true,
-                },
+                biased;
+                permit = &mut acquiring => return Some(permit.expect("the window is never closed")),
+                () = self.next_reply() => if self.route.lost { return None },
             }
-        };
-        permit.forget();
-        self.held[index] = units;
+        }
     }
 
     async fn next_reply(&mut self) {
@@ -231,12 +272,15 @@ impl<'a> Call<'a> {
         match reply {
             Reply::Message(index, message) if index < self.batch.len() => match outcome(&message) {
                 Ok(outcome) => self.set(index, outcome),
-                Err(words) => drop(self.strange.insert(index, words)),
+                Err(words) => {
+                    self.held[index] = None;
+                    self.strange.insert(index, words);
+                }
             },
             Reply::Message(..) => {}
             Reply::Denied(subject, words) => {
                 for index in 0..self.batch.len() {
-                    if self.held[index] > 0 && self.batch[index].destination == subject {
+                    if self.held[index].is_some() && self.batch[index].destination == subject {
                         let trouble = Trouble::definite(Fault::Destination, words.clone());
                         self.set(index, Outcome::Retry(trouble));
                     }
@@ -270,14 +314,8 @@ impl<'a> Call<'a> {
     }
 
     fn set(&mut self, index: usize, outcome: Outcome) {
-        self.inner.window.add_permits(std::mem::take(&mut self.held[index]) as usize);
+        self.held[index] = None;
         self.answers.set(index, outcome);
-    }
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        self.inner.window.add_permits(self.held.iter().map(|units| *units as usize).sum());
     }
 }
 

@@ -108,6 +108,7 @@ impl Sink for RedisStreamsSink {
     async fn check(&self) -> Result<(), SinkError> {
         let deadline = link::deadline(self.inner.answer_timeout);
         let unreachable = |words| SinkError::Unreachable { address: self.inner.address.clone(), words };
+        self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
         let getting = timeout_at(deadline, self.inner.link.get(self.inner.connect()));
         let connection = match getting.await {
             Ok(Ok(connection)) => connection,
@@ -130,8 +131,9 @@ impl Sink for RedisStreamsSink {
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
+        let until = Instant::now() + deadline;
         let shut = self.inner.door.shut(deadline).await;
-        self.inner.link.end().await;
+        self.inner.link.close(until).await;
         shut
     }
 
@@ -141,6 +143,10 @@ impl Sink for RedisStreamsSink {
 
     fn kind(&self) -> &'static str {
         "redis"
+    }
+
+    fn check_destination(&self, destination: &str) -> Result<(), String> {
+        check_stream(destination)
     }
 }
 
@@ -215,12 +221,20 @@ fn next_pipeline(
     (pipeline, indices)
 }
 
+/// A key that can be a stream of others.
+fn check_stream(destination: &str) -> Result<(), String> {
+    if destination.is_empty() || destination.starts_with(OWN_KEYS) {
+        return Err(format!("`{destination}` cannot be a stream: it is empty or starts with `{OWN_KEYS}`"));
+    }
+    Ok(())
+}
+
 /// Why a message must not be sent at all.
 fn unfit(message: &Message, max_bulk: usize) -> Option<String> {
-    let (destination, length) = (&message.destination, message.payload.len());
-    if destination.is_empty() || destination.starts_with(OWN_KEYS) {
-        return Some(format!("`{destination}` cannot be a stream: it is empty or starts with `{OWN_KEYS}`"));
+    if let Err(words) = check_stream(&message.destination) {
+        return Some(words);
     }
+    let length = message.payload.len();
     (length > max_bulk).then(|| format!("{length} bytes are over the server's `proto-max-bulk-len` of {max_bulk}"))
 }
 
@@ -256,7 +270,7 @@ fn outcome(reply: Result<Value, RedisError>) -> Outcome {
         // The payload is over the server's limit for one argument, lowered since it was asked.
         "ERR" if details.starts_with("Protocol error: invalid bulk length") => return Outcome::Reject(words),
         // A key that this user may not write, a stream at its last possible id, a slot of another node.
-        "NOPERM" if details.contains("key") => Fault::Destination,
+        "NOPERM" if of_a_key(details) => Fault::Destination,
         "ERR" if details.contains("exhausted the last possible ID") => Fault::Destination,
         "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT" => Fault::Destination,
         "LOADING" | "OOM" | "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" | "MISCONF" | "NOREPLICAS" | "BUSY"
@@ -268,9 +282,20 @@ fn outcome(reply: Result<Value, RedisError>) -> Outcome {
     Outcome::Retry(Trouble::definite(fault, words))
 }
 
-/// Whether an answer says that another connection might do better.
+/// Whether a `NOPERM` is about the key; else it is about the command, and so about every message.
+fn of_a_key(details: &str) -> bool {
+    details.contains("key")
+}
+
+/// Whether an answer says that another connection might do better. What is wrong with one stream is wrong with it on
+/// every connection, and all that is under way would be lost with this one.
 fn of_the_connection(reply: &Value) -> bool {
-    matches!(reply, Value::ServerError(error) if matches!(error.code(), "READONLY" | "NOAUTH" | "NOPERM"))
+    let Value::ServerError(error) = reply else { return false };
+    match error.code() {
+        "READONLY" | "NOAUTH" => true,
+        "NOPERM" => !of_a_key(error.details().unwrap_or_default()),
+        _ => false,
+    }
 }
 
 /// `CODE details`, as Redis says it.
@@ -383,6 +408,21 @@ mod tests {
 
     fn said(reply: &str) -> Outcome {
         outcome(parse_redis_value(format!("{reply}\r\n").as_bytes()))
+    }
+
+    #[test]
+    fn only_what_is_wrong_with_the_connection_ends_it() {
+        for (words, ends) in [
+            ("READONLY You can't write against a read only replica.", true),
+            ("NOAUTH Authentication required.", true),
+            ("NOPERM this user has no permissions to run the 'xadd' command", true),
+            ("NOPERM No permissions to access a key", false),
+            ("NOPERM this user has no permissions to access one of the keys used as arguments", false),
+            ("OOM command not allowed when used memory > 'maxmemory'.", false),
+        ] {
+            let reply = parse_redis_value(format!("-{words}\r\n").as_bytes()).expect("an answer");
+            assert_eq!(of_the_connection(&reply), ends, "{words}");
+        }
     }
 
     #[test]

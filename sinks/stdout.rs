@@ -89,9 +89,12 @@ impl Sink for StdoutSink {
     }
 
     async fn check(&self) -> Result<(), SinkError> {
-        if self.inner.broken.load(Ordering::Relaxed) {
+        let unreachable = |words| SinkError::Unreachable { address: "stdout:".to_owned(), words };
+        self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
+        // Told once: only another write can show whether somebody reads again.
+        if self.inner.broken.swap(false, Ordering::Relaxed) {
             let words = "the last write failed: broken pipe".to_owned();
-            return Err(SinkError::Unreachable { address: "stdout:".to_owned(), words });
+            return Err(unreachable(words));
         }
         Ok(())
     }
@@ -106,6 +109,10 @@ impl Sink for StdoutSink {
 
     fn kind(&self) -> &'static str {
         "stdout"
+    }
+
+    fn needs_destination(&self) -> bool {
+        false
     }
 }
 
@@ -277,6 +284,10 @@ mod tests {
         let broken = one("a").await;
         assert!(matches!(&broken[..], [(0, Outcome::Retry(t))] if t.fault == Fault::Sink && !t.definite), "{broken:?}");
         assert!(sink.check().await.is_err());
+        assert!(
+            sink.check().await.is_ok(),
+            "only a write can show that somebody reads again: one has to be let through"
+        );
 
         let blocked = one("b").await;
         assert!(matches!(&blocked[..], [(0, Outcome::Retry(t))] if t.fault == Fault::Unclear), "{blocked:?}");

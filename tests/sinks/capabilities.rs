@@ -140,3 +140,11 @@ pub(super) async fn a_check_tells_and_writes_nothing(broker: impl Broker) {
         assert_eq!(broker.received(destination), []);
     }
 }
+
+pub(super) async fn a_closed_sink_fails_the_check_and_connects_no_more(broker: impl Broker) {
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    sink.check().await.expect("it is open");
+    sink.close(ANSWER_TIMEOUT).await.expect("nothing is under way");
+    let words = sink.check().await.expect_err("it is closed").to_string();
+    assert!(words.contains("the sink is closed"), "{words}");
+}

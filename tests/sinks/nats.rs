@@ -62,6 +62,7 @@ suite!(NatsServer:
     capabilities::a_dropped_stream_sends_nothing_more,
     capabilities::closing_under_load_loses_nothing_that_was_accepted,
     capabilities::a_check_tells_and_writes_nothing,
+    capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
     outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
     outages::killed_in_the_middle_of_a_batch_it_answers_everything,
     outages::a_stopped_server_is_retry_in_time_and_recovers,
@@ -141,6 +142,53 @@ async fn an_answer_of_something_else_is_no_acknowledgement() {
     let outcome = beside(&nats, "service", |_| {}).await;
     let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && !t.definite;
     assert!(matches!(&outcome, Outcome::Retry(trouble) if expected(trouble)), "{outcome:?}");
+    answering.join().expect("the service has answered");
+}
+
+/// Something listens on the subject and never answers. More is under way to it than the window holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subject_that_never_answers_does_not_hold_up_the_others() {
+    let Some(nats) = <NatsServer as Broker>::start() else { return };
+    let mut listener = nats.connect();
+    listener.subscribe("silent");
+    let sink = nats.sink(ANSWER_TIMEOUT);
+    let silent: Vec<_> = (0..5)
+        .map(|call| {
+            let sink = Arc::clone(&sink);
+            tokio::spawn(async move { publish(&sink, batch("silent", call * 1000..call * 1000 + 1000)).await })
+        })
+        .collect();
+    // Some of it is under way, and soon all that can be.
+    listener.next();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before = tokio::time::Instant::now();
+    assert_eq!(publish(&sink, batch("a", 0..1000)).await, accepted(1000));
+    assert!(before.elapsed() < ANSWER_TIMEOUT / 2, "{:?}", before.elapsed());
+    let outcomes = futures_util::future::join_all(silent).await;
+    for outcome in outcomes.into_iter().flat_map(|call| call.expect("no panic")) {
+        assert!(matches!(&outcome, Outcome::Retry(t) if t.fault == Fault::Unclear), "{outcome:?}");
+    }
+}
+
+/// An answer that is none leaves room for the next message: the whole batch, more than a subject's share, is tried.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strange_answers_make_room() {
+    const COUNT: usize = 1500;
+    let Some(nats) = <NatsServer as Broker>::start() else { return };
+    let mut service = nats.connect();
+    service.subscribe("service");
+    let answering = std::thread::spawn(move || {
+        for _ in 0..COUNT {
+            let request = service.next();
+            service.publish(&request.reply.expect("a reply subject"), "", &[], b"pong");
+        }
+    });
+    let sink = nats.sink(ANSWER_TIMEOUT);
+    let outcomes = publish(&sink, batch("service", 0..COUNT)).await;
+    for outcome in outcomes {
+        let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && !t.definite;
+        assert!(matches!(&outcome, Outcome::Retry(trouble) if expected(trouble)), "{outcome:?}");
+    }
     answering.join().expect("the service has answered");
 }
 

@@ -104,6 +104,7 @@ mod memory {
         capabilities::a_stream_that_is_not_polled_sends_nothing,
         capabilities::closing_under_load_loses_nothing_that_was_accepted,
         capabilities::a_check_tells_and_writes_nothing,
+        capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
     );
 }
 
@@ -120,5 +121,6 @@ mod stdout {
         capabilities::a_dropped_stream_sends_nothing_more,
         capabilities::closing_under_load_loses_nothing_that_was_accepted,
         capabilities::a_check_tells_and_writes_nothing,
+        capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
     );
 }

@@ -61,6 +61,7 @@ suite!(RedisServer:
     capabilities::a_dropped_stream_sends_nothing_more,
     capabilities::closing_under_load_loses_nothing_that_was_accepted,
     capabilities::a_check_tells_and_writes_nothing,
+    capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
     outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
     outages::killed_in_the_middle_of_a_batch_it_answers_everything,
     outages::a_stopped_server_is_retry_in_time_and_recovers,
@@ -155,6 +156,36 @@ async fn a_log_in_that_is_refused_is_the_sinks_fault_and_shows_no_secret() {
         let words = sink.check().await.expect_err("not let in").to_string();
         assert!(words.contains(&address) && !words.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"));
     }
+}
+
+/// A stream that the user may not write is that stream's trouble: the connection, and what is under way on it, stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_not_authorised_leaves_the_others_alone() {
+    let Some(redis) = <RedisServer as Broker>::start() else { return };
+    let mut admin = redis.connect();
+    let mut user = ::redis::cmd("ACL");
+    user.arg(&["SETUSER", "sink", "on", ">hunter2", "~a", "+xadd", "+ping", "+client", "+select"]);
+    user.exec(&mut admin).expect("a user");
+    let connections = |admin: &mut ::redis::Connection| {
+        let list: String = ::redis::cmd("CLIENT").arg("LIST").query(admin).expect("CLIENT LIST");
+        let ours = list.lines().filter(|line| line.contains(" user=sink "));
+        ours.map(|line| line.split(' ').next().expect("id=").to_owned()).collect::<Vec<_>>()
+    };
+    let sink = sink(&format!("redis://sink:hunter2@127.0.0.1:{}", redis.server.port), ANSWER_TIMEOUT);
+    sink.check().await.expect("this user is let in");
+    let before = connections(&mut admin);
+    assert_eq!(before.len(), 1, "{before:?}");
+    let others = {
+        let sink = Arc::clone(&sink);
+        tokio::spawn(async move { publish(&sink, batch("a", 0..20_000)).await })
+    };
+    while !others.is_finished() {
+        let refused = publish(&sink, batch("b", 0..1)).await;
+        let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && t.definite;
+        assert!(matches!(&refused[0], Outcome::Retry(trouble) if expected(trouble)), "{refused:?}");
+    }
+    assert_eq!(others.await.expect("no panic"), accepted(20_000));
+    assert_eq!(connections(&mut admin), before, "the connection was made anew");
 }
 
 /// A listener that takes connections and never says a word.
