@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use punctual_sinks::{Sink, SinkConfig};
+use punctual_sinks::SinkConfig;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -151,12 +151,14 @@ impl Instance {
     /// Starts to take tasks in and to publish what is due. The listener is bound before anything is claimed.
     ///
     /// # Errors
-    /// When the address cannot be listened on, or a lane names a sink that is not there.
+    /// When the address cannot be listened on, or a lane names a sink that is not there or a destination that its sink
+    /// can never take.
     pub(super) async fn start(
         config: &Config,
         timeline: Arc<dyn Timeline>,
         sinks: BTreeMap<String, EngineSink>,
     ) -> Result<Instance, Failure> {
+        let rules = lane_rules(config, &sinks)?;
         let listen = config.http.listen;
         let listener = TcpListener::bind(listen).await;
         let listener = listener.with_context(|| format!("cannot listen on `{listen}`")).map_err(Failure::failed)?;
@@ -164,7 +166,7 @@ impl Instance {
         let id = instance_id();
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), &id));
         let timeline: Arc<dyn Timeline> = Arc::new(Metered::new(timeline, Arc::clone(&metrics)));
-        let intake = Intake::new(Arc::clone(&timeline), lane_rules(config, &sinks));
+        let intake = Intake::new(Arc::clone(&timeline), rules);
         let lanes = config.lanes.iter().map(|(lane, section)| {
             let (sink, destination) = (section.sink.clone(), section.destination.clone());
             (lane.clone(), EngineLane { sink, destination })
@@ -232,13 +234,22 @@ fn api_limits(config: &Config) -> ApiLimits {
 }
 
 /// A task has to name a destination where its lane names none, unless its sink does without.
-fn lane_rules(config: &Config, sinks: &BTreeMap<String, EngineSink>) -> BTreeMap<Lane, LaneRule> {
-    let needs = |sink: &Arc<dyn Sink>| !matches!(sink.kind(), "stdout" | "memory");
-    let rule = |sink: &str| sinks.get(sink).is_some_and(|sink| needs(&sink.sink));
-    let rules = config.lanes.iter().map(|(lane, section)| {
-        (lane.clone(), LaneRule { destination_required: section.destination.is_none() && rule(&section.sink) })
-    });
-    rules.collect()
+///
+/// # Errors
+/// Every lane whose destination its sink can never take.
+fn lane_rules(config: &Config, sinks: &BTreeMap<String, EngineSink>) -> Result<BTreeMap<Lane, LaneRule>, Failure> {
+    let (mut rules, mut faults) = (BTreeMap::new(), Vec::new());
+    for (lane, section) in &config.lanes {
+        let sink = sinks.get(&section.sink).map(|sink| &sink.sink);
+        if let (Some(sink), Some(destination)) = (sink, &section.destination)
+            && let Err(words) = sink.check_destination(destination)
+        {
+            faults.push(format!("lanes.{lane}.destination: {words}"));
+        }
+        let needed = sink.is_some_and(|sink| sink.needs_destination());
+        rules.insert(lane.clone(), LaneRule { destination_required: section.destination.is_none() && needed });
+    }
+    if faults.is_empty() { Ok(rules) } else { Err(Failure::usage(anyhow!(faults.join("\n")))) }
 }
 
 #[cfg(test)]
@@ -251,6 +262,41 @@ mod tests {
         let flags = vec![("--sink", "sinks.default.url", "stdout:".to_owned())];
         let config = Config::load(Sources { flags, ..Sources::default() }).unwrap();
         assert_eq!(format!("{:?}", engine_config(&config, "i")), format!("{:?}", EngineConfig::new("i")));
+    }
+
+    fn with_lanes(flags: &[(&'static str, &str)]) -> Config {
+        let flags = flags.iter().map(|(path, value)| ("--set", *path, (*value).to_owned())).collect();
+        Config::load(Sources { flags, ..Sources::default() }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_destination_is_asked_for_where_the_sink_needs_one_and_the_lane_has_none() {
+        for (url, needed) in [("stdout:", false), ("redis://127.0.0.1:1", true), ("nats://127.0.0.1:1", true)] {
+            for destination in [None, Some(("lanes.default.destination", "a"))] {
+                let flags: Vec<_> = [("sinks.default.url", url)].into_iter().chain(destination).collect();
+                let config = with_lanes(&flags);
+                let rules = lane_rules(&config, &build_sinks(&config).unwrap()).unwrap();
+                let required: Vec<bool> = rules.values().map(|rule| rule.destination_required).collect();
+                assert_eq!(required, [needed && destination.is_none()], "{url}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn lanes_to_where_their_sinks_never_publish_are_named_all_at_once() {
+        let config = with_lanes(&[
+            ("sinks.default.url", "redis://127.0.0.1:1"),
+            ("sinks.other.url", "nats://127.0.0.1:1"),
+            ("lanes.default.destination", "punctual:{default:0}:tasks"),
+            ("lanes.good.destination", "orders"),
+            ("lanes.bad.sink", "other"),
+            ("lanes.bad.destination", "orders.*"),
+        ]);
+        let failure = lane_rules(&config, &build_sinks(&config).unwrap()).unwrap_err();
+        let words = failure.error.to_string();
+        assert!(words.contains("lanes.default.destination: `punctual:{default:0}:tasks` cannot be"), "{words}");
+        assert!(words.contains("lanes.bad.destination: `orders.*` is no subject"), "{words}");
+        assert_eq!((failure.code, words.lines().count()), (2, 2), "{words}");
     }
 
     #[test]

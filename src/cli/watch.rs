@@ -175,6 +175,14 @@ impl Sink for Watch {
     fn kind(&self) -> &'static str {
         self.inner.kind()
     }
+
+    fn needs_destination(&self) -> bool {
+        self.inner.needs_destination()
+    }
+
+    fn check_destination(&self, destination: &str) -> Result<(), String> {
+        self.inner.check_destination(destination)
+    }
 }
 
 #[cfg(test)]
