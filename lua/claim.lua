@@ -55,18 +55,24 @@ for k = 1, lone and total or 0 do
   end
 end
 
-local step, from, bytes, full = 16, 1, 0, lone
+local step, from, bytes, full = 4, 1, 0, lone
 while from <= total and not full do
-  -- In chunks, the first ones small: records may be large, and what is read in vain blocks Redis too.
-  local upto, ids = math.min(from + step - 1, total), {}
+  -- In chunks, small ones at first and while records are large: what is read in vain blocks Redis too. Suspects are not read.
+  local upto, ids, asked, place = math.min(from + step - 1, total), {}, {}, {}
   for k = from, upto do
     ids[k - from + 1] = rows[2 * k - 1]
   end
-  local marks = watchful and redis.call('HMGET', crashes, unpack(ids))
-  local found, kept = redis.call('HMGET', tasks, unpack(ids)), 0
+  local marks = watchful and redis.call('HMGET', crashes, unpack(ids)) or {}
   for i = 1, #ids do
-    local id, score, record = ids[i], rows[2 * (from + i - 1)], found[i]
-    if marks and crash_count(marks[i], score) >= 2 then
+    if crash_count(marks[i], rows[2 * (from + i - 1)]) < 2 then
+      asked[#asked + 1], place[i] = ids[i], #asked + 1
+    end
+  end
+  local found, kept, largest = #asked > 0 and redis.call('HMGET', tasks, unpack(asked)) or {}, 0, 1
+  for i = 1, #ids do
+    local id, score, record = ids[i], rows[2 * (from + i - 1)], place[i] and found[place[i]]
+    largest = math.max(largest, record and #record or 0)
+    if not place[i] then
       suspects = suspects + 1
     elseif not record then
       gone[#gone + 1] = id
@@ -89,7 +95,8 @@ while from <= total and not full do
     found[kept + 1] = nil
     chunks[#chunks + 1] = found
   end
-  from, step = upto + 1, math.min(2 * step, 64)
+  from = upto + 1
+  step = math.max(1, math.min(4 * step, 32, math.floor(math.min(max_bytes - bytes, 1048576) / largest)))
 end
 
 if #gone > 0 then
