@@ -15,8 +15,7 @@ setup: ## install what tests and lint need from Debian's packages, if it is miss
 
 demo: ## publish tasks before your eyes: make demo ARGS="--seconds 10"
 	@.ci/setup compile
-	@cargo build --quiet --locked
-	@exec target/debug/punctual demo $(ARGS)
+	@exec cargo run --quiet --locked -- demo $(ARGS)
 
 test: ## run all tests; the last line counts them
 	@.ci/setup all

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::{Failure, say};
+use crate::config::SecretUrl;
 
 /// How long an instance may take to answer; longer than it lets its timeline take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,7 +33,13 @@ pub(super) enum TaskCommand {
 #[derive(Args)]
 struct Place {
     /// The instance's API
-    #[arg(long, value_name = "URL", env = "PUNCTUAL_URL", default_value = "http://127.0.0.1:7171")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "PUNCTUAL_URL",
+        hide_env_values = true,
+        default_value = "http://127.0.0.1:7171"
+    )]
     url: String,
     /// Show the instance's answer as it is
     #[arg(long)]
@@ -213,8 +220,9 @@ impl Answer {
 impl Place {
     /// Calls the API; an answer that is no success is a failure in its words.
     fn call(&self, method: &str, id: &str, body: Option<&str>, doing: &str) -> Result<Answer, Failure> {
-        let agent: ureq::Agent =
-            ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).build().into();
+        // An instance is near: a proxy for the world outside does not know it.
+        let config = ureq::Agent::config_builder().proxy(None).http_status_as_error(false);
+        let agent: ureq::Agent = config.timeout_global(Some(TIMEOUT)).build().into();
         let url = format!("{}/v1/tasks/{}", self.url.trim_end_matches('/'), path_segment(id));
         let request = ureq::http::Request::builder().method(method).uri(&url);
         let sent = match body {
@@ -226,7 +234,8 @@ impl Place {
             None => request.body(()).map_err(ureq::Error::from).and_then(|request| agent.run(request)),
         };
         let unreachable = |error: ureq::Error| {
-            Failure::failed(anyhow!("{doing} at `{}`: {error}", self.url))
+            let error = error.to_string().replace(&url, &self.shown());
+            Failure::failed(anyhow!("{doing} at `{}`: {error}", self.shown()))
                 .hint("start an instance with `punctual serve`, or name one with `--url` or `PUNCTUAL_URL`")
         };
         let mut response = sent.map_err(unreachable)?;
@@ -236,13 +245,18 @@ impl Place {
         if (200..300).contains(&answer.status) { Ok(answer) } else { Err(self.refused(&answer, doing)) }
     }
 
+    /// The URL without what may be a user and password.
+    fn shown(&self) -> String {
+        SecretUrl::new(self.url.clone()).to_string()
+    }
+
     fn refused(&self, answer: &Answer, doing: &str) -> Failure {
         if self.json {
             say(&format!("{}\n", answer.text.trim_end()));
         }
         let view = answer.read();
         let mut words = match view.detail.as_str() {
-            "" => format!("{doing}: `{}` answered {}", self.url, answer.status),
+            "" => format!("{doing}: `{}` answered {}", self.shown(), answer.status),
             detail => format!("{doing}: {detail}"),
         };
         if view.errors.len() > 1 {

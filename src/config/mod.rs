@@ -70,7 +70,7 @@ pub struct ClaimSection {
     pub in_flight: usize,
     /// Bytes of records in flight, per lane and per sink.
     pub in_flight_bytes: usize,
-    /// Overdue by at most this, everything is published.
+    /// Overdue by at most this, everything is published; longer than the lease and 1 s.
     pub grace: Duration,
     /// Missed occurrences that `all` publishes at most after the first.
     pub catch_up_max: u32,
@@ -233,12 +233,23 @@ impl Config {
 fn read_claim(r: &mut Reader) -> ClaimSection {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let before = r.count();
+    let lease = r.duration("claim.lease", SECOND, HOUR);
+    let grace = r.duration("claim.grace", Duration::ZERO, 365 * DAY);
+    let back = lease + SECOND;
+    if r.count() == before && grace <= back {
+        let (grace, back, lease) = (duration::format(grace), duration::format(back), duration::format(lease));
+        let words = format!(
+            "{grace} is not longer than `claim.lease`, {lease}, and 1 s: what a killed instance held would be passed over"
+        );
+        r.fault("claim.grace", words, Some(format!("more than {back}, or a shorter lease")));
+    }
     ClaimSection {
-        lease: r.duration("claim.lease", SECOND, HOUR),
+        lease,
         batch: number(r.whole("claim.batch", 1, 1000)),
         in_flight: number(r.whole("claim.in_flight", 1, 1_000_000)),
         in_flight_bytes: r.size("claim.in_flight_bytes", 1 << 20, 1 << 36),
-        grace: r.duration("claim.grace", Duration::ZERO, 365 * DAY),
+        grace,
         catch_up_max: small(r.whole("claim.catch_up_max", 0, 1_000_000)),
         poison_limit: small(r.whole("claim.poison_limit", 1, 1000)),
     }

@@ -85,6 +85,11 @@ impl Reader {
         self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, words, hint });
     }
 
+    /// How many faults were noted so far.
+    pub(super) fn count(&self) -> usize {
+        self.layers.faults.len()
+    }
+
     /// Notes that `path` names something that is not among `there`.
     pub(super) fn unknown_name(&mut self, path: &str, name: &str, there: &[String]) {
         let hint = nearest(name, there.iter().cloned()).map(|near| format!("did you mean `{near}`?"));

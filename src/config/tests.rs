@@ -88,6 +88,15 @@ fn an_answer_timeout_over_half_the_lease_is_refused_with_both_values() {
 }
 
 #[test]
+fn a_grace_within_which_a_killed_instances_claims_do_not_come_back_is_refused_with_both_values() {
+    let faults = load("[claim]\ngrace = \"16s\"\n", &[], &[SINK]).unwrap_err();
+    assert!(faults.contains("`claim.grace` (punctual.toml:2): 16s is not longer than `claim.lease`, 15s"), "{faults}");
+    let faults = load("[claim]\nlease = \"59s\"\n", &[], &[SINK]).unwrap_err();
+    assert!(faults.contains("`claim.grace`: 1m is not longer than `claim.lease`, 59s"), "{faults}");
+    assert!(load("[claim]\ngrace = \"16s1ms\"\n", &[], &[SINK]).is_ok());
+}
+
+#[test]
 fn secrets_show_neither_in_debug_nor_in_faults() {
     let secret =
         [("PUNCTUAL__SINKS__A__URL", "nats://me:hunter2@host"), ("PUNCTUAL__REDIS__URL", "redis://:hunter2@host")];
