@@ -154,6 +154,41 @@ async fn a_claim_is_bounded_also_behind_a_wall_of_suspects() {
     assert_eq!((claim.occurrences.len(), claim.suspects, claim.head), (2, 1050, None));
 }
 
+/// How often scripts have called HMGET since the last time.
+fn reads(stage: &Stage) -> u64 {
+    let mut raw = stage.raw();
+    let stats: String = ::redis::cmd("INFO").arg("commandstats").query(&mut raw).unwrap();
+    let _: () = ::redis::cmd("CONFIG").arg("RESETSTAT").query(&mut raw).unwrap();
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_hmget:calls=")).unwrap_or("0,");
+    calls.split(',').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_records_of_suspects_are_not_read() {
+    let Some(server) = own_server(&[]) else { return };
+    let stage = Stage::on(Arc::new(server)).await;
+    stage.put(&["a", "b", "c"].map(|id| put(id, 900, "x"))).await;
+    stage.crash("i.1").await;
+    stage.crash("i.2").await;
+    reads(&stage);
+    assert_eq!(stage.claim("i.3", 10).await.suspects, 3);
+    assert_eq!(reads(&stage), 1, "their marks alone");
+}
+
+#[tokio::test]
+async fn large_records_are_read_a_few_at_a_time() {
+    let Some(server) = own_server(&[]) else { return };
+    let stage = Stage::on(Arc::new(server)).await;
+    let large = "x".repeat(100 * 1024);
+    for n in 0..100 {
+        stage.put_one(&format!("t{n:02}"), 900, &large).await;
+    }
+    reads(&stage);
+    assert_eq!(stage.claim("i.1", 100).await.occurrences.len(), 40);
+    let calls = reads(&stage);
+    assert!(calls >= 5, "4 MiB in {calls} reads: no more than 1 MiB in one but the first");
+}
+
 #[tokio::test]
 async fn extend_says_which_claims_live_and_raises_none_from_the_dead() {
     let Some(stage) = Stage::new().await else { return };
