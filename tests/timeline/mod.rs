@@ -2,12 +2,16 @@
 //!
 //! - `stage`         one timeline of each shape (in memory, Redis, Redis Cluster; 1 and 4 shards) and short words for its verbs
 //! - `laws_*`        the conformance suite: one function per law, run against every shape
+//! - `model`         the model check: all orders of steps to a stated depth, on the twin
+
+#![expect(clippy::unwrap_used, reason = "a test that meets nothing where something must be has failed")]
 
 mod laws_answers;
 mod laws_bounds;
 mod laws_claims;
 mod laws_keys;
 mod laws_time;
+mod model;
 pub(crate) mod stage;
 
 /// One test per law and shape.

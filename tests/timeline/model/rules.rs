@@ -1,0 +1,294 @@
+//! The twin's verbs as the model calls them, with one rule taken out if a test wants to see that it is needed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use punctual::clock::Timestamp;
+use punctual::task::{Key, Lane, Member, TaskId};
+use punctual::timeline::memory::{Change, Twin};
+use punctual::timeline::{
+    CancelAnswer, ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Put, PutAnswer, PutMode, PutResult, ReapRequest,
+    RequeueAnswer, Settle, Settled, TimelineError, Token,
+};
+
+/// The lease of all claims: one tick of the model's clock.
+pub(crate) const LEASE: Duration = Duration::from_millis(1);
+
+/// Which rule is taken out, and what is checked.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules {
+    /// What may happen, and how often.
+    pub(crate) plan: &'static Plan,
+    /// The rule that is taken out.
+    pub(crate) flaw: Option<Flaw>,
+    /// Whether only what users and consumers see is checked, not how it is kept.
+    pub(crate) outside_only: bool,
+}
+
+/// What may happen in a search, and how often.
+pub(crate) struct Plan {
+    /// Tasks that stand there at the start.
+    pub(crate) standing: &'static [Wish],
+    /// What users may put.
+    pub(crate) wishes: &'static [Wish],
+    /// How many task ids there are.
+    pub(crate) ids: u8,
+    /// Whether a sink may say that it will never accept.
+    pub(crate) rejects: bool,
+    /// How often the rest may happen.
+    pub(crate) budget: Budget,
+}
+
+/// How often things may happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Budget {
+    pub(crate) puts: u8,
+    pub(crate) cancels: u8,
+    pub(crate) requeues: u8,
+    pub(crate) claims: u8,
+    pub(crate) publishes: u8,
+    pub(crate) extends: u8,
+    /// Replies that are lost, and calls that come later than they were sent.
+    pub(crate) losses: u8,
+    pub(crate) crashes: u8,
+    pub(crate) ticks: u8,
+}
+
+/// A task that a user may put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Wish {
+    pub(crate) id: u8,
+    pub(crate) due: u8,
+    pub(crate) payload: u8,
+    pub(crate) kind: Kind,
+}
+
+/// The kinds of schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
+    /// Once; the due is part of what is asked for.
+    At,
+    /// Once; put again it counts anew.
+    In,
+    /// At every due up to the last.
+    Every,
+}
+
+/// A rule that is taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// What was settled stays in its claim.
+    SettledPairStays,
+    /// Calls take effect however late they come.
+    NoNotAfter,
+    /// A put may give another message the due in flight.
+    NoRefusalOfTheDueInFlight,
+    /// Reap forgets what users asked meanwhile.
+    ReapDropsChanges,
+    /// Nobody remembers what was handed out.
+    NoMarks,
+    /// Claims never end by themselves.
+    NoReap,
+    /// Reap makes due now what it gives back.
+    ReapRestoresNow,
+    /// What is claimed still looks as if it waited.
+    ClaimDoesNotNegate,
+    /// The short cut is taken even when something has left the claim.
+    ShortCutAlways,
+    /// Settle writes its verdict over what its user asked meanwhile.
+    SettleIgnoresChanges,
+    /// A put of a waiting task says nothing of what was handed out.
+    PutForgetsMarks,
+    /// An instance publishes without a look at its lease.
+    PublishWithoutLease,
+    /// An instance does not tell that a publish had begun.
+    BegunNotTold,
+}
+
+/// The lane of all tasks.
+pub(crate) fn lane() -> Lane {
+    thread_local!(static LANE: Lane = "l".parse().unwrap());
+    LANE.with(Lane::clone)
+}
+
+/// The model's time as the timeline's.
+pub(crate) fn time(tick: u8) -> Timestamp {
+    // All dues are from 1 to 9: the model begins when all of them have come.
+    Timestamp::from_millis(10 + i64::from(tick))
+}
+
+/// A due as the timeline's time.
+pub(crate) fn due(due: u8) -> Timestamp {
+    Timestamp::from_millis(i64::from(due))
+}
+
+impl Rules {
+    fn has(self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    fn not_after(self, tick: u8) -> Timestamp {
+        if self.has(Flaw::NoNotAfter) { Timestamp::MAX_DUE } else { time(tick) }
+    }
+
+    /// A put that was sent at `sent`.
+    pub(crate) fn put(self, twin: &mut Twin, now: u8, sent: u8, put: &Put) -> Result<PutAnswer, TimelineError> {
+        let member = Member::from(&put.id);
+        let marks = twin.crashes.clone();
+        if self.has(Flaw::PutForgetsMarks) {
+            twin.crashes.clear();
+        }
+        let answers = twin.put(time(now), PutMode::Put, std::slice::from_ref(put), self.not_after(sent))?;
+        if self.has(Flaw::PutForgetsMarks) {
+            twin.crashes = marks;
+            twin.crashes.retain(|member, mark| twin_due(twin.due.get(&lane()), member) == Some(mark.due.as_millis()));
+        }
+        let mut answer = answers.answer[0];
+        let flies = twin_due(twin.due.get(&lane()), &member).is_some_and(|score| score < 0);
+        if self.has(Flaw::NoRefusalOfTheDueInFlight) && answer.result == PutResult::InFlight && flies {
+            twin.changes.insert(member.clone(), Change::Due(put.due));
+            answer = PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: Some(put.due) };
+            twin.tasks.insert(member.clone(), put.record.clone());
+        }
+        // How often it was replaced is of no matter here, and would make states differ.
+        if matches!(answer.result, PutResult::Created | PutResult::Replaced) {
+            twin.tasks.insert(member, put.record.clone());
+        }
+        self.forget_marks(twin);
+        Ok(answer)
+    }
+
+    /// A cancel that was sent at `sent`.
+    pub(crate) fn cancel(self, twin: &mut Twin, now: u8, sent: u8, id: &TaskId) -> Result<CancelAnswer, TimelineError> {
+        twin.cancel(time(now), id, self.not_after(sent)).map(|told| told.answer)
+    }
+
+    /// A requeue that was sent at `sent`.
+    pub(crate) fn requeue(self, twin: &mut Twin, now: u8, sent: u8, key: &Key) -> Result<RequeueAnswer, TimelineError> {
+        twin.requeue(time(now), key, self.not_after(sent)).map(|told| told.answer)
+    }
+
+    /// A claim that was sent at `sent`.
+    pub(crate) fn claim(
+        self,
+        twin: &mut Twin,
+        now: u8,
+        sent: u8,
+        token: &Token,
+        (max, lone): (usize, bool),
+    ) -> Result<Claimed, TimelineError> {
+        let request = ClaimRequest {
+            token: token.clone(),
+            max: max.min(MAX_BATCH),
+            max_bytes: MAX_CLAIM_BYTES,
+            lease: LEASE,
+            not_after: self.not_after(sent),
+            lone,
+        };
+        let claimed = twin.claim(time(now), &lane(), &request)?.answer;
+        if self.has(Flaw::ClaimDoesNotNegate)
+            && let Some(line) = twin.due.get_mut(&lane())
+        {
+            for one in &claimed.occurrences {
+                line.set(one.member.clone(), one.due.as_millis());
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// A settle.
+    pub(crate) fn settle(self, twin: &mut Twin, now: u8, settle: &Settle) -> Settled {
+        let lane = lane();
+        let claims = twin.claims.clone();
+        let changes = twin.changes.clone();
+        if self.has(Flaw::ShortCutAlways) {
+            for claim in twin.claims.values_mut().flat_map(|claims| claims.values_mut()) {
+                claim.whole = true;
+            }
+        }
+        if self.has(Flaw::SettleIgnoresChanges) {
+            twin.changes.clear();
+        }
+        let settled = twin.settle(time(now), &lane, settle).unwrap().answer;
+        if self.has(Flaw::SettleIgnoresChanges) {
+            twin.changes = changes;
+            twin.changes.retain(|member, _| twin_due(twin.due.get(&lane), member).is_some_and(|score| score < 0));
+        }
+        if self.has(Flaw::SettledPairStays)
+            && let Some(claim) = twin.claims.get_mut(&lane).and_then(|claims| claims.get_mut(&settle.token))
+        {
+            claim.pairs.clone_from(&claims[&lane][&settle.token].pairs);
+        }
+        self.forget_marks(twin);
+        settled
+    }
+
+    /// A reap.
+    pub(crate) fn reap(self, twin: &mut Twin, now: u8) {
+        if self.has(Flaw::NoReap) {
+            return;
+        }
+        if self.has(Flaw::ReapDropsChanges) {
+            twin.changes.clear();
+        }
+        let line = twin.due.get(&lane());
+        let flew: Vec<_> =
+            line.into_iter().flat_map(|line| line.negative()).map(|(_, member)| member.clone()).collect();
+        let request = ReapRequest { lease: LEASE, served: true, dead_keep: Duration::from_secs(1000) };
+        twin.reap(time(now), &lane(), &request);
+        if self.has(Flaw::ReapRestoresNow)
+            && let Some(line) = twin.due.get_mut(&lane())
+        {
+            for member in flew {
+                if line.score(&member).is_some_and(|score| score > 0) {
+                    line.set(member, time(now).as_millis());
+                }
+            }
+        }
+        self.forget_marks(twin);
+    }
+
+    fn forget_marks(self, twin: &mut Twin) {
+        if self.has(Flaw::NoMarks) {
+            twin.crashes.clear();
+        }
+    }
+
+    /// Whether instances look at their lease before they publish.
+    pub(crate) fn looks_at_lease(self) -> bool {
+        !self.has(Flaw::PublishWithoutLease)
+    }
+
+    /// Whether instances tell that a publish had begun.
+    pub(crate) fn tells_begun(self) -> bool {
+        !self.has(Flaw::BegunNotTold)
+    }
+}
+
+fn twin_due(line: Option<&punctual::timeline::memory::Zset<Member>>, member: &Member) -> Option<i64> {
+    line?.score(member)
+}
+
+/// The record of a task.
+pub(crate) fn record(kind: Kind, due: u8, payload: u8) -> Bytes {
+    let (flags, body): (u8, &[u8]) = match kind {
+        Kind::At => (0, &[payload, due]),
+        Kind::In => (2, &[payload]),
+        Kind::Every => (1, &[payload]),
+    };
+    let mut bytes = vec![1, flags, 0, 0, 0, 1];
+    bytes.extend([0; 24]);
+    bytes.extend([1, b'l']);
+    bytes.extend(body);
+    bytes.into()
+}
+
+/// Kind and payload of a record.
+pub(crate) fn read_record(record: &[u8]) -> (Kind, u8) {
+    let kind = match record[1] {
+        0 => Kind::At,
+        1 => Kind::Every,
+        _ => Kind::In,
+    };
+    (kind, record[32])
+}

@@ -1,0 +1,106 @@
+//! Breadth-first search over everything that can happen, step by step, to a given depth.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::rules::Rules;
+use super::world::{Action, World};
+
+/// What a search saw.
+pub(crate) struct Report {
+    /// Different states.
+    pub(crate) states: usize,
+    /// Steps taken from them.
+    pub(crate) steps: usize,
+    /// The longest way that was looked at.
+    pub(crate) depth: usize,
+    /// Whether nothing was left to look at: a greater depth would show no more.
+    pub(crate) complete: bool,
+    /// The shortest way to a state or step that breaks a law, and which.
+    pub(crate) broken: Option<Broken>,
+}
+
+/// A broken law and the shortest way to it.
+pub(crate) struct Broken {
+    pub(crate) law: String,
+    pub(crate) way: Vec<Action>,
+}
+
+/// How a state was first reached: from which, by which of its steps.
+type From = (u64, u16);
+
+/// Looks at every state within `depth` steps of `start`, up to the first broken law.
+pub(crate) fn search(start: &World, rules: Rules, depth: usize) -> Report {
+    let mut seen: HashMap<u64, From> = HashMap::from([(fingerprint(start), (0, 0))]);
+    let mut frontier = vec![start.clone()];
+    let mut report = Report { states: 1, steps: 0, depth: 0, complete: false, broken: None };
+    while report.depth < depth && !frontier.is_empty() {
+        report.depth += 1;
+        let mut next = Vec::new();
+        for world in frontier {
+            let here = fingerprint(&world);
+            for (number, action) in world.actions(rules).into_iter().enumerate() {
+                report.steps += 1;
+                let number = u16::try_from(number).unwrap();
+                let found = world.step(action, rules).and_then(|after| {
+                    let print = fingerprint(&after);
+                    if !seen.contains_key(&print) {
+                        after.check(rules)?;
+                        seen.insert(print, (here, number));
+                        next.push(after);
+                    }
+                    Ok(())
+                });
+                if let Err(law) = found {
+                    let mut way = way_to(here, &seen, start, rules);
+                    way.push(action);
+                    report.states = seen.len();
+                    report.broken = Some(Broken { law, way });
+                    return report;
+                }
+            }
+        }
+        frontier = next;
+    }
+    report.states = seen.len();
+    report.complete = frontier.is_empty();
+    report
+}
+
+/// 64 bits stand for a state: among ten million the chance that two share them is below one in 300 000.
+pub(crate) fn fingerprint(state: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    state.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The steps from `start` to the state with this fingerprint.
+fn way_to(to: u64, seen: &HashMap<u64, From>, start: &World, rules: Rules) -> Vec<Action> {
+    let first = fingerprint(start);
+    let (mut numbers, mut at) = (Vec::new(), to);
+    while at != first {
+        let (before, number) = seen[&at];
+        numbers.push(usize::from(number));
+        at = before;
+    }
+    let mut world = start.clone();
+    let mut way = Vec::new();
+    for number in numbers.into_iter().rev() {
+        let action = world.actions(rules)[number];
+        way.push(action);
+        world = world.step(action, rules).unwrap_or_else(|law| panic!("{law} on the way to a state that was seen"));
+    }
+    way
+}
+
+impl Broken {
+    /// The law, and the steps that break it, one a line.
+    pub(crate) fn tell(&self) -> String {
+        let mut text = format!("{}\n", self.law);
+        for action in &self.way {
+            writeln!(text, "  {action:?}").unwrap();
+        }
+        text
+    }
+}
