@@ -309,18 +309,27 @@ async fn a_cancelled_waiting_task_is_never_claimed(stage: Stage) {
 }
 
 async fn what_stands_claimed_without_a_lease_is_freed_and_counted(stage: Stage) {
-    let ids = stage.ids(2);
+    let ids = stage.ids(3);
     for id in &ids {
-        stage.create(once(id, at(0), "a")).await;
+        stage.create(once(id, at(-3), "a")).await;
     }
-    // Two claims of one each; the first ends by its lease, the second is freed only because nothing else is left.
-    let one = ClaimRequest { max: 1, ..stage.request() };
-    stage.claim_as(one).await;
-    stage.claim().await;
+    let (token, claimed) = stage.claim().await;
+    stage.put(once(&ids[1], at(70_000), "b")).await;
+    stage.cancel(&ids[2]).await;
+    // No verb does this; were one to, the net would catch it.
+    stage.strand();
     let look = stage.glance(&lane(), true).await;
-    assert_eq!((look.stranded, look.depth), (false, Some((0, 2))));
-    let reaped = stage.reap_after_lease().await;
-    assert_eq!((reaped.claims, reaped.occurrences, reaped.stranded), (2, 2, 0));
+    assert_eq!((look.stranded, look.reap, look.depth), (true, false, Some((0, 3))));
+    stage.clock.advance(LEASE);
+    assert!(stage.glance(&lane(), true).await.reap);
+    let reaped = stage.reap().await;
+    assert_eq!((reaped.claims, reaped.occurrences, reaped.stranded), (0, 0, 3));
+    assert!(stage.settle_one(&token, &claimed.occurrences[0], Verdict::Finished).await.lost);
+    assert_eq!(stage.get(&ids[0]).await.map(|held| (held.due, held.in_flight)), Some((at(-3), false)));
+    assert_eq!(stage.get(&ids[1]).await.map(|held| (held.due, held.in_flight)), Some((at(70_000), false)));
+    assert_eq!(stage.get(&ids[2]).await, None);
+    let (_, again) = stage.claim_one().await;
+    assert_eq!(again.member, member(&ids[0]));
 }
 
 async fn suspects_are_left_out_and_taken_alone(stage: Stage) {

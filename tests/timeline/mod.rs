@@ -2,9 +2,9 @@
 //!
 //! - `stage`         one timeline of each shape (in memory, Redis, Redis Cluster; 1 and 4 shards) and short words for its verbs
 //! - `laws_*`        the conformance suite: one function per law, run against every shape
+//! - `raw`           what stands in Redis, in the twin's shape
+//! - `side_by_side`  random verbs on the twin and on Redis: every answer and the whole state compared after each
 //! - `model`         the model check: all orders of steps to a stated depth, on the twin
-
-#![expect(clippy::unwrap_used, reason = "a test that meets nothing where something must be has failed")]
 
 mod laws_answers;
 mod laws_bounds;
@@ -12,22 +12,53 @@ mod laws_claims;
 mod laws_keys;
 mod laws_time;
 mod model;
+mod raw;
+mod side_by_side;
 pub(crate) mod stage;
 
-/// One test per law and shape.
+/// One test per law and shape; one for all laws in a cluster, whose server takes seconds to start.
 macro_rules! laws {
     ($($law:ident),* $(,)?) => {
         $(mod $law {
+            use crate::timeline::stage::{Shape, Stage};
+
             #[tokio::test]
             async fn in_memory() {
-                super::$law(crate::timeline::stage::Stage::in_memory(1)).await;
+                super::$law(Stage::in_memory(1)).await;
             }
 
             #[tokio::test]
             async fn in_memory_with_4_shards() {
-                super::$law(crate::timeline::stage::Stage::in_memory(4)).await;
+                super::$law(Stage::in_memory(4)).await;
+            }
+
+            #[tokio::test]
+            async fn in_redis() {
+                if let Some(stage) = Stage::in_redis(Shape::Plain, 1).await {
+                    super::$law(stage).await;
+                }
+            }
+
+            #[tokio::test]
+            async fn in_redis_with_4_shards() {
+                if let Some(stage) = Stage::in_redis(Shape::Plain, 4).await {
+                    super::$law(stage).await;
+                }
             }
         })*
+
+        #[tokio::test]
+        async fn all_in_redis_cluster() {
+            use crate::timeline::stage::{Shape, shared_server};
+
+            let Some(_server) = shared_server(Shape::Cluster) else { return };
+            for shards in [1, 4] {
+                $(
+                    println!("{} with {shards} shards", stringify!($law));
+                    $law(Stage::in_redis(Shape::Cluster, shards).await.unwrap()).await;
+                )*
+            }
+        }
     };
 }
 pub(crate) use laws;

@@ -1,17 +1,22 @@
 //! One timeline of each shape, its clock in the test's hand, and short words for its verbs.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use punctual::clock::{Clock, ManualClock, Timestamp};
-use punctual::task::{Counts, Key, Lane, Member, Message, Payload, Record, Schedule, Shard, Task, TaskId, When};
+use punctual::task::{Counts, Key, Lane, Member, Message, Namespace, Payload, Record, Schedule, Shard, Task, TaskId, When};
 use punctual::timeline::memory::{MemoryTimeline, Twin};
+use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{
-    Burial, CancelAnswer, ClaimRequest, Claimed, GlanceRequest, Held, LaneGlance, Occurrence, Put, PutAnswer, PutMode,
+    Link, Burial, CancelAnswer, ClaimRequest, Claimed, GlanceRequest, Held, LaneGlance, Occurrence, Put, PutAnswer, PutMode,
     PutResult, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, Timeline, TimelineError, Token, Verdict,
 };
+
+use super::raw::Raw;
+use crate::support::have;
+use crate::support::redis::RedisServer;
 
 /// The lease of all claims.
 pub(crate) const LEASE: Duration = Duration::from_secs(15);
@@ -26,8 +31,61 @@ pub(crate) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 pub(crate) struct Stage {
     pub(crate) timeline: Arc<dyn Timeline>,
     pub(crate) clock: Arc<ManualClock>,
-    state: Box<dyn Fn(Shard) -> Twin + Send + Sync>,
+    place: Place,
     tokens: AtomicU64,
+}
+
+/// Where a timeline keeps what it keeps.
+enum Place {
+    Memory(Arc<MemoryTimeline>),
+    Redis { raw: Raw, _server: Arc<RedisServer> },
+}
+
+/// A kind of Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Plain,
+    /// In cluster mode, one node that holds all slots.
+    Cluster,
+}
+
+/// The server of a shape that all tests share which run at the time; ends with the last of them.
+pub(crate) fn shared_server(shape: Shape) -> Option<Arc<RedisServer>> {
+    static SHARED: Mutex<[Weak<RedisServer>; 2]> = Mutex::new([Weak::new(), Weak::new()]);
+    if !have("redis-server") {
+        return None;
+    }
+    let shared = &mut SHARED.lock().unwrap_or_else(PoisonError::into_inner)[shape as usize];
+    Some(shared.upgrade().unwrap_or_else(|| {
+        let server = match shape {
+            Shape::Plain => RedisServer::start(&[]),
+            Shape::Cluster => RedisServer::start_cluster(),
+        };
+        let server = Arc::new(server);
+        *shared = Arc::downgrade(&server);
+        server
+    }))
+}
+
+/// A namespace that no other test has.
+pub(crate) fn namespace() -> Namespace {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("laws-{}", NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
+}
+
+/// A timeline on a server, once it is up, and a view of what stands there.
+pub(crate) async fn connect(server: &RedisServer, clock: Arc<ManualClock>, shards: u16) -> (Arc<RedisTimeline>, Raw) {
+    let namespace = namespace();
+    let raw = Raw::new(server.connect(), namespace.to_string());
+    let mut config = RedisConfig::new(&server.url(), namespace, shards);
+    config.time = Some(clock);
+    // A busy machine is no dead server.
+    config.response_timeout = Duration::from_secs(30);
+    let timeline = RedisTimeline::connect(config).unwrap();
+    let mut link = timeline.link();
+    let up = link.wait_for(|link| matches!(link, Link::Up(_)));
+    drop(tokio::time::timeout(Duration::from_secs(30), up).await.expect("a server that answers").unwrap());
+    (timeline, raw)
 }
 
 /// `START` and so many milliseconds.
@@ -116,7 +174,15 @@ impl Stage {
         let clock = Arc::new(ManualClock::new(START));
         let memory = Arc::new(MemoryTimeline::new(clock.clone(), shards));
         let timeline = memory.clone();
-        Stage { timeline, clock, state: Box::new(move |shard| memory.twin(shard)), tokens: AtomicU64::new(1) }
+        Stage { timeline, clock, place: Place::Memory(memory), tokens: AtomicU64::new(1) }
+    }
+
+    /// The timeline in Redis; nothing where there is no Redis to start.
+    pub(crate) async fn in_redis(shape: Shape, shards: u16) -> Option<Stage> {
+        let server = shared_server(shape)?;
+        let clock = Arc::new(ManualClock::new(START));
+        let (timeline, raw) = connect(&server, clock.clone(), shards).await;
+        Some(Stage { timeline, clock, place: Place::Redis { raw, _server: server }, tokens: AtomicU64::new(1) })
     }
 
     /// So many ids on one shard, in the order of their bytes.
@@ -138,7 +204,18 @@ impl Stage {
 
     /// What stands in that shard.
     pub(crate) fn state(&self) -> Twin {
-        (self.state)(self.shard())
+        match &self.place {
+            Place::Memory(memory) => memory.twin(self.shard()),
+            Place::Redis { raw, .. } => raw.twin(self.shard()),
+        }
+    }
+
+    /// Takes the leases of the lane away, which no verb does.
+    pub(crate) fn strand(&self) {
+        match &self.place {
+            Place::Memory(memory) => memory.edit(self.shard(), |twin| drop(twin.leases.remove(&lane()))),
+            Place::Redis { raw, .. } => raw.remove(self.shard(), &[format!("leases:{}", lane())]),
+        }
     }
 
     /// The time now.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::twin::{Claim, Mark, Told, Twin};
+use super::twin::{Claim, Mark, Told, Twin, recurs};
 use super::zset::Zset;
 use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, Member};
@@ -47,9 +47,10 @@ impl Twin {
         self.claims.entry(lane.clone()).or_default().insert(request.token.clone(), claim);
         for (member, due) in look.taken {
             self.set_score(lane, &member, -due.as_millis());
+            let record = self.tasks.get(&member).cloned().unwrap_or_default();
             claimed.occurrences.push(Occurrence {
-                record: self.tasks.get(&member).cloned().unwrap_or_default(),
-                counts: self.counts.get(&member).copied().unwrap_or_default(),
+                counts: self.counts.get(&member).filter(|_| recurs(&record)).copied().unwrap_or_default(),
+                record,
                 crashes: self.crashes.get(&member).filter(|_| request.lone).map_or(0, |mark| mark.count),
                 member,
                 due,

@@ -173,6 +173,8 @@ impl Twin {
 
 /// Where a record's flags stand, counted from 0.
 const FLAGS: usize = 1;
+/// Flag: more occurrences may follow.
+const RECURRING: u8 = 1;
 /// Flag: the schedule is `in`.
 const RESETS: u8 = 2;
 /// Where the length of the lane's name stands; from here on two records are equal when the same was asked for.
@@ -188,6 +190,11 @@ pub(super) fn lane_of(record: &[u8]) -> Option<Lane> {
 /// Lane and body: what puts compare.
 pub(super) fn tail(record: &[u8]) -> &[u8] {
     record.get(TAIL..).unwrap_or_default()
+}
+
+/// Whether more occurrences may follow.
+pub(super) fn recurs(record: &[u8]) -> bool {
+    record.get(FLAGS).is_some_and(|flags| flags & RECURRING != 0)
 }
 
 /// Whether an equal body put again counts anew.

@@ -218,7 +218,8 @@ impl Ledger {
         let upto = stands.unwrap_or(i64::from(last) + 1);
         for due in (wish.due..=last).filter(|due| i64::from(*due) < upto) {
             let copy = Copy { id, due, payload: wish.payload };
-            if !self.accepted.has(copy) && !(self.buried.has(copy) && kept(id, due, twin)) {
+            let dead = self.buried.has(copy) && kept(id, due, twin);
+            if !dead && !self.accepted.has(copy) {
                 return broken(format!("{copy:?} is lost"));
             }
         }

@@ -1,6 +1,7 @@
 //! Breadth-first search over everything that can happen, step by step, to a given depth.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -45,9 +46,9 @@ pub(crate) fn search(start: &World, rules: Rules, depth: usize) -> Report {
                 let number = u16::try_from(number).unwrap();
                 let found = world.step(action, rules).and_then(|after| {
                     let print = fingerprint(&after);
-                    if !seen.contains_key(&print) {
+                    if let Entry::Vacant(place) = seen.entry(print) {
                         after.check(rules)?;
-                        seen.insert(print, (here, number));
+                        place.insert((here, number));
                         next.push(after);
                     }
                     Ok(())

@@ -1,0 +1,152 @@
+//! What stands in Redis, read key by key without any script, in the shape of the twin.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use punctual::clock::Timestamp;
+use punctual::task::{Counts, Lane, Member, Shard};
+use punctual::timeline::memory::{Change, Claim, Mark, Twin, Zset};
+use punctual::timeline::{Burial, Token};
+
+/// A look at one namespace, and a hand in it.
+pub(crate) struct Raw {
+    connection: Mutex<::redis::Connection>,
+    namespace: String,
+}
+
+impl Raw {
+    pub(crate) fn new(connection: ::redis::Connection, namespace: String) -> Raw {
+        Raw { connection: Mutex::new(connection), namespace }
+    }
+
+    fn prefix(&self, shard: Shard) -> String {
+        format!("punctual:{{{}:{shard}}}:", self.namespace)
+    }
+
+    /// Removes keys of a shard, by what follows its prefix.
+    pub(crate) fn remove(&self, shard: Shard, keys: &[String]) {
+        let mut call = ::redis::cmd("DEL");
+        for key in keys {
+            call.arg(format!("{}{key}", self.prefix(shard)));
+        }
+        call.exec(&mut *self.connection.lock().unwrap()).unwrap();
+    }
+
+    /// Removes a field of a hash of a shard.
+    pub(crate) fn remove_field(&self, shard: Shard, key: &str, field: &str) {
+        let key = format!("{}{key}", self.prefix(shard));
+        ::redis::cmd("HDEL").arg(key).arg(field).exec(&mut *self.connection.lock().unwrap()).unwrap();
+    }
+
+    /// What stands in a shard. Panics at a key, or a form of a value, that the twin does not know.
+    pub(crate) fn twin(&self, shard: Shard) -> Twin {
+        let connection = &mut *self.connection.lock().unwrap();
+        let prefix = self.prefix(shard);
+        // Braces mean nothing to KEYS.
+        let keys: Vec<String> = ::redis::cmd("KEYS").arg(format!("{prefix}*")).query(connection).unwrap();
+        let mut pipe = ::redis::pipe();
+        pipe.cmd("PING").ignore();
+        for key in &keys {
+            match key[prefix.len()..].split(':').collect::<Vec<_>>()[..] {
+                ["due" | "leases", _] | ["dead"] => pipe.cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES"),
+                ["lanes"] => pipe.cmd("SMEMBERS").arg(key),
+                ["reap-at", _] => pipe.cmd("GET").arg(key),
+                _ => pipe.cmd("HGETALL").arg(key),
+            };
+        }
+        let values: Vec<::redis::Value> = pipe.query(connection).unwrap();
+        let mut twin = Twin::default();
+        for (key, value) in keys.iter().zip(values) {
+            read(&mut twin, &key[prefix.len()..], value);
+        }
+        twin
+    }
+}
+
+fn read(twin: &mut Twin, key: &str, value: ::redis::Value) {
+    let lane = |name: &str| name.parse::<Lane>().unwrap();
+    match key.split(':').collect::<Vec<_>>()[..] {
+        ["due", name] => drop(twin.due.insert(lane(name), zset(value, parse))),
+        ["leases", name] => drop(twin.leases.insert(lane(name), zset(value, |text| Token(text.to_owned())))),
+        ["claims", name] => drop(twin.claims.insert(lane(name), hash(value, |text| Token(text.into()), claim))),
+        ["reap-at", name] => drop(twin.reap_at.insert(lane(name), time(&text(value)))),
+        ["tasks"] => twin.tasks = hash(value, parse, |bytes| bytes),
+        ["changes"] => twin.changes = hash(value, parse, |bytes| change(&utf8(&bytes))),
+        ["crashes"] => twin.crashes = hash(value, parse, |bytes| mark(&utf8(&bytes))),
+        ["counts"] => twin.counts = hash(value, parse, |bytes| counts(&utf8(&bytes))),
+        ["dead"] => twin.dead = zset(value, |text| Arc::from(text)),
+        ["dead", "records"] => twin.dead_records = hash(value, |text| Arc::from(text), |bytes| burial(&bytes)),
+        ["lanes"] => twin.lanes = ::redis::from_redis_value::<Vec<String>>(value).unwrap().iter().map(|n| lane(n)).collect(),
+        _ => panic!("a key that nobody knows: `{key}`"),
+    }
+}
+
+fn text(value: ::redis::Value) -> String {
+    ::redis::from_redis_value(value).unwrap()
+}
+
+fn utf8(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn parse<T: FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
+    text.parse().unwrap()
+}
+
+/// A time in whole milliseconds, written as nothing but digits.
+fn time(text: &str) -> Timestamp {
+    assert!(text.bytes().all(|byte| byte.is_ascii_digit()), "{text:?}");
+    Timestamp::from_millis(parse(text))
+}
+
+fn zset<M: Ord + Clone>(value: ::redis::Value, member: impl Fn(&str) -> M) -> Zset<M> {
+    let mut set = Zset::default();
+    for (name, score) in ::redis::from_redis_value::<Vec<(String, String)>>(value).unwrap() {
+        // Redis writes whole numbers of this size as such; anything else would be a rounding.
+        set.set(member(&name), parse(&score));
+    }
+    set
+}
+
+fn hash<K: Ord, V>(value: ::redis::Value, key: impl Fn(&str) -> K, field: impl Fn(Bytes) -> V) -> BTreeMap<K, V> {
+    let pairs: Vec<(String, Vec<u8>)> = ::redis::from_redis_value(value).unwrap();
+    pairs.into_iter().map(|(name, value)| (key(&name), field(value.into()))).collect()
+}
+
+/// `<number>` or `part`, then id and due in turn.
+fn claim(value: Bytes) -> Claim {
+    let text = utf8(&value);
+    let mut words = text.split(' ');
+    let number = words.next().unwrap();
+    let words: Vec<&str> = words.collect();
+    assert_eq!(words.len() % 2, 0, "{text:?}");
+    let pairs: Vec<(Member, Timestamp)> = words.chunks(2).map(|pair| (parse(pair[0]), time(pair[1]))).collect();
+    let whole = number != "part";
+    assert!(!whole || parse::<usize>(number) == pairs.len(), "{text:?}");
+    Claim { whole, pairs }
+}
+
+fn change(text: &str) -> Change {
+    if text == "cancelled" { Change::Cancelled } else { Change::Due(time(text)) }
+}
+
+fn mark(text: &str) -> Mark {
+    let (due, count) = text.split_once(':').unwrap();
+    Mark { due: time(due), count: parse(count) }
+}
+
+fn counts(text: &str) -> Counts {
+    let counts = Counts::unpack(text);
+    assert_eq!(counts.pack(), text);
+    counts
+}
+
+/// Four bytes of length, the record, the reason, a line break, the words.
+fn burial(value: &Bytes) -> Burial {
+    let length = u32::from_be_bytes(value[..4].try_into().unwrap()) as usize;
+    let rest = utf8(&value[4 + length..]);
+    let (reason, words) = rest.split_once('\n').unwrap();
+    Burial { record: value.slice(4..4 + length), reason: reason.into(), words: words.into() }
+}

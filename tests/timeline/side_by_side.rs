@@ -1,0 +1,440 @@
+//! The twin is Redis: random verbs on both, every answer, every wake-up and the whole state of a shard compared.
+//!
+//! Few ids, few dues, few lanes and a clock that steps over leases make collisions the rule. A run that differs is cut
+//! down to its shortest form, which is printed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use punctual::clock::{Clock, ManualClock, Timestamp};
+use punctual::task::{Counts, Key, Lane, Member, Record, Shard, TaskId, When};
+use punctual::timeline::memory::MemoryTimeline;
+use punctual::timeline::redis::RedisTimeline;
+use punctual::timeline::{
+    Burial, ClaimRequest, Claimed, GlanceRequest, Put, PutMode, ReapRequest, Rest, Settle, Settlement, Timeline, Token,
+    Verdict, Wake,
+};
+use tokio::sync::broadcast;
+
+use super::raw::Raw;
+use super::stage::{LEASE, START, Shape, at, connect, lane_named, ms, record, shared_server};
+
+/// How long the dead are kept: short, so that runs outlive it.
+const DEAD_KEEP: Duration = Duration::from_secs(40);
+
+/// Verbs in one run at most, and runs of each shape.
+const STEPS: usize = 150;
+const RUNS: u32 = 16;
+
+/// One verb with small numbers for what it is about.
+#[derive(Clone, Debug)]
+enum Step {
+    Put { puts: Vec<(usize, Due, Body, usize)>, mode: PutMode, late: bool },
+    Cancel { id: usize, late: bool },
+    Get { id: usize },
+    Claim { id: usize, lane: usize, max: usize, max_bytes: usize, lone: bool, late: bool },
+    Settle { claim: Index, verdicts: Vec<Word>, rest: Rest, dead_cap: u64 },
+    Extend { claims: Vec<Index> },
+    Reap { id: usize, lane: usize, served: bool },
+    Glance { id: usize, lanes: Vec<(usize, bool)>, depth: bool },
+    Requeue { key: Index, late: bool },
+    Discard { key: Index, late: bool },
+    Advance(i64),
+    /// No verb does this: the leases of a lane are gone.
+    Strand { id: usize, lane: usize },
+    /// Nor this: the record of a task is gone.
+    LoseRecord { id: usize },
+}
+
+/// A due, by where it lies.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Start(i64),
+    Now(i64),
+    At(i64),
+}
+
+/// What a task is, by its kind and its payload.
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    At(&'static str),
+    In(&'static str),
+    Every(&'static str),
+}
+
+/// What a settle says of one occurrence.
+#[derive(Clone, Copy, Debug)]
+enum Word {
+    Unnamed,
+    Finished,
+    Next(i64),
+    Dead,
+    DeadNext(i64),
+    Back(bool),
+}
+
+fn any_due() -> impl Strategy<Value = Due> {
+    let odd = select(vec![i64::MIN, -1, 0, 1, Timestamp::MAX_DUE.as_millis(), Timestamp::MAX_DUE.as_millis() + 1]);
+    prop_oneof![
+        8 => select(vec![-5, 0, 3, 15_001]).prop_map(Due::Start),
+        4 => select(vec![-1, 0, 2, 15_000]).prop_map(Due::Now),
+        1 => odd.prop_map(Due::At),
+    ]
+}
+
+fn any_body() -> impl Strategy<Value = Body> {
+    let text = || select(vec!["a", "b", "a payload that is rather longer than the others are, so that bytes count"]);
+    prop_oneof![text().prop_map(Body::At), text().prop_map(Body::In), text().prop_map(Body::Every)]
+}
+
+fn any_word() -> impl Strategy<Value = Word> {
+    prop_oneof![
+        2 => Just(Word::Unnamed),
+        2 => Just(Word::Finished),
+        2 => select(vec![1, 7, 15_000]).prop_map(Word::Next),
+        2 => Just(Word::Dead),
+        1 => select(vec![1, 7]).prop_map(Word::DeadNext),
+        1 => select(vec![0, -1]).prop_map(Word::Next).boxed(),
+        2 => any::<bool>().prop_map(Word::Back),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let id = || 0..6_usize;
+    let lane = || select(vec![0_usize, 0, 0, 1, 2]);
+    let late = || prop::bool::weighted(0.08);
+    let puts = prop::collection::vec((id(), any_due(), any_body(), lane()), 1..4);
+    let mode = select(vec![PutMode::Put, PutMode::Put, PutMode::Post]);
+    let claim = (id(), lane(), 1..5_usize, select(vec![4 << 20, 330, 1]), prop::bool::weighted(0.2), late());
+    let rest = select(vec![Rest::Keep, Rest::Keep, Rest::Back]);
+    let words = prop::collection::vec(any_word(), 5);
+    let glance = (id(), prop::collection::vec((0..3_usize, prop::bool::weighted(0.7)), 0..3), any::<bool>());
+    let span = select(vec![1, 3, 900, 1000, 5000, 15_000, 15_000, 18_100, -20_000]);
+    prop_oneof![
+        8 => (puts, mode, late()).prop_map(|(puts, mode, late)| Step::Put { puts, mode, late }),
+        3 => (id(), late()).prop_map(|(id, late)| Step::Cancel { id, late }),
+        1 => id().prop_map(|id| Step::Get { id }),
+        8 => claim.prop_map(|(id, lane, max, max_bytes, lone, late)| Step::Claim { id, lane, max, max_bytes, lone, late }),
+        8 => (any::<Index>(), words, rest, select(vec![1, 2, 100]))
+            .prop_map(|(claim, verdicts, rest, dead_cap)| Step::Settle { claim, verdicts, rest, dead_cap }),
+        1 => prop::collection::vec(any::<Index>(), 1..4).prop_map(|claims| Step::Extend { claims }),
+        5 => (id(), lane(), prop::bool::weighted(0.7)).prop_map(|(id, lane, served)| Step::Reap { id, lane, served }),
+        3 => glance.prop_map(|(id, lanes, depth)| Step::Glance { id, lanes, depth }),
+        3 => (any::<Index>(), late()).prop_map(|(key, late)| Step::Requeue { key, late }),
+        1 => (any::<Index>(), late()).prop_map(|(key, late)| Step::Discard { key, late }),
+        5 => span.prop_map(Step::Advance),
+        1 => (id(), lane()).prop_map(|(id, lane)| Step::Strand { id, lane }),
+        1 => id().prop_map(|id| Step::LoseRecord { id }),
+    ]
+}
+
+/// Both timelines, and what a client of theirs remembers.
+struct Both {
+    clock: Arc<ManualClock>,
+    memory: Arc<MemoryTimeline>,
+    redis: Arc<RedisTimeline>,
+    raw: Raw,
+    shards: u16,
+    /// Every claim that was ever made.
+    claims: Vec<(Shard, Lane, Token, Claimed)>,
+    /// The key of every occurrence that was ever claimed.
+    keys: Vec<Key>,
+    next_token: u32,
+    /// Wake-ups that Redis may send and the twin need not: a put of several tasks takes two rounds when one of them
+    /// waits in another lane, and each round tells the head it found.
+    in_rounds: Vec<String>,
+}
+
+/// Asks both and compares.
+macro_rules! both {
+    ($both:expr, $step:expr, |$timeline:ident| $call:expr) => {{
+        let $timeline = &$both.memory;
+        let expected = $call.await;
+        let $timeline = &$both.redis;
+        let found = $call.await;
+        if found != expected {
+            return Err(TestCaseError::fail(format!("{:?}:\n  twin  {expected:?}\n  Redis {found:?}", $step)));
+        }
+        expected
+    }};
+}
+
+impl Both {
+    fn id(&self, number: usize) -> (TaskId, Shard) {
+        let id: TaskId = ["x", "y", "z", "x:1", "y.2", "Z-3"][number].parse().unwrap();
+        let shard = Shard::of(&id, self.shards);
+        (id, shard)
+    }
+
+    fn lane(number: usize) -> Lane {
+        lane_named(["default", "b", "c-1"][number])
+    }
+
+    fn not_after(&self, late: bool) -> Timestamp {
+        if late { self.clock.now().minus(ms(1)) } else { self.clock.now() }
+    }
+
+    fn due(&self, due: Due) -> Timestamp {
+        match due {
+            Due::Start(after) => at(after),
+            Due::Now(after) => Timestamp::from_millis(self.clock.now().as_millis() + after),
+            Due::At(ms) => Timestamp::from_millis(ms),
+        }
+    }
+
+    fn draft(&self, (id, due, body, lane): (usize, Due, Body, usize)) -> Put {
+        let (due, lane) = (self.due(due), Both::lane(lane));
+        let (when, payload) = match body {
+            Body::At(payload) => (When::At(due), payload),
+            Body::In(payload) => (When::In(ms(500)), payload),
+            Body::Every(payload) => (When::Every { gap: ms(500), start: None }, payload),
+        };
+        let now = self.clock.now();
+        let record = Record { created: now, updated: now, anchor: now, ..record(when, payload, &lane) };
+        Put { id: self.id(id).0, lane, due, record: record.encode() }
+    }
+
+    /// Takes one step on both sides; the shard it was about.
+    async fn step(&mut self, step: &Step) -> Result<Option<Shard>, TestCaseError> {
+        let shard = match step {
+            Step::Put { puts, mode, late } => {
+                let shard = self.id(puts[0].0).1;
+                let mut drafts: Vec<Put> = Vec::new();
+                for put in puts.iter().filter(|put| self.id(put.0).1 == shard) {
+                    let draft = self.draft(*put);
+                    // No id twice in a call.
+                    if drafts.iter().all(|other| other.id != draft.id) {
+                        drafts.push(draft);
+                    }
+                }
+                if drafts.len() > 1 {
+                    let wake = |put: &Put| Wake { shard, lane: put.lane.clone(), due: put.due };
+                    self.in_rounds.extend(drafts.iter().map(|put| wake_text(wake(put))));
+                }
+                let not_after = self.not_after(*late);
+                drop(both!(self, step, |timeline| timeline.put(shard, *mode, drafts.clone(), not_after)));
+                shard
+            }
+            Step::Cancel { id, late } => {
+                let ((id, shard), not_after) = (self.id(*id), self.not_after(*late));
+                drop(both!(self, step, |timeline| timeline.cancel(shard, &id, not_after)));
+                shard
+            }
+            Step::Get { id } => {
+                let (id, shard) = self.id(*id);
+                drop(both!(self, step, |timeline| timeline.get(shard, &id)));
+                shard
+            }
+            Step::Claim { .. } => self.claim(step).await?,
+            Step::Settle { .. } => match self.settle(step).await? {
+                Some(shard) => shard,
+                None => return Ok(None),
+            },
+            Step::Extend { claims } if !self.claims.is_empty() => {
+                let shard = claims[0].get(&self.claims).0;
+                let claims = claims.iter().map(|claim| claim.get(&self.claims)).filter(|claim| claim.0 == shard);
+                let tokens: Vec<_> = claims.map(|(_, lane, token, _)| (lane.clone(), token.clone())).collect();
+                drop(both!(self, step, |timeline| timeline.extend(shard, &tokens, LEASE)));
+                shard
+            }
+            Step::Reap { id, lane, served } => {
+                let (shard, lane) = (self.id(*id).1, Both::lane(*lane));
+                let request = ReapRequest { lease: LEASE, served: *served, dead_keep: DEAD_KEEP };
+                drop(both!(self, step, |timeline| timeline.reap(shard, &lane, request)));
+                shard
+            }
+            Step::Glance { id, lanes, depth } => {
+                let shard = self.id(*id).1;
+                let lanes = lanes.iter().map(|(lane, served)| (Both::lane(*lane), *served)).collect();
+                let request = GlanceRequest { lanes, lease: LEASE, dead_keep: DEAD_KEEP, depth: *depth };
+                drop(both!(self, step, |timeline| timeline.glance(shard, request.clone())));
+                shard
+            }
+            Step::Requeue { key, late } | Step::Discard { key, late } if !self.keys.is_empty() => {
+                let (key, not_after) = (key.get(&self.keys).clone(), self.not_after(*late));
+                let shard = Shard::of(&key.task, self.shards);
+                match step {
+                    Step::Requeue { .. } => {
+                        drop(both!(self, step, |timeline| timeline.requeue(shard, &key, not_after)));
+                    }
+                    _ => drop(both!(self, step, |timeline| timeline.discard(shard, &key, not_after))),
+                }
+                shard
+            }
+            Step::Strand { id, lane } => {
+                let (shard, lane) = (self.id(*id).1, Both::lane(*lane));
+                self.memory.edit(shard, |twin| drop(twin.leases.remove(&lane)));
+                self.raw.remove(shard, &[format!("leases:{lane}")]);
+                shard
+            }
+            Step::LoseRecord { id } => {
+                let (id, shard) = self.id(*id);
+                self.memory.edit(shard, |twin| drop(twin.tasks.remove(&Member::from(&id))));
+                self.raw.remove_field(shard, "tasks", id.as_str());
+                shard
+            }
+            Step::Advance(by) => {
+                self.clock.set(Timestamp::from_millis(self.clock.now().as_millis() + by));
+                return Ok(None);
+            }
+            Step::Extend { .. } | Step::Requeue { .. } | Step::Discard { .. } => return Ok(None),
+        };
+        Ok(Some(shard))
+    }
+
+    async fn claim(&mut self, step: &Step) -> Result<Shard, TestCaseError> {
+        let Step::Claim { id, lane, max, max_bytes, lone, late } = step else { unreachable!() };
+        let (shard, lane) = (self.id(*id).1, Both::lane(*lane));
+        self.next_token += 1;
+        let token = Token(format!("{}.{}", self.next_token % 2, self.next_token));
+        let request = ClaimRequest {
+            token: token.clone(),
+            max: *max,
+            max_bytes: *max_bytes,
+            lease: LEASE,
+            not_after: self.not_after(*late),
+            lone: *lone,
+        };
+        let claimed = both!(self, step, |timeline| timeline.claim(shard, &lane, request.clone()));
+        if let Ok(claimed) = claimed {
+            self.keys.extend(claimed.occurrences.iter().map(|one| one.member.key(one.due)));
+            self.claims.push((shard, lane, token, claimed));
+        }
+        Ok(shard)
+    }
+
+    async fn settle(&mut self, step: &Step) -> Result<Option<Shard>, TestCaseError> {
+        let Step::Settle { claim, verdicts, rest, dead_cap } = step else { unreachable!() };
+        if self.claims.is_empty() {
+            return Ok(None);
+        }
+        // Mostly one of the last: the older are gone.
+        let recent = &self.claims[self.claims.len().saturating_sub(3)..];
+        let (shard, lane, token, claimed) = claim.get(recent).clone();
+        let verdicts = claimed.occurrences.iter().zip(verdicts).filter_map(|(one, word)| {
+            let burial = || Burial {
+                record: one.record.clone(),
+                reason: "rejected".into(),
+                words: "zu groß:\n1 > 0\n".into(),
+            };
+            let due = |after: &i64| Timestamp::from_millis(one.due.as_millis() + after);
+            let counts = Counts { accepted: 1, dead: 2, passed_over: 1 << 60, last_due: Some(one.due) };
+            let verdict = match word {
+                Word::Unnamed => return None,
+                Word::Finished => Verdict::Finished,
+                Word::Next(after) => Verdict::Next { due: due(after), counts },
+                Word::Dead => Verdict::Dead(burial()),
+                Word::DeadNext(after) => Verdict::DeadNext { burial: burial(), due: due(after), counts },
+                Word::Back(begun) => Verdict::Back { begun: *begun },
+            };
+            Some(Settlement { member: one.member.clone(), due: one.due, verdict })
+        });
+        let settle = Settle { token, verdicts: verdicts.collect(), rest: *rest, lease: LEASE, dead_cap: *dead_cap };
+        drop(both!(self, step, |timeline| timeline.settle(shard, &lane, settle.clone())));
+        Ok(Some(shard))
+    }
+
+    fn compare(&self, shard: Shard, step: &Step) -> Result<(), TestCaseError> {
+        let (expected, found) = (self.memory.twin(shard), self.raw.twin(shard));
+        if expected == found {
+            return Ok(());
+        }
+        Err(TestCaseError::fail(format!("state after {step:?}:\n  twin  {expected:#?}\n  Redis {found:#?}")))
+    }
+}
+
+fn wake_text(wake: Wake) -> String {
+    format!("{} {} {}", wake.shard, wake.lane, wake.due.as_millis())
+}
+
+/// Compares every wake-up that both sides sent, in any order: a script may wake several lanes.
+async fn compare_wakes(
+    mut memory: broadcast::Receiver<Wake>,
+    mut redis: broadcast::Receiver<Wake>,
+    in_rounds: &[String],
+) -> Result<(), TestCaseError> {
+    let (mut missing, mut more) = (Vec::new(), Vec::new());
+    while let Ok(wake) = memory.try_recv() {
+        missing.push(wake_text(wake));
+    }
+    while !missing.is_empty() {
+        let Ok(Ok(wake)) = tokio::time::timeout(ms(10_000), redis.recv()).await else {
+            return Err(TestCaseError::fail(format!("nobody was woken for {missing:?}, but for {more:?}")));
+        };
+        let wake = wake_text(wake);
+        match missing.iter().position(|other| *other == wake) {
+            Some(place) => drop(missing.swap_remove(place)),
+            None => more.push(wake),
+        }
+    }
+    while let Ok(wake) = redis.try_recv() {
+        more.push(wake_text(wake));
+    }
+    more.retain(|wake| !in_rounds.contains(wake));
+    prop_assert!(more.is_empty(), "woken for nothing: {more:?}");
+    Ok(())
+}
+
+/// Random runs against one shape of Redis.
+fn the_twin_is_redis(shape: Shape, shards: u16) {
+    let Some(server) = shared_server(shape) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let config = Config { cases: RUNS, failure_persistence: None, max_shrink_iters: 3000, ..Config::default() };
+    let steps = prop::collection::vec(any_step(), 1..=STEPS);
+    let outcome = TestRunner::new(config).run(&steps, |steps| {
+        runtime.block_on(async {
+            let clock = Arc::new(ManualClock::new(START));
+            let memory = Arc::new(MemoryTimeline::new(clock.clone(), shards));
+            let (redis, raw) = connect(&server, clock.clone(), shards).await;
+            let wakes = (memory.wakes(), redis.wakes());
+            let mut both = Both {
+                clock,
+                memory,
+                redis,
+                raw,
+                shards,
+                claims: Vec::new(),
+                keys: Vec::new(),
+                next_token: 0,
+                in_rounds: Vec::new(),
+            };
+            for step in &steps {
+                if let Some(shard) = both.step(step).await? {
+                    both.compare(shard, step)?;
+                }
+            }
+            compare_wakes(wakes.0, wakes.1, &both.in_rounds).await
+        })
+    });
+    match outcome {
+        Ok(()) => {}
+        Err(TestError::Abort(why)) => panic!("{why}"),
+        Err(TestError::Fail(why, steps)) => {
+            let steps: Vec<String> = steps.iter().map(|step| format!("  {step:?}")).collect();
+            panic!("{why}\nafter\n{}", steps.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn the_twin_is_redis_with_1_shard() {
+    the_twin_is_redis(Shape::Plain, 1);
+}
+
+#[test]
+fn the_twin_is_redis_with_4_shards() {
+    the_twin_is_redis(Shape::Plain, 4);
+}
+
+#[test]
+fn the_twin_is_redis_cluster_with_1_shard() {
+    the_twin_is_redis(Shape::Cluster, 1);
+}
+
+#[test]
+fn the_twin_is_redis_cluster_with_4_shards() {
+    the_twin_is_redis(Shape::Cluster, 4);
+}
