@@ -78,7 +78,9 @@ fn read(twin: &mut Twin, key: &str, value: ::redis::Value) {
         ["counts"] => twin.counts = hash(value, parse, |bytes| counts(&utf8(&bytes))),
         ["dead"] => twin.dead = zset(value, |text| Arc::from(text)),
         ["dead", "records"] => twin.dead_records = hash(value, |text| Arc::from(text), |bytes| burial(&bytes)),
-        ["lanes"] => twin.lanes = ::redis::from_redis_value::<Vec<String>>(value).unwrap().iter().map(|n| lane(n)).collect(),
+        ["lanes"] => {
+            twin.lanes = ::redis::from_redis_value::<Vec<String>>(value).unwrap().iter().map(|n| lane(n)).collect()
+        }
         _ => panic!("a key that nobody knows: `{key}`"),
     }
 }

@@ -27,26 +27,68 @@ const DEAD_KEEP: Duration = Duration::from_secs(40);
 
 /// Verbs in one run at most, and runs of each shape.
 const STEPS: usize = 150;
-const RUNS: u32 = 16;
+const RUNS: u32 = 50;
 
 /// One verb with small numbers for what it is about.
 #[derive(Clone, Debug)]
 enum Step {
-    Put { puts: Vec<(usize, Due, Body, usize)>, mode: PutMode, late: bool },
-    Cancel { id: usize, late: bool },
-    Get { id: usize },
-    Claim { id: usize, lane: usize, max: usize, max_bytes: usize, lone: bool, late: bool },
-    Settle { claim: Index, verdicts: Vec<Word>, rest: Rest, dead_cap: u64 },
-    Extend { claims: Vec<Index> },
-    Reap { id: usize, lane: usize, served: bool },
-    Glance { id: usize, lanes: Vec<(usize, bool)>, depth: bool },
-    Requeue { key: Index, late: bool },
-    Discard { key: Index, late: bool },
+    Put {
+        puts: Vec<(usize, Due, Body, usize)>,
+        mode: PutMode,
+        late: bool,
+    },
+    Cancel {
+        id: usize,
+        late: bool,
+    },
+    Get {
+        id: usize,
+    },
+    Claim {
+        id: usize,
+        lane: usize,
+        max: usize,
+        max_bytes: usize,
+        lone: bool,
+        late: bool,
+    },
+    Settle {
+        claim: Index,
+        verdicts: Vec<Word>,
+        rest: Rest,
+        dead_cap: u64,
+    },
+    Extend {
+        claims: Vec<Index>,
+    },
+    Reap {
+        id: usize,
+        lane: usize,
+        served: bool,
+    },
+    Glance {
+        id: usize,
+        lanes: Vec<(usize, bool)>,
+        depth: bool,
+    },
+    Requeue {
+        key: Index,
+        late: bool,
+    },
+    Discard {
+        key: Index,
+        late: bool,
+    },
     Advance(i64),
     /// No verb does this: the leases of a lane are gone.
-    Strand { id: usize, lane: usize },
-    /// Nor this: the record of a task is gone.
-    LoseRecord { id: usize },
+    Strand {
+        id: usize,
+        lane: usize,
+    },
+    /// Nor this: the record of a task that waits is gone.
+    LoseRecord {
+        id: usize,
+    },
 }
 
 /// A due, by where it lies.
@@ -272,6 +314,9 @@ impl Both {
             }
             Step::LoseRecord { id } => {
                 let (id, shard) = self.id(*id);
+                if self.memory.twin(shard).get(&id).is_none_or(|held| held.in_flight) {
+                    return Ok(None);
+                }
                 self.memory.edit(shard, |twin| drop(twin.tasks.remove(&Member::from(&id))));
                 self.raw.remove_field(shard, "tasks", id.as_str());
                 shard
@@ -315,11 +360,8 @@ impl Both {
         let recent = &self.claims[self.claims.len().saturating_sub(3)..];
         let (shard, lane, token, claimed) = claim.get(recent).clone();
         let verdicts = claimed.occurrences.iter().zip(verdicts).filter_map(|(one, word)| {
-            let burial = || Burial {
-                record: one.record.clone(),
-                reason: "rejected".into(),
-                words: "zu groß:\n1 > 0\n".into(),
-            };
+            let burial =
+                || Burial { record: one.record.clone(), reason: "rejected".into(), words: "zu groß:\n1 > 0\n".into() };
             let due = |after: &i64| Timestamp::from_millis(one.due.as_millis() + after);
             let counts = Counts { accepted: 1, dead: 2, passed_over: 1 << 60, last_due: Some(one.due) };
             let verdict = match word {

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use punctual::clock::{Clock, ManualClock, Timestamp};
-use punctual::task::{Counts, Key, Lane, Member, Message, Namespace, Payload, Record, Schedule, Shard, Task, TaskId, When};
+use punctual::task::{
+    Counts, Key, Lane, Member, Message, Namespace, Payload, Record, Schedule, Shard, Task, TaskId, When,
+};
 use punctual::timeline::memory::{MemoryTimeline, Twin};
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{
-    Link, Burial, CancelAnswer, ClaimRequest, Claimed, GlanceRequest, Held, LaneGlance, Occurrence, Put, PutAnswer, PutMode,
-    PutResult, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, Timeline, TimelineError, Token, Verdict,
+    Burial, CancelAnswer, ClaimRequest, Claimed, GlanceRequest, Held, LaneGlance, Link, Occurrence, Put, PutAnswer,
+    PutMode, PutResult, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, Timeline, TimelineError, Token,
+    Verdict,
 };
 
 use super::raw::Raw;

@@ -46,7 +46,7 @@ impl Twin {
         let claim = Claim { whole: true, pairs: look.taken.clone() };
         self.claims.entry(lane.clone()).or_default().insert(request.token.clone(), claim);
         for (member, due) in look.taken {
-            self.set_score(lane, &member, -due.as_millis());
+            self.turn(lane, &member, -due.as_millis());
             let record = self.tasks.get(&member).cloned().unwrap_or_default();
             claimed.occurrences.push(Occurrence {
                 counts: self.counts.get(&member).filter(|_| recurs(&record)).copied().unwrap_or_default(),
@@ -121,7 +121,7 @@ impl Twin {
         };
         let before = self.head(lane);
         let mut settled = Settled::default();
-        let mut named = BTreeSet::new();
+        let (mut named, mut buried) = (BTreeSet::new(), false);
         // The short cut: nothing has left the claim, and as many are named as it holds, so they need not be looked up.
         let all = claim.whole && settle.verdicts.len() == claim.pairs.len() && self.changes.is_empty();
         let held: BTreeMap<Member, Timestamp> =
@@ -129,7 +129,7 @@ impl Twin {
         for settlement in &settle.verdicts {
             if all || held.get(&settlement.member) == Some(&settlement.due) {
                 named.insert(&settlement.member);
-                self.judge(now, lane, settlement, &mut settled);
+                buried |= self.judge(now, lane, settlement, &mut settled);
             } else {
                 settled.skipped.push(settlement.member.clone());
             }
@@ -145,28 +145,28 @@ impl Twin {
                 if self.apply_change(lane, &member) {
                     settled.changed.push(member);
                 } else {
-                    self.set_score(lane, &member, due.as_millis());
+                    self.turn(lane, &member, due.as_millis());
                 }
             }
         }
-        if settle.verdicts.iter().any(|one| matches!(one.verdict, Verdict::Dead(_) | Verdict::DeadNext { .. })) {
+        if buried {
             settled.dropped = self.drop_dead_over(settle.dead_cap, MAX_BATCH);
         }
         if claim.pairs.is_empty() {
             self.remove_claim(lane, &settle.token);
         } else {
             self.claims.entry(lane.clone()).or_default().insert(settle.token.clone(), claim);
-            self.set_lease(lane, &settle.token, now.plus(settle.lease));
+            self.extend(now, &[(lane.clone(), settle.token.clone())], settle.lease);
         }
         Ok(Told { answer: settled, wakes: self.earlier(lane, before).into_iter().collect() })
     }
 
-    /// One occurrence takes its verdict, or what its user asked meanwhile.
-    fn judge(&mut self, now: Timestamp, lane: &Lane, settlement: &Settlement, settled: &mut Settled) {
+    /// One occurrence takes its verdict, or what its user asked meanwhile; whether it was buried.
+    fn judge(&mut self, now: Timestamp, lane: &Lane, settlement: &Settlement, settled: &mut Settled) -> bool {
         let Settlement { member, due, verdict } = settlement;
         if self.apply_change(lane, member) {
             settled.changed.push(member.clone());
-            return;
+            return false;
         }
         match verdict {
             Verdict::Finished => self.end(lane, member),
@@ -180,16 +180,17 @@ impl Twin {
                 self.go_on(lane, member, *next, *counts);
             }
             Verdict::Back { begun } => {
-                self.set_score(lane, member, due.as_millis());
+                self.turn(lane, member, due.as_millis());
                 if *begun {
                     self.crashes.entry(member.clone()).or_insert(Mark { due: *due, count: 0 });
                 }
             }
         }
+        matches!(verdict, Verdict::Dead(_) | Verdict::DeadNext { .. })
     }
 
     fn go_on(&mut self, lane: &Lane, member: &Member, next: Timestamp, counts: Counts) {
-        self.set_score(lane, member, next.as_millis());
+        self.turn(lane, member, next.as_millis());
         self.counts.insert(member.clone(), counts);
         self.crashes.remove(member);
     }

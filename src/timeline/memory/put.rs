@@ -36,7 +36,7 @@ impl Twin {
         }
         let member = Member::from(&put.id);
         let Some((lane, score)) = self.place(&member) else {
-            self.write(&member, put);
+            self.write(&member, put, false);
             self.crashes.remove(&member);
             self.set_score(&put.lane, &member, put.due.as_millis());
             return PutAnswer { result: PutResult::Created, due: put.due, in_flight: None };
@@ -68,7 +68,7 @@ impl Twin {
             if put.due == held || put.lane != lane {
                 return refused(PutResult::InFlight, Some(held));
             }
-            self.write(&member, put);
+            self.write(&member, put, !cancelled);
             self.changes.insert(member, Change::Due(put.due));
             let result = if cancelled { PutResult::Created } else { PutResult::Replaced };
             return PutAnswer { result, due: put.due, in_flight: Some(held) };
@@ -81,7 +81,7 @@ impl Twin {
         if put.due != held {
             self.crashes.remove(&member);
         }
-        self.write(&member, put);
+        self.write(&member, put, true);
         if put.lane != lane {
             self.remove_score(&lane, &member);
         }
@@ -89,10 +89,9 @@ impl Twin {
         PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: told }
     }
 
-    /// Writes the record, in the place of one that stands there unless that is cancelled; counting starts anew.
-    fn write(&mut self, member: &Member, put: &Put) {
-        let cancelled = self.changes.get(member) == Some(&Change::Cancelled);
-        let old = self.place(member).filter(|_| !cancelled).and_then(|_| self.tasks.get(member));
+    /// Writes the record, in the place of the one that stands there or anew; counting starts anew.
+    fn write(&mut self, member: &Member, put: &Put, replaces: bool) {
+        let old = self.tasks.get(member).filter(|_| replaces);
         let replaced = old.and_then(|old| replacing(&put.record, old).ok());
         self.tasks.insert(member.clone(), replaced.unwrap_or_else(|| put.record.clone()));
         self.counts.remove(member);

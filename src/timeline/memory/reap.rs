@@ -95,7 +95,7 @@ impl Twin {
         if self.apply_change(lane, member) {
             return;
         }
-        self.set_score(lane, member, due.as_millis());
+        self.turn(lane, member, due.as_millis());
         let before = self.crashes.get(member).filter(|mark| mark.due == due).map_or(0, |mark| mark.count);
         self.crashes.insert(member.clone(), Mark { due, count: before.saturating_add(1) });
     }

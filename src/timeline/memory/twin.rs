@@ -114,6 +114,15 @@ impl Twin {
         }
     }
 
+    /// Changes a score that is there. Nothing but a put or a requeue brings a member in.
+    pub(super) fn turn(&mut self, lane: &Lane, member: &Member, score: i64) {
+        if let Some(line) = self.due.get_mut(lane)
+            && line.score(member).is_some()
+        {
+            line.set(member.clone(), score);
+        }
+    }
+
     pub(super) fn remove_score(&mut self, lane: &Lane, member: &Member) {
         if let Some(line) = self.due.get_mut(lane) {
             line.remove(member);
@@ -157,7 +166,7 @@ impl Twin {
             None => return false,
             Some(Change::Cancelled) => self.end(lane, member),
             Some(Change::Due(due)) => {
-                self.set_score(lane, member, due.as_millis());
+                self.turn(lane, member, due.as_millis());
                 self.crashes.remove(member);
             }
         }

@@ -615,7 +615,8 @@ fn check_structure(twin: &Twin) -> Result<(), String> {
     {
         return Err("law 4: claims and leases are not of the same tokens".into());
     }
-    if let Some(member) = twin.changes.keys().find(|member| twin.score_in(&lane, member).is_none_or(|score| score > 0)) {
+    if let Some(member) = twin.changes.keys().find(|member| twin.score_in(&lane, member).is_none_or(|score| score > 0))
+    {
         return Err(format!("law 4: {member:?} has a change, but is not in flight"));
     }
     let named = |(member, mark): (&Member, &punctual::timeline::memory::Mark)| {
