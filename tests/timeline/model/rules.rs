@@ -234,8 +234,9 @@ impl Rules {
         let line = twin.due.get(&lane());
         let flew: Vec<_> =
             line.into_iter().flat_map(|line| line.negative()).map(|(_, member)| member.clone()).collect();
-        let request = ReapRequest { lease: LEASE, served: true, dead_keep: Duration::from_secs(1000) };
-        twin.reap(time(now), &lane(), &request);
+        let not_after = time(now);
+        let request = ReapRequest { lease: LEASE, served: true, dead_keep: Duration::from_secs(1000), not_after };
+        twin.reap(time(now), &lane(), &request).unwrap();
         if self.has(Flaw::ReapRestoresNow)
             && let Some(line) = twin.due.get_mut(&lane())
         {

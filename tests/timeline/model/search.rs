@@ -5,8 +5,9 @@ use std::collections::hash_map::Entry;
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use super::choices::Action;
 use super::rules::Rules;
-use super::world::{Action, World};
+use super::world::World;
 
 /// What a search saw.
 pub(crate) struct Report {

@@ -8,52 +8,54 @@ use punctual::task::{Counts, Key, Member, TaskId};
 use punctual::timeline::memory::Twin;
 use punctual::timeline::{Burial, Put, PutResult, Rest, Settle, Settled, Settlement, Token, Verdict};
 
+use super::choices::{Action, Named, Way};
 use super::ledger::{Copy, LAST, Ledger};
 use super::rules::{Budget, Kind, LEASE, Rules, Wish, due, lane, read_record, record, time};
 use super::search::fingerprint;
+use super::structure::check_structure;
 
 /// Everything that the next step depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     /// Shared by the worlds of steps that do not touch it.
-    twin: Arc<Twin>,
+    pub(crate) twin: Arc<Twin>,
     /// Stands for the twin.
     print: u64,
     /// Ticks since the start.
     pub(crate) now: u8,
     /// What each instance knows.
-    instances: [Vec<Claim>; 2],
+    pub(crate) instances: [Vec<Claim>; 2],
     /// Calls that were sent and have not arrived.
-    network: Vec<Call>,
+    pub(crate) network: Vec<Call>,
     pub(crate) ledger: Ledger,
-    left: Budget,
+    pub(crate) left: Budget,
 }
 
 /// A claim as its holder knows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Claim {
+pub(crate) struct Claim {
     token: u8,
     /// The tick at which the lease ends that was confirmed last; of a claim whose reply is missing, its `not_after`.
-    until: u8,
+    pub(crate) until: u8,
     /// What it holds; `None` while the reply is missing.
-    items: Option<Vec<Item>>,
+    pub(crate) items: Option<Vec<Item>>,
     /// A settle whose answer is missing: it is repeated before anything else is settled.
-    sent: Option<Sent>,
+    pub(crate) sent: Option<Sent>,
 }
 
 /// An occurrence as its holder knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Item {
+pub(crate) struct Item {
     copy: Copy,
     kind: Kind,
     /// The score of a requeued occurrence, whose key is in `copy`.
     requeued: Option<u8>,
-    status: Status,
+    pub(crate) status: Status,
 }
 
 /// What its holder knows of an occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Status {
+pub(crate) enum Status {
     Idle,
     /// A publish began; there is no definite answer.
     Begun,
@@ -63,91 +65,19 @@ enum Status {
 
 /// What a settle names, and what becomes of the rest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Sent {
+pub(crate) struct Sent {
     named: Vec<Item>,
     back: bool,
 }
 
 /// A call on its way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Call {
+pub(crate) enum Call {
     Put { sent: u8, wish: u8 },
     Cancel { sent: u8, id: u8 },
     Requeue { sent: u8, id: u8, due: u8 },
     Claim { sent: u8, token: u8, lone: bool },
     Settle { token: u8, what: Sent },
-}
-
-/// What becomes of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// It takes effect and is answered.
-    Heard,
-    /// It takes effect; its answer is lost.
-    Unheard,
-    /// It takes effect later, or never; nobody hears of it.
-    Parked,
-}
-
-/// What a settle names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Named {
-    /// All that the claim holds.
-    All,
-    /// Only what has ended; the rest stays.
-    Decided,
-    /// What has ended or begun; the rest goes back.
-    Touched,
-    /// Nothing; everything goes back.
-    Nothing,
-}
-
-/// One step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    Put(Wish, u8, Way),
-    Cancel(u8, Way),
-    Requeue(u8, u8, Way),
-    Claim {
-        by: usize,
-        lone: bool,
-        way: Way,
-    },
-    /// `Begun`: no answer comes, or none in time.
-    PublishAccepted {
-        by: usize,
-        claim: usize,
-        item: usize,
-    },
-    PublishUnanswered {
-        by: usize,
-        claim: usize,
-        item: usize,
-    },
-    PublishRejected {
-        by: usize,
-        claim: usize,
-        item: usize,
-    },
-    Settle {
-        by: usize,
-        claim: usize,
-        named: Named,
-        way: Way,
-    },
-    RepeatSettle {
-        by: usize,
-        claim: usize,
-    },
-    Extend {
-        by: usize,
-        claim: usize,
-        heard: bool,
-    },
-    Arrive(usize),
-    Crash(usize),
-    Tick,
-    Reap,
 }
 
 fn task_id(id: u8) -> TaskId {
@@ -217,114 +147,8 @@ impl World {
         for wish in rules.plan.standing {
             world.put(rules, 0, *wish).unwrap();
         }
+        world.print = fingerprint(&world.twin);
         world
-    }
-
-    /// Everything that can happen next.
-    pub(crate) fn actions(&self, rules: Rules) -> Vec<Action> {
-        let mut actions = Vec::new();
-        self.user_actions(rules, &mut actions);
-        // Instances that know the same are one.
-        let twins = usize::from(self.instances[0] == self.instances[1]);
-        for by in 0..2 - twins {
-            self.instance_actions(rules, by, &mut actions);
-        }
-        actions.extend((0..self.network.len()).map(Action::Arrive));
-        if self.left.ticks > 0 {
-            actions.push(Action::Tick);
-        }
-        let end = self.twin.leases.get(&lane()).and_then(|leases| leases.first()).map(|(end, _)| end);
-        if end.is_some_and(|end| end <= time(self.now).as_millis()) {
-            actions.push(Action::Reap);
-        }
-        actions
-    }
-
-    fn user_actions(&self, rules: Rules, actions: &mut Vec<Action>) {
-        let ways: &[Way] = if self.left.losses > 0 { &[Way::Heard, Way::Parked] } else { &[Way::Heard] };
-        for way in ways.iter().copied() {
-            if self.left.puts > 0 {
-                let wishes = (0_u8..).zip(rules.plan.wishes);
-                actions.extend(wishes.map(|(number, wish)| Action::Put(*wish, number, way)));
-            }
-            if self.left.cancels > 0 {
-                actions.extend((0..rules.plan.ids).map(|id| Action::Cancel(id, way)));
-            }
-            if self.left.requeues > 0 && !self.twin.dead.is_empty() {
-                let keys = (0..rules.plan.ids).flat_map(|id| (1..=LAST).map(move |due| (id, due)));
-                let dead = |id, due| self.twin.dead_records.contains_key(key_of(id, due).to_string().as_str());
-                actions.extend(keys.filter(|(id, due)| dead(*id, *due)).map(|(id, due)| Action::Requeue(id, due, way)));
-            }
-        }
-    }
-
-    fn instance_actions(&self, rules: Rules, by: usize, actions: &mut Vec<Action>) {
-        let ways: &[Way] = if self.left.losses > 0 { &[Way::Heard, Way::Unheard, Way::Parked] } else { &[Way::Heard] };
-        let suspects = self.twin.crashes.values().any(|mark| mark.count >= 2);
-        if self.left.claims > 0 {
-            let waits = self.twin.head(&lane()).is_some();
-            for way in ways.iter().copied().filter(|way| waits || *way == Way::Parked) {
-                actions.push(Action::Claim { by, lone: false, way });
-                if suspects {
-                    actions.push(Action::Claim { by, lone: true, way });
-                }
-            }
-        }
-        if self.left.crashes > 0 && !self.instances[by].is_empty() {
-            actions.push(Action::Crash(by));
-        }
-        for (number, claim) in self.instances[by].iter().enumerate() {
-            let settle = |named| ways.iter().map(move |way| Action::Settle { by, claim: number, named, way: *way });
-            let Some(items) = &claim.items else {
-                // A claim whose reply is missing is settled once it cannot take effect any more.
-                if self.now > claim.until && claim.sent.is_none() {
-                    actions.extend(settle(Named::Nothing));
-                } else if claim.sent.is_some() {
-                    actions.push(Action::RepeatSettle { by, claim: number });
-                }
-                continue;
-            };
-            if self.left.extends > 0 {
-                actions.push(Action::Extend { by, claim: number, heard: true });
-                if self.left.losses > 0 {
-                    actions.push(Action::Extend { by, claim: number, heard: false });
-                }
-            }
-            if self.left.publishes > 0 && (self.now < claim.until || !rules.looks_at_lease()) {
-                self.publishes(rules, by, number, actions);
-            }
-            if claim.sent.is_some() {
-                actions.push(Action::RepeatSettle { by, claim: number });
-                continue;
-            }
-            let decided = items.iter().filter(|item| item.status > Status::Begun).count();
-            let idle = items.iter().filter(|item| item.status == Status::Idle).count();
-            actions.extend(settle(Named::All));
-            if (1..items.len()).contains(&decided) {
-                actions.extend(settle(Named::Decided));
-            }
-            if (1..items.len()).contains(&idle) {
-                actions.extend(settle(Named::Touched));
-            } else if idle > 0 {
-                actions.extend(settle(Named::Nothing));
-            }
-        }
-    }
-
-    fn publishes(&self, rules: Rules, by: usize, claim: usize, actions: &mut Vec<Action>) {
-        let held = &self.instances[by][claim];
-        for (item, one) in held.items.iter().flatten().enumerate() {
-            if one.status > Status::Begun || held.lets_go_of(one) {
-                continue;
-            }
-            actions.push(Action::PublishAccepted { by, claim, item });
-            if one.status == Status::Idle {
-                actions.push(Action::PublishUnanswered { by, claim, item });
-            }
-            if rules.plan.rejects {
-                actions.push(Action::PublishRejected { by, claim, item });
-            }
-        }
     }
 
     /// The world after a step, or the law that it breaks.
@@ -574,7 +398,7 @@ impl Hash for World {
 
 impl Claim {
     /// Whether a settle was sent that ends its hold of an item.
-    fn lets_go_of(&self, item: &Item) -> bool {
+    pub(crate) fn lets_go_of(&self, item: &Item) -> bool {
         self.sent.as_ref().is_some_and(|sent| sent.back || sent.named.iter().any(|named| named.copy == item.copy))
     }
 
@@ -593,41 +417,4 @@ impl Claim {
 /// The lease in ticks.
 fn ticks() -> u8 {
     u8::try_from(LEASE.as_millis()).unwrap()
-}
-
-/// How it is kept: negative scores are the pairs in claims, every claim has a lease, and what stands beside a task
-/// names it.
-fn check_structure(twin: &Twin) -> Result<(), String> {
-    let lane = lane();
-    let line = twin.due.get(&lane);
-    let claimed = line.into_iter().flat_map(|line| line.negative()).count();
-    let claims = twin.claims.get(&lane);
-    let pairs = || claims.into_iter().flatten().flat_map(|(_, claim)| claim.pairs.iter());
-    let flies = |(member, due): &(Member, Timestamp)| twin.score_in(&lane, member) == Some(-due.as_millis());
-    let twice = |n: usize, pair: &(Member, Timestamp)| pairs().skip(n + 1).any(|other| other.0 == pair.0);
-    if pairs().count() != claimed || !pairs().all(flies) || pairs().enumerate().any(|(n, pair)| twice(n, pair)) {
-        return Err(format!("law 4: what is claimed is not what the claims hold: {line:?}, {claims:?}"));
-    }
-    let leases = twin.leases.get(&lane);
-    let leased = |token: &Token| leases.is_some_and(|leases| leases.score(token).is_some());
-    if leases.map_or(0, |leases| leases.len()) != claims.map_or(0, |claims| claims.len())
-        || !claims.into_iter().flat_map(|claims| claims.keys()).all(leased)
-    {
-        return Err("law 4: claims and leases are not of the same tokens".into());
-    }
-    if let Some(member) = twin.changes.keys().find(|member| twin.score_in(&lane, member).is_none_or(|score| score > 0))
-    {
-        return Err(format!("law 4: {member:?} has a change, but is not in flight"));
-    }
-    let named = |(member, mark): (&Member, &punctual::timeline::memory::Mark)| {
-        twin.score_in(&lane, member).is_some_and(|score| score.abs() == mark.due.as_millis())
-    };
-    if !twin.crashes.iter().all(named) {
-        return Err("law 9: a mark names a due that its task does not have".into());
-    }
-    let waiting = line.into_iter().flat_map(|line| line.iter()).count();
-    if waiting != twin.tasks.len() || !twin.tasks.keys().all(|member| twin.score_in(&lane, member).is_some()) {
-        return Err("law 10: a record without a due, or a due without a record".into());
-    }
-    Ok(())
 }

@@ -3,22 +3,23 @@
 //! Few ids, few dues, few lanes and a clock that steps over leases make collisions the rule. A run that differs is cut
 //! down to its shortest form, which is printed.
 
+mod steps;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use proptest::prelude::*;
-use proptest::sample::{Index, select};
+use proptest::prop_assert;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use punctual::clock::{Clock, ManualClock, Timestamp};
 use punctual::task::{Counts, Key, Lane, Member, Record, Shard, TaskId, When};
 use punctual::timeline::memory::MemoryTimeline;
 use punctual::timeline::redis::RedisTimeline;
 use punctual::timeline::{
-    Burial, ClaimRequest, Claimed, GlanceRequest, Put, PutMode, ReapRequest, Rest, Settle, Settlement, Timeline, Token,
-    Verdict, Wake,
+    Burial, ClaimRequest, Claimed, GlanceRequest, Put, ReapRequest, Settle, Settlement, Timeline, Token, Verdict, Wake,
 };
 use tokio::sync::broadcast;
 
+use self::steps::{Body, Due, Step, Word, any_step};
 use super::raw::Raw;
 use super::stage::{LEASE, START, Shape, at, connect, lane_named, ms, record, shared_server};
 
@@ -28,150 +29,6 @@ const DEAD_KEEP: Duration = Duration::from_secs(40);
 /// Verbs in one run at most, and runs of each shape.
 const STEPS: usize = 150;
 const RUNS: u32 = 50;
-
-/// One verb with small numbers for what it is about.
-#[derive(Clone, Debug)]
-enum Step {
-    Put {
-        puts: Vec<(usize, Due, Body, usize)>,
-        mode: PutMode,
-        late: bool,
-    },
-    Cancel {
-        id: usize,
-        late: bool,
-    },
-    Get {
-        id: usize,
-    },
-    Claim {
-        id: usize,
-        lane: usize,
-        max: usize,
-        max_bytes: usize,
-        lone: bool,
-        late: bool,
-    },
-    Settle {
-        claim: Index,
-        verdicts: Vec<Word>,
-        rest: Rest,
-        dead_cap: u64,
-    },
-    Extend {
-        claims: Vec<Index>,
-    },
-    Reap {
-        id: usize,
-        lane: usize,
-        served: bool,
-    },
-    Glance {
-        id: usize,
-        lanes: Vec<(usize, bool)>,
-        depth: bool,
-    },
-    Requeue {
-        key: Index,
-        late: bool,
-    },
-    Discard {
-        key: Index,
-        late: bool,
-    },
-    Advance(i64),
-    /// No verb does this: the leases of a lane are gone.
-    Strand {
-        id: usize,
-        lane: usize,
-    },
-    /// Nor this: the record of a task that waits is gone.
-    LoseRecord {
-        id: usize,
-    },
-}
-
-/// A due, by where it lies.
-#[derive(Clone, Copy, Debug)]
-enum Due {
-    Start(i64),
-    Now(i64),
-    At(i64),
-}
-
-/// What a task is, by its kind and its payload.
-#[derive(Clone, Copy, Debug)]
-enum Body {
-    At(&'static str),
-    In(&'static str),
-    Every(&'static str),
-}
-
-/// What a settle says of one occurrence.
-#[derive(Clone, Copy, Debug)]
-enum Word {
-    Unnamed,
-    Finished,
-    Next(i64),
-    Dead,
-    DeadNext(i64),
-    Back(bool),
-}
-
-fn any_due() -> impl Strategy<Value = Due> {
-    let odd = select(vec![i64::MIN, -1, 0, 1, Timestamp::MAX_DUE.as_millis(), Timestamp::MAX_DUE.as_millis() + 1]);
-    prop_oneof![
-        8 => select(vec![-5, 0, 3, 15_001]).prop_map(Due::Start),
-        4 => select(vec![-1, 0, 2, 15_000]).prop_map(Due::Now),
-        1 => odd.prop_map(Due::At),
-    ]
-}
-
-fn any_body() -> impl Strategy<Value = Body> {
-    let text = || select(vec!["a", "b", "a payload that is rather longer than the others are, so that bytes count"]);
-    prop_oneof![text().prop_map(Body::At), text().prop_map(Body::In), text().prop_map(Body::Every)]
-}
-
-fn any_word() -> impl Strategy<Value = Word> {
-    prop_oneof![
-        2 => Just(Word::Unnamed),
-        2 => Just(Word::Finished),
-        2 => select(vec![1, 7, 15_000]).prop_map(Word::Next),
-        2 => Just(Word::Dead),
-        1 => select(vec![1, 7]).prop_map(Word::DeadNext),
-        1 => select(vec![0, -1]).prop_map(Word::Next).boxed(),
-        2 => any::<bool>().prop_map(Word::Back),
-    ]
-}
-
-fn any_step() -> impl Strategy<Value = Step> {
-    let id = || 0..6_usize;
-    let lane = || select(vec![0_usize, 0, 0, 1, 2]);
-    let late = || prop::bool::weighted(0.08);
-    let puts = prop::collection::vec((id(), any_due(), any_body(), lane()), 1..4);
-    let mode = select(vec![PutMode::Put, PutMode::Put, PutMode::Post]);
-    let claim = (id(), lane(), 1..5_usize, select(vec![4 << 20, 330, 1]), prop::bool::weighted(0.2), late());
-    let rest = select(vec![Rest::Keep, Rest::Keep, Rest::Back]);
-    let words = prop::collection::vec(any_word(), 5);
-    let glance = (id(), prop::collection::vec((0..3_usize, prop::bool::weighted(0.7)), 0..3), any::<bool>());
-    let span = select(vec![1, 3, 900, 1000, 5000, 15_000, 15_000, 18_100, -20_000]);
-    prop_oneof![
-        8 => (puts, mode, late()).prop_map(|(puts, mode, late)| Step::Put { puts, mode, late }),
-        3 => (id(), late()).prop_map(|(id, late)| Step::Cancel { id, late }),
-        1 => id().prop_map(|id| Step::Get { id }),
-        8 => claim.prop_map(|(id, lane, max, max_bytes, lone, late)| Step::Claim { id, lane, max, max_bytes, lone, late }),
-        8 => (any::<Index>(), words, rest, select(vec![1, 2, 100]))
-            .prop_map(|(claim, verdicts, rest, dead_cap)| Step::Settle { claim, verdicts, rest, dead_cap }),
-        1 => prop::collection::vec(any::<Index>(), 1..4).prop_map(|claims| Step::Extend { claims }),
-        5 => (id(), lane(), prop::bool::weighted(0.7)).prop_map(|(id, lane, served)| Step::Reap { id, lane, served }),
-        3 => glance.prop_map(|(id, lanes, depth)| Step::Glance { id, lanes, depth }),
-        3 => (any::<Index>(), late()).prop_map(|(key, late)| Step::Requeue { key, late }),
-        1 => (any::<Index>(), late()).prop_map(|(key, late)| Step::Discard { key, late }),
-        5 => span.prop_map(Step::Advance),
-        1 => (id(), lane()).prop_map(|(id, lane)| Step::Strand { id, lane }),
-        1 => id().prop_map(|id| Step::LoseRecord { id }),
-    ]
-}
 
 /// Both timelines, and what a client of theirs remembers.
 struct Both {
@@ -282,9 +139,14 @@ impl Both {
                 drop(both!(self, step, |timeline| timeline.extend(shard, &tokens, LEASE)));
                 shard
             }
-            Step::Reap { id, lane, served } => {
+            Step::Reap { id, lane, served, late } => {
                 let (shard, lane) = (self.id(*id).1, Both::lane(*lane));
-                let request = ReapRequest { lease: LEASE, served: *served, dead_keep: DEAD_KEEP };
+                let request = ReapRequest {
+                    lease: LEASE,
+                    served: *served,
+                    dead_keep: DEAD_KEEP,
+                    not_after: self.not_after(*late),
+                };
                 drop(both!(self, step, |timeline| timeline.reap(shard, &lane, request)));
                 shard
             }
@@ -425,7 +287,7 @@ fn the_twin_is_redis(shape: Shape, shards: u16) {
     let Some(server) = shared_server(shape) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = Config { cases: RUNS, failure_persistence: None, max_shrink_iters: 3000, ..Config::default() };
-    let steps = prop::collection::vec(any_step(), 1..=STEPS);
+    let steps = proptest::collection::vec(any_step(), 1..=STEPS);
     let outcome = TestRunner::new(config).run(&steps, |steps| {
         runtime.block_on(async {
             let clock = Arc::new(ManualClock::new(START));

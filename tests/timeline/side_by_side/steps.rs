@@ -1,0 +1,153 @@
+//! Verbs at random, about few tasks, dues and lanes.
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use punctual::clock::Timestamp;
+use punctual::timeline::{PutMode, Rest};
+
+/// One verb with small numbers for what it is about.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Put {
+        puts: Vec<(usize, Due, Body, usize)>,
+        mode: PutMode,
+        late: bool,
+    },
+    Cancel {
+        id: usize,
+        late: bool,
+    },
+    Get {
+        id: usize,
+    },
+    Claim {
+        id: usize,
+        lane: usize,
+        max: usize,
+        max_bytes: usize,
+        lone: bool,
+        late: bool,
+    },
+    Settle {
+        claim: Index,
+        verdicts: Vec<Word>,
+        rest: Rest,
+        dead_cap: u64,
+    },
+    Extend {
+        claims: Vec<Index>,
+    },
+    Reap {
+        id: usize,
+        lane: usize,
+        served: bool,
+        late: bool,
+    },
+    Glance {
+        id: usize,
+        lanes: Vec<(usize, bool)>,
+        depth: bool,
+    },
+    Requeue {
+        key: Index,
+        late: bool,
+    },
+    Discard {
+        key: Index,
+        late: bool,
+    },
+    Advance(i64),
+    /// No verb does this: the leases of a lane are gone.
+    Strand {
+        id: usize,
+        lane: usize,
+    },
+    /// Nor this: the record of a task that waits is gone.
+    LoseRecord {
+        id: usize,
+    },
+}
+
+/// A due, by where it lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Due {
+    Start(i64),
+    Now(i64),
+    At(i64),
+}
+
+/// What a task is, by its kind and its payload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Body {
+    At(&'static str),
+    In(&'static str),
+    Every(&'static str),
+}
+
+/// What a settle says of one occurrence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Word {
+    Unnamed,
+    Finished,
+    Next(i64),
+    Dead,
+    DeadNext(i64),
+    Back(bool),
+}
+
+fn any_due() -> impl Strategy<Value = Due> {
+    let odd = select(vec![i64::MIN, -1, 0, 1, Timestamp::MAX_DUE.as_millis(), Timestamp::MAX_DUE.as_millis() + 1]);
+    prop_oneof![
+        8 => select(vec![-5, 0, 3, 15_001]).prop_map(Due::Start),
+        4 => select(vec![-1, 0, 2, 15_000]).prop_map(Due::Now),
+        1 => odd.prop_map(Due::At),
+    ]
+}
+
+fn any_body() -> impl Strategy<Value = Body> {
+    let text = || select(vec!["a", "b", "a payload that is rather longer than the others are, so that bytes count"]);
+    prop_oneof![text().prop_map(Body::At), text().prop_map(Body::In), text().prop_map(Body::Every)]
+}
+
+fn any_word() -> impl Strategy<Value = Word> {
+    prop_oneof![
+        2 => Just(Word::Unnamed),
+        2 => Just(Word::Finished),
+        2 => select(vec![1, 7, 15_000]).prop_map(Word::Next),
+        2 => Just(Word::Dead),
+        1 => select(vec![1, 7]).prop_map(Word::DeadNext),
+        1 => select(vec![0, -1]).prop_map(Word::Next).boxed(),
+        2 => any::<bool>().prop_map(Word::Back),
+    ]
+}
+
+/// Any verb; collisions are likely.
+pub(crate) fn any_step() -> impl Strategy<Value = Step> {
+    let id = || 0..6_usize;
+    let lane = || select(vec![0_usize, 0, 0, 1, 2]);
+    let late = || prop::bool::weighted(0.08);
+    let puts = prop::collection::vec((id(), any_due(), any_body(), lane()), 1..4);
+    let mode = select(vec![PutMode::Put, PutMode::Put, PutMode::Post]);
+    let claim = (id(), lane(), 1..5_usize, select(vec![4 << 20, 330, 1]), prop::bool::weighted(0.2), late());
+    let rest = select(vec![Rest::Keep, Rest::Keep, Rest::Back]);
+    let words = prop::collection::vec(any_word(), 5);
+    let glance = (id(), prop::collection::vec((0..3_usize, prop::bool::weighted(0.7)), 0..3), any::<bool>());
+    let span = select(vec![1, 3, 900, 1000, 5000, 15_000, 15_000, 18_100, -20_000]);
+    prop_oneof![
+        8 => (puts, mode, late()).prop_map(|(puts, mode, late)| Step::Put { puts, mode, late }),
+        3 => (id(), late()).prop_map(|(id, late)| Step::Cancel { id, late }),
+        1 => id().prop_map(|id| Step::Get { id }),
+        8 => claim.prop_map(|(id, lane, max, max_bytes, lone, late)| Step::Claim { id, lane, max, max_bytes, lone, late }),
+        8 => (any::<Index>(), words, rest, select(vec![1, 2, 100]))
+            .prop_map(|(claim, verdicts, rest, dead_cap)| Step::Settle { claim, verdicts, rest, dead_cap }),
+        1 => prop::collection::vec(any::<Index>(), 1..4).prop_map(|claims| Step::Extend { claims }),
+        5 => (id(), lane(), prop::bool::weighted(0.7), late())
+            .prop_map(|(id, lane, served, late)| Step::Reap { id, lane, served, late }),
+        3 => glance.prop_map(|(id, lanes, depth)| Step::Glance { id, lanes, depth }),
+        3 => (any::<Index>(), late()).prop_map(|(key, late)| Step::Requeue { key, late }),
+        1 => (any::<Index>(), late()).prop_map(|(key, late)| Step::Discard { key, late }),
+        5 => span.prop_map(Step::Advance),
+        1 => (id(), lane()).prop_map(|(id, lane)| Step::Strand { id, lane }),
+        1 => id().prop_map(|id| Step::LoseRecord { id }),
+    ]
+}
