@@ -19,7 +19,7 @@ const SINK: (&str, &str, &str) = ("--sink", "sinks.default.url", "stdout:");
 fn the_defaults_need_only_a_sink() {
     let config = load("", &[], &[SINK]).unwrap();
     assert_eq!(config.claim.lease, Duration::from_secs(15));
-    assert_eq!(config.claim.in_flight_bytes, 16 << 20);
+    assert_eq!(config.claim.in_flight_bytes, 12 << 20);
     assert_eq!(config.dead.keep, Duration::from_secs(30 * 86_400));
     assert_eq!(config.http.listen.to_string(), "127.0.0.1:7171");
     assert_eq!(config.sinks["default"].answer_timeout, Duration::from_secs(7));

@@ -83,7 +83,7 @@ impl EngineConfig {
             lease: Duration::from_secs(15),
             batch: 1000,
             in_flight: 10_000,
-            in_flight_bytes: 16 << 20,
+            in_flight_bytes: 12 << 20,
             overdue: Overdue { grace: Duration::from_secs(60), catch_up_max: 100 },
             poison_limit: 5,
             dead_keep: Duration::from_secs(30 * 24 * 3600),
