@@ -1,6 +1,7 @@
 //! The whole of it, from HTTP to what stands in the broker: three instances on one Redis, one of them killed with a
 //! claim in its hands, one stopped. Exactly what was asked for is published, each under its key, never early.
 
+mod answers;
 mod stories;
 
 use std::collections::BTreeSet;
@@ -16,7 +17,7 @@ use crate::support::redis::RedisServer;
 use crate::support::shards::{Shards, stop_with_a_claim};
 use crate::support::stage::Stage;
 use crate::support::{have, say};
-use stories::{Users, WINDOW};
+use stories::{KILLING, Users, WINDOW};
 
 /// How many shards the instances use.
 const SHARDS: u16 = 4;
@@ -56,18 +57,22 @@ fn run(name: &str, redis: &RedisServer, sink: &str, destination: &'static str, r
     assert_eq!(instances.iter().map(Punctual::id).collect::<BTreeSet<_>>().len(), 3, "ids of their own");
     let mut shards = Shards::new(redis, SHARDS, &["default"]);
     let stage = Stage::new(shards.now());
-    let from = stage.now() + 3000;
+    let from = (stage.now() + 3999) / 1000 * 1000;
     let users = Users::new(stage, Fleet::new(instances.iter().map(|instance| instance.port)), destination, from);
     users.plan();
     std::thread::scope(|scope| {
         scope.spawn(|| users.stage.play(THREADS));
-        wait_until(&users, from + WINDOW * 3 / 10);
-        stop_with_a_claim(&instances[0], &mut shards);
-        // Long enough for some requests to be in its hands, too.
+        wait_until(&users, from + KILLING);
+        stop_with_a_claim(&instances[0], &mut shards, |held| {
+            let count = |kind| held.iter().filter(|(id, _)| id.starts_with(kind)).count();
+            count("herd-") >= 6 && count("cron-") >= 1
+        });
+        // Long enough for some requests to be in its hands, too. What it holds is changed meanwhile.
         std::thread::sleep(Duration::from_millis(300));
-        assert!(shards.claims_of(&instances[0].id()) > 0, "it was stopped with a claim in its hands");
-        instances[0].kill();
         users.fleet.without(instances[0].port);
+        users.change_held(&shards.held_by(&instances[0].id()));
+        assert!(!shards.held_by(&instances[0].id()).is_empty(), "it is killed with a claim in its hands");
+        instances[0].kill();
         wait_until(&users, from + WINDOW / 2);
         instances[1].signal("TERM");
         let status = instances[1].wait();
@@ -75,6 +80,9 @@ fn run(name: &str, redis: &RedisServer, sink: &str, destination: &'static str, r
         assert!(status.success(), "stopped by SIGTERM: {status}\n{}", instances[1].log());
     });
     shards.until_nothing_is_left(Duration::from_secs(60));
+    users.close();
+    let met = ["held in flight", "held replaced, in flight"].map(|story| users.answered(story));
+    assert!(met.iter().all(|&met| met > 0), "nothing was changed in a dead claim: {}", users.answers());
     instances[2].signal("TERM");
     assert!(instances[2].wait().success(), "stopped by SIGTERM");
     for instance in &instances {

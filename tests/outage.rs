@@ -215,12 +215,12 @@ fn an_instance_may_stand_still_past_its_lease() {
         let _ends = load.guard();
         (0..4).for_each(|_| _ = scope.spawn(|| load.run()));
         std::thread::sleep(Duration::from_secs(3));
-        stop_with_a_claim(&frozen, &mut left);
-        let reaped = patient(SOON, || left.claims_of(&frozen.id()) == 0);
+        stop_with_a_claim(&frozen, &mut left, |held| !held.is_empty());
+        let reaped = patient(SOON, || left.held_by(&frozen.id()).is_empty());
         assert!(reaped, "nobody reaps what a silent instance holds\n{}", other.log());
         std::thread::sleep(Duration::from_secs(1));
         frozen.signal("CONT");
-        let works = patient(SOON, || left.claims_of(&frozen.id()) > 0);
+        let works = patient(SOON, || !left.held_by(&frozen.id()).is_empty());
         assert!(works, "it claims nothing any more\n{}", frozen.log());
         std::thread::sleep(Duration::from_secs(2));
     });

@@ -1,10 +1,11 @@
 //! What users do in the end-to-end test, and the keys that follow from the answers they get.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 
+use super::answers::{due, ended, payload, result, rfc3339, told};
 use crate::support::http::{Definite, Fleet};
 use crate::support::ledger::Ledger;
 use crate::support::stage::Stage;
@@ -17,6 +18,12 @@ const LINES: i64 = 100;
 const RECURRING: i64 = 100;
 const LIMIT: i64 = 20;
 const STORIES: i64 = 200;
+
+/// One-shots that are due at one moment, so many at once, together with those by cron, at so many whole seconds from
+/// `KILLING` ms into the window on: whoever claims them holds them for a while.
+const HERD: i64 = 600;
+const HERDS: i64 = 8;
+pub(super) const KILLING: i64 = 5000;
 
 /// How far ahead of its due the first put of a story comes.
 const AHEAD: i64 = 1500;
@@ -35,6 +42,8 @@ pub(super) struct Users {
     ledger: Arc<Mutex<Ledger>>,
     /// How often a second request met its task in flight.
     met: Arc<Mutex<BTreeMap<String, u32>>>,
+    /// Tasks of herds that were changed while a stopped instance held them.
+    changed: Arc<Mutex<BTreeSet<String>>>,
     /// Where everything is published.
     destination: &'static str,
     /// When the window of dues begins.
@@ -42,19 +51,25 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// Users of these instances who begin at `from`.
+    /// Users of these instances whose window of dues begins at `from`, a whole second.
     pub(super) fn new(stage: Stage, fleet: Fleet, destination: &'static str, from: i64) -> Users {
-        Users { stage, fleet, ledger: Arc::default(), met: Arc::default(), destination, from }
+        let (ledger, met, changed) = (Arc::default(), Arc::default(), Arc::default());
+        Users { stage, fleet, ledger, met, changed, destination, from }
     }
 
     /// What is expected so far.
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().expect("no user panics holding it")
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often a story met this answer: `cancel in flight`.
+    pub(super) fn answered(&self, story: &str) -> u32 {
+        self.met.lock().unwrap_or_else(PoisonError::into_inner).get(story).copied().unwrap_or(0)
     }
 
     /// What the second requests of stories were answered, each with how often.
     pub(super) fn answers(&self) -> String {
-        format!("{:?}", self.met.lock().expect("no user panics holding it"))
+        format!("{:?}", self.met.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Plans everything that they do.
@@ -65,6 +80,9 @@ impl Users {
             self.plan_act(self.one_shot_due(first) - ahead, move |users| {
                 users.put_one_shots((first..first + LINES).collect())
             });
+        }
+        for herd in 0..HERDS {
+            self.plan_act(self.herd_due(herd) - 5000, move |users| users.put_herd(herd));
         }
         for number in 0..RECURRING {
             self.plan_act(self.from - 2800 + number * 10, move |users| users.put_interval(number));
@@ -87,14 +105,57 @@ impl Users {
         self.from + number * WINDOW / ONE_SHOTS
     }
 
-    /// Puts a batch of one-shots; lines without a definite answer are put again.
+    fn herd_due(&self, herd: i64) -> i64 {
+        self.from + KILLING + herd * 1000
+    }
+
     fn put_one_shots(&self, numbers: Vec<i64>) {
-        let mut left = numbers.clone();
-        for round in 0.. {
-            assert!(round < 100, "batch lines find no definite answer: {left:?}");
-            let line = |&number: &i64| {
-                let mut task = self.task(json!({"at": rfc3339(self.one_shot_due(number))}), &payload("one", number, 1));
-                task["id"] = json!(format!("one-{number}"));
+        let dues: Vec<(i64, i64)> = numbers.into_iter().map(|number| (number, self.one_shot_due(number))).collect();
+        self.put_batch("one", &dues);
+        let mut ledger = self.ledger();
+        for (number, due) in dues {
+            ledger.must(&format!("one-{number}"), due, &payload("one", number, 1));
+        }
+    }
+
+    /// Puts a herd; what is expected of it is noted in the end.
+    fn put_herd(&self, herd: i64) {
+        let numbers = herd * HERD..(herd + 1) * HERD;
+        self.put_batch("herd", &numbers.map(|number| (number, self.herd_due(herd))).collect::<Vec<_>>());
+    }
+
+    /// Of what a stopped instance holds: cancels every third task of a herd and replaces every third.
+    pub(super) fn change_held(&self, held: &[(String, i64)]) {
+        for (id, at) in held {
+            let Some(number) = id.strip_prefix("herd-").and_then(|number| number.parse::<i64>().ok()) else { continue };
+            let (old, new) = (payload("herd", number, 1), payload("herd", number, 2));
+            match number % 3 {
+                0 => self.cancel("held", id, *at, &old),
+                1 => self.replace("held", id, (*at, &old), (at + 6000, &new)),
+                _ => continue,
+            }
+            self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
+        }
+    }
+
+    /// Notes what is expected of the herds' tasks that nobody changed.
+    pub(super) fn close(&self) {
+        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        for number in 0..HERDS * HERD {
+            let id = format!("herd-{number}");
+            if !changed.contains(&id) {
+                self.ledger().must(&id, self.herd_due(number / HERD), &payload("herd", number, 1));
+            }
+        }
+    }
+
+    /// Puts one-shots by number and due in one batch; lines without a definite answer are put again.
+    fn put_batch(&self, kind: &str, dues: &[(i64, i64)]) {
+        let mut left = dues.to_vec();
+        for round in 0..100 {
+            let line = |&(number, due): &(i64, i64)| {
+                let mut task = self.task(json!({"at": rfc3339(due)}), &payload(kind, number, 1));
+                task["id"] = json!(format!("{kind}-{number}"));
                 format!("{task}\n")
             };
             let body: String = left.iter().map(line).collect();
@@ -103,24 +164,21 @@ impl Users {
             let answers = sent.answer.lines();
             assert_eq!(answers.len(), left.len(), "{:?}", sent.answer);
             let mut again = Vec::new();
-            for (&number, answer) in left.iter().zip(&answers) {
-                assert_eq!(answer["id"], format!("one-{number}"), "{answer}");
+            for (&(number, due), answer) in left.iter().zip(&answers) {
+                assert_eq!(answer["id"], format!("{kind}-{number}"), "{answer}");
                 match answer["result"].as_str() {
-                    Some("created") => assert_eq!(answer["due_ms"], self.one_shot_due(number), "{answer}"),
+                    Some("created") => assert_eq!(answer["due_ms"], due, "{answer}"),
                     Some("unchanged") if sent.sent_before || round > 0 => {}
-                    None if answer["error"]["status"] == 503 => again.push(number),
+                    None if answer["error"]["status"] == 503 => again.push((number, due)),
                     _ => panic!("{answer}"),
                 }
             }
             left = again;
             if left.is_empty() {
-                break;
+                return;
             }
         }
-        let mut ledger = self.ledger();
-        for number in numbers {
-            ledger.must(&format!("one-{number}"), self.one_shot_due(number), &payload("one", number, 1));
-        }
+        panic!("batch lines find no definite answer: {left:?}");
     }
 
     /// Every second, 20 times: half of them with a start of their own, half from their put on.
@@ -159,36 +217,34 @@ impl Users {
         let (id, text) = (format!("cancel-{number}"), payload("cancel", number, 1));
         let answer = self.put(&id, json!({"at": rfc3339(at)}), &text);
         assert!(matches!(result(&answer), "created" | "unchanged"), "{answer:?}");
-        self.plan_act(at + second(number), move |users| {
-            let answer = users.fleet.send("DELETE", &format!("/v1/tasks/{id}"), None);
-            let body = answer.answer.json();
-            let key = format!("{id}:{at}");
-            let told = match (answer.answer.status, body["result"].as_str()) {
-                // Nothing of it is published: its key is in no list.
-                (200, Some("cancelled")) if body["handed_out"] != true => "cancelled",
-                (200, Some("cancelled")) => {
-                    assert_eq!(body["key"], key, "{answer:?}");
-                    users.ledger().may(&id, at, &text);
-                    "handed out"
+        self.plan_act(at + second(number), move |users| users.cancel("cancel", &id, at, &text));
+    }
+
+    fn cancel(&self, story: &str, id: &str, at: i64, text: &str) {
+        let answer = self.fleet.send("DELETE", &format!("/v1/tasks/{id}"), None);
+        let body = answer.answer.json();
+        let mut ledger = self.ledger();
+        let told = match (answer.answer.status, body["result"].as_str()) {
+            // Nothing of it is published: its key is in no list.
+            (200, Some("cancelled")) if body["handed_out"] != true => "cancelled",
+            (200, Some(told @ ("cancelled" | "in_flight"))) => {
+                assert_eq!(body["key"], format!("{id}:{at}"), "{answer:?}");
+                ledger.may(id, at, text);
+                if told == "cancelled" { "handed out" } else { "in flight" }
+            }
+            (404, _) => {
+                // Perhaps a first request that nobody answered did it; else it had ended before: published.
+                if answer.sent_before {
+                    ledger.may(id, at, text)
+                } else {
+                    ledger.must(id, at, text)
                 }
-                (200, Some("in_flight")) => {
-                    assert_eq!(body["key"], key, "{answer:?}");
-                    users.ledger().may(&id, at, &text);
-                    "in flight"
-                }
-                (404, _) if answer.sent_before => {
-                    users.ledger().may(&id, at, &text);
-                    "unknown"
-                }
-                // It had ended before: published.
-                (404, _) => {
-                    users.ledger().must(&id, at, &text);
-                    "unknown"
-                }
-                _ => panic!("{answer:?}"),
-            };
-            users.count("cancel", told);
-        });
+                "unknown"
+            }
+            _ => panic!("{answer:?}"),
+        };
+        drop(ledger);
+        self.count(story, told);
     }
 
     /// A one-shot that is replaced by another message: at another due, or well ahead also at the same.
@@ -198,22 +254,24 @@ impl Users {
         let answer = self.put(&id, json!({"at": rfc3339(at)}), &old);
         assert!(matches!(result(&answer), "created" | "unchanged"), "{answer:?}");
         let later = if number % 4 == 0 { at } else { at + 1000 };
-        self.plan_act(at + second(number), move |users| {
-            let answer = users.put(&id, json!({"at": rfc3339(later)}), &new);
-            let mut ledger = users.ledger();
-            if answer.answer.status == 409 {
-                // Only where the old message is in flight under the very key.
-                assert_eq!((later, &answer.answer.json()["code"]), (at, &json!("in_flight")), "{answer:?}");
-                ledger.must(&id, at, &old);
-                drop(ledger);
-                return users.count("replace", "409");
-            }
-            assert_eq!(due(&answer), later, "{answer:?}");
-            ledger.must(&id, later, &new);
-            ended(&mut ledger, &id, at, &old, &answer);
+        self.plan_act(at + second(number), move |users| users.replace("replace", &id, (at, &old), (later, &new)));
+    }
+
+    fn replace(&self, story: &str, id: &str, (at, old): (i64, &str), (later, new): (i64, &str)) {
+        let answer = self.put(id, json!({"at": rfc3339(later)}), new);
+        let mut ledger = self.ledger();
+        if answer.answer.status == 409 {
+            // Only where the old message is in flight under the very key.
+            assert_eq!((later, &answer.answer.json()["code"]), (at, &json!("in_flight")), "{answer:?}");
+            ledger.must(id, at, old);
             drop(ledger);
-            users.count("replace", told(&answer));
-        });
+            return self.count(story, "409");
+        }
+        assert_eq!(due(&answer), later, "{answer:?}");
+        ledger.must(id, later, new);
+        ended(&mut ledger, id, at, old, &answer);
+        drop(ledger);
+        self.count(story, told(&answer));
     }
 
     /// A time-out that is reset: put again, it counts anew.
@@ -250,59 +308,11 @@ impl Users {
     }
 
     fn count(&self, story: &str, told: &str) {
-        *self.met.lock().expect("no user panics holding it").entry(format!("{story} {told}")).or_default() += 1;
-    }
-}
-
-/// What became of the occurrence that a put found, from its answer.
-fn ended(ledger: &mut Ledger, id: &str, at: i64, text: &str, answer: &Definite) {
-    let body = answer.answer.json();
-    match (result(answer), body["in_flight"].as_str()) {
-        // Perhaps a first request that nobody answered did it, and its answer would have named the key.
-        _ if answer.sent_before => ledger.may(id, at, text),
-        // It waited, and was never published.
-        ("replaced", None) => {}
-        (_, Some(key)) => {
-            assert_eq!(key, format!("{id}:{at}"), "{answer:?}");
-            ledger.may(id, at, text);
-        }
-        // It had ended before: published.
-        ("created", None) => ledger.must(id, at, text),
-        _ => panic!("{answer:?}"),
+        *self.met.lock().unwrap_or_else(PoisonError::into_inner).entry(format!("{story} {told}")).or_default() += 1;
     }
 }
 
 /// When the second request of a story comes, relative to the first due.
 fn second(number: i64) -> i64 {
     if number % 2 == 0 { EARLY } else { CLOSE[(number / 2) as usize % CLOSE.len()] }
-}
-
-fn told(answer: &Definite) -> &'static str {
-    let in_flight = answer.answer.json()["in_flight"].is_string();
-    match result(answer) {
-        "created" if in_flight => "created, in flight",
-        "created" => "created",
-        "replaced" if in_flight => "replaced, in flight",
-        "replaced" => "replaced",
-        _ => "unchanged",
-    }
-}
-
-fn result(answer: &Definite) -> &'static str {
-    let body = answer.answer.json();
-    let known = ["created", "replaced", "unchanged"].into_iter().find(|&known| body["result"] == known);
-    known.unwrap_or_else(|| panic!("{answer:?}"))
-}
-
-fn due(answer: &Definite) -> i64 {
-    answer.answer.json()["due_ms"].as_i64().unwrap_or_else(|| panic!("{answer:?}"))
-}
-
-/// The very bytes that stand in the request, as `serde_json` writes them.
-fn payload(kind: &str, number: i64, version: i64) -> String {
-    json!({"kind": kind, "number": number, "version": version}).to_string()
-}
-
-fn rfc3339(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms).expect("a time").to_string()
 }

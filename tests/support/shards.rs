@@ -29,13 +29,19 @@ impl Shards {
         seconds * 1000 + micros / 1000
     }
 
-    /// Claims that an instance holds.
-    pub(crate) fn claims_of(&mut self, instance: &str) -> usize {
+    /// What an instance holds in claims: tasks and dues.
+    pub(crate) fn held_by(&mut self, instance: &str) -> Vec<(String, i64)> {
         let mut pipeline = redis::pipe();
-        self.each(|key, lane| _ = pipeline.cmd("HKEYS").arg(format!("{key}claims:{lane}")));
-        let tokens: Vec<Vec<String>> = pipeline.query(&mut self.connection).expect("tokens");
-        let own = |token: &&String| token.rsplit_once('.').is_some_and(|(id, _)| id == instance);
-        tokens.iter().flatten().filter(own).count()
+        self.each(|key, lane| _ = pipeline.cmd("HGETALL").arg(format!("{key}claims:{lane}")));
+        let claims: Vec<Vec<(String, String)>> = pipeline.query(&mut self.connection).expect("claims");
+        let own = |token: &str| token.rsplit_once('.').is_some_and(|(id, _)| id == instance);
+        let mut held = Vec::new();
+        for (_, claim) in claims.iter().flatten().filter(|(token, _)| own(token)) {
+            // Their number, then id and due of each.
+            let words: Vec<&str> = claim.split(' ').skip(1).collect();
+            held.extend(words.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].parse().expect("a due"))));
+        }
+        held
     }
 
     /// How many tasks wait or are in flight.
@@ -90,18 +96,26 @@ impl Shards {
     }
 }
 
-/// Stops an instance (SIGSTOP) at a moment at which Redis shows a claim of its own.
-pub(crate) fn stop_with_a_claim(instance: &Punctual, shards: &mut Shards) {
+/// Stops an instance (SIGSTOP) at a moment at which Redis shows a claim of its own that is enough.
+pub(crate) fn stop_with_a_claim(instance: &Punctual, shards: &mut Shards, enough: impl Fn(&[(String, i64)]) -> bool) {
     let id = instance.id();
     let caught = patient(Duration::from_secs(20), || {
+        // Seen first, by looking often: one that is stopped at random mostly waits.
+        let seen = (0..50).any(|_| {
+            std::thread::sleep(Duration::from_micros(200));
+            enough(&shards.held_by(&id))
+        });
+        if !seen {
+            return false;
+        }
         instance.signal("STOP");
-        // What it had sent is still executed: a claim, or the end of the one that is seen.
+        // What it had sent is still executed: a claim, or the end of the one that was seen.
         std::thread::sleep(Duration::from_millis(20));
-        let holds = shards.claims_of(&id) > 0;
+        let holds = enough(&shards.held_by(&id));
         if !holds {
             instance.signal("CONT");
         }
         holds
     });
-    assert!(caught, "`{id}` is never seen with a claim");
+    assert!(caught, "`{id}` is never seen with such a claim");
 }
