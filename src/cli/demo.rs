@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     serve::runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         let place = Place::find(arguments)?;
-        let timeline = serve::open_timeline(&place.config, serve::Absent::Failure).await?;
+        let timeline = serve::open_timeline(&place.config, serve::Absent::Failure).await?.timeline;
         let clock = timeline.clock();
         let book = Book::new();
         let sinks = watched(serve::build_sinks(&place.config)?, &timeline, &book);

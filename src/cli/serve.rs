@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use futures_util::future::{BoxFuture, FutureExt, pending};
 use punctual_sinks::SinkConfig;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -52,11 +53,18 @@ pub(super) fn run(config: &Config) -> Result<(), Failure> {
         if config.redis.scheme() == "memory" {
             warn!("tasks are kept in this process alone and end with it");
         }
-        let timeline = open_timeline(config, Absent::Awaited).await?;
+        let Opened { timeline, other_layout } = open_timeline(config, Absent::Awaited).await?;
         let instance = Instance::start(config, timeline, sinks).await?;
-        info!("{} received: finishing what is under way", signals.next().await);
+        let ended = tokio::select! {
+            signal = signals.next() => {
+                info!("{signal} received: finishing what is under way");
+                Ok(())
+            }
+            // Redis was away at the start, or another one answers now.
+            error = other_layout => Err(Failure::usage(error)),
+        };
         tokio::select! {
-            () = instance.stop(config.shutdown) => Ok(()),
+            () = instance.stop(config.shutdown) => ended,
             signal = signals.next() => Err(Failure::failed(anyhow!("{signal} received again: ended at once"))),
         }
     })
@@ -99,10 +107,24 @@ pub(super) enum Absent {
     Failure,
 }
 
+/// A timeline, and word of another layout, should Redis ever say that it has one.
+pub(super) struct Opened {
+    pub(super) timeline: Arc<dyn Timeline>,
+    pub(super) other_layout: BoxFuture<'static, RedisError>,
+}
+
+impl Opened {
+    fn redis(timeline: Arc<RedisTimeline>) -> Opened {
+        let watched = Arc::clone(&timeline);
+        Opened { timeline, other_layout: async move { watched.other_layout().await }.boxed() }
+    }
+}
+
 /// The timeline that the configuration names. A Redis that is there has to hold the same layout.
-pub(super) async fn open_timeline(config: &Config, absent: Absent) -> Result<Arc<dyn Timeline>, Failure> {
+pub(super) async fn open_timeline(config: &Config, absent: Absent) -> Result<Opened, Failure> {
     if config.redis.scheme() == "memory" {
-        return Ok(Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), config.timeline.shards)));
+        let timeline = Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), config.timeline.shards));
+        return Ok(Opened { timeline, other_layout: pending().boxed() });
     }
     let namespace = config.timeline.namespace.clone();
     let redis = RedisConfig::new(config.redis.expose(), namespace, config.timeline.shards);
@@ -115,11 +137,11 @@ pub(super) async fn open_timeline(config: &Config, absent: Absent) -> Result<Arc
         Ok::<(), RedisError>(())
     });
     match there.await {
-        Ok(Ok(())) => Ok(timeline),
+        Ok(Ok(())) => Ok(Opened::redis(timeline)),
         Ok(Err(error)) => Err(Failure::usage(error)),
         Err(_) if absent == Absent::Awaited => {
             warn!(redis = %config.redis, "redis is away: nothing is taken in or published until it answers");
-            Ok(timeline)
+            Ok(Opened::redis(timeline))
         }
         Err(_) => Err(unreachable(config, &timeline.link().borrow())),
     }

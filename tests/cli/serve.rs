@@ -97,6 +97,24 @@ fn another_number_of_shards_is_refused() {
 }
 
 #[test]
+fn another_number_of_shards_is_refused_even_when_redis_says_so_late() {
+    if !support::have("redis-server") {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    ::redis::cmd("SET").arg("punctual:{default}:layout").arg("1 9").exec(&mut redis.connect()).unwrap();
+    redis.server.signal("STOP");
+    let arguments = ["serve", "--redis", &redis.url(), "--sink", "stdout:", "--listen", "127.0.0.1:0"];
+    let child = punctual(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // It serves, waiting for its Redis; then that is there, and it is another's.
+    std::thread::sleep(Duration::from_secs(6));
+    redis.server.signal("CONT");
+    let run = read(child.wait_with_output().unwrap());
+    assert_eq!(run.code, Some(2), "{}", run.err);
+    assert!(run.err.contains("`1 9`") && run.err.contains("`1 4`"), "{}", run.err);
+}
+
+#[test]
 fn a_second_instance_of_the_same_kind_has_another_name() {
     let names: Vec<String> = (0..2)
         .map(|_| {

@@ -159,6 +159,16 @@ impl RedisTimeline {
         }
     }
 
+    /// Returns once Redis has said that another layout is pinned there, however late it says so.
+    pub async fn other_layout(&self) -> RedisError {
+        let mut layout = self.hub.layout.subscribe();
+        let said = layout.wait_for(|said| matches!(said, Some(Err(_)))).await.ok().and_then(|said| said.clone());
+        match said {
+            Some(Err(error)) => error,
+            _ => std::future::pending().await,
+        }
+    }
+
     fn keys(&self, shard: Shard) -> Result<&Keys, TimelineError> {
         let keys = self.keys.get(usize::from(shard.number()));
         keys.ok_or_else(|| TimelineError::Broken(format!("there is no shard {shard} among {}", self.shards)))
