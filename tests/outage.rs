@@ -226,8 +226,9 @@ fn an_instance_may_stand_still_past_its_lease() {
     });
     let ended = other.log_lines(&[" INFO ", "claims of a silent holder ended"]);
     assert!(!ended.is_empty(), "{}", other.log());
-    let lost = frozen.log_lines(&[" WARN ", "lost"]);
-    assert!(!lost.is_empty(), "{}", frozen.log());
+    // Stopped before it read the claim's answer, it gives back what is no longer its own; else it learns of the loss.
+    let told = [[" WARN ", "lost"], [" WARN ", "a claim was not answered"]].map(|words| frozen.log_lines(&words).len());
+    assert!(told.iter().any(|&lines| lines > 0), "{}", frozen.log());
     check("an instance stopped past its lease", &[&frozen, &other], &load, left, || servers.published());
 }
 

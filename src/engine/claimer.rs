@@ -13,6 +13,7 @@ use tracing::{error, warn};
 use super::context::{Context, LaneContext, ShardContext, lock};
 use super::dispatcher::{self, Dispatch};
 use super::room::Share;
+use super::settling;
 use super::signal::Signal;
 use crate::clock::Timestamp;
 use crate::timeline::{ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Rest, Settle, TimelineError, Token};
@@ -90,16 +91,25 @@ impl Claimer {
         let mut ready = self.shard.ready.subscribe();
         loop {
             self.until_due(outlook).await;
-            let rests = *lock(&self.lane.rests_until);
-            if let Some(until) = rests.filter(|until| *until > Instant::now()) {
+            if let Some(until) = self.rests_until() {
                 tokio::time::sleep_until(until).await;
                 continue;
             }
             if ready.wait_for(|ready| *ready).await.is_err() {
                 std::future::pending::<()>().await;
             }
-            return self.lane.sink.breaker.admit().await;
+            let trial = self.lane.sink.breaker.admit().await;
+            match trial {
+                // It has come to rest while it waited: others have their turn.
+                Some(trial) if self.rests_until().is_some() => self.lane.sink.breaker.trial_unused(trial),
+                trial => return trial,
+            }
         }
+    }
+
+    /// Until when the lane rests, if it does.
+    fn rests_until(&self) -> Option<Instant> {
+        (*lock(&self.lane.rests_until)).filter(|until| *until > Instant::now())
     }
 
     /// Waits until the lane's head is due.
@@ -236,5 +246,5 @@ async fn give_back(context: Arc<Context>, shard: Arc<ShardContext>, lane: Arc<La
         lease: context.config.lease,
         dead_cap: context.config.dead_cap,
     };
-    dispatcher::settle_until_answered(context, shard, lane, settle, None).await;
+    settling::settle_until_answered(context, shard, lane, settle, None).await;
 }

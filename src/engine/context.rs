@@ -61,7 +61,7 @@ pub(super) struct LaneContext {
     pub(super) destination: Option<String>,
     pub(super) room: Room,
     pub(super) metrics: LaneMetrics,
-    /// Nothing is claimed before: a record was found that this version cannot read.
+    /// Nothing is claimed before: a record was found that this version cannot read, or others are to have their turn.
     pub(super) rests_until: Mutex<Option<Instant>>,
 }
 
@@ -85,9 +85,10 @@ impl Context {
 }
 
 impl LaneContext {
-    /// Lets the lane rest: others may be able to read what this version can't.
+    /// Lets the lane rest, at least that long: others may be able to do what this one can't.
     pub(super) fn rest(&self, span: Duration) {
-        *lock(&self.rests_until) = Some(Instant::now() + span);
+        let mut rests_until = lock(&self.rests_until);
+        *rests_until = (*rests_until).max(Some(Instant::now() + span));
     }
 }
 

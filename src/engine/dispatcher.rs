@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::FutureExt;
 use futures_util::stream::{BoxStream, SelectAll, StreamExt};
 use tokio::time::Instant;
 use tracing::{debug, error, warn};
@@ -22,13 +22,11 @@ use super::judge::Reason;
 use super::leases::Lease;
 use super::publishing::Answer;
 use super::room::Share;
+use super::settling::{Counted, Settling, settled};
 use super::signal::Signal;
 use crate::clock::Timestamp;
-use crate::task::{Follow, Following, Member, Record};
-use crate::timeline::{Claimed, Rest, Settle, Settled, Settlement, TimelineError, Verdict};
-
-/// How long the first verdict waits for the others.
-const GATHER: Duration = Duration::from_millis(50);
+use crate::task::{Follow, Following, Record};
+use crate::timeline::{Claimed, Settlement};
 
 /// How long a lane rests after a record that this version cannot read.
 const REST: Duration = Duration::from_secs(60);
@@ -38,12 +36,6 @@ const GULP: usize = 1000;
 
 /// Occurrences that are passed over in one slice of working out what follows.
 const SLICE: u32 = 256;
-
-/// How often a settle is sent that the timeline says makes no sense.
-const SENSELESS: u32 = 5;
-
-/// The waits between tries to settle while the timeline does not answer.
-const SETTLE_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// A claim's surroundings.
 pub(super) struct Dispatch {
@@ -79,35 +71,20 @@ pub(super) struct Holder {
     pub(super) dispatch: Dispatch,
     pub(super) flights: Vec<Flight>,
     /// Flights without a verdict.
-    open: usize,
+    pub(super) open: usize,
     pub(super) answers: SelectAll<BoxStream<'static, Answer>>,
     /// When which flight is to be published (again).
     pub(super) retries: BinaryHeap<Reverse<(Instant, usize)>>,
-    verdicts: Vec<Settlement>,
+    pub(super) verdicts: Vec<Settlement>,
     /// What is to be counted once they are written.
-    tally: Vec<Counted>,
+    pub(super) tally: Vec<Counted>,
     /// When the verdicts are written although some are missing.
-    settle_at: Option<Instant>,
-    settling: Option<Settling>,
+    pub(super) settle_at: Option<Instant>,
+    pub(super) settling: Option<Settling>,
     /// The sink turned out absent; how that was noticed.
     pub(super) absent: Option<String>,
     /// Nothing is published any more.
     pub(super) ending: bool,
-}
-
-/// A settle under way, and what follows from it.
-struct Settling {
-    answer: BoxFuture<'static, Option<Settled>>,
-    /// The earliest due that it writes.
-    head: Option<Timestamp>,
-    tally: Vec<Counted>,
-}
-
-/// What is counted of one verdict: a death, and occurrences passed over.
-struct Counted {
-    member: Member,
-    dead: Option<Reason>,
-    passed_over: u64,
 }
 
 /// Why an occurrence is not published.
@@ -286,62 +263,6 @@ impl Holder {
         self.verdict(index, verdict, Some(reason));
     }
 
-    /// Notes a verdict; the first one waits a little for the others.
-    pub(super) fn verdict(&mut self, index: usize, verdict: Settlement, dead: Option<Reason>) {
-        let passed_over = self.flights[index].tally(&verdict.verdict);
-        if dead.is_some() || passed_over > 0 {
-            self.tally.push(Counted { member: verdict.member.clone(), dead, passed_over });
-        }
-        self.open -= 1;
-        self.verdicts.push(verdict);
-        self.settle_at.get_or_insert_with(|| Instant::now() + GATHER);
-    }
-
-    /// Begins to write the verdicts, if it is time and nothing is being written.
-    fn settle_if_due(&mut self) {
-        let due = self.open == 0 || self.settle_at.is_some_and(|at| at <= Instant::now());
-        if self.settling.is_some() || self.verdicts.is_empty() || !due {
-            return;
-        }
-        self.settle_at = None;
-        let verdicts = std::mem::take(&mut self.verdicts);
-        let head = verdicts.iter().filter_map(waits_until).min();
-        let (context, lease) = (&self.dispatch.context, &self.dispatch.lease);
-        let settle = Settle {
-            token: lease.token.clone(),
-            verdicts,
-            rest: Rest::Keep,
-            lease: context.config.lease,
-            dead_cap: context.config.dead_cap,
-        };
-        let (shard, lane) = (Arc::clone(&self.dispatch.shard), Arc::clone(&self.dispatch.lane));
-        let (context, lease, whole) = (Arc::clone(context), Arc::clone(lease), self.open == 0);
-        let answer = settle_until_answered(context, shard, lane, settle, Some((lease, whole))).boxed();
-        self.settling = Some(Settling { answer, head, tally: std::mem::take(&mut self.tally) });
-    }
-
-    /// The verdicts were written: others take the room, and what waits again is told of.
-    fn settled(&mut self, settled: &Settled) {
-        let Some(settling) = self.settling.take() else { return };
-        if let Some(head) = settling.head {
-            self.dispatch.signal.raise(head);
-        }
-        let lane = &self.dispatch.lane;
-        for counted in settling.tally {
-            if settled.skipped.contains(&counted.member) || settled.changed.contains(&counted.member) {
-                continue;
-            }
-            lane.metrics.passed_over.inc_by(counted.passed_over);
-            if let Some(reason) = counted.dead {
-                self.dispatch.context.metrics.dead(lane.lane.as_str(), reason.as_str(), 1);
-            }
-        }
-        self.dispatch.context.metrics.dead_dropped.inc_by(settled.dropped);
-        let bytes = self.flights.iter().map(|flight| flight.occurrence.record.len()).sum();
-        let left = self.open + self.verdicts.len();
-        self.dispatch.shares.iter_mut().for_each(|share| share.shrink_to(left, bytes));
-    }
-
     /// The lease is gone: others hold what was in it, and nothing is written.
     fn let_go(self) {
         self.dispatch.lane.metrics.claims_lost.inc();
@@ -420,77 +341,9 @@ async fn follow_all(ahead: Vec<(usize, Following)>) -> Vec<(usize, Result<Follow
     follows
 }
 
-/// The due under which an occurrence waits after its verdict, if it does.
-fn waits_until(settlement: &Settlement) -> Option<Timestamp> {
-    match settlement.verdict {
-        Verdict::Next { due, .. } | Verdict::DeadNext { due, .. } => Some(due),
-        Verdict::Back { .. } => Some(settlement.due),
-        Verdict::Finished | Verdict::Dead(_) => None,
-    }
-}
-
-async fn settled(settling: &mut Option<Settling>) -> Option<Settled> {
-    match settling {
-        Some(settling) => (&mut settling.answer).await,
-        None => std::future::pending().await,
-    }
-}
-
 async fn sleep_until(timer: Option<Instant>) {
     match timer {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Settles, again and again until the timeline has answered: a repeat changes nothing. `None` once the engine is closed,
-/// or when the timeline keeps refusing what it is sent: then the claim is left to its lease.
-///
-/// `lease`: the claim's, and whether all that is left in it is named; then a repeat may find that the first try took
-/// effect and the claim is gone.
-pub(super) async fn settle_until_answered(
-    context: Arc<Context>,
-    shard: Arc<ShardContext>,
-    lane: Arc<LaneContext>,
-    settle: Settle,
-    lease: Option<(Arc<Lease>, bool)>,
-) -> Option<Settled> {
-    let (mut pause, mut repeated, mut senseless) = (SETTLE_PAUSES.0, false, 0);
-    loop {
-        let sent = Instant::now();
-        let error = match context.timeline.settle(shard.shard, &lane.lane, settle.clone()).await {
-            Ok(settled) => {
-                let whole = lease.as_ref().is_some_and(|(_, whole)| *whole);
-                if settled.lost && repeated && whole {
-                    return Some(Settled::default());
-                }
-                if let Some((lease, _)) = lease.filter(|_| !settled.lost) {
-                    lease.confirm(sent);
-                }
-                return Some(settled);
-            }
-            Err(error) => error,
-        };
-        debug!(token = settle.token.0, %error, "not settled, trying again");
-        repeated |= matches!(error, TimelineError::Unknown(_));
-        senseless += u32::from(is_senseless(&error));
-        if senseless >= SENSELESS {
-            error!(token = settle.token.0, %error, "verdicts cannot be written: the claim is left to its lease");
-            return None;
-        }
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = context.closed.cancelled() => return None,
-        }
-        pause = (pause * 2).min(SETTLE_PAUSES.1);
-    }
-}
-
-/// Whether an error says that what was sent makes no sense, so that sending it again is in vain.
-fn is_senseless(error: &TimelineError) -> bool {
-    match error {
-        TimelineError::Broken(_) => true,
-        TimelineError::Refused(words) => words.starts_with("BADCALL") || words.starts_with("bad_due"),
-        _ => false,
     }
 }

@@ -21,6 +21,7 @@ mod leases;
 mod publishing;
 mod reaper;
 mod room;
+mod settling;
 mod signal;
 mod state;
 

@@ -22,6 +22,9 @@ use crate::task::{Record, RetryPolicy};
 /// How soon a publish is tried again that did not fit into the lease: an extension is due any moment.
 const LEASE_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a lane stands back after a trial of its sink that was not answered.
+const TRIAL_PAUSE: Duration = Duration::from_secs(1);
+
 /// The net below a sink that does not keep to its `answer_timeout`.
 const SLACK: Duration = Duration::from_millis(500);
 
@@ -102,8 +105,9 @@ impl Holder {
         let sink = &self.dispatch.lane.sink;
         if !sink.answered_since(sent) {
             sink.breaker.suspect();
-            // What is not answered stays here; another claim may show whether the sink is there.
-            if let Some(trial) = self.dispatch.trial {
+            // What is not answered stays here; another lane's claim may show whether the sink is there.
+            if let Some(trial) = self.dispatch.trial.take() {
+                self.dispatch.lane.rest(TRIAL_PAUSE);
                 sink.breaker.trial_unused(trial);
             }
         }

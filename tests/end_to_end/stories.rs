@@ -22,7 +22,7 @@ const STORIES: i64 = 200;
 /// One-shots that are due at one moment, so many at once, together with those by cron, at so many whole seconds from
 /// `KILLING` ms into the window on: whoever claims them holds them for a while.
 const HERD: i64 = 600;
-const HERDS: i64 = 8;
+const HERDS: i64 = 14;
 pub(super) const KILLING: i64 = 5000;
 
 /// How far ahead of its due the first put of a story comes.

@@ -1,0 +1,167 @@
+//! The half of a holder that writes verdicts: when they are due, together, and again until the timeline has answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use tokio::time::Instant;
+use tracing::{debug, error};
+
+use super::context::{Context, LaneContext, ShardContext};
+use super::dispatcher::Holder;
+use super::judge::Reason;
+use super::leases::Lease;
+use crate::clock::Timestamp;
+use crate::task::Member;
+use crate::timeline::{Rest, Settle, Settled, Settlement, TimelineError, Verdict};
+
+/// How long the first verdict waits for the others.
+const GATHER: Duration = Duration::from_millis(50);
+
+/// How often a settle is sent that the timeline says makes no sense.
+const SENSELESS: u32 = 5;
+
+/// The waits between tries to settle while the timeline does not answer.
+const SETTLE_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// A settle under way, and what follows from it.
+pub(super) struct Settling {
+    answer: BoxFuture<'static, Option<Settled>>,
+    /// The earliest due that it writes.
+    head: Option<Timestamp>,
+    tally: Vec<Counted>,
+}
+
+/// What is counted of one verdict: a death, and occurrences passed over.
+pub(super) struct Counted {
+    member: Member,
+    dead: Option<Reason>,
+    passed_over: u64,
+}
+
+impl Holder {
+    /// Notes a verdict; the first one waits a little for the others.
+    pub(super) fn verdict(&mut self, index: usize, verdict: Settlement, dead: Option<Reason>) {
+        let passed_over = self.flights[index].tally(&verdict.verdict);
+        if dead.is_some() || passed_over > 0 {
+            self.tally.push(Counted { member: verdict.member.clone(), dead, passed_over });
+        }
+        self.open -= 1;
+        self.verdicts.push(verdict);
+        self.settle_at.get_or_insert_with(|| Instant::now() + GATHER);
+    }
+
+    /// Begins to write the verdicts, if it is time and nothing is being written.
+    pub(super) fn settle_if_due(&mut self) {
+        let due = self.open == 0 || self.settle_at.is_some_and(|at| at <= Instant::now());
+        if self.settling.is_some() || self.verdicts.is_empty() || !due {
+            return;
+        }
+        self.settle_at = None;
+        let verdicts = std::mem::take(&mut self.verdicts);
+        let head = verdicts.iter().filter_map(waits_until).min();
+        let (context, lease) = (&self.dispatch.context, &self.dispatch.lease);
+        let settle = Settle {
+            token: lease.token.clone(),
+            verdicts,
+            rest: Rest::Keep,
+            lease: context.config.lease,
+            dead_cap: context.config.dead_cap,
+        };
+        let (shard, lane) = (Arc::clone(&self.dispatch.shard), Arc::clone(&self.dispatch.lane));
+        let (context, lease, whole) = (Arc::clone(context), Arc::clone(lease), self.open == 0);
+        let answer = settle_until_answered(context, shard, lane, settle, Some((lease, whole))).boxed();
+        self.settling = Some(Settling { answer, head, tally: std::mem::take(&mut self.tally) });
+    }
+
+    /// The verdicts were written: others take the room, and what waits again is told of.
+    pub(super) fn settled(&mut self, settled: &Settled) {
+        let Some(settling) = self.settling.take() else { return };
+        if let Some(head) = settling.head {
+            self.dispatch.signal.raise(head);
+        }
+        let lane = &self.dispatch.lane;
+        for counted in settling.tally {
+            if settled.skipped.contains(&counted.member) || settled.changed.contains(&counted.member) {
+                continue;
+            }
+            lane.metrics.passed_over.inc_by(counted.passed_over);
+            if let Some(reason) = counted.dead {
+                self.dispatch.context.metrics.dead(lane.lane.as_str(), reason.as_str(), 1);
+            }
+        }
+        self.dispatch.context.metrics.dead_dropped.inc_by(settled.dropped);
+        let bytes = self.flights.iter().map(|flight| flight.occurrence.record.len()).sum();
+        let left = self.open + self.verdicts.len();
+        self.dispatch.shares.iter_mut().for_each(|share| share.shrink_to(left, bytes));
+    }
+}
+
+/// The due under which an occurrence waits after its verdict, if it does.
+fn waits_until(settlement: &Settlement) -> Option<Timestamp> {
+    match settlement.verdict {
+        Verdict::Next { due, .. } | Verdict::DeadNext { due, .. } => Some(due),
+        Verdict::Back { .. } => Some(settlement.due),
+        Verdict::Finished | Verdict::Dead(_) => None,
+    }
+}
+
+/// The answer to the settle under way; never, if there is none.
+pub(super) async fn settled(settling: &mut Option<Settling>) -> Option<Settled> {
+    match settling {
+        Some(settling) => (&mut settling.answer).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Settles, again and again until the timeline has answered: a repeat changes nothing. `None` once the engine is closed,
+/// or when the timeline keeps refusing what it is sent: then the claim is left to its lease.
+///
+/// `lease`: the claim's, and whether all that is left in it is named; then a repeat may find that the first try took
+/// effect and the claim is gone.
+pub(super) async fn settle_until_answered(
+    context: Arc<Context>,
+    shard: Arc<ShardContext>,
+    lane: Arc<LaneContext>,
+    settle: Settle,
+    lease: Option<(Arc<Lease>, bool)>,
+) -> Option<Settled> {
+    let (mut pause, mut repeated, mut senseless) = (SETTLE_PAUSES.0, false, 0);
+    loop {
+        let sent = Instant::now();
+        let error = match context.timeline.settle(shard.shard, &lane.lane, settle.clone()).await {
+            Ok(settled) => {
+                let whole = lease.as_ref().is_some_and(|(_, whole)| *whole);
+                if settled.lost && repeated && whole {
+                    return Some(Settled::default());
+                }
+                if let Some((lease, _)) = lease.filter(|_| !settled.lost) {
+                    lease.confirm(sent);
+                }
+                return Some(settled);
+            }
+            Err(error) => error,
+        };
+        debug!(token = settle.token.0, %error, "not settled, trying again");
+        repeated |= matches!(error, TimelineError::Unknown(_));
+        senseless += u32::from(is_senseless(&error));
+        if senseless >= SENSELESS {
+            error!(token = settle.token.0, %error, "verdicts cannot be written: the claim is left to its lease");
+            return None;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = context.closed.cancelled() => return None,
+        }
+        pause = (pause * 2).min(SETTLE_PAUSES.1);
+    }
+}
+
+/// Whether an error says that what was sent makes no sense, so that sending it again is in vain.
+fn is_senseless(error: &TimelineError) -> bool {
+    match error {
+        TimelineError::Broken(_) => true,
+        TimelineError::Refused(words) => words.starts_with("BADCALL") || words.starts_with("bad_due"),
+        _ => false,
+    }
+}
