@@ -1,0 +1,22 @@
+//! The example that schedules and receives in one process, run as it stands.
+
+use std::process::Command;
+
+#[test]
+fn the_embedded_example_receives_what_is_due_and_not_what_was_cancelled() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let output = Command::new(cargo)
+        .args(["run", "--quiet", "--locked", "--example", "embedded"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let received: Vec<&str> = text.lines().filter(|line| line.starts_with("received ")).collect();
+    let [line] = received[..] else { panic!("one message is received: {text}") };
+    assert!(
+        line.starts_with("received order-1.unpaid:") && line.ends_with("at `orders`: {\"cancel\": true}"),
+        "{line}"
+    );
+    assert!(text.contains("order-2.unpaid: Cancelled") && text.ends_with("left over: false\n"), "{text}");
+}
