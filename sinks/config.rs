@@ -1,6 +1,8 @@
 //! Which sink to use, from a URL: the one place that knows every kind of sink.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ use secrecy::SecretString;
 use crate::memory::MemorySink;
 use crate::redis_streams::RedisStreamsSink;
 use crate::stdout::StdoutSink;
+use crate::target::{Scheme, Target};
+use crate::tls::Tls;
 use crate::{Sink, SinkError};
 
 /// Where to publish to and how; the URL's password is kept out of `Debug`, errors and logs.
@@ -17,36 +21,34 @@ pub struct SinkConfig {
     target: Target,
     answer_timeout: Duration,
     namespace: String,
+    tls: Tls,
+    credentials_file: Option<PathBuf>,
+    properties: BTreeMap<String, SecretString>,
 }
 
-/// A URL, taken apart.
-#[derive(Clone)]
-pub(crate) struct Target {
-    /// What kind of sink it is, as in the URL: `nats`, `redis`, `stdout`, `memory`.
-    pub(crate) scheme: &'static str,
-    /// Name or address, and port.
-    pub(crate) hosts: Vec<(String, u16)>,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<SecretString>,
-    /// What stands behind the first `/` of the path; empty if nothing does.
-    pub(crate) path: String,
+/// A kind of sink, under one of its URL schemes.
+struct Kind {
+    scheme: Scheme,
+    /// As [`Sink::kind`] has it.
+    name: &'static str,
+    build: fn(&SinkConfig) -> Result<Arc<dyn Sink>, SinkError>,
 }
 
-/// Every kind of sink, its default port (0: it has no address), and what builds it. A new sink is a line here.
-const KINDS: &[(&str, u16, Builder)] = &[
+/// Every kind of sink. A new sink is a line here.
+#[rustfmt::skip]
+const KINDS: &[Kind] = &[
     #[cfg(feature = "nats")]
-    ("nats", 4222, |config| Ok(Arc::new(crate::nats::NatsSink::new(config)?))),
-    ("redis", 6379, |config| Ok(Arc::new(RedisStreamsSink::new(config)?))),
-    ("stdout", 0, |config| Ok(Arc::new(StdoutSink::new(config.answer_timeout)?))),
+    Kind { scheme: Scheme::plain("nats", 4222), name: "nats", build: |config| Ok(Arc::new(crate::nats::NatsSink::new(config)?)) },
+    Kind { scheme: Scheme::plain("redis", 6379), name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
+    Kind { scheme: Scheme::bare("stdout"), name: "stdout", build: |config| Ok(Arc::new(StdoutSink::new(config.answer_timeout)?)) },
     // Keeps nothing: who wants to receive builds a `MemorySink` and keeps it.
-    ("memory", 0, |config| Ok(Arc::new(MemorySink::new(0, config.answer_timeout)))),
+    Kind { scheme: Scheme::bare("memory"), name: "memory", build: |config| Ok(Arc::new(MemorySink::new(0, config.answer_timeout))) },
 ];
-
-type Builder = fn(&SinkConfig) -> Result<Arc<dyn Sink>, SinkError>;
 
 /// Schemes that other builds or versions have a sink for.
 const ABSENT: &[(&str, &str)] = &[
     ("kafka", "this build of punctual has no Kafka sink"),
+    ("kafka+ssl", "this build of punctual has no Kafka sink"),
     ("amqp", "this build of punctual has no RabbitMQ sink"),
     ("amqps", "this build of punctual has no RabbitMQ sink"),
     ("nats", "this build of punctual has no NATS sink: it was built without the feature `nats`"),
@@ -65,8 +67,15 @@ impl SinkConfig {
     /// # Errors
     /// [`SinkError::Config`] when there is no such sink, or the URL is malformed. The text never quotes the URL.
     pub fn parse(url: &str) -> Result<SinkConfig, SinkError> {
-        let target = Target::parse(url.trim()).map_err(SinkError::Config)?;
-        Ok(SinkConfig { target, answer_timeout: SinkConfig::ANSWER_TIMEOUT, namespace: "default".to_owned() })
+        let target = parse(url.trim()).map_err(SinkError::Config)?;
+        Ok(SinkConfig {
+            target,
+            answer_timeout: SinkConfig::ANSWER_TIMEOUT,
+            namespace: "default".to_owned(),
+            tls: Tls::default(),
+            credentials_file: None,
+            properties: BTreeMap::new(),
+        })
     }
 
     /// Sets the longest time for which a publish can be without an answer: 100 ms or longer, at most half the lease.
@@ -83,6 +92,27 @@ impl SinkConfig {
         self
     }
 
+    /// Sets whom to trust where the connection is made over TLS; without it the certificates of the system.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> SinkConfig {
+        self.tls = tls;
+        self
+    }
+
+    /// Sets a file with a user's credentials, as `nsc` writes them; only NATS has these.
+    #[must_use]
+    pub fn with_credentials_file(mut self, path: impl Into<PathBuf>) -> SinkConfig {
+        self.credentials_file = Some(path.into());
+        self
+    }
+
+    /// Sets options of the client library by its own names; only Kafka's has these. Values may be secrets.
+    #[must_use]
+    pub fn with_properties(mut self, properties: BTreeMap<String, SecretString>) -> SinkConfig {
+        self.properties = properties;
+        self
+    }
+
     /// Builds the sink. It connects when it is first used: the other side need not be up.
     ///
     /// # Errors
@@ -92,13 +122,23 @@ impl SinkConfig {
             let words = format!("an answer timeout of {:?} is too short: 100 ms is the least", self.answer_timeout);
             return Err(SinkError::Config(words));
         }
-        let kind = KINDS.iter().find(|kind| kind.0 == self.target.scheme);
-        kind.expect("parse takes only what is in the table").2(self)
+        if self.kind() != "kafka" && !self.properties.is_empty() {
+            return Err(SinkError::Config(format!("a {} sink has no `properties`: only Kafka does", self.kind())));
+        }
+        if self.kind() != "nats" && self.credentials_file.is_some() {
+            return Err(SinkError::Config(format!("a {} sink has no `credentials_file`: only NATS does", self.kind())));
+        }
+        (self.entry().build)(self)
     }
 
-    /// What kind of sink it is: `nats`, `redis`, `stdout`, `memory`.
+    /// What kind of sink it is: `kafka`, `rabbitmq`, `nats`, `redis`, `stdout`, `memory`.
     pub fn kind(&self) -> &'static str {
-        self.target.scheme
+        self.entry().name
+    }
+
+    fn entry(&self) -> &'static Kind {
+        let kind = KINDS.iter().find(|kind| kind.scheme.name == self.target.scheme.name);
+        kind.expect("parse takes only what is in the table")
     }
 
     /// The URL without user and password, for people to read.
@@ -119,6 +159,45 @@ impl SinkConfig {
     pub(crate) fn target(&self) -> &Target {
         &self.target
     }
+
+    /// See [`with_tls`](SinkConfig::with_tls).
+    pub(crate) fn tls(&self) -> &Tls {
+        &self.tls
+    }
+
+    /// See [`with_credentials_file`](SinkConfig::with_credentials_file).
+    pub(crate) fn credentials_file(&self) -> Option<&Path> {
+        self.credentials_file.as_deref()
+    }
+
+    /// See [`with_properties`](SinkConfig::with_properties).
+    pub(crate) fn properties(&self) -> &BTreeMap<String, SecretString> {
+        &self.properties
+    }
+}
+
+/// Reads a URL of any kind of sink.
+fn parse(url: &str) -> Result<Target, String> {
+    let known = || KINDS.iter().map(|kind| kind.scheme.example()).collect::<Vec<_>>().join(", ");
+    // What is no scheme may be a secret: it is not quoted.
+    let Some((scheme, rest)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
+        return Err(format!("a sink is named by a URL: {}", known()));
+    };
+    let Some(kind) = KINDS.iter().find(|kind| kind.scheme.name == scheme) else {
+        let absent = ABSENT.iter().find(|(absent, _)| *absent == scheme).map(|(_, words)| (*words).to_owned());
+        let words = match absent {
+            Some(words) => words,
+            None if rest.starts_with("//") => format!("there is no sink for `{scheme}://`"),
+            None => "a sink is named by a URL".to_owned(),
+        };
+        return Err(format!("{words}; the sinks of this build are {}", known()));
+    };
+    Target::parse(kind.scheme, rest)
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_lowercase())
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))
 }
 
 impl fmt::Debug for SinkConfig {
@@ -128,101 +207,11 @@ impl fmt::Debug for SinkConfig {
             .field("address", &self.address())
             .field("answer_timeout", &self.answer_timeout)
             .field("namespace", &self.namespace)
+            .field("tls", &self.tls)
+            .field("credentials_file", &self.credentials_file)
+            .field("properties", &self.properties.keys())
             .finish_non_exhaustive()
     }
-}
-
-impl Target {
-    fn parse(url: &str) -> Result<Target, String> {
-        let known = || KINDS.iter().map(|kind| example(kind.0, kind.1)).collect::<Vec<_>>().join(", ");
-        // What is no scheme may be a secret: it is not quoted.
-        let Some((scheme, rest)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
-            return Err(format!("a sink is named by a URL: {}", known()));
-        };
-        let Some(&(scheme, port, _)) = KINDS.iter().find(|kind| kind.0 == scheme) else {
-            let absent = ABSENT.iter().find(|(absent, _)| *absent == scheme).map(|(_, words)| (*words).to_owned());
-            let words = match absent {
-                Some(words) => words,
-                None if rest.starts_with("//") => format!("there is no sink for `{scheme}://`"),
-                None => "a sink is named by a URL".to_owned(),
-            };
-            return Err(format!("{words}; the sinks of this build are {}", known()));
-        };
-        if port == 0 {
-            let target = Target { scheme, hosts: Vec::new(), user: None, password: None, path: String::new() };
-            return if matches!(rest, "" | "//") { Ok(target) } else { Err(format!("`{scheme}:` takes no address")) };
-        }
-        let malformed = |words: &str| format!("the URL of a {scheme} sink {words}, as in `{}`", example(scheme, port));
-        let rest = rest.strip_prefix("//").ok_or_else(|| malformed("has `//` behind its scheme"))?;
-        if rest.contains(['?', '#']) {
-            return Err(malformed("has no parameters: options have settings of their own"));
-        }
-        // The last `@`: a password may hold one that nobody encoded.
-        let (user_info, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
-        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let hosts = hosts.split(',').map(|host| parse_host(host, port)).collect::<Option<Vec<_>>>();
-        let hosts = hosts.ok_or_else(|| malformed("names hosts and ports"))?;
-        let (user, password) = user_info.map_or((None, None), |text| match text.split_once(':') {
-            Some((user, password)) => (Some(user), Some(password)),
-            None => (Some(text), None),
-        });
-        let decode = |text: &str| decode(text).ok_or_else(|| malformed("has `%` only before two hex digits"));
-        let user = user.filter(|user| !user.is_empty()).map(decode).transpose()?;
-        let password = password.map(decode).transpose()?.map(SecretString::from);
-        Ok(Target { scheme, hosts, user, password, path: path.to_owned() })
-    }
-
-    /// The URL without user and password.
-    pub(crate) fn address(&self) -> String {
-        if self.hosts.is_empty() {
-            return format!("{}:", self.scheme);
-        }
-        let hosts: Vec<String> = self.hosts.iter().map(|(host, port)| address(host, *port)).collect();
-        let slash = if self.path.is_empty() { "" } else { "/" };
-        format!("{}://{}{slash}{}", self.scheme, hosts.join(","), self.path)
-    }
-}
-
-/// Host and port as they are written: `[::1]:6379`.
-pub(crate) fn address(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-fn example(scheme: &str, port: u16) -> String {
-    if port == 0 { format!("`{scheme}:`") } else { format!("`{scheme}://127.0.0.1:{port}`") }
-}
-
-fn is_scheme(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_lowercase())
-        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))
-}
-
-fn parse_host(text: &str, default_port: u16) -> Option<(String, u16)> {
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => rest.split_once(']')?,
-        None => text.find(':').map_or((text, ""), |colon| text.split_at(colon)),
-    };
-    let port = match port.strip_prefix(':') {
-        Some(port) => port.parse().ok().filter(|port| *port != 0)?,
-        None if port.is_empty() => default_port,
-        None => return None,
-    };
-    let good = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
-    (!host.is_empty() && host.chars().all(good)).then(|| (host.to_owned(), port))
-}
-
-/// Resolves `%41`.
-fn decode(text: &str) -> Option<String> {
-    let mut bytes = text.bytes();
-    let mut decoded = Vec::with_capacity(text.len());
-    while let Some(byte) = bytes.next() {
-        let hex = |byte: u8| char::from(byte).to_digit(16);
-        decoded.push(match byte {
-            b'%' => u8::try_from(hex(bytes.next()?)? * 16 + hex(bytes.next()?)?).ok()?,
-            byte => byte,
-        });
-    }
-    String::from_utf8(decoded).ok()
 }
 
 #[cfg(test)]
@@ -237,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_url_is_taken_apart() {
-        let target = Target::parse("redis://us%40er:p%3Aw@d@[::1],host:7000/3").expect("a good URL");
+        let target = parse("redis://us%40er:p%3Aw@d@[::1],host:7000/3").expect("a good URL");
         assert_eq!(target.hosts, [("::1".to_owned(), 6379), ("host".to_owned(), 7000)]);
         assert_eq!(target.user.as_deref(), Some("us@er"));
         assert_eq!(target.password.as_ref().map(|password| password.expose_secret()), Some("p:w@d"));

@@ -12,6 +12,8 @@ pub mod memory;
 pub mod nats;
 pub mod redis_streams;
 pub mod stdout;
+mod target;
+pub mod tls;
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -22,6 +24,7 @@ use futures_util::stream::BoxStream;
 
 pub use config::SinkConfig;
 pub use memory::MemorySink;
+pub use tls::Tls;
 
 /// One message to publish: an occurrence of a task, ready for any sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +156,7 @@ pub trait Sink: Send + Sync + 'static {
     /// The longest time for which a publish can be without an answer; bounds what the client library may hold back.
     fn answer_timeout(&self) -> Duration;
 
-    /// What kind of sink it is, as in its URL: `nats`, `redis`, `stdout`, `memory`.
+    /// What kind of sink it is, `kafka`, `rabbitmq`, `nats`, `redis`, `stdout` or `memory`.
     fn kind(&self) -> &'static str;
 
     /// Whether it can do nothing with a message whose destination is empty.

@@ -34,8 +34,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
-use crate::config::{SinkConfig, address};
+use crate::config::SinkConfig;
 use crate::link::{self, Connection as _, Door, Link};
+use crate::target::address;
 use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
 
 /// What may be unanswered at once, in units of 4 KiB: 16 MiB, and 4096 messages, since each takes a unit at least. That

@@ -1,0 +1,124 @@
+//! A sink's URL, taken apart: hosts, user, password, path.
+
+use secrecy::SecretString;
+
+/// The scheme of a URL, and what it says of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scheme {
+    pub(crate) name: &'static str,
+    /// The port where the URL names none; 0: it has no address at all.
+    port: u16,
+    /// Whether the connection is made over TLS.
+    pub(crate) tls: bool,
+}
+
+impl Scheme {
+    pub(crate) const fn plain(name: &'static str, port: u16) -> Scheme {
+        Scheme { name, port, tls: false }
+    }
+
+    pub(crate) const fn over_tls(name: &'static str, port: u16) -> Scheme {
+        Scheme { name, port, tls: true }
+    }
+
+    /// One without an address.
+    pub(crate) const fn bare(name: &'static str) -> Scheme {
+        Scheme { name, port: 0, tls: false }
+    }
+
+    /// A URL as people write it.
+    pub(crate) fn example(self) -> String {
+        match self.port {
+            0 => format!("`{}:`", self.name),
+            port => format!("`{}://127.0.0.1:{port}`", self.name),
+        }
+    }
+}
+
+/// A URL, taken apart.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) scheme: Scheme,
+    /// Name or address, and port.
+    pub(crate) hosts: Vec<(String, u16)>,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<SecretString>,
+    /// What stands behind the first `/` of the path; empty if nothing does.
+    pub(crate) path: String,
+}
+
+impl Target {
+    /// Reads what stands behind the colon of the scheme.
+    ///
+    /// # Errors
+    /// Says what is wrong, without quoting the URL, which may hold a password.
+    pub(crate) fn parse(scheme: Scheme, rest: &str) -> Result<Target, String> {
+        if scheme.port == 0 {
+            let target = Target { scheme, hosts: Vec::new(), user: None, password: None, path: String::new() };
+            let bare = matches!(rest, "" | "//");
+            return if bare { Ok(target) } else { Err(format!("`{}:` takes no address", scheme.name)) };
+        }
+        let malformed = |words: &str| format!("the URL of a {} sink {words}, as in {}", scheme.name, scheme.example());
+        let rest = rest.strip_prefix("//").ok_or_else(|| malformed("has `//` behind its scheme"))?;
+        if rest.contains(['?', '#']) {
+            return Err(malformed("has no parameters: options have settings of their own"));
+        }
+        // The last `@`: a password may hold one that nobody encoded.
+        let (user_info, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let hosts = hosts.split(',').map(|host| parse_host(host, scheme.port)).collect::<Option<Vec<_>>>();
+        let hosts = hosts.ok_or_else(|| malformed("names hosts and ports"))?;
+        let (user, password) = user_info.map_or((None, None), |text| match text.split_once(':') {
+            Some((user, password)) => (Some(user), Some(password)),
+            None => (Some(text), None),
+        });
+        let decode = |text: &str| decode(text).ok_or_else(|| malformed("has `%` only before two hex digits"));
+        let user = user.filter(|user| !user.is_empty()).map(decode).transpose()?;
+        let password = password.map(decode).transpose()?.map(SecretString::from);
+        Ok(Target { scheme, hosts, user, password, path: path.to_owned() })
+    }
+
+    /// The URL without user and password.
+    pub(crate) fn address(&self) -> String {
+        let name = self.scheme.name;
+        if self.hosts.is_empty() {
+            return format!("{name}:");
+        }
+        let hosts: Vec<String> = self.hosts.iter().map(|(host, port)| address(host, *port)).collect();
+        let slash = if self.path.is_empty() { "" } else { "/" };
+        format!("{name}://{}{slash}{}", hosts.join(","), self.path)
+    }
+}
+
+/// Host and port as they are written: `[::1]:6379`.
+pub(crate) fn address(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn parse_host(text: &str, default_port: u16) -> Option<(String, u16)> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => text.find(':').map_or((text, ""), |colon| text.split_at(colon)),
+    };
+    let port = match port.strip_prefix(':') {
+        Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+        None if port.is_empty() => default_port,
+        None => return None,
+    };
+    let good = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+    (!host.is_empty() && host.chars().all(good)).then(|| (host.to_owned(), port))
+}
+
+/// Resolves `%41`.
+pub(crate) fn decode(text: &str) -> Option<String> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        let hex = |byte: u8| char::from(byte).to_digit(16);
+        decoded.push(match byte {
+            b'%' => u8::try_from(hex(bytes.next()?)? * 16 + hex(bytes.next()?)?).ok()?,
+            byte => byte,
+        });
+    }
+    String::from_utf8(decoded).ok()
+}
