@@ -1,5 +1,6 @@
 //! The harness: real servers on free ports in folders of their own, ended with the test process whatever ends it.
 
+pub(crate) mod certificates;
 pub(crate) mod http;
 pub(crate) mod ledger;
 pub(crate) mod load;
