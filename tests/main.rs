@@ -39,3 +39,33 @@ fn the_harness_starts_and_ends_servers() {
     assert_eq!(answer, "PONG");
     assert!(nats.url().starts_with("nats://"));
 }
+
+/// A producer without anything of punctual writes bytes that no text has; they come back, after a `kill -9` too.
+#[test]
+fn the_harness_starts_kafka_and_reads_back_what_it_holds() {
+    use rdkafka::message::{Header, OwnedHeaders};
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+
+    if !support::kafka::have_kafka() {
+        return;
+    }
+    let mut kafka = support::kafka::KafkaServer::start();
+    kafka.create_stamped_topic("bytes", 1);
+    let payload: Vec<u8> = (0..=255).cycle().take(600_000).collect();
+    let mut config = rdkafka::ClientConfig::new();
+    let producer: BaseProducer = config.set("bootstrap.servers", kafka.address()).create().expect("a producer");
+    let headers = OwnedHeaders::new().insert(Header { key: "a", value: Some("ä, b=c") });
+    for payload in [&payload[..], b""] {
+        let record = BaseRecord::to("bytes").key(&[0_u8, 255][..]).payload(payload).headers(headers.clone());
+        producer.send(record).expect("a queue");
+        producer.flush(std::time::Duration::from_secs(10)).expect("it is sent");
+    }
+    kafka.server.kill();
+    kafka.server.restart();
+    let records = kafka.records("bytes");
+    assert_eq!(records.len(), 2);
+    assert!(records[0].payload == payload && records[1].payload.is_empty(), "other bytes");
+    let record = &records[0];
+    assert_eq!((record.header("a"), record.key.as_deref(), record.partition), (Some("ä, b=c"), Some(&[0, 255][..]), 0));
+    assert!(record.stamp > 1_700_000_000_000, "{}", record.stamp);
+}

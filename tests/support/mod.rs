@@ -2,6 +2,7 @@
 
 pub(crate) mod certificates;
 pub(crate) mod http;
+pub(crate) mod kafka;
 pub(crate) mod ledger;
 pub(crate) mod load;
 pub(crate) mod nats;
@@ -25,15 +26,17 @@ pub(crate) fn have(program: &str) -> bool {
         std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|dir| dir.join(program).is_file())
     });
     if !found {
-        assert!(
-            std::env::var("PUNCTUAL_TEST_STRICT").as_deref() != Ok("1"),
-            "`{program}` is missing: run `make setup`"
-        );
-        let name = std::thread::current().name().unwrap_or("a test").to_owned();
-        // Not eprintln!, which the test runner would capture: a skip must be seen, and is counted by its first word.
-        writeln!(std::io::stderr(), "SKIPPED {name}: `{program}` is not installed").expect("stderr takes a line");
+        skip(program);
     }
     found
+}
+
+/// Says loudly that the test is skipped since something is missing. With `PUNCTUAL_TEST_STRICT=1` it panics.
+pub(crate) fn skip(missing: &str) {
+    assert!(std::env::var("PUNCTUAL_TEST_STRICT").as_deref() != Ok("1"), "`{missing}` is missing: run `make setup`");
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Not eprintln!, which the test runner would capture: a skip must be seen, and is counted by its first word.
+    writeln!(std::io::stderr(), "SKIPPED {name}: `{missing}` is not installed").expect("stderr takes a line");
 }
 
 /// Waits until something holds, asking every 10 ms; whether it did within the limit.

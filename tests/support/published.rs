@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::kafka::{KafkaServer, Record};
 use super::nats::{NatsServer, Stored};
 
 /// A message that a broker holds.
@@ -58,6 +59,16 @@ pub(crate) fn read_subject(nats: &NatsServer, stream: &str) -> Vec<Published> {
         stamp: stored.taken_ns / 1_000_000,
     };
     nats.connect().stream_messages(stream).iter().map(message).collect()
+}
+
+/// All messages of a Kafka topic, each partition in its order, by `kcat`; the topic stamps them with the broker's time.
+pub(crate) fn read_topic(kafka: &KafkaServer, topic: &str) -> Vec<Published> {
+    let message = |record: Record| Published {
+        key: record.header("idempotency-key").unwrap_or_else(|| panic!("no key: {record:?}")).to_owned(),
+        payload: String::from_utf8(record.payload).expect("text"),
+        stamp: record.stamp,
+    };
+    kafka.records(topic).into_iter().map(message).collect()
 }
 
 /// One command, by `redis-cli`.

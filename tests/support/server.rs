@@ -12,6 +12,7 @@ use tempfile::TempDir;
 pub(crate) struct Server {
     child: Option<Child>,
     command: Vec<String>,
+    ready: fn(u16) -> bool,
     /// The port it listens on, on 127.0.0.1.
     pub(crate) port: u16,
     dir: TempDir,
@@ -20,27 +21,36 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a program; `arguments` gets the free port and the server's own folder. Returns when the port answers.
     pub(crate) fn start(program: &str, arguments: impl Fn(u16, &Path) -> Vec<String>) -> Server {
+        Server::start_until(|port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok(), program, arguments)
+    }
+
+    /// Starts a program whose port answers before it is of use; returns when `ready` says so of the port.
+    pub(crate) fn start_until(
+        ready: fn(u16) -> bool,
+        program: &str,
+        arguments: impl Fn(u16, &Path) -> Vec<String>,
+    ) -> Server {
         let dir = TempDir::with_prefix("punctual-test-").expect("a folder for the server");
         let port = free_port();
         let mut command = vec![program.to_owned()];
         command.extend(arguments(port, dir.path()));
-        let mut server = Server { child: None, command, port, dir };
+        let mut server = Server { child: None, command, ready, port, dir };
         server.restart();
         server
     }
 
-    /// Starts it (again) on the same port, with the same folder; returns when the port answers.
+    /// Starts it (again) on the same port, with the same folder; returns when it is ready.
     #[expect(clippy::disallowed_methods, reason = "servers are waited for in real time, whatever a test pauses")]
     pub(crate) fn restart(&mut self) {
         self.kill();
         let log = std::fs::File::options().create(true).append(true).open(self.log()).expect("a log file");
         self.child = Some(spawn(self.command.clone(), self.dir.path().to_owned(), log));
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !(self.ready)(self.port) {
             let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
             let log = || std::fs::read_to_string(self.log()).unwrap_or_default();
             assert!(ended.is_none(), "`{}` ended: {ended:?}\n{}", self.command[0], log());
-            assert!(Instant::now() < deadline, "`{}` does not listen on {}\n{}", self.command[0], self.port, log());
+            assert!(Instant::now() < deadline, "`{}` is not ready on {}\n{}", self.command[0], self.port, log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
