@@ -1,6 +1,7 @@
 //! The harness: real servers on free ports in folders of their own, ended with the test process whatever ends it.
 
 pub(crate) mod certificates;
+pub(crate) mod consumer;
 pub(crate) mod http;
 pub(crate) mod kafka;
 pub(crate) mod ledger;

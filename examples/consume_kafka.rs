@@ -1,0 +1,77 @@
+//! Consumes a Kafka topic that punctual publishes to, and tells repeats by their idempotency key.
+//!
+//! ```sh
+//! cargo run --example consume_kafka -- 127.0.0.1:9092 orders.cancel
+//! ```
+//! Prints each delivery as JSON, until it is killed. Lost connections the client makes anew by itself, and says so.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{Headers, Message};
+use rdkafka::{ClientConfig, error::KafkaError};
+use serde_json::json;
+
+/// How long a key is remembered: the longest outage that shall not cause a second effect, and more than 52 s.
+/// A real service keeps the key where it keeps the effect, in the same transaction: no crash gets between them.
+const REMEMBER: Duration = Duration::from_secs(3600);
+/// How many keys are remembered (200 bytes each) even if more come in that time: then the oldest are forgotten early.
+const MOST: usize = 1_000_000;
+/// Who reads together: each partition is read by one consumer of the group.
+const GROUP: &str = "cancellations";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [brokers, topic] = &arguments[..] else { return Err("usage: consume_kafka BROKERS TOPIC".into()) };
+    let consumer: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", brokers)
+        .set("group.id", GROUP)
+        .set("auto.offset.reset", "earliest")
+        // Once a second is committed how far it has come: not what was delivered, but what is stored below.
+        .set("enable.auto.offset.store", "false")
+        .set("auto.commit.interval.ms", "1000")
+        .create()?;
+    consumer.subscribe(&[topic])?;
+    let mut keys = Keys { recent: HashSet::new(), older: HashSet::new(), since: Instant::now() };
+    loop {
+        let message = match consumer.poll(Duration::from_secs(1)) {
+            Some(Ok(message)) => message,
+            Some(Err(KafkaError::MessageConsumptionFatal(code))) => return Err(code.into()),
+            Some(Err(error)) => {
+                eprintln!("{error}");
+                continue;
+            }
+            None => continue,
+        };
+        let mut headers = message.headers().into_iter().flat_map(Headers::iter);
+        let key = headers.find(|header| header.key == "idempotency-key").and_then(|header| header.value);
+        let key = key.map(String::from_utf8_lossy);
+        let repeat = key.as_deref().is_some_and(|key| keys.seen(key));
+        // Here, unless it is a repeat, is done what the message asks for.
+        let now = UNIX_EPOCH.elapsed()?.as_millis();
+        let payload = String::from_utf8_lossy(message.payload().unwrap_or_default());
+        println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));
+        consumer.store_offset_from_message(&message)?;
+    }
+}
+
+/// The keys of the last `REMEMBER`, and some older ones.
+struct Keys {
+    recent: HashSet<String>,
+    older: HashSet<String>,
+    since: Instant,
+}
+
+impl Keys {
+    /// Whether a key came before; remembers it.
+    fn seen(&mut self, key: &str) -> bool {
+        if self.since.elapsed() > REMEMBER || self.recent.len() == MOST {
+            (self.older, self.since) = (std::mem::take(&mut self.recent), Instant::now());
+        }
+        self.older.contains(key) || !self.recent.insert(key.to_owned())
+    }
+}

@@ -1,0 +1,76 @@
+//! Consumes a RabbitMQ queue that punctual publishes to, and tells repeats by their idempotency key.
+//!
+//! ```sh
+//! cargo run --example consume_rabbitmq -- amqp://guest:guest@127.0.0.1:5672 orders.cancel
+//! ```
+//! Prints each delivery as JSON, until it is killed. After an error it says which and connects again in a second.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::error::Error;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use futures_util::StreamExt;
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use lapin::{Connection, ConnectionProperties};
+use serde_json::json;
+
+/// How long a key is remembered: the longest outage that shall not cause a second effect, and more than 52 s.
+/// A real service keeps the key where it keeps the effect, in the same transaction: no crash gets between them.
+const REMEMBER: Duration = Duration::from_secs(3600);
+/// How many keys are remembered (200 bytes each) even if more come in that time: then the oldest are forgotten early.
+const MOST: usize = 1_000_000;
+/// How many deliveries may be without acknowledgement: what it gets at once, and again after a crash.
+const PREFETCH: u16 = 200;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [url, queue] = &arguments[..] else { return Err("usage: consume_rabbitmq URL QUEUE".into()) };
+    let mut keys = Keys { recent: HashSet::new(), older: HashSet::new(), since: Instant::now() };
+    loop {
+        let Err(error) = consume(url, queue, &mut keys).await;
+        eprintln!("{error}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn consume(url: &str, queue: &str, keys: &mut Keys) -> Result<Infallible, Box<dyn Error>> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
+    // The queue must be there: who owns it declares it, durable.
+    let (name, options) = ("".into(), BasicConsumeOptions::default());
+    let mut deliveries = channel.basic_consume(queue.into(), name, options, FieldTable::default()).await?;
+    while let Some(delivery) = deliveries.next().await {
+        let delivery = delivery?;
+        let key = delivery.properties.message_id().as_ref().map(|key| key.as_str());
+        let repeat = key.is_some_and(|key| keys.seen(key));
+        // Here, unless it is a repeat, is done what the message asks for.
+        let now = UNIX_EPOCH.elapsed()?.as_millis();
+        let payload = String::from_utf8_lossy(&delivery.data);
+        println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));
+        delivery.ack(BasicAckOptions::default()).await?;
+    }
+    Err("RabbitMQ ended the subscription".into())
+}
+
+/// The keys of the last `REMEMBER`, and some older ones.
+struct Keys {
+    recent: HashSet<String>,
+    older: HashSet<String>,
+    since: Instant,
+}
+
+impl Keys {
+    /// Whether a key came before; remembers it.
+    fn seen(&mut self, key: &str) -> bool {
+        if self.since.elapsed() > REMEMBER || self.recent.len() == MOST {
+            (self.older, self.since) = (std::mem::take(&mut self.recent), Instant::now());
+        }
+        self.older.contains(key) || !self.recent.insert(key.to_owned())
+    }
+}

@@ -1,0 +1,79 @@
+//! Consumes a Redis stream that punctual publishes to, and tells repeats by their idempotency key.
+//!
+//! ```sh
+//! cargo run --example consume_redis -- redis://127.0.0.1:6379 orders.cancel
+//! ```
+//! Prints each delivery as JSON, until it is killed. After an error it says which and connects again in a second.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::error::Error;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use redis::TypedCommands;
+use redis::streams::StreamReadOptions;
+use serde_json::json;
+
+/// How long a key is remembered: the longest outage that shall not cause a second effect, and more than 52 s.
+/// A real service keeps the key where it keeps the effect, in the same transaction: no crash gets between them.
+const REMEMBER: Duration = Duration::from_secs(3600);
+/// How many keys are remembered (200 bytes each) even if more come in that time: then the oldest are forgotten early.
+const MOST: usize = 1_000_000;
+/// Who reads together: of the consumers of a group, each with its own name, one gets an entry.
+const GROUP: &str = "cancellations";
+const NAME: &str = "consumer-1";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [url, stream] = &arguments[..] else { return Err("usage: consume_redis URL STREAM".into()) };
+    let mut keys = Keys { recent: HashSet::new(), older: HashSet::new(), since: Instant::now() };
+    loop {
+        let Err(error) = consume(url, stream, &mut keys);
+        eprintln!("{error}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn consume(url: &str, stream: &str, keys: &mut Keys) -> Result<Infallible, Box<dyn Error>> {
+    let mut redis = redis::Client::open(url)?.get_connection()?;
+    // A server that is silent for longer than it may block is gone.
+    redis.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let created = redis.xgroup_create_mkstream(stream, GROUP, "0");
+    created.or_else(|error| if error.code() == Some("BUSYGROUP") { Ok(()) } else { Err(error) })?;
+    let options = StreamReadOptions::default().group(GROUP, NAME).count(100).block(5000);
+    // First what was delivered before and not acknowledged ("0"), then what is new (">").
+    let mut from = "0";
+    loop {
+        let reply = redis.xread_options(&[stream], &[from], &options)?.unwrap_or_default();
+        let entries: Vec<_> = reply.keys.into_iter().flat_map(|stream| stream.ids).collect();
+        from = if entries.is_empty() { ">" } else { from };
+        for entry in entries {
+            let key: Option<String> = entry.get("idempotency-key");
+            let repeat = key.as_deref().is_some_and(|key| keys.seen(key));
+            // Here, unless it is a repeat, is done what the message asks for.
+            let now = UNIX_EPOCH.elapsed()?.as_millis();
+            let payload = entry.get::<Vec<u8>>("payload").map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));
+            redis.xack(stream, GROUP, &[entry.id])?;
+        }
+    }
+}
+
+/// The keys of the last `REMEMBER`, and some older ones.
+struct Keys {
+    recent: HashSet<String>,
+    older: HashSet<String>,
+    since: Instant,
+}
+
+impl Keys {
+    /// Whether a key came before; remembers it.
+    fn seen(&mut self, key: &str) -> bool {
+        if self.since.elapsed() > REMEMBER || self.recent.len() == MOST {
+            (self.older, self.since) = (std::mem::take(&mut self.recent), Instant::now());
+        }
+        self.older.contains(key) || !self.recent.insert(key.to_owned())
+    }
+}

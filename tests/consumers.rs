@@ -1,0 +1,103 @@
+//! The examples that consume: run as they stand, against a broker that has every message twice.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use punctual_sinks::{Message, Outcome, SinkConfig};
+use serde_json::json;
+
+use crate::support;
+use crate::support::consumer::{Consumer, Delivery};
+use crate::support::nats::NatsServer;
+use crate::support::redis::RedisServer;
+
+/// How many occurrences; each is published twice.
+const OCCURRENCES: usize = 500;
+/// For how long JetStream drops copies here (100 ms is the least it takes): what is published after it is kept.
+const DUPLICATE_WINDOW: Duration = Duration::from_millis(100);
+
+/// Occurrences of many tasks at one destination, with payloads that tell them apart.
+fn occurrences(destination: &str) -> Vec<Message> {
+    let message = |number: usize| {
+        let task = format!("order-{number}.unpaid");
+        Message {
+            key: format!("{task}:1700000000123"),
+            due_ms: 1_700_000_000_123,
+            attempt: 1,
+            destination: destination.to_owned(),
+            record_key: None,
+            headers: vec![("tenant".to_owned(), "acme".to_owned())],
+            content_type: Some("application/json".to_owned()),
+            payload: format!("{{\"order\": {number}}}").into(),
+            task,
+        }
+    };
+    (0..OCCURRENCES).map(message).collect()
+}
+
+/// Publishes all of them; every one has to be accepted.
+async fn publish(url: &str, batch: Vec<Message>) {
+    use futures_util::StreamExt;
+
+    let sink = SinkConfig::parse(url).and_then(|config| config.build()).expect("a sink");
+    let outcomes: Vec<(usize, Outcome)> = sink.publish(batch).collect().await;
+    assert_eq!(outcomes.len(), OCCURRENCES);
+    assert!(outcomes.iter().all(|(_, outcome)| *outcome == Outcome::Accepted), "{outcomes:?}");
+    sink.close(Duration::from_secs(5)).await.expect("a sink that closes");
+}
+
+/// Publishes everything twice, and lets the example read it: each key is new once, and a repeat once.
+async fn each_key_counts_once(example: &str, arguments: &[&str], url: &str, destination: &str) {
+    let batch = occurrences(destination);
+    publish(url, batch.clone()).await;
+    tokio::time::sleep(4 * DUPLICATE_WINDOW).await;
+    publish(url, batch.clone()).await;
+    let consumer = Consumer::start(example, arguments);
+    let deliveries = consumer.wait(2 * OCCURRENCES);
+    let mut seen: BTreeMap<&str, Vec<&Delivery>> = BTreeMap::new();
+    deliveries.iter().for_each(|delivery| seen.entry(&delivery.key).or_default().push(delivery));
+    assert_eq!((deliveries.len(), seen.len()), (2 * OCCURRENCES, OCCURRENCES));
+    for message in &batch {
+        let copies = &seen[message.key.as_str()];
+        assert_eq!(copies.iter().map(|copy| copy.repeat).collect::<Vec<_>>(), [false, true], "{copies:?}");
+        assert!(copies.iter().all(|copy| copy.payload.as_bytes() == message.payload), "{copies:?}");
+        assert!(copies.iter().all(|copy| copy.received_ms > message.due_ms), "{copies:?}");
+    }
+    // What it has acknowledged does not come again.
+    drop(consumer);
+    let again = Consumer::start(example, arguments);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(again.deliveries(), [], "{}", again.output());
+}
+
+#[tokio::test]
+async fn the_redis_example_counts_each_key_once() {
+    if !support::have("redis-server") {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let url = redis.url();
+    each_key_counts_once("consume_redis", &[&url, "orders.cancel"], &url, "orders.cancel").await;
+}
+
+#[tokio::test]
+async fn the_nats_example_counts_each_key_once() {
+    if !support::have("nats-server") {
+        return;
+    }
+    let nats = NatsServer::start("");
+    let window = json!({"duplicate_window": DUPLICATE_WINDOW.as_nanos()});
+    nats.connect().create_stream("ORDERS", &["orders.>"], &window);
+    let url = nats.url();
+    each_key_counts_once("consume_nats", &[&url, "ORDERS"], &url, "orders.cancel").await;
+}
+
+#[test]
+fn the_examples_are_short_and_link_nothing_of_ours() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    for broker in ["kafka", "nats", "rabbitmq", "redis"] {
+        let source = std::fs::read_to_string(folder.join(format!("consume_{broker}.rs"))).unwrap();
+        assert!(source.lines().count() < 80, "consume_{broker}.rs is for reading: it shall stay under 80 lines");
+        assert!(!source.contains("punctual::") && !source.contains("punctual_sinks"), "it links nothing of ours");
+    }
+}

@@ -1,0 +1,93 @@
+//! The programs of `examples/consume_*.rs`, run as processes: consumers that link nothing of punctual.
+
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::patient;
+use super::server::spawn;
+
+/// A running consumer. Dropping it kills it; the death of the test process does too.
+pub(crate) struct Consumer {
+    child: Child,
+    dir: TempDir,
+}
+
+/// A line that it printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    /// The idempotency key.
+    pub(crate) key: String,
+    /// Whether the consumer had seen the key before.
+    pub(crate) repeat: bool,
+    /// When it came, in ms, by this machine's clock.
+    pub(crate) received_ms: i64,
+    /// The payload.
+    pub(crate) payload: String,
+}
+
+impl Consumer {
+    /// Starts an example (`consume_rabbitmq`) with its arguments: a URL, and what it subscribes to.
+    pub(crate) fn start(example: &str, arguments: &[&str]) -> Consumer {
+        let dir = TempDir::with_prefix("punctual-test-").expect("a folder for the consumer");
+        let output = std::fs::File::create(dir.path().join("output.log")).expect("a log file");
+        let mut command = vec![built(example).display().to_string()];
+        command.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        Consumer { child: spawn(command, dir.path().to_owned(), output), dir }
+    }
+
+    /// What it has printed until now, in its order.
+    pub(crate) fn deliveries(&self) -> Vec<Delivery> {
+        let output = self.output();
+        // The last line may be half written.
+        let whole = output.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let delivery = |line: &str| {
+            let json: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
+            let text = |name: &str| json[name].as_str().unwrap_or_else(|| panic!("no `{name}` in {line}")).to_owned();
+            let flag = |name: &str| json[name].as_bool().unwrap_or_else(|| panic!("no `{name}` in {line}"));
+            let received_ms = json["received_ms"].as_i64().unwrap_or_else(|| panic!("no time in {line}"));
+            Delivery { key: text("key"), repeat: flag("repeat"), received_ms, payload: text("payload") }
+        };
+        whole.lines().filter(|line| line.starts_with('{')).map(delivery).collect()
+    }
+
+    /// Waits until it has printed this many deliveries, then until no more have come for a second; panics after 30 s.
+    pub(crate) fn wait(&self, count: usize) -> Vec<Delivery> {
+        let lines = || self.output().lines().filter(|line| line.starts_with('{')).count();
+        let enough = patient(Duration::from_secs(30), || lines() >= count);
+        assert!(enough, "of {count} deliveries came {}:\n{}", lines(), self.output());
+        std::thread::sleep(Duration::from_secs(1));
+        self.deliveries()
+    }
+
+    /// All that it has written, its complaints too.
+    pub(crate) fn output(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("output.log")).expect("its output")
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().expect("a child can be waited for");
+    }
+}
+
+/// Where cargo has put an example: `cargo test` builds them all, beside the tests.
+fn built(example: &str) -> PathBuf {
+    let tests = std::env::current_exe().expect("this program has a path");
+    let target = tests.parent().and_then(Path::parent).expect("it stands in `deps`");
+    let program = target.join("examples").join(example);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(example).with_extension("rs");
+    let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    // A run of some tests only (`cargo test --test tests`) does not build it.
+    assert!(
+        changed(&program) >= changed(&source),
+        "`{example}` is not built as its source now stands: run `cargo build --locked --examples` first"
+    );
+    program
+}
