@@ -71,3 +71,30 @@ fn the_harness_starts_kafka_and_reads_back_what_it_holds() {
     assert_eq!((record.header("a"), record.key.as_deref(), record.partition), (Some("ä, b=c"), Some(&[0, 255][..]), 0));
     assert!(record.stamp > 1_700_000_000_000, "{}", record.stamp);
 }
+
+#[test]
+fn a_rabbitmq_of_the_harness_keeps_what_it_has_confirmed() {
+    if !support::have("rabbitmq-server") {
+        return;
+    }
+    let mut rabbit = support::rabbitmq::RabbitServer::start("", &["one"], &[("user", "pass")]);
+    rabbit.declare_queues("one", &["a"]);
+    rabbit.with_channel("one", async |channel: lapin::Channel| {
+        channel.confirm_select(Default::default()).await.expect("confirms");
+        for number in 0..100_u8 {
+            let persistent = lapin::BasicProperties::default().with_delivery_mode(2);
+            let publishing =
+                channel.basic_publish("".into(), "a".into(), Default::default(), &[number], persistent).await;
+            // Taken up together.
+            std::mem::drop(publishing.expect("a channel"));
+        }
+        channel.wait_for_confirms().await.expect("all are confirmed");
+    });
+    rabbit.server.kill();
+    rabbit.server.restart();
+    rabbit.control(&["set_vm_memory_high_watermark", "0.1"]);
+    for _ in 0..2 {
+        let numbers: Vec<u8> = rabbit.queue("one", "a").iter().map(|delivery| delivery.data[0]).collect();
+        assert_eq!(numbers, (0..100).collect::<Vec<u8>>());
+    }
+}

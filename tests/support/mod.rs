@@ -9,6 +9,7 @@ pub(crate) mod load;
 pub(crate) mod nats;
 pub(crate) mod published;
 pub(crate) mod punctual;
+pub(crate) mod rabbitmq;
 pub(crate) mod redis;
 pub(crate) mod server;
 pub(crate) mod shards;
