@@ -9,6 +9,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use crate::memory::MemorySink;
+use crate::redis_access;
 use crate::redis_streams::RedisStreamsSink;
 use crate::stdout::StdoutSink;
 use crate::target::{Scheme, Target};
@@ -23,6 +24,7 @@ pub struct SinkConfig {
     namespace: String,
     tls: Tls,
     credentials_file: Option<PathBuf>,
+    sentinel_password: Option<SecretString>,
     properties: BTreeMap<String, SecretString>,
 }
 
@@ -39,7 +41,12 @@ struct Kind {
 const KINDS: &[Kind] = &[
     #[cfg(feature = "nats")]
     Kind { scheme: Scheme::plain("nats", 4222), name: "nats", build: |config| Ok(Arc::new(crate::nats::NatsSink::new(config)?)) },
-    Kind { scheme: Scheme::plain("redis", 6379), name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
+    #[cfg(feature = "nats")]
+    Kind { scheme: Scheme::over_tls("tls", 4222), name: "nats", build: |config| Ok(Arc::new(crate::nats::NatsSink::new(config)?)) },
+    Kind { scheme: redis_access::SERVER, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
+    Kind { scheme: redis_access::SERVER_TLS, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
+    Kind { scheme: redis_access::SENTINEL, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
+    Kind { scheme: redis_access::SENTINEL_TLS, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
     Kind { scheme: Scheme::bare("stdout"), name: "stdout", build: |config| Ok(Arc::new(StdoutSink::new(config.answer_timeout)?)) },
     // Keeps nothing: who wants to receive builds a `MemorySink` and keeps it.
     Kind { scheme: Scheme::bare("memory"), name: "memory", build: |config| Ok(Arc::new(MemorySink::new(0, config.answer_timeout))) },
@@ -52,8 +59,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("amqp", "this build of punctual has no RabbitMQ sink"),
     ("amqps", "this build of punctual has no RabbitMQ sink"),
     ("nats", "this build of punctual has no NATS sink: it was built without the feature `nats`"),
-    ("rediss", "this build of punctual has no Redis Streams sink with TLS"),
-    ("tls", "this build of punctual has no NATS sink with TLS"),
+    ("tls", "this build of punctual has no NATS sink: it was built without the feature `nats`"),
 ];
 
 impl SinkConfig {
@@ -61,8 +67,9 @@ impl SinkConfig {
     /// says otherwise.
     pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(7);
 
-    /// Reads a URL: `nats://[user:password@]host[:port][,host[:port]...]` (a user without a password is a token),
-    /// `redis://[[user]:password@]host[:port][/database]`, `stdout:` or `memory:`. Connects to nothing.
+    /// Reads a URL: `nats://[user:password@]host[:port][,host[:port]...]` (a user without a password is a token; `tls://`
+    /// for TLS), `redis://[[user]:password@]host[:port][/database]` and its relatives (see [`redis_access`]), `stdout:` or
+    /// `memory:`. Connects to nothing.
     ///
     /// # Errors
     /// [`SinkError::Config`] when there is no such sink, or the URL is malformed. The text never quotes the URL.
@@ -74,6 +81,7 @@ impl SinkConfig {
             namespace: "default".to_owned(),
             tls: Tls::default(),
             credentials_file: None,
+            sentinel_password: None,
             properties: BTreeMap::new(),
         })
     }
@@ -106,6 +114,13 @@ impl SinkConfig {
         self
     }
 
+    /// Sets the password of Sentinels themselves; only a Redis behind Sentinels has these.
+    #[must_use]
+    pub fn with_sentinel_password(mut self, password: Option<SecretString>) -> SinkConfig {
+        self.sentinel_password = password;
+        self
+    }
+
     /// Sets options of the client library by its own names; only Kafka's has these. Values may be secrets.
     #[must_use]
     pub fn with_properties(mut self, properties: BTreeMap<String, SecretString>) -> SinkConfig {
@@ -127,6 +142,12 @@ impl SinkConfig {
         }
         if self.kind() != "nats" && self.credentials_file.is_some() {
             return Err(SinkError::Config(format!("a {} sink has no `credentials_file`: only NATS does", self.kind())));
+        }
+        if self.kind() != "redis" && self.sentinel_password.is_some() {
+            return Err(SinkError::Config(format!(
+                "a {} sink has no `sentinel_password`: only Redis does",
+                self.kind()
+            )));
         }
         (self.entry().build)(self)
     }
@@ -168,6 +189,11 @@ impl SinkConfig {
     /// See [`with_credentials_file`](SinkConfig::with_credentials_file).
     pub(crate) fn credentials_file(&self) -> Option<&Path> {
         self.credentials_file.as_deref()
+    }
+
+    /// See [`with_sentinel_password`](SinkConfig::with_sentinel_password).
+    pub(crate) fn sentinel_password(&self) -> Option<&SecretString> {
+        self.sentinel_password.as_ref()
     }
 
     /// See [`with_properties`](SinkConfig::with_properties).

@@ -10,6 +10,7 @@ mod link;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
+pub mod redis_access;
 pub mod redis_streams;
 pub mod stdout;
 mod target;
@@ -24,6 +25,7 @@ use futures_util::stream::BoxStream;
 
 pub use config::SinkConfig;
 pub use memory::MemorySink;
+pub use redis_access::RedisAccess;
 pub use tls::Tls;
 
 /// One message to publish: an occurrence of a task, ready for any sink.

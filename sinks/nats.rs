@@ -12,6 +12,7 @@
 //! - What is unanswered at once is bounded, and one subject has a quarter of that at most: a subject on which something
 //!   listens that never answers does not hold up the others.
 
+mod credentials;
 mod inbox;
 
 use std::borrow::Cow;
@@ -26,9 +27,9 @@ use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
 use async_nats::{ServerAddr, StatusCode, Subject};
 use async_trait::async_trait;
 use bytes::Bytes;
+use credentials::Credentials;
 use futures_util::stream::BoxStream;
-use inbox::{Connection, MOST_UNDER_WAY, Reply, Route};
-use secrecy::SecretString;
+use inbox::{Connection, MOST_UNDER_WAY, Place, Reply, Route};
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
@@ -37,6 +38,7 @@ use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{self, Connection as _, Door, Link};
 use crate::target::address;
+use crate::tls::Tls;
 use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
 
 /// What may be unanswered at once, in units of 4 KiB: 16 MiB, and 4096 messages, since each takes a unit at least. That
@@ -56,9 +58,8 @@ pub struct NatsSink {
 }
 
 struct Inner {
-    servers: Vec<ServerAddr>,
-    user: Option<String>,
-    password: Option<SecretString>,
+    place: Place,
+    tls: Tls,
     address: String,
     answer_timeout: Duration,
     namespace: String,
@@ -72,21 +73,38 @@ impl NatsSink {
     /// A sink for a server or a cluster; connects when it is first used.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when the URL has a path or a host that is none.
+    /// [`SinkError::Config`] when the URL has a path or a host that is none, when it has a user besides a credentials file,
+    /// when that cannot be used, or when there is nobody to trust over TLS.
     pub fn new(config: &SinkConfig) -> Result<NatsSink, SinkError> {
         let target = config.target();
         if !target.path.is_empty() {
             return Err(SinkError::Config(format!("the URL of a nats sink has no path: `{}`", target.address())));
         }
+        let credentials = match config.credentials_file() {
+            None => Credentials::User(target.user.clone(), target.password.clone()),
+            Some(_) if target.user.is_some() || target.password.is_some() => {
+                let words = "a nats sink logs in by its `credentials_file` or as the user in its URL, not both";
+                return Err(SinkError::Config(words.to_owned()));
+            }
+            Some(file) => Credentials::File(file.to_owned()),
+        };
+        credentials.check().map_err(|words| SinkError::Config(format!("`credentials_file`: {words}")))?;
+        // Made here where it is needed for sure; a server may require TLS all the same.
+        let tls = target.scheme.tls || config.tls().ca_file().is_some();
+        let place = Place {
+            servers: Vec::new(),
+            credentials,
+            tls: tls.then(|| config.tls().client_config()).transpose()?,
+            tls_required: target.scheme.tls,
+        };
         let server = |(host, port): &(String, u16)| {
             let address = address(host, *port);
             let wrong = |_| SinkError::Config(format!("`{address}` is no address of a NATS server"));
             format!("nats://{address}").parse::<ServerAddr>().map_err(wrong)
         };
         let inner = Inner {
-            servers: target.hosts.iter().map(server).collect::<Result<_, _>>()?,
-            user: target.user.clone(),
-            password: target.password.clone(),
+            place: Place { servers: target.hosts.iter().map(server).collect::<Result<_, _>>()?, ..place },
+            tls: config.tls().clone(),
             address: target.address(),
             answer_timeout: config.answer_timeout(),
             namespace: config.namespace().to_owned(),
@@ -432,10 +450,10 @@ impl Inner {
     /// Connects to one of the servers and subscribes to an inbox, within half of the answer timeout.
     async fn connect(&self) -> Result<Connection, Trouble> {
         let limit = self.answer_timeout / 2;
-        let connecting = Connection::connect(&self.servers, self.user.as_deref(), self.password.as_ref(), limit);
-        connecting
-            .await
-            .map_err(|words| Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address)))
+        Connection::connect(&self.place, limit).await.map_err(|words| {
+            let words = self.tls.explain(words);
+            Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address))
+        })
     }
 }
 

@@ -8,7 +8,6 @@
 //!   as a publish may take: a half-open socket tells nobody that it is dead.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -16,18 +15,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, FuturesOrdered};
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, ServerError, Value};
-use secrecy::{ExposeSecret, SecretString};
-use tokio::net::TcpStream;
+use redis::aio::ConnectionLike;
+use redis::{AsyncConnectionConfig, RedisError, ServerError, Value};
 use tokio::sync::OnceCell;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{self, Connection as _, Door, Link};
+use crate::redis_access::{Commands, RedisAccess, Socket};
 use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble, headers};
 
 /// 1000 commands or 1 MiB, whichever comes first: one pipeline is encoded while Redis works on the one before it, and
@@ -48,10 +44,7 @@ pub struct RedisStreamsSink {
 }
 
 struct Inner {
-    host: (String, u16),
-    user: Option<String>,
-    password: Option<SecretString>,
-    database: i64,
+    access: RedisAccess,
     address: String,
     answer_timeout: Duration,
     link: Link<Connection>,
@@ -59,23 +52,16 @@ struct Inner {
 }
 
 impl RedisStreamsSink {
-    /// A sink for one Redis; connects when it is first used.
+    /// A sink for one Redis, or the master that its Sentinels name; connects when it is first used.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when the URL names several hosts or no database number.
+    /// [`SinkError::Config`] when the URL is not one of those that [`RedisAccess::parse`] reads.
     pub fn new(config: &SinkConfig) -> Result<RedisStreamsSink, SinkError> {
-        let target = config.target();
-        let [host] = &target.hosts[..] else {
-            return Err(SinkError::Config("a redis sink has one host".to_owned()));
-        };
-        let database = if target.path.is_empty() { Some(0) } else { target.path.parse().ok().filter(|db| *db >= 0) };
-        let wrong = || SinkError::Config(format!("`{}` is no number of a Redis database", target.path));
+        let access = RedisAccess::new(config.target().clone(), config.tls())?;
+        let access = access.with_sentinel_password(config.sentinel_password().cloned())?;
         let inner = Inner {
-            host: host.clone(),
-            user: target.user.clone(),
-            password: target.password.clone(),
-            database: database.ok_or_else(wrong)?,
-            address: target.address(),
+            address: access.address(),
+            access,
             answer_timeout: config.answer_timeout(),
             link: Link::new(),
             door: Door::new(),
@@ -115,7 +101,7 @@ impl Sink for RedisStreamsSink {
             Ok(Err(trouble)) => return Err(unreachable(trouble.words)),
             Err(_) => return Err(unreachable(self.inner.no_answer())),
         };
-        let (mut commands, ping) = (connection.commands.clone(), redis::cmd("PING"));
+        let (mut commands, ping) = (connection.commands.connection.clone(), redis::cmd("PING"));
         match timeout_at(deadline, commands.req_packed_command(&ping)).await {
             Ok(Ok(Value::ServerError(error))) => Err(unreachable(words(&error))),
             Ok(Ok(_)) => {
@@ -164,7 +150,7 @@ async fn publish(connection: &Arc<Connection>, batch: Vec<Message>, answers: &An
             if !indices.is_empty() {
                 let connection = Arc::clone(connection);
                 under_way.push_back(async move {
-                    let mut commands = connection.commands.clone();
+                    let mut commands = connection.commands.connection.clone();
                     let replies = commands.req_packed_commands(&pipeline, 0, indices.len()).await;
                     (replies, indices)
                 });
@@ -303,21 +289,20 @@ fn words(error: &ServerError) -> String {
     format!("{} {}", error.code(), error.details().unwrap_or_default()).trim_end().to_owned()
 }
 
-/// A connection and the task that drives it.
+/// A connection, and what is known of it.
 struct Connection {
-    commands: MultiplexedConnection,
-    driver: JoinHandle<()>,
+    commands: Commands,
     last_answer: Mutex<Instant>,
     max_bulk: OnceCell<usize>,
 }
 
 impl link::Connection for Connection {
     fn alive(&self) -> bool {
-        !self.driver.is_finished()
+        self.commands.alive()
     }
 
     fn end(&self) {
-        self.driver.abort();
+        self.commands.end();
     }
 }
 
@@ -333,7 +318,7 @@ impl Connection {
         let ask = || async {
             let mut ask = redis::cmd("CONFIG");
             ask.arg("GET").arg("proto-max-bulk-len");
-            let answer = ask.query_async::<(String, usize)>(&mut self.commands.clone()).await;
+            let answer = ask.query_async::<(String, usize)>(&mut self.commands.connection.clone()).await;
             answer.map_or(DEFAULT_BULK, |(_, limit)| limit)
         };
         *self.max_bulk.get_or_init(ask).await
@@ -347,12 +332,6 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
-}
-
 impl Inner {
     fn no_answer(&self) -> String {
         link::no_answer(&self.address, self.answer_timeout)
@@ -360,43 +339,21 @@ impl Inner {
 
     /// Connects and logs in, within a third of the answer timeout.
     async fn connect(&self) -> Result<Connection, Trouble> {
-        let limit = self.answer_timeout / 3;
-        let connecting = async {
-            let stream = TcpStream::connect(&self.host).await?;
-            self.prepare(&stream)?;
-            let mut info = RedisConnectionInfo::default().set_db(self.database);
-            if let Some(user) = &self.user {
-                info = info.set_username(user);
-            }
-            if let Some(password) = &self.password {
-                info = info.set_password(password.expose_secret());
-            }
-            // No time-outs of its own: each publish has its own deadline.
-            let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-            let (commands, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-            tracing::debug!(address = %self.address, "connected");
-            let last_answer = Mutex::new(Instant::now());
-            Ok(Connection { commands, driver: tokio::spawn(driver), last_answer, max_bulk: OnceCell::new() })
-        };
-        let sink = |words: &dyn fmt::Display| {
-            Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address))
-        };
-        match timeout(limit, connecting).await {
-            Ok(connected) => connected.map_err(|error: RedisError| sink(&error)),
-            Err(_) => Err(sink(&format_args!("no answer within {limit:?}"))),
-        }
-    }
-
-    /// Sees to it that small writes leave at once and a dead peer is noticed, and that what is unsent when the
-    /// connection is given up is not sent later: everything unanswered is `Retry` by then.
-    fn prepare(&self, stream: &TcpStream) -> std::io::Result<()> {
-        stream.set_nodelay(true)?;
-        let socket = SockRef::from(stream);
+        // No time-outs of its own: each publish has its own deadline.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let probe = Duration::from_secs(1).max(self.answer_timeout / 4);
-        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3))?;
-        #[cfg(target_os = "linux")]
-        socket.set_tcp_user_timeout(Some(self.answer_timeout))?;
-        socket.set_linger(Some(Duration::ZERO))
+        // Everything unanswered when the connection is given up is `Retry` by then: what is unsent must not be sent later.
+        let socket = Socket {
+            probe_after: probe,
+            probe_every: probe,
+            acknowledged_in: self.answer_timeout,
+            discard_unsent: true,
+        };
+        let commands = self.access.connect(socket, config, self.answer_timeout / 3).await.map_err(|words| {
+            Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address))
+        })?;
+        tracing::debug!(address = %self.address, "connected");
+        Ok(Connection { commands, last_answer: Mutex::new(Instant::now()), max_bulk: OnceCell::new() })
     }
 }
 

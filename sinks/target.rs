@@ -10,27 +10,34 @@ pub(crate) struct Scheme {
     port: u16,
     /// Whether the connection is made over TLS.
     pub(crate) tls: bool,
+    /// What an example has behind its host.
+    example: &'static str,
 }
 
 impl Scheme {
     pub(crate) const fn plain(name: &'static str, port: u16) -> Scheme {
-        Scheme { name, port, tls: false }
+        Scheme { name, port, tls: false, example: "" }
     }
 
     pub(crate) const fn over_tls(name: &'static str, port: u16) -> Scheme {
-        Scheme { name, port, tls: true }
+        Scheme { name, port, tls: true, example: "" }
     }
 
     /// One without an address.
     pub(crate) const fn bare(name: &'static str) -> Scheme {
-        Scheme { name, port: 0, tls: false }
+        Scheme { name, port: 0, tls: false, example: "" }
+    }
+
+    /// The same, with what an example has behind its host.
+    pub(crate) const fn as_in(self, example: &'static str) -> Scheme {
+        Scheme { example, ..self }
     }
 
     /// A URL as people write it.
     pub(crate) fn example(self) -> String {
         match self.port {
             0 => format!("`{}:`", self.name),
-            port => format!("`{}://127.0.0.1:{port}`", self.name),
+            port => format!("`{}://127.0.0.1:{port}{}`", self.name, self.example),
         }
     }
 }

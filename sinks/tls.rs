@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 
 use crate::SinkError;
 
@@ -25,6 +26,7 @@ pub struct Tls {
 struct Ca {
     path: PathBuf,
     pem: Vec<u8>,
+    roots: RootCertStore,
 }
 
 impl Tls {
@@ -36,14 +38,16 @@ impl Tls {
         let shown = path.display();
         let pem = std::fs::read(path)
             .map_err(|error| SinkError::Config(format!("cannot read the certificates in `{shown}`: {error}")))?;
-        let certificates = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
-        match certificates {
-            Ok(certificates) if certificates.is_empty() => {
-                Err(SinkError::Config(format!("`{shown}` holds no certificate in PEM form")))
-            }
-            Ok(_) => Ok(Tls { ca: Some(Arc::new(Ca { path: path.to_owned(), pem })) }),
-            Err(error) => Err(SinkError::Config(format!("`{shown}` holds a malformed certificate: {error}"))),
+        let malformed =
+            |error: &dyn fmt::Display| SinkError::Config(format!("`{shown}` holds a malformed certificate: {error}"));
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&pem) {
+            roots.add(certificate.map_err(|error| malformed(&error))?).map_err(|error| malformed(&error))?;
         }
+        if roots.is_empty() {
+            return Err(SinkError::Config(format!("`{shown}` holds no certificate in PEM form")));
+        }
+        Ok(Tls { ca: Some(Arc::new(Ca { path: path.to_owned(), pem, roots })) })
     }
 
     /// The file, if there is one.
@@ -55,6 +59,37 @@ impl Tls {
     pub fn ca_pem(&self) -> Option<&[u8]> {
         self.ca.as_ref().map(|ca| ca.pem.as_slice())
     }
+
+    /// What rustls connects by: whom to trust, and no certificate of our own.
+    ///
+    /// # Errors
+    /// [`SinkError::Config`] when the system's authorities are to be trusted and it has none.
+    pub(crate) fn client_config(&self) -> Result<ClientConfig, SinkError> {
+        let roots = self.ca.as_ref().map_or_else(system_roots, |ca| Ok(ca.roots.clone()))?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| SinkError::Config(format!("TLS cannot be used: {error}")))?;
+        Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    }
+
+    /// What rustls said of a handshake, with what a person can do about it.
+    pub(crate) fn explain(&self, words: String) -> String {
+        match self.ca_file() {
+            _ if !words.contains("peer certificate") => words,
+            Some(file) => format!("{words} (trusted are the authorities in `{}` alone)", file.display()),
+            None => format!("{words} (trusted are the authorities of the system; `tls.ca_file` names others)"),
+        }
+    }
+}
+
+fn system_roots() -> Result<RootCertStore, SinkError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        let words = "the system has no certificates of authorities to trust: `tls.ca_file` names a file with some";
+        return Err(SinkError::Config(words.to_owned()));
+    }
+    Ok(roots)
 }
 
 impl fmt::Debug for Tls {

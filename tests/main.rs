@@ -2,6 +2,7 @@
 //!
 //! - `api`         the HTTP API over the in-memory timeline: answers, bad input, the batch, limits
 //! - `cli`         the program: exit codes, words, signals, the demo, the README's commands
+//! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and into the log
 //! - `consumers`   the examples that consume, each run against a broker that has every message twice
 //! - `embedded`    the example that embeds punctual, run as it stands
 //! - `end_to_end`  three instances, one killed, one stopped: exactly what was asked for is published
@@ -18,6 +19,7 @@
 
 mod api;
 mod cli;
+mod connections;
 mod consumers;
 mod embedded;
 mod end_to_end;

@@ -8,16 +8,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use async_nats::{Auth, AuthError, Client, ConnectOptions, Event, ServerAddr, ServerError, Subject};
+use async_nats::{AuthError, Client, ConnectOptions, Event, ServerAddr, ServerError, Subject};
 use futures_util::{FutureExt, StreamExt};
-use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
+use super::credentials::Credentials;
 use crate::link;
 
 /// Messages under way at once, of all calls together; far below the 65 536 answers that the inbox has room for.
 pub(super) const MOST_UNDER_WAY: usize = 4096;
+
+/// Where NATS is, and how to get in.
+pub(super) struct Place {
+    pub(super) servers: Vec<ServerAddr>,
+    pub(super) credentials: Credentials,
+    /// How TLS is spoken where it is; without it as the client library does, trusting the system's authorities.
+    pub(super) tls: Option<rustls::ClientConfig>,
+    pub(super) tls_required: bool,
+}
 
 /// A connection, its inbox, and the calls that wait for what comes there.
 pub(super) struct Connection {
@@ -28,17 +37,12 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects to one of the servers and subscribes to an inbox.
-    pub(super) async fn connect(
-        servers: &[ServerAddr],
-        user: Option<&str>,
-        password: Option<&SecretString>,
-        limit: Duration,
-    ) -> Result<Connection, String> {
+    pub(super) async fn connect(place: &Place, limit: Duration) -> Result<Connection, String> {
         let routes = Arc::new(Routes::default());
         let sealed = Arc::new(AtomicBool::new(false));
         let connecting = async {
-            let options = options(user, password, &sealed, &routes, limit).max_reconnects(servers.len());
-            let client = options.connect(servers).await?;
+            let options = options(place, &sealed, &routes, limit).max_reconnects(place.servers.len());
+            let client = options.connect(&place.servers[..]).await?;
             sealed.store(true, Ordering::SeqCst);
             let inbox = client.new_inbox();
             let subscriber = client.subscribe(format!("{inbox}.*.*")).await?;
@@ -192,32 +196,19 @@ impl Drop for Route {
 
 /// A dead peer is noticed after three pings without an answer, well within an answer timeout, which is twice `limit`.
 /// Then the library tries each server once more, which `sealed` makes fail, and gives up.
-fn options(
-    user: Option<&str>,
-    password: Option<&SecretString>,
-    sealed: &Arc<AtomicBool>,
-    routes: &Arc<Routes>,
-    limit: Duration,
-) -> ConnectOptions {
-    let (user, password, sealed) = (user.map(str::to_owned), password.cloned(), Arc::clone(sealed));
-    let log_in = move |_| {
-        let mut auth = Auth::new();
-        match &password {
-            Some(password) => {
-                auth.username = Some(user.clone().unwrap_or_default());
-                auth.password = Some(password.expose_secret().to_owned());
-            }
-            None => auth.token.clone_from(&user),
-        }
+fn options(place: &Place, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, limit: Duration) -> ConnectOptions {
+    let (credentials, sealed) = (place.credentials.clone(), Arc::clone(sealed));
+    let log_in = move |nonce: Vec<u8>| {
         let again = sealed.load(Ordering::SeqCst);
-        std::future::ready(if again { Err(AuthError::new("a lost connection is made anew")) } else { Ok(auth) })
+        let lost = || Err(AuthError::new("a lost connection is made anew"));
+        std::future::ready(if again { lost() } else { credentials.log_in(&nonce) })
     };
     let routes = Arc::clone(routes);
     let hear = move |event| {
         routes.hear(&event);
         std::future::ready(())
     };
-    ConnectOptions::with_auth_callback(log_in)
+    let options = ConnectOptions::with_auth_callback(log_in)
         .event_callback(hear)
         .name("punctual")
         // Room for all that may be under way, so that a call waits only for the window and for its answers.
@@ -226,6 +217,11 @@ fn options(
         // The floor keeps a busy machine from looking dead where the answer timeout is very short.
         .ping_interval((limit * 2 / 5).max(Duration::from_millis(250)))
         .ignore_discovered_servers()
+        .require_tls(place.tls_required);
+    match &place.tls {
+        Some(tls) => options.tls_client_config(tls.clone()),
+        None => options,
+    }
 }
 
 /// An error with its causes.

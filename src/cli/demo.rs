@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::private_redis::PrivateRedis;
-use super::serve::{self, Instance, Signals};
+use super::serve::{self, Instance, Parts, Signals};
 use super::watch::{Book, Tally, Watch};
 use super::{Failure, say};
 use crate::clock::{Clock, Timestamp};
@@ -85,12 +85,12 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     crate::telemetry::start("warn").map_err(|words| Failure::usage(anyhow!(words)))?;
     serve::runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
-        let place = Place::find(arguments)?;
-        let timeline = serve::open_timeline(&place.config, serve::Absent::Failure).await?.timeline;
+        let (place, mut parts) = Place::find(arguments)?;
+        let timeline = serve::open_timeline(&place.config, &parts.tls, serve::Absent::Failure).await?.timeline;
         let clock = timeline.clock();
         let book = Book::new();
-        let sinks = watched(serve::build_sinks(&place.config)?, &timeline, &book);
-        let instance = Instance::start(&place.config, timeline, sinks).await?;
+        parts.sinks = watched(parts.sinks, &timeline, &book);
+        let instance = Instance::start(&place.config, timeline, parts).await?;
         if !arguments.json {
             say(&opening(arguments, &place, &instance));
         }
@@ -116,7 +116,7 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
 }
 
 impl Place {
-    fn find(arguments: &DemoArguments) -> Result<Place, Failure> {
+    fn find(arguments: &DemoArguments) -> Result<(Place, Parts), Failure> {
         let redis = match arguments.redis {
             None if PrivateRedis::is_there() => {
                 let started = PrivateRedis::start().context("cannot start a redis-server for the demo");
@@ -147,8 +147,8 @@ impl Place {
             ("--namespace", "timeline.namespace", namespace),
         ];
         // Neither the environment nor a file: the demo shows the defaults.
-        let config = Config::load(Sources { flags, ..Sources::default() })?;
-        Ok(Place { redis, config, words, stays })
+        let (config, parts) = Config::load_and(Sources { flags, ..Sources::default() }, Parts::build)?;
+        Ok((Place { redis, config, words, stays }, parts))
     }
 }
 

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Config, ConfigError, Sources};
+use crate::config::{ConfigError, Sources};
 
 /// Publishes messages on time: tasks wait in Redis, due ones are published under one idempotency key.
 #[derive(Parser)]
@@ -40,10 +40,10 @@ enum Command {
 /// What `serve` takes; everything else stands in the configuration.
 #[derive(Args)]
 struct ServeArguments {
-    /// Where tasks wait: redis://[user:password@]host:port[/db], or `memory:`
+    /// Where tasks wait: redis://[user:password@]host:port[/db], rediss://, redis+sentinel://, or `memory:`
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
-    /// Where messages go: nats://, redis://, stdout: or memory:
+    /// Where messages go: kafka://, amqp://, nats://, redis://, stdout: or memory:
     #[arg(long, value_name = "URL")]
     sink: Option<String>,
     /// Where the API listens
@@ -98,6 +98,7 @@ impl From<ConfigError> for Failure {
 
 /// Does what the arguments (the first is the program's name) say.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    punctual_sinks::tls::install_provider();
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         // Help and version are no errors, and go to stdout; clap knows.
@@ -107,7 +108,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let done = match cli.command {
-        Command::Serve(arguments) => arguments.config().and_then(|config| serve::run(&config)),
+        Command::Serve(arguments) => arguments.sources().and_then(serve::run),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Task(command) => task::run(command),
     };
@@ -121,7 +122,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 impl ServeArguments {
-    fn config(self) -> Result<Config, Failure> {
+    fn sources(self) -> Result<Sources, Failure> {
         let mut sources = Sources::gather(self.config.as_deref())?;
         let flags = [
             ("--redis", "redis.url", self.redis),
@@ -130,7 +131,7 @@ impl ServeArguments {
             ("--namespace", "timeline.namespace", self.namespace),
         ];
         sources.flags.extend(flags.into_iter().filter_map(|(flag, path, value)| Some((flag, path, value?))));
-        Ok(Config::load(sources)?)
+        Ok(sources)
     }
 }
 

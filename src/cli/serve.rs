@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use futures_util::future::{BoxFuture, FutureExt, pending};
-use punctual_sinks::SinkConfig;
+use punctual_sinks::{RedisAccess, SinkConfig, Tls};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use super::Failure;
 use crate::clock::LocalClock;
-use crate::config::Config;
+use crate::config::{Config, ConfigFault, SinkSection, Sources};
 use crate::engine::{Engine, EngineConfig, EngineLane, EngineSink, Intake, LaneRule};
 use crate::http::server::{self, ServerLimits};
 use crate::http::{Api, ApiLimits};
@@ -45,16 +45,22 @@ pub struct Instance {
 }
 
 /// Serves until SIGINT or SIGTERM; a second one ends at once.
-pub(super) fn run(config: &Config) -> Result<(), Failure> {
+pub(super) fn run(sources: Sources) -> Result<(), Failure> {
+    let runtime = runtime()?;
+    // Sinks may want to be built inside of it.
+    let inside = runtime.enter();
+    let (config, parts) = Config::load_and(sources, Parts::build)?;
+    drop(inside);
+    let config = &config;
     crate::telemetry::start(&config.log).map_err(|words| Failure::usage(anyhow!(words)))?;
-    runtime()?.block_on(async {
+    config.warnings.iter().for_each(|warning| warn!("{}", warning.to_string().replace('\n', ";")));
+    runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        let sinks = build_sinks(config)?;
         if config.redis.scheme() == "memory" {
             warn!("tasks are kept in this process alone and end with it");
         }
-        let Opened { timeline, other_layout } = open_timeline(config, Absent::Awaited).await?;
-        let instance = Instance::start(config, timeline, sinks).await?;
+        let Opened { timeline, other_layout } = open_timeline(config, &parts.tls, Absent::Awaited).await?;
+        let instance = Instance::start(config, timeline, parts).await?;
         let ended = tokio::select! {
             signal = signals.next() => {
                 info!("{signal} received: finishing what is under way");
@@ -121,14 +127,12 @@ impl Opened {
 }
 
 /// The timeline that the configuration names. A Redis that is there has to hold the same layout.
-pub(super) async fn open_timeline(config: &Config, absent: Absent) -> Result<Opened, Failure> {
+pub(super) async fn open_timeline(config: &Config, tls: &Tls, absent: Absent) -> Result<Opened, Failure> {
     if config.redis.scheme() == "memory" {
         let timeline = Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), config.timeline.shards));
         return Ok(Opened { timeline, other_layout: pending().boxed() });
     }
-    let namespace = config.timeline.namespace.clone();
-    let redis = RedisConfig::new(config.redis.expose(), namespace, config.timeline.shards);
-    let timeline = RedisTimeline::connect(redis).map_err(Failure::usage)?;
+    let timeline = RedisTimeline::connect(redis_config(config, tls)).map_err(Failure::usage)?;
     let mut link = timeline.link();
     // The clock goes by this machine's time until the link is up.
     let there = timeout(REACH, async {
@@ -156,31 +160,95 @@ fn unreachable(config: &Config, link: &Link) -> Failure {
         .hint("start one, name one with `--redis` or `PUNCTUAL__REDIS__URL`, or try without: `--redis memory:`")
 }
 
-/// The sinks that the configuration names. They connect when they are first used.
-pub(super) fn build_sinks(config: &Config) -> Result<BTreeMap<String, EngineSink>, Failure> {
+fn redis_config(config: &Config, tls: &Tls) -> RedisConfig {
+    let namespace = config.timeline.namespace.clone();
+    RedisConfig {
+        tls: tls.clone(),
+        sentinel_password: config.sentinel_password.clone(),
+        ..RedisConfig::new(config.redis.expose(), namespace, config.timeline.shards)
+    }
+}
+
+/// What is built of the configuration before anything is connected to.
+pub(super) struct Parts {
+    /// Whom to trust.
+    pub(super) tls: Tls,
+    /// By name. They connect when they are first used.
+    pub(super) sinks: BTreeMap<String, EngineSink>,
+    rules: BTreeMap<Lane, LaneRule>,
+}
+
+impl Parts {
+    /// Builds all of it.
+    ///
+    /// # Errors
+    /// Everything that cannot be used, with its place.
+    pub(super) fn build(config: &Config) -> Result<Parts, Vec<ConfigFault>> {
+        let mut faults = Vec::new();
+        let tls = config.ca_file.as_deref().map_or_else(|| Ok(Tls::default()), Tls::from_ca_file);
+        let tls = tls.unwrap_or_else(|error| {
+            faults.push(config.fault("tls.ca_file", error.to_string()));
+            Tls::default()
+        });
+        if config.redis.scheme() != "memory" {
+            let access = RedisAccess::parse(config.redis.expose(), &tls);
+            let access = access.and_then(|access| access.with_sentinel_password(config.sentinel_password.clone()));
+            faults.extend(access.err().map(|error| config.fault("redis.url", error.to_string())));
+        }
+        let sinks = build_sinks(config, &tls, &mut faults);
+        let rules = lane_rules(config, &sinks, &mut faults);
+        if faults.is_empty() { Ok(Parts { tls, sinks, rules }) } else { Err(faults) }
+    }
+}
+
+fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTreeMap<String, EngineSink> {
     let mut sinks = BTreeMap::new();
     for (name, section) in &config.sinks {
         let built = SinkConfig::parse(section.url.expose()).and_then(|sink| {
-            sink.with_answer_timeout(section.answer_timeout).with_namespace(config.timeline.namespace.as_str()).build()
+            let sink = sink
+                .with_answer_timeout(section.answer_timeout)
+                .with_namespace(config.timeline.namespace.as_str())
+                .with_tls(tls.clone())
+                .with_sentinel_password(section.sentinel_password.clone())
+                .with_properties(section.properties.clone());
+            match &section.credentials_file {
+                Some(file) => sink.with_credentials_file(file).build(),
+                None => sink.build(),
+            }
         });
-        let sink = built.with_context(|| format!("the sink `{name}` cannot be used")).map_err(Failure::usage)?;
-        sinks.insert(name.clone(), EngineSink { sink, patience: section.patience });
+        match built {
+            Ok(sink) => {
+                sinks.insert(name.clone(), EngineSink { sink, patience: section.patience });
+            }
+            Err(error) => {
+                let words = error.to_string();
+                faults.push(config.fault(&blamed(name, section, &words), words));
+            }
+        }
     }
-    Ok(sinks)
+    sinks
+}
+
+/// The option of a sink that its refusal is about: the one whose name stands in back-ticks in the words, else the URL.
+fn blamed(name: &str, section: &SinkSection, words: &str) -> String {
+    let mentioned = |option: &str| words.contains(&format!("`{option}`"));
+    let property = section.properties.keys().find(|property| mentioned(property));
+    let option = match property.or(section.properties.keys().next().filter(|_| mentioned("properties"))) {
+        Some(property) => format!("properties.{property}"),
+        None => {
+            ["credentials_file", "sentinel_password"].into_iter().find(|o| mentioned(o)).unwrap_or("url").to_owned()
+        }
+    };
+    format!("sinks.{name}.{option}")
 }
 
 impl Instance {
     /// Starts to take tasks in and to publish what is due. The listener is bound before anything is claimed.
     ///
     /// # Errors
-    /// When the address cannot be listened on, or a lane names a sink that is not there or a destination that its sink
-    /// can never take.
-    pub(super) async fn start(
-        config: &Config,
-        timeline: Arc<dyn Timeline>,
-        sinks: BTreeMap<String, EngineSink>,
-    ) -> Result<Instance, Failure> {
-        let rules = lane_rules(config, &sinks)?;
+    /// When the address cannot be listened on, or a lane names a sink that is not there.
+    pub(super) async fn start(config: &Config, timeline: Arc<dyn Timeline>, parts: Parts) -> Result<Instance, Failure> {
+        let Parts { sinks, rules, .. } = parts;
         let listen = config.http.listen;
         let listener = TcpListener::bind(listen).await;
         let listener = listener.with_context(|| format!("cannot listen on `{listen}`")).map_err(Failure::failed)?;
@@ -255,29 +323,30 @@ fn api_limits(config: &Config) -> ApiLimits {
     }
 }
 
-/// A task has to name a destination where its lane names none, unless its sink does without.
-///
-/// # Errors
-/// Every lane whose destination its sink can never take.
-fn lane_rules(config: &Config, sinks: &BTreeMap<String, EngineSink>) -> Result<BTreeMap<Lane, LaneRule>, Failure> {
-    let (mut rules, mut faults) = (BTreeMap::new(), Vec::new());
+/// A task has to name a destination where its lane names none, unless its sink does without. Every lane whose
+/// destination its sink can never take is a fault.
+fn lane_rules(
+    config: &Config,
+    sinks: &BTreeMap<String, EngineSink>,
+    faults: &mut Vec<ConfigFault>,
+) -> BTreeMap<Lane, LaneRule> {
+    let mut rules = BTreeMap::new();
     for (lane, section) in &config.lanes {
         let sink = sinks.get(&section.sink).map(|sink| &sink.sink);
         if let (Some(sink), Some(destination)) = (sink, &section.destination)
             && let Err(words) = sink.check_destination(destination)
         {
-            faults.push(format!("lanes.{lane}.destination: {words}"));
+            faults.push(config.fault(&format!("lanes.{lane}.destination"), words));
         }
         let needed = sink.is_some_and(|sink| sink.needs_destination());
         rules.insert(lane.clone(), LaneRule { destination_required: section.destination.is_none() && needed });
     }
-    if faults.is_empty() { Ok(rules) } else { Err(Failure::usage(anyhow!(faults.join("\n")))) }
+    rules
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sources;
 
     #[test]
     fn the_defaults_file_and_the_engine_agree() {
@@ -297,8 +366,8 @@ mod tests {
             for destination in [None, Some(("lanes.default.destination", "a"))] {
                 let flags: Vec<_> = [("sinks.default.url", url)].into_iter().chain(destination).collect();
                 let config = with_lanes(&flags);
-                let rules = lane_rules(&config, &build_sinks(&config).unwrap()).unwrap();
-                let required: Vec<bool> = rules.values().map(|rule| rule.destination_required).collect();
+                let parts = Parts::build(&config).map_err(|faults| format!("{faults:?}")).unwrap();
+                let required: Vec<bool> = parts.rules.values().map(|rule| rule.destination_required).collect();
                 assert_eq!(required, [needed && destination.is_none()], "{url}");
             }
         }
@@ -314,11 +383,34 @@ mod tests {
             ("lanes.bad.sink", "other"),
             ("lanes.bad.destination", "orders.*"),
         ]);
-        let failure = lane_rules(&config, &build_sinks(&config).unwrap()).unwrap_err();
-        let words = failure.error.to_string();
-        assert!(words.contains("lanes.default.destination: `punctual:{default:0}:tasks` cannot be"), "{words}");
-        assert!(words.contains("lanes.bad.destination: `orders.*` is no subject"), "{words}");
-        assert_eq!((failure.code, words.lines().count()), (2, 2), "{words}");
+        let faults = Parts::build(&config).err().unwrap();
+        let words: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        assert!(words[0].starts_with("`lanes.bad.destination` (--set): `orders.*` is no subject"), "{words:?}");
+        assert!(words[1].starts_with("`lanes.default.destination` (--set): `punctual:{default:0}:tasks`"), "{words:?}");
+        assert_eq!(words.len(), 2, "{words:?}");
+    }
+
+    #[tokio::test]
+    async fn faults_of_sinks_and_of_the_file_are_told_at_once_with_their_places() {
+        let text = "[tls]\nca_file = \"nowhere.pem\"\n[claim]\nleese = \"1s\"\n[redis]\nurl = \"redis://h/x\"\n\
+                    [sinks.a]\nurl = \"nats://me:hunter2@h/path\"\n\
+                    [sinks.b]\nurl = \"nats://h\"\ncredentials_file = \"nowhere.creds\"\n\
+                    [sinks.c]\nurl = \"redis://h\"\n[sinks.c.properties]\nsasl.password = \"hunter2\"\n\
+                    [sinks.d]\nurl = \"redis://h\"\nsentinel_password = \"hunter2\"\n[lanes.default]\nsink = \"a\"";
+        let sources = Sources { file: Some(("p.toml".into(), text.into())), ..Sources::default() };
+        let faults = Config::load_and(sources, Parts::build).err().unwrap().to_string();
+        for line in [
+            "`claim.leese` (p.toml:4): there is no such option",
+            "`tls.ca_file` (p.toml:2): cannot read the certificates in `nowhere.pem`",
+            "`redis.url` (p.toml:6): `x` is no number of a Redis database",
+            "`sinks.a.url` (p.toml:8): the URL of a nats sink has no path",
+            "`sinks.b.credentials_file` (p.toml:11): `credentials_file`: cannot read the credentials in `nowhere.creds`",
+            "`sinks.c.properties.sasl.password` (p.toml:15): a redis sink has no `properties`: only Kafka does",
+            "`sinks.d.sentinel_password` (p.toml:18): `sentinel_password` is for a Redis behind Sentinels",
+        ] {
+            assert!(faults.contains(line), "no `{line}` in:\n{faults}");
+        }
+        assert!(!faults.contains("hunter2"), "{faults}");
     }
 
     #[test]

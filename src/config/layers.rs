@@ -18,7 +18,10 @@ pub const DEFAULTS: &str = include_str!("default.toml");
 pub(super) const PREFIX: &str = "PUNCTUAL__";
 
 /// The options of a `[sinks.NAME]` section.
-const SINK_KEYS: [&str; 3] = ["url", "answer_timeout", "patience"];
+const SINK_KEYS: [&str; 5] = ["url", "answer_timeout", "patience", "credentials_file", "sentinel_password"];
+
+/// The table of a `[sinks.NAME]` section whose names are the client library's own.
+pub(super) const PROPERTIES: &str = "properties";
 
 /// The options of a `[lanes.NAME]` section.
 const LANE_KEYS: [&str; 2] = ["sink", "destination"];
@@ -59,6 +62,8 @@ pub(super) enum Value {
     Text(String),
     /// A whole number.
     Whole(i64),
+    /// `true` or `false`.
+    Flag(bool),
     /// Something that no option takes; the name of its type.
     Other(&'static str),
     /// An empty section.
@@ -116,9 +121,16 @@ impl Layers {
 
     /// The names of the `[sinks.NAME]` or `[lanes.NAME]` sections.
     pub(super) fn names(&self, section: &str) -> BTreeSet<String> {
-        let empty = self.sections.iter().filter_map(|path| path.strip_prefix(section)?.strip_prefix('.'));
+        let empty =
+            self.sections.iter().filter_map(|path| path.strip_prefix(section)?.strip_prefix('.')?.split('.').next());
         let filled = self.values.keys().filter_map(|path| named(path, section)).map(|(name, _)| name);
         empty.chain(filled).map(str::to_owned).collect()
+    }
+
+    /// The names in a sink's table of properties.
+    pub(super) fn properties(&self, sink: &str) -> Vec<String> {
+        let inside = |path: &String| property(path).filter(|(of, _)| *of == sink).map(|(_, name)| name.to_owned());
+        self.values.keys().filter_map(inside).collect()
     }
 
     fn set(&mut self, path: String, entry: Entry) {
@@ -139,13 +151,15 @@ impl Layers {
 
     fn is_known(&self, path: &str) -> bool {
         let of = |section, keys: &[&str]| named(path, section).is_some_and(|(_, key)| keys.contains(&key));
-        self.known.iter().any(|known| known == path) || of("sinks", &SINK_KEYS) || of("lanes", &LANE_KEYS)
+        let free = property(path).is_some();
+        free || self.known.iter().any(|known| known == path) || of("sinks", &SINK_KEYS) || of("lanes", &LANE_KEYS)
     }
 
     fn is_section(&self, path: &str) -> bool {
         let inside = |section| path.strip_prefix(section).is_some_and(|name: &str| !name.contains('.'));
         let whole = |known: &String| known.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
-        path == "lanes" || self.known.iter().any(whole) || inside("sinks.") || inside("lanes.")
+        let properties = named(path, "sinks").is_some_and(|(_, key)| key == PROPERTIES);
+        properties || path == "lanes" || self.known.iter().any(whole) || inside("sinks.") || inside("lanes.")
     }
 
     /// The path that an environment variable means, without its prefix. An unknown one is taken by its look.
@@ -161,6 +175,12 @@ impl Layers {
                 }
             }
         }
+        // The client library's names have dots where a variable can have none.
+        if let Some((name, property)) = rest.strip_prefix("SINKS__").and_then(|rest| rest.split_once("__PROPERTIES__"))
+        {
+            let (name, property) = (name.replace('_', "-"), property.replace('_', "."));
+            return format!("sinks.{name}.{PROPERTIES}.{property}").to_lowercase();
+        }
         rest.to_lowercase().replace("__", ".")
     }
 
@@ -170,6 +190,7 @@ impl Layers {
         for (section, keys) in [("sinks", &SINK_KEYS[..]), ("lanes", &LANE_KEYS[..])] {
             if let Some((name, _)) = named(path, section) {
                 candidates.extend(keys.iter().map(|key| format!("{section}.{name}.{key}")));
+                candidates.extend((section == "sinks").then(|| format!("sinks.{name}.{PROPERTIES}")));
             }
         }
         nearest(path, candidates)
@@ -192,6 +213,18 @@ impl Layers {
 /// The name and the key of a path like `sinks.<name>.<key>`.
 fn named<'a>(path: &'a str, section: &str) -> Option<(&'a str, &'a str)> {
     path.strip_prefix(section)?.strip_prefix('.')?.split_once('.')
+}
+
+/// The sink's name and the property's of a path like `sinks.<name>.properties.<property>`.
+fn property(path: &str) -> Option<(&str, &str)> {
+    let (name, key) = named(path, "sinks")?;
+    let property = key.strip_prefix(PROPERTIES)?.strip_prefix('.')?;
+    (!property.is_empty()).then_some((name, property))
+}
+
+/// Whether what stands at a path may be, or hold, a password: it is never shown.
+pub(super) fn is_secret(path: &str) -> bool {
+    path.ends_with("url") || path.ends_with("password") || property(path).is_some()
 }
 
 /// The environment variable that sets a path.
@@ -233,6 +266,7 @@ fn leaf(value: &Spanned<DeValue<'_>>) -> Value {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map_or(Value::Other("too large a number"), Value::Whole),
+        DeValue::Boolean(flag) => Value::Flag(*flag),
         DeValue::Table(_) => Value::Section,
         other => Value::Other(other.type_str()),
     }

@@ -10,8 +10,10 @@ mod secret;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use secrecy::SecretString;
 
 use crate::task::{Lane, Namespace, duration};
 use layers::Layers;
@@ -32,6 +34,10 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub struct Config {
     /// Where tasks wait.
     pub redis: SecretUrl,
+    /// The password of the Sentinels before it.
+    pub sentinel_password: Option<SecretString>,
+    /// The authorities to trust over TLS; without it those of the system.
+    pub ca_file: Option<PathBuf>,
     /// `[timeline]`
     pub timeline: TimelineSection,
     /// `[claim]`
@@ -48,6 +54,9 @@ pub struct Config {
     pub shutdown: Duration,
     /// What is logged.
     pub log: String,
+    /// What can be used, but is hardly meant.
+    pub warnings: Vec<ConfigFault>,
+    origins: BTreeMap<String, Origin>,
 }
 
 /// `[timeline]`
@@ -113,6 +122,12 @@ pub struct SinkSection {
     pub answer_timeout: Duration,
     /// How long a destination may refuse while others accept.
     pub patience: Duration,
+    /// A user's JWT and key; NATS alone has these.
+    pub credentials_file: Option<PathBuf>,
+    /// Of the Sentinels before a Redis.
+    pub sentinel_password: Option<SecretString>,
+    /// Options of the client library by its own names; Kafka's alone has these. Values may be secrets.
+    pub properties: BTreeMap<String, SecretString>,
 }
 
 /// `[lanes.NAME]`
@@ -195,6 +210,18 @@ impl Config {
     /// # Errors
     /// Every fault there is.
     pub fn load(sources: Sources) -> Result<Config, ConfigError> {
+        Ok(Config::load_and(sources, |_| Ok(()))?.0)
+    }
+
+    /// The same, and builds something of it, whose faults are told with the others, all at once. What is built of a
+    /// configuration that has faults itself is not used.
+    ///
+    /// # Errors
+    /// Every fault there is.
+    pub fn load_and<T>(
+        sources: Sources,
+        build: impl FnOnce(&Config) -> Result<T, Vec<ConfigFault>>,
+    ) -> Result<(Config, T), ConfigError> {
         let mut layers = Layers::defaults();
         if let Some((path, text)) = &sources.file {
             layers.file(path, text);
@@ -205,16 +232,25 @@ impl Config {
         }
         let mut reader = Reader::new(layers);
         let config = Config::read(&mut reader);
-        let faults = reader.into_faults();
-        match config {
-            Some(config) if faults.is_empty() => Ok(config),
+        let mut faults = reader.into_faults();
+        let built = config.as_ref().and_then(|config| build(config).map_err(|found| faults.extend(found)).ok());
+        match (config, built) {
+            (Some(config), Some(built)) if faults.is_empty() => Ok((config, built)),
             _ => Err(ConfigError(faults)),
         }
     }
 
+    /// A fault of an option, with the place where it was said.
+    pub fn fault(&self, path: &str, words: impl Into<String>) -> ConfigFault {
+        let origin = self.origins.get(path).cloned().unwrap_or(Origin::Default);
+        ConfigFault { path: path.to_owned(), origin, words: words.into(), hint: None }
+    }
+
     /// Reads everything; `None` only with a fault noted.
     fn read(r: &mut Reader) -> Option<Config> {
-        let redis = r.url("redis.url", &["redis", "memory"]);
+        let schemes = ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "memory"];
+        let redis = r.url("redis.url", &schemes);
+        let (sentinel_password, ca_file) = (r.secret("redis.sentinel_password"), r.file("tls.ca_file"));
         let namespace = r.text("timeline.namespace", |text| text.parse::<Namespace>().map_err(|bad| bad.to_string()));
         let shards = u16::try_from(r.whole("timeline.shards", 1, 256)).unwrap_or(1);
         let claim = read_claim(r);
@@ -226,7 +262,33 @@ impl Config {
         let shutdown = r.duration("shutdown.deadline", SECOND, HOUR);
         let log = r.text("log.filter", |text| Ok(text.to_owned()));
         let timeline = TimelineSection { namespace: namespace?, shards };
-        Some(Config { redis: redis?, timeline, claim, dead, http: http?, sinks, lanes, shutdown, log: log? })
+        let mut config = Config {
+            redis: redis?,
+            sentinel_password,
+            ca_file,
+            timeline,
+            claim,
+            dead,
+            http: http?,
+            sinks,
+            lanes,
+            shutdown,
+            log: log?,
+            warnings: Vec::new(),
+            origins: r.origins(),
+        };
+        config.warnings = config.idle_sinks();
+        Some(config)
+    }
+
+    fn idle_sinks(&self) -> Vec<ConfigFault> {
+        let idle = self.sinks.keys().filter(|name| self.lanes.values().all(|lane| lane.sink != **name));
+        let words = "no lane uses this sink, so that nothing is published to it";
+        let told = idle.map(|name| ConfigFault {
+            hint: Some(format!("a section `[lanes.NAME]` with `sink = \"{name}\"`")),
+            ..self.fault(&format!("sinks.{name}.url"), words)
+        });
+        told.collect()
     }
 }
 
@@ -298,7 +360,15 @@ fn read_sinks(r: &mut Reader, lease: Duration) -> BTreeMap<String, SinkSection> 
             r.fault(&said, words, Some(format!("at most {half}, or a longer lease")));
         }
         if let Some(url) = r.url(&path("url"), &[]) {
-            sinks.insert(name, SinkSection { url, answer_timeout, patience });
+            let section = SinkSection {
+                url,
+                answer_timeout,
+                patience,
+                credentials_file: r.file(&path("credentials_file")),
+                sentinel_password: r.secret(&path("sentinel_password")),
+                properties: r.properties(&name),
+            };
+            sinks.insert(name, section);
         }
     }
     sinks

@@ -1,10 +1,14 @@
 //! Reads typed values out of the layers and gathers every fault on the way, so that all are told at once.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::layers::{Entry, Layers, Value, nearest};
-use super::{ConfigFault, SecretUrl};
+use secrecy::SecretString;
+
+use super::layers::{Entry, Layers, PROPERTIES, Value, is_secret, nearest};
+use super::{ConfigFault, Origin, SecretUrl};
 use crate::task::duration;
 
 /// What stands in for a value that could not be read: the faults are told, and the value is never used.
@@ -20,6 +24,11 @@ impl Reader {
     /// The faults so far; none means that every value read is right.
     pub(super) fn into_faults(self) -> Vec<ConfigFault> {
         self.layers.faults
+    }
+
+    /// Where each value came from.
+    pub(super) fn origins(&self) -> BTreeMap<String, Origin> {
+        self.layers.values.iter().map(|(path, entry)| (path.clone(), entry.origin.clone())).collect()
     }
 
     pub(super) fn names(&self, section: &str) -> Vec<String> {
@@ -79,9 +88,35 @@ impl Reader {
         })
     }
 
+    /// Text that is never shown; empty means that there is none.
+    pub(super) fn secret(&mut self, path: &str) -> Option<SecretString> {
+        self.text(path, |text| Ok((!text.is_empty()).then(|| SecretString::from(text)))).flatten()
+    }
+
+    /// The path of a file; empty means that there is none.
+    pub(super) fn file(&mut self, path: &str) -> Option<PathBuf> {
+        self.text(path, |text| Ok((!text.is_empty()).then(|| PathBuf::from(text)))).flatten()
+    }
+
+    /// A sink's options of the client library, as text; what they hold is never shown.
+    pub(super) fn properties(&mut self, sink: &str) -> BTreeMap<String, SecretString> {
+        let mut properties = BTreeMap::new();
+        for name in self.layers.properties(sink) {
+            let path = format!("sinks.{sink}.{PROPERTIES}.{name}");
+            let read = self.value(&path, |value| match value {
+                Value::Text(text) => Ok(text.clone()),
+                Value::Whole(number) => Ok(number.to_string()),
+                Value::Flag(flag) => Ok(flag.to_string()),
+                other => Err(format!("a string, a whole number or a boolean is expected, not {}", shown(other))),
+            });
+            properties.extend(read.map(|text| (name, SecretString::from(text))));
+        }
+        properties
+    }
+
     /// Notes a fault of a path, with what stands there.
     pub(super) fn fault(&mut self, path: &str, words: String, hint: Option<String>) {
-        let origin = self.layers.values.get(path).map_or(super::Origin::Default, |entry| entry.origin.clone());
+        let origin = self.layers.values.get(path).map_or(Origin::Default, |entry| entry.origin.clone());
         self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, words, hint });
     }
 
@@ -105,7 +140,7 @@ impl Reader {
             let number = match value {
                 Value::Whole(number) => u64::try_from(*number).ok(),
                 Value::Text(text) => parse(text.trim()),
-                Value::Other(_) | Value::Section => None,
+                Value::Flag(_) | Value::Other(_) | Value::Section => None,
             };
             number
                 .filter(|number| (from..=to).contains(number))
@@ -119,9 +154,8 @@ impl Reader {
         match read(value) {
             Ok(value) => Some(value),
             Err(words) => {
-                // URLs carry passwords: they are never shown.
                 let words = match value {
-                    Value::Text(text) if !path.ends_with("url") && !words.starts_with('`') => {
+                    Value::Text(text) if !is_secret(path) && !words.starts_with('`') => {
                         format!("`{text}`: {words}")
                     }
                     _ => words,
@@ -138,6 +172,7 @@ fn shown(value: &Value) -> String {
     match value {
         Value::Text(_) => "this text".to_owned(),
         Value::Whole(number) => format!("the number {number}"),
+        Value::Flag(_) => "this boolean".to_owned(),
         Value::Other(kind) => format!("this {kind}"),
         Value::Section => "a section".to_owned(),
     }

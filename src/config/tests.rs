@@ -105,3 +105,60 @@ fn secrets_show_neither_in_debug_nor_in_faults() {
     let faults = load("", &wrong, &[]).unwrap_err();
     assert!(faults.contains("redis.url") && faults.contains("sinks.a.url") && !faults.contains("hunter2"), "{faults}");
 }
+
+#[test]
+fn properties_are_any_names_of_text_numbers_and_booleans() {
+    let file = "[sinks.my-orders]\nurl = \"kafka://h\"\nproperties = { \"sasl.mechanism\" = \"PLAIN\", \"linger.ms\" = 5 }\n\
+                [sinks.b]\nurl = \"kafka://h\"\n[sinks.b.properties]\nsocket.keepalive.enable = true\nquoted.\"a.b\" = \"c\"\n\
+                [sinks.empty]\nurl = \"kafka://h\"\nproperties = {}\n[lanes.default]\nsink = \"b\"";
+    let environment = [
+        ("PUNCTUAL__SINKS__MY_ORDERS__PROPERTIES__SASL_MECHANISM", "SCRAM-SHA-512"),
+        ("PUNCTUAL__SINKS__MY_ORDERS__PROPERTIES__ACKS", "all"),
+    ];
+    let config = load(file, &environment, &[]).unwrap();
+    let of = |sink: &str| {
+        let properties = config.sinks[sink].properties.iter();
+        properties.map(|(name, value)| format!("{name}={}", secrecy::ExposeSecret::expose_secret(value))).collect()
+    };
+    let properties: [Vec<String>; 3] = [of("my-orders"), of("b"), of("empty")];
+    assert_eq!(properties[0], ["acks=all", "linger.ms=5", "sasl.mechanism=SCRAM-SHA-512"]);
+    assert_eq!(properties[1], ["quoted.a.b=c", "socket.keepalive.enable=true"]);
+    assert!(properties[2].is_empty());
+    assert!(!format!("{config:?}").contains("SCRAM"));
+    let faults =
+        load("[sinks.a]\nurl = \"kafka://h\"\nproperties = { \"x.y\" = 1.5 }\npropertes = 1", &[], &[]).unwrap_err();
+    assert!(
+        faults.contains("`sinks.a.properties.x.y` (punctual.toml:3): a string, a whole number or a boolean"),
+        "{faults}"
+    );
+    assert!(faults.contains("hint: did you mean `sinks.a.properties`?"), "{faults}");
+}
+
+#[test]
+fn a_sink_that_no_lane_uses_is_a_warning_with_its_place() {
+    let file = "[sinks.a]\nurl = \"stdout:\"\n\n[sinks.b]\nurl = \"memory:\"\n[lanes.default]\nsink = \"a\"";
+    let warnings: Vec<_> = load(file, &[], &[]).unwrap().warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("`sinks.b.url` (punctual.toml:5): no lane uses this sink"), "{warnings:?}");
+    assert!(load(file, &[("PUNCTUAL__LANES__MORE__SINK", "b")], &[]).unwrap().warnings.is_empty());
+}
+
+#[test]
+fn what_reaches_a_server_has_its_options_and_shows_none_that_is_secret() {
+    let environment = [
+        ("PUNCTUAL__TLS__CA_FILE", "ca.pem"),
+        ("PUNCTUAL__REDIS__URL", "rediss+sentinel://u:hunter2@a,b/m"),
+        ("PUNCTUAL__REDIS__SENTINEL_PASSWORD", "hunter2"),
+        ("PUNCTUAL__SINKS__A__URL", "tls://h"),
+        ("PUNCTUAL__SINKS__A__CREDENTIALS_FILE", "a.creds"),
+        ("PUNCTUAL__SINKS__A__SENTINEL_PASSWORD", "hunter2"),
+        ("PUNCTUAL__SINKS__A__PROPERTIES__SASL_PASSWORD", "hunter2"),
+    ];
+    let config = load("", &environment, &[]).unwrap();
+    assert_eq!(config.ca_file.as_deref(), Some(Path::new("ca.pem")));
+    assert_eq!(config.sinks["a"].credentials_file.as_deref(), Some(Path::new("a.creds")));
+    assert!(config.sentinel_password.is_some() && config.sinks["a"].sentinel_password.is_some());
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let defaults = load("", &[], &[SINK]).unwrap();
+    assert!(defaults.ca_file.is_none() && defaults.sentinel_password.is_none() && defaults.warnings.is_empty());
+}

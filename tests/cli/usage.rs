@@ -52,7 +52,10 @@ fn what_cannot_be_configured_is_refused_before_anything_starts() {
     for (arguments, words) in [
         (&["serve", "--redis", "memory:"][..], "there is no sink to publish to"),
         (&["serve", "--sink", "stdout:", "--redis", "http://a"], "`redis.url` (--redis)"),
-        (&["serve", "--redis", "memory:", "--sink", "carrier-pigeon://a"], "the sink `default` cannot be used"),
+        (
+            &["serve", "--redis", "memory:", "--sink", "carrier-pigeon://a"],
+            "`sinks.default.url` (--sink): there is no sink for `carrier-pigeon://`",
+        ),
         (&["serve", "--sink", "stdout:", "--namespace", "UP"], "`timeline.namespace` (--namespace)"),
         (
             &["serve", "--sink", "stdout:", "--config", "/nowhere.toml"],

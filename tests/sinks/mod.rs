@@ -6,6 +6,7 @@ mod nats;
 mod outages;
 mod own;
 mod redis;
+mod secured;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

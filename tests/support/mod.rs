@@ -3,6 +3,7 @@
 pub(crate) mod certificates;
 pub(crate) mod consumer;
 pub(crate) mod http;
+pub(crate) mod jwt;
 pub(crate) mod kafka;
 pub(crate) mod ledger;
 pub(crate) mod load;

@@ -1,5 +1,8 @@
 //! redis-server for tests, and a plain synchronous connection to it.
 
+use std::sync::Arc;
+
+use super::certificates::Certificates;
 use super::server::Server;
 
 /// A redis-server of the test's own.
@@ -100,5 +103,55 @@ impl RedisServer {
                 Entry { taken_ms: ms.expect("an id with its time"), fields }
             }));
         }
+    }
+}
+
+/// A redis-server that is reached over TLS alone, by the user `punctual` with a password.
+pub(crate) struct SecureRedis {
+    /// The process.
+    pub(crate) server: Server,
+    certificates: Arc<Certificates>,
+    password: String,
+}
+
+impl SecureRedis {
+    /// Starts one without persistence.
+    pub(crate) fn start(certificates: &Arc<Certificates>, password: &str) -> SecureRedis {
+        let server = Server::start("redis-server", |port, dir| {
+            let file = |path: std::path::PathBuf| path.display().to_string();
+            let secret = format!(">{password}");
+            let words = ["--bind", "127.0.0.1", "--save", "", "--port", "0", "--tls-auth-clients", "no"];
+            let user = ["--user", "punctual", "on", &secret, "~*", "&*", "+@all", "--user", "default", "off"];
+            let mut arguments: Vec<String> = words.into_iter().chain(user).map(str::to_owned).collect();
+            for (option, value) in [
+                ("--tls-port", port.to_string()),
+                ("--tls-cert-file", file(certificates.certificate_file())),
+                ("--tls-key-file", file(certificates.key_file())),
+                ("--tls-ca-cert-file", file(certificates.ca_file())),
+                ("--dir", dir.display().to_string()),
+            ] {
+                arguments.extend([option.to_owned(), value]);
+            }
+            arguments
+        });
+        SecureRedis { server, certificates: Arc::clone(certificates), password: password.to_owned() }
+    }
+
+    /// `rediss://punctual:<password>@127.0.0.1:<port>`.
+    pub(crate) fn url(&self) -> String {
+        self.url_with(&self.password)
+    }
+
+    /// The same with another password.
+    pub(crate) fn url_with(&self, password: &str) -> String {
+        format!("rediss://punctual:{password}@127.0.0.1:{}", self.server.port)
+    }
+
+    /// A connection of the test's own.
+    pub(crate) fn connect(&self) -> ::redis::Connection {
+        let root_cert = Some(std::fs::read(self.certificates.ca_file()).expect("a certificate"));
+        let certificates = ::redis::TlsCertificates { client_tls: None, root_cert };
+        let client = ::redis::Client::build_with_tls(self.url(), certificates).expect("a client");
+        client.get_connection().expect("a connection")
     }
 }

@@ -166,7 +166,9 @@ impl Session {
 
     fn refused(&self, error: ServerError) -> Failure {
         self.answered();
-        if matches!(error.code(), "READONLY" | "MASTERDOWN") {
+        // Redis before 7.0 puts what a script ran into behind words of its own.
+        let in_script = error.code() == "ERR" && error.details().is_some_and(|details| details.contains("-READONLY"));
+        if in_script || matches!(error.code(), "READONLY" | "MASTERDOWN") {
             // This server is a replica now: the address may already lead to another.
             self.break_off(&words(&error));
         }

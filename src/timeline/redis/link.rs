@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use punctual_sinks::RedisAccess;
+use punctual_sinks::redis_access::{Commands, Socket};
 use redis::aio::{MultiplexedConnection, PubSub, PubSubSink};
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Msg, Value};
+use redis::{AsyncConnectionConfig, Msg, Value};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +40,14 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// Wake-ups that a slow receiver may fall behind before it misses some.
 const WAKES_KEPT: usize = 1024;
+
+/// How soon a dead Redis is noticed by the sockets themselves.
+const SOCKET: Socket = Socket {
+    probe_after: Duration::from_secs(10),
+    probe_every: Duration::from_secs(3),
+    acknowledged_in: Duration::from_secs(10),
+    discard_unsent: false,
+};
 
 /// What the keeper tells everybody else.
 pub(super) struct Hub {
@@ -75,19 +84,20 @@ impl Hub {
 /// The commands connection, and what is known of its health.
 #[derive(Clone)]
 pub(super) struct Session {
-    connection: MultiplexedConnection,
+    commands: Arc<Commands>,
     broken: CancellationToken,
     reason: Arc<OnceLock<String>>,
     silences: Arc<AtomicU32>,
 }
 
 impl Session {
-    fn new(connection: MultiplexedConnection) -> Session {
-        Session { connection, broken: CancellationToken::new(), reason: Arc::default(), silences: Arc::default() }
+    fn new(commands: Commands) -> Session {
+        let commands = Arc::new(commands);
+        Session { commands, broken: CancellationToken::new(), reason: Arc::default(), silences: Arc::default() }
     }
 
     pub(super) fn connection(&self) -> MultiplexedConnection {
-        self.connection.clone()
+        self.commands.connection.clone()
     }
 
     /// Gives the connection up; the keeper makes a new one.
@@ -113,8 +123,8 @@ impl Session {
 
 /// Makes connections.
 pub(super) struct Connector {
-    client: Client,
-    /// `host:port`, for logs; never the URL, which may hold a password.
+    access: RedisAccess,
+    /// The URL for logs, without user and password.
     address: String,
     namespace: Namespace,
     shards: u16,
@@ -126,38 +136,29 @@ pub(super) struct Connector {
 
 impl Connector {
     pub(super) fn new(
-        url: &str,
+        access: RedisAccess,
         namespace: &Namespace,
         keys: &[Keys],
         time: Time,
         connect_timeout: Duration,
         response_timeout: Duration,
-    ) -> Result<Connector, RedisError> {
-        let bad_url = |error: redis::RedisError| RedisError::Url(error.to_string());
-        let info = url.into_connection_info().map_err(bad_url)?;
-        let address = info.addr().to_string();
-        let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(3));
-        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-        #[cfg(target_os = "linux")]
-        let tcp = tcp.set_user_timeout(Duration::from_secs(10));
-        let client = Client::open(info.set_tcp_settings(tcp)).map_err(bad_url)?;
+    ) -> Connector {
+        let address = access.address();
         let shards = u16::try_from(keys.len()).unwrap_or(u16::MAX);
         let channels = keys.iter().map(Keys::wake).zip(Shard::all(shards)).collect();
         let namespace = namespace.clone();
-        Ok(Connector { client, address, namespace, shards, channels, time, connect_timeout, response_timeout })
+        Connector { access, address, namespace, shards, channels, time, connect_timeout, response_timeout }
     }
 
     /// Makes the commands connection ready for use.
     async fn open(&self, hub: &Hub) -> Result<Session, String> {
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
+            .set_connection_timeout(None)
             // Every call has a timeout of its own; a shorter one here would throw away answers that it still waits for.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(1024)
             .set_write_backpressure_boundary(64 * 1024);
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config);
-        let connection = self.in_time(connection).await?;
-        let session = Session::new(connection);
+        let session = Session::new(self.access.connect(SOCKET, config, self.connect_timeout).await?);
         // A replica, or a server whose disk failed, answers all but this. On a full one it is allowed.
         self.ask(&session, redis::cmd("DEL").arg(keys::nothing(&self.namespace))).await?;
         load_scripts(&session, self.response_timeout).await.map_err(|failure| failure.to_string())?;
@@ -170,7 +171,7 @@ impl Connector {
 
     /// Opens the subscription and returns it once it is confirmed.
     async fn subscribe(&self) -> Result<PubSub, String> {
-        let mut subscription = self.in_time(self.client.get_async_pubsub()).await?;
+        let mut subscription = self.access.subscribe(SOCKET, self.connect_timeout).await?;
         let names: Vec<&str> = self.channels.iter().map(|(name, _)| name.as_str()).collect();
         self.in_time(subscription.subscribe(names)).await?;
         Ok(subscription)

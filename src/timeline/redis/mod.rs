@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use punctual_sinks::{RedisAccess, Tls};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{broadcast, watch};
 use tokio::task::AbortHandle;
@@ -36,8 +37,13 @@ const LANES_REMEMBERED: usize = 32;
 /// Where the timeline lives and how to speak to it.
 #[derive(Clone)]
 pub struct RedisConfig {
-    /// `redis://[[user]:password@]host[:port][/db]`. May hold a password.
+    /// As [`RedisAccess::parse`] reads it: `redis://[[user]:password@]host[:port][/db]`, and with TLS or Sentinels. May hold
+    /// a password.
     pub url: SecretString,
+    /// Whom to trust where the connection is made over TLS.
+    pub tls: Tls,
+    /// The password of Sentinels themselves.
+    pub sentinel_password: Option<SecretString>,
     /// Keeps installations on one Redis apart.
     pub namespace: Namespace,
     /// How many shards the timeline has, at least 1; pinned by the first instance that ever connects.
@@ -56,6 +62,8 @@ impl RedisConfig {
     pub fn new(url: &str, namespace: Namespace, shards: u16) -> RedisConfig {
         RedisConfig {
             url: url.into(),
+            tls: Tls::default(),
+            sentinel_password: None,
             namespace,
             shards: shards.max(1),
             time: None,
@@ -69,6 +77,7 @@ impl std::fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RedisConfig")
             .field("url", &self.url)
+            .field("tls", &self.tls)
             .field("namespace", &self.namespace)
             .field("shards", &self.shards)
             .field("given_time", &self.time.is_some())
@@ -124,14 +133,17 @@ impl RedisTimeline {
             None => (redis_clock.clone(), Time::Server(redis_clock)),
         };
         let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
+        let access = RedisAccess::parse(config.url.expose_secret(), &config.tls)
+            .and_then(|access| access.with_sentinel_password(config.sentinel_password.clone()))
+            .map_err(|error| RedisError::Url(error.to_string()))?;
         let connector = Connector::new(
-            config.url.expose_secret(),
+            access,
             &config.namespace,
             &keys,
             time.clone(),
             config.connect_timeout,
             config.response_timeout,
-        )?;
+        );
         let hub = Arc::new(Hub::new());
         let keeper = tokio::spawn(link::keep(connector, hub.clone())).abort_handle();
         Ok(Arc::new(RedisTimeline {

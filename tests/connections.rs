@@ -1,0 +1,302 @@
+//! Connections as companies have them, from the configuration to the servers: TLS with passwords, Sentinels; and what an
+//! instance says, and never says, when they fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::certificates::Certificates;
+use crate::support::http::Api;
+use crate::support::nats::NatsServer;
+use crate::support::punctual::Punctual;
+use crate::support::redis::SecureRedis;
+use crate::support::server::Server;
+use crate::support::{have, patient, say};
+
+/// How long something may take that goes on by itself: a generous deadline, not an expectation.
+const SOON: Duration = Duration::from_secs(30);
+
+const PASSWORD: &str = "hunter2";
+
+/// Puts tasks that are due at once; all of them are promised.
+fn put(api: &Api, lane: &str, destination: &str, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let message = json!({"destination": destination, "payload": number});
+        let task = json!({"schedule": {"in": "10ms"}, "lane": lane, "message": message});
+        let answer = api.put(&format!("{lane}-{number}"), &task.to_string()).expect("an answer");
+        assert_eq!(answer.status, 201, "{answer:?}");
+    }
+}
+
+fn length(connection: &mut redis::Connection, stream: &str) -> u32 {
+    redis::cmd("XLEN").arg(stream).query(connection).expect("a length")
+}
+
+/// NATS and Redis over TLS, each with a password.
+struct Secured {
+    certificates: Arc<Certificates>,
+    redis: SecureRedis,
+    nats: NatsServer,
+}
+
+impl Secured {
+    fn start() -> Option<Secured> {
+        if !have("redis-server") || !have("nats-server") {
+            return None;
+        }
+        let certificates = Arc::new(Certificates::new());
+        let redis = SecureRedis::start(&certificates, PASSWORD);
+        // The test's own client speaks no TLS.
+        let nats = NatsServer::start(&format!(
+            "tls {{ cert_file: \"{}\", key_file: \"{}\" }}\nallow_non_tls: true\n\
+             authorization {{ user: punctual, password: \"{PASSWORD}\" }}",
+            certificates.certificate_file().display(),
+            certificates.key_file().display()
+        ));
+        Some(Secured { certificates, redis, nats })
+    }
+
+    /// A configuration with two lanes, `default` on NATS and `streams` on Redis; this timeline, authority and password.
+    fn config(&self, timeline: &str, certificates: &Certificates, password: &str) -> String {
+        format!(
+            "[redis]\nurl = \"{timeline}\"\n[tls]\nca_file = \"{}\"\n[sinks]\nanswer_timeout = \"2s\"\n\
+             [sinks.nats]\nurl = \"tls://punctual:{password}@127.0.0.1:{}\"\n[sinks.streams]\nurl = \"{}\"\n\
+             [lanes.default]\nsink = \"nats\"\n[lanes.streams]\nsink = \"streams\"\n",
+            certificates.ca_file().display(),
+            self.nats.server.port,
+            self.redis.url_with(password)
+        )
+    }
+
+    fn nats(&self) -> crate::support::nats::NatsClient {
+        crate::support::nats::NatsClient::connect(self.nats.server.port, Some(("punctual", PASSWORD)))
+    }
+}
+
+#[test]
+fn an_instance_reaches_all_over_tls_with_passwords() {
+    let Some(servers) = Secured::start() else { return };
+    servers.nats().create_stream("OUT", &["out"], &json!({}));
+    let instance = Punctual::start(&servers.config(&servers.redis.url(), &servers.certificates, PASSWORD));
+    put(&instance.api(), "default", "out", 0..50);
+    put(&instance.api(), "streams", "out", 0..50);
+    let (mut redis, mut nats) = (servers.redis.connect(), servers.nats());
+    let all = patient(SOON, || length(&mut redis, "out") == 50 && nats.stream_length("OUT") == 50);
+    assert!(all, "{} and {}\n{}", length(&mut redis, "out"), nats.stream_length("OUT"), instance.log());
+    let stats = instance.api().send("GET", "/v1/stats", None).expect("an answer").text;
+    assert!(!instance.log().contains(PASSWORD) && !stats.contains(PASSWORD), "{}", instance.log());
+    say("connections: 50 tasks each over TLS to NATS and Redis Streams, from a timeline over TLS");
+}
+
+/// What the instance says of each absent sink and of its timeline.
+fn troubles(instance: &mut Punctual, sinks: &[&str]) -> String {
+    let mut said = String::new();
+    instance.until("aware of its troubles", |instance| {
+        let answer = instance.api().ready().expect("an answer");
+        let absent = &answer.json()["absent_sinks"];
+        said = answer.text;
+        sinks.iter().all(|sink| absent[sink].is_string())
+    });
+    said
+}
+
+#[test]
+fn a_wrong_password_or_authority_is_said_and_no_secret_is() {
+    let Some(servers) = Secured::start() else { return };
+    let other = Certificates::new();
+    let right = &*servers.certificates;
+    let trust = other.ca_file().display().to_string();
+    for (certificates, password, of_nats, of_redis) in [
+        (right, "hunter3", "authorization violation", "the log-in was refused"),
+        (&other, PASSWORD, "invalid peer certificate", "invalid peer certificate"),
+    ] {
+        let mut sinks = Punctual::start(&servers.config("memory:", certificates, password));
+        put(&sinks.api(), "default", "out", 0..3);
+        put(&sinks.api(), "streams", "out", 0..3);
+        let said = troubles(&mut sinks, &["nats", "streams"]);
+        let mut timeline =
+            Punctual::start_unready(&servers.config(&servers.redis.url_with(password), certificates, password));
+        timeline.until("heard to say why", |timeline| {
+            !timeline.log_lines(&[" WARN ", "redis cannot be reached", of_redis]).is_empty()
+        });
+        let away = timeline.api().ready().expect("an answer");
+        assert!(away.status == 503 && away.text.contains(of_redis), "{away:?}");
+        assert!(said.contains(of_nats) && said.contains(of_redis), "{said}");
+        let text = format!("{said}{}{}{}", sinks.log(), timeline.log(), away.text);
+        assert!(password != PASSWORD || text.contains(&trust), "whom it trusts is not said: {text}");
+        for secret in [PASSWORD, "hunter3"] {
+            assert!(!text.contains(secret), "`{secret}` stands in:\n{text}");
+        }
+    }
+}
+
+/// A master, a replica, and a Sentinel that watches them, all with passwords.
+struct Watched {
+    redis: Vec<Server>,
+    sentinel: Server,
+    /// Where nobody listens: a Sentinel that is down.
+    down: u16,
+}
+
+const SENTINELS_OWN: &str = "hunter4";
+
+impl Watched {
+    fn start() -> Watched {
+        let redis = |more: Vec<String>| {
+            Server::start("redis-server", move |port, dir| {
+                let own = ["--bind", "127.0.0.1", "--save", "", "--requirepass", PASSWORD, "--masterauth", PASSWORD];
+                let mut arguments: Vec<String> = own.iter().map(|&argument| argument.to_owned()).collect();
+                // A replica that is known to be gone at once, and a master that soon knows that it is alone.
+                arguments.extend(["--repl-diskless-sync-delay", "0", "--port"].map(str::to_owned));
+                arguments.extend([port.to_string(), "--dir".to_owned(), dir.display().to_string()]);
+                arguments.extend(more.clone());
+                arguments
+            })
+        };
+        let master = redis(Vec::new());
+        let replica = redis(["--replicaof", "127.0.0.1", &master.port.to_string()].map(str::to_owned).to_vec());
+        let sentinel = Server::start("redis-server", |port, dir| {
+            let file = dir.join("sentinel.conf");
+            let text = format!(
+                "bind 127.0.0.1\nport {port}\ndir \"{}\"\nrequirepass {SENTINELS_OWN}\n\
+                 sentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main {PASSWORD}\n\
+                 sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 6000\n",
+                dir.display(),
+                master.port
+            );
+            std::fs::write(&file, text).expect("a configuration file");
+            vec![file.display().to_string(), "--sentinel".to_owned()]
+        });
+        let watched = Watched { redis: vec![master, replica], sentinel, down: crate::support::server::free_port() };
+        let known = patient(SOON, || {
+            let mut ask = redis::cmd("SENTINEL");
+            let replicas: Result<Vec<redis::Value>, _> = ask.arg("replicas").arg("main").query(&mut watched.sentinel());
+            replicas.is_ok_and(|replicas| replicas.len() == 1) && watched.in_step()
+        });
+        assert!(known, "the Sentinel knows no replica");
+        watched
+    }
+
+    fn url(&self) -> String {
+        let port = self.sentinel.port;
+        format!("redis+sentinel://:{PASSWORD}@127.0.0.1:{},127.0.0.1:{port}/main", self.down)
+    }
+
+    fn sentinel(&self) -> redis::Connection {
+        connect(self.sentinel.port, SENTINELS_OWN)
+    }
+
+    /// Which of the two the Sentinel names.
+    fn master(&self) -> usize {
+        let mut ask = redis::cmd("SENTINEL");
+        let (_, port): (String, u16) =
+            ask.arg("get-master-addr-by-name").arg("main").query(&mut self.sentinel()).expect("a master");
+        self.redis.iter().position(|server| server.port == port).expect("one of the two")
+    }
+
+    fn connect(&self, index: usize) -> redis::Connection {
+        connect(self.redis[index].port, PASSWORD)
+    }
+
+    /// Whether the replica has all that the master has.
+    fn in_step(&self) -> bool {
+        redis::cmd("WAIT").arg(1).arg(1000).query::<u32>(&mut self.connect(self.master())).is_ok_and(|count| count == 1)
+    }
+
+    /// Waits until the Sentinel names this one, and it is the only master: what the other one still took would be lost.
+    fn until_master(&self, index: usize) {
+        let moved = patient(SOON, || self.master() == index && self.is_master(index) && !self.is_master(1 - index));
+        assert!(moved, "no failover");
+    }
+
+    fn is_master(&self, index: usize) -> bool {
+        let client = redis::Client::open(format!("redis://:{PASSWORD}@127.0.0.1:{}", self.redis[index].port));
+        let Ok(mut connection) = client.expect("a client").get_connection() else { return false };
+        let role: Vec<redis::Value> = redis::cmd("ROLE").query(&mut connection).expect("a role");
+        matches!(role.first(), Some(redis::Value::BulkString(role)) if role == b"master")
+    }
+}
+
+fn connect(port: u16, password: &str) -> redis::Connection {
+    let client = redis::Client::open(format!("redis://:{password}@127.0.0.1:{port}")).expect("a client");
+    client.get_connection().expect("a connection")
+}
+
+/// Timeline and sink behind one Sentinel, the first in the URL being down. The master is killed, then the old one comes
+/// back and is made the master again while the connections to the other stand.
+#[test]
+fn timeline_and_sink_follow_a_failover() {
+    if !have("redis-server") {
+        return;
+    }
+    let mut watched = Watched::start();
+    let config = format!(
+        "[redis]\nurl = \"{0}\"\nsentinel_password = \"{SENTINELS_OWN}\"\n[claim]\nlease = \"5s\"\n\
+         [sinks.default]\nurl = \"{0}\"\nsentinel_password = \"{SENTINELS_OWN}\"\nanswer_timeout = \"2s\"\n",
+        watched.url()
+    );
+    let mut instance = Punctual::start(&config);
+    put(&instance.api(), "default", "out", 0..50);
+    until_length(&watched, &instance, 50);
+    assert!(patient(SOON, || watched.in_step()));
+
+    watched.redis[0].kill();
+    watched.until_master(1);
+    until_ready(&mut instance);
+    put(&instance.api(), "default", "out", 50..100);
+    until_length(&watched, &instance, 100);
+
+    watched.redis[0].restart();
+    assert!(patient(SOON, || watched.in_step()), "the old master is no replica");
+    let failover = || redis::cmd("SENTINEL").arg("failover").arg("main").query::<()>(&mut watched.sentinel()).is_ok();
+    assert!(patient(SOON, failover), "no failover is begun");
+    watched.until_master(0);
+    until_ready(&mut instance);
+    put(&instance.api(), "default", "out", 100..150);
+    until_length(&watched, &instance, 150);
+
+    let stats = instance.api().send("GET", "/v1/stats", None).expect("an answer").json();
+    assert_eq!(stats["dead"], 0, "{stats}");
+    let log = instance.log();
+    assert!(!log.contains(PASSWORD) && !log.contains(SENTINELS_OWN), "{log}");
+    say("connections, Sentinel: 150 tasks across a killed master and a failover back, none dead");
+}
+
+/// Takes tasks in: a put is answered as it should be.
+fn until_ready(instance: &mut Punctual) {
+    let probe = json!({"schedule": {"in": "1h"}, "message": {"destination": "out"}}).to_string();
+    instance.until("taking tasks in", |instance| {
+        instance.api().put("probe", &probe).is_ok_and(|answer| matches!(answer.status, 200 | 201))
+    });
+}
+
+fn until_length(watched: &Watched, instance: &Punctual, expected: u32) {
+    let mut connection = watched.connect(watched.master());
+    let there = patient(SOON, || length(&mut connection, "out") >= expected);
+    assert!(there, "{} of {expected}\n{}", length(&mut connection, "out"), instance.log());
+}
+
+#[test]
+fn a_sentinel_that_knows_no_such_master_or_password_is_told() {
+    if !have("redis-server") {
+        return;
+    }
+    let watched = Watched::start();
+    let wrong = [
+        (watched.url().replace("/main", "/mein"), SENTINELS_OWN, "it knows no master `mein`"),
+        (watched.url(), "hunter5", "the log-in was refused"),
+        (watched.url().replace(PASSWORD, "hunter5"), SENTINELS_OWN, "the log-in was refused"),
+    ];
+    for (url, own, words) in wrong {
+        let config = format!(
+            "[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"{url}\"\nsentinel_password = \"{own}\"\nanswer_timeout = \"2s\"\n"
+        );
+        let mut instance = Punctual::start(&config);
+        put(&instance.api(), "default", "out", 0..1);
+        let said = troubles(&mut instance, &["default"]);
+        assert!(said.contains(words) && said.contains("Connection refused"), "{said}");
+        let text = said + &instance.log();
+        assert!(!["hunter5", SENTINELS_OWN, PASSWORD].iter().any(|secret| text.contains(secret)), "{text}");
+    }
+}
