@@ -4,8 +4,10 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
+PROFILE ?= nats
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fmt audit ci
+.PHONY: help setup demo up down test lint fmt audit ci
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,6 +18,12 @@ setup: ## install what tests and lint need from Debian's packages, if it is miss
 demo: ## publish tasks before your eyes: make demo ARGS="--seconds 10"
 	@.ci/setup compile
 	@exec cargo run --quiet --locked -- demo $(ARGS)
+
+up: ## start Redis, a broker and punctual in Docker: make up PROFILE=nats (kafka, rabbitmq, all)
+	@.ci/compose up "$(PROFILE)"
+
+down: ## stop and remove what `make up` started, with its data
+	@.ci/compose down
 
 test: ## run all tests; the last line counts them
 	@.ci/setup all

@@ -2,6 +2,7 @@
 //!
 //! - `api`         the HTTP API over the in-memory timeline: answers, bad input, the batch, limits
 //! - `cli`         the program: exit codes, words, signals, the demo, the README's commands
+//! - `compose`     docker-compose.yml, Dockerfile and README say the same; read, not started
 //! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and into the log
 //! - `consumers`   the examples that consume, each run against a broker that has every message twice
 //! - `embedded`    the example that embeds punctual, run as it stands
@@ -19,6 +20,7 @@
 
 mod api;
 mod cli;
+mod compose;
 mod connections;
 mod consumers;
 mod embedded;

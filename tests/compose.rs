@@ -1,0 +1,200 @@
+//! `docker-compose.yml`, `Dockerfile` and the README, which say the same. Read as text: nothing is started.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use punctual::config::{Config, Sources};
+use serde_json::Value;
+
+const BROKERS: [&str; 3] = ["kafka", "nats", "rabbitmq"];
+
+fn file(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The services of `docker-compose.yml`, by name.
+fn services() -> Vec<(String, Value)> {
+    let compose: Value = serde_saphyr::from_str(&file("docker-compose.yml")).expect("YAML");
+    let services = compose["services"].as_object().expect("services");
+    services.iter().map(|(name, service)| (name.clone(), service.clone())).collect()
+}
+
+/// Texts in a list.
+fn texts(list: &Value) -> Vec<&str> {
+    let list = list.as_array().unwrap_or_else(|| panic!("no list: {list}"));
+    list.iter().map(|item| item.as_str().unwrap_or_else(|| panic!("no text: {item}"))).collect()
+}
+
+/// The profiles that start a service; none where every one does.
+fn profiles(service: &Value) -> Vec<&str> {
+    if service["profiles"].is_null() { Vec::new() } else { texts(&service["profiles"]) }
+}
+
+/// The services that a profile starts.
+fn started(profile: &str) -> BTreeSet<String> {
+    let starts = |service: &Value| profiles(service).is_empty() || profiles(service).contains(&profile);
+    services().into_iter().filter(|(_, service)| starts(service)).map(|(name, _)| name).collect()
+}
+
+/// The environment of a service: names and texts.
+fn environment(service: &Value) -> Vec<(String, String)> {
+    let pairs = service["environment"].as_object().into_iter().flatten();
+    let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("quote it: {value}")).to_owned();
+    pairs.map(|(name, value)| (name.clone(), text(value))).collect()
+}
+
+/// Ports that a service publishes: where on this machine, and its own.
+fn ports(service: &Value) -> Vec<(String, String)> {
+    if service["ports"].is_null() {
+        return Vec::new();
+    }
+    let split = |port: &str| port.rsplit_once(':').map(|(outer, own)| (outer.to_owned(), own.to_owned()));
+    texts(&service["ports"]).iter().map(|port| split(port).unwrap_or_else(|| panic!("`{port}`"))).collect()
+}
+
+/// Whether an image bears a version of two numbers or more.
+fn is_pinned(image: &str) -> bool {
+    let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
+    let version = tag.split('-').next().unwrap_or_default();
+    let numbers: Vec<&str> = version.split('.').collect();
+    numbers.len() >= 2 && numbers.iter().all(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+#[test]
+fn images_are_pinned() {
+    for (name, service) in services() {
+        let image = service["image"].as_str().unwrap_or_else(|| panic!("`{name}` has no image"));
+        assert!(is_pinned(image), "`{name}`: `{image}` moves");
+        if !service["build"].is_null() {
+            assert_eq!(image, format!("punctual:{}", env!("CARGO_PKG_VERSION")), "`{name}` is of another version");
+        }
+    }
+    let dockerfile = file("Dockerfile");
+    let bases: Vec<&str> = dockerfile.lines().filter_map(|line| line.strip_prefix("FROM ")).collect();
+    assert_eq!(bases.len(), 2, "one stage builds, one runs: {bases:?}");
+    for base in bases {
+        let image = base.split(' ').next().expect("an image");
+        assert!(is_pinned(image), "`{image}` moves");
+    }
+    for moving in ["redis", "redis:latest", "redis:7", "redis:alpine", "redis:7-alpine", "debian:bookworm-slim"] {
+        assert!(!is_pinned(moving), "{moving}");
+    }
+}
+
+#[test]
+fn every_service_is_health_checked_and_waited_for() {
+    for (name, service) in services() {
+        let check = texts(&service["healthcheck"]["test"]);
+        assert!(["CMD", "CMD-SHELL"].contains(&check[0]) && check.len() > 1, "`{name}` is not checked: {check:?}");
+        for limit in ["interval", "timeout", "retries"] {
+            assert!(!service["healthcheck"][limit].is_null(), "the health of `{name}` has no {limit}");
+        }
+        for (other, wait) in service["depends_on"].as_object().into_iter().flatten() {
+            assert_eq!(wait["condition"], "service_healthy", "`{name}` does not wait for `{other}`");
+            for profile in profiles(&service) {
+                assert!(started(profile).contains(other), "`{profile}` starts `{name}` without `{other}`");
+            }
+        }
+        let is_ours = name.starts_with("punctual");
+        assert_eq!(is_ours, service["depends_on"]["redis"].is_object(), "`{name}` and Redis");
+    }
+}
+
+#[test]
+fn a_profile_starts_redis_its_broker_and_one_punctual() {
+    let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(started("none"), set(&["redis"]));
+    assert_eq!(started("kafka"), set(&["redis", "kafka", "punctual-kafka"]));
+    assert_eq!(started("nats"), set(&["redis", "nats", "nats-box", "punctual-nats"]));
+    assert_eq!(started("rabbitmq"), set(&["redis", "rabbitmq", "punctual-rabbitmq"]));
+    assert_eq!(started("all"), set(&["redis", "kafka", "nats", "nats-box", "rabbitmq", "punctual"]));
+    let named: BTreeSet<String> =
+        services().iter().flat_map(|(_, service)| profiles(service)).map(str::to_owned).collect();
+    assert_eq!(named, set(&["all", "kafka", "nats", "rabbitmq"]));
+}
+
+#[test]
+fn ports_and_credentials_are_those_of_the_readme() {
+    let readme = file("README.md");
+    let mut published = BTreeSet::new();
+    for (name, service) in services() {
+        for (outer, _) in ports(&service) {
+            assert!(outer.starts_with("127.0.0.1:"), "`{name}` is published to everybody: {outer}");
+            assert!(readme.contains(&outer), "the README does not name {outer}, of `{name}`");
+            published.insert(outer);
+        }
+    }
+    // And no other: an address in the README leads to something that is started.
+    for (at, address) in readme.match_indices("127.0.0.1:") {
+        let digits: String =
+            readme[at + address.len()..].chars().take_while(|character| character.is_ascii_digit()).collect();
+        let address = format!("127.0.0.1:{digits}");
+        assert!(published.contains(&address), "the README names {address}, which nothing publishes");
+    }
+    let (_, rabbitmq) = services().into_iter().find(|(name, _)| name == "rabbitmq").expect("a RabbitMQ");
+    let environment = environment(&rabbitmq);
+    let value = |name: &str| &environment.iter().find(|(known, _)| known == name).expect(name).1;
+    let login = format!("{}:{}@", value("RABBITMQ_DEFAULT_USER"), value("RABBITMQ_DEFAULT_PASS"));
+    assert!(readme.contains(&format!("amqp://{login}127.0.0.1:5672")), "the README logs in otherwise than {login}");
+    // Whoever logs in, here or there, does so with it.
+    for (name, text) in [("README.md", &readme), ("docker-compose.yml", &file("docker-compose.yml"))] {
+        for (at, _) in text.match_indices("://") {
+            let authority: &str = text[at + 3..].split(|end: char| "/ `'\"|)>\n".contains(end)).next().expect("a part");
+            let ours = authority.contains("127.0.0.1:5672") || authority.contains("rabbitmq:5672");
+            assert!(!ours || authority.starts_with(&login), "{name} logs in to RabbitMQ as `{authority}`");
+        }
+    }
+}
+
+#[test]
+fn what_punctual_is_told_is_valid_and_leads_to_services_of_its_profile() {
+    for (name, service) in services().into_iter().filter(|(name, _)| name.starts_with("punctual")) {
+        let mut environment = environment(&service);
+        environment.push(("PUNCTUAL__HTTP__LISTEN".to_owned(), listen()));
+        let config =
+            Config::load(Sources { environment, ..Sources::default() }).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(ports(&service)[0].1, config.http.listen.port().to_string());
+        assert!(!config.http.listen.ip().is_loopback(), "nobody outside of the container reaches it");
+        let profile = profiles(&service)[0];
+        let there = started(profile);
+        let leads = |address: &str| {
+            let host = address.rsplit('/').next().expect("a part").split(':').next().expect("a host");
+            assert!(there.contains(host), "`{name}` looks for {address}, which `{profile}` does not start");
+        };
+        assert_eq!(config.redis.expose(), "redis://redis:6379");
+        let mut kinds = BTreeSet::new();
+        for sink in config.sinks.values() {
+            let url = sink.url.expose();
+            leads(url.rsplit_once('@').map_or(url, |(_, address)| address));
+            kinds.insert(if url.starts_with("amqp:") { "rabbitmq" } else { url.split(':').next().expect("a scheme") });
+        }
+        let expected = if profile == "all" { BROKERS.to_vec() } else { vec![profile] };
+        assert_eq!(kinds, expected.into_iter().collect(), "the sinks of `{name}`");
+    }
+}
+
+/// Where the image lets punctual listen.
+fn listen() -> String {
+    let dockerfile = file("Dockerfile");
+    let listen = dockerfile.lines().find_map(|line| line.strip_prefix("ENV PUNCTUAL__HTTP__LISTEN="));
+    listen.expect("the image says where to listen").to_owned()
+}
+
+#[test]
+fn the_image_runs_as_a_plain_user_and_is_health_checked() {
+    let dockerfile = file("Dockerfile");
+    let (_, runtime) = dockerfile.rsplit_once("\nFROM ").expect("two stages");
+    let instructions: Vec<&str> = runtime.lines().collect();
+    let last = |name: &str| {
+        let place = instructions.iter().rposition(|line| line.starts_with(name));
+        place.unwrap_or_else(|| panic!("the image has no {name}"))
+    };
+    let user = instructions[last("USER ")].trim_start_matches("USER ");
+    let id = user.split(':').next().and_then(|id| id.parse::<u32>().ok());
+    assert!(id.is_some_and(|id| id >= 10_000), "`{user}` is to be a plain user, by number");
+    assert!(last("USER ") > last("COPY ") && last("USER ") > last("RUN "), "root's work comes before");
+    let health = instructions[last("HEALTHCHECK ")..].join(" ");
+    assert!(health.contains("/readyz") && health.contains(listen().rsplit_once(':').expect("a port").1), "{health}");
+    assert!(instructions[last("ENTRYPOINT ")].contains("[\"punctual\"]"), "no shell in between: it gets the signals");
+}
