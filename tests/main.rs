@@ -8,6 +8,7 @@
 //! - `embedded`    the example that embeds punctual, run as it stands
 //! - `end_to_end`  three instances, one killed, one stopped: exactly what was asked for is published
 //! - `engine`      the engine over the in-memory timeline and sinks
+//! - `jetstream`   what JetStream is asked of the whole: namespaces, step-downs, subjects and payloads that it refuses
 //! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
 //! - `memory`      large payloads in bounded memory
 //! - `outage`      everything around an instance fails, and what was promised is published all the same
@@ -26,6 +27,7 @@ mod consumers;
 mod embedded;
 mod end_to_end;
 mod engine;
+mod jetstream;
 mod lua;
 mod memory;
 mod outage;

@@ -83,6 +83,13 @@ impl Api {
         self.send("PUT", &format!("/v1/tasks/{id}"), Some(body))
     }
 
+    /// What `/metrics` shows under a name with its labels, `punctual_claims_total{lane="a"}`; 0 when it is not there.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let text = self.send("GET", "/metrics", None).expect("an answer").text;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().expect("a number"))
+    }
+
     /// What `/readyz` says; `None` when nobody listens.
     pub(crate) fn ready(&self) -> Option<Answer> {
         self.send("GET", "/readyz", None).ok()

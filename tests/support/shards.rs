@@ -77,6 +77,22 @@ impl Shards {
         sum
     }
 
+    /// What is dead: idempotency key, reason, words.
+    pub(crate) fn dead(&mut self) -> Vec<(String, String, String)> {
+        let mut pipeline = redis::pipe();
+        for shard in 0..self.shards {
+            pipeline.cmd("HGETALL").arg(format!("punctual:{{default:{shard}}}:dead:records"));
+        }
+        let buried: Vec<Vec<(String, Vec<u8>)>> = pipeline.query(&mut self.connection).expect("the dead");
+        let read = |(key, value): (String, Vec<u8>)| {
+            let length = u32::from_be_bytes(value[..4].try_into().expect("a length"));
+            let text = String::from_utf8_lossy(&value[4 + length as usize..]).into_owned();
+            let (reason, words) = text.split_once('\n').expect("a reason and words");
+            (key, reason.to_owned(), words.to_owned())
+        };
+        buried.into_iter().flatten().map(read).collect()
+    }
+
     /// Waits until nothing is left; says what stands there if that takes too long.
     pub(crate) fn until_nothing_is_left(&mut self, limit: Duration) {
         let mut left = BTreeMap::new();

@@ -1,0 +1,214 @@
+//! Whole instances and JetStream: namespaces on one stream, a cluster whose stream changes its leader under load, and
+//! what the server refuses while other destinations go on.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::http::Api;
+use crate::support::load::{Load, put_recurring};
+use crate::support::nats::NatsServer;
+use crate::support::published::read_subject;
+use crate::support::punctual::Punctual;
+use crate::support::redis::RedisServer;
+use crate::support::server::free_port;
+use crate::support::shards::Shards;
+use crate::support::stage::Stage;
+use crate::support::{have, patient, say};
+
+/// How long something may take that goes on by itself: a generous deadline, not an expectation.
+const SOON: Duration = Duration::from_secs(30);
+
+/// How long it may take until everything is published.
+const ALL: Duration = Duration::from_secs(60);
+
+fn servers_are_there() -> bool {
+    have("redis-server") && have("nats-server")
+}
+
+fn config(redis: &RedisServer, nats: &str, more: &str) -> String {
+    format!(
+        "[redis]\nurl = \"{}\"\n[claim]\nlease = \"5s\"\n[sinks.default]\nurl = \"{nats}\"\nanswer_timeout = \"2s\"\n{more}",
+        redis.url()
+    )
+}
+
+/// Puts a task that is due at `due` ms.
+fn put_at(api: &Api, id: &str, due: i64, destination: &str, payload: &str) {
+    let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
+    let task = json!({"schedule": {"at": at}, "message": {"destination": destination, "payload": payload}});
+    let answer = api.put(id, &task.to_string()).expect("an answer");
+    assert_eq!(answer.status, 201, "{answer:?}");
+}
+
+#[test]
+fn two_namespaces_publish_the_same_task_into_one_stream_as_two_messages() {
+    if !servers_are_there() {
+        return;
+    }
+    let (redis, nats) = (RedisServer::start(&[]), NatsServer::start(""));
+    nats.connect().create_stream("OUT", &["out"], &json!({}));
+    let due = Shards::new(&redis, 1, &[]).now() + 1000;
+    let instances = ["one", "other"].map(|namespace| {
+        let namespace = format!("[timeline]\nnamespace = \"{namespace}\"\n");
+        let instance = Punctual::start(&config(&redis, &nats.url(), &namespace));
+        put_at(&instance.api(), "same", due, "out", "text");
+        instance
+    });
+    let mut client = nats.connect();
+    let both = patient(SOON, || client.stream_length("OUT") == 2);
+    assert!(both, "{} messages\n{}", client.stream_length("OUT"), instances[0].log());
+    let stored = client.stream_messages("OUT");
+    let mut ids: Vec<_> = stored.iter().map(|message| message.header("Nats-Msg-Id").expect("an id")).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [format!("one/same:{due}"), format!("other/same:{due}")]);
+    let key = format!("same:{due}");
+    assert!(stored.iter().all(|message| message.header("idempotency-key") == Some(&key)), "{stored:?}");
+    say("jetstream, two namespaces: one task id and due, one stream, 2 messages");
+}
+
+/// Three servers that keep a stream together.
+struct Cluster {
+    nodes: Vec<NatsServer>,
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let ports = [free_port(), free_port(), free_port()];
+        let routes = ports.map(|port| format!("\"nats://127.0.0.1:{port}\"")).join(", ");
+        let monitors = [free_port(), free_port(), free_port()];
+        let start = |index: usize| {
+            NatsServer::start(&format!(
+                "server_name: node-{index}\nhttp: \"127.0.0.1:{}\"\n\
+                 cluster {{ name: test, listen: \"127.0.0.1:{}\", routes: [{routes}] }}",
+                monitors[index], ports[index]
+            ))
+        };
+        let nodes = (0..3).map(start).collect();
+        let led = |monitor: &u16| {
+            let answer = ureq::get(format!("http://127.0.0.1:{monitor}/jsz")).call();
+            let text = answer.ok().and_then(|mut answer| answer.body_mut().read_to_string().ok()).unwrap_or_default();
+            let said: Value = serde_json::from_str(&text).unwrap_or_default();
+            let meta = &said["meta_cluster"];
+            meta["leader"].as_str().is_some_and(|leader| !leader.is_empty()) && meta["cluster_size"] == 3
+        };
+        assert!(patient(SOON, || monitors.iter().all(led)), "the cluster has no leader");
+        Cluster { nodes }
+    }
+
+    fn url(&self) -> String {
+        let hosts: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.server.port)).collect();
+        format!("nats://{}", hosts.join(","))
+    }
+
+    /// Who leads the stream.
+    fn leader(&self) -> String {
+        let info = self.nodes[0].connect().jetstream("STREAM.INFO.OUT", &json!({}));
+        info["cluster"]["leader"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// Each step-down leaves the stream without a leader for a while: nobody answers, and then another one does.
+#[test]
+fn a_streams_leader_may_step_down_under_load() {
+    if !servers_are_there() {
+        return;
+    }
+    let (redis, cluster) = (RedisServer::start(&[]), Cluster::start());
+    cluster.nodes[0].connect().create_stream("OUT", &["out"], &json!({"num_replicas": 3}));
+    let instance = Punctual::start(&config(&redis, &cluster.url(), ""));
+    let mut left = Shards::new(&redis, 4, &["default"]);
+    let stage = Stage::new(left.now());
+    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    put_recurring(&instance.api(), &load, 50, 15);
+    let mut leaders = vec![cluster.leader()];
+    std::thread::scope(|scope| {
+        let _ends = load.guard();
+        (0..3).for_each(|_| _ = scope.spawn(|| load.run()));
+        for _ in 0..6 {
+            std::thread::sleep(Duration::from_millis(1500));
+            cluster.nodes[0].connect().jetstream("STREAM.LEADER.STEPDOWN.OUT", &json!({}));
+            std::thread::sleep(Duration::from_millis(1000));
+            leaders.push(cluster.leader());
+        }
+    });
+    let moved = leaders.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(moved >= 4, "the leader hardly moved: {leaders:?}");
+    left.until_nothing_is_left(ALL);
+    let tally = load.ledger().check(&read_subject(&cluster.nodes[0], "OUT"));
+    let tally = tally.unwrap_or_else(|faults| panic!("{faults}{}\n{}", load.answers(), instance.log()));
+    let retries = instance.api().metric("punctual_retries_total{sink=\"default\"}");
+    say(&format!("jetstream, leader stepped down 6 times, moved {moved} times: {tally}; {retries} retries, none dead"));
+}
+
+/// A subject that no stream takes is tried for as long as `patience` says and dead then; another subject goes on.
+#[test]
+fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
+    if !servers_are_there() {
+        return;
+    }
+    let (redis, nats) = (RedisServer::start(&[]), NatsServer::start(""));
+    nats.connect().create_stream("OUT", &["out"], &json!({}));
+    let instance = Punctual::start(&config(&redis, &nats.url(), "patience = \"6s\"\n"));
+    let (api, mut left) = (instance.api(), Shards::new(&redis, 4, &["default"]));
+    let stage = Stage::new(left.now());
+    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let due = stage.now() + 500;
+    (0..5).for_each(|number| put_at(&api, &format!("lost-{number}"), due, "nowhere", "text"));
+    let buried = std::thread::scope(|scope| {
+        let _ends = load.guard();
+        scope.spawn(|| load.run());
+        patient(SOON, || left.dead().len() == 5).then(|| stage.now() - due)
+    });
+    let after = buried.unwrap_or_else(|| panic!("not dead: {:?}\n{}", left.dead(), instance.log()));
+    for (key, reason, words) in left.dead() {
+        assert!(key.starts_with("lost-") && reason == "destination" && words.contains("responders"), "{key}: {words}");
+    }
+    // It is looked at every 2 s or so.
+    assert!((6000..14_000).contains(&after), "dead {after} ms after their due");
+    let mut client = nats.connect();
+    let all = patient(SOON, || client.stream_length("OUT") as usize == load.ledger().expected());
+    assert!(all, "{} of {}", client.stream_length("OUT"), load.ledger().expected());
+    let tally = load.ledger().check(&read_subject(&nats, "OUT")).unwrap_or_else(|faults| panic!("{faults}"));
+    assert!(tally.late[1] < 1000, "the other subject was delayed: {tally}");
+    let words = &left.dead()[0].2;
+    say(&format!("jetstream, no stream: 5 dead {after} ms after their due with `{words}`; the other subject: {tally}"));
+}
+
+/// One message over the server's limit among 200 small ones of one claim, and another destination beside them.
+#[test]
+fn a_payload_over_the_limit_is_dead_alone() {
+    if !servers_are_there() {
+        return;
+    }
+    let (redis, nats) = (RedisServer::start(&[]), NatsServer::start("max_payload: 64KB"));
+    nats.connect().create_stream("OUT", &["out", "other"], &json!({}));
+    let instance = Punctual::start(&config(&redis, &nats.url(), "[timeline]\nshards = 1\n"));
+    let (api, mut left) = (instance.api(), Shards::new(&redis, 1, &["default"]));
+    let due = left.now() + 2000;
+    for number in 0..200 {
+        put_at(&api, &format!("small-{number}"), due, "out", "text");
+        if number == 100 {
+            put_at(&api, "large", due, "out", &"x".repeat(70_000));
+        }
+        if number % 10 == 0 {
+            put_at(&api, &format!("other-{number}"), due, "other", "text");
+        }
+    }
+    assert!(left.now() < due, "the machine is too slow for this test");
+    let mut client = nats.connect();
+    let all = patient(SOON, || client.stream_length("OUT") == 220 && !left.dead().is_empty());
+    assert!(all, "{} messages, {:?}\n{}", client.stream_length("OUT"), left.dead(), instance.log());
+    let dead = left.dead();
+    assert_eq!((dead.len(), dead[0].0.as_str(), dead[0].1.as_str()), (1, format!("large:{due}").as_str(), "rejected"));
+    assert!(dead[0].2.contains("65536"), "{dead:?}");
+    let stored = read_subject(&nats, "OUT");
+    let late = stored.iter().map(|message| message.stamp - due).max().expect("messages");
+    assert!((0..1000).contains(&late), "the last one came {late} ms late");
+    let claims = api.metric("punctual_claims_total{lane=\"default\"}");
+    assert!(claims <= 2.0, "{claims} claims: they were not claimed together");
+    say(&format!(
+        "jetstream, over max_payload: 1 of 221 dead with `{}`, 220 accepted in {claims} claim(s), the last {late} ms late",
+        dead[0].2
+    ));
+}
