@@ -15,6 +15,7 @@
 //! - `rooms`       who may know whom in `src/`
 //! - `sinks`       one suite for every sink: what it can do, and what it does in an outage
 //! - `support`     starts servers and `punctual serve` processes, and ends them
+//! - `three_brokers` three lanes on three brokers, one of which is shut down
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
@@ -34,6 +35,7 @@ mod outage;
 mod rooms;
 mod sinks;
 mod support;
+mod three_brokers;
 mod timeline;
 
 #[test]

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::patient;
+use super::published::Published;
 use super::server::spawn;
 
 /// A running consumer. Dropping it kills it; the death of the test process does too.
@@ -27,6 +28,13 @@ pub(crate) struct Delivery {
     pub(crate) received_ms: i64,
     /// The payload.
     pub(crate) payload: String,
+}
+
+/// A message that arrived counts as published when it came.
+impl From<Delivery> for Published {
+    fn from(delivery: Delivery) -> Published {
+        Published { key: delivery.key, payload: delivery.payload, stamp: delivery.received_ms }
+    }
 }
 
 impl Consumer {

@@ -55,6 +55,18 @@ impl Server {
         }
     }
 
+    /// Ends it in its own way, as an operator would; in 60 s, or it is killed.
+    #[expect(clippy::disallowed_methods, reason = "servers are waited for in real time, whatever a test pauses")]
+    pub(crate) fn shut_down(&mut self) {
+        self.signal("TERM");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let child = self.child.as_mut().expect("a running server");
+        while child.try_wait().expect("a child can be waited for").is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.kill();
+    }
+
     /// Ends it at once, as kill -9 does.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
