@@ -39,6 +39,10 @@ struct Kind {
 /// Every kind of sink. A new sink is a line here.
 #[rustfmt::skip]
 const KINDS: &[Kind] = &[
+    #[cfg(feature = "kafka")]
+    Kind { scheme: Scheme::plain("kafka", 9092), name: "kafka", build: |config| Ok(Arc::new(crate::kafka::KafkaSink::new(config)?)) },
+    #[cfg(feature = "kafka")]
+    Kind { scheme: Scheme::over_tls("kafka+ssl", 9092), name: "kafka", build: |config| Ok(Arc::new(crate::kafka::KafkaSink::new(config)?)) },
     #[cfg(feature = "nats")]
     Kind { scheme: Scheme::plain("nats", 4222), name: "nats", build: |config| Ok(Arc::new(crate::nats::NatsSink::new(config)?)) },
     #[cfg(feature = "nats")]
@@ -54,8 +58,8 @@ const KINDS: &[Kind] = &[
 
 /// Schemes that other builds or versions have a sink for.
 const ABSENT: &[(&str, &str)] = &[
-    ("kafka", "this build of punctual has no Kafka sink"),
-    ("kafka+ssl", "this build of punctual has no Kafka sink"),
+    ("kafka", "this build of punctual has no Kafka sink: it was built without the feature `kafka`"),
+    ("kafka+ssl", "this build of punctual has no Kafka sink: it was built without the feature `kafka`"),
     ("amqp", "this build of punctual has no RabbitMQ sink"),
     ("amqps", "this build of punctual has no RabbitMQ sink"),
     ("nats", "this build of punctual has no NATS sink: it was built without the feature `nats`"),
@@ -67,8 +71,9 @@ impl SinkConfig {
     /// says otherwise.
     pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(7);
 
-    /// Reads a URL: `nats://[user:password@]host[:port][,host[:port]...]` (a user without a password is a token; `tls://`
-    /// for TLS), `redis://[[user]:password@]host[:port][/database]` and its relatives (see [`redis_access`]), `stdout:` or
+    /// Reads a URL: `kafka://[user:password@]host[:port][,host[:port]...]` (`kafka+ssl://` over TLS),
+    /// `nats://[user:password@]host[:port][,host[:port]...]` (a user without a password is a token; `tls://` for TLS),
+    /// `redis://[[user]:password@]host[:port][/database]` and its relatives (see [`redis_access`]), `stdout:` or
     /// `memory:`. Connects to nothing.
     ///
     /// # Errors
@@ -262,7 +267,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_told_with_what_can() {
-        assert!(refused("kafka://h").starts_with("this build of punctual has no Kafka sink; the sinks of this build"));
+        #[cfg(not(feature = "kafka"))]
+        assert!(refused("kafka://h").starts_with("this build of punctual has no Kafka sink: it was built without"));
         assert!(refused("amqp://h").contains("has no RabbitMQ sink"));
         assert!(refused("sqs://h").starts_with("there is no sink for `sqs://`; the sinks of this build are"));
         assert!(refused("sqs://h").contains("`redis://127.0.0.1:6379`, `stdout:`, `memory:`"));

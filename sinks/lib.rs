@@ -6,6 +6,8 @@
 
 mod answers;
 mod config;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 mod link;
 pub mod memory;
 #[cfg(feature = "nats")]
@@ -15,6 +17,8 @@ pub mod redis_streams;
 pub mod stdout;
 mod target;
 pub mod tls;
+#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
+mod window;
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 //! by a client that shares nothing with the sink.
 
 mod capabilities;
+mod kafka;
 mod nats;
 mod outages;
 mod own;

@@ -1,0 +1,231 @@
+//! The Kafka sink: publishes by librdkafka. <https://kafka.apache.org/protocol>
+//!
+//! - Key: header `idempotency-key`. The record key is the message's own or the id of the task; the partition follows
+//!   from it as Java's clients have it (murmur2).
+//! - Accepted when the delivery report says so: every replica in sync has it. Rejected: what alone in its record batch
+//!   is too large for the topic or no valid record, and what can be no topic. All else is `Retry`; an unknown topic, or
+//!   one that we may not write to, is the destination's fault.
+//! - Kafka refuses whole record batches. What was refused among others goes out again alone, by a second producer that
+//!   puts each message into a batch of its own.
+//! - The producer is idempotent: what the library sends again by itself arrives once, and in order. What we publish
+//!   again is another message to Kafka: consumers drop it by its key.
+//! - What the library holds is bounded, and one topic has a quarter of that at most. Nothing stays in it for longer than
+//!   the answer timeout: it gives up before that, and what is left in it then is purged with the producer.
+
+mod producer;
+mod round;
+mod settings;
+mod verdict;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use producer::Producer;
+use round::Round;
+use settings::Settings;
+use tokio::time::{Instant, timeout_at};
+
+use crate::answers::Answers;
+use crate::config::SinkConfig;
+use crate::link::{self, Connection as _, Door, Link};
+use crate::window::Window;
+use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+
+/// What the library may hold: 16 Ki messages and 16 MiB, some 100 ms of a broker's work.
+const WINDOW_UNITS: usize = 16 << 10;
+const UNIT: usize = 1 << 10;
+
+/// A sink that publishes to Kafka.
+pub struct KafkaSink {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Arc<Settings>,
+    address: String,
+    answer_timeout: Duration,
+    window: Window,
+    together: Link<Producer>,
+    alone: Link<Producer>,
+    door: Door,
+}
+
+impl KafkaSink {
+    /// A sink for a cluster; connects when it is first used.
+    ///
+    /// # Errors
+    /// [`SinkError::Config`] when the URL has a path or half a log-in, or a property cannot be used.
+    pub fn new(config: &SinkConfig) -> Result<KafkaSink, SinkError> {
+        let inner = Inner {
+            settings: Arc::new(Settings::new(config)?),
+            address: config.address(),
+            answer_timeout: config.answer_timeout(),
+            window: Window::new(WINDOW_UNITS, UNIT),
+            together: Link::new(),
+            alone: Link::new(),
+            door: Door::new(),
+        };
+        Ok(KafkaSink { inner: Arc::new(inner) })
+    }
+}
+
+#[async_trait]
+impl Sink for KafkaSink {
+    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+        let (inner, deadline) = (Arc::clone(&self.inner), link::deadline(self.inner.answer_timeout));
+        Answers::stream(batch.len(), move |answers| async move {
+            let _pass = match inner.door.enter() {
+                Ok(pass) => pass,
+                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+            };
+            let mut call = Call { inner: &inner, batch: &batch, answers: &answers, deadline, round: None };
+            if timeout_at(deadline, call.run()).await.is_err() {
+                call.give_up();
+            }
+        })
+    }
+
+    async fn check(&self) -> Result<(), SinkError> {
+        let inner = &self.inner;
+        let unreachable = |words| SinkError::Unreachable { address: inner.address.clone(), words };
+        inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
+        let deadline = link::deadline(inner.answer_timeout);
+        let asked = timeout_at(deadline, async {
+            let producer = inner.producer(false).await.map_err(|trouble| trouble.words)?;
+            let limit = deadline - Instant::now();
+            tokio::select! {
+                answer = producer.ask(limit) => answer,
+                () = producer.lost() => {
+                    producer.end();
+                    Err(producer.trouble().unwrap_or_else(|| inner.no_answer()))
+                }
+            }
+        });
+        asked.await.unwrap_or_else(|_| Err(inner.no_answer())).map_err(unreachable)
+    }
+
+    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
+        let until = Instant::now() + deadline;
+        let shut = self.inner.door.shut(deadline).await;
+        self.inner.together.close(until).await;
+        self.inner.alone.close(until).await;
+        shut
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.inner.answer_timeout
+    }
+
+    fn kind(&self) -> &'static str {
+        "kafka"
+    }
+
+    fn check_destination(&self, destination: &str) -> Result<(), String> {
+        check_topic(destination)
+    }
+}
+
+impl Inner {
+    /// The producer that makes record batches, or the one that leaves each message alone.
+    async fn producer(&self, alone: bool) -> Result<Arc<Producer>, Trouble> {
+        let link = if alone { &self.alone } else { &self.together };
+        let made = async {
+            let client = if alone { self.settings.alone() } else { self.settings.client.clone() };
+            // Long enough for a broker to be back that only closed a connection.
+            let patience = (self.answer_timeout / 4).min(Duration::from_secs(1));
+            let limit = self.answer_timeout / 2;
+            let made = Producer::connect(client, Arc::clone(&self.settings), patience, limit).await;
+            made.map_err(|words| {
+                Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address))
+            })
+        };
+        link.get(made).await
+    }
+
+    fn no_answer(&self) -> String {
+        link::no_answer(&self.address, self.answer_timeout)
+    }
+}
+
+/// One publish: all of the batch first, and then again alone what was refused with others.
+struct Call<'a> {
+    inner: &'a Inner,
+    batch: &'a [Message],
+    answers: &'a Answers,
+    deadline: Instant,
+    round: Option<Round<'a>>,
+}
+
+impl Call<'_> {
+    async fn run(&mut self) {
+        let (batch, answers) = (self.batch, self.answers);
+        let fits = |&index: &usize| {
+            let checked = check_topic(&batch[index].destination);
+            checked.map_err(|words| answers.set(index, Outcome::Reject(words))).is_ok()
+        };
+        let mut indices: Vec<usize> = (0..batch.len()).filter(fits).collect();
+        for alone in [false, true] {
+            if indices.is_empty() {
+                return;
+            }
+            let producer = match self.inner.producer(alone).await {
+                Ok(producer) => producer,
+                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+            };
+            let round = self.round.insert(Round::new(producer, alone, batch, answers, self.deadline));
+            if !round.run(&self.inner.window, &indices).await {
+                return;
+            }
+            indices = std::mem::take(&mut round.again);
+            indices.sort_unstable();
+        }
+    }
+
+    /// The time is up: what the library still has it is not to send any more.
+    fn give_up(&mut self) {
+        let trouble = self.round.take().and_then(|mut round| {
+            round.take();
+            if round.away > 0 {
+                round.producer.end();
+            }
+            round.producer.trouble()
+        });
+        match trouble {
+            Some(words) => self.answers.give_up(Fault::Sink, &words),
+            None => self.answers.give_up(Fault::Unclear, &self.inner.no_answer()),
+        }
+    }
+}
+
+/// What a topic can be named. Those of Kafka's own are no place to publish to.
+fn check_topic(topic: &str) -> Result<(), String> {
+    let named = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if topic.is_empty() || topic.len() > 249 || topic == "." || topic == ".." || !topic.chars().all(named) {
+        let shown = topic.escape_debug();
+        return Err(format!("`{shown}` is no name of a topic: 1 to 249 of `A-Z a-z 0-9 . _ -`, not `.` or `..`"));
+    }
+    // `__consumer_offsets`, `__transaction_state`, `__cluster_metadata`.
+    if topic.starts_with("__") {
+        return Err(format!("`{topic}` is a topic of Kafka's own"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_are_named_as_kafka_has_it() {
+        let longest = "x".repeat(249);
+        for good in ["orders.timeout", "A_b-9", "_private", "...", &longest] {
+            assert_eq!(check_topic(good), Ok(()), "{good}");
+        }
+        let too_long = "x".repeat(250);
+        for bad in ["", ".", "..", "a b", "a/b", "ä", "a\0", "__consumer_offsets", &too_long] {
+            assert!(check_topic(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What the client library is told: where the brokers are, whom to trust, who we are, and what this sink relies on.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
+use secrecy::ExposeSecret;
+
+use crate::SinkError;
+use crate::config::SinkConfig;
+use crate::target::address;
+
+/// The largest message that the library hands to a broker, which knows better what it takes: 64 MiB. A broker closes
+/// the connection on a request of more than 100 MiB, with all that is under way.
+pub(super) const LARGEST: usize = 64 << 20;
+
+/// What may not be set, with why.
+const OURS: &[(&str, &[&str])] = &[
+    ("the URL names the brokers", &["bootstrap.servers", "metadata.broker.list"]),
+    ("the URL says it: `kafka+ssl://` is TLS, a user means a log-in", &["security.protocol"]),
+    ("a message is accepted when every replica in sync has it", &["acks", "request.required.acks"]),
+    ("a message that the library sends again must arrive once", &["enable.idempotence"]),
+    ("it follows from the sink's `answer_timeout`", &["delivery.timeout.ms", "message.timeout.ms"]),
+    ("what is accepted would not be told", &["delivery.report.only.error"]),
+    ("one message that is refused would end all others", &["enable.gapless.guarantee"]),
+    ("this sink has no transactions", &["transactional.id", "transaction.timeout.ms"]),
+    ("messages would go nowhere", &["test.mock.num.brokers", "test.mock.broker.rtt"]),
+];
+
+/// Properties that the library knows by two names.
+const ALIASES: &[(&str, &str)] = &[
+    ("linger.ms", "queue.buffering.max.ms"),
+    ("compression.type", "compression.codec"),
+    ("sasl.mechanism", "sasl.mechanisms"),
+    ("ssl.ca.pem", "ssl.ca.location"),
+    ("retries", "message.send.max.retries"),
+];
+
+/// How the library is set up, and which words it must not be let say.
+pub(super) struct Settings {
+    pub(super) client: ClientConfig,
+    secrets: Vec<String>,
+}
+
+impl Settings {
+    /// Reads a sink's configuration.
+    ///
+    /// # Errors
+    /// [`SinkError::Config`]: a property that is unknown, has a value that the library refuses, or is not to be set;
+    /// with its name, never its value.
+    pub(super) fn new(config: &SinkConfig) -> Result<Settings, SinkError> {
+        let (target, properties) = (config.target(), config.properties());
+        let wrong = |words: String| Err(SinkError::Config(words));
+        if !target.path.is_empty() {
+            return wrong(format!("the URL of a kafka sink has no path: `{}`", target.address()));
+        }
+        if target.user.is_some() && target.password.is_none() && !properties.contains_key("sasl.password") {
+            return wrong(format!("the URL of `{}` names a user without a password", target.address()));
+        }
+        for name in properties.keys() {
+            if let Some((why, _)) = OURS.iter().find(|(_, names)| names.contains(&name.as_str())) {
+                return wrong(format!("the property `{name}` cannot be set: {why}"));
+            }
+            // One by one: the library's own words for a value that it refuses would quote it.
+            let mut one = ClientConfig::new();
+            one.set(name, properties[name].expose_secret());
+            if let Err(error) = one.create_native_config() {
+                return wrong(match error {
+                    KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..) => {
+                        format!("the client library of Kafka has no property `{name}`")
+                    }
+                    _ => format!("the client library of Kafka refuses the value of the property `{name}`"),
+                });
+            }
+        }
+        let mut settings = Settings { client: ClientConfig::new(), secrets: secrets(config) };
+        let mut set = |name: &str, value: String| {
+            let alias = ALIASES.iter().find(|(one, _)| *one == name).map_or(name, |(_, other)| other);
+            if !properties.contains_key(name) && !properties.contains_key(alias) {
+                settings.client.set(name, value);
+            }
+        };
+        defaults(config, &mut set);
+        let sasl = target.user.is_some() || properties.keys().any(|name| name.starts_with("sasl."));
+        let protocol = match (sasl, target.scheme.tls) {
+            (false, false) => "plaintext",
+            (false, true) => "ssl",
+            (true, false) => "sasl_plaintext",
+            (true, true) => "sasl_ssl",
+        };
+        set("security.protocol", protocol.to_owned());
+        if let Some(user) = &target.user {
+            set("sasl.mechanism", "PLAIN".to_owned());
+            set("sasl.username", user.clone());
+        }
+        if let Some(password) = &target.password {
+            set("sasl.password", password.expose_secret().to_owned());
+        }
+        if let Some(pem) = config.tls().ca_pem().filter(|_| target.scheme.tls) {
+            set("ssl.ca.pem", String::from_utf8_lossy(pem).into_owned());
+        }
+        for (name, value) in properties {
+            settings.client.set(name, value.expose_secret());
+        }
+        settings.client.set_log_level(RDKafkaLogLevel::Info);
+        Ok(settings)
+    }
+
+    /// The same for a producer each of whose messages has a record batch to itself.
+    pub(super) fn alone(&self) -> ClientConfig {
+        let mut client = self.client.clone();
+        client.set("batch.num.messages", "1");
+        // A refusal would make an idempotent one stop until all that is under way is answered.
+        client.set("enable.idempotence", "false");
+        client
+    }
+
+    /// A text of the library's without what it may have quoted of our secrets.
+    pub(super) fn scrub(&self, text: &str) -> String {
+        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
+    }
+}
+
+/// What is set where the properties do not say otherwise.
+fn defaults(config: &SinkConfig, set: &mut impl FnMut(&str, String)) {
+    let hosts: Vec<String> = config.target().hosts.iter().map(|(host, port)| address(host, *port)).collect();
+    let ms = |duration: Duration| duration.as_millis().to_string();
+    let timeout = config.answer_timeout();
+    set("bootstrap.servers", hosts.join(","));
+    set("client.id", "punctual".to_owned());
+    set("acks", "all".to_owned());
+    set("enable.idempotence", "true".to_owned());
+    set("delivery.timeout.ms", ms(delivery_timeout(timeout)));
+    // As Java's clients have it; this library's own would put the same key into another partition.
+    set("partitioner", "murmur2_random".to_owned());
+    // A message leaves at once; under load batches grow while those before them are under way.
+    set("linger.ms", "0".to_owned());
+    set("socket.nagle.disable", "true".to_owned());
+    set("socket.keepalive.enable", "true".to_owned());
+    set("message.max.bytes", LARGEST.to_string());
+    // An unknown topic is told at once, and asked for again by whoever publishes to it.
+    set("topic.metadata.propagation.max.ms", "0".to_owned());
+    // The least that the library takes is 1 s.
+    set("socket.connection.setup.timeout.ms", ms((timeout / 3).clamp(Duration::from_secs(1), Duration::from_secs(10))));
+    set("reconnect.backoff.max.ms", "500".to_owned());
+    set("enable.metrics.push", "false".to_owned());
+    set("log.connection.close", "false".to_owned());
+}
+
+/// How long the library tries. It looks once a second for what has timed out, and after that once more for what was
+/// under way: all of it has ended when the answer timeout has passed, if that is not very short.
+fn delivery_timeout(answer_timeout: Duration) -> Duration {
+    (answer_timeout / 2).max(answer_timeout.saturating_sub(Duration::from_millis(2100)))
+}
+
+/// What no error and no log may show: passwords, and the values of properties that are not merely a number, a switch or
+/// a name for a mechanism.
+fn secrets(config: &SinkConfig) -> Vec<String> {
+    let harmless = |name: &str, value: &str| {
+        value.len() < 4
+            || value == "true"
+            || value == "false"
+            || value.parse::<f64>().is_ok()
+            || ["sasl.mechanism", "sasl.mechanisms"].contains(&name)
+    };
+    let properties = config.properties().iter().map(|(name, value)| (name.as_str(), value.expose_secret()));
+    let mut secrets: Vec<String> =
+        properties.filter(|(name, value)| !harmless(name, value)).map(|(_, value)| value.to_owned()).collect();
+    secrets.extend(config.target().password.iter().map(|password| password.expose_secret().to_owned()));
+    secrets.retain(|secret| !secret.is_empty());
+    secrets
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn settings(url: &str, properties: &[(&str, &str)]) -> Result<Settings, String> {
+        let properties: BTreeMap<_, _> =
+            properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
+        let config = SinkConfig::parse(url).expect("a good URL").with_properties(properties);
+        Settings::new(&config).map_err(|error| error.to_string())
+    }
+
+    fn refused(url: &str, properties: &[(&str, &str)]) -> String {
+        settings(url, properties).err().unwrap_or_else(|| panic!("{url} {properties:?} is taken"))
+    }
+
+    #[test]
+    fn url_and_properties_become_settings() {
+        let plain = settings("kafka://a,[::1]:9", &[]).expect("good settings").client;
+        assert_eq!(plain.get("bootstrap.servers"), Some("a:9092,[::1]:9"));
+        assert_eq!(plain.get("security.protocol"), Some("plaintext"));
+        let secure = settings("kafka+ssl://u:p%40ss@a", &[("sasl.mechanism", "SCRAM-SHA-512"), ("linger.ms", "5")]);
+        let secure = secure.expect("good settings").client;
+        let expected = [
+            ("security.protocol", "sasl_ssl"),
+            ("sasl.mechanism", "SCRAM-SHA-512"),
+            ("sasl.password", "p@ss"),
+            ("linger.ms", "5"),
+            ("delivery.timeout.ms", "4900"),
+        ];
+        for (name, value) in expected {
+            assert_eq!(secure.get(name), Some(value));
+        }
+        let other_name = settings("kafka://u:p@a", &[("queue.buffering.max.ms", "9"), ("sasl.mechanisms", "PLAIN")]);
+        let other_name = other_name.expect("good settings").client;
+        assert_eq!((other_name.get("linger.ms"), other_name.get("sasl.mechanism")), (None, None));
+        assert_eq!(settings("kafka://u:p@a", &[]).expect("good settings").client.get("sasl.mechanism"), Some("PLAIN"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named_without_its_value() {
+        for (_, names) in OURS {
+            for name in *names {
+                let words = refused("kafka://h", &[(name, "hunter2")]);
+                assert!(words.starts_with(&format!("the property `{name}` cannot be set: ")), "{words}");
+                assert!(!words.contains("hunter2"), "{words}");
+            }
+        }
+        assert_eq!(
+            refused("kafka://h", &[("no.such", "hunter2")]),
+            "the client library of Kafka has no property `no.such`"
+        );
+        let words = refused("kafka://h", &[("socket.timeout.ms", "hunter2")]);
+        assert_eq!(words, "the client library of Kafka refuses the value of the property `socket.timeout.ms`");
+        assert!(refused("kafka://user@h", &[]).contains("without a password"));
+        assert!(refused("kafka://h/path", &[]).contains("has no path"));
+    }
+
+    #[test]
+    fn what_the_library_quotes_is_scrubbed() {
+        let settings = settings("kafka://u:hunter2@h", &[("ssl.key.password", "s3cret"), ("linger.ms", "10")]);
+        let words = settings.expect("good settings").scrub("no `hunter2` after 10 ms, no s3cret");
+        assert_eq!(words, "no `***` after 10 ms, no ***");
+    }
+
+    #[test]
+    fn the_library_gives_up_before_the_answer_timeout() {
+        for (timeout, expected) in [(100, 50), (2000, 1000), (3000, 1500), (7000, 4900)] {
+            assert_eq!(delivery_timeout(Duration::from_millis(timeout)), Duration::from_millis(expected));
+        }
+    }
+}

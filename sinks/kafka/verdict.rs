@@ -1,0 +1,161 @@
+//! What Kafka, or its client library, said of one message: the only classifier.
+
+use rdkafka::types::RDKafkaErrorCode;
+
+use crate::{Fault, Outcome, Trouble};
+
+/// What is to become of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// This is its outcome.
+    Is(Outcome),
+    /// Its record batch was refused, which says nothing of one of many: it goes out again alone.
+    Again,
+    /// The client library holds as much as it takes: it is handed over again.
+    Full,
+}
+
+/// The words of the error, without the library's own name for it.
+pub(super) fn words(code: RDKafkaErrorCode) -> String {
+    let text = code.to_string();
+    let inner = text.split_once(" (").and_then(|(_, words)| words.strip_suffix(')'));
+    inner.unwrap_or(&text).to_owned()
+}
+
+/// Says what is to become of a message from the error of its delivery; `alone` says that it had its record batch to
+/// itself.
+pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Verdict {
+    use RDKafkaErrorCode as Code;
+    let words = words(code);
+    let definite = |fault| Verdict::Is(Outcome::Retry(Trouble::definite(fault, words.clone())));
+    let open = |fault| Verdict::Is(Outcome::Retry(Trouble::open(fault, words.clone())));
+    match code {
+        Code::NoError => Verdict::Is(Outcome::Accepted),
+        Code::QueueFull => Verdict::Full,
+
+        // The record batch is over the topic's or the server's limit, or one of its records is none.
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord if alone => {
+            Verdict::Is(Outcome::Reject(words))
+        }
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord | Code::InvalidDifferentRecord => {
+            Verdict::Again
+        }
+
+        // The topic: not there, not for us, or set up so that it takes nothing of ours.
+        Code::UnknownTopic
+        | Code::UnknownTopicOrPartition
+        | Code::UnknownTopicId
+        | Code::UnknownPartition
+        | Code::InvalidTopic
+        | Code::TopicAuthorizationFailed
+        | Code::PolicyViolation
+        | Code::InvalidTimestamp
+        | Code::UnsupportedForMessageFormat => definite(Fault::Destination),
+
+        // Whom we talk to lets nobody in, or takes nothing of what this client sends.
+        Code::Authentication
+        | Code::SaslAuthenticationFailed
+        | Code::UnsupportedSASLMechanism
+        | Code::IllegalSASLState
+        | Code::SecurityDisabled
+        | Code::SSL
+        | Code::ClusterAuthorizationFailed
+        | Code::TransactionalIdAuthorizationFailed
+        | Code::UnsupportedVersion
+        | Code::UnsupportedFeature
+        | Code::UnsupportedCompressionType
+        | Code::InvalidRequiredAcks
+        | Code::Resolve
+        | Code::AllBrokersDown => definite(Fault::Sink),
+
+        // The connection went with what was under way, or the producer came to an end.
+        Code::BrokerTransportFailure
+        | Code::NetworkException
+        | Code::BrokerDestroy
+        | Code::DestroyBroker
+        | Code::Fatal
+        | Code::OutOfOrderSequenceNumber
+        | Code::UnknownProducerId
+        | Code::InvalidProducerEpoch
+        | Code::InvalidProducerIdMapping
+        | Code::ProducerFenced
+        | Code::Fenced
+        | Code::GaplessGuarantee
+        | Code::Inconsistent => open(Fault::Sink),
+
+        // A partition between two leaders, or a server that is not able to at the moment. Nothing was written.
+        Code::LeaderNotAvailable
+        | Code::NotLeaderForPartition
+        | Code::FencedLeaderEpoch
+        | Code::UnknownLeaderEpoch
+        | Code::ReplicaNotAvailable
+        | Code::BrokerNotAvailable
+        | Code::NotEnoughReplicas
+        | Code::ThrottlingQuotaExceeded
+        | Code::TimedOutQueue
+        | Code::PurgeQueue
+        | Code::InvalidMessage => definite(Fault::Unclear),
+
+        // Time-outs, what was written but not by enough, what was written before, and whatever else there may be.
+        _ => open(Fault::Unclear),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::types::{RDKafkaErrorCode as Code, RDKafkaRespErr};
+
+    use super::*;
+
+    fn all() -> impl Iterator<Item = Code> {
+        (-200..150_i32).filter_map(|number| RDKafkaRespErr::try_from(number).ok()).map(Code::from)
+    }
+
+    #[test]
+    fn every_error_has_its_verdict() {
+        use Fault::{Destination, Sink, Unclear};
+        assert_eq!(verdict(Code::NoError, false), Verdict::Is(Outcome::Accepted));
+        assert_eq!(verdict(Code::QueueFull, false), Verdict::Full);
+        let table: &[(Fault, bool, &[Code])] = &[
+            (
+                Destination,
+                true,
+                &[
+                    Code::UnknownTopic,
+                    Code::UnknownTopicOrPartition,
+                    Code::TopicAuthorizationFailed,
+                    Code::InvalidTopic,
+                ],
+            ),
+            (Sink, true, &[Code::Authentication, Code::SSL, Code::AllBrokersDown, Code::Resolve]),
+            (Sink, false, &[Code::BrokerTransportFailure, Code::Fatal, Code::ProducerFenced]),
+            (Unclear, true, &[Code::NotLeaderForPartition, Code::NotEnoughReplicas, Code::PurgeQueue]),
+            (
+                Unclear,
+                false,
+                &[Code::MessageTimedOut, Code::PurgeInflight, Code::NotEnoughReplicasAfterAppend, Code::Unknown],
+            ),
+        ];
+        for (fault, definite, codes) in table {
+            for code in *codes {
+                let trouble = Trouble { fault: *fault, definite: *definite, words: words(*code) };
+                assert_eq!(verdict(*code, true), Verdict::Is(Outcome::Retry(trouble)), "{code:?}");
+            }
+        }
+        assert!(all().count() > 150, "{}", all().count());
+    }
+
+    #[test]
+    fn nothing_is_rejected_but_what_is_wrong_with_the_message_and_only_alone() {
+        let rejected = |alone| {
+            let rejects = move |code: &Code| matches!(verdict(*code, alone), Verdict::Is(Outcome::Reject(_)));
+            all().filter(rejects).collect::<Vec<_>>()
+        };
+        assert_eq!(rejected(false), []);
+        assert_eq!(rejected(true), [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidRecord]);
+        let accepted = all().filter(|code| verdict(*code, true) == Verdict::Is(Outcome::Accepted));
+        assert_eq!(accepted.collect::<Vec<_>>(), [Code::NoError]);
+        assert_eq!(words(Code::MessageSizeTooLarge), "Broker: Message size too large");
+        assert_eq!(verdict(Code::MessageSizeTooLarge, false), Verdict::Again);
+    }
+}

@@ -1,0 +1,215 @@
+//! Kafka: the suite, and what only Kafka does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use punctual_sinks::{Fault, Outcome, Sink, SinkConfig, Tls, Trouble};
+
+use super::{ANSWER_TIMEOUT, Broker, Process, Received, accepted, batch, keys, publish, suite};
+use crate::support::certificates::Certificates;
+use crate::support::kafka::{KafkaServer, More, have_kafka};
+use crate::support::server::Server;
+
+/// Topics with one partition each: what arrives has one order.
+impl Broker for KafkaServer {
+    fn start() -> Option<KafkaServer> {
+        let kafka = have_kafka().then(KafkaServer::start)?;
+        ["a", "b", "c"].iter().for_each(|topic| kafka.create_topic(topic, 1, &[]));
+        Some(kafka)
+    }
+
+    fn sink(&self, answer_timeout: Duration) -> Arc<dyn Sink> {
+        sink(&self.url(), answer_timeout)
+    }
+
+    fn received(&self, destination: &str) -> Vec<Received> {
+        let received = self.records(destination).into_iter();
+        received
+            .map(|record| {
+                let key = record.header("idempotency-key").expect("a key").to_owned();
+                assert_eq!(record.key.as_deref(), record.header("punctual-task").map(str::as_bytes));
+                Received { key, headers: record.headers.into_iter().collect(), payload: record.payload }
+            })
+            .collect()
+    }
+}
+
+impl Process for KafkaServer {
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+}
+
+fn sink(url: &str, answer_timeout: Duration) -> Arc<dyn Sink> {
+    SinkConfig::parse(url).expect("a good URL").with_answer_timeout(answer_timeout).build().expect("a sink")
+}
+
+suite!(KafkaServer:
+    capabilities::a_batch_arrives_once_and_in_order,
+    capabilities::an_empty_batch_ends_at_once,
+    capabilities::key_headers_and_payload_arrive_intact,
+    capabilities::large_payloads_arrive,
+    capabilities::batches_at_once_do_not_mix,
+    capabilities::a_stream_that_is_not_polled_sends_nothing,
+    capabilities::a_dropped_stream_sends_nothing_more,
+    capabilities::closing_under_load_loses_nothing_that_was_accepted,
+    capabilities::a_check_tells_and_writes_nothing,
+    capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
+    outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
+    outages::killed_in_the_middle_of_a_batch_it_answers_everything,
+    outages::a_stopped_server_is_retry_in_time_and_recovers,
+    outages::what_was_held_when_the_server_died_is_never_sent,
+    outages::an_idle_connection_that_was_lost_is_made_anew,
+);
+
+fn is_destination(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Retry(Trouble { fault: Fault::Destination, definite: true, .. }))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_topic_is_its_own_fault_and_delays_no_other() {
+    let Some(kafka) = <KafkaServer as Broker>::start() else { return };
+    let sink = kafka.sink(ANSWER_TIMEOUT);
+    assert_eq!(publish(&sink, batch("b", 0..1)).await, accepted(1));
+    for round in 0..3 {
+        let mut mixed = batch("a", round * 100..round * 100 + 100);
+        (0..10).for_each(|index| mixed[index * 7].destination = "nobody".to_owned());
+        let before = tokio::time::Instant::now();
+        let outcomes = publish(&sink, mixed.clone()).await;
+        assert!(before.elapsed() < ANSWER_TIMEOUT / 3, "round {round} took {:?}", before.elapsed());
+        for (message, outcome) in mixed.iter().zip(outcomes) {
+            let known = message.destination == "a";
+            assert!(if known { outcome == Outcome::Accepted } else { is_destination(&outcome) }, "{outcome:?}");
+        }
+    }
+    assert_eq!(kafka.received("a").len(), 270);
+    kafka.create_topic("nobody", 1, &[]);
+    super::publish_until_accepted(&sink, batch("nobody", 0..3)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_is_rejected_and_its_200_neighbours_are_accepted() {
+    let Some(kafka) = <KafkaServer as Broker>::start() else { return };
+    kafka.create_topic("narrow", 1, &[("max.message.bytes", "65536")]);
+    let sink = kafka.sink(ANSWER_TIMEOUT);
+    let mut mixed = batch("narrow", 0..201);
+    mixed[100].payload = Bytes::from(vec![b'x'; 100_000]);
+    let mut outcomes = publish(&sink, mixed.clone()).await;
+    assert_eq!(outcomes.remove(100), Outcome::Reject("Broker: Message size too large".to_owned()));
+    assert_eq!(outcomes, accepted(200));
+    let received = kafka.received("narrow");
+    let mut received = keys(&received);
+    received.sort_unstable();
+    mixed.remove(100);
+    let mut sent: Vec<&str> = mixed.iter().map(|message| message.key.as_str()).collect();
+    sent.sort_unstable();
+    assert_eq!(received, sent);
+}
+
+/// The library's record batches hold up to 1 MB, which is too large where topics take less: none of it is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn record_batches_that_are_too_large_are_taken_apart() {
+    let Some(kafka) = <KafkaServer as Broker>::start() else { return };
+    kafka.create_topic("narrow", 1, &[("max.message.bytes", "4096")]);
+    let sink = kafka.sink(ANSWER_TIMEOUT);
+    assert_eq!(publish(&sink, batch("narrow", 0..1000)).await, accepted(1000));
+    assert_eq!(kafka.received("narrow").len(), 1000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_be_no_topic_and_what_no_client_sends_is_rejected_alone() {
+    let Some(kafka) = <KafkaServer as Broker>::start() else { return };
+    let sink = kafka.sink(ANSWER_TIMEOUT);
+    for (destination, size) in [("a b", 1), ("..", 1), ("__consumer_offsets", 1), ("a", 70 << 20)] {
+        let mut mixed = batch("a", 0..3);
+        mixed[1].destination = destination.to_owned();
+        mixed[1].payload = Bytes::from(vec![b'x'; size]);
+        let outcomes = publish(&sink, mixed).await;
+        assert_eq!((&outcomes[0], &outcomes[2]), (&Outcome::Accepted, &Outcome::Accepted));
+        assert!(matches!(&outcomes[1], Outcome::Reject(_)), "{destination}: {:?}", outcomes[1]);
+    }
+}
+
+/// The same key is in the same partition whichever client writes: known answers of Java's `Utils.murmur2`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_leads_to_the_partition_that_other_clients_put_it_into() {
+    let Some(kafka) = <KafkaServer as Broker>::start() else { return };
+    kafka.create_topic("eight", 8, &[]);
+    let sink = kafka.sink(ANSWER_TIMEOUT);
+    let known = [("21", 4), ("foobar", 6), ("a-little-bit-long-string", 0)];
+    let mut messages = batch("eight", 0..3);
+    messages.iter_mut().zip(known).for_each(|(message, (key, _))| message.record_key = Some(key.to_owned()));
+    assert_eq!(publish(&sink, messages).await, accepted(3));
+    let found: BTreeMap<Vec<u8>, i64> =
+        kafka.records("eight").into_iter().map(|record| (record.key.expect("a key"), record.partition)).collect();
+    let known: BTreeMap<Vec<u8>, i64> =
+        known.iter().map(|(key, partition)| (key.as_bytes().to_vec(), *partition)).collect();
+    assert_eq!(found, known);
+}
+
+/// Nobody is there: told at once and not when the answer timeout has passed, with the library's words.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_connection_is_told_soon() {
+    let port = crate::support::server::free_port();
+    let sink = sink(&format!("kafka://127.0.0.1:{port}"), ANSWER_TIMEOUT);
+    let before = tokio::time::Instant::now();
+    let outcomes = publish(&sink, batch("a", 0..10)).await;
+    let refused = |o: &Outcome| matches!(o, Outcome::Retry(t) if t.fault == Fault::Sink && t.words.contains("refused"));
+    assert!(outcomes.iter().all(refused), "{outcomes:?}");
+    let words = sink.check().await.expect_err("nobody is there").to_string();
+    assert!(words.contains(&format!("127.0.0.1:{port}")) && words.contains("refused"), "{words}");
+    assert!(before.elapsed() < ANSWER_TIMEOUT, "{:?}", before.elapsed());
+}
+
+/// Over TLS, by PLAIN and by SCRAM; and what a wrong password and a wrong authority are told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_logs_in_over_tls_and_says_without_secrets_why_not() {
+    if !have_kafka() {
+        return;
+    }
+    let (certificates, others) = (Certificates::new(), Certificates::new());
+    let properties = format!(
+        "listener.name.second.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512\n\
+         listener.name.second.plain.sasl.jaas.config=\
+         org.apache.kafka.common.security.plain.PlainLoginModule required user_sink=\"hunter2-plain\";\n\
+         listener.name.second.scram-sha-512.sasl.jaas.config=\
+         org.apache.kafka.common.security.scram.ScramLoginModule required;\n\
+         listener.name.second.ssl.keystore.type=PEM\nlistener.name.second.ssl.keystore.location={}\n",
+        certificates.key_and_certificate_file().display()
+    );
+    let kafka = KafkaServer::start_with(&More {
+        second_listener: Some("SASL_SSL"),
+        properties: &properties,
+        scram_users: &[("sink", "hunter2-scram")],
+    });
+    kafka.create_topic("a", 1, &[]);
+    let port = kafka.second_port;
+    let sink = |password: &str, mechanism: &str, certificates: &Certificates| {
+        let config = SinkConfig::parse(&format!("kafka+ssl://sink:{password}@localhost:{port}")).expect("a good URL");
+        let properties = BTreeMap::from([("sasl.mechanism".to_owned(), mechanism.into())]);
+        let tls = Tls::from_ca_file(&certificates.ca_file()).expect("a certificate");
+        let config = config.with_tls(tls).with_properties(properties).with_answer_timeout(ANSWER_TIMEOUT * 2);
+        assert!(!format!("{config:?}").contains("hunter2"));
+        config.build().expect("a sink")
+    };
+    for mechanism in ["PLAIN", "SCRAM-SHA-512"] {
+        let password = format!("hunter2-{}", &mechanism[..5].to_lowercase());
+        let right = sink(&password, mechanism, &certificates);
+        assert_eq!(publish(&right, batch("a", 0..3)).await, accepted(3));
+        right.check().await.expect("let in");
+        for (password, certificates, expected) in
+            [("hunter2-wrong", &certificates, "uthentication failed"), (&password, &others, "certificate")]
+        {
+            let wrong = sink(password, mechanism, certificates);
+            let outcomes = publish(&wrong, batch("a", 0..1)).await;
+            assert!(matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink), "{outcomes:?}");
+            let words = wrong.check().await.expect_err("not let in").to_string();
+            for words in [&words, &format!("{outcomes:?}")] {
+                assert!(words.contains(expected) && !words.contains("hunter2"), "{mechanism}: {words}");
+            }
+        }
+    }
+    assert_eq!(kafka.received("a").len(), 6);
+}
