@@ -190,7 +190,9 @@ impl RedisAccess {
     /// Each Sentinel has its part of the time, so that one that is silent does not keep us from the next.
     async fn in_time<T>(&self, limit: Duration, attempt: impl Future<Output = Result<T, String>>) -> Result<T, String> {
         let limit = limit / u32::try_from(self.target.hosts.len()).unwrap_or(u32::MAX).max(1);
-        timeout(limit, attempt).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+        // A server without TLS waits for the rest of what it takes for a command.
+        let hint = if self.connector.is_some() { ", if it speaks TLS there at all" } else { "" };
+        timeout(limit, attempt).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}{hint}")))
     }
 
     fn named(&self, door: &(String, u16), words: String) -> String {

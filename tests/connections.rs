@@ -78,7 +78,10 @@ impl Secured {
 fn an_instance_reaches_all_over_tls_with_passwords() {
     let Some(servers) = Secured::start() else { return };
     servers.nats().create_stream("OUT", &["out"], &json!({}));
-    let instance = Punctual::start(&servers.config(&servers.redis.url(), &servers.certificates, PASSWORD));
+    let config = servers.config(&servers.redis.url(), &servers.certificates, PASSWORD);
+    let instance = Punctual::start(&(config + "[sinks.idle]\nurl = \"memory:\"\n"));
+    let warned = instance.log_lines(&[" WARN ", "`sinks.idle.url` (", "punctual.toml:", "no lane uses this sink"]);
+    assert_eq!(warned.len(), 1, "{}", instance.log());
     put(&instance.api(), "default", "out", 0..50);
     put(&instance.api(), "streams", "out", 0..50);
     let (mut redis, mut nats) = (servers.redis.connect(), servers.nats());
@@ -131,8 +134,9 @@ fn a_wrong_password_or_authority_is_said_and_no_secret_is() {
     }
 }
 
-/// A master, a replica, and a Sentinel that watches them, all with passwords.
+/// A master, a replica, and a Sentinel that watches them, all with passwords; over TLS alone, or without.
 struct Watched {
+    tls: Option<Certificates>,
     redis: Vec<Server>,
     sentinel: Server,
     /// Where nobody listens: a Sentinel that is down.
@@ -142,33 +146,48 @@ struct Watched {
 const SENTINELS_OWN: &str = "hunter4";
 
 impl Watched {
-    fn start() -> Watched {
-        let redis = |more: Vec<String>| {
-            Server::start("redis-server", move |port, dir| {
-                let own = ["--bind", "127.0.0.1", "--save", "", "--requirepass", PASSWORD, "--masterauth", PASSWORD];
-                let mut arguments: Vec<String> = own.iter().map(|&argument| argument.to_owned()).collect();
-                // A replica that is known to be gone at once, and a master that soon knows that it is alone.
-                arguments.extend(["--repl-diskless-sync-delay", "0", "--port"].map(str::to_owned));
-                arguments.extend([port.to_string(), "--dir".to_owned(), dir.display().to_string()]);
-                arguments.extend(more.clone());
-                arguments
+    fn start(tls: Option<Certificates>) -> Watched {
+        // A configuration's lines that say where to listen.
+        let listen = |port: u16| match &tls {
+            None => format!("port {port}\n"),
+            Some(own) => format!(
+                "port 0\ntls-port {port}\ntls-replication yes\ntls-auth-clients no\ntls-cert-file {}\n\
+                 tls-key-file {}\ntls-ca-cert-file {}\n",
+                own.certificate_file().display(),
+                own.key_file().display(),
+                own.ca_file().display()
+            ),
+        };
+        let redis = |more: &str| {
+            Server::start("redis-server", |port, dir| {
+                let file = dir.join("redis.conf");
+                let text = format!(
+                    "bind 127.0.0.1\n{}dir \"{}\"\nsave \"\"\nrequirepass {PASSWORD}\nmasterauth {PASSWORD}\n\
+                     repl-diskless-sync-delay 0\n{more}",
+                    listen(port),
+                    dir.display()
+                );
+                std::fs::write(&file, text).expect("a configuration file");
+                vec![file.display().to_string()]
             })
         };
-        let master = redis(Vec::new());
-        let replica = redis(["--replicaof", "127.0.0.1", &master.port.to_string()].map(str::to_owned).to_vec());
+        let master = redis("");
+        let replica = redis(&format!("replicaof 127.0.0.1 {}\n", master.port));
         let sentinel = Server::start("redis-server", |port, dir| {
             let file = dir.join("sentinel.conf");
             let text = format!(
-                "bind 127.0.0.1\nport {port}\ndir \"{}\"\nrequirepass {SENTINELS_OWN}\n\
+                "bind 127.0.0.1\n{}dir \"{}\"\nrequirepass {SENTINELS_OWN}\n\
                  sentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main {PASSWORD}\n\
                  sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 6000\n",
+                listen(port),
                 dir.display(),
                 master.port
             );
             std::fs::write(&file, text).expect("a configuration file");
             vec![file.display().to_string(), "--sentinel".to_owned()]
         });
-        let watched = Watched { redis: vec![master, replica], sentinel, down: crate::support::server::free_port() };
+        let down = crate::support::server::free_port();
+        let watched = Watched { redis: vec![master, replica], sentinel, down, tls };
         let known = patient(SOON, || {
             let mut ask = redis::cmd("SENTINEL");
             let replicas: Result<Vec<redis::Value>, _> = ask.arg("replicas").arg("main").query(&mut watched.sentinel());
@@ -179,12 +198,22 @@ impl Watched {
     }
 
     fn url(&self) -> String {
-        let port = self.sentinel.port;
-        format!("redis+sentinel://:{PASSWORD}@127.0.0.1:{},127.0.0.1:{port}/main", self.down)
+        let (scheme, port) = (if self.tls.is_some() { "rediss" } else { "redis" }, self.sentinel.port);
+        format!("{scheme}+sentinel://:{PASSWORD}@127.0.0.1:{},127.0.0.1:{port}/main", self.down)
     }
 
     fn sentinel(&self) -> redis::Connection {
-        connect(self.sentinel.port, SENTINELS_OWN)
+        self.client(self.sentinel.port, SENTINELS_OWN).get_connection().expect("a connection")
+    }
+
+    fn client(&self, port: u16, password: &str) -> redis::Client {
+        let Some(own) = &self.tls else {
+            return redis::Client::open(format!("redis://:{password}@127.0.0.1:{port}")).expect("a client");
+        };
+        let root_cert = Some(std::fs::read(own.ca_file()).expect("a certificate"));
+        let certificates = redis::TlsCertificates { client_tls: None, root_cert };
+        let client = redis::Client::build_with_tls(format!("rediss://:{password}@127.0.0.1:{port}"), certificates);
+        client.expect("a client")
     }
 
     /// Which of the two the Sentinel names.
@@ -196,7 +225,7 @@ impl Watched {
     }
 
     fn connect(&self, index: usize) -> redis::Connection {
-        connect(self.redis[index].port, PASSWORD)
+        self.client(self.redis[index].port, PASSWORD).get_connection().expect("a connection")
     }
 
     /// Whether the replica has all that the master has.
@@ -211,28 +240,19 @@ impl Watched {
     }
 
     fn is_master(&self, index: usize) -> bool {
-        let client = redis::Client::open(format!("redis://:{PASSWORD}@127.0.0.1:{}", self.redis[index].port));
-        let Ok(mut connection) = client.expect("a client").get_connection() else { return false };
+        let Ok(mut connection) = self.client(self.redis[index].port, PASSWORD).get_connection() else { return false };
         let role: Vec<redis::Value> = redis::cmd("ROLE").query(&mut connection).expect("a role");
         matches!(role.first(), Some(redis::Value::BulkString(role)) if role == b"master")
     }
 }
 
-fn connect(port: u16, password: &str) -> redis::Connection {
-    let client = redis::Client::open(format!("redis://:{password}@127.0.0.1:{port}")).expect("a client");
-    client.get_connection().expect("a connection")
-}
-
 /// Timeline and sink behind one Sentinel, the first in the URL being down. The master is killed, then the old one comes
 /// back and is made the master again while the connections to the other stand.
-#[test]
-fn timeline_and_sink_follow_a_failover() {
-    if !have("redis-server") {
-        return;
-    }
-    let mut watched = Watched::start();
+fn follow_a_failover(tls: Option<Certificates>) {
+    let mut watched = Watched::start(tls);
+    let trusted = watched.tls.as_ref().map_or_else(String::new, |own| own.ca_file().display().to_string());
     let config = format!(
-        "[redis]\nurl = \"{0}\"\nsentinel_password = \"{SENTINELS_OWN}\"\n[claim]\nlease = \"5s\"\n\
+        "[tls]\nca_file = \"{trusted}\"\n[redis]\nurl = \"{0}\"\nsentinel_password = \"{SENTINELS_OWN}\"\n[claim]\nlease = \"5s\"\n\
          [sinks.default]\nurl = \"{0}\"\nsentinel_password = \"{SENTINELS_OWN}\"\nanswer_timeout = \"2s\"\n",
         watched.url()
     );
@@ -260,7 +280,22 @@ fn timeline_and_sink_follow_a_failover() {
     assert_eq!(stats["dead"], 0, "{stats}");
     let log = instance.log();
     assert!(!log.contains(PASSWORD) && !log.contains(SENTINELS_OWN), "{log}");
-    say("connections, Sentinel: 150 tasks across a killed master and a failover back, none dead");
+    let over = if trusted.is_empty() { "without TLS" } else { "over TLS" };
+    say(&format!("connections, Sentinel {over}: 150 tasks across a killed master and a failover back, none dead"));
+}
+
+#[test]
+fn timeline_and_sink_follow_a_failover() {
+    if have("redis-server") {
+        follow_a_failover(None);
+    }
+}
+
+#[test]
+fn timeline_and_sink_follow_a_failover_over_tls() {
+    if have("redis-server") {
+        follow_a_failover(Some(Certificates::new()));
+    }
 }
 
 /// Takes tasks in: a put is answered as it should be.
@@ -282,7 +317,7 @@ fn a_sentinel_that_knows_no_such_master_or_password_is_told() {
     if !have("redis-server") {
         return;
     }
-    let watched = Watched::start();
+    let watched = Watched::start(None);
     let wrong = [
         (watched.url().replace("/main", "/mein"), SENTINELS_OWN, "it knows no master `mein`"),
         (watched.url(), "hunter5", "the log-in was refused"),

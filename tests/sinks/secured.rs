@@ -190,3 +190,14 @@ async fn redis_streams_is_reached_over_tls_as_a_user() {
     redis.server.restart();
     publish_until_accepted(&sink, batch("a", 0..10)).await;
 }
+
+#[tokio::test]
+async fn a_redis_that_speaks_no_tls_is_told_as_that() {
+    if !have("redis-server") {
+        return;
+    }
+    let (plain, certificates) = (crate::support::redis::RedisServer::start(&[]), Certificates::new());
+    let url = format!("rediss://:{PASSWORD}@127.0.0.1:{}", plain.server.port);
+    refused(&built(&config(&url, Some(&certificates))), &["no answer", "if it speaks TLS there at all"], &[PASSWORD])
+        .await;
+}
