@@ -47,6 +47,10 @@ const KINDS: &[Kind] = &[
     Kind { scheme: Scheme::plain("nats", 4222), name: "nats", build: |config| Ok(Arc::new(crate::nats::NatsSink::new(config)?)) },
     #[cfg(feature = "nats")]
     Kind { scheme: Scheme::over_tls("tls", 4222), name: "nats", build: |config| Ok(Arc::new(crate::nats::NatsSink::new(config)?)) },
+    #[cfg(feature = "rabbitmq")]
+    Kind { scheme: Scheme::plain("amqp", 5672), name: "rabbitmq", build: |config| Ok(Arc::new(crate::rabbitmq::RabbitSink::new(config)?)) },
+    #[cfg(feature = "rabbitmq")]
+    Kind { scheme: Scheme::over_tls("amqps", 5671), name: "rabbitmq", build: |config| Ok(Arc::new(crate::rabbitmq::RabbitSink::new(config)?)) },
     Kind { scheme: redis_access::SERVER, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
     Kind { scheme: redis_access::SERVER_TLS, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
     Kind { scheme: redis_access::SENTINEL, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
@@ -60,8 +64,8 @@ const KINDS: &[Kind] = &[
 const ABSENT: &[(&str, &str)] = &[
     ("kafka", "this build of punctual has no Kafka sink: it was built without the feature `kafka`"),
     ("kafka+ssl", "this build of punctual has no Kafka sink: it was built without the feature `kafka`"),
-    ("amqp", "this build of punctual has no RabbitMQ sink"),
-    ("amqps", "this build of punctual has no RabbitMQ sink"),
+    ("amqp", "this build of punctual has no RabbitMQ sink: it was built without the feature `rabbitmq`"),
+    ("amqps", "this build of punctual has no RabbitMQ sink: it was built without the feature `rabbitmq`"),
     ("nats", "this build of punctual has no NATS sink: it was built without the feature `nats`"),
     ("tls", "this build of punctual has no NATS sink: it was built without the feature `nats`"),
 ];
@@ -73,6 +77,7 @@ impl SinkConfig {
 
     /// Reads a URL: `kafka://[user:password@]host[:port][,host[:port]...]` (`kafka+ssl://` over TLS),
     /// `nats://[user:password@]host[:port][,host[:port]...]` (a user without a password is a token; `tls://` for TLS),
+    /// `amqp://[user:password@]host[:port][,host[:port]...][/virtual host]` (`amqps://` over TLS),
     /// `redis://[[user]:password@]host[:port][/database]` and its relatives (see [`redis_access`]), `stdout:` or
     /// `memory:`. Connects to nothing.
     ///
@@ -269,6 +274,7 @@ mod tests {
     fn what_cannot_be_used_is_told_with_what_can() {
         #[cfg(not(feature = "kafka"))]
         assert!(refused("kafka://h").starts_with("this build of punctual has no Kafka sink: it was built without"));
+        #[cfg(not(feature = "rabbitmq"))]
         assert!(refused("amqp://h").contains("has no RabbitMQ sink"));
         assert!(refused("sqs://h").starts_with("there is no sink for `sqs://`; the sinks of this build are"));
         assert!(refused("sqs://h").contains("`redis://127.0.0.1:6379`, `stdout:`, `memory:`"));

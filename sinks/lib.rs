@@ -12,6 +12,8 @@ mod link;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
 pub mod redis_access;
 pub mod redis_streams;
 pub mod stdout;

@@ -6,6 +6,7 @@ mod kafka;
 mod nats;
 mod outages;
 mod own;
+mod rabbitmq;
 mod redis;
 mod secured;
 

@@ -1,0 +1,224 @@
+//! The RabbitMQ sink: publishes by AMQP 0-9-1. <https://www.rabbitmq.com/docs/confirms>
+//!
+//! - Key: property `message_id`; content type as a property, the other headers as headers. Persistent and mandatory.
+//! - Accepted when RabbitMQ acknowledges the message and has not returned it before: by then it is in every queue that it
+//!   was routed to. Rejected: what is refused as too large or malformed when nothing else can be meant, and what AMQP
+//!   cannot carry. All else is `Retry`; what goes to no queue or to an unknown exchange is the destination's fault.
+//! - RabbitMQ refuses a message by closing the channel, with all that is under way on it. So each call has a channel of
+//!   its own, an exchange is looked for before its first use, and after a refusal for size the smaller messages go out
+//!   again together, the others one by one.
+//! - It speaks AMQP itself. The client library at hand attaches a returned message to whichever acknowledgement comes
+//!   next, and goes on sending on a channel that the server has closed, which ends the connection for all.
+//! - One connection. It never reconnects by itself: a lost one is given up with all that it held. While RabbitMQ takes
+//!   nothing (its memory or disk is full), publishes and checks say `blocked`.
+
+mod call;
+mod connection;
+mod frames;
+mod login;
+mod refusal;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use secrecy::SecretString;
+use tokio::time::{Instant, timeout_at};
+
+use crate::answers::Answers;
+use crate::config::SinkConfig;
+use crate::link::{self, Connection as _, Door, Link};
+use crate::target::decode;
+use crate::window::Window;
+use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+use call::{Call, check_target};
+use connection::{Connection, Event, Failed};
+use frames::Properties;
+use login::Login;
+use refusal::{Blame, blame};
+
+/// Messages that may be unanswered at once, over all calls; and 16 MiB. A quarter to one destination at most.
+const MOST_UNDER_WAY: usize = 4096;
+const UNIT: usize = 4096;
+
+/// A sink that publishes to RabbitMQ.
+pub struct RabbitSink {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    login: Login,
+    address: String,
+    answer_timeout: Duration,
+    window: Window,
+    link: Link<Connection>,
+    door: Door,
+}
+
+impl RabbitSink {
+    /// A sink for a server, or for a cluster whose servers are tried in turn; connects when it is first used.
+    ///
+    /// # Errors
+    /// [`SinkError::Config`] when the virtual host, user or password cannot be one, or nobody could be trusted.
+    pub fn new(config: &SinkConfig) -> Result<RabbitSink, SinkError> {
+        let target = config.target();
+        let vhost = match target.path.as_str() {
+            "" => "/".to_owned(),
+            path => decode(path).filter(|vhost| vhost.len() <= frames::SHORT).ok_or_else(|| {
+                SinkError::Config("the path of an amqp URL is a virtual host, with `%2f` for `/`".to_owned())
+            })?,
+        };
+        let login = Login {
+            hosts: target.hosts.clone(),
+            user: target.user.clone().unwrap_or_else(|| "guest".to_owned()),
+            password: target.password.clone().unwrap_or_else(|| SecretString::from("guest")),
+            vhost,
+            tls: target.scheme.tls.then(|| login::Trust::new(config.tls())).transpose()?,
+            // Twice this without a word, and the server is taken for dead; below, a busy machine would be.
+            heartbeat: u16::try_from(config.answer_timeout().as_secs() / 2).unwrap_or(u16::MAX).clamp(2, 60),
+        };
+        let inner = Inner {
+            login,
+            address: target.address(),
+            answer_timeout: config.answer_timeout(),
+            window: Window::new(MOST_UNDER_WAY, UNIT),
+            link: Link::new(),
+            door: Door::new(),
+        };
+        Ok(RabbitSink { inner: Arc::new(inner) })
+    }
+}
+
+#[async_trait]
+impl Sink for RabbitSink {
+    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+        let (inner, deadline) = (Arc::clone(&self.inner), link::deadline(self.inner.answer_timeout));
+        Answers::stream(batch.len(), move |answers| async move {
+            let _pass = match inner.door.enter() {
+                Ok(pass) => pass,
+                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+            };
+            let connection = match timeout_at(deadline, inner.link.get(inner.connect())).await {
+                Ok(Ok(connection)) => connection,
+                Ok(Err(trouble)) => return answers.give_up(trouble.fault, &trouble.words),
+                Err(_) => return answers.give_up(Fault::Sink, &inner.no_answer()),
+            };
+            if let Some(words) = blocked(&connection) {
+                return answers.give_up(Fault::Sink, &words);
+            }
+            let ended = {
+                let mut call = Call::new(&inner.window, &connection, &batch, answers.clone());
+                timeout_at(deadline, call.run()).await
+            };
+            match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(Failed::Refused(refusal))) => answers.give_up(Fault::Sink, &refusal.to_string()),
+                Ok(Err(Failed::Lost)) => answers.give_up(Fault::Sink, &connection.end_words()),
+                Err(_) => inner.give_up(&connection, &answers),
+            }
+        })
+    }
+
+    async fn check(&self) -> Result<(), SinkError> {
+        let unreachable = |words| SinkError::Unreachable { address: self.inner.address.clone(), words };
+        self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
+        let asked = timeout_at(link::deadline(self.inner.answer_timeout), async {
+            let connection = self.inner.link.get(self.inner.connect()).await.map_err(|trouble| trouble.words)?;
+            match blocked(&connection) {
+                Some(words) => Err(words),
+                None => probe(&connection).await,
+            }
+        });
+        let answered = asked.await.unwrap_or_else(|_| Err(self.inner.no_answer()));
+        answered.map_err(unreachable)
+    }
+
+    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
+        let until = Instant::now() + deadline;
+        let shut = self.inner.door.shut(deadline).await;
+        self.inner.link.close(until).await;
+        shut
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.inner.answer_timeout
+    }
+
+    fn kind(&self) -> &'static str {
+        "rabbitmq"
+    }
+
+    fn check_destination(&self, destination: &str) -> Result<(), String> {
+        check_target(destination).map(drop)
+    }
+}
+
+impl Inner {
+    fn no_answer(&self) -> String {
+        link::no_answer(&self.address, self.answer_timeout)
+    }
+
+    /// Logs in to one of the servers, within half of the answer timeout.
+    async fn connect(&self) -> Result<Connection, Trouble> {
+        let connected = Connection::connect(&self.login, self.answer_timeout / 2).await;
+        connected
+            .map_err(|words| Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address)))
+    }
+
+    /// Answers what is not answered at the deadline. Where the server takes nothing, or says nothing, the connection ends
+    /// for all: what is half written could not be given up otherwise, and would be sent when nobody expects it any more.
+    fn give_up(&self, connection: &Connection, answers: &Answers) {
+        if let Some(words) = blocked(connection) {
+            connection.end();
+            answers.give_up(Fault::Sink, &words);
+        } else if connection.silent_since().elapsed() > self.answer_timeout / 2 {
+            connection.end();
+            answers.give_up(Fault::Sink, &self.no_answer());
+        } else {
+            answers.give_up(Fault::Unclear, &self.no_answer());
+        }
+    }
+}
+
+/// Why the server takes no messages, if it has said so.
+fn blocked(connection: &Connection) -> Option<String> {
+    connection.blocked().borrow().as_ref().map(|reason| format!("blocked: {reason}"))
+}
+
+/// Publishes messages that go nowhere, since no queue has an empty name: the only way to learn on a new connection whether
+/// the server takes any. It writes nothing. Two of them: a server that takes nothing more finds that out with the first.
+async fn probe(connection: &Connection) -> Result<(), String> {
+    let told = |failed| match failed {
+        Failed::Refused(refusal) => refusal.to_string(),
+        Failed::Lost => connection.end_words(),
+    };
+    let mut channel = connection.channel().await.map_err(told)?;
+    let mut blocking = connection.blocked();
+    let mut last = 0;
+    for _ in 0..2 {
+        last = channel.publish(|bytes, number| {
+            let properties = Properties { content_type: None, message_id: "", headers: &[] };
+            frames::write_message(bytes, number, ("", ""), false, &properties, &[], connection.frame);
+        });
+    }
+    loop {
+        tokio::select! {
+            reason = blocking.wait_for(Option::is_some) => {
+                let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
+                return Err(format!("blocked: {reason}"));
+            }
+            event = channel.events.recv() => match event {
+                Some(Event::Answered { tag, .. }) if tag == last => {
+                    connection.keep(channel);
+                    return Ok(());
+                }
+                // The server has answered; to publish like this is simply not among what this user may do.
+                Some(Event::Closed(refusal)) if blame(refusal.code) == Blame::Destination => return Ok(()),
+                Some(Event::Closed(refusal)) => return Err(refusal.to_string()),
+                Some(Event::Answered { .. } | Event::Done | Event::Returned { .. }) => {}
+                None => return Err(connection.end_words()),
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! RabbitMQ: the suite, and what only RabbitMQ does.
+
+mod client;
+mod refusals;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use lapin::message::Delivery;
+use lapin::types::AMQPValue;
+use punctual_sinks::{Sink, SinkConfig};
+
+use super::{Broker, Process, Received, suite};
+use crate::support::have;
+use crate::support::rabbitmq::RabbitServer;
+use crate::support::server::Server;
+
+/// A virtual host of a server that several tests share: each starts in some seconds.
+struct Shared {
+    server: Arc<RabbitServer>,
+    vhost: String,
+}
+
+/// More than tests share one.
+const VHOSTS: usize = 32;
+
+impl Broker for Shared {
+    fn start() -> Option<Shared> {
+        static RUNNING: Mutex<(Weak<RabbitServer>, usize)> = Mutex::new((Weak::new(), 0));
+        if !have("rabbitmq-server") {
+            return None;
+        }
+        let mut running = RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let server = running.0.upgrade().filter(|_| running.1 < VHOSTS).unwrap_or_else(|| {
+            let vhosts: Vec<String> = (1..=VHOSTS).map(|number| format!("v{number}")).collect();
+            let vhosts: Vec<&str> = vhosts.iter().map(String::as_str).collect();
+            running.1 = 0;
+            Arc::new(RabbitServer::start("", &vhosts, &[]))
+        });
+        running.0 = Arc::downgrade(&server);
+        running.1 += 1;
+        let shared = Shared { server, vhost: format!("v{}", running.1) };
+        drop(running);
+        shared.server.declare_queues(&shared.vhost, &["a", "b", "c"]);
+        Some(shared)
+    }
+
+    fn sink(&self, answer_timeout: Duration) -> Arc<dyn Sink> {
+        sink(&self.server.url(&self.vhost), answer_timeout)
+    }
+
+    fn received(&self, destination: &str) -> Vec<Received> {
+        received(&self.server, &self.vhost, destination)
+    }
+}
+
+impl Broker for RabbitServer {
+    fn start() -> Option<RabbitServer> {
+        let rabbit = start("", &[])?;
+        rabbit.declare_queues("", &["a", "b", "c"]);
+        Some(rabbit)
+    }
+
+    fn sink(&self, answer_timeout: Duration) -> Arc<dyn Sink> {
+        sink(&self.url(""), answer_timeout)
+    }
+
+    fn received(&self, destination: &str) -> Vec<Received> {
+        received(self, "", destination)
+    }
+}
+
+impl Process for RabbitServer {
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+}
+
+fn start(config: &str, users: &[(&str, &str)]) -> Option<RabbitServer> {
+    have("rabbitmq-server").then(|| RabbitServer::start(config, &[], users))
+}
+
+fn sink(url: &str, answer_timeout: Duration) -> Arc<dyn Sink> {
+    let config = SinkConfig::parse(url).expect("a good URL").with_answer_timeout(answer_timeout);
+    config.build().expect("a sink")
+}
+
+/// Each message as it lies in the queue. Persistent, with the key as its id.
+fn received(rabbit: &RabbitServer, vhost: &str, queue: &str) -> Vec<Received> {
+    rabbit.queue(vhost, queue).into_iter().map(as_received).collect()
+}
+
+fn as_received(delivery: Delivery) -> Received {
+    let properties = delivery.properties;
+    assert_eq!(*properties.delivery_mode(), Some(2), "it would not survive a restart");
+    let text = |value: &AMQPValue| match value {
+        AMQPValue::LongString(text) => String::from_utf8(text.as_bytes().to_vec()).expect("text"),
+        other => panic!("a header that is no text: {other:?}"),
+    };
+    let headers = properties.headers().iter().flat_map(|table| table.inner());
+    let mut headers: BTreeMap<String, String> =
+        headers.map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+    headers.extend(properties.content_type().iter().map(|kind| ("content-type".to_owned(), kind.as_str().to_owned())));
+    let key = properties.message_id().as_ref().expect("a message id").as_str().to_owned();
+    Received { key, headers, payload: delivery.data }
+}
+
+suite!(Shared:
+    capabilities::a_batch_arrives_once_and_in_order,
+    capabilities::an_empty_batch_ends_at_once,
+    capabilities::key_headers_and_payload_arrive_intact,
+    capabilities::large_payloads_arrive,
+    capabilities::batches_at_once_do_not_mix,
+    capabilities::a_stream_that_is_not_polled_sends_nothing,
+    capabilities::a_dropped_stream_sends_nothing_more,
+    capabilities::closing_under_load_loses_nothing_that_was_accepted,
+    capabilities::a_check_tells_and_writes_nothing,
+    capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
+);
+
+suite!(RabbitServer:
+    outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
+    outages::killed_in_the_middle_of_a_batch_it_answers_everything,
+    outages::a_stopped_server_is_retry_in_time_and_recovers,
+    outages::what_was_held_when_the_server_died_is_never_sent,
+    outages::an_idle_connection_that_was_lost_is_made_anew,
+);

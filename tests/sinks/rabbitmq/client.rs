@@ -1,0 +1,65 @@
+//! Why the sink speaks AMQP itself: what the client library at hand, lapin 4.12.3, does with messages that come back, and
+//! with a channel that the server closes. Where one of these fails the library has changed, and may be looked at again.
+
+use futures_util::future::join_all;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::protocol::{AMQPErrorKind, AMQPHardError};
+use lapin::{BasicProperties, Channel, Confirmation, ErrorKind};
+
+use super::start;
+
+/// Publishes all at once, each to a queue, if mandatory; what became of each.
+async fn publish(channel: &Channel, messages: &[(&str, bool, &[u8])]) -> Vec<lapin::Result<Confirmation>> {
+    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+    let publishing = messages.iter().enumerate().map(|(index, (queue, mandatory, payload))| async move {
+        let properties = BasicProperties::default().with_message_id(index.to_string().into());
+        let options = BasicPublishOptions { mandatory: *mandatory, immediate: false };
+        channel.basic_publish("".into(), (*queue).into(), options, payload, properties).await?.await
+    });
+    join_all(publishing).await
+}
+
+/// RabbitMQ acknowledges several at once, and one of them has come back before. Here every other one does.
+#[test]
+fn lapin_attaches_a_return_to_whichever_confirm_completes_next() {
+    let Some(rabbit) = start("", &[]) else { return };
+    rabbit.declare_queues("", &["a"]);
+    let (mut rounds, mut mismatch) = (0, None);
+    while mismatch.is_none() && rounds < 20 {
+        rounds += 1;
+        mismatch = rabbit.with_channel("", async |channel: Channel| {
+            let messages = [("a", true, &b"x"[..]), ("nobody", true, &b"x"[..])].repeat(1000);
+            for (index, confirmation) in publish(&channel, &messages).await.into_iter().enumerate() {
+                let returned = confirmation.expect("an answer").take_message();
+                let id = |delivery: &lapin::message::Delivery| {
+                    delivery.properties.message_id().as_ref().map(|id| id.as_str().to_owned())
+                };
+                let id = returned.and_then(|returned| id(&returned.delivery));
+                if id.as_ref().is_some_and(|id| *id != index.to_string()) {
+                    return id.map(|id| (index, id));
+                }
+            }
+            None
+        });
+    }
+    let (bearer, returned) = mismatch.expect("each return came with its own confirm");
+    crate::support::say(&format!("lapin: the confirm of message {bearer} bears message {returned}, in round {rounds}"));
+}
+
+/// One message is refused for its size, which closes the channel; those behind it end the whole connection.
+#[test]
+fn lapin_goes_on_sending_on_a_channel_that_the_server_closed() {
+    let Some(rabbit) = start("max_message_size = 65536", &[]) else { return };
+    rabbit.declare_queues("", &["a"]);
+    let lost = (0..20).any(|_| {
+        rabbit.with_channel("", async |channel: Channel| {
+            let (large, good) = (vec![b'x'; 70_000], vec![b'x'; 60_000]);
+            let mut messages = vec![("a", true, &good[..]); 1000];
+            messages[3].2 = &large;
+            let errors = publish(&channel, &messages).await.into_iter().filter_map(Result::err);
+            let is_hard = |kind: &AMQPErrorKind| *kind == AMQPErrorKind::Hard(AMQPHardError::CHANNELERROR);
+            errors.into_iter().any(|e| matches!(e.kind(), ErrorKind::ProtocolError(error) if is_hard(error.kind())))
+        })
+    });
+    assert!(lost, "the connection outlived it");
+}

@@ -1,0 +1,349 @@
+//! What RabbitMQ refuses, in its ways: it returns a message, closes the channel, takes nothing at all, or lets nobody in.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lapin::options::{
+    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, ExchangeKind};
+use punctual_sinks::{Fault, Message, Outcome};
+use tokio::time::Instant;
+
+use super::super::{ANSWER_TIMEOUT, Broker, accepted, batch, keys, message, publish, publish_until_accepted};
+use super::{Shared, sink, start};
+use crate::support::rabbitmq::RabbitServer;
+
+/// Whether it is the destination's fault, for certain.
+fn is_destinations(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Destination && trouble.definite)
+}
+
+fn words(outcome: &Outcome) -> &str {
+    match outcome {
+        Outcome::Accepted => "",
+        Outcome::Retry(trouble) => &trouble.words,
+        Outcome::Reject(words) => words,
+    }
+}
+
+fn to(destination: &str, number: usize) -> Message {
+    Message { destination: destination.to_owned(), ..message("a", number) }
+}
+
+/// A direct exchange, with a queue behind `key`.
+fn declare_exchange(rabbit: &RabbitServer, vhost: &str, name: &str) {
+    rabbit.with_channel(vhost, async |channel: Channel| {
+        let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        let none = FieldTable::default;
+        channel.exchange_declare(name.into(), ExchangeKind::Direct, options, none()).await.expect("an exchange");
+        let bound = channel.queue_bind("b".into(), name.into(), "key".into(), QueueBindOptions::default(), none());
+        bound.await.expect("it is bound");
+    });
+}
+
+/// Persistent ones to a queue are acknowledged later, and several at once; what comes back at once, at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_queue_takes_is_told_from_what_one_takes() {
+    let Some(broker) = Shared::start() else { return };
+    declare_exchange(&broker.server, &broker.vhost, "x");
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    let lost = |number: usize| number % 7 == 3;
+    for round in 0..10 {
+        let mixed: Vec<Message> = (round * 1000..round * 1000 + 1000)
+            .map(|number| {
+                to(
+                    if lost(number) { ["nobody", "x/nobody", "x/"][number % 3] } else { ["a", "x/key"][number % 2] },
+                    number,
+                )
+            })
+            .collect();
+        let outcomes = publish(&sink, mixed).await;
+        for (index, outcome) in outcomes.iter().enumerate() {
+            let number = round * 1000 + index;
+            if lost(number) {
+                assert!(is_destinations(outcome) && words(outcome).contains("NO_ROUTE"), "{number}: {outcome:?}");
+            } else {
+                assert_eq!(*outcome, Outcome::Accepted, "{number}");
+            }
+        }
+    }
+    let mut received = broker.received("a");
+    received.extend(broker.received("b"));
+    let mut received = keys(&received);
+    received.sort_unstable();
+    let mut expected: Vec<String> = (0..10_000).filter(|number| !lost(*number)).map(|n| message("a", n).key).collect();
+    expected.sort_unstable();
+    assert_eq!(received, expected);
+}
+
+/// The same key twice at once, once to a queue and once to none: a misuse, but none that would be lost silently.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_one_key_are_told_apart() {
+    let Some(broker) = Shared::start() else { return };
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    let outcomes = publish(&sink, vec![to("a", 1), to("nobody", 1), to("a", 1), to("nobody", 1)]).await;
+    assert!(outcomes[0] == Outcome::Accepted && outcomes[2] == Outcome::Accepted, "{outcomes:?}");
+    assert!(is_destinations(&outcomes[1]) && is_destinations(&outcomes[3]), "{outcomes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
+    let Some(broker) = Shared::start() else { return };
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    for round in 0..3 {
+        let mut mixed = batch("a", round * 100..round * 100 + 100);
+        mixed[7].destination = "absent/key".to_owned();
+        mixed[8].destination = "absent/other".to_owned();
+        mixed[50].destination = "missing/".to_owned();
+        let outcomes = publish(&sink, mixed).await;
+        for (index, outcome) in outcomes.iter().enumerate() {
+            if [7, 8, 50].contains(&index) {
+                assert!(is_destinations(outcome) && words(outcome).contains("no exchange '"), "{outcome:?}");
+            } else {
+                assert_eq!(*outcome, Outcome::Accepted, "{index}");
+            }
+        }
+    }
+    assert_eq!(broker.received("a").len(), 3 * 97);
+    declare_exchange(&broker.server, &broker.vhost, "absent");
+    assert_eq!(publish(&sink, vec![to("absent/key", 1)]).await, accepted(1));
+}
+
+/// It was there once, and is asked for no more: the refusal closes the channel that others use too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exchange_that_was_deleted_is_the_destinations_fault_and_no_one_elses() {
+    let Some(broker) = Shared::start() else { return };
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    declare_exchange(&broker.server, &broker.vhost, "gone");
+    assert_eq!(publish(&sink, vec![to("gone/key", 1)]).await, accepted(1));
+    broker.server.with_channel(&broker.vhost, async |channel: Channel| {
+        channel.exchange_delete("gone".into(), ExchangeDeleteOptions::default()).await.expect("it is deleted");
+    });
+    let mut mixed = batch("a", 0..1000);
+    mixed[500].destination = "gone/key".to_owned();
+    mixed[700].destination = "gone/key".to_owned();
+    let outcomes = publish(&sink, mixed).await;
+    for (index, outcome) in outcomes.iter().enumerate() {
+        if [500, 700].contains(&index) {
+            let is = matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Destination);
+            assert!(is && words(outcome).contains("no exchange 'gone'"), "{outcome:?}");
+        } else {
+            assert_eq!(*outcome, Outcome::Accepted, "{index}");
+        }
+    }
+    declare_exchange(&broker.server, &broker.vhost, "gone");
+    assert_eq!(publish(&sink, vec![to("gone/key", 1)]).await, accepted(1));
+}
+
+const SMALL: &str = "max_message_size = 65536";
+
+/// The refusal of one closes the channel with two hundred others on it; a second sink publishes meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_is_rejected_and_the_two_hundred_around_it_are_not() {
+    let Some(rabbit) = start(SMALL, &[]) else { return };
+    rabbit.declare_queues("", &["a", "b"]);
+    let sink = rabbit.sink(ANSWER_TIMEOUT);
+    for (size, round) in [(1, 0), (60_000, 1), (65_536, 2)] {
+        let mut mixed = batch("a", round * 1000..round * 1000 + 203);
+        mixed.iter_mut().for_each(|message| message.payload = Bytes::from(vec![b'x'; size]));
+        for (at, size) in [(0, 65_537), (100, 70_000), (150, 1 << 20)] {
+            mixed[at].payload = Bytes::from(vec![b'x'; size]);
+        }
+        let other = {
+            let sink = Arc::clone(&sink);
+            tokio::spawn(async move { publish(&sink, batch("b", round * 500..round * 500 + 500)).await })
+        };
+        let before = Instant::now();
+        let outcomes = publish(&sink, mixed).await;
+        assert!(before.elapsed() < ANSWER_TIMEOUT, "{:?}", before.elapsed());
+        for (index, outcome) in outcomes.iter().enumerate() {
+            if [0, 100, 150].contains(&index) {
+                assert!(matches!(outcome, Outcome::Reject(words) if words.contains("message size")), "{outcome:?}");
+            } else {
+                assert_eq!(*outcome, Outcome::Accepted, "{index} of {size} bytes");
+            }
+        }
+        assert_eq!(other.await.expect("no panic"), accepted(500), "another call notices");
+    }
+    let received = rabbit.received("a");
+    let mut distinct = keys(&received);
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 600);
+    assert_eq!(rabbit.received("b").len(), 1500);
+}
+
+/// All of them are: each is refused by itself, in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_that_are_too_large_are_all_rejected() {
+    let Some(rabbit) = start(SMALL, &[]) else { return };
+    rabbit.declare_queues("", &["a"]);
+    let mut large = batch("a", 0..100);
+    large.iter_mut().for_each(|message| message.payload = Bytes::from(vec![b'x'; 65_537]));
+    let sink = rabbit.sink(ANSWER_TIMEOUT);
+    let outcomes = publish(&sink, large).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Reject(_))), "{outcomes:?}");
+}
+
+/// Full, and told to refuse what comes: the message was not taken, but may be later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_nack_is_retry() {
+    let Some(broker) = Shared::start() else { return };
+    broker.server.with_channel(&broker.vhost, async |channel: Channel| {
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-max-length".into(), AMQPValue::LongInt(3));
+        arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+        let options = QueueDeclareOptions { durable: true, ..Default::default() };
+        channel.queue_declare("full".into(), options, arguments).await.expect("a queue");
+    });
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    let mut mixed = batch("a", 0..100);
+    mixed.iter_mut().step_by(2).for_each(|message| message.destination = "full".to_owned());
+    let outcomes = publish(&sink, mixed).await;
+    let nacked = |outcome: &Outcome| matches!(outcome, Outcome::Retry(trouble) if trouble.words.starts_with("nack"));
+    assert!(outcomes.iter().skip(1).step_by(2).all(|outcome| *outcome == Outcome::Accepted), "{outcomes:?}");
+    let taken = outcomes.iter().step_by(2).filter(|outcome| **outcome == Outcome::Accepted).count();
+    let refused = outcomes.iter().filter(|outcome| nacked(outcome)).count();
+    assert_eq!(taken + refused, 50, "{outcomes:?}");
+    assert_eq!(broker.received("full").len(), taken);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_amqp_cannot_carry_is_rejected() {
+    let Some(broker) = Shared::start() else { return };
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    let long = "x".repeat(256);
+    let with_header = |name: &str, value: &str| {
+        let mut message = message("a", 1);
+        message.headers = vec![(name.to_owned(), value.to_owned())];
+        message
+    };
+    let bad = [
+        to(&long, 1),
+        to(&format!("{long}/key"), 1),
+        to("", 1),
+        to("/", 1),
+        with_header(&long, ""),
+        with_header("large", &"x".repeat(131_000)),
+    ];
+    for message in bad {
+        if message.headers == super::super::message("a", 1).headers {
+            sink.check_destination(&message.destination).expect_err(&message.destination);
+        }
+        let outcomes = publish(&sink, vec![super::super::message("a", 0), message]).await;
+        assert_eq!(outcomes[0], Outcome::Accepted);
+        assert!(matches!(outcomes[1], Outcome::Reject(_)), "{outcomes:?}");
+    }
+    let fits = with_header("large", &"x".repeat(65_000));
+    assert_eq!(publish(&sink, vec![fits, to(&format!("/{}", "a"), 2)]).await, accepted(2));
+    for good in ["queue", "exchange/", "exchange/a/b", "amq.topic/a.b", &long[1..]] {
+        assert_eq!(sink.check_destination(good), Ok(()));
+    }
+}
+
+/// Its memory is full: it reads nothing more from whoever publishes, and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
+    let Some(rabbit) = start("", &[]) else { return };
+    rabbit.declare_queues("", &["a", "b", "c"]);
+    let sink = rabbit.sink(ANSWER_TIMEOUT);
+    assert_eq!(publish(&sink, batch("a", 0..10)).await, accepted(10));
+    rabbit.control(&["set_vm_memory_high_watermark", "0.0000001"]);
+    for round in 0..2 {
+        let before = Instant::now();
+        let outcomes = publish(&sink, batch("b", 0..20_000)).await;
+        assert!(before.elapsed() <= ANSWER_TIMEOUT, "round {round} took {:?}", before.elapsed());
+        for outcome in &outcomes {
+            let is = matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Sink);
+            assert!(is && words(outcome).starts_with("blocked: "), "{outcome:?}");
+        }
+        let reason = sink.check().await.expect_err("it takes nothing").to_string();
+        assert!(reason.contains("blocked: low on memory"), "{reason}");
+    }
+    rabbit.control(&["set_vm_memory_high_watermark", "0.4"]);
+    publish_until_accepted(&sink, batch("c", 0..100)).await;
+    sink.check().await.expect("it takes messages again");
+    assert!(rabbit.received("b").len() < 20_000, "what was answered long ago is sent now");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_queue_is_noticed_between_two_publishes() {
+    let Some(broker) = Shared::start() else { return };
+    let sink = broker.sink(ANSWER_TIMEOUT);
+    assert_eq!(publish(&sink, batch("c", 0..10)).await, accepted(10));
+    broker.server.with_channel(&broker.vhost, async |channel: Channel| {
+        channel.queue_delete("c".into(), QueueDeleteOptions::default()).await.expect("it is deleted");
+    });
+    assert!(publish(&sink, batch("c", 0..10)).await.iter().all(is_destinations));
+    broker.server.declare_queues(&broker.vhost, &["c"]);
+    assert_eq!(publish(&sink, batch("c", 0..10)).await, accepted(10));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_not_let_in_is_told_why_without_the_secret() {
+    let Some(rabbit) = start("", &[("us@er", "s3cret/:")]) else { return };
+    rabbit.declare_queues("", &["a"]);
+    let port = rabbit.server.port;
+    let good = sink(&format!("amqp://us%40er:s3cret%2F%3A@127.0.0.1:{port}/%2f"), ANSWER_TIMEOUT);
+    good.check().await.expect("let in");
+    assert_eq!(publish(&good, batch("a", 0..1)).await, accepted(1));
+    for (url, expected) in [
+        (format!("amqp://us%40er:wrong-s3cret@127.0.0.1:{port}"), "ACCESS_REFUSED - Login was refused"),
+        (format!("amqp://nobody:s3cret@127.0.0.1:{port}"), "ACCESS_REFUSED - Login was refused"),
+        (format!("amqp://us%40er:s3cret%2F%3A@127.0.0.1:{port}/elsewhere"), "vhost elsewhere not found"),
+    ] {
+        let sink = sink(&url, ANSWER_TIMEOUT);
+        let before = Instant::now();
+        let outcomes = publish(&sink, batch("a", 0..1)).await;
+        assert!(before.elapsed() < ANSWER_TIMEOUT / 2, "the refusal is waited for");
+        let is = matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite);
+        assert!(is && words(&outcomes[0]).contains(expected), "{outcomes:?}");
+        let told = sink.check().await.expect_err("not let in").to_string();
+        assert!(told.contains(expected), "{told}");
+        assert!(!told.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"), "{told}");
+    }
+}
+
+/// What the user may not do there is the destination's fault; the others go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_user_may_not_do_is_the_destinations_fault() {
+    let Some(rabbit) = start("", &[("narrow", "pass")]) else { return };
+    rabbit.declare_queues("", &["a", "b"]);
+    declare_exchange(&rabbit, "", "mine");
+    declare_exchange(&rabbit, "", "theirs");
+    rabbit.control(&["set_permissions", "narrow", "", "mine|amq\\.default", ""]);
+    let url = format!("amqp://narrow:pass@127.0.0.1:{}", rabbit.server.port);
+    let narrow = sink(&url, ANSWER_TIMEOUT);
+    narrow.check().await.expect("this user may publish");
+    let mut mixed: Vec<Message> = (0..100).map(|number| to(["a", "mine/key"][number % 2], number)).collect();
+    mixed[30].destination = "theirs/key".to_owned();
+    let outcomes = publish(&narrow, mixed).await;
+    for (index, outcome) in outcomes.iter().enumerate() {
+        if index == 30 {
+            let is = matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Destination);
+            assert!(is && words(outcome).contains("ACCESS_REFUSED"), "{outcome:?}");
+        } else {
+            assert_eq!(*outcome, Outcome::Accepted, "{index}");
+        }
+    }
+    rabbit.control(&["set_permissions", "narrow", "", "nothing", ""]);
+    narrow.check().await.expect("the server answers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_server_of_several_that_is_up_is_used() {
+    let Some(broker) = Shared::start() else { return };
+    let absent = crate::support::server::free_port();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent_port = silent.local_addr().expect("an address").port();
+    let (port, vhost) = (broker.server.server.port, &broker.vhost);
+    for other in [absent, silent_port] {
+        let sink = sink(&format!("amqp://127.0.0.1:{other},127.0.0.1:{port}/{vhost}"), ANSWER_TIMEOUT);
+        assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
+    }
+    let neither = sink(&format!("amqp://127.0.0.1:{absent},127.0.0.1:{silent_port}"), ANSWER_TIMEOUT);
+    let told = neither.check().await.expect_err("nobody is there").to_string();
+    assert!(told.contains("refused") && told.contains("no answer within"), "{told}");
+}
