@@ -12,6 +12,7 @@
 //! - What the library holds is bounded, and one topic has a quarter of that at most. Nothing stays in it for longer than
 //!   the answer timeout: it gives up before that, and what is left in it then is purged with the producer.
 
+mod context;
 mod producer;
 mod round;
 mod settings;

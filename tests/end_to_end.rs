@@ -10,8 +10,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::http::Fleet;
+use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::nats::NatsServer;
-use crate::support::published::{Published, read_stream, read_subject};
+use crate::support::published::{Published, read_stream, read_subject, read_topic};
 use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
 use crate::support::shards::{Shards, stop_with_a_claim};
@@ -44,6 +45,16 @@ fn exactly_what_was_asked_for_is_published_to_nats_jetstream() {
     let window = json!({"duplicate_window": 100_000_000});
     nats.connect().create_stream("END", &["end-to-end"], &window);
     run("NATS JetStream", &redis, &nats.url(), "end-to-end", || read_subject(&nats, "END"));
+}
+
+#[test]
+fn exactly_what_was_asked_for_is_published_to_kafka() {
+    if !have("redis-server") || !have_kafka() {
+        return;
+    }
+    let (redis, kafka) = (RedisServer::start(&[]), KafkaServer::start());
+    kafka.create_stamped_topic("end-to-end", 4);
+    run("Kafka", &redis, &kafka.url(), "end-to-end", || read_topic(&kafka, "end-to-end"));
 }
 
 /// Everything but the sink's server; `read` reads back what it holds.

@@ -5,6 +5,7 @@
 //! - `compose`     docker-compose.yml, Dockerfile and README say the same; read, not started
 //! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and into the log
 //! - `consumers`   the examples that consume, each run against a broker that has every message twice
+//! - `destinations` what a broker never takes ends dead with its words, and delays nothing else
 //! - `embedded`    the example that embeds punctual, run as it stands
 //! - `end_to_end`  three instances, one killed, one stopped: exactly what was asked for is published
 //! - `engine`      the engine over the in-memory timeline and sinks
@@ -25,6 +26,7 @@ mod cli;
 mod compose;
 mod connections;
 mod consumers;
+mod destinations;
 mod embedded;
 mod end_to_end;
 mod engine;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::http::Answer;
+use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::load::{Load, put_recurring};
 use crate::support::nats::NatsServer;
-use crate::support::published::{Published, read_stream, read_subject};
+use crate::support::published::{Published, read_stream, read_subject, read_topic};
 use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
 use crate::support::shards::{Shards, stop_with_a_claim};
@@ -304,4 +305,16 @@ fn a_killed_nats_server_costs_nothing() {
     let url = nats.borrow().url();
     let (kill, restart) = (|| nats.borrow_mut().server.kill(), || nats.borrow_mut().server.restart());
     sink_killed("NATS", &url, kill, restart, || read_subject(&nats.borrow(), "OUT"));
+}
+
+#[test]
+fn a_killed_kafka_costs_nothing() {
+    if !have("redis-server") || !have("redis-cli") || !have_kafka() {
+        return;
+    }
+    let kafka = std::cell::RefCell::new(KafkaServer::start());
+    kafka.borrow().create_stamped_topic("out", 2);
+    let url = kafka.borrow().url();
+    let (kill, restart) = (|| kafka.borrow_mut().server.kill(), || kafka.borrow_mut().server.restart());
+    sink_killed("Kafka", &url, kill, restart, || read_topic(&kafka.borrow(), "out"));
 }

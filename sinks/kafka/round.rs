@@ -8,7 +8,8 @@ use std::time::Duration;
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::time::Instant;
 
-use super::producer::{Inbox, Producer, Ticket, end_unless_back};
+use super::context::{Inbox, Ticket};
+use super::producer::{Producer, end_unless_back};
 use super::verdict::{Verdict, verdict};
 use crate::answers::Answers;
 use crate::link::Connection as _;

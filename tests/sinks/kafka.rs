@@ -1,11 +1,14 @@
 //! Kafka: the suite, and what only Kafka does.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use punctual_sinks::{Fault, Outcome, Sink, SinkConfig, Tls, Trouble};
+use futures_util::stream::BoxStream;
+use punctual_sinks::{Fault, Message, Outcome, Sink, SinkConfig, SinkError, Tls, Trouble};
 
 use super::{ANSWER_TIMEOUT, Broker, Process, Received, accepted, batch, keys, publish, suite};
 use crate::support::certificates::Certificates;
@@ -46,7 +49,76 @@ fn sink(url: &str, answer_timeout: Duration) -> Arc<dyn Sink> {
     SinkConfig::parse(url).expect("a good URL").with_answer_timeout(answer_timeout).build().expect("a sink")
 }
 
-suite!(KafkaServer:
+/// Topics of a test's own on a server that tests share while any of them runs.
+struct Topics {
+    kafka: Arc<KafkaServer>,
+    prefix: String,
+}
+
+impl Topics {
+    fn create(&self, topic: &str, partitions: i32, options: &[(&str, &str)]) {
+        self.kafka.create_topic(&format!("{}{topic}", self.prefix), partitions, options);
+    }
+}
+
+impl Broker for Topics {
+    fn start() -> Option<Topics> {
+        static SHARED: Mutex<Weak<KafkaServer>> = Mutex::new(Weak::new());
+        static TESTS: AtomicU32 = AtomicU32::new(0);
+        if !have_kafka() {
+            return None;
+        }
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let kafka = shared.upgrade().unwrap_or_else(|| Arc::new(KafkaServer::start()));
+        *shared = Arc::downgrade(&kafka);
+        drop(shared);
+        let topics = Topics { kafka, prefix: format!("{}-", TESTS.fetch_add(1, Ordering::Relaxed)) };
+        ["a", "b", "c"].iter().for_each(|topic| topics.create(topic, 1, &[]));
+        Some(topics)
+    }
+
+    fn sink(&self, answer_timeout: Duration) -> Arc<dyn Sink> {
+        Arc::new(Prefixed { sink: self.kafka.sink(answer_timeout), prefix: self.prefix.clone() })
+    }
+
+    fn received(&self, destination: &str) -> Vec<Received> {
+        self.kafka.received(&format!("{}{destination}", self.prefix))
+    }
+}
+
+/// Publishes to the topics of one test. What can be no topic stays as it is.
+struct Prefixed {
+    sink: Arc<dyn Sink>,
+    prefix: String,
+}
+
+#[async_trait]
+impl Sink for Prefixed {
+    fn publish(&self, mut batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+        for message in batch.iter_mut().filter(|message| message.destination.starts_with(char::is_alphanumeric)) {
+            message.destination.insert_str(0, &self.prefix);
+        }
+        self.sink.publish(batch)
+    }
+
+    async fn check(&self) -> Result<(), SinkError> {
+        self.sink.check().await
+    }
+
+    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
+        self.sink.close(deadline).await
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.sink.answer_timeout()
+    }
+
+    fn kind(&self) -> &'static str {
+        self.sink.kind()
+    }
+}
+
+suite!(Topics:
     capabilities::a_batch_arrives_once_and_in_order,
     capabilities::an_empty_batch_ends_at_once,
     capabilities::key_headers_and_payload_arrive_intact,
@@ -57,6 +129,9 @@ suite!(KafkaServer:
     capabilities::closing_under_load_loses_nothing_that_was_accepted,
     capabilities::a_check_tells_and_writes_nothing,
     capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
+);
+
+suite!(KafkaServer:
     outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
     outages::killed_in_the_middle_of_a_batch_it_answers_everything,
     outages::a_stopped_server_is_retry_in_time_and_recovers,
@@ -70,8 +145,8 @@ fn is_destination(outcome: &Outcome) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_topic_is_its_own_fault_and_delays_no_other() {
-    let Some(kafka) = <KafkaServer as Broker>::start() else { return };
-    let sink = kafka.sink(ANSWER_TIMEOUT);
+    let Some(topics) = Topics::start() else { return };
+    let sink = topics.sink(ANSWER_TIMEOUT);
     assert_eq!(publish(&sink, batch("b", 0..1)).await, accepted(1));
     for round in 0..3 {
         let mut mixed = batch("a", round * 100..round * 100 + 100);
@@ -84,22 +159,22 @@ async fn an_unknown_topic_is_its_own_fault_and_delays_no_other() {
             assert!(if known { outcome == Outcome::Accepted } else { is_destination(&outcome) }, "{outcome:?}");
         }
     }
-    assert_eq!(kafka.received("a").len(), 270);
-    kafka.create_topic("nobody", 1, &[]);
+    assert_eq!(topics.received("a").len(), 270);
+    topics.create("nobody", 1, &[]);
     super::publish_until_accepted(&sink, batch("nobody", 0..3)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_is_rejected_and_its_200_neighbours_are_accepted() {
-    let Some(kafka) = <KafkaServer as Broker>::start() else { return };
-    kafka.create_topic("narrow", 1, &[("max.message.bytes", "65536")]);
-    let sink = kafka.sink(ANSWER_TIMEOUT);
+    let Some(topics) = Topics::start() else { return };
+    topics.create("narrow", 1, &[("max.message.bytes", "65536")]);
+    let sink = topics.sink(ANSWER_TIMEOUT);
     let mut mixed = batch("narrow", 0..201);
     mixed[100].payload = Bytes::from(vec![b'x'; 100_000]);
     let mut outcomes = publish(&sink, mixed.clone()).await;
     assert_eq!(outcomes.remove(100), Outcome::Reject("Broker: Message size too large".to_owned()));
     assert_eq!(outcomes, accepted(200));
-    let received = kafka.received("narrow");
+    let received = topics.received("narrow");
     let mut received = keys(&received);
     received.sort_unstable();
     mixed.remove(100);
@@ -111,17 +186,17 @@ async fn what_is_too_large_is_rejected_and_its_200_neighbours_are_accepted() {
 /// The library's record batches hold up to 1 MB, which is too large where topics take less: none of it is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn record_batches_that_are_too_large_are_taken_apart() {
-    let Some(kafka) = <KafkaServer as Broker>::start() else { return };
-    kafka.create_topic("narrow", 1, &[("max.message.bytes", "4096")]);
-    let sink = kafka.sink(ANSWER_TIMEOUT);
+    let Some(topics) = Topics::start() else { return };
+    topics.create("narrow", 1, &[("max.message.bytes", "4096")]);
+    let sink = topics.sink(ANSWER_TIMEOUT);
     assert_eq!(publish(&sink, batch("narrow", 0..1000)).await, accepted(1000));
-    assert_eq!(kafka.received("narrow").len(), 1000);
+    assert_eq!(topics.received("narrow").len(), 1000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_can_be_no_topic_and_what_no_client_sends_is_rejected_alone() {
-    let Some(kafka) = <KafkaServer as Broker>::start() else { return };
-    let sink = kafka.sink(ANSWER_TIMEOUT);
+    let Some(topics) = Topics::start() else { return };
+    let sink = topics.sink(ANSWER_TIMEOUT);
     for (destination, size) in [("a b", 1), ("..", 1), ("__consumer_offsets", 1), ("a", 70 << 20)] {
         let mut mixed = batch("a", 0..3);
         mixed[1].destination = destination.to_owned();
@@ -135,15 +210,19 @@ async fn what_can_be_no_topic_and_what_no_client_sends_is_rejected_alone() {
 /// The same key is in the same partition whichever client writes: known answers of Java's `Utils.murmur2`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_leads_to_the_partition_that_other_clients_put_it_into() {
-    let Some(kafka) = <KafkaServer as Broker>::start() else { return };
-    kafka.create_topic("eight", 8, &[]);
-    let sink = kafka.sink(ANSWER_TIMEOUT);
+    let Some(topics) = Topics::start() else { return };
+    topics.create("eight", 8, &[]);
+    let sink = topics.sink(ANSWER_TIMEOUT);
     let known = [("21", 4), ("foobar", 6), ("a-little-bit-long-string", 0)];
     let mut messages = batch("eight", 0..3);
     messages.iter_mut().zip(known).for_each(|(message, (key, _))| message.record_key = Some(key.to_owned()));
     assert_eq!(publish(&sink, messages).await, accepted(3));
-    let found: BTreeMap<Vec<u8>, i64> =
-        kafka.records("eight").into_iter().map(|record| (record.key.expect("a key"), record.partition)).collect();
+    let found: BTreeMap<Vec<u8>, i64> = topics
+        .kafka
+        .records(&format!("{}eight", topics.prefix))
+        .into_iter()
+        .map(|record| (record.key.expect("a key"), record.partition))
+        .collect();
     let known: BTreeMap<Vec<u8>, i64> =
         known.iter().map(|(key, partition)| (key.as_bytes().to_vec(), *partition)).collect();
     assert_eq!(found, known);

@@ -1,0 +1,148 @@
+//! What a broker never takes, through the whole of punctual: it ends dead under its key with the broker's own words,
+//! and what is published beside it does not notice.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::kafka::{KafkaServer, have_kafka};
+use crate::support::load::Load;
+use crate::support::published::{Published, read_topic};
+use crate::support::punctual::Punctual;
+use crate::support::redis::RedisServer;
+use crate::support::shards::Shards;
+use crate::support::stage::Stage;
+use crate::support::{have, patient, say};
+
+/// How long a destination may refuse in these tests.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+/// How long something may take that goes on by itself: a generous deadline, not an expectation.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A broker, and what it says. Its destination `good` takes everything, `narrow` no message of 100 kB, `nobody` is not
+/// there.
+struct Broker<'a> {
+    name: &'a str,
+    url: &'a str,
+    /// What it says of a message to `nobody`, and of one that is too large.
+    unknown: &'a str,
+    too_large: &'a str,
+    /// What it holds at a destination.
+    read: &'a dyn Fn(&str) -> Vec<Published>,
+}
+
+#[test]
+fn what_kafka_refuses_ends_dead_and_delays_nothing_else() {
+    if !have("redis-server") || !have_kafka() {
+        return;
+    }
+    let kafka = KafkaServer::start();
+    kafka.create_stamped_topic("good", 2);
+    let stamped = ("message.timestamp.type", "LogAppendTime");
+    kafka.create_topic("narrow", 1, &[("max.message.bytes", "65536"), stamped]);
+    refused_by(&Broker {
+        name: "Kafka",
+        url: &kafka.url(),
+        unknown: "Unknown topic",
+        too_large: "Broker: Message size too large",
+        read: &|topic| read_topic(&kafka, topic),
+    });
+}
+
+fn refused_by(broker: &Broker) {
+    let redis = RedisServer::start(&[]);
+    let instance = Punctual::start(&format!(
+        "[redis]\nurl = \"{}\"\n[timeline]\nshards = 1\n[claim]\nlease = \"5s\"\n\
+         [sinks.default]\nurl = \"{}\"\nanswer_timeout = \"2s\"\npatience = \"{}s\"\n",
+        redis.url(),
+        broker.url,
+        PATIENCE.as_secs()
+    ));
+    let mut shards = Shards::new(&redis, 1, &["default"]);
+    let stage = Stage::new(shards.now());
+    let load = Load::new(vec![instance.api()], &stage, "default", "good");
+    let (large, lost) = std::thread::scope(|scope| {
+        let _ends = load.guard();
+        scope.spawn(|| load.run());
+        let large = too_large_among_200(broker, &instance, &stage, &mut shards);
+        let lost = unknown_destination(broker, &instance, &stage, &mut shards);
+        (large, lost)
+    });
+    let tasks = patient(SOON, || shards.tasks() == 0);
+    assert!(tasks, "there is left: {:?}", shards.count());
+    let published = (broker.read)("good");
+    let tally = load.ledger().check(&published).unwrap_or_else(|faults| panic!("{faults}{}", load.answers()));
+    let [_, _, latest] = tally.late;
+    // Nobody waited with those who wait for `nobody`, nor for a time-out.
+    let patience = i64::try_from(PATIENCE.as_millis()).expect("a short time");
+    assert!(latest < patience / 3, "something waited for {latest} ms: {tally}");
+    assert_eq!(load.answers(), format!("{{\"201\": {}}}", tally.expected));
+    say(&format!(
+        "refused, {}: `{}` and 200 beside it accepted; dead after {lost} ms of patience with `{}`; meanwhile {tally}",
+        broker.name, large, broker.unknown
+    ));
+}
+
+/// One that is too large and 200 small ones to the same destination, all due in the same millisecond; returns the
+/// broker's words.
+fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &Stage, shards: &mut Shards) -> String {
+    let due = stage.now() + 1500;
+    let task = |id: &str, payload: &str| put_line(id, due, "narrow", payload);
+    let mut body: String = (0..200).map(|number| task(&format!("small-{number}"), "x")).collect();
+    body.push_str(&task("large", &"x".repeat(100_000)));
+    put_all(instance, &body, 201);
+    let mut dead = Vec::new();
+    let buried = patient(SOON, || {
+        dead = shards.dead();
+        !dead.is_empty()
+    });
+    assert!(buried, "nothing is dead\n{}", instance.log());
+    let [(key, reason, words)] = &dead[..] else { panic!("only one is too large: {dead:?}") };
+    assert_eq!((key, reason.as_str()), (&format!("large:{due}"), "rejected"), "{dead:?}");
+    assert!(words.contains(broker.too_large), "{words}");
+    let small =
+        |published: &Published| published.key.starts_with("small-") && published.key.ends_with(&due.to_string());
+    let all = patient(SOON, || (broker.read)("narrow").iter().filter(|published| small(published)).count() >= 200);
+    let narrow = (broker.read)("narrow");
+    let keys: BTreeSet<&str> = narrow.iter().map(|published| published.key.as_str()).collect();
+    assert!(all && keys.len() == 200, "{} of 200 neighbours are accepted", keys.len());
+    words.clone()
+}
+
+/// Some to a destination that is not there; returns after how many ms the last one was dead.
+fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &Stage, shards: &mut Shards) -> i64 {
+    let due = stage.now() + 500;
+    let body: String = (0..20).map(|number| put_line(&format!("lost-{number}"), due, "nobody", "x")).collect();
+    put_all(instance, &body, 20);
+    let mut dead = Vec::new();
+    let buried = patient(SOON, || {
+        dead = shards.dead();
+        dead.len() > 20
+    });
+    let took = stage.now() - due;
+    assert!(buried, "dead are: {dead:?}\n{}", instance.log());
+    dead.retain(|(key, ..)| key.starts_with("lost-"));
+    assert_eq!(dead.len(), 20, "{dead:?}");
+    for (key, reason, words) in dead {
+        assert!(reason == "destination" && words.contains(broker.unknown), "{key}: {reason}: {words}");
+        assert!(key.ends_with(&format!(":{due}")), "{key}");
+    }
+    let patience = i64::try_from(PATIENCE.as_millis()).expect("a short time");
+    assert!(took >= patience, "dead after {took} ms already");
+    took
+}
+
+fn put_line(id: &str, due: i64, destination: &str, payload: &str) -> String {
+    let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
+    let message = json!({"destination": destination, "payload": payload});
+    format!("{}\n", json!({"id": id, "schedule": {"at": at}, "message": message}))
+}
+
+/// Puts the lines of a batch, all of them new.
+fn put_all(instance: &Punctual, body: &str, count: usize) {
+    let answer = instance.api().send("POST", "/v1/tasks:batch", Some(body)).expect("an answer");
+    let lines = answer.lines();
+    assert_eq!(lines.iter().filter(|line| line["result"] == "created").count(), count, "{answer:?}");
+}
