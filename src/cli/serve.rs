@@ -413,6 +413,20 @@ mod tests {
         assert!(!faults.contains("hunter2"), "{faults}");
     }
 
+    #[cfg(feature = "kafka")]
+    #[tokio::test]
+    async fn a_property_that_the_client_library_refuses_is_told_with_its_line_and_without_its_value() {
+        for (name, value) in [("no.such.property", "hunter2"), ("linger.ms", "hunter2"), ("acks", "hunter2")] {
+            let text = format!(
+                "[sinks.a]\nurl = \"kafka://h\"\n[sinks.a.properties]\n\"client.id\" = \"me\"\n\"{name}\" = \"{value}\"\n"
+            );
+            let sources = Sources { file: Some(("p.toml".into(), text)), ..Sources::default() };
+            let faults = Config::load_and(sources, Parts::build).err().unwrap().to_string();
+            let place = format!("`sinks.a.properties.{name}` (p.toml:5): the ");
+            assert!(faults.contains(&place) && !faults.contains("hunter2"), "no `{place}` in:\n{faults}");
+        }
+    }
+
     #[test]
     fn instance_ids_have_no_dot_and_no_space_and_differ() {
         let (one, other) = (instance_id(), instance_id());
