@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -197,7 +197,8 @@ impl SinkConfig {
     }
 
     /// See [`with_credentials_file`](SinkConfig::with_credentials_file).
-    pub(crate) fn credentials_file(&self) -> Option<&Path> {
+    #[cfg(feature = "nats")]
+    pub(crate) fn credentials_file(&self) -> Option<&std::path::Path> {
         self.credentials_file.as_deref()
     }
 
@@ -207,6 +208,7 @@ impl SinkConfig {
     }
 
     /// See [`with_properties`](SinkConfig::with_properties).
+    #[cfg(feature = "kafka")]
     pub(crate) fn properties(&self) -> &BTreeMap<String, SecretString> {
         &self.properties
     }
