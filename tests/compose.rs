@@ -1,9 +1,12 @@
-//! `docker-compose.yml`, `Dockerfile` and the README, which say the same. Read as text: nothing is started.
+//! `docker-compose.yml`, `Dockerfile` and the README, which say the same, and `make up`. Nothing is started: the files are
+//! read as text, and a script takes the place of Docker.
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use punctual::config::{Config, Sources};
+use punctual_sinks::SinkConfig;
 use serde_json::Value;
 
 const BROKERS: [&str; 3] = ["kafka", "nats", "rabbitmq"];
@@ -159,15 +162,15 @@ fn what_punctual_is_told_is_valid_and_leads_to_services_of_its_profile() {
         let profile = profiles(&service)[0];
         let there = started(profile);
         let leads = |address: &str| {
-            let host = address.rsplit('/').next().expect("a part").split(':').next().expect("a host");
+            let host = address.split_once("://").expect("a URL").1.split(':').next().expect("a host");
             assert!(there.contains(host), "`{name}` looks for {address}, which `{profile}` does not start");
         };
         assert_eq!(config.redis.expose(), "redis://redis:6379");
         let mut kinds = BTreeSet::new();
         for sink in config.sinks.values() {
-            let url = sink.url.expose();
-            leads(url.rsplit_once('@').map_or(url, |(_, address)| address));
-            kinds.insert(if url.starts_with("amqp:") { "rabbitmq" } else { url.split(':').next().expect("a scheme") });
+            let sink = SinkConfig::parse(sink.url.expose()).unwrap_or_else(|error| panic!("{name}: {error}"));
+            leads(&sink.address());
+            kinds.insert(sink.kind());
         }
         let expected = if profile == "all" { BROKERS.to_vec() } else { vec![profile] };
         assert_eq!(kinds, expected.into_iter().collect(), "the sinks of `{name}`");
@@ -197,4 +200,47 @@ fn the_image_runs_as_a_plain_user_and_is_health_checked() {
     let health = instructions[last("HEALTHCHECK ")..].join(" ");
     assert!(health.contains("/readyz") && health.contains(listen().rsplit_once(':').expect("a port").1), "{health}");
     assert!(instructions[last("ENTRYPOINT ")].contains("[\"punctual\"]"), "no shell in between: it gets the signals");
+}
+
+/// Runs `.ci/compose`, as `make up` and `make down` do, where programs are looked for in this folder alone.
+fn run(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/compose");
+    let output = Command::new("/bin/bash").arg(script).args(arguments).env("PATH", folder).output().expect("bash runs");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn make_up_says_what_is_missing_and_else_starts_the_profile() {
+    let folder = tempfile::tempdir().unwrap();
+    // Written by a process of its own: a program that another test starts meanwhile would inherit our open file, and
+    // what somebody writes to cannot be run.
+    let docker = |answers: &str| {
+        let script = format!("#!/bin/bash\necho \"$*\" >>\"$0.log\"\n{answers}\n");
+        let write = "printf %s \"$1\" >docker; chmod 755 docker";
+        let status = Command::new("/bin/bash").args(["-euc", write, "-", &script]).current_dir(folder.path()).status();
+        assert!(status.expect("bash runs").success());
+    };
+    let missing = |word: &str| {
+        let (code, said) = run(folder.path(), &["up", "nats"]);
+        assert!(
+            code == Some(2) && said.starts_with("error: ") && said.contains(word) && said.contains("\nhint: "),
+            "{said}"
+        );
+    };
+    missing("docker is missing");
+    docker("exit 1");
+    missing("no Docker engine answers");
+    docker("[ \"$1\" = info ]");
+    missing("no command `compose`");
+    docker("");
+    let (code, said) = run(folder.path(), &["up", "none"]);
+    assert!(code == Some(2) && said.contains("there is no profile `none`"), "{said}");
+    for profile in BROKERS.into_iter().chain(["all"]) {
+        assert_eq!(run(folder.path(), &["up", profile]), (Some(0), String::new()));
+        let asked = std::fs::read_to_string(folder.path().join("docker.log")).unwrap();
+        assert!(asked.ends_with(&format!("compose --profile {profile} up --build --detach --wait\n")), "{asked}");
+    }
+    assert_eq!(run(folder.path(), &["down"]).0, Some(0));
+    let asked = std::fs::read_to_string(folder.path().join("docker.log")).unwrap();
+    assert!(asked.ends_with("compose --profile * down --volumes\n"), "{asked}");
 }

@@ -4,11 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use punctual_sinks::{Message, Outcome, SinkConfig};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::topic_partition_list::TopicPartitionListElem;
+use rdkafka::{ClientConfig, TopicPartitionList};
 use serde_json::json;
 
 use crate::support;
 use crate::support::consumer::{Consumer, Delivery};
+use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::nats::NatsServer;
+use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 
 /// How many occurrences; each is published twice.
@@ -54,6 +59,8 @@ async fn each_key_counts_once(example: &str, arguments: &[&str], url: &str, dest
     publish(url, batch.clone()).await;
     let consumer = Consumer::start(example, arguments);
     let deliveries = consumer.wait(2 * OCCURRENCES);
+    // It was given a second of silence by then, in which it commits what it had not yet.
+    drop(consumer);
     let mut seen: BTreeMap<&str, Vec<&Delivery>> = BTreeMap::new();
     deliveries.iter().for_each(|delivery| seen.entry(&delivery.key).or_default().push(delivery));
     assert_eq!((deliveries.len(), seen.len()), (2 * OCCURRENCES, OCCURRENCES));
@@ -63,8 +70,10 @@ async fn each_key_counts_once(example: &str, arguments: &[&str], url: &str, dest
         assert!(copies.iter().all(|copy| copy.payload.as_bytes() == message.payload), "{copies:?}");
         assert!(copies.iter().all(|copy| copy.received_ms > message.due_ms), "{copies:?}");
     }
-    // What it has acknowledged does not come again.
-    drop(consumer);
+}
+
+/// What an example has acknowledged does not come again.
+fn nothing_comes_again(example: &str, arguments: &[&str]) {
     let again = Consumer::start(example, arguments);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(again.deliveries(), [], "{}", again.output());
@@ -77,7 +86,9 @@ async fn the_redis_example_counts_each_key_once() {
     }
     let redis = RedisServer::start(&[]);
     let url = redis.url();
-    each_key_counts_once("consume_redis", &[&url, "orders.cancel"], &url, "orders.cancel").await;
+    let arguments = [url.as_str(), "orders.cancel"];
+    each_key_counts_once("consume_redis", &arguments, &url, "orders.cancel").await;
+    nothing_comes_again("consume_redis", &arguments);
 }
 
 #[tokio::test]
@@ -89,7 +100,48 @@ async fn the_nats_example_counts_each_key_once() {
     let window = json!({"duplicate_window": DUPLICATE_WINDOW.as_nanos()});
     nats.connect().create_stream("ORDERS", &["orders.>"], &window);
     let url = nats.url();
-    each_key_counts_once("consume_nats", &[&url, "ORDERS"], &url, "orders.cancel").await;
+    let arguments = [url.as_str(), "ORDERS"];
+    each_key_counts_once("consume_nats", &arguments, &url, "orders.cancel").await;
+    nothing_comes_again("consume_nats", &arguments);
+}
+
+#[tokio::test]
+async fn the_rabbitmq_example_counts_each_key_once() {
+    if !support::have("rabbitmq-server") {
+        return;
+    }
+    let rabbit = RabbitServer::start("", &[], &[]);
+    rabbit.declare_queues("", &["orders.cancel"]);
+    let url = rabbit.url("");
+    // To other clients than punctual an empty path is a virtual host without a name.
+    let arguments = [url.trim_end_matches('/'), "orders.cancel"];
+    each_key_counts_once("consume_rabbitmq", &arguments, &url, "orders.cancel").await;
+    nothing_comes_again("consume_rabbitmq", &arguments);
+}
+
+#[tokio::test]
+async fn the_kafka_example_counts_each_key_once() {
+    if !have_kafka() {
+        return;
+    }
+    let kafka = KafkaServer::start();
+    kafka.create_topic("orders.cancel", 3, &[]);
+    each_key_counts_once("consume_kafka", &[&kafka.address(), "orders.cancel"], &kafka.url(), "orders.cancel").await;
+    // Killed, it is a member of its group for 45 s more, in which nobody else would be given anything: what shall not
+    // come again is what it has committed.
+    let group: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", kafka.address())
+        .set("group.id", "cancellations")
+        .create()
+        .expect("a consumer");
+    let mut partitions = TopicPartitionList::new();
+    partitions.add_partition_range("orders.cancel", 0, 2);
+    let offset = |element: TopicPartitionListElem<'_>| element.offset().to_raw().unwrap_or(0).max(0);
+    let committed = || -> i64 {
+        let found = group.committed_offsets(partitions.clone(), Duration::from_secs(10)).expect("offsets");
+        found.elements().into_iter().map(offset).sum()
+    };
+    assert_eq!(committed(), 2 * i64::try_from(OCCURRENCES).expect("a count"));
 }
 
 #[test]

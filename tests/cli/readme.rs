@@ -1,10 +1,15 @@
 //! The README's commands, run as they stand there.
 //!
 //! A block of shell is run when the line before it says so: `<!-- run: serve -->` starts in the background and stays
-//! until the end, `<!-- run: tour -->` is run in its place and has to succeed. Port 7171 becomes a free one.
+//! until the end, `<!-- run: tour -->` is run in its place and has to succeed. Port 7171 becomes a free one. Blocks of
+//! configuration have to be valid, each as it stands.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+use punctual::config::{Config, Sources};
+use punctual_sinks::SinkConfig;
 
 use super::{PUNCTUAL, read};
 use crate::support;
@@ -81,4 +86,34 @@ fn the_commands_of_the_readme_work() {
     let published: Vec<_> = log.lines().filter(|line| line.starts_with("{\"key\":")).collect();
     assert_eq!(published.len(), 1, "the order that is not paid, once: {log}");
     assert!(published[0].contains("\"key\":\"order-123.unpaid:"), "{log}");
+}
+
+/// The blocks of configuration of a document.
+fn configurations(document: &str) -> Vec<String> {
+    let parts = document.split("```toml\n").skip(1);
+    parts.map(|part| part.split_once("```").expect("a block ends").0.to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_configurations_of_the_readme_are_valid() {
+    punctual_sinks::tls::install_provider();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let blocks = configurations(&std::fs::read_to_string(root.join("README.md")).unwrap());
+    let mut kinds = BTreeSet::new();
+    for block in &blocks {
+        let lacks_sink = !block.contains("[sinks.");
+        let flags = lacks_sink.then(|| ("--sink", "sinks.default.url", "stdout:".to_owned()));
+        let file = Some(("README.md".to_owned(), block.clone()));
+        let sources = Sources { file, flags: flags.into_iter().collect(), ..Sources::default() };
+        let config = Config::load(sources).unwrap_or_else(|error| panic!("{error}\n{block}"));
+        assert!(config.warnings.is_empty(), "{:?}\n{block}", config.warnings);
+        for sink in config.sinks.values() {
+            let parsed =
+                SinkConfig::parse(sink.url.expose()).map(|parsed| parsed.with_properties(sink.properties.clone()));
+            let parsed = parsed.unwrap_or_else(|error| panic!("{error}\n{block}"));
+            parsed.build().unwrap_or_else(|error| panic!("{error}\n{block}"));
+            kinds.insert(parsed.kind());
+        }
+    }
+    assert!(kinds.is_superset(&BTreeSet::from(["kafka", "nats", "rabbitmq", "redis"])), "{kinds:?} of {blocks:?}");
 }
