@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::support::consumer::Consumer;
 use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::load::Load;
-use crate::support::published::{Published, read_topic};
+use crate::support::published::{Published, read_arrivals, read_topic};
 use crate::support::punctual::Punctual;
+use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 use crate::support::shards::Shards;
 use crate::support::stage::Stage;
@@ -48,6 +50,25 @@ fn what_kafka_refuses_ends_dead_and_delays_nothing_else() {
         unknown: "Unknown topic",
         too_large: "Broker: Message size too large",
         read: &|topic| read_topic(&kafka, topic),
+    });
+}
+
+/// A message comes when its consumer, which is attached throughout, has it.
+#[test]
+fn what_rabbitmq_refuses_ends_dead_and_delays_nothing_else() {
+    if !have("redis-server") || !have("rabbitmq-server") {
+        return;
+    }
+    let rabbit = RabbitServer::start("max_message_size = 65536", &[], &[]);
+    rabbit.declare_queues("", &["good", "narrow"]);
+    let arrivals =
+        ["good", "narrow"].map(|queue| (queue, Consumer::start("consume_rabbitmq", &[&rabbit.url("%2f"), queue])));
+    refused_by(&Broker {
+        name: "RabbitMQ",
+        url: &rabbit.url(""),
+        unknown: "NO_ROUTE",
+        too_large: "larger than configured max size 65536",
+        read: &|queue| read_arrivals(&arrivals.iter().find(|(name, _)| *name == queue).expect("a consumer").1),
     });
 }
 

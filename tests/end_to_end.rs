@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::support::consumer::Consumer;
 use crate::support::http::Fleet;
 use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::nats::NatsServer;
-use crate::support::published::{Published, read_stream, read_subject, read_topic};
+use crate::support::published::{Published, read_arrivals, read_stream, read_subject, read_topic};
 use crate::support::punctual::Punctual;
+use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 use crate::support::shards::{Shards, stop_with_a_claim};
 use crate::support::stage::Stage;
@@ -55,6 +57,22 @@ fn exactly_what_was_asked_for_is_published_to_kafka() {
     let (redis, kafka) = (RedisServer::start(&[]), KafkaServer::start());
     kafka.create_stamped_topic("end-to-end", 4);
     run("Kafka", &redis, &kafka.url(), "end-to-end", || read_topic(&kafka, "end-to-end"));
+}
+
+/// RabbitMQ stamps no time: when a message arrives at a consumer that is attached throughout takes its place.
+#[test]
+fn exactly_what_was_asked_for_is_published_to_rabbitmq() {
+    if !have("redis-server") || !have("rabbitmq-server") {
+        return;
+    }
+    let (redis, rabbit) = (RedisServer::start(&[]), RabbitServer::start("", &[], &[]));
+    rabbit.declare_queues("", &["end-to-end"]);
+    let arrivals = Consumer::start("consume_rabbitmq", &[&rabbit.url("%2f"), "end-to-end"]);
+    run("RabbitMQ", &redis, &rabbit.url(""), "end-to-end", || {
+        let all = read_arrivals(&arrivals);
+        assert_eq!(rabbit.queue("", "end-to-end").len(), 0, "the consumer has not had all of it");
+        all
+    });
 }
 
 /// Everything but the sink's server; `read` reads back what it holds.

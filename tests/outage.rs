@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::consumer::Consumer;
 use crate::support::http::Answer;
 use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::load::{Load, put_recurring};
 use crate::support::nats::NatsServer;
-use crate::support::published::{Published, read_stream, read_subject, read_topic};
+use crate::support::published::{Published, read_arrivals, read_stream, read_subject, read_topic};
 use crate::support::punctual::Punctual;
+use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 use crate::support::shards::{Shards, stop_with_a_claim};
 use crate::support::stage::Stage;
@@ -317,4 +319,18 @@ fn a_killed_kafka_costs_nothing() {
     let url = kafka.borrow().url();
     let (kill, restart) = (|| kafka.borrow_mut().server.kill(), || kafka.borrow_mut().server.restart());
     sink_killed("Kafka", &url, kill, restart, || read_topic(&kafka.borrow(), "out"));
+}
+
+/// The consumer loses its connection with the server, and is given again what it had not acknowledged.
+#[test]
+fn a_killed_rabbitmq_costs_nothing() {
+    if !have("redis-server") || !have("redis-cli") || !have("rabbitmq-server") {
+        return;
+    }
+    let rabbit = std::cell::RefCell::new(RabbitServer::start("", &[], &[]));
+    rabbit.borrow().declare_queues("", &["out"]);
+    let arrivals = Consumer::start("consume_rabbitmq", &[&rabbit.borrow().url("%2f"), "out"]);
+    let url = rabbit.borrow().url("");
+    let (kill, restart) = (|| rabbit.borrow_mut().server.kill(), || rabbit.borrow_mut().server.restart());
+    sink_killed("RabbitMQ", &url, kill, restart, || read_arrivals(&arrivals));
 }

@@ -2,6 +2,7 @@
 
 mod client;
 mod refusals;
+mod secured;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::consumer::Consumer;
 use super::kafka::{KafkaServer, Record};
 use super::nats::{NatsServer, Stored};
 
@@ -69,6 +70,19 @@ pub(crate) fn read_topic(kafka: &KafkaServer, topic: &str) -> Vec<Published> {
         stamp: record.stamp,
     };
     kafka.records(topic).into_iter().map(message).collect()
+}
+
+/// All that has arrived at a consumer that was there throughout, when no more comes for a second: its own clock stands in
+/// for the broker's where that stamps nothing.
+pub(crate) fn read_arrivals(consumer: &Consumer) -> Vec<Published> {
+    let mut before = 0;
+    loop {
+        let deliveries = consumer.wait(before);
+        if deliveries.len() == before {
+            return deliveries.into_iter().map(Published::from).collect();
+        }
+        before = deliveries.len();
+    }
 }
 
 /// One command, by `redis-cli`.
