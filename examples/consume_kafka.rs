@@ -7,9 +7,8 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
 
-use std::collections::HashSet;
-use std::error::Error;
 use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::{collections::HashSet, error::Error};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, Message};
@@ -21,15 +20,14 @@ use serde_json::json;
 const REMEMBER: Duration = Duration::from_secs(3600);
 /// How many keys are remembered (200 bytes each) even if more come in that time: then the oldest are forgotten early.
 const MOST: usize = 1_000_000;
-/// Who reads together: each partition is read by one consumer of the group.
-const GROUP: &str = "cancellations";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [brokers, topic] = &arguments[..] else { return Err("usage: consume_kafka BROKERS TOPIC".into()) };
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
-        .set("group.id", GROUP)
+        // Who reads together: each partition is read by one consumer of the group.
+        .set("group.id", "cancellations")
         .set("auto.offset.reset", "earliest")
         // Committed is, twice a second, how far it has come: not what was delivered, but what is stored below.
         .set("enable.auto.offset.store", "false")
@@ -50,11 +48,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut headers = message.headers().into_iter().flat_map(Headers::iter);
         let key = headers.find(|header| header.key == "idempotency-key").and_then(|header| header.value);
         let key = key.map(String::from_utf8_lossy);
-        let repeat = key.as_deref().is_some_and(|key| keys.seen(key));
-        // Here, unless it is a repeat, is done what the message asks for.
+        let repeat = keys.know(key.as_deref());
+        // Here, unless it is a repeat, is done what the message asks for; if that fails, the key is not yet known.
         let now = UNIX_EPOCH.elapsed()?.as_millis();
         let payload = String::from_utf8_lossy(message.payload().unwrap_or_default());
         println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));
+        keys.remember(key.as_deref());
         consumer.store_offset_from_message(&message)?;
     }
 }
@@ -67,11 +66,14 @@ struct Keys {
 }
 
 impl Keys {
-    /// Whether a key came before; remembers it.
-    fn seen(&mut self, key: &str) -> bool {
-        if self.since.elapsed() > REMEMBER || self.recent.len() == MOST {
+    fn know(&self, key: Option<&str>) -> bool {
+        key.is_some_and(|key| self.recent.contains(key) || self.older.contains(key))
+    }
+
+    fn remember(&mut self, key: Option<&str>) {
+        if self.since.elapsed() > REMEMBER || self.recent.len() >= MOST {
             (self.older, self.since) = (std::mem::take(&mut self.recent), Instant::now());
         }
-        self.older.contains(key) || !self.recent.insert(key.to_owned())
+        self.recent.extend(key.map(str::to_owned));
     }
 }

@@ -8,9 +8,8 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
 
-use std::collections::HashSet;
-use std::convert::Infallible;
 use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::{collections::HashSet, convert::Infallible};
 
 use async_nats::Error;
 use async_nats::jetstream::{self, consumer::pull::Config};
@@ -47,11 +46,12 @@ async fn consume(url: &str, stream: &str, keys: &mut Keys) -> Result<Infallible,
     while let Some(message) = messages.next().await {
         let message = message?;
         let key = message.headers.as_ref().and_then(|headers| headers.get("idempotency-key")).map(|key| key.as_str());
-        let repeat = key.is_some_and(|key| keys.seen(key));
-        // Here, unless it is a repeat, is done what the message asks for.
+        let repeat = keys.know(key);
+        // Here, unless it is a repeat, is done what the message asks for; if that fails, the key is not yet known.
         let now = UNIX_EPOCH.elapsed()?.as_millis();
         let payload = String::from_utf8_lossy(&message.payload);
         println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));
+        keys.remember(key);
         message.ack().await?;
     }
     Err("the server ended the subscription".into())
@@ -65,11 +65,14 @@ struct Keys {
 }
 
 impl Keys {
-    /// Whether a key came before; remembers it.
-    fn seen(&mut self, key: &str) -> bool {
-        if self.since.elapsed() > REMEMBER || self.recent.len() == MOST {
+    fn know(&self, key: Option<&str>) -> bool {
+        key.is_some_and(|key| self.recent.contains(key) || self.older.contains(key))
+    }
+
+    fn remember(&mut self, key: Option<&str>) {
+        if self.since.elapsed() > REMEMBER || self.recent.len() >= MOST {
             (self.older, self.since) = (std::mem::take(&mut self.recent), Instant::now());
         }
-        self.older.contains(key) || !self.recent.insert(key.to_owned())
+        self.recent.extend(key.map(str::to_owned));
     }
 }

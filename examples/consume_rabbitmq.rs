@@ -7,10 +7,8 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
 
-use std::collections::HashSet;
-use std::convert::Infallible;
-use std::error::Error;
 use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::{collections::HashSet, convert::Infallible, error::Error};
 
 use futures_util::StreamExt;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
@@ -48,11 +46,12 @@ async fn consume(url: &str, queue: &str, keys: &mut Keys) -> Result<Infallible, 
     while let Some(delivery) = deliveries.next().await {
         let delivery = delivery?;
         let key = delivery.properties.message_id().as_ref().map(|key| key.as_str());
-        let repeat = key.is_some_and(|key| keys.seen(key));
-        // Here, unless it is a repeat, is done what the message asks for.
+        let repeat = keys.know(key);
+        // Here, unless it is a repeat, is done what the message asks for; if that fails, the key is not yet known.
         let now = UNIX_EPOCH.elapsed()?.as_millis();
         let payload = String::from_utf8_lossy(&delivery.data);
         println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));
+        keys.remember(key);
         delivery.ack(BasicAckOptions::default()).await?;
     }
     Err("RabbitMQ ended the subscription".into())
@@ -66,11 +65,14 @@ struct Keys {
 }
 
 impl Keys {
-    /// Whether a key came before; remembers it.
-    fn seen(&mut self, key: &str) -> bool {
-        if self.since.elapsed() > REMEMBER || self.recent.len() == MOST {
+    fn know(&self, key: Option<&str>) -> bool {
+        key.is_some_and(|key| self.recent.contains(key) || self.older.contains(key))
+    }
+
+    fn remember(&mut self, key: Option<&str>) {
+        if self.since.elapsed() > REMEMBER || self.recent.len() >= MOST {
             (self.older, self.since) = (std::mem::take(&mut self.recent), Instant::now());
         }
-        self.older.contains(key) || !self.recent.insert(key.to_owned())
+        self.recent.extend(key.map(str::to_owned));
     }
 }

@@ -7,13 +7,10 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
 
-use std::collections::HashSet;
-use std::convert::Infallible;
-use std::error::Error;
 use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::{collections::HashSet, convert::Infallible, error::Error};
 
-use redis::TypedCommands;
-use redis::streams::StreamReadOptions;
+use redis::{TypedCommands, streams::StreamReadOptions};
 use serde_json::json;
 
 /// How long a key is remembered: the longest outage that shall not cause a second effect, and more than 52 s.
@@ -21,9 +18,8 @@ use serde_json::json;
 const REMEMBER: Duration = Duration::from_secs(3600);
 /// How many keys are remembered (200 bytes each) even if more come in that time: then the oldest are forgotten early.
 const MOST: usize = 1_000_000;
-/// Who reads together: of the consumers of a group, each with its own name, one gets an entry.
+/// Who reads together: of the consumers of a group, each with a name of its own, one gets an entry.
 const GROUP: &str = "cancellations";
-const NAME: &str = "consumer-1";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -42,7 +38,7 @@ fn consume(url: &str, stream: &str, keys: &mut Keys) -> Result<Infallible, Box<d
     redis.set_read_timeout(Some(Duration::from_secs(10)))?;
     let created = redis.xgroup_create_mkstream(stream, GROUP, "0");
     created.or_else(|error| if error.code() == Some("BUSYGROUP") { Ok(()) } else { Err(error) })?;
-    let options = StreamReadOptions::default().group(GROUP, NAME).count(100).block(5000);
+    let options = StreamReadOptions::default().group(GROUP, "consumer-1").count(100).block(5000);
     // First what was delivered before and not acknowledged ("0"), then what is new (">").
     let mut from = "0";
     loop {
@@ -51,11 +47,12 @@ fn consume(url: &str, stream: &str, keys: &mut Keys) -> Result<Infallible, Box<d
         from = if entries.is_empty() { ">" } else { from };
         for entry in entries {
             let key: Option<String> = entry.get("idempotency-key");
-            let repeat = key.as_deref().is_some_and(|key| keys.seen(key));
-            // Here, unless it is a repeat, is done what the message asks for.
+            let repeat = keys.know(key.as_deref());
+            // Here, unless it is a repeat, is done what the message asks for; if that fails, the key is not yet known.
             let now = UNIX_EPOCH.elapsed()?.as_millis();
             let payload = entry.get::<Vec<u8>>("payload").map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
             println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));
+            keys.remember(key.as_deref());
             redis.xack(stream, GROUP, &[entry.id])?;
         }
     }
@@ -69,11 +66,14 @@ struct Keys {
 }
 
 impl Keys {
-    /// Whether a key came before; remembers it.
-    fn seen(&mut self, key: &str) -> bool {
-        if self.since.elapsed() > REMEMBER || self.recent.len() == MOST {
+    fn know(&self, key: Option<&str>) -> bool {
+        key.is_some_and(|key| self.recent.contains(key) || self.older.contains(key))
+    }
+
+    fn remember(&mut self, key: Option<&str>) {
+        if self.since.elapsed() > REMEMBER || self.recent.len() >= MOST {
             (self.older, self.since) = (std::mem::take(&mut self.recent), Instant::now());
         }
-        self.older.contains(key) || !self.recent.insert(key.to_owned())
+        self.recent.extend(key.map(str::to_owned));
     }
 }

@@ -153,3 +153,19 @@ fn the_examples_are_short_and_link_nothing_of_ours() {
         assert!(!source.contains("punctual::") && !source.contains("punctual_sinks"), "it links nothing of ours");
     }
 }
+
+/// Else an effect that fails would be lost: the message comes again, as a repeat, and is acknowledged.
+#[test]
+fn the_examples_remember_a_key_after_the_effect_and_before_the_acknowledgement() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    for (broker, acknowledgement) in
+        [("kafka", ".store_offset"), ("nats", ".ack("), ("rabbitmq", ".ack("), ("redis", ".xack(")]
+    {
+        let source = std::fs::read_to_string(folder.join(format!("consume_{broker}.rs"))).unwrap();
+        let steps = ["keys.know(", "// Here, unless it is a repeat", "keys.remember(", acknowledgement];
+        let places: Vec<usize> = steps.iter().map(|step| source.find(step).expect(step)).collect();
+        assert!(places.is_sorted(), "consume_{broker}.rs does not go by {steps:?}");
+        let once = steps.iter().all(|step| source.matches(step).count() == 1);
+        assert!(once, "consume_{broker}.rs has one of {steps:?} twice");
+    }
+}
