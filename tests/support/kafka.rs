@@ -73,7 +73,8 @@ pub(crate) fn have_kafka() -> bool {
 fn jars() -> PathBuf {
     let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = var("PUNCTUAL_CACHE").or_else(|| {
-        let cache = var("XDG_CACHE_HOME").or_else(|| Some(var("HOME")?.join(".cache")))?;
+        let home = || var("HOME").or_else(std::env::home_dir);
+        let cache = var("XDG_CACHE_HOME").or_else(|| Some(home()?.join(".cache")))?;
         Some(cache.join("punctual"))
     });
     cache.expect("a home").join("kafka-4.3.1")
