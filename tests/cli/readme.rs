@@ -1,10 +1,10 @@
 //! The README's commands, run as they stand there.
 //!
 //! A block of shell is run when the line before it says so: `<!-- run: serve -->` starts in the background and stays
-//! until the end, `<!-- run: tour -->` is run in its place and has to succeed. Port 7171 becomes a free one. Blocks of
-//! configuration have to be valid, each as it stands.
+//! until the end, `<!-- run: tour -->` is run in its place and has to succeed. Port 7171 becomes a free one. What is run
+//! against a broker says which (`<!-- run: tour kafka -->`). Blocks of configuration have to be valid, each as it stands.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -13,6 +13,7 @@ use punctual_sinks::SinkConfig;
 
 use super::{PUNCTUAL, read};
 use crate::support;
+use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::server::Server;
 
 /// A block and what is done with it.
@@ -41,51 +42,74 @@ fn marked_blocks_are_found() {
     assert_eq!(blocks(text), [Block { mark: "tour".into(), text: "one\ntwo".into() }]);
 }
 
-#[test]
-fn the_commands_of_the_readme_work() {
-    if !support::have("curl") {
-        return;
-    }
+/// Runs the blocks of the README that belong together, as somebody with two terminals would, in a checkout where
+/// `make demo` has built the program. `broker` is an address of the README's, and the one to take for it. Says what the
+/// instance wrote, and what the commands did.
+fn play(story: &str, broker: Option<(&str, &str)>) -> (String, String) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let blocks = blocks(&std::fs::read_to_string(root.join("README.md")).unwrap());
-    assert!(blocks.iter().any(|block| block.mark == "tour"), "the README has a tour");
-    // The blocks stand in a checkout where `make demo` has built the program.
     let checkout = tempfile::tempdir().unwrap();
     std::fs::create_dir(checkout.path().join("target")).unwrap();
     let built = Path::new(PUNCTUAL).parent().unwrap();
     std::os::unix::fs::symlink(built, checkout.path().join("target/debug")).unwrap();
-    let path = format!("{}:{}", built.display(), std::env::var("PATH").unwrap());
-    let mut serving: Option<Server> = None;
-    for Block { mark, text } in blocks {
-        match mark.as_str() {
+    let (mut serving, mut printed) = (None::<Server>, String::new());
+    // What a terminal was told before, for another story too.
+    let mut exports: BTreeMap<String, String> = BTreeMap::new();
+    for Block { mark, mut text } in blocks(&std::fs::read_to_string(root.join("README.md")).unwrap()) {
+        let (terminal, of) = mark.split_once(' ').unwrap_or((&mark, ""));
+        let before = exports.entry(terminal.to_owned()).or_default();
+        let script = format!("cd '{}'\n{before}{text}", checkout.path().display());
+        before.extend(text.lines().filter(|line| line.starts_with("export ")).flat_map(|line| [line, "\n"]));
+        if of != story {
+            continue;
+        }
+        text = broker.map_or(script.clone(), |(written, taken)| script.replace(written, taken));
+        match terminal {
             "serve" => {
                 // The shell gives its place to the program, which then ends with the test.
                 let text = text.replace("\npunctual serve", "\nexec punctual serve");
-                let script = format!("cd '{}'\n{text}", checkout.path().display());
                 serving = Some(Server::start("bash", |port, _| {
-                    vec!["-euc".to_owned(), script.replace("7171", &port.to_string())]
+                    vec!["-euc".to_owned(), text.replace("7171", &port.to_string())]
                 }));
             }
             "tour" => {
                 let port = serving.as_ref().expect("`serve` comes before `tour`").port.to_string();
                 let run = Command::new("bash")
                     .args(["-euo", "pipefail", "-c", &text.replace("7171", &port)])
-                    .env("PATH", &path)
                     .env("PUNCTUAL_URL", format!("http://127.0.0.1:{port}"))
-                    .current_dir(checkout.path())
                     .stdin(Stdio::null())
                     .output();
                 let run = read(run.unwrap());
                 assert_eq!(run.code, Some(0), "{text}\n{}{}", run.out, run.err);
                 assert!(!run.out.contains("\"detail\""), "a problem: {text}\n{}", run.out);
+                printed += &run.out;
             }
             other => panic!("`run: {other}` is not known: `serve` or `tour`"),
         }
     }
-    let log = std::fs::read_to_string(serving.expect("the README starts an instance").log()).unwrap();
+    (std::fs::read_to_string(serving.expect("the README starts an instance").log()).unwrap(), printed)
+}
+
+#[test]
+fn the_commands_of_the_readme_work() {
+    if !support::have("curl") {
+        return;
+    }
+    let (log, _) = play("", None);
     let published: Vec<_> = log.lines().filter(|line| line.starts_with("{\"key\":")).collect();
     assert_eq!(published.len(), 1, "the order that is not paid, once: {log}");
     assert!(published[0].contains("\"key\":\"order-123.unpaid:"), "{log}");
+}
+
+#[test]
+fn the_commands_of_the_readme_for_kafka_work() {
+    if !have_kafka() {
+        return;
+    }
+    let kafka = KafkaServer::start();
+    kafka.create_topic("orders.cancel", 1, &[]);
+    let (log, printed) = play("kafka", Some(("127.0.0.1:9092", &kafka.address())));
+    let records: Vec<_> = printed.lines().filter(|line| line.contains("idempotency-key=order-125.unpaid:")).collect();
+    assert!(records.len() == 1 && records[0].ends_with(" {\"order\": 125}"), "{printed}\n{log}");
 }
 
 /// The blocks of configuration of a document.
