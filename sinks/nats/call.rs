@@ -1,0 +1,174 @@
+//! One publish to NATS: hands messages over within the window and takes in their answers.
+
+use std::collections::HashMap;
+use std::pin::pin;
+
+use async_nats::Subject;
+use async_nats::client::PublishErrorKind;
+use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
+
+use super::inbox::{Connection, Reply, Route};
+use super::verdict::outcome;
+use super::{Inner, check_subject};
+use crate::answers::Answers;
+use crate::link::Connection as _;
+use crate::window::{Room, Share};
+use crate::{Fault, Message, Outcome, Trouble};
+
+/// One publish.
+pub(super) struct Call<'a> {
+    inner: &'a Inner,
+    connection: &'a Connection,
+    batch: &'a [Message],
+    answers: Answers,
+    route: Route,
+    /// Room in the window of each message that is under way.
+    held: Vec<Option<Room>>,
+    /// Answers that are no acknowledgement: something other than a stream listens on the subject.
+    strange: HashMap<usize, String>,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(
+        inner: &'a Inner,
+        connection: &'a Connection,
+        batch: &'a [Message],
+        answers: Answers,
+    ) -> Call<'a> {
+        let route = connection.open();
+        let held = batch.iter().map(|_| None).collect();
+        Call { inner, connection, batch, answers, route, held, strange: HashMap::new() }
+    }
+
+    /// Ends when everything is answered, or can be no more.
+    pub(super) async fn run(&mut self) {
+        let mut subject = Subject::from("");
+        let mut share = self.inner.window.share("");
+        for (index, message) in self.batch.iter().enumerate() {
+            let headers =
+                match check_subject(&message.destination).and_then(|()| header_map(&self.inner.namespace, message)) {
+                    Ok(headers) => headers,
+                    Err(words) => {
+                        self.answers.set(index, Outcome::Reject(words));
+                        continue;
+                    }
+                };
+            if subject.as_str() != message.destination {
+                subject = Subject::from(message.destination.as_str());
+                share = self.inner.window.share(&message.destination);
+            }
+            self.held[index] = self.room(&share, size(message)).await;
+            if self.route.lost || !self.connection.alive() {
+                return self.finish().await;
+            }
+            let reply = self.connection.reply(self.route.call, index);
+            self.answers.handed(index + 1);
+            let payload = message.payload.clone();
+            let client = &self.connection.client;
+            let handed = client.publish_with_reply_and_headers(subject.clone(), reply, headers, payload).await;
+            if let Err(error) = handed {
+                self.refused(index, &error);
+            }
+        }
+        self.finish().await;
+    }
+
+    /// Waits for room in the window for a message of this size, and takes in answers meanwhile, which make some. Ends
+    /// without when the connection is lost.
+    async fn room(&mut self, share: &Share, size: usize) -> Option<Room> {
+        while let Ok(reply) = self.route.replies.try_recv() {
+            self.take(reply);
+        }
+        let mut room = pin!(self.inner.window.room(share, size));
+        loop {
+            tokio::select! {
+                biased;
+                room = &mut room => return Some(room),
+                () = self.next_reply() => if self.route.lost { return None },
+            }
+        }
+    }
+
+    async fn next_reply(&mut self) {
+        match self.route.replies.recv().await {
+            Some(reply) => self.take(reply),
+            None => self.route.lost = true,
+        }
+    }
+
+    fn take(&mut self, reply: Reply) {
+        match reply {
+            Reply::Message(index, message) if index < self.batch.len() => match outcome(&message) {
+                Ok(outcome) => self.set(index, outcome),
+                Err(words) => {
+                    self.held[index] = None;
+                    self.strange.insert(index, words);
+                }
+            },
+            Reply::Message(..) => {}
+            Reply::Denied(subject, words) => {
+                for index in 0..self.batch.len() {
+                    if self.held[index].is_some() && self.batch[index].destination == subject {
+                        let trouble = Trouble::definite(Fault::Destination, words.clone());
+                        self.set(index, Outcome::Retry(trouble));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The library did not take the message.
+    fn refused(&mut self, index: usize, error: &async_nats::client::PublishError) {
+        let limit = self.connection.client.max_payload();
+        match error.kind() {
+            PublishErrorKind::MaxPayloadExceeded => {
+                self.set(index, Outcome::Reject(format!("headers and payload are over the server's {limit} bytes")));
+            }
+            PublishErrorKind::InvalidSubject => {
+                self.set(index, Outcome::Reject(format!("`{}` is no subject", self.batch[index].destination)));
+            }
+            PublishErrorKind::Send => {
+                self.set(index, Outcome::Retry(Trouble::definite(Fault::Sink, self.connection.end_words())));
+            }
+        }
+    }
+
+    /// Takes in answers until there is one for each message, or none can come any more.
+    async fn finish(&mut self) {
+        while !self.answers.complete() && !self.route.lost {
+            self.next_reply().await;
+        }
+        self.answers.give_up(Fault::Sink, &self.connection.end_words());
+    }
+
+    /// The time is up.
+    pub(super) fn give_up(&mut self) {
+        for (index, words) in self.strange.drain() {
+            self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Destination, words)));
+        }
+        self.answers.give_up(Fault::Unclear, &self.inner.no_answer());
+    }
+
+    fn set(&mut self, index: usize, outcome: Outcome) {
+        self.held[index] = None;
+        self.answers.set(index, outcome);
+    }
+}
+
+/// About how many bytes the message takes on the wire; 256 for the headers that are always there.
+fn size(message: &Message) -> usize {
+    let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+    message.payload.len() + own + 2 * message.key.len() + message.destination.len() + 256
+}
+
+fn header_map(namespace: &str, message: &Message) -> Result<HeaderMap, String> {
+    let mut map = HeaderMap::new();
+    let value = |value: &str| value.parse::<HeaderValue>().map_err(|error| error.to_string());
+    map.insert(NATS_MESSAGE_ID, value(&format!("{namespace}/{}", message.key))?);
+    for (name, text) in message.all_headers() {
+        let known: HeaderName =
+            name.parse().map_err(|_| format!("`{}` is no name of a header", name.escape_debug()))?;
+        map.append(known, value(&text)?);
+    }
+    Ok(map)
+}

@@ -1,0 +1,151 @@
+//! What JetStream said of one message: the only classifier.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use async_nats::StatusCode;
+use serde::Deserialize;
+
+use crate::{Fault, Outcome, Trouble};
+
+/// What a stream says of a message it was offered.
+#[derive(Deserialize)]
+struct Ack<'a> {
+    #[serde(borrow, default)]
+    stream: Cow<'a, str>,
+    #[serde(default)]
+    seq: u64,
+    #[serde(borrow)]
+    error: Option<ApiError<'a>>,
+}
+
+/// An error of JetStream; <https://github.com/nats-io/nats-server/blob/main/server/errors.json> has them all.
+#[derive(Deserialize)]
+struct ApiError<'a> {
+    #[serde(default)]
+    code: u16,
+    #[serde(default)]
+    err_code: u16,
+    #[serde(borrow, default)]
+    description: Cow<'a, str>,
+}
+
+/// What an answer says of its message: the only classifier. An error is an answer that is no acknowledgement.
+pub(super) fn outcome(reply: &async_nats::Message) -> Result<Outcome, String> {
+    if reply.status == Some(StatusCode::NO_RESPONDERS) {
+        let words = "no responders: no stream takes this subject, or it has no leader";
+        return Ok(Outcome::Retry(Trouble::definite(Fault::Destination, words)));
+    }
+    let ack = serde_json::from_slice::<Ack<'_>>(&reply.payload).ok();
+    let strange = || "something other than a stream answers on this subject".to_owned();
+    let ack = ack.filter(|ack| ack.error.is_some() || (ack.seq > 0 && !ack.stream.is_empty())).ok_or_else(strange)?;
+    Ok(ack.error.map_or(Outcome::Accepted, |error| refusal(&error)))
+}
+
+fn refusal(error: &ApiError<'_>) -> Outcome {
+    let mut words = error.description.clone().into_owned();
+    // Writing to a string cannot fail.
+    write!(words, " ({} {})", error.code, error.err_code).ok();
+    let retry = |fault, definite| Outcome::Retry(Trouble { fault, definite, words: words.clone() });
+    match error.err_code {
+        // Message size, or header size, exceeds the maximum.
+        10054 | 10097 => Outcome::Reject(words),
+        // The stream is full and discards new messages. What else makes its store fail may have been stored elsewhere.
+        10077 => retry(Fault::Destination, error.description.contains("maximum")),
+        // Sealed; offline; the stream, message id, sequence or subject sequence that was expected is not there.
+        10109 | 10118 | 10060 | 10070 | 10071 | 10164 => retry(Fault::Destination, true),
+        // Resources of the account, the server's store or memory; JetStream off, off for the account, or unavailable.
+        10002 | 10023 | 10028 | 10047 | 10076 | 10039 | 10008 => retry(Fault::Sink, true),
+        // Too many messages under way inside the server.
+        10167 => retry(Fault::Unclear, true),
+        // The same message is being stored already.
+        10158 | 10201 => retry(Fault::Unclear, false),
+        // What no code tells comes from replication: it may be stored after all.
+        _ => retry(Fault::Destination, false),
+    }
+}
+
+/// What the answer to a question for the account's limits says of JetStream.
+pub(super) fn jetstream_is_on(reply: &async_nats::Message) -> Result<(), String> {
+    if reply.status == Some(StatusCode::NO_RESPONDERS) {
+        return Err("the server has no JetStream".to_owned());
+    }
+    match serde_json::from_slice::<Ack<'_>>(&reply.payload).ok().and_then(|ack| ack.error) {
+        Some(error) if matches!(error.err_code, 10039 | 10076) => Err(error.description.into_owned()),
+        // Whatever else it says, it is there: streams take messages without the account's numbers too.
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_nats::Subject;
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn reply(status: Option<StatusCode>, payload: &str) -> async_nats::Message {
+        async_nats::Message {
+            subject: Subject::from("_INBOX.x.1.0"),
+            reply: None,
+            payload: Bytes::copy_from_slice(payload.as_bytes()),
+            headers: None,
+            status,
+            description: None,
+            length: 0,
+        }
+    }
+
+    fn refused(err_code: u16, description: &str) -> Outcome {
+        let payload = format!(
+            r#"{{"error":{{"code":400,"err_code":{err_code},"description":"{description}"}},"stream":"S","seq":0}}"#
+        );
+        outcome(&reply(None, &payload)).expect("an acknowledgement")
+    }
+
+    #[test]
+    fn every_answer_has_its_outcome() {
+        use Fault::{Destination, Sink, Unclear};
+        for accepted in [r#"{"stream":"S","seq":1}"#, r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#] {
+            assert_eq!(outcome(&reply(None, accepted)), Ok(Outcome::Accepted));
+        }
+        let nobody = outcome(&reply(Some(StatusCode::NO_RESPONDERS), ""));
+        assert!(matches!(nobody, Ok(Outcome::Retry(Trouble { fault: Destination, definite: true, .. }))));
+        for strange in ["", "pong", "{}", "[]", r#"{"stream":"","seq":1}"#, r#"{"success":true}"#] {
+            assert!(outcome(&reply(None, strange)).is_err(), "{strange}");
+        }
+        assert_eq!(
+            refused(10054, "message size exceeds maximum allowed"),
+            Outcome::Reject("message size exceeds maximum allowed (400 10054)".to_owned())
+        );
+        assert!(matches!(refused(10097, "header size exceeds maximum allowed of 64k"), Outcome::Reject(_)));
+        for (err_code, description, fault, definite) in [
+            (10077, "maximum messages exceeded", Destination, true),
+            (10077, "maximum bytes exceeded", Destination, true),
+            (10077, "store is closed", Destination, false),
+            (10109, "invalid operation on sealed stream", Destination, true),
+            (10118, "stream is offline", Destination, true),
+            (10060, "expected stream does not match", Destination, true),
+            (10070, "wrong last msg ID: x", Destination, true),
+            (10071, "wrong last sequence: 1", Destination, true),
+            (10164, "wrong last sequence", Destination, true),
+            (10002, "resource limits exceeded for account", Sink, true),
+            (10023, "insufficient resources", Sink, true),
+            (10028, "insufficient memory resources available", Sink, true),
+            (10047, "insufficient storage resources available", Sink, true),
+            (10076, "jetstream not enabled", Sink, true),
+            (10039, "jetstream not enabled for account", Sink, true),
+            (10008, "JetStream system temporarily unavailable", Sink, true),
+            (10167, "too many requests", Unclear, true),
+            (10158, "duplicate message id is in process", Unclear, false),
+            (10201, "duplicate message id is in process", Unclear, false),
+            (10041, "raft error", Destination, false),
+            (0, "raft: not leader", Destination, false),
+            (65000, "something new", Destination, false),
+        ] {
+            let words = format!("{description} (400 {err_code})");
+            let expected = Outcome::Retry(Trouble { fault, definite, words });
+            assert_eq!(refused(err_code, description), expected);
+        }
+    }
+}
