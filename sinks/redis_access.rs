@@ -2,13 +2,15 @@
 //! Sentinels, with TLS or without, as which user. <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
 //!
 //! Sentinels are asked for the master whenever a connection is made, one after the other until one has named a server
-//! that says itself that it is a master. A connection follows no failover: whoever is told `READONLY` on it, or loses it,
-//! makes a new one.
+//! that says itself that it is a master. One that is silent keeps nobody from the next, which is asked beside it. A
+//! connection follows no failover: whoever is told `READONLY` on it, or loses it, makes a new one.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{AsyncConnectionConfig, ErrorKind, RedisConnectionInfo, RedisError, Value};
@@ -17,7 +19,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use crate::SinkError;
@@ -59,6 +61,8 @@ pub struct Socket {
 pub struct Commands {
     /// For any number of callers at once.
     pub connection: MultiplexedConnection,
+    /// Where it leads to.
+    server: (String, u16),
     driver: JoinHandle<()>,
 }
 
@@ -110,6 +114,11 @@ impl RedisAccess {
             None if through_sentinels => (Some(target.path.as_str()), ""),
             _ => (None, target.path.as_str()),
         };
+        // The client library would log in as nobody, which is `default` with all its rights.
+        if target.user.is_some() && target.password.is_none() {
+            let words = "the URL of a Redis has a password behind its user; without a user it is `:password@`";
+            return Err(wrong(words.to_owned()));
+        }
         if master == Some("") {
             return Err(wrong("the URL of a Redis behind Sentinels names its master".to_owned()));
         }
@@ -158,75 +167,75 @@ impl RedisAccess {
         config: AsyncConnectionConfig,
         limit: Duration,
     ) -> Result<Commands, String> {
-        let mut failed = Vec::new();
-        for door in &self.target.hosts {
-            match self.in_time(limit, self.connect_by(door, socket, config.clone())).await {
-                Ok(commands) => return Ok(commands),
-                Err(words) => failed.push(self.named(door, words)),
-            }
+        // A server without TLS waits for the rest of what it takes for a command.
+        let hint = if self.connector.is_some() { ", if it speaks TLS there at all" } else { "" };
+        let silent = || format!("no answer within {limit:?}{hint}");
+        let until = Instant::now() + limit;
+        let Some(master) = &self.master else {
+            let [server, ..] = &self.target.hosts[..] else { return Err("the URL names no host".to_owned()) };
+            let made = timeout_at(until, self.log_in_at(server, socket, config));
+            return made.await.unwrap_or_else(|_| Err(silent()));
+        };
+        let mut attempts = Vec::new();
+        for sentinel in &self.target.hosts {
+            let attempt = timeout_at(until, self.connect_by(sentinel, master, socket, config.clone()));
+            let named = |words| format!("by the sentinel `{}`: {words}", address(&sentinel.0, sentinel.1));
+            attempts.push(async move { attempt.await.unwrap_or_else(|_| Err(silent())).map_err(named) });
         }
-        Err(failed.join("; "))
+        // So that the last of them has half of the time, and a well one that comes first the whole.
+        let parts = u32::try_from(2 * attempts.len()).unwrap_or(u32::MAX);
+        first_of(attempts, limit / parts.max(1)).await
     }
 
-    /// Opens a connection for subscriptions and logs in. Needs a tokio runtime around it.
+    /// Opens a connection for subscriptions, to the server that `commands` leads to, and logs in: a Sentinel might name
+    /// another one meanwhile. Needs a tokio runtime around it.
     ///
     /// # Errors
     /// In words, when that did not succeed within `limit`.
-    pub async fn subscribe(&self, socket: Socket, limit: Duration) -> Result<PubSub, String> {
-        let mut failed = Vec::new();
-        for door in &self.target.hosts {
-            let subscribing = async {
-                let stream = self.stream_by(door, socket).await?;
-                PubSub::new(&self.log_in(), stream).await.map_err(|error| words(&error))
-            };
-            match self.in_time(limit, subscribing).await {
-                Ok(subscription) => return Ok(subscription),
-                Err(words) => failed.push(self.named(door, words)),
-            }
-        }
-        Err(failed.join("; "))
+    pub async fn subscribe(&self, commands: &Commands, socket: Socket, limit: Duration) -> Result<PubSub, String> {
+        let server = &commands.server;
+        let subscribing = async {
+            let stream = self.stream(server, socket).await?;
+            PubSub::new(&self.log_in(), stream).await.map_err(|error| words(&error))
+        };
+        let made = timeout(limit, subscribing).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")));
+        made.map_err(|words| self.of_master(server, words))
     }
 
-    /// Each Sentinel has its part of the time, so that one that is silent does not keep us from the next.
-    async fn in_time<T>(&self, limit: Duration, attempt: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-        let limit = limit / u32::try_from(self.target.hosts.len()).unwrap_or(u32::MAX).max(1);
-        // A server without TLS waits for the rest of what it takes for a command.
-        let hint = if self.connector.is_some() { ", if it speaks TLS there at all" } else { "" };
-        timeout(limit, attempt).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}{hint}")))
-    }
-
-    fn named(&self, door: &(String, u16), words: String) -> String {
-        if self.master.is_none() { words } else { format!("by the sentinel `{}`: {words}", address(&door.0, door.1)) }
-    }
-
+    /// A connection to the server that this Sentinel names.
     async fn connect_by(
         &self,
-        door: &(String, u16),
+        sentinel: &(String, u16),
+        master: &str,
         socket: Socket,
         config: AsyncConnectionConfig,
     ) -> Result<Commands, String> {
-        let stream = self.stream_by(door, socket).await?;
-        let made = MultiplexedConnection::new_with_config(&self.log_in(), stream, config).await;
-        let (connection, driver) = made.map_err(|error| words(&error))?;
-        let commands = Commands { connection, driver: tokio::spawn(driver) };
-        if self.master.is_some() {
-            // Sentinels may be the last to know of a failover.
-            let role = redis::cmd("ROLE").query_async::<Value>(&mut commands.connection.clone()).await;
-            if let Ok(Value::Array(role)) = role
-                && !matches!(role.first(), Some(Value::BulkString(role)) if role == b"master")
-            {
-                return Err("the server that it names is no master".to_owned());
-            }
+        let server = self.ask_sentinel(sentinel, socket, master).await?;
+        let made = self.log_in_at(&server, socket, config).await;
+        let commands = made.map_err(|words| self.of_master(&server, words))?;
+        // Sentinels may be the last to know of a failover.
+        let role = redis::cmd("ROLE").query_async::<Value>(&mut commands.connection.clone()).await;
+        if let Ok(Value::Array(role)) = role
+            && !matches!(role.first(), Some(Value::BulkString(role)) if role == b"master")
+        {
+            return Err("the server that it names is no master".to_owned());
         }
         Ok(commands)
     }
 
-    /// A socket to the server that this host is, or that this Sentinel names.
-    async fn stream_by(&self, door: &(String, u16), socket: Socket) -> Result<Box<dyn Stream>, String> {
-        let Some(master) = &self.master else { return self.stream(door, socket).await };
-        let server = self.ask_sentinel(door, socket, master).await?;
-        let stream = self.stream(&server, socket).await;
-        stream.map_err(|words| format!("the master `{}`: {words}", address(&server.0, server.1)))
+    async fn log_in_at(
+        &self,
+        server: &(String, u16),
+        socket: Socket,
+        config: AsyncConnectionConfig,
+    ) -> Result<Commands, String> {
+        let stream = self.stream(server, socket).await?;
+        commands(server, &self.log_in(), stream, config).await
+    }
+
+    /// Words about a server that the URL does not name itself.
+    fn of_master(&self, server: &(String, u16), words: String) -> String {
+        if self.master.is_none() { words } else { format!("the master `{}`: {words}", address(&server.0, server.1)) }
     }
 
     async fn ask_sentinel(
@@ -241,9 +250,7 @@ impl RedisAccess {
             log_in = log_in.set_password(password.expose_secret());
         }
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let made = MultiplexedConnection::new_with_config(&log_in, stream, config).await;
-        let (connection, driver) = made.map_err(|error| words(&error))?;
-        let commands = Commands { connection, driver: tokio::spawn(driver) };
+        let commands = commands(sentinel, &log_in, stream, config).await?;
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("get-master-addr-by-name").arg(master);
         let answer = ask.query_async::<Option<(String, u16)>>(&mut commands.connection.clone()).await;
@@ -291,6 +298,34 @@ impl Socket {
     }
 }
 
+async fn commands(
+    server: &(String, u16),
+    log_in: &RedisConnectionInfo,
+    stream: Box<dyn Stream>,
+    config: AsyncConnectionConfig,
+) -> Result<Commands, String> {
+    let made = MultiplexedConnection::new_with_config(log_in, stream, config).await;
+    let (connection, driver) = made.map_err(|error| words(&error))?;
+    Ok(Commands { connection, server: server.clone(), driver: tokio::spawn(driver) })
+}
+
+/// What the first of these attempts that succeeds has made; else the words of all. The next one is begun when one has
+/// failed, or none has said anything for `pause`; whatever is under way goes on beside it.
+async fn first_of<T, A: Future<Output = Result<T, String>>>(attempts: Vec<A>, pause: Duration) -> Result<T, String> {
+    let mut attempts = attempts.into_iter();
+    let mut under_way: FuturesUnordered<A> = attempts.next().into_iter().collect();
+    let mut failed = Vec::new();
+    loop {
+        match timeout(pause, under_way.next()).await {
+            Ok(Some(Ok(made))) => return Ok(made),
+            Ok(Some(Err(words))) => failed.push(words),
+            Ok(None) => return Err(failed.join("; ")),
+            Err(_) => {}
+        }
+        under_way.extend(attempts.next());
+    }
+}
+
 fn words(error: &RedisError) -> String {
     match error.kind() {
         ErrorKind::AuthenticationFailed => format!("the log-in was refused, user or password are wrong: {error}"),
@@ -299,42 +334,4 @@ fn words(error: &RedisError) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(url: &str) -> Result<RedisAccess, String> {
-        RedisAccess::parse(url, &Tls::default()).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_redis_is_named_straight_or_by_its_sentinels() {
-        let straight = parse("rediss://me:hunter2@h/3").expect("a good URL");
-        assert_eq!((straight.master.as_deref(), straight.database), (None, 3));
-        assert!(straight.connector.is_some());
-        let sentinels = parse("redis+sentinel://me:hunter2@a,b:7/main/2").expect("a good URL");
-        assert_eq!((sentinels.master.as_deref(), sentinels.database), (Some("main"), 2));
-        assert_eq!(sentinels.target.hosts, [("a".to_owned(), 26379), ("b".to_owned(), 7)]);
-        assert_eq!(sentinels.address(), "redis+sentinel://a:26379,b:7/main/2");
-        assert!(!format!("{sentinels:?}{straight:?}").contains("hunter2"));
-        let password = Some(SecretString::from("hunter3"));
-        assert!(straight.with_sentinel_password(password.clone()).is_err());
-        let sentinels = sentinels.with_sentinel_password(password).expect("Sentinels");
-        assert!(!format!("{sentinels:?}").contains("hunter3"));
-    }
-
-    #[test]
-    fn what_cannot_be_used_is_told_without_quoting_it() {
-        for (url, words) in [
-            ("redis://:hunter2@a,b", "one host"),
-            ("redis+sentinel://:hunter2@a,b", "names its master"),
-            ("redis+sentinel://:hunter2@a/", "names its master"),
-            ("redis+sentinel://:hunter2@a/m/x", "`x` is no number"),
-            ("redis://:hunter2@a/-1", "`-1` is no number"),
-            ("redis://:hunter2@a?db=1", "no parameters"),
-            ("hunter2", "a Redis is named by a URL"),
-        ] {
-            let refused = parse(url).expect_err(url);
-            assert!(refused.contains(words) && !refused.contains("hunter2"), "{url}: {refused}");
-        }
-    }
-}
+mod tests;

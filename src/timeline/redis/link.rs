@@ -169,9 +169,9 @@ impl Connector {
         Ok(session)
     }
 
-    /// Opens the subscription and returns it once it is confirmed.
-    async fn subscribe(&self) -> Result<PubSub, String> {
-        let mut subscription = self.access.subscribe(SOCKET, self.connect_timeout).await?;
+    /// Opens the subscription, on the server of this session, and returns it once it is confirmed.
+    async fn subscribe(&self, session: &Session) -> Result<PubSub, String> {
+        let mut subscription = self.access.subscribe(&session.commands, SOCKET, self.connect_timeout).await?;
         let names: Vec<&str> = self.channels.iter().map(|(name, _)| name.as_str()).collect();
         self.in_time(subscription.subscribe(names)).await?;
         Ok(subscription)
@@ -234,7 +234,7 @@ pub(super) async fn keep(connector: Connector, hub: Arc<Hub>) {
     loop {
         let opened = keeper.connector.open(&keeper.hub).await;
         let opened = match opened {
-            Ok(session) => keeper.connector.subscribe().await.map(|subscription| (session, subscription)),
+            Ok(session) => keeper.connector.subscribe(&session).await.map(|subscription| (session, subscription)),
             Err(reason) => Err(reason),
         };
         match opened {
@@ -294,7 +294,8 @@ impl Keeper {
             subscription = loop {
                 // What took the subscription may have taken the other connection too, and nobody may be using it.
                 let ping = redis::cmd("PING");
-                let renewed = async { tokio::join!(self.connector.ask(session, &ping), self.connector.subscribe()).1 };
+                let subscribing = self.connector.subscribe(session);
+                let renewed = async { tokio::join!(self.connector.ask(session, &ping), subscribing).1 };
                 tokio::select! {
                     () = session.broken.cancelled() => return session.reason(),
                     renewed = renewed => if let Ok(renewed) = renewed { break renewed },
