@@ -167,6 +167,11 @@ impl SinkConfig {
         self.entry().name
     }
 
+    /// Whether its connections are over TLS, or may be: a NATS server asks for it by itself.
+    pub fn over_tls(&self) -> bool {
+        self.target.scheme.tls || self.kind() == "nats"
+    }
+
     fn entry(&self) -> &'static Kind {
         let kind = KINDS.iter().find(|kind| kind.scheme.name == self.target.scheme.name);
         kind.expect("parse takes only what is in the table")

@@ -98,6 +98,7 @@ impl RedisAccess {
     /// [`SinkError::Config`] when the URL is malformed; the text never quotes it. Or when TLS has nobody to trust.
     pub fn parse(url: &str, tls: &Tls) -> Result<RedisAccess, SinkError> {
         let schemes = [SERVER, SERVER_TLS, SENTINEL, SENTINEL_TLS];
+        let url = url.trim();
         let (name, rest) = url.split_once(':').unwrap_or((url, ""));
         let Some(scheme) = schemes.iter().find(|scheme| scheme.name == name) else {
             let known: Vec<_> = schemes.iter().map(|scheme| scheme.example()).collect();
@@ -150,6 +151,11 @@ impl RedisAccess {
         }
         self.sentinel_password = password;
         Ok(self)
+    }
+
+    /// Whether its connections are over TLS.
+    pub fn over_tls(&self) -> bool {
+        self.target.scheme.tls
     }
 
     /// The URL without user and password, for people to read.

@@ -67,11 +67,11 @@ impl Target {
         }
         let malformed = |words: &str| format!("the URL of a {} sink {words}, as in {}", scheme.name, scheme.example());
         let rest = rest.strip_prefix("//").ok_or_else(|| malformed("has `//` behind its scheme"))?;
+        // The last `@`: a password may hold one that nobody encoded, and `?`, `#` and `/` as well.
+        let (user_info, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
         if rest.contains(['?', '#']) {
             return Err(malformed("has no parameters: options have settings of their own"));
         }
-        // The last `@`: a password may hold one that nobody encoded.
-        let (user_info, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let hosts = hosts.split(',').map(|host| parse_host(host, scheme.port)).collect::<Option<Vec<_>>>();
         let hosts = hosts.ok_or_else(|| malformed("names hosts and ports"))?;
@@ -128,4 +128,32 @@ pub(crate) fn decode(text: &str) -> Option<String> {
         });
     }
     String::from_utf8(decoded).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret;
+
+    use super::*;
+
+    #[test]
+    fn a_password_needs_no_encoding_but_of_the_percent_sign() {
+        let scheme = Scheme::plain("nats", 4222);
+        for (written, meant) in
+            [("p?s#s", "p?s#s"), ("pa/s?s@word", "pa/s?s@word"), ("a:b", "a:b"), ("%2525%40", "%25@"), ("", "")]
+        {
+            let target = Target::parse(scheme, &format!("//me:{written}@h,i:7/path"));
+            let target = target.unwrap_or_else(|words| panic!("{written}: {words}"));
+            assert_eq!(target.password.as_ref().map(ExposeSecret::expose_secret), Some(meant));
+            assert_eq!((target.user.as_deref(), target.address().as_str()), (Some("me"), "nats://h:4222,i:7/path"));
+        }
+        for (rest, words) in [
+            ("//me:p?s@h?x=1", "has no parameters"),
+            ("//h#x", "has no parameters"),
+            ("//me:100%@h", "has `%` only before two hex digits"),
+        ] {
+            let refused = Target::parse(scheme, rest).err().unwrap_or_default();
+            assert!(refused.contains(words), "{rest}: {refused}");
+        }
+    }
 }

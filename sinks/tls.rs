@@ -50,14 +50,20 @@ impl Tls {
         Ok(Tls { ca: Some(Arc::new(Ca { path: path.to_owned(), pem, roots })) })
     }
 
+    /// Trusts nobody: stands in for a file that cannot be used, so that the rest can still be looked at.
+    #[must_use]
+    pub fn of_nobody(path: &Path) -> Tls {
+        Tls { ca: Some(Arc::new(Ca { path: path.to_owned(), pem: Vec::new(), roots: RootCertStore::empty() })) }
+    }
+
     /// The file, if there is one.
     pub fn ca_file(&self) -> Option<&Path> {
         self.ca.as_ref().map(|ca| ca.path.as_path())
     }
 
-    /// What stood in the file when it was read: PEM.
+    /// What stood in the file when it was read: PEM, never empty.
     pub fn ca_pem(&self) -> Option<&[u8]> {
-        self.ca.as_ref().map(|ca| ca.pem.as_slice())
+        self.ca.as_ref().map(|ca| ca.pem.as_slice()).filter(|pem| !pem.is_empty())
     }
 
     /// What rustls connects by: whom to trust, and no certificate of our own.

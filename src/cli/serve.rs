@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +54,11 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
     drop(inside);
     let config = &config;
     crate::telemetry::start(&config.log).map_err(|words| Failure::usage(anyhow!(words)))?;
-    config.warnings.iter().for_each(|warning| warn!("{}", warning.to_string().replace('\n', ";")));
+    config
+        .warnings
+        .iter()
+        .chain(&parts.warnings)
+        .for_each(|warning| warn!("{}", warning.to_string().replace('\n', ";")));
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
         if config.redis.scheme() == "memory" {
@@ -176,6 +181,8 @@ pub(super) struct Parts {
     /// By name. They connect when they are first used.
     pub(super) sinks: BTreeMap<String, EngineSink>,
     rules: BTreeMap<Lane, LaneRule>,
+    /// What can be used, but is hardly meant.
+    warnings: Vec<ConfigFault>,
 }
 
 impl Parts {
@@ -188,17 +195,40 @@ impl Parts {
         let tls = config.ca_file.as_deref().map_or_else(|| Ok(Tls::default()), Tls::from_ca_file);
         let tls = tls.unwrap_or_else(|error| {
             faults.push(config.fault("tls.ca_file", error.to_string()));
-            Tls::default()
+            Tls::of_nobody(config.ca_file.as_deref().unwrap_or(Path::new("")))
         });
-        if config.redis.scheme() != "memory" {
-            let access = RedisAccess::parse(config.redis.expose(), &tls);
-            let access = access.and_then(|access| access.with_sentinel_password(config.sentinel_password.clone()));
-            faults.extend(access.err().map(|error| config.fault("redis.url", error.to_string())));
-        }
+        let timeline_over_tls = look_at_redis(config, &tls).unwrap_or_else(|fault| {
+            faults.push(fault);
+            false
+        });
         let sinks = build_sinks(config, &tls, &mut faults);
         let rules = lane_rules(config, &sinks, &mut faults);
-        if faults.is_empty() { Ok(Parts { tls, sinks, rules }) } else { Err(faults) }
+        let over_tls =
+            |section: &SinkSection| SinkConfig::parse(section.url.expose()).is_ok_and(|sink| sink.over_tls());
+        let mut warnings = Vec::new();
+        if config.ca_file.is_some() && !timeline_over_tls && !config.sinks.values().any(over_tls) {
+            let words = "no URL leads over TLS, so that nobody is asked for a certificate";
+            let hint = "`rediss://`, `kafka+ssl://`, `amqps://`, `tls://`".to_owned();
+            warnings.push(ConfigFault { hint: Some(hint), ..config.fault("tls.ca_file", words) });
+        }
+        if faults.is_empty() { Ok(Parts { tls, sinks, rules, warnings }) } else { Err(faults) }
     }
+}
+
+/// Whether the timeline's connections are over TLS; a fault when it cannot be reached at all as it is written.
+fn look_at_redis(config: &Config, tls: &Tls) -> Result<bool, ConfigFault> {
+    let sentinels = "redis.sentinel_password";
+    if config.redis.scheme() == "memory" {
+        return match config.sentinel_password {
+            Some(_) => Err(config.fault(sentinels, "a timeline in memory has no Sentinels")),
+            None => Ok(false),
+        };
+    }
+    let access = RedisAccess::parse(config.redis.expose(), tls)
+        .map_err(|error| config.fault("redis.url", error.to_string()))?
+        .with_sentinel_password(config.sentinel_password.clone())
+        .map_err(|error| config.fault(sentinels, error.to_string()))?;
+    Ok(access.over_tls())
 }
 
 fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTreeMap<String, EngineSink> {
@@ -411,6 +441,63 @@ mod tests {
             assert!(faults.contains(line), "no `{line}` in:\n{faults}");
         }
         assert!(!faults.contains("hunter2"), "{faults}");
+    }
+
+    fn faults_of(text: &str) -> String {
+        let sources = Sources { file: Some(("p.toml".into(), text.into())), ..Sources::default() };
+        Config::load_and(sources, Parts::build).err().unwrap().to_string()
+    }
+
+    #[tokio::test]
+    async fn a_password_for_sentinels_that_are_not_there_is_told_with_its_own_line() {
+        for (redis, words) in [
+            ("url = \"redis://h\"\n", "3): `sentinel_password` is for a Redis behind Sentinels"),
+            ("\n", "3): `sentinel_password` is for a Redis behind Sentinels"),
+            ("url = \"memory:\"\n", "3): a timeline in memory has no Sentinels"),
+        ] {
+            let text = format!("[redis]\n{redis}sentinel_password = \"hunter2\"\n[sinks.a]\nurl = \"stdout:\"\n");
+            let faults = faults_of(&text);
+            let line = format!("`redis.sentinel_password` (p.toml:{words}");
+            assert!(faults.contains(&line) && !faults.contains("hunter2"), "no `{line}` in:\n{faults}");
+        }
+    }
+
+    #[tokio::test]
+    async fn authorities_that_cannot_be_read_are_one_fault_whatever_the_system_has() {
+        let mut text = "[tls]\nca_file = \"nowhere.pem\"\n[redis]\nurl = \"rediss://h\"\n".to_owned();
+        for scheme in ["rediss", "rediss+sentinel", "kafka+ssl", "amqps", "tls"] {
+            let known = SinkConfig::parse(&format!("{scheme}://h")).is_ok();
+            let path = if scheme.ends_with("sentinel") { "/main" } else { "" };
+            let name = scheme.replace('+', "-");
+            text += &if known { format!("[sinks.{name}]\nurl = \"{scheme}://h{path}\"\n") } else { String::new() };
+        }
+        let faults = faults_of(&(text + "[lanes.default]\nsink = \"rediss\"\n"));
+        assert_eq!(faults.lines().count(), 2, "{faults}");
+        assert!(faults.contains("`tls.ca_file` (p.toml:2): cannot read the certificates"), "{faults}");
+    }
+
+    #[tokio::test]
+    async fn authorities_that_nobody_is_asked_about_are_a_warning() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(file.path(), key.cert.pem()).unwrap();
+        let ca_file = file.path().display().to_string();
+        for (redis, sink, warns) in [
+            ("redis://h", "redis://h", true),
+            ("memory:", "stdout:", true),
+            ("rediss://h", "stdout:", false),
+            ("memory:", "rediss+sentinel://h/main", false),
+            ("memory:", "nats://h", false),
+        ] {
+            let mut flags = vec![("redis.url", redis), ("sinks.default.url", sink), ("tls.ca_file", ca_file.as_str())];
+            flags.extend((sink != "stdout:").then_some(("lanes.default.destination", "a")));
+            let config = with_lanes(&flags);
+            let parts = Parts::build(&config).map_err(|faults| format!("{faults:?}")).unwrap();
+            let warnings: Vec<_> = parts.warnings.iter().map(ToString::to_string).collect();
+            assert_eq!(warnings.len(), usize::from(warns), "{redis} {sink}: {warnings:?}");
+            let line = "`tls.ca_file` (--set): no URL leads over TLS";
+            assert!(warnings.iter().all(|warning| warning.starts_with(line)), "{warnings:?}");
+        }
     }
 
     #[cfg(feature = "kafka")]

@@ -81,7 +81,8 @@ pub(super) struct Entry {
 pub(super) struct Layers {
     pub(super) values: BTreeMap<String, Entry>,
     known: Vec<String>,
-    sections: Vec<String>,
+    /// Sections that were written empty, and where.
+    sections: BTreeMap<String, Origin>,
     pub(super) faults: Vec<ConfigFault>,
 }
 
@@ -89,7 +90,7 @@ impl Layers {
     /// The defaults alone.
     pub(super) fn defaults() -> Layers {
         let mut layers =
-            Layers { values: BTreeMap::new(), known: Vec::new(), sections: Vec::new(), faults: Vec::new() };
+            Layers { values: BTreeMap::new(), known: Vec::new(), sections: BTreeMap::new(), faults: Vec::new() };
         let mut root = layers.parse(DEFAULTS, &|_| Origin::Default);
         root.retain(|(_, entry)| entry.value != Value::Section);
         layers.known = root.iter().map(|(path, _)| path.clone()).collect();
@@ -122,7 +123,7 @@ impl Layers {
     /// The names of the `[sinks.NAME]` or `[lanes.NAME]` sections.
     pub(super) fn names(&self, section: &str) -> BTreeSet<String> {
         let empty =
-            self.sections.iter().filter_map(|path| path.strip_prefix(section)?.strip_prefix('.')?.split('.').next());
+            self.sections.keys().filter_map(|path| path.strip_prefix(section)?.strip_prefix('.')?.split('.').next());
         let filled = self.values.keys().filter_map(|path| named(path, section)).map(|(name, _)| name);
         empty.chain(filled).map(str::to_owned).collect()
     }
@@ -133,20 +134,52 @@ impl Layers {
         self.values.keys().filter_map(inside).collect()
     }
 
+    /// Where a path was said: its value, or the first one inside of it; for an option that nobody said, where its section
+    /// begins. `None` where all of it is the defaults'.
+    pub(super) fn place(&self, path: &str) -> Option<Origin> {
+        let line = |origin: &&Origin| match origin {
+            Origin::File { line, .. } => *line,
+            _ => usize::MAX,
+        };
+        let here =
+            |known: &String| known.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let values = self.values.iter().map(|(path, entry)| (path, &entry.origin));
+        let said = values.chain(&self.sections).filter(|(known, origin)| here(known) && **origin != Origin::Default);
+        let first = said.map(|(_, origin)| origin).min_by_key(line).cloned();
+        // Only sections that somebody names: the others have defaults.
+        first.or_else(|| {
+            path.rsplit_once('.')
+                .filter(|(section, _)| section.contains('.'))
+                .and_then(|(section, _)| self.place(section))
+        })
+    }
+
     fn set(&mut self, path: String, entry: Entry) {
-        if entry.value == Value::Section && self.is_section(&path) {
-            self.sections.push(path);
+        let whole = entry.value == Value::Section;
+        if whole && self.is_section(&path) {
+            self.sections.insert(path, entry.origin);
             return;
         }
-        if entry.value != Value::Section && self.is_known(&path) {
+        if !whole && self.is_known(&path) {
             self.values.insert(path, entry);
             return;
         }
-        let hint = self.nearest(&path).map(|near| match &entry.origin {
-            Origin::Environment(_) => format!("did you mean `{}`?", variable(&near)),
-            _ => format!("did you mean `{near}`?"),
-        });
-        self.faults.push(ConfigFault { path, origin: entry.origin, words: "there is no such option".into(), hint });
+        let near = self.nearest(&path);
+        let beside = |near: &String| {
+            near.rsplit_once('.').map(|(section, _)| section) == path.rsplit_once('.').map(|(section, _)| section)
+        };
+        let (words, hint) = match near {
+            // A section's name with a value, unless it is rather a misspelt option beside it.
+            near if !whole && self.is_section(&path) && !near.as_ref().is_some_and(beside) => section_expected(&path),
+            near => (
+                "there is no such option".to_owned(),
+                near.map(|near| match &entry.origin {
+                    Origin::Environment(_) => format!("did you mean `{}`?", variable(&near)),
+                    _ => format!("did you mean `{near}`?"),
+                }),
+            ),
+        };
+        self.faults.push(ConfigFault { path, origin: entry.origin, words, hint });
     }
 
     fn is_known(&self, path: &str) -> bool {
@@ -193,6 +226,7 @@ impl Layers {
                 candidates.extend((section == "sinks").then(|| format!("sinks.{name}.{PROPERTIES}")));
             }
         }
+        candidates.retain(|candidate| candidate != path);
         nearest(path, candidates)
     }
 
@@ -222,9 +256,22 @@ fn property(path: &str) -> Option<(&str, &str)> {
     (!property.is_empty()).then_some((name, property))
 }
 
-/// Whether what stands at a path may be, or hold, a password: it is never shown.
+/// What is said of a value where a section belongs, and what to write instead.
+fn section_expected(path: &str) -> (String, Option<String>) {
+    let (section, option) = match path {
+        "sinks" | "lanes" => (format!("{path}.NAME"), None),
+        _ if path.ends_with(&format!(".{PROPERTIES}")) => (path.to_owned(), Some("`\"name\" = \"value\"`")),
+        _ if path.starts_with("sinks.") => (path.to_owned(), Some("`url`")),
+        _ => (path.to_owned(), None),
+    };
+    let inside = option.map(|option| format!(" with {option} in it")).unwrap_or_default();
+    ("a section is expected here, not a value".to_owned(), Some(format!("`[{section}]`{inside}")))
+}
+
+/// Whether what stands at a path may be, or hold, a password: it is never shown. A file's contents stand where its path
+/// belongs when somebody took the one for the other.
 pub(super) fn is_secret(path: &str) -> bool {
-    path.ends_with("url") || path.ends_with("password") || property(path).is_some()
+    ["url", "password", "_file"].iter().any(|end| path.ends_with(end)) || property(path).is_some()
 }
 
 /// The environment variable that sets a path.

@@ -17,7 +17,7 @@ use secrecy::SecretString;
 
 use crate::task::{Lane, Namespace, duration};
 use layers::Layers;
-use read::Reader;
+use read::{Reader, list};
 
 pub use layers::{DEFAULTS, Origin};
 pub use secret::SecretUrl;
@@ -140,7 +140,7 @@ pub struct LaneSection {
 }
 
 /// What may be said about the configuration besides the defaults.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Sources {
     /// The file: its path as given, and its text.
     pub file: Option<(String, String)>,
@@ -148,6 +148,18 @@ pub struct Sources {
     pub environment: Vec<(String, String)>,
     /// Flags: their name, the option they set (`redis.url`), the value.
     pub flags: Vec<(&'static str, &'static str, String)>,
+}
+
+/// Names alone: any of it may hold passwords.
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ours = self.environment.iter().map(|(name, _)| name).filter(|name| name.starts_with(layers::PREFIX));
+        f.debug_struct("Sources")
+            .field("file", &self.file.as_ref().map(|(path, _)| path))
+            .field("environment", &ours.collect::<Vec<_>>())
+            .field("flags", &self.flags.iter().map(|(flag, ..)| flag).collect::<Vec<_>>())
+            .finish()
+    }
 }
 
 /// One thing wrong with the configuration.
@@ -304,7 +316,7 @@ fn read_claim(r: &mut Reader) -> ClaimSection {
         let words = format!(
             "{grace} is not longer than `claim.lease`, {lease}, and 1 s: what a killed instance held would be passed over"
         );
-        r.fault("claim.grace", words, Some(format!("more than {back}, or a shorter lease")));
+        r.fault_by("claim.grace", "claim.lease", words, Some(format!("more than {back}, or a shorter lease")));
     }
     ClaimSection {
         lease,
@@ -357,7 +369,7 @@ fn read_sinks(r: &mut Reader, lease: Duration) -> BTreeMap<String, SinkSection> 
                 duration::format(lease)
             );
             let said = if own { path("answer_timeout") } else { "sinks.answer_timeout".to_owned() };
-            r.fault(&said, words, Some(format!("at most {half}, or a longer lease")));
+            r.fault_by(&said, "claim.lease", words, Some(format!("at most {half}, or a longer lease")));
         }
         if let Some(url) = r.url(&path("url"), &[]) {
             let section = SinkSection {
@@ -395,7 +407,9 @@ fn read_lanes(r: &mut Reader, sinks: &BTreeMap<String, SinkSection>) -> BTreeMap
             }
             // Without any sink that fault has been told already.
             None if usual.is_none() && !sinks.is_empty() => {
-                r.fault(&path("sink"), "a lane needs a sink, and there are several".into(), None);
+                // The lane `default` is there though nobody wrote it.
+                let words = format!("the lane `{name}` needs a sink, and there are several");
+                r.fault_by(&path("sink"), "sinks", words, Some(format!("one of {}", list(&there))));
                 None
             }
             None => usual.clone(),

@@ -79,7 +79,8 @@ impl Reader {
 
     pub(super) fn url(&mut self, path: &str, schemes: &[&str]) -> Option<SecretUrl> {
         self.text(path, |text| {
-            let url = SecretUrl::new(text.to_owned());
+            // What comes from a file often ends with its line.
+            let url = SecretUrl::new(text.trim().to_owned());
             match schemes.is_empty() || schemes.contains(&url.scheme()) {
                 true if !url.scheme().is_empty() => Ok(url),
                 _ if schemes.is_empty() => Err("a URL is expected, such as `nats://127.0.0.1:4222`".into()),
@@ -95,7 +96,14 @@ impl Reader {
 
     /// The path of a file; empty means that there is none.
     pub(super) fn file(&mut self, path: &str) -> Option<PathBuf> {
-        self.text(path, |text| Ok((!text.is_empty()).then(|| PathBuf::from(text)))).flatten()
+        let read = self.text(path, |text| match text.trim() {
+            "" => Ok(None),
+            text if text.contains(['\n', '\r']) || text.contains("BEGIN ") => {
+                Err("the path of a file is expected, not its contents".to_owned())
+            }
+            text => Ok(Some(PathBuf::from(text))),
+        });
+        read.flatten()
     }
 
     /// A sink's options of the client library, as text; what they hold is never shown.
@@ -114,9 +122,15 @@ impl Reader {
         properties
     }
 
-    /// Notes a fault of a path, with what stands there.
+    /// Notes a fault of a path, with the place where it was said, or its section.
     pub(super) fn fault(&mut self, path: &str, words: String, hint: Option<String>) {
-        let origin = self.layers.values.get(path).map_or(Origin::Default, |entry| entry.origin.clone());
+        self.fault_by(path, path, words, hint);
+    }
+
+    /// Notes a fault of a path that another one has brought about, should the first be a default.
+    pub(super) fn fault_by(&mut self, path: &str, cause: &str, words: String, hint: Option<String>) {
+        let place = self.layers.place(path).or_else(|| self.layers.place(cause));
+        let origin = place.unwrap_or(Origin::Default);
         self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, words, hint });
     }
 
@@ -179,7 +193,7 @@ fn shown(value: &Value) -> String {
 }
 
 /// Names in back-ticks, joined.
-fn list<T: AsRef<str>>(names: &[T]) -> String {
+pub(super) fn list<T: AsRef<str>>(names: &[T]) -> String {
     names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }
 

@@ -62,7 +62,7 @@ fn all_faults_are_told_at_once_with_their_place() {
         "`claim.grace` (punctual.toml:4): a string is expected, not this boolean",
         "`clam` (punctual.toml:6): there is no such option",
         "`lanes.default.sink` (punctual.toml:10): `b` is not configured, only `a`",
-        "`lanes.UP`: a name is 1 to 32 of `a-z 0-9 -`",
+        "`lanes.UP` (punctual.toml:12): a name is 1 to 32 of `a-z 0-9 -`",
         "`http.listen` (punctual.toml:14): `here`: an address is expected",
         "`claim.leese` (PUNCTUAL__CLAIM__LEESE): there is no such option",
         "hint: did you mean `PUNCTUAL__CLAIM__LEASE`?",
@@ -81,7 +81,10 @@ fn a_file_that_is_no_toml_is_a_fault_with_its_line() {
 #[test]
 fn an_answer_timeout_over_half_the_lease_is_refused_with_both_values() {
     let faults = load("[claim]\nlease = \"10s\"\n", &[], &[SINK]).unwrap_err();
-    assert!(faults.contains("`sinks.answer_timeout`: 7s is more than half of `claim.lease`, 10s"), "{faults}");
+    assert!(
+        faults.contains("`sinks.answer_timeout` (punctual.toml:2): 7s is more than half of `claim.lease`, 10s"),
+        "{faults}"
+    );
     let faults = load("[sinks.default]\nanswer_timeout = \"7s501ms\"\n", &[], &[SINK]).unwrap_err();
     assert!(faults.contains("`sinks.default.answer_timeout` (punctual.toml:2): 7s501ms is more than half"), "{faults}");
     assert!(load("[sinks.default]\nanswer_timeout = \"7s500ms\"\n", &[], &[SINK]).is_ok());
@@ -92,7 +95,7 @@ fn a_grace_within_which_a_killed_instances_claims_do_not_come_back_is_refused_wi
     let faults = load("[claim]\ngrace = \"16s\"\n", &[], &[SINK]).unwrap_err();
     assert!(faults.contains("`claim.grace` (punctual.toml:2): 16s is not longer than `claim.lease`, 15s"), "{faults}");
     let faults = load("[claim]\nlease = \"59s\"\n", &[], &[SINK]).unwrap_err();
-    assert!(faults.contains("`claim.grace`: 1m is not longer than `claim.lease`, 59s"), "{faults}");
+    assert!(faults.contains("`claim.grace` (punctual.toml:2): 1m is not longer than `claim.lease`, 59s"), "{faults}");
     assert!(load("[claim]\ngrace = \"16s1ms\"\n", &[], &[SINK]).is_ok());
 }
 
@@ -101,6 +104,25 @@ fn secrets_show_neither_in_debug_nor_in_faults() {
     let secret =
         [("PUNCTUAL__SINKS__A__URL", "nats://me:hunter2@host"), ("PUNCTUAL__REDIS__URL", "redis://:hunter2@host")];
     assert!(!format!("{:?}", load("", &secret, &[]).unwrap()).contains("hunter2"));
+    let sources = Sources {
+        file: Some(("p.toml".into(), "[redis]\nurl = \"redis://:hunter2@host\"".into())),
+        environment: vec![("PUNCTUAL__SINKS__A__URL".into(), "hunter2".into()), ("OTHERS".into(), "hunter2".into())],
+        flags: vec![("--sink", "sinks.default.url", "hunter2".into())],
+    };
+    assert_eq!(
+        format!("{sources:?}"),
+        "Sources { file: Some(\"p.toml\"), environment: [\"PUNCTUAL__SINKS__A__URL\"], flags: [\"--sink\"] }"
+    );
+    let contents = "-----BEGIN NATS USER JWT-----\nhunter2\n------END NATS USER JWT------\n";
+    for (name, path, contents) in [
+        ("PUNCTUAL__SINKS__A__CREDENTIALS_FILE", "sinks.a.credentials_file", contents),
+        ("PUNCTUAL__SINKS__A__CREDENTIALS_FILE", "sinks.a.credentials_file", "-----BEGIN USER NKEY SEED----- hunter2"),
+        ("PUNCTUAL__TLS__CA_FILE", "tls.ca_file", contents),
+    ] {
+        let faults = load("", &[("PUNCTUAL__SINKS__A__URL", "nats://host"), (name, contents)], &[]).unwrap_err();
+        let line = format!("`{path}` ({name}): the path of a file is expected, not its contents");
+        assert!(faults.contains(&line) && !faults.contains("hunter2") && !faults.contains("BEGIN"), "{faults}");
+    }
     let wrong = [("PUNCTUAL__SINKS__A__URL", "hunter2"), ("PUNCTUAL__REDIS__URL", "http://:hunter2@host")];
     let faults = load("", &wrong, &[]).unwrap_err();
     assert!(faults.contains("redis.url") && faults.contains("sinks.a.url") && !faults.contains("hunter2"), "{faults}");
@@ -161,4 +183,60 @@ fn what_reaches_a_server_has_its_options_and_shows_none_that_is_secret() {
     assert!(!format!("{config:?}").contains("hunter2"));
     let defaults = load("", &[], &[SINK]).unwrap();
     assert!(defaults.ca_file.is_none() && defaults.sentinel_password.is_none() && defaults.warnings.is_empty());
+}
+
+#[test]
+fn a_fault_of_what_nobody_wrote_has_the_place_of_its_section() {
+    let file = "[claim]\nlease = \"10s\"\n\n[sinks.a]\npatience = \"5s\"\nanswer_timeout = \"1s\"\n[sinks.b]\n[sinks.c]\nurl = \"stdout:\"\n\
+                [sinks.UP]\nurl = \"stdout:\"\n[lanes.more]\n";
+    let faults = load(file, &[], &[]).unwrap_err();
+    for line in [
+        "`sinks.answer_timeout` (punctual.toml:2): 7s is more than half of `claim.lease`",
+        "`sinks.a.url` (punctual.toml:5): a sink needs a URL",
+        "`sinks.b.url` (punctual.toml:7): a sink needs a URL",
+        "`sinks.UP` (punctual.toml:11): a name is 1 to 32",
+        "`lanes.more.sink` (punctual.toml:12): the lane `more` needs a sink, and there are several",
+        "`lanes.default.sink` (punctual.toml:5): the lane `default` needs a sink, and there are several",
+        "hint: one of `UP`, `a`, `b`, `c`",
+    ] {
+        assert!(faults.contains(line), "no `{line}` in:\n{faults}");
+    }
+}
+
+#[test]
+fn a_value_where_a_section_belongs_is_told_as_that() {
+    let said = "a section is expected here, not a value\n    hint: ";
+    for (file, place, hint) in [
+        ("redis = \"redis://:hunter2@h\"", "`redis` (punctual.toml:1)", "`[redis]`"),
+        ("lanes = \"x\"", "`lanes` (punctual.toml:1)", "`[lanes.NAME]`"),
+        ("[[sinks]]\nurl = \"kafka://:hunter2@h\"", "`sinks` (punctual.toml:1)", "`[sinks.NAME]`"),
+        ("sinks.a = \"kafka://:hunter2@h\"", "`sinks.a` (punctual.toml:1)", "`[sinks.a]` with `url` in it"),
+        (
+            "[sinks.a]\nurl = \"kafka://h\"\nproperties = \"hunter2\"",
+            "`sinks.a.properties` (punctual.toml:3)",
+            "`[sinks.a.properties]` with `\"name\" = \"value\"` in it",
+        ),
+    ] {
+        let faults = load(file, &[], &[]).unwrap_err();
+        let line = format!("{place}: {said}{hint}");
+        assert!(faults.contains(&line) && !faults.contains("hunter2"), "no `{line}` in:\n{faults}");
+    }
+    let variable = ("PUNCTUAL__SINKS__A__PROPERTIES", "sasl.password=hunter2");
+    let faults = load("[sinks.a]\nurl = \"kafka://h\"", &[variable], &[]).unwrap_err();
+    let line = format!("`sinks.a.properties` ({}): {said}`[sinks.a.properties]`", variable.0);
+    assert!(faults.contains(&line) && !faults.contains("hunter2"), "no `{line}` in:\n{faults}");
+    let faults = load("[sinks]\nanswr_timeout = \"1s\"", &[], &[]).unwrap_err();
+    assert!(faults.contains("there is no such option\n    hint: did you mean `sinks.answer_timeout`?"), "{faults}");
+}
+
+#[test]
+fn the_end_of_a_line_belongs_neither_to_a_url_nor_to_a_path() {
+    let environment = [
+        ("PUNCTUAL__REDIS__URL", "redis://h\n"),
+        ("PUNCTUAL__SINKS__A__URL", " nats://h\n"),
+        ("PUNCTUAL__TLS__CA_FILE", "ca.pem\n"),
+    ];
+    let config = load("", &environment, &[]).unwrap();
+    assert_eq!((config.redis.expose(), config.sinks["a"].url.expose()), ("redis://h", "nats://h"));
+    assert_eq!(config.ca_file.as_deref(), Some(Path::new("ca.pem")));
 }
