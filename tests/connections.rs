@@ -189,8 +189,9 @@ impl Watched {
         let watched = Watched { redis: vec![master, replica], sentinel, down, tls };
         let known = patient(SOON, || {
             let mut ask = redis::cmd("SENTINEL");
-            let replicas: Result<Vec<redis::Value>, _> = ask.arg("replicas").arg("main").query(&mut watched.sentinel());
-            replicas.is_ok_and(|replicas| replicas.len() == 1) && watched.in_step()
+            let asked =
+                watched.sentinel().and_then(|mut sentinel| ask.arg("replicas").arg("main").query(&mut sentinel));
+            asked.is_ok_and(|replicas: Vec<redis::Value>| replicas.len() == 1) && watched.in_step()
         });
         assert!(known, "the Sentinel knows no replica");
         watched
@@ -201,8 +202,10 @@ impl Watched {
         format!("{scheme}+sentinel://:{PASSWORD}@127.0.0.1:{},127.0.0.1:{port}/main", self.down)
     }
 
-    fn sentinel(&self) -> redis::Connection {
-        self.client(self.sentinel.port, SENTINELS_OWN).get_connection().expect("a connection")
+    // A failover cuts whatever connection there is, in the midst of it: all that is asked then may fail, and is asked again.
+
+    fn sentinel(&self) -> redis::RedisResult<redis::Connection> {
+        self.client(self.sentinel.port, SENTINELS_OWN).get_connection()
     }
 
     fn client(&self, port: u16, password: &str) -> redis::Client {
@@ -216,32 +219,39 @@ impl Watched {
     }
 
     /// Which of the two the Sentinel names.
-    fn master(&self) -> usize {
+    fn master(&self) -> Option<usize> {
         let mut ask = redis::cmd("SENTINEL");
-        let (_, port): (String, u16) =
-            ask.arg("get-master-addr-by-name").arg("main").query(&mut self.sentinel()).expect("a master");
-        self.redis.iter().position(|server| server.port == port).expect("one of the two")
+        ask.arg("get-master-addr-by-name").arg("main");
+        let (_, port): (String, u16) = ask.query(&mut self.sentinel().ok()?).ok()?;
+        self.redis.iter().position(|server| server.port == port)
     }
 
-    fn connect(&self, index: usize) -> redis::Connection {
-        self.client(self.redis[index].port, PASSWORD).get_connection().expect("a connection")
+    /// What one of the two says; `None` when it says nothing of the kind.
+    fn ask<T: redis::FromRedisValue>(&self, index: usize, command: &redis::Cmd) -> Option<T> {
+        command.query(&mut self.client(self.redis[index].port, PASSWORD).get_connection().ok()?).ok()
     }
 
     /// Whether the replica has all that the master has.
     fn in_step(&self) -> bool {
-        redis::cmd("WAIT").arg(1).arg(1000).query::<u32>(&mut self.connect(self.master())).is_ok_and(|count| count == 1)
+        let wait = redis::cmd("WAIT").arg(1).arg(1000).to_owned();
+        self.master().and_then(|master| self.ask(master, &wait)) == Some(1)
+    }
+
+    /// How long a stream of the master is.
+    fn length(&self, stream: &str) -> Option<u32> {
+        self.ask(self.master()?, redis::cmd("XLEN").arg(stream))
     }
 
     /// Waits until the Sentinel names this one, and it is the only master: what the other one still took would be lost.
     fn until_master(&self, index: usize) {
-        let moved = patient(SOON, || self.master() == index && self.is_master(index) && !self.is_master(1 - index));
+        let moved =
+            patient(SOON, || self.master() == Some(index) && self.is_master(index) && !self.is_master(1 - index));
         assert!(moved, "no failover");
     }
 
     fn is_master(&self, index: usize) -> bool {
-        let Ok(mut connection) = self.client(self.redis[index].port, PASSWORD).get_connection() else { return false };
-        let role: Vec<redis::Value> = redis::cmd("ROLE").query(&mut connection).expect("a role");
-        matches!(role.first(), Some(redis::Value::BulkString(role)) if role == b"master")
+        let role: Option<Vec<redis::Value>> = self.ask(index, &redis::cmd("ROLE"));
+        role.is_some_and(|role| matches!(role.first(), Some(redis::Value::BulkString(role)) if role == b"master"))
     }
 }
 
@@ -268,7 +278,8 @@ fn follow_a_failover(tls: Option<Certificates>) {
 
     watched.redis[0].restart();
     assert!(patient(SOON, || watched.in_step()), "the old master is no replica");
-    let failover = || redis::cmd("SENTINEL").arg("failover").arg("main").query::<()>(&mut watched.sentinel()).is_ok();
+    let begin = redis::cmd("SENTINEL").arg("failover").arg("main").to_owned();
+    let failover = || watched.sentinel().and_then(|mut sentinel| begin.query::<()>(&mut sentinel)).is_ok();
     assert!(patient(SOON, failover), "no failover is begun");
     watched.until_master(0);
     until_ready(&mut instance);
@@ -306,9 +317,8 @@ fn until_ready(instance: &mut Punctual) {
 }
 
 fn until_length(watched: &Watched, instance: &Punctual, expected: u32) {
-    let mut connection = watched.connect(watched.master());
-    let there = patient(SOON, || length(&mut connection, "out") >= expected);
-    assert!(there, "{} of {expected}\n{}", length(&mut connection, "out"), instance.log());
+    let there = patient(SOON, || watched.length("out").is_some_and(|length| length >= expected));
+    assert!(there, "{:?} of {expected}\n{}", watched.length("out"), instance.log());
 }
 
 #[test]

@@ -33,10 +33,15 @@ fn config(redis: &RedisServer, nats: &str, more: &str) -> String {
     )
 }
 
-/// Puts a task that is due at `due` ms.
-fn put_at(api: &Api, id: &str, due: i64, destination: &str, payload: &str) {
+/// A task that is due at `due` ms.
+fn task_at(due: i64, destination: &str, payload: &str) -> Value {
     let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
-    let task = json!({"schedule": {"at": at}, "message": {"destination": destination, "payload": payload}});
+    json!({"schedule": {"at": at}, "message": {"destination": destination, "payload": payload}})
+}
+
+/// Puts it.
+fn put_at(api: &Api, id: &str, due: i64, destination: &str, payload: &str) {
+    let task = task_at(due, destination, payload);
     let answer = api.put(id, &task.to_string()).expect("an answer");
     assert_eq!(answer.status, 201, "{answer:?}");
 }
@@ -101,10 +106,26 @@ impl Cluster {
         format!("nats://{}", hosts.join(","))
     }
 
-    /// Who leads the stream.
-    fn leader(&self) -> String {
-        let info = self.nodes[0].connect().jetstream("STREAM.INFO.OUT", &json!({}));
-        info["cluster"]["leader"].as_str().unwrap_or_default().to_owned()
+    /// Who leads the stream, if anybody does who can say so.
+    fn leader(&self) -> Option<String> {
+        let info = self.nodes[0].connect().try_jetstream("STREAM.INFO.OUT", &json!({})).ok()?;
+        info["cluster"]["leader"].as_str().filter(|leader| !leader.is_empty()).map(str::to_owned)
+    }
+
+    /// Makes the leader step down until another one leads; returns that one.
+    fn step_down(&self, last: &str) -> String {
+        let mut next = None;
+        let moved = patient(SOON, || {
+            let asked = self.nodes[0].connect().try_jetstream("STREAM.LEADER.STEPDOWN.OUT", &json!({}));
+            // The old one may be elected again.
+            let elected = || {
+                next = self.leader();
+                next.as_deref().is_some_and(|next| next != last)
+            };
+            asked.is_ok() && patient(Duration::from_secs(5), elected)
+        });
+        assert!(moved, "the leader is {next:?} after {last}");
+        next.expect("another one leads")
     }
 }
 
@@ -121,24 +142,25 @@ fn a_streams_leader_may_step_down_under_load() {
     let stage = Stage::new(left.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     put_recurring(&instance.api(), &load, 50, 15);
-    let mut leaders = vec![cluster.leader()];
+    let mut leaders = Vec::new();
+    assert!(
+        patient(SOON, || cluster.leader().map(|leader| leaders.push(leader)).is_some()),
+        "the stream has no leader"
+    );
     std::thread::scope(|scope| {
         let _ends = load.guard();
         (0..3).for_each(|_| _ = scope.spawn(|| load.run()));
         for _ in 0..6 {
             std::thread::sleep(Duration::from_millis(1500));
-            cluster.nodes[0].connect().jetstream("STREAM.LEADER.STEPDOWN.OUT", &json!({}));
-            std::thread::sleep(Duration::from_millis(1000));
-            leaders.push(cluster.leader());
+            leaders.push(cluster.step_down(&leaders[leaders.len() - 1]));
         }
     });
-    let moved = leaders.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    assert!(moved >= 4, "the leader hardly moved: {leaders:?}");
     left.until_nothing_is_left(ALL);
     let tally = load.ledger().check(&read_subject(&cluster.nodes[0], "OUT"));
     let tally = tally.unwrap_or_else(|faults| panic!("{faults}{}\n{}", load.answers(), instance.log()));
     let retries = instance.api().metric("punctual_retries_total{sink=\"default\"}");
-    say(&format!("jetstream, leader stepped down 6 times, moved {moved} times: {tally}; {retries} retries, none dead"));
+    let way = leaders.join(", ");
+    say(&format!("jetstream, the leader stepped down 6 times, {way}: {tally}; {retries} retries, none dead"));
 }
 
 /// A subject that no stream takes is tried for as long as `patience` says and dead then; another subject goes on.
@@ -170,7 +192,8 @@ fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
     let all = patient(SOON, || client.stream_length("OUT") as usize == load.ledger().expected());
     assert!(all, "{} of {}", client.stream_length("OUT"), load.ledger().expected());
     let tally = load.ledger().check(&read_subject(&nats, "OUT")).unwrap_or_else(|faults| panic!("{faults}"));
-    assert!(tally.late[1] < 1000, "the other subject was delayed: {tally}");
+    // Those who wait for a stream wait alone.
+    assert!(tally.late[1] * 3 < after && tally.late[2] < after, "the other subject was delayed: {tally}");
     let words = &left.dead()[0].2;
     say(&format!("jetstream, no stream: 5 dead {after} ms after their due with `{words}`; the other subject: {tally}"));
 }
@@ -185,17 +208,21 @@ fn a_payload_over_the_limit_is_dead_alone() {
     nats.connect().create_stream("OUT", &["out", "other"], &json!({}));
     let instance = Punctual::start(&config(&redis, &nats.url(), "[timeline]\nshards = 1\n"));
     let (api, mut left) = (instance.api(), Shards::new(&redis, 1, &["default"]));
-    let due = left.now() + 2000;
-    for number in 0..200 {
-        put_at(&api, &format!("small-{number}"), due, "out", "text");
-        if number == 100 {
-            put_at(&api, "large", due, "out", &"x".repeat(70_000));
-        }
-        if number % 10 == 0 {
-            put_at(&api, &format!("other-{number}"), due, "other", "text");
-        }
-    }
-    assert!(left.now() < due, "the machine is too slow for this test");
+    let due = left.now() + 3000;
+    let large = "x".repeat(70_000);
+    let small = (0..200).map(|number| (format!("small-{number}"), "out", "text"));
+    let other = (0..20).map(|number| (format!("other-{number}"), "other", "text"));
+    let mut tasks: Vec<_> = small.chain(other).collect();
+    tasks.insert(100, ("large".to_owned(), "out", &large));
+    let line = |(id, destination, payload): &(String, &str, &str)| {
+        let mut task = task_at(due, destination, payload);
+        task["id"] = id.as_str().into();
+        format!("{task}\n")
+    };
+    let answer = api.send("POST", "/v1/tasks:batch", Some(&tasks.iter().map(line).collect::<String>()));
+    let created = answer.expect("an answer").lines().iter().filter(|line| line["result"] == "created").count();
+    assert_eq!(created, 221);
+    let in_time = left.now() < due;
     let mut client = nats.connect();
     let all = patient(SOON, || client.stream_length("OUT") == 220 && !left.dead().is_empty());
     assert!(all, "{} messages, {:?}\n{}", client.stream_length("OUT"), left.dead(), instance.log());
@@ -203,12 +230,18 @@ fn a_payload_over_the_limit_is_dead_alone() {
     assert_eq!((dead.len(), dead[0].0.as_str(), dead[0].1.as_str()), (1, format!("large:{due}").as_str(), "rejected"));
     assert!(dead[0].2.contains("65536"), "{dead:?}");
     let stored = read_subject(&nats, "OUT");
-    let late = stored.iter().map(|message| message.stamp - due).max().expect("messages");
-    assert!((0..1000).contains(&late), "the last one came {late} ms late");
+    // Nobody beside it waited for as long as an answer may take: the others of its destination are as late as all are.
+    let late = |id: &str| {
+        let mine = stored.iter().filter(|message| message.key.starts_with(id));
+        mine.map(|message| message.stamp - due).max().expect("messages")
+    };
+    let (late, of_others) = (late("small"), late("other"));
+    assert!(late - of_others < 2000, "the last one came {late} ms late, to the other subject {of_others} ms");
     let claims = api.metric("punctual_claims_total{lane=\"default\"}");
-    assert!(claims <= 2.0, "{claims} claims: they were not claimed together");
+    assert!(claims <= 2.0 || !in_time, "{claims} claims: they were not claimed together");
     say(&format!(
-        "jetstream, over max_payload: 1 of 221 dead with `{}`, 220 accepted in {claims} claim(s), the last {late} ms late",
+        "jetstream, over max_payload: 1 of 221 dead with `{}`, 220 accepted in {claims} claim(s), the last {late} ms late, \
+         to another subject {of_others} ms",
         dead[0].2
     ));
 }

@@ -1,6 +1,6 @@
 //! nats-server with JetStream for tests, and a client of our own that shares nothing with the one under test.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
@@ -92,9 +92,9 @@ impl NatsClient {
             options["user"] = user.into();
             options["pass"] = password.into();
         }
-        assert!(client.line().starts_with("INFO "), "a nats-server answers");
+        assert!(client.said().starts_with("INFO "), "a nats-server answers");
         client.write(format!("CONNECT {options}\r\nPING\r\n").as_bytes());
-        assert_eq!(client.line(), "PONG");
+        assert_eq!(client.said(), "PONG");
         client
     }
 
@@ -104,10 +104,10 @@ impl NatsClient {
         let id = self.subscriptions;
         self.write(format!("SUB {subject} {id}\r\nPING\r\n").as_bytes());
         // Known to the server when this returns. It may have asked meanwhile whether we are still there.
-        let mut line = self.line();
+        let mut line = self.said();
         while line == "PING" {
             self.write(b"PONG\r\n");
-            line = self.line();
+            line = self.said();
         }
         assert_eq!(line, "PONG");
     }
@@ -129,19 +129,23 @@ impl NatsClient {
     }
 
     /// Asks and waits for the answer; there must be no other subscription under way.
-    pub(crate) fn request(&mut self, subject: &str, payload: &[u8]) -> Delivered {
+    fn try_request(&mut self, subject: &str, payload: &[u8]) -> io::Result<Delivered> {
         let inbox = format!("_INBOX.test{}", self.subscriptions);
         self.subscribe(&inbox);
         self.publish(subject, &inbox, &[], payload);
-        let answer = self.next();
+        let answer = self.try_next()?;
         self.write(format!("UNSUB {}\r\n", self.subscriptions).as_bytes());
-        answer
+        Ok(answer)
     }
 
     /// The next message of any subscription.
     pub(crate) fn next(&mut self) -> Delivered {
+        self.try_next().expect("a message of nats-server")
+    }
+
+    fn try_next(&mut self) -> io::Result<Delivered> {
         loop {
-            let line = self.line();
+            let line = self.line()?;
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             let length = |text: &str| text.parse::<usize>().expect("a length");
             match words[..] {
@@ -160,11 +164,18 @@ impl NatsClient {
 
     /// Asks JetStream's API; an error of it panics.
     pub(crate) fn jetstream(&mut self, verb: &str, request: &Value) -> Value {
-        let answer = self.request(&format!("$JS.API.{verb}"), request.to_string().as_bytes());
-        assert_ne!(answer.status, Some(503), "nats-server has no JetStream");
-        let answer: Value = serde_json::from_slice(&answer.payload).expect("JetStream answers in JSON");
-        assert!(answer.get("error").is_none(), "$JS.API.{verb} {request}: {answer}");
-        answer
+        self.try_jetstream(verb, request).unwrap_or_else(|words| panic!("$JS.API.{verb} {request}: {words}"))
+    }
+
+    /// Asks JetStream's API where it may have nobody to answer; after an error a new client is needed.
+    pub(crate) fn try_jetstream(&mut self, verb: &str, request: &Value) -> Result<Value, String> {
+        let answer = self.try_request(&format!("$JS.API.{verb}"), request.to_string().as_bytes());
+        let answer = answer.map_err(|error| error.to_string())?;
+        if answer.status == Some(503) {
+            return Err("nobody answers for JetStream".to_owned());
+        }
+        let answer: Value = serde_json::from_slice(&answer.payload).map_err(|error| error.to_string())?;
+        if answer.get("error").is_some() { Err(answer.to_string()) } else { Ok(answer) }
     }
 
     /// Creates a stream in a file, with a window of two minutes in which it drops duplicates; `more` are further
@@ -216,9 +227,9 @@ impl NatsClient {
         stored
     }
 
-    fn read(&mut self, subject: &str, reply: Option<&str>, head: usize, total: usize) -> Delivered {
+    fn read(&mut self, subject: &str, reply: Option<&str>, head: usize, total: usize) -> io::Result<Delivered> {
         let mut bytes = vec![0; total + 2];
-        self.socket.read_exact(&mut bytes).expect("a message of nats-server");
+        self.socket.read_exact(&mut bytes)?;
         bytes.truncate(total);
         let payload = bytes.split_off(head);
         let text = String::from_utf8(bytes).expect("headers are text");
@@ -226,13 +237,19 @@ impl NatsClient {
         let status = lines.next().and_then(|line| line.get(9..12)).and_then(|status| status.parse().ok());
         let headers = lines.filter_map(|line| line.split_once(':'));
         let headers = headers.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
-        Delivered { subject: subject.to_owned(), reply: reply.map(str::to_owned), status, headers, payload }
+        Ok(Delivered { subject: subject.to_owned(), reply: reply.map(str::to_owned), status, headers, payload })
     }
 
-    fn line(&mut self) -> String {
+    fn said(&mut self) -> String {
+        self.line().expect("a line of nats-server")
+    }
+
+    fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
-        self.socket.read_line(&mut line).expect("a line of nats-server");
-        line.trim_end().to_owned()
+        match self.socket.read_line(&mut line)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(line.trim_end().to_owned()),
+        }
     }
 
     fn write(&mut self, bytes: &[u8]) {
