@@ -10,7 +10,8 @@
 //! - The producer is idempotent: what the library sends again by itself arrives once, and in order. What we publish
 //!   again is another message to Kafka: consumers drop it by its key.
 //! - What the library holds is bounded, and one topic has a quarter of that at most. Nothing stays in it for longer than
-//!   the answer timeout: it gives up before that, and what is left in it then is purged with the producer.
+//!   the answer timeout: it gives up before that, and a call hands nothing over for which the library might still try
+//!   when it ends. With an answer timeout of less than 7 s it may: what is left in it then is purged with the producer.
 
 mod context;
 mod producer;
@@ -18,13 +19,13 @@ mod round;
 mod settings;
 mod verdict;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use producer::Producer;
-use round::Round;
+use round::{Round, Times};
 use settings::Settings;
 use tokio::time::{Instant, timeout_at};
 
@@ -51,6 +52,8 @@ struct Inner {
     together: Link<Producer>,
     alone: Link<Producer>,
     door: Door,
+    /// What to ask brokers for.
+    topic: Mutex<Option<String>>,
 }
 
 impl KafkaSink {
@@ -67,6 +70,7 @@ impl KafkaSink {
             together: Link::new(),
             alone: Link::new(),
             door: Door::new(),
+            topic: Mutex::default(),
         };
         Ok(KafkaSink { inner: Arc::new(inner) })
     }
@@ -81,7 +85,9 @@ impl Sink for KafkaSink {
                 Ok(pass) => pass,
                 Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
             };
-            let mut call = Call { inner: &inner, batch: &batch, answers: &answers, deadline, round: None };
+            let hand_over = deadline - settings::longest(inner.answer_timeout);
+            let times = Times { hand_over, deadline };
+            let mut call = Call { inner: &inner, batch: &batch, answers: &answers, times, round: None };
             if timeout_at(deadline, call.run()).await.is_err() {
                 call.give_up();
             }
@@ -95,12 +101,11 @@ impl Sink for KafkaSink {
         let deadline = link::deadline(inner.answer_timeout);
         let asked = timeout_at(deadline, async {
             let producer = inner.producer(false).await.map_err(|trouble| trouble.words)?;
-            let limit = deadline - Instant::now();
+            let (topic, limit) = (inner.topic(), deadline - Instant::now());
             tokio::select! {
-                answer = producer.ask(limit) => answer,
-                () = producer.lost() => {
-                    producer.end();
-                    Err(producer.trouble().unwrap_or_else(|| inner.no_answer()))
+                answer = producer.ask(topic.clone(), limit) => answer,
+                () = producer.lost(topic.as_deref()) => {
+                    Err(producer.trouble().map_or_else(|| inner.no_answer(), |(_, words)| words))
                 }
             }
         });
@@ -132,17 +137,32 @@ impl Inner {
     /// The producer that makes record batches, or the one that leaves each message alone.
     async fn producer(&self, alone: bool) -> Result<Arc<Producer>, Trouble> {
         let link = if alone { &self.alone } else { &self.together };
-        let made = async {
-            let client = if alone { self.settings.alone() } else { self.settings.client.clone() };
-            // Long enough for a broker to be back that only closed a connection.
-            let patience = (self.answer_timeout / 4).min(Duration::from_secs(1));
-            let limit = self.answer_timeout / 2;
-            let made = Producer::connect(client, Arc::clone(&self.settings), patience, limit).await;
-            made.map_err(|words| {
-                Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address))
-            })
-        };
-        link.get(made).await
+        let producer = link.get(self.connect(alone)).await?;
+        if producer.there(self.topic().as_deref()).await {
+            return Ok(producer);
+        }
+        link.get(self.connect(alone)).await
+    }
+
+    async fn connect(&self, alone: bool) -> Result<Producer, Trouble> {
+        let client = if alone { self.settings.alone() } else { self.settings.client.clone() };
+        // Long enough for a broker to be back that only closed a connection.
+        let patience = (self.answer_timeout / 4).min(Duration::from_secs(1));
+        let limit = self.answer_timeout / 2;
+        let made = Producer::connect(client, Arc::clone(&self.settings), self.topic(), patience, limit).await;
+        made.map_err(|words| Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address)))
+    }
+
+    /// The topic that was published to last.
+    fn topic(&self) -> Option<String> {
+        self.topic.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_topic(&self, topic: &str) {
+        let mut known = self.topic.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_deref() != Some(topic) {
+            *known = Some(topic.to_owned());
+        }
     }
 
     fn no_answer(&self) -> String {
@@ -155,7 +175,7 @@ struct Call<'a> {
     inner: &'a Inner,
     batch: &'a [Message],
     answers: &'a Answers,
-    deadline: Instant,
+    times: Times,
     round: Option<Round<'a>>,
 }
 
@@ -167,6 +187,9 @@ impl Call<'_> {
             checked.map_err(|words| answers.set(index, Outcome::Reject(words))).is_ok()
         };
         let mut indices: Vec<usize> = (0..batch.len()).filter(fits).collect();
+        if let Some(&index) = indices.first() {
+            self.inner.set_topic(&batch[index].destination);
+        }
         for alone in [false, true] {
             if indices.is_empty() {
                 return;
@@ -175,7 +198,7 @@ impl Call<'_> {
                 Ok(producer) => producer,
                 Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
             };
-            let round = self.round.insert(Round::new(producer, alone, batch, answers, self.deadline));
+            let round = self.round.insert(Round::new(producer, alone, batch, answers, self.times));
             if !round.run(&self.inner.window, &indices).await {
                 return;
             }
@@ -188,13 +211,14 @@ impl Call<'_> {
     fn give_up(&mut self) {
         let trouble = self.round.take().and_then(|mut round| {
             round.take();
+            let trouble = round.producer.trouble();
             if round.away > 0 {
                 round.producer.end();
             }
-            round.producer.trouble()
+            trouble
         });
         match trouble {
-            Some(words) => self.answers.give_up(Fault::Sink, &words),
+            Some((fault, words)) => self.answers.give_up(fault, &words),
             None => self.answers.give_up(Fault::Unclear, &self.inner.no_answer()),
         }
     }

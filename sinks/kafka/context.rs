@@ -15,6 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::settings::Settings;
+use crate::Fault;
 use crate::window::Room;
 
 /// Where the answers to one call's messages go.
@@ -41,8 +42,8 @@ pub(super) enum State {
     Well,
     /// All have been gone since then, as far as the library has told.
     Down(Instant),
-    /// They are no business of this producer any more.
-    Ended,
+    /// They are no business of this producer any more: for their fault, or for what is unclear.
+    Ended(Fault),
 }
 
 /// What is known of the brokers.
@@ -109,7 +110,7 @@ impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         let text = self.settings.scrub(text);
         // Of the rest the breaker tells, once and not every second.
-        if facility == "CONFWARN" {
+        if facility == "CONFWARN" && self.settings.is_new(&text) {
             tracing::warn!(facility, "kafka's client library: {text}");
         } else {
             tracing::debug!(facility, ?level, "kafka's client library: {text}");
@@ -140,7 +141,6 @@ impl Health {
     /// Takes down what the library says is wrong.
     fn hear(&self, code: RDKafkaErrorCode, words: String) {
         use RDKafkaErrorCode as Code;
-        self.troubled.store(true, Ordering::SeqCst);
         let unwanted = matches!(code, Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL);
         let mut said = self.said();
         // What somebody refused explains more than the connection that was lost with it, and that more than the sum.
@@ -150,9 +150,11 @@ impl Health {
         drop(said);
         match code {
             Code::AllBrokersDown => self.change(|state| state == State::Well, State::Down(Instant::now())),
-            Code::Fatal => self.end(),
+            Code::Fatal => self.change(|state| !matches!(state, State::Ended(_)), State::Ended(Fault::Sink)),
             _ => {}
         }
+        // Last, or what is said while a broker answers would never be forgotten.
+        self.troubled.store(true, Ordering::SeqCst);
     }
 
     /// A broker has answered.
@@ -163,8 +165,22 @@ impl Health {
         }
     }
 
+    /// It is the brokers' fault if all of them are gone. Else what was said of them before is no reason.
     pub(super) fn end(&self) {
-        self.state.send_replace(State::Ended);
+        if self.state() == State::Well {
+            *self.said() = Said::default();
+        }
+        self.change(|state| state == State::Well, State::Ended(Fault::Unclear));
+        self.change(|state| matches!(state, State::Down(_)), State::Ended(Fault::Sink));
+    }
+
+    /// Whether all brokers have been gone for longer than that, or one did not want us and none is left.
+    pub(super) fn overdue(&self, patience: Duration) -> bool {
+        matches!(self.state(), State::Down(since) if since.elapsed() >= self.patience(patience))
+    }
+
+    fn patience(&self, patience: Duration) -> Duration {
+        if self.said().unwanted { Duration::ZERO } else { patience }
     }
 
     /// Waits until all brokers have been gone for so long, or one did not want us and none is left, or it is ended.
@@ -175,24 +191,28 @@ impl Health {
             let changed = state.changed();
             // The sender lives as long as this does.
             match now {
-                State::Ended => return,
+                State::Ended(_) => return,
                 State::Well => drop(changed.await),
                 State::Down(since) => {
-                    let patience = if self.said().unwanted { Duration::ZERO } else { patience };
                     tokio::select! {
                         biased;
                         _ = changed => {}
-                        () = tokio::time::sleep_until(since + patience) => return,
+                        () = tokio::time::sleep_until(since + self.patience(patience)) => return,
                     }
                 }
             }
         }
     }
 
-    /// What is wrong with the brokers, if anything is known to be.
-    pub(super) fn trouble(&self) -> Option<String> {
+    /// What is wrong with the brokers, if anything is known to be: with all of them, or with one that did not want us.
+    pub(super) fn trouble(&self) -> Option<(Fault, String)> {
         let Said { words, unwanted } = self.said().clone();
-        ((self.state() != State::Well || unwanted) && !words.is_empty()).then_some(words)
+        let fault = match self.state() {
+            State::Down(_) | State::Ended(Fault::Sink) => Fault::Sink,
+            State::Well | State::Ended(_) if unwanted => Fault::Unclear,
+            State::Well | State::Ended(_) => return None,
+        };
+        (!words.is_empty()).then_some((fault, words))
     }
 
     /// What the library said last of what is wrong, if anything is; it need not be all brokers.
@@ -227,7 +247,7 @@ mod tests {
         health.hear(Code::BrokerTransportFailure, "connection refused".to_owned());
         assert_eq!((health.trouble(), health.words().as_deref()), (None, Some("connection refused")));
         health.hear(Code::AllBrokersDown, "1/1 brokers are down".to_owned());
-        assert_eq!(health.trouble().as_deref(), Some("connection refused"));
+        assert_eq!(health.trouble(), Some((Fault::Sink, "connection refused".to_owned())));
         let mut lost = Box::pin(health.lost(patience));
         tokio::time::advance(patience / 2).await;
         assert!(lost.as_mut().now_or_never().is_none());
@@ -247,11 +267,28 @@ mod tests {
         health.hear(Code::BrokerTransportFailure, "disconnected".to_owned());
         health.hear(Code::AllBrokersDown, "1/1 brokers are down".to_owned());
         assert!(health.lost(Duration::from_secs(1)).now_or_never().is_some());
-        assert_eq!(health.trouble().as_deref(), Some("invalid password"));
+        assert!(health.overdue(Duration::from_secs(1)));
+        assert_eq!(health.trouble(), Some((Fault::Sink, "invalid password".to_owned())));
         let health = Health::new();
         health.hear(Code::Fatal, "out of order".to_owned());
-        assert!(health.state() == State::Ended && health.trouble().as_deref() == Some("out of order"));
+        assert_eq!(health.trouble(), Some((Fault::Sink, "out of order".to_owned())));
         health.set_well();
-        assert!(health.state() == State::Ended);
+        assert!(health.state() == State::Ended(Fault::Sink));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_the_brokers_fault_only_if_all_are_gone_at_its_end() {
+        let health = Health::new();
+        health.hear(Code::BrokerTransportFailure, "connection refused".to_owned());
+        health.end();
+        assert!(health.state() == State::Ended(Fault::Unclear) && health.trouble().is_none());
+        let health = Health::new();
+        health.hear(Code::AllBrokersDown, "1/1 brokers are down".to_owned());
+        assert!(!health.overdue(Duration::from_secs(1)));
+        health.end();
+        assert_eq!(health.trouble(), Some((Fault::Sink, "1/1 brokers are down".to_owned())));
+        let health = Health::new();
+        health.hear(Code::SSL, "certificate of one of three".to_owned());
+        assert_eq!(health.trouble(), Some((Fault::Unclear, "certificate of one of three".to_owned())));
     }
 }

@@ -1,7 +1,8 @@
 //! One producer of the client library: what it holds, whether its brokers are there, and how it ends.
 //!
 //! The library connects again by itself and would send later what it holds. So a producer whose brokers have all been
-//! gone for a while is ended with all that it holds, and whoever publishes next makes a new one.
+//! gone for a while, none of which answers when asked, is ended with all that it holds, and whoever publishes next makes
+//! a new one.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -11,12 +12,19 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer as _, PurgeConfig, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::Instant;
 
 use super::context::{Context, Health, Inbox, State, Ticket};
 use super::settings::Settings;
 use super::verdict;
-use crate::{Message, link};
+use crate::{Fault, Message, link};
+
+/// How long a first connection may be refused: a name can have more addresses than one, and the next is tried soon.
+const FIRST_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often a thread looks for what was left behind.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// A producer, until it is ended.
 pub(super) struct Producer {
@@ -25,16 +33,28 @@ pub(super) struct Producer {
     health: Arc<Health>,
     /// How long all brokers may be gone before it is given up.
     patience: Duration,
+    /// Held by the one who asks whether a broker is back.
+    asking: Mutex<()>,
     /// Whether it takes messages. Held for reading while one is handed over: none is once it is ended.
     open: RwLock<bool>,
+    /// What calls left behind that nobody listens to any more.
+    left: std::sync::Mutex<Vec<Left>>,
+}
+
+/// The messages of a call that was dropped: so many are to be back in its inbox by then.
+pub(super) struct Left {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) away: usize,
+    pub(super) until: Instant,
 }
 
 impl Producer {
     /// Makes one and waits until a broker answers, at most for `limit`. It connects again by itself, and is given up when
-    /// all brokers have been gone for `patience`.
+    /// all brokers have been gone for `patience`. It is asked for `topic`, see [`ask`](Producer::ask).
     pub(super) async fn connect(
         client: ClientConfig,
         settings: Arc<Settings>,
+        topic: Option<String>,
         patience: Duration,
         limit: Duration,
     ) -> Result<Producer, String> {
@@ -43,9 +63,9 @@ impl Producer {
         // these makes the library ask for a producer id at once; it would look after half a second otherwise.
         for _ in 0..2 {
             tokio::select! {
-                answer = producer.ask(limit / 2) => answer?,
-                () = producer.health.lost(Duration::ZERO) => {
-                    return Err(producer.trouble().unwrap_or_else(|| "the connection was lost".to_owned()));
+                answer = producer.ask(topic.clone(), limit / 2) => answer?,
+                () = producer.health.lost(FIRST_PATIENCE) => {
+                    return Err(producer.health.words().unwrap_or_else(|| "the connection was lost".to_owned()));
                 }
             }
         }
@@ -57,7 +77,14 @@ impl Producer {
             let health = Arc::new(Health::new());
             let context = Context { health: Arc::clone(&health), settings: Arc::clone(&settings) };
             match client.create_with_context(context) {
-                Ok(client) => Ok(Producer { client: Some(client), health, patience, open: RwLock::new(true) }),
+                Ok(client) => Ok(Producer {
+                    client: Some(client),
+                    health,
+                    patience,
+                    asking: Mutex::new(()),
+                    open: RwLock::new(true),
+                    left: std::sync::Mutex::default(),
+                }),
                 Err(KafkaError::ClientCreation(words)) => Err(settings.scrub(&words)),
                 // Which may quote a value.
                 Err(_) => Err("the client library refuses its configuration".to_owned()),
@@ -85,10 +112,18 @@ impl Producer {
         })
     }
 
-    /// Asks a broker for the cluster's brokers and topics: an answer that no cache gives. Creates no topic.
-    pub(super) async fn ask(&self, limit: Duration) -> Result<(), String> {
+    /// Asks a broker for the cluster's brokers and one topic: an answer that no cache gives. The library asks for that
+    /// topic for ever after, so it is to be one that is published to; without any it is asked for all. Creates none.
+    pub(super) async fn ask(&self, topic: Option<String>, limit: Duration) -> Result<(), String> {
         let client = self.client().clone();
-        let asked = on_thread(move || client.client().fetch_metadata(None, limit).map(drop));
+        let asked = on_thread(move || {
+            let ask = || client.client().fetch_metadata(topic.as_deref(), limit / 2).map(drop);
+            // If one broker is silent, another may not be.
+            ask().or_else(|error| match error.rdkafka_error_code() {
+                Some(RDKafkaErrorCode::OperationTimedOut) => ask(),
+                _ => Err(error),
+            })
+        });
         match asked.await {
             Ok(Ok(())) => {
                 self.health.set_well();
@@ -103,14 +138,37 @@ impl Producer {
         }
     }
 
-    /// Waits until all brokers have been gone for long enough, or it is ended.
-    pub(super) async fn lost(&self) {
-        self.health.lost(self.patience).await;
+    /// Waits until all brokers have been gone for long enough and none answers, or it is ended; it is ended then.
+    pub(super) async fn lost(&self, topic: Option<&str>) {
+        loop {
+            self.health.lost(self.patience).await;
+            if !self.there(topic).await {
+                return;
+            }
+        }
+    }
+
+    /// Whether it can be used. If its brokers seem to have been gone for too long it asks: the library does not tell when
+    /// they are back. Ends it if none answers.
+    pub(super) async fn there(&self, topic: Option<&str>) -> bool {
+        let _one = self.asking.lock().await;
+        if self.health.overdue(self.patience) && self.ask(topic.map(str::to_owned), self.patience).await.is_err() {
+            link::Connection::end(self);
+        }
+        link::Connection::alive(self)
     }
 
     /// What is wrong with the brokers, if anything is known to be.
-    pub(super) fn trouble(&self) -> Option<String> {
+    pub(super) fn trouble(&self) -> Option<(Fault, String)> {
         self.health.trouble()
+    }
+
+    /// What a message is told that the producer had when it ended.
+    pub(super) fn end_of(&self) -> (Fault, String) {
+        self.trouble().unwrap_or_else(|| {
+            let sink = self.health.state() == State::Ended(Fault::Sink);
+            (if sink { Fault::Sink } else { Fault::Unclear }, "the connection was given up".to_owned())
+        })
     }
 
     fn client(&self) -> &ThreadedProducer<Context> {
@@ -119,21 +177,17 @@ impl Producer {
 }
 
 impl link::Connection for Producer {
+    /// Until it is ended; see [`there`](Producer::there).
     fn alive(&self) -> bool {
-        match self.health.state() {
-            State::Well => true,
-            State::Down(since) => since.elapsed() < self.patience,
-            State::Ended => false,
-        }
+        !matches!(self.health.state(), State::Ended(_))
     }
 
     fn end(&self) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut *open, false) {
             self.health.end();
-            let client = self.client().clone();
             // What is purged comes back as reports.
-            drop(on_thread(move || purge(&client)));
+            self.client().purge(PurgeConfig::default().queue().inflight().non_blocking());
         }
     }
 }
@@ -142,13 +196,9 @@ impl Drop for Producer {
     fn drop(&mut self) {
         // It waits for the library's threads, which no task may do. Somebody else may still wait for an answer.
         if let Some(client) = self.client.take() {
-            drop(on_thread(move || purge(&client)));
+            drop(on_thread(move || client.purge(PurgeConfig::default().queue().inflight())));
         }
     }
-}
-
-fn purge(client: &ThreadedProducer<Context>) {
-    client.purge(PurgeConfig::default().queue().inflight());
 }
 
 /// Runs what blocks on a thread of its own; the runtime's would be waited for at its end.
@@ -163,13 +213,37 @@ fn on_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> one
     result
 }
 
-/// Ends the producer if not so many messages are back in the inbox by then.
-pub(super) fn end_unless_back(producer: &Arc<Producer>, inbox: Arc<Inbox>, away: usize, after: Duration) {
-    let producer = Arc::clone(producer);
-    drop(on_thread(move || {
-        std::thread::sleep(after);
-        if inbox.take().len() < away {
-            link::Connection::end(&*producer);
+/// Ends the producer if what was left behind is not back in time. One thread looks after all of that.
+pub(super) fn end_unless_back(producer: &Arc<Producer>, left: Left) {
+    let mut all = producer.left();
+    all.push(left);
+    if all.len() == 1 {
+        let producer = Arc::clone(producer);
+        drop(on_thread(move || while producer.awaits_what_is_left() {}));
+    }
+}
+
+impl Producer {
+    /// Sleeps for a while. Whether anything is left that may still come back.
+    #[expect(clippy::disallowed_methods, reason = "a thread of its own")]
+    fn awaits_what_is_left(&self) -> bool {
+        std::thread::sleep(LOOK);
+        let (mut all, now) = (self.left(), Instant::now());
+        let mut late = false;
+        all.retain_mut(|left| {
+            left.away = left.away.saturating_sub(left.inbox.take().len());
+            late |= left.away > 0 && now >= left.until;
+            left.away > 0 && now < left.until
+        });
+        let more = !all.is_empty();
+        drop(all);
+        if late {
+            link::Connection::end(self);
         }
-    }));
+        more
+    }
+
+    fn left(&self) -> std::sync::MutexGuard<'_, Vec<Left>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

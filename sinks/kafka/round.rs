@@ -3,21 +3,17 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rdkafka::types::RDKafkaErrorCode;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::context::{Inbox, Ticket};
-use super::producer::{Producer, end_unless_back};
+use super::producer::{Left, Producer, end_unless_back};
 use super::verdict::{Verdict, verdict};
 use crate::answers::Answers;
 use crate::link::Connection as _;
 use crate::window::{Room, Share, Window};
-use crate::{Fault, Message, Outcome, Trouble};
-
-/// How long a full library is left alone, if none of our messages comes back from it before.
-const FULL: Duration = Duration::from_millis(5);
+use crate::{Fault, Message, Outcome};
 
 /// What one producer has of a call.
 pub(super) struct Round<'a> {
@@ -27,11 +23,19 @@ pub(super) struct Round<'a> {
     alone: bool,
     batch: &'a [Message],
     answers: &'a Answers,
-    deadline: Instant,
+    times: Times,
     /// How many messages the library holds.
     pub(super) away: usize,
     /// What is to go out again alone.
     pub(super) again: Vec<usize>,
+}
+
+/// What a call has for its messages.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    /// Until then messages are handed over: the library has given up on them by the deadline.
+    pub(super) hand_over: Instant,
+    pub(super) deadline: Instant,
 }
 
 /// Ends when the producer is lost.
@@ -43,15 +47,18 @@ impl<'a> Round<'a> {
         alone: bool,
         batch: &'a [Message],
         answers: &'a Answers,
-        deadline: Instant,
+        times: Times,
     ) -> Round<'a> {
-        Round { producer, inbox: Arc::default(), alone, batch, answers, deadline, away: 0, again: Vec::new() }
+        Round { producer, inbox: Arc::default(), alone, batch, answers, times, away: 0, again: Vec::new() }
     }
 
-    /// Hands these messages over and waits until all are back. Whether the producer lives; if not, all is answered.
+    /// Hands these messages over and waits until all are back. Whether there is time and a producer for another round; if
+    /// not, all is answered.
     pub(super) async fn run(&mut self, window: &Window, indices: &[usize]) -> bool {
         let producer = Arc::clone(&self.producer);
-        let mut lost = pin!(producer.lost());
+        let topic = indices.first().map(|&index| self.batch[index].destination.as_str());
+        let mut lost = pin!(producer.lost(topic));
+        let mut in_time = true;
         let mut share: Option<(&str, Share)> = None;
         for (turn, &index) in indices.iter().enumerate() {
             let message = &self.batch[index];
@@ -61,8 +68,19 @@ impl<'a> Round<'a> {
             if turn % 32 == 0 {
                 self.take();
             }
-            if !self.hand_over(window, share, index, lost.as_mut()).await {
-                return self.lost().await;
+            let until = self.times.hand_over;
+            let handed = if Instant::now() < until {
+                timeout_at(until, self.hand_over(window, share, index, lost.as_mut())).await.ok()
+            } else {
+                None
+            };
+            match handed {
+                Some(true) => {}
+                Some(false) => return self.lost().await,
+                None => {
+                    in_time = false;
+                    break;
+                }
             }
         }
         while self.away > 0 {
@@ -70,38 +88,33 @@ impl<'a> Round<'a> {
                 return self.lost().await;
             }
         }
-        true
+        if !in_time {
+            let (fault, words) = producer.trouble().unwrap_or_else(|| {
+                (Fault::Unclear, "not handed over in time: too much is under way, to its topic or to all".to_owned())
+            });
+            self.answers.give_up(fault, &words);
+        }
+        in_time
     }
 
-    /// Hands one message over, once there is room for it and the library takes it. Whether the producer lives.
-    async fn hand_over(&mut self, window: &Window, share: &Share, index: usize, mut lost: Lost<'_>) -> bool {
+    /// Hands one message over, once there is room for it. Whether the producer lives.
+    async fn hand_over(&mut self, window: &Window, share: &Share, index: usize, lost: Lost<'_>) -> bool {
         let message = &self.batch[index];
-        loop {
-            let Some(room) = self.room(window, share, size(message), lost.as_mut()).await else { return false };
-            if !self.alone {
-                self.answers.handed(index + 1);
-            }
-            match self.producer.send(message, Ticket { inbox: Arc::clone(&self.inbox), index, room }) {
-                Ok(()) => {
-                    self.away += 1;
-                    return true;
-                }
-                Err((RDKafkaErrorCode::QueueFull, _)) => tokio::select! {
-                    alive = self.next(lost.as_mut()) => if !alive { return false },
-                    () = tokio::time::sleep(FULL) => {}
-                },
-                Err((RDKafkaErrorCode::MessageSizeTooLarge, _)) => {
-                    let bytes = message.payload.len();
-                    let words = format!("{bytes} bytes with key and headers are over the client's `message.max.bytes`");
-                    self.answers.set(index, Outcome::Reject(words));
-                    return true;
-                }
-                Err((code, _)) => {
-                    self.report(index, code);
-                    return true;
-                }
-            }
+        let Some(room) = self.room(window, share, size(message), lost).await else { return false };
+        if !self.alone {
+            self.answers.handed(index + 1);
         }
+        match self.producer.send(message, Ticket { inbox: Arc::clone(&self.inbox), index, room }) {
+            Ok(()) => self.away += 1,
+            Err((RDKafkaErrorCode::MessageSizeTooLarge, _)) => {
+                let bytes = message.payload.len();
+                let words = format!("{bytes} bytes with key and headers are over the client's `message.max.bytes`");
+                self.answers.set(index, Outcome::Reject(words));
+            }
+            // The library does not have it.
+            Err((code, _)) => self.report(index, code, !self.alone),
+        }
+        true
     }
 
     /// Waits for room in the window, and takes in answers meanwhile, which make some. None if the producer is lost.
@@ -137,8 +150,8 @@ impl<'a> Round<'a> {
             inbox.arrived().await;
             self.take();
         }
-        let words = self.producer.trouble().unwrap_or_else(|| "the connection was given up".to_owned());
-        self.answers.give_up(Fault::Sink, &words);
+        let (fault, words) = self.producer.end_of();
+        self.answers.give_up(fault, &words);
         false
     }
 
@@ -146,37 +159,46 @@ impl<'a> Round<'a> {
     pub(super) fn take(&mut self) {
         for (index, code) in self.inbox.take() {
             self.away -= 1;
-            self.report(index, code);
+            self.report(index, code, false);
         }
     }
 
-    fn report(&mut self, index: usize, code: RDKafkaErrorCode) {
-        use RDKafkaErrorCode as Code;
-        match verdict(code, self.alone) {
-            Verdict::Again | Verdict::Full => self.again.push(index),
-            Verdict::Is(Outcome::Retry(Trouble { fault, definite, words }))
-                if matches!(
-                    code,
-                    Code::MessageTimedOut | Code::TimedOutQueue | Code::PurgeQueue | Code::PurgeInflight
-                ) =>
+    /// `refused` says that the message did not get as far as the library.
+    fn report(&mut self, index: usize, code: RDKafkaErrorCode, refused: bool) {
+        let Verdict::Is(mut outcome) = verdict(code, self.alone) else { return self.again.push(index) };
+        if let Outcome::Retry(trouble) = &mut outcome {
+            trouble.definite |= refused;
+            // Lost or late: what the library says of the brokers tells why.
+            if is_time_or_connection(code)
+                && let Some((fault, words)) = self.producer.trouble()
             {
-                // The library had it for too long: what it says of the brokers tells why.
-                let trouble = match self.producer.trouble() {
-                    Some(words) => Trouble { fault: Fault::Sink, definite, words },
-                    None => Trouble { fault, definite, words },
-                };
-                self.answers.set(index, Outcome::Retry(trouble));
+                (trouble.fault, trouble.words) = (fault, words);
+            } else if code == RDKafkaErrorCode::MessageTimedOut {
+                trouble.words += ": has its partition a leader, and `min.insync.replicas` in sync?";
             }
-            Verdict::Is(outcome) => self.answers.set(index, outcome),
         }
+        self.answers.set(index, outcome);
     }
+}
+
+fn is_time_or_connection(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode as Code;
+    matches!(
+        code,
+        Code::MessageTimedOut
+            | Code::TimedOutQueue
+            | Code::PurgeQueue
+            | Code::PurgeInflight
+            | Code::BrokerTransportFailure
+            | Code::NetworkException
+    )
 }
 
 impl Drop for Round<'_> {
     fn drop(&mut self) {
         if self.away > 0 {
-            let left = self.deadline.saturating_duration_since(Instant::now());
-            end_unless_back(&self.producer, Arc::clone(&self.inbox), self.away, left);
+            let (inbox, until) = (Arc::clone(&self.inbox), self.times.deadline);
+            end_unless_back(&self.producer, Left { inbox, away: self.away, until });
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What the client library is told: where the brokers are, whom to trust, who we are, and what this sink relies on.
 
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -42,6 +44,8 @@ const ALIASES: &[(&str, &str)] = &[
 pub(super) struct Settings {
     pub(super) client: ClientConfig,
     secrets: Vec<String>,
+    /// What the library has warned of.
+    warned: Mutex<HashSet<String>>,
 }
 
 impl Settings {
@@ -75,7 +79,7 @@ impl Settings {
                 });
             }
         }
-        let mut settings = Settings { client: ClientConfig::new(), secrets: secrets(config) };
+        let mut settings = Settings { client: ClientConfig::new(), secrets: secrets(config), warned: Mutex::default() };
         let mut set = |name: &str, value: String| {
             let alias = ALIASES.iter().find(|(one, _)| *one == name).map_or(name, |(_, other)| other);
             if !properties.contains_key(name) && !properties.contains_key(alias) {
@@ -121,6 +125,11 @@ impl Settings {
     pub(super) fn scrub(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }
+
+    /// Whether it has not warned of this before: every producer that is made does it again.
+    pub(super) fn is_new(&self, warning: &str) -> bool {
+        self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(warning.to_owned())
+    }
 }
 
 /// What is set where the properties do not say otherwise.
@@ -149,10 +158,20 @@ fn defaults(config: &SinkConfig, set: &mut impl FnMut(&str, String)) {
     set("log.connection.close", "false".to_owned());
 }
 
-/// How long the library tries. It looks once a second for what has timed out, and after that once more for what was
-/// under way: all of it has ended when the answer timeout has passed, if that is not very short.
+/// The library looks once a second for what has timed out, and after that once more for what was under way; of a short
+/// answer timeout not all of that can be had.
+fn slack(answer_timeout: Duration) -> Duration {
+    Duration::from_millis(2100).min(answer_timeout * 3 / 10)
+}
+
+/// How long the library tries: as long as a call has to hand its messages over.
 fn delivery_timeout(answer_timeout: Duration) -> Duration {
-    (answer_timeout / 2).max(answer_timeout.saturating_sub(Duration::from_millis(2100)))
+    (answer_timeout - slack(answer_timeout)) / 2
+}
+
+/// How long the library may hold a message.
+pub(super) fn longest(answer_timeout: Duration) -> Duration {
+    delivery_timeout(answer_timeout) + slack(answer_timeout)
 }
 
 /// What no error and no log may show: passwords, and the values of properties that are not merely a number, a switch or
@@ -202,7 +221,7 @@ mod tests {
             ("sasl.mechanism", "SCRAM-SHA-512"),
             ("sasl.password", "p@ss"),
             ("linger.ms", "5"),
-            ("delivery.timeout.ms", "4900"),
+            ("delivery.timeout.ms", "2450"),
         ];
         for (name, value) in expected {
             assert_eq!(secure.get(name), Some(value));
@@ -241,8 +260,12 @@ mod tests {
 
     #[test]
     fn the_library_gives_up_before_the_answer_timeout() {
-        for (timeout, expected) in [(100, 50), (2000, 1000), (3000, 1500), (7000, 4900)] {
-            assert_eq!(delivery_timeout(Duration::from_millis(timeout)), Duration::from_millis(expected));
+        for (timeout, tries, longest) in
+            [(100, 35, 65), (3000, 1050, 1950), (7000, 2450, 4550), (30_000, 13_950, 16_050)]
+        {
+            let timeout = Duration::from_millis(timeout);
+            assert_eq!(delivery_timeout(timeout), Duration::from_millis(tries));
+            assert_eq!(super::longest(timeout), Duration::from_millis(longest));
         }
     }
 }

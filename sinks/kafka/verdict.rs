@@ -11,8 +11,6 @@ pub(super) enum Verdict {
     Is(Outcome),
     /// Its record batch was refused, which says nothing of one of many: it goes out again alone.
     Again,
-    /// The client library holds as much as it takes: it is handed over again.
-    Full,
 }
 
 /// The words of the error, without the library's own name for it.
@@ -31,13 +29,14 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Verdict {
     let open = |fault| Verdict::Is(Outcome::Retry(Trouble::open(fault, words.clone())));
     match code {
         Code::NoError => Verdict::Is(Outcome::Accepted),
-        Code::QueueFull => Verdict::Full,
 
         // The record batch is over the topic's or the server's limit, or one of its records is none.
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord if alone => {
             Verdict::Is(Outcome::Reject(words))
         }
-        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord | Code::InvalidDifferentRecord => {
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord | Code::InvalidDifferentRecord
+            if !alone =>
+        {
             Verdict::Again
         }
 
@@ -52,30 +51,27 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Verdict {
         | Code::InvalidTimestamp
         | Code::UnsupportedForMessageFormat => definite(Fault::Destination),
 
-        // Whom we talk to lets nobody in, or takes nothing of what this client sends.
-        Code::Authentication
-        | Code::SaslAuthenticationFailed
+        // A broker takes nothing of what this client sends.
+        Code::SaslAuthenticationFailed
         | Code::UnsupportedSASLMechanism
         | Code::IllegalSASLState
         | Code::SecurityDisabled
-        | Code::SSL
         | Code::ClusterAuthorizationFailed
         | Code::TransactionalIdAuthorizationFailed
         | Code::UnsupportedVersion
         | Code::UnsupportedFeature
         | Code::UnsupportedCompressionType
-        | Code::InvalidRequiredAcks
-        | Code::Resolve
-        | Code::AllBrokersDown => definite(Fault::Sink),
+        | Code::InvalidRequiredAcks => definite(Fault::Sink),
 
-        // The connection went with what was under way, or the producer came to an end.
-        Code::BrokerTransportFailure
-        | Code::NetworkException
+        // No broker is there, or lets us in any more; or the producer came to an end, which is no fault of the message's
+        // topic. What was under way may have arrived.
+        Code::Authentication
+        | Code::SSL
+        | Code::Resolve
+        | Code::AllBrokersDown
         | Code::BrokerDestroy
         | Code::DestroyBroker
         | Code::Fatal
-        | Code::OutOfOrderSequenceNumber
-        | Code::UnknownProducerId
         | Code::InvalidProducerEpoch
         | Code::InvalidProducerIdMapping
         | Code::ProducerFenced
@@ -83,20 +79,10 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Verdict {
         | Code::GaplessGuarantee
         | Code::Inconsistent => open(Fault::Sink),
 
-        // A partition between two leaders, or a server that is not able to at the moment. Nothing was written.
-        Code::LeaderNotAvailable
-        | Code::NotLeaderForPartition
-        | Code::FencedLeaderEpoch
-        | Code::UnknownLeaderEpoch
-        | Code::ReplicaNotAvailable
-        | Code::BrokerNotAvailable
-        | Code::NotEnoughReplicas
-        | Code::ThrottlingQuotaExceeded
-        | Code::TimedOutQueue
-        | Code::PurgeQueue
-        | Code::InvalidMessage => definite(Fault::Unclear),
-
-        // Time-outs, what was written but not by enough, what was written before, and whatever else there may be.
+        // Time-outs; one partition or one broker that is not able to at the moment, or was lost; what was written but not by
+        // enough; and whatever else there may be. Even what says that nothing was written says it of the last attempt of
+        // several: the library sends again by itself what may have been written, and what it purges then "in the queue"
+        // can be that, too.
         _ => open(Fault::Unclear),
     }
 }
@@ -115,7 +101,6 @@ mod tests {
     fn every_error_has_its_verdict() {
         use Fault::{Destination, Sink, Unclear};
         assert_eq!(verdict(Code::NoError, false), Verdict::Is(Outcome::Accepted));
-        assert_eq!(verdict(Code::QueueFull, false), Verdict::Full);
         let table: &[(Fault, bool, &[Code])] = &[
             (
                 Destination,
@@ -127,13 +112,38 @@ mod tests {
                     Code::InvalidTopic,
                 ],
             ),
-            (Sink, true, &[Code::Authentication, Code::SSL, Code::AllBrokersDown, Code::Resolve]),
-            (Sink, false, &[Code::BrokerTransportFailure, Code::Fatal, Code::ProducerFenced]),
-            (Unclear, true, &[Code::NotLeaderForPartition, Code::NotEnoughReplicas, Code::PurgeQueue]),
+            (Sink, true, &[Code::ClusterAuthorizationFailed, Code::SaslAuthenticationFailed]),
+            (
+                Sink,
+                false,
+                &[
+                    Code::Authentication,
+                    Code::SSL,
+                    Code::AllBrokersDown,
+                    Code::Resolve,
+                    Code::Fatal,
+                    Code::ProducerFenced,
+                ],
+            ),
             (
                 Unclear,
                 false,
-                &[Code::MessageTimedOut, Code::PurgeInflight, Code::NotEnoughReplicasAfterAppend, Code::Unknown],
+                &[
+                    Code::MessageTimedOut,
+                    Code::TimedOutQueue,
+                    Code::PurgeInflight,
+                    Code::PurgeQueue,
+                    Code::NotLeaderForPartition,
+                    Code::NotEnoughReplicas,
+                    Code::NotEnoughReplicasAfterAppend,
+                    Code::InvalidMessage,
+                    Code::BrokerTransportFailure,
+                    Code::NetworkException,
+                    Code::OutOfOrderSequenceNumber,
+                    Code::UnknownProducerId,
+                    Code::InvalidDifferentRecord,
+                    Code::Unknown,
+                ],
             ),
         ];
         for (fault, definite, codes) in table {

@@ -33,23 +33,28 @@ pub(super) async fn a_killed_server_is_the_sinks_fault_until_it_is_back(mut brok
     leaves_nothing_behind(sink).await;
 }
 
-/// Batch after batch until the server is killed under one of them. What was accepted is there when it is back.
+/// Batch after batch until the server is killed under one of them. What was accepted is there when it is back, and nothing
+/// of which it was said that it is not.
 pub(super) async fn killed_in_the_middle_of_a_batch_it_answers_everything(mut broker: impl Process) {
     let sink = broker.sink(ANSWER_TIMEOUT);
     let under_load = Arc::new(tokio::sync::Notify::new());
     let load = {
         let (sink, under_load) = (Arc::clone(&sink), Arc::clone(&under_load));
         tokio::spawn(async move {
-            let mut accepted_keys = Vec::new();
+            let (mut accepted_keys, mut refused_keys) = (Vec::new(), Vec::new());
             for round in 0..200 {
                 let batch = batch("a", round * 1000..round * 1000 + 1000);
                 let outcomes = publish(&sink, batch.clone()).await;
                 assert!(!outcomes.iter().any(|outcome| matches!(outcome, Outcome::Reject(_))));
-                let answered = batch.into_iter().zip(&outcomes);
-                let accepted = answered.filter(|(_, outcome)| **outcome == Outcome::Accepted);
-                accepted_keys.extend(accepted.map(|(message, _)| message.key));
+                for (message, outcome) in batch.into_iter().zip(&outcomes) {
+                    match outcome {
+                        Outcome::Accepted => accepted_keys.push(message.key),
+                        Outcome::Retry(trouble) if trouble.definite => refused_keys.push(message.key),
+                        _ => {}
+                    }
+                }
                 if outcomes.iter().any(|outcome| *outcome != Outcome::Accepted) {
-                    return accepted_keys;
+                    return (accepted_keys, refused_keys);
                 }
                 under_load.notify_one();
             }
@@ -59,13 +64,16 @@ pub(super) async fn killed_in_the_middle_of_a_batch_it_answers_everything(mut br
     under_load.notified().await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     broker.server().kill();
-    let accepted_keys = load.await.expect("no panic");
+    let (accepted_keys, refused_keys) = load.await.expect("no panic");
     broker.server().restart();
     publish_until_accepted(&sink, batch("b", 0..10)).await;
     let received = broker.received("a");
     let received: HashSet<&str> = keys(&received).into_iter().collect();
     for key in accepted_keys {
         assert!(received.contains(key.as_str()), "{key} was accepted and is lost");
+    }
+    for key in refused_keys {
+        assert!(!received.contains(key.as_str()), "{key} was definitely not taken and is there");
     }
 }
 
