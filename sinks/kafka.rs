@@ -7,11 +7,12 @@
 //!   one that we may not write to, is the destination's fault.
 //! - Kafka refuses whole record batches. What was refused among others goes out again alone, by a second producer that
 //!   puts each message into a batch of its own.
-//! - The producer is idempotent: what the library sends again by itself arrives once, and in order. What we publish
-//!   again is another message to Kafka: consumers drop it by its key.
+//! - The producer is idempotent: what the library sends again by itself arrives once, and in order. The second one is not,
+//!   since each refusal would make it wait for all that is under way; what it sends again can be there twice, and out of
+//!   order. What we publish again is another message to Kafka, too: consumers drop it by its key.
 //! - What the library holds is bounded, and one topic has a quarter of that at most. Nothing stays in it for longer than
 //!   the answer timeout: it gives up before that, and a call hands nothing over for which the library might still try
-//!   when it ends. With an answer timeout of less than 7 s it may: what is left in it then is purged with the producer.
+//!   when it ends. The library never forgets a topic, though: some kB each until the producer is ended. With an answer timeout of less than 7 s it may: what is left in it then is purged with the producer.
 
 mod context;
 mod producer;
@@ -60,10 +61,17 @@ impl KafkaSink {
     /// A sink for a cluster; connects when it is first used.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when the URL has a path or half a log-in, or a property cannot be used.
+    /// [`SinkError::Config`] when the URL has a path or half a log-in, a property cannot be used, or properties do not go
+    /// together.
     pub fn new(config: &SinkConfig) -> Result<KafkaSink, SinkError> {
+        let settings = Settings::new(config)?;
+        for client in [settings.client.clone(), settings.alone()] {
+            let refused =
+                |words| SinkError::Config(format!("the client library of Kafka refuses its settings: {words}"));
+            Producer::try_out(client, &settings).map_err(refused)?;
+        }
         let inner = Inner {
-            settings: Arc::new(Settings::new(config)?),
+            settings: Arc::new(settings),
             address: config.address(),
             answer_timeout: config.answer_timeout(),
             window: Window::new(WINDOW_UNITS, UNIT),

@@ -7,10 +7,10 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use rdkafka::config::ClientConfig;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer as _, PurgeConfig, ThreadedProducer};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
@@ -72,6 +72,21 @@ impl Producer {
         Ok(producer)
     }
 
+    /// Makes one that has nobody to connect to, and drops it: what the library says of settings that do not go together.
+    pub(super) fn try_out(mut client: ClientConfig, settings: &Settings) -> Result<(), String> {
+        client.remove("bootstrap.servers");
+        // It would warn of that.
+        client.set_log_level(RDKafkaLogLevel::Emerg);
+        let made: Result<BaseProducer, KafkaError> = client.create();
+        match made {
+            Ok(client) => {
+                drop(on_thread(move || drop(client)));
+                Ok(())
+            }
+            Err(error) => Err(refusal(error, settings)),
+        }
+    }
+
     async fn make(client: ClientConfig, settings: Arc<Settings>, patience: Duration) -> Result<Producer, String> {
         let made = on_thread(move || {
             let health = Arc::new(Health::new());
@@ -85,9 +100,7 @@ impl Producer {
                     open: RwLock::new(true),
                     left: std::sync::Mutex::default(),
                 }),
-                Err(KafkaError::ClientCreation(words)) => Err(settings.scrub(&words)),
-                // Which may quote a value.
-                Err(_) => Err("the client library refuses its configuration".to_owned()),
+                Err(error) => Err(refusal(error, &settings)),
             }
         });
         made.await.unwrap_or_else(|_| Err("the client library came to no end".to_owned()))
@@ -201,6 +214,14 @@ impl Drop for Producer {
     }
 }
 
+fn refusal(error: KafkaError, settings: &Settings) -> String {
+    match error {
+        KafkaError::ClientCreation(words) => settings.scrub(&words),
+        // Which may quote a value.
+        _ => "the client library refuses its configuration".to_owned(),
+    }
+}
+
 /// Runs what blocks on a thread of its own; the runtime's would be waited for at its end.
 fn on_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
     let (done, result) = oneshot::channel();
@@ -225,7 +246,6 @@ pub(super) fn end_unless_back(producer: &Arc<Producer>, left: Left) {
 
 impl Producer {
     /// Sleeps for a while. Whether anything is left that may still come back.
-    #[expect(clippy::disallowed_methods, reason = "a thread of its own")]
     fn awaits_what_is_left(&self) -> bool {
         std::thread::sleep(LOOK);
         let (mut all, now) = (self.left(), Instant::now());

@@ -29,6 +29,9 @@ const OURS: &[(&str, &[&str])] = &[
     ("one message that is refused would end all others", &["enable.gapless.guarantee"]),
     ("this sink has no transactions", &["transactional.id", "transaction.timeout.ms"]),
     ("messages would go nowhere", &["test.mock.num.brokers", "test.mock.broker.rtt"]),
+    ("it takes an address in memory", &["ut_handle_ProduceResponse"]),
+    ("it would run code that can drop and change messages", &["plugin.library.paths"]),
+    ("the sink bounds by itself what is under way", &["queue.buffering.max.messages", "queue.buffering.max.kbytes"]),
 ];
 
 /// Properties that the library knows by two names.
@@ -37,8 +40,10 @@ const ALIASES: &[(&str, &str)] = &[
     ("compression.type", "compression.codec"),
     ("sasl.mechanism", "sasl.mechanisms"),
     ("ssl.ca.pem", "ssl.ca.location"),
-    ("retries", "message.send.max.retries"),
 ];
+
+/// How to log in, of what the library knows: it is built without Kerberos, and nobody hands it tokens.
+const MECHANISMS: &[&str] = &["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"];
 
 /// How the library is set up, and which words it must not be let say.
 pub(super) struct Settings {
@@ -95,8 +100,10 @@ impl Settings {
             (true, true) => "sasl_ssl",
         };
         set("security.protocol", protocol.to_owned());
-        if let Some(user) = &target.user {
+        if sasl {
             set("sasl.mechanism", "PLAIN".to_owned());
+        }
+        if let Some(user) = &target.user {
             set("sasl.username", user.clone());
         }
         if let Some(password) = &target.password {
@@ -106,7 +113,11 @@ impl Settings {
             set("ssl.ca.pem", String::from_utf8_lossy(pem).into_owned());
         }
         for (name, value) in properties {
-            settings.client.set(name, value.expose_secret());
+            let value = value.expose_secret();
+            if name.starts_with("sasl.mechanism") && !MECHANISMS.contains(&value) {
+                return wrong(format!("the property `{name}` can be {}", MECHANISMS.join(", ")));
+            }
+            settings.client.set(name, value);
         }
         settings.client.set_log_level(RDKafkaLogLevel::Info);
         Ok(settings)
@@ -149,6 +160,8 @@ fn defaults(config: &SinkConfig, set: &mut impl FnMut(&str, String)) {
     set("socket.nagle.disable", "true".to_owned());
     set("socket.keepalive.enable", "true".to_owned());
     set("message.max.bytes", LARGEST.to_string());
+    // The library asks for it again and again, and would have a topic created that is unknown or deleted.
+    set("allow.auto.create.topics", "false".to_owned());
     // An unknown topic is told at once, and asked for again by whoever publishes to it.
     set("topic.metadata.propagation.max.ms", "0".to_owned());
     // The least that the library takes is 1 s.
@@ -174,22 +187,15 @@ pub(super) fn longest(answer_timeout: Duration) -> Duration {
     delivery_timeout(answer_timeout) + slack(answer_timeout)
 }
 
-/// What no error and no log may show: passwords, and the values of properties that are not merely a number, a switch or
-/// a name for a mechanism.
+/// What the names of those properties have in them that hold what nobody is to see.
+const SECRET: &[&str] = &["password", "secret", "key", "pem", "jaas", "oauthbearer", "token"];
+
+/// What no error and no log may show, whatever it looks like.
 fn secrets(config: &SinkConfig) -> Vec<String> {
-    let harmless = |name: &str, value: &str| {
-        value.len() < 4
-            || value == "true"
-            || value == "false"
-            || value.parse::<f64>().is_ok()
-            || ["sasl.mechanism", "sasl.mechanisms"].contains(&name)
-    };
-    let properties = config.properties().iter().map(|(name, value)| (name.as_str(), value.expose_secret()));
-    let mut secrets: Vec<String> =
-        properties.filter(|(name, value)| !harmless(name, value)).map(|(_, value)| value.to_owned()).collect();
-    secrets.extend(config.target().password.iter().map(|password| password.expose_secret().to_owned()));
-    secrets.retain(|secret| !secret.is_empty());
-    secrets
+    let secret = |name: &str| SECRET.iter().any(|part| name.contains(part));
+    let properties = config.properties().iter().filter(|(name, _)| secret(name)).map(|(_, value)| value);
+    let all = properties.chain(&config.target().password).map(|value| value.expose_secret().to_owned());
+    all.filter(|value| !value.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -197,6 +203,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::kafka::KafkaSink;
 
     fn settings(url: &str, properties: &[(&str, &str)]) -> Result<Settings, String> {
         let properties: BTreeMap<_, _> =
@@ -253,9 +260,45 @@ mod tests {
 
     #[test]
     fn what_the_library_quotes_is_scrubbed() {
-        let settings = settings("kafka://u:hunter2@h", &[("ssl.key.password", "s3cret"), ("linger.ms", "10")]);
-        let words = settings.expect("good settings").scrub("no `hunter2` after 10 ms, no s3cret");
-        assert_eq!(words, "no `***` after 10 ms, no ***");
+        let properties = [("ssl.key.password", "123456"), ("linger.ms", "10"), ("compression.codec", "zstd")];
+        let settings = settings("kafka://u:true@h", &properties).expect("good settings");
+        let words = settings.scrub("no `true` after 10 ms, zstd, no 123456");
+        assert_eq!(words, "no `***` after 10 ms, zstd, no ***");
+        assert!(settings.is_new("deprecated") && !settings.is_new("deprecated"));
+    }
+
+    #[test]
+    fn a_log_in_is_one_that_the_library_can_do() {
+        let properties = [("sasl.username", "u"), ("sasl.password", "p")];
+        let user = settings("kafka://h", &properties).expect("good settings").client;
+        assert_eq!(
+            (user.get("sasl.mechanism"), user.get("security.protocol")),
+            (Some("PLAIN"), Some("sasl_plaintext"))
+        );
+        for name in ["sasl.mechanism", "sasl.mechanisms"] {
+            for other in ["GSSAPI", "OAUTHBEARER"] {
+                let words = refused("kafka://u:p@h", &[(name, other)]);
+                assert_eq!(words, format!("the property `{name}` can be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_told_at_once() {
+        let conflicts = [
+            ("retries", "0"),
+            ("max.in.flight.requests.per.connection", "10"),
+            ("linger.ms", "60000"),
+            ("ssl.ca.location", "/nowhere/to/be/found.pem"),
+        ];
+        for (name, value) in conflicts {
+            let properties = BTreeMap::from([(name.to_owned(), value.into())]);
+            let config = SinkConfig::parse("kafka+ssl://u:hunter2@h").expect("a good URL").with_properties(properties);
+            let words = KafkaSink::new(&config).err().unwrap_or_else(|| panic!("{name} is taken")).to_string();
+            assert!(words.starts_with("the client library of Kafka refuses its settings: "), "{words}");
+            assert!(!words.contains("hunter2"), "{words}");
+            eprintln!("{words}");
+        }
     }
 
     #[test]
