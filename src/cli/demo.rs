@@ -14,8 +14,9 @@ use futures_util::future::join_all;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::parts::Parts;
 use super::private_redis::PrivateRedis;
-use super::serve::{self, Instance, Parts, Signals};
+use super::serve::{self, Instance, Signals};
 use super::watch::{Book, Tally, Watch};
 use super::{Failure, say};
 use crate::clock::{Clock, Timestamp};

@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 the asked thing failed, 2 usage or configuration.
 
 mod demo;
+mod parts;
 mod private_redis;
 pub mod serve;
 mod task;

@@ -1,14 +1,12 @@
 //! `punctual serve`: the one place where the concrete parts are put together: timeline, sinks, engine, API.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use futures_util::future::{BoxFuture, FutureExt, pending};
-use punctual_sinks::{RedisAccess, SinkConfig, Tls};
+use punctual_sinks::Tls;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -17,13 +15,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Failure;
+use super::parts::Parts;
 use crate::clock::LocalClock;
-use crate::config::{Config, ConfigFault, SinkSection, Sources};
-use crate::engine::{Engine, EngineConfig, EngineLane, EngineSink, Intake, LaneRule};
+use crate::config::{Config, Sources};
+use crate::engine::{Engine, EngineConfig, EngineLane, Intake};
 use crate::http::server::{self, ServerLimits};
 use crate::http::{Api, ApiLimits};
 use crate::metrics::Metrics;
-use crate::task::{Lane, Limits, Overdue};
+use crate::task::{Limits, Overdue};
 use crate::timeline::memory::MemoryTimeline;
 use crate::timeline::metered::Metered;
 use crate::timeline::redis::{RedisConfig, RedisError, RedisTimeline};
@@ -174,104 +173,6 @@ fn redis_config(config: &Config, tls: &Tls) -> RedisConfig {
     }
 }
 
-/// What is built of the configuration before anything is connected to.
-pub(super) struct Parts {
-    /// Whom to trust.
-    pub(super) tls: Tls,
-    /// By name. They connect when they are first used.
-    pub(super) sinks: BTreeMap<String, EngineSink>,
-    rules: BTreeMap<Lane, LaneRule>,
-    /// What can be used, but is hardly meant.
-    warnings: Vec<ConfigFault>,
-}
-
-impl Parts {
-    /// Builds all of it.
-    ///
-    /// # Errors
-    /// Everything that cannot be used, with its place.
-    pub(super) fn build(config: &Config) -> Result<Parts, Vec<ConfigFault>> {
-        let mut faults = Vec::new();
-        let tls = config.ca_file.as_deref().map_or_else(|| Ok(Tls::default()), Tls::from_ca_file);
-        let tls = tls.unwrap_or_else(|error| {
-            faults.push(config.fault("tls.ca_file", error.to_string()));
-            Tls::of_nobody(config.ca_file.as_deref().unwrap_or(Path::new("")))
-        });
-        let timeline_over_tls = look_at_redis(config, &tls).unwrap_or_else(|fault| {
-            faults.push(fault);
-            false
-        });
-        let sinks = build_sinks(config, &tls, &mut faults);
-        let rules = lane_rules(config, &sinks, &mut faults);
-        let over_tls =
-            |section: &SinkSection| SinkConfig::parse(section.url.expose()).is_ok_and(|sink| sink.over_tls());
-        let mut warnings = Vec::new();
-        if config.ca_file.is_some() && !timeline_over_tls && !config.sinks.values().any(over_tls) {
-            let words = "no URL leads over TLS, so that nobody is asked for a certificate";
-            let hint = "`rediss://`, `kafka+ssl://`, `amqps://`, `tls://`".to_owned();
-            warnings.push(ConfigFault { hint: Some(hint), ..config.fault("tls.ca_file", words) });
-        }
-        if faults.is_empty() { Ok(Parts { tls, sinks, rules, warnings }) } else { Err(faults) }
-    }
-}
-
-/// Whether the timeline's connections are over TLS; a fault when it cannot be reached at all as it is written.
-fn look_at_redis(config: &Config, tls: &Tls) -> Result<bool, ConfigFault> {
-    let sentinels = "redis.sentinel_password";
-    if config.redis.scheme() == "memory" {
-        return match config.sentinel_password {
-            Some(_) => Err(config.fault(sentinels, "a timeline in memory has no Sentinels")),
-            None => Ok(false),
-        };
-    }
-    let access = RedisAccess::parse(config.redis.expose(), tls)
-        .map_err(|error| config.fault("redis.url", error.to_string()))?
-        .with_sentinel_password(config.sentinel_password.clone())
-        .map_err(|error| config.fault(sentinels, error.to_string()))?;
-    Ok(access.over_tls())
-}
-
-fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTreeMap<String, EngineSink> {
-    let mut sinks = BTreeMap::new();
-    for (name, section) in &config.sinks {
-        let built = SinkConfig::parse(section.url.expose()).and_then(|sink| {
-            let sink = sink
-                .with_answer_timeout(section.answer_timeout)
-                .with_namespace(config.timeline.namespace.as_str())
-                .with_tls(tls.clone())
-                .with_sentinel_password(section.sentinel_password.clone())
-                .with_properties(section.properties.clone());
-            match &section.credentials_file {
-                Some(file) => sink.with_credentials_file(file).build(),
-                None => sink.build(),
-            }
-        });
-        match built {
-            Ok(sink) => {
-                sinks.insert(name.clone(), EngineSink { sink, patience: section.patience });
-            }
-            Err(error) => {
-                let words = error.to_string();
-                faults.push(config.fault(&blamed(name, section, &words), words));
-            }
-        }
-    }
-    sinks
-}
-
-/// The option of a sink that its refusal is about: the one whose name stands in back-ticks in the words, else the URL.
-fn blamed(name: &str, section: &SinkSection, words: &str) -> String {
-    let mentioned = |option: &str| words.contains(&format!("`{option}`"));
-    let property = section.properties.keys().find(|property| mentioned(property));
-    let option = match property.or(section.properties.keys().next().filter(|_| mentioned("properties"))) {
-        Some(property) => format!("properties.{property}"),
-        None => {
-            ["credentials_file", "sentinel_password"].into_iter().find(|o| mentioned(o)).unwrap_or("url").to_owned()
-        }
-    };
-    format!("sinks.{name}.{option}")
-}
-
 impl Instance {
     /// Starts to take tasks in and to publish what is due. The listener is bound before anything is claimed.
     ///
@@ -353,27 +254,6 @@ fn api_limits(config: &Config) -> ApiLimits {
     }
 }
 
-/// A task has to name a destination where its lane names none, unless its sink does without. Every lane whose
-/// destination its sink can never take is a fault.
-fn lane_rules(
-    config: &Config,
-    sinks: &BTreeMap<String, EngineSink>,
-    faults: &mut Vec<ConfigFault>,
-) -> BTreeMap<Lane, LaneRule> {
-    let mut rules = BTreeMap::new();
-    for (lane, section) in &config.lanes {
-        let sink = sinks.get(&section.sink).map(|sink| &sink.sink);
-        if let (Some(sink), Some(destination)) = (sink, &section.destination)
-            && let Err(words) = sink.check_destination(destination)
-        {
-            faults.push(config.fault(&format!("lanes.{lane}.destination"), words));
-        }
-        let needed = sink.is_some_and(|sink| sink.needs_destination());
-        rules.insert(lane.clone(), LaneRule { destination_required: section.destination.is_none() && needed });
-    }
-    rules
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -383,135 +263,6 @@ mod tests {
         let flags = vec![("--sink", "sinks.default.url", "stdout:".to_owned())];
         let config = Config::load(Sources { flags, ..Sources::default() }).unwrap();
         assert_eq!(format!("{:?}", engine_config(&config, "i")), format!("{:?}", EngineConfig::new("i")));
-    }
-
-    fn with_lanes(flags: &[(&'static str, &str)]) -> Config {
-        let flags = flags.iter().map(|(path, value)| ("--set", *path, (*value).to_owned())).collect();
-        Config::load(Sources { flags, ..Sources::default() }).unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_destination_is_asked_for_where_the_sink_needs_one_and_the_lane_has_none() {
-        for (url, needed) in [("stdout:", false), ("redis://127.0.0.1:1", true), ("nats://127.0.0.1:1", true)] {
-            for destination in [None, Some(("lanes.default.destination", "a"))] {
-                let flags: Vec<_> = [("sinks.default.url", url)].into_iter().chain(destination).collect();
-                let config = with_lanes(&flags);
-                let parts = Parts::build(&config).map_err(|faults| format!("{faults:?}")).unwrap();
-                let required: Vec<bool> = parts.rules.values().map(|rule| rule.destination_required).collect();
-                assert_eq!(required, [needed && destination.is_none()], "{url}");
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn lanes_to_where_their_sinks_never_publish_are_named_all_at_once() {
-        let config = with_lanes(&[
-            ("sinks.default.url", "redis://127.0.0.1:1"),
-            ("sinks.other.url", "nats://127.0.0.1:1"),
-            ("lanes.default.destination", "punctual:{default:0}:tasks"),
-            ("lanes.good.destination", "orders"),
-            ("lanes.bad.sink", "other"),
-            ("lanes.bad.destination", "orders.*"),
-        ]);
-        let faults = Parts::build(&config).err().unwrap();
-        let words: Vec<_> = faults.iter().map(ToString::to_string).collect();
-        assert!(words[0].starts_with("`lanes.bad.destination` (--set): `orders.*` is no subject"), "{words:?}");
-        assert!(words[1].starts_with("`lanes.default.destination` (--set): `punctual:{default:0}:tasks`"), "{words:?}");
-        assert_eq!(words.len(), 2, "{words:?}");
-    }
-
-    #[tokio::test]
-    async fn faults_of_sinks_and_of_the_file_are_told_at_once_with_their_places() {
-        let text = "[tls]\nca_file = \"nowhere.pem\"\n[claim]\nleese = \"1s\"\n[redis]\nurl = \"redis://h/x\"\n\
-                    [sinks.a]\nurl = \"nats://me:hunter2@h/path\"\n\
-                    [sinks.b]\nurl = \"nats://h\"\ncredentials_file = \"nowhere.creds\"\n\
-                    [sinks.c]\nurl = \"redis://h\"\n[sinks.c.properties]\nsasl.password = \"hunter2\"\n\
-                    [sinks.d]\nurl = \"redis://h\"\nsentinel_password = \"hunter2\"\n[lanes.default]\nsink = \"a\"";
-        let sources = Sources { file: Some(("p.toml".into(), text.into())), ..Sources::default() };
-        let faults = Config::load_and(sources, Parts::build).err().unwrap().to_string();
-        for line in [
-            "`claim.leese` (p.toml:4): there is no such option",
-            "`tls.ca_file` (p.toml:2): cannot read the certificates in `nowhere.pem`",
-            "`redis.url` (p.toml:6): `x` is no number of a Redis database",
-            "`sinks.a.url` (p.toml:8): the URL of a nats sink has no path",
-            "`sinks.b.credentials_file` (p.toml:11): `credentials_file`: cannot read the credentials in `nowhere.creds`",
-            "`sinks.c.properties.sasl.password` (p.toml:15): a redis sink has no `properties`: only Kafka does",
-            "`sinks.d.sentinel_password` (p.toml:18): `sentinel_password` is for a Redis behind Sentinels",
-        ] {
-            assert!(faults.contains(line), "no `{line}` in:\n{faults}");
-        }
-        assert!(!faults.contains("hunter2"), "{faults}");
-    }
-
-    fn faults_of(text: &str) -> String {
-        let sources = Sources { file: Some(("p.toml".into(), text.into())), ..Sources::default() };
-        Config::load_and(sources, Parts::build).err().unwrap().to_string()
-    }
-
-    #[tokio::test]
-    async fn a_password_for_sentinels_that_are_not_there_is_told_with_its_own_line() {
-        for (redis, words) in [
-            ("url = \"redis://h\"\n", "3): `sentinel_password` is for a Redis behind Sentinels"),
-            ("\n", "3): `sentinel_password` is for a Redis behind Sentinels"),
-            ("url = \"memory:\"\n", "3): a timeline in memory has no Sentinels"),
-        ] {
-            let text = format!("[redis]\n{redis}sentinel_password = \"hunter2\"\n[sinks.a]\nurl = \"stdout:\"\n");
-            let faults = faults_of(&text);
-            let line = format!("`redis.sentinel_password` (p.toml:{words}");
-            assert!(faults.contains(&line) && !faults.contains("hunter2"), "no `{line}` in:\n{faults}");
-        }
-    }
-
-    #[tokio::test]
-    async fn authorities_that_cannot_be_read_are_one_fault_whatever_the_system_has() {
-        let mut text = "[tls]\nca_file = \"nowhere.pem\"\n[redis]\nurl = \"rediss://h\"\n".to_owned();
-        for scheme in ["rediss", "rediss+sentinel", "kafka+ssl", "amqps", "tls"] {
-            let known = SinkConfig::parse(&format!("{scheme}://h")).is_ok();
-            let path = if scheme.ends_with("sentinel") { "/main" } else { "" };
-            let name = scheme.replace('+', "-");
-            text += &if known { format!("[sinks.{name}]\nurl = \"{scheme}://h{path}\"\n") } else { String::new() };
-        }
-        let faults = faults_of(&(text + "[lanes.default]\nsink = \"rediss\"\n"));
-        assert_eq!(faults.lines().count(), 2, "{faults}");
-        assert!(faults.contains("`tls.ca_file` (p.toml:2): cannot read the certificates"), "{faults}");
-    }
-
-    #[tokio::test]
-    async fn authorities_that_nobody_is_asked_about_are_a_warning() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        std::fs::write(file.path(), key.cert.pem()).unwrap();
-        let ca_file = file.path().display().to_string();
-        for (redis, sink, warns) in [
-            ("redis://h", "redis://h", true),
-            ("memory:", "stdout:", true),
-            ("rediss://h", "stdout:", false),
-            ("memory:", "rediss+sentinel://h/main", false),
-            ("memory:", "nats://h", false),
-        ] {
-            let mut flags = vec![("redis.url", redis), ("sinks.default.url", sink), ("tls.ca_file", ca_file.as_str())];
-            flags.extend((sink != "stdout:").then_some(("lanes.default.destination", "a")));
-            let config = with_lanes(&flags);
-            let parts = Parts::build(&config).map_err(|faults| format!("{faults:?}")).unwrap();
-            let warnings: Vec<_> = parts.warnings.iter().map(ToString::to_string).collect();
-            assert_eq!(warnings.len(), usize::from(warns), "{redis} {sink}: {warnings:?}");
-            let line = "`tls.ca_file` (--set): no URL leads over TLS";
-            assert!(warnings.iter().all(|warning| warning.starts_with(line)), "{warnings:?}");
-        }
-    }
-
-    #[cfg(feature = "kafka")]
-    #[tokio::test]
-    async fn a_property_that_the_client_library_refuses_is_told_with_its_line_and_without_its_value() {
-        for (name, value) in [("no.such.property", "hunter2"), ("linger.ms", "hunter2"), ("acks", "hunter2")] {
-            let text = format!(
-                "[sinks.a]\nurl = \"kafka://h\"\n[sinks.a.properties]\n\"client.id\" = \"me\"\n\"{name}\" = \"{value}\"\n"
-            );
-            let sources = Sources { file: Some(("p.toml".into(), text)), ..Sources::default() };
-            let faults = Config::load_and(sources, Parts::build).err().unwrap().to_string();
-            let place = format!("`sinks.a.properties.{name}` (p.toml:5): the ");
-            assert!(faults.contains(&place) && !faults.contains("hunter2"), "no `{place}` in:\n{faults}");
-        }
     }
 
     #[test]

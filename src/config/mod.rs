@@ -6,6 +6,7 @@
 mod layers;
 mod read;
 mod secret;
+mod sections;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,9 +16,9 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use crate::task::{Lane, Namespace, duration};
+use crate::task::{Lane, Namespace};
 use layers::Layers;
-use read::{Reader, list};
+use read::Reader;
 
 pub use layers::{DEFAULTS, Origin};
 pub use secret::SecretUrl;
@@ -265,12 +266,12 @@ impl Config {
         let (sentinel_password, ca_file) = (r.secret("redis.sentinel_password"), r.file("tls.ca_file"));
         let namespace = r.text("timeline.namespace", |text| text.parse::<Namespace>().map_err(|bad| bad.to_string()));
         let shards = u16::try_from(r.whole("timeline.shards", 1, 256)).unwrap_or(1);
-        let claim = read_claim(r);
+        let claim = sections::claim(r);
         let dead =
             DeadSection { keep: r.duration("dead.keep", HOUR, 3650 * DAY), cap: r.whole("dead.cap", 1, 1 << 32) };
-        let http = read_http(r);
-        let sinks = read_sinks(r, claim.lease);
-        let lanes = read_lanes(r, &sinks);
+        let http = sections::http(r);
+        let sinks = sections::sinks(r, claim.lease);
+        let lanes = sections::lanes(r, &sinks);
         let shutdown = r.duration("shutdown.deadline", SECOND, HOUR);
         let log = r.text("log.filter", |text| Ok(text.to_owned()));
         let timeline = TimelineSection { namespace: namespace?, shards };
@@ -302,130 +303,6 @@ impl Config {
         });
         told.collect()
     }
-}
-
-fn read_claim(r: &mut Reader) -> ClaimSection {
-    let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let before = r.count();
-    let lease = r.duration("claim.lease", SECOND, HOUR);
-    let grace = r.duration("claim.grace", Duration::ZERO, 365 * DAY);
-    let back = lease + SECOND;
-    if r.count() == before && grace <= back {
-        let (grace, back, lease) = (duration::format(grace), duration::format(back), duration::format(lease));
-        let words = format!(
-            "{grace} is not longer than `claim.lease`, {lease}, and 1 s: what a killed instance held would be passed over"
-        );
-        r.fault_by("claim.grace", "claim.lease", words, Some(format!("more than {back}, or a shorter lease")));
-    }
-    ClaimSection {
-        lease,
-        batch: number(r.whole("claim.batch", 1, 1000)),
-        in_flight: number(r.whole("claim.in_flight", 1, 1_000_000)),
-        in_flight_bytes: r.size("claim.in_flight_bytes", 1 << 20, 1 << 36),
-        grace,
-        catch_up_max: small(r.whole("claim.catch_up_max", 0, 1_000_000)),
-        poison_limit: small(r.whole("claim.poison_limit", 1, 1000)),
-    }
-}
-
-fn read_http(r: &mut Reader) -> Option<HttpSection> {
-    let listen = r.address("http.listen");
-    let section = HttpSection {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        body_limit: r.size("http.body_limit", 1 << 10, 1 << 30),
-        header_timeout: r.duration("http.header_timeout", SECOND, HOUR),
-        body_timeout: r.duration("http.body_timeout", SECOND, HOUR),
-        timeline_timeout: r.duration("http.timeline_timeout", Duration::from_millis(100), HOUR),
-        connections: usize::try_from(r.whole("http.connections", 1, 1 << 20)).unwrap_or(1),
-    };
-    Some(HttpSection { listen: listen?, ..section })
-}
-
-fn read_sinks(r: &mut Reader, lease: Duration) -> BTreeMap<String, SinkSection> {
-    let mut sinks = BTreeMap::new();
-    let (shortest, longest) = (Duration::from_millis(100), HOUR);
-    let common = (r.duration("sinks.answer_timeout", shortest, longest), r.duration("sinks.patience", SECOND, DAY));
-    let names = r.names("sinks");
-    if names.is_empty() {
-        let hint = "`--sink nats://127.0.0.1:4222`, or a section `[sinks.NAME]` with its `url`";
-        r.fault("sinks", "there is no sink to publish to".into(), Some(hint.into()));
-    }
-    for name in names {
-        if let Err(bad) = name.parse::<Lane>() {
-            r.fault(&format!("sinks.{name}"), bad.to_string(), None);
-        }
-        let path = |key: &str| format!("sinks.{name}.{key}");
-        if !r.has(&path("url")) {
-            r.fault(&path("url"), "a sink needs a URL, such as `nats://127.0.0.1:4222`".into(), None);
-        }
-        let own = r.has(&path("answer_timeout"));
-        let answer_timeout = if own { r.duration(&path("answer_timeout"), shortest, longest) } else { common.0 };
-        let patience = if r.has(&path("patience")) { r.duration(&path("patience"), SECOND, DAY) } else { common.1 };
-        if answer_timeout * 2 > lease {
-            let (answer, half) = (duration::format(answer_timeout), duration::format(lease / 2));
-            let words = format!(
-                "{answer} is more than half of `claim.lease`, {}: a publish would outlive its claim",
-                duration::format(lease)
-            );
-            let said = if own { path("answer_timeout") } else { "sinks.answer_timeout".to_owned() };
-            r.fault_by(&said, "claim.lease", words, Some(format!("at most {half}, or a longer lease")));
-        }
-        if let Some(url) = r.url(&path("url"), &[]) {
-            let section = SinkSection {
-                url,
-                answer_timeout,
-                patience,
-                credentials_file: r.file(&path("credentials_file")),
-                sentinel_password: r.secret(&path("sentinel_password")),
-                properties: r.properties(&name),
-            };
-            sinks.insert(name, section);
-        }
-    }
-    sinks
-}
-
-fn read_lanes(r: &mut Reader, sinks: &BTreeMap<String, SinkSection>) -> BTreeMap<Lane, LaneSection> {
-    let mut lanes = BTreeMap::new();
-    let there = r.names("sinks");
-    let usual = match there.as_slice() {
-        [only] => Some(only.clone()),
-        several => several.iter().find(|name| *name == DEFAULT_NAME).cloned(),
-    };
-    let mut names = r.names("lanes");
-    if !names.iter().any(|name| name == DEFAULT_NAME) {
-        names.push(DEFAULT_NAME.to_owned());
-    }
-    for name in names {
-        let path = |key: &str| format!("lanes.{name}.{key}");
-        let sink = match r.text(&path("sink"), |text| Ok(text.to_owned())) {
-            Some(sink) if there.contains(&sink) => Some(sink),
-            Some(sink) => {
-                r.unknown_name(&path("sink"), &sink, &there);
-                None
-            }
-            // Without any sink that fault has been told already.
-            None if usual.is_none() && !sinks.is_empty() => {
-                // The lane `default` is there though nobody wrote it.
-                let words = format!("the lane `{name}` needs a sink, and there are several");
-                r.fault_by(&path("sink"), "sinks", words, Some(format!("one of {}", list(&there))));
-                None
-            }
-            None => usual.clone(),
-        };
-        let destination = r.text(&path("destination"), |text| match text.is_empty() {
-            true => Err("a destination is expected".into()),
-            false => Ok(text.to_owned()),
-        });
-        match name.parse::<Lane>() {
-            Ok(lane) => {
-                lanes.extend(sink.map(|sink| (lane, LaneSection { sink, destination })));
-            }
-            Err(bad) => r.fault(&format!("lanes.{name}"), bad.to_string(), None),
-        }
-    }
-    lanes
 }
 
 #[cfg(test)]
