@@ -1,5 +1,5 @@
-//! Kafka: one topic or one address in trouble is nobody else's. Against the mock cluster of the client library, whose
-//! partitions can be left without a leader.
+//! Kafka: one topic or one address in trouble is nobody else's, and what nobody can tell is left open. Against the mock
+//! cluster of the client library, which fails as it is told to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use std::time::Duration;
 use punctual_sinks::{Fault, Outcome, Sink, SinkConfig, Trouble};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
-use super::{accepted, batch, publish};
+use super::{accepted, batch, publish, publish_until_accepted};
 use crate::support::server::free_port;
 
 type Mock = MockCluster<'static, DefaultProducerContext>;
@@ -51,7 +52,8 @@ async fn a_topic_without_a_leader_ends_nothing_of_the_others() {
     }
     for call in calls {
         for outcome in call.await.expect("no panic") {
-            assert!(matches!(&outcome, Outcome::Retry(Trouble { fault: Fault::Unclear, .. })), "{outcome:?}");
+            let Outcome::Retry(Trouble { fault: Fault::Unclear, words, .. }) = outcome else { panic!("{outcome:?}") };
+            assert!(words.contains("min.insync.replicas") || words.contains("not handed over"), "{words}");
         }
     }
     sink.check().await.expect("the broker answers");
@@ -74,4 +76,42 @@ async fn an_address_that_is_refused_at_first_is_tried_again() {
         }
     });
     assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
+}
+
+/// The broker writes it and dies before it answers: the library puts it back into its queue and purges it there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_have_been_written_is_left_open() {
+    let mock = mock();
+    let sink = sink(&mock.bootstrap_servers());
+    assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
+    mock.broker_round_trip_time(1, Duration::from_secs(5)).expect("a slow broker");
+    let publishing = tokio::spawn({
+        let sink = Arc::clone(&sink);
+        async move { publish(&sink, batch("a", 1..2)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    mock.broker_down(1).expect("a broker that is gone");
+    let outcomes = publishing.await.expect("no panic");
+    let open = matches!(&outcomes[..], [Outcome::Retry(Trouble { fault: Fault::Sink, definite: false, .. })]);
+    assert!(open, "{outcomes:?}");
+}
+
+/// Told when the topic is asked for, or only when it is written to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_write_to_a_topic_is_told_so_and_may_to_others() {
+    let mock = mock();
+    let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    mock.topic_error("stuck", denied).expect("an error");
+    let sink = sink(&mock.bootstrap_servers());
+    let mut messages = batch("a", 0..10);
+    messages[3].destination = "stuck".to_owned();
+    let outcomes = publish(&sink, messages).await;
+    let refused = Trouble::definite(Fault::Destination, "Broker: Topic authorization failed");
+    let mut expected = accepted(10);
+    expected[3] = Outcome::Retry(refused.clone());
+    assert_eq!(outcomes, expected);
+    mock.request_errors(RDKafkaApiKey::Produce, &[denied]);
+    assert_eq!(publish(&sink, batch("a", 10..11)).await, [Outcome::Retry(refused)]);
+    // The library looks once a second whether it has changed.
+    publish_until_accepted(&sink, batch("a", 11..12)).await;
 }

@@ -3,6 +3,7 @@
 
 mod capabilities;
 mod kafka;
+mod kafka_strict;
 mod kafka_stuck;
 mod nats;
 mod outages;

@@ -1,0 +1,61 @@
+//! Kafka: a server that lets not everybody do everything, and that would create topics by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual_sinks::{Fault, Outcome, Sink, SinkConfig, Trouble};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+
+use super::{accepted, batch, publish};
+use crate::support::kafka::{KafkaServer, More, have_kafka};
+
+const PROPERTIES: &str = "auto.create.topics.enable=true
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+listener.name.second.sasl.enabled.mechanisms=PLAIN
+listener.name.second.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+user_nobody=\"hunter2\";
+";
+
+fn sink(url: &str) -> Arc<dyn Sink> {
+    SinkConfig::parse(url).expect("a good URL").build().expect("a sink")
+}
+
+fn topics(kafka: &KafkaServer) -> Vec<String> {
+    let consumer: BaseConsumer =
+        ClientConfig::new().set("bootstrap.servers", kafka.address()).create().expect("a consumer");
+    let metadata = consumer.fetch_metadata(None, Duration::from_secs(10)).expect("topics");
+    metadata.topics().iter().map(|topic| topic.name().to_owned()).collect()
+}
+
+/// The broker would make a topic of each name that it is asked for. The library asks for it once a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_creates_no_topic_and_says_who_may_not_write() {
+    if !have_kafka() {
+        return;
+    }
+    let kafka = KafkaServer::start_with(&More {
+        second_listener: Some("SASL_PLAINTEXT"),
+        properties: PROPERTIES,
+        scram_users: &[],
+    });
+    kafka.create_topic("a", 1, &[]);
+    let all = sink(&kafka.url());
+    let outcomes = publish(&all, batch("typo", 0..3)).await;
+    for outcome in &outcomes {
+        let trouble = matches!(outcome, Outcome::Retry(Trouble { fault: Fault::Destination, definite: true, .. }));
+        assert!(trouble, "{outcome:?}");
+    }
+    all.check().await.expect("it answers");
+    assert_eq!(publish(&all, batch("a", 0..3)).await, accepted(3));
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(topics(&kafka), ["a"]);
+
+    // Who may write to no topic at all is not even given a producer id.
+    let nobody = sink(&format!("kafka://nobody:hunter2@127.0.0.1:{}", kafka.second_port));
+    for outcome in publish(&nobody, batch("a", 3..6)).await {
+        assert!(matches!(outcome, Outcome::Retry(Trouble { fault: Fault::Sink, .. })), "{outcome:?}");
+    }
+    assert_eq!(kafka.records("a").len(), 3);
+}
