@@ -66,9 +66,10 @@ impl Answers {
         }
     }
 
-    /// Notes that the messages before `index` are handed over from here on.
+    /// Notes that the messages before `index` are handed over from here on, or may be.
     pub(crate) fn handed(&self, index: usize) {
-        self.lock().handed = index;
+        let mut state = self.lock();
+        state.handed = state.handed.max(index);
     }
 
     /// Whether every message is answered.

@@ -8,15 +8,20 @@
 //!   its own, an exchange is looked for before its first use, and after a refusal for size the smaller messages go out
 //!   again together, the others one by one.
 //! - It speaks AMQP itself. The client library at hand attaches a returned message to whichever acknowledgement comes
-//!   next, and goes on sending on a channel that the server has closed, which ends the connection for all.
-//! - One connection. It never reconnects by itself: a lost one is given up with all that it held. While RabbitMQ takes
-//!   nothing (its memory or disk is full), publishes and checks say `blocked`.
+//!   next, goes on sending on a channel that the server has closed, which ends the connection for all, and takes nothing
+//!   back of what it was given.
+//! - One connection. It never reconnects by itself: a lost one is given up with all that it held, what the system has not
+//!   sent included. So is one on which the server does not take in what was given up within the answer timeout. While
+//!   RabbitMQ takes nothing (its memory or disk is full), publishes and checks say `blocked`; a new connection is asked.
 
 mod call;
+mod carry;
 mod connection;
 mod frames;
 mod login;
+mod pump;
 mod refusal;
+mod under_way;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +29,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use secrecy::SecretString;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answers::Answers;
 use crate::config::SinkConfig;
@@ -32,9 +37,9 @@ use crate::link::{self, Connection as _, Door, Link};
 use crate::target::decode;
 use crate::window::Window;
 use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
-use call::{Call, check_target};
-use connection::{Connection, Event, Failed};
-use frames::Properties;
+use call::Call;
+use carry::check_target;
+use connection::{Connection, Failed};
 use login::Login;
 use refusal::{Blame, blame};
 
@@ -69,6 +74,10 @@ impl RabbitSink {
                 SinkError::Config("the path of an amqp URL is a virtual host, with `%2f` for `/`".to_owned())
             })?,
         };
+        if target.user.is_some() && target.password.is_none() {
+            let words = format!("the URL of `{}` names a user without a password", target.address());
+            return Err(SinkError::Config(words));
+        }
         let login = Login {
             hosts: target.hosts.clone(),
             user: target.user.clone().unwrap_or_else(|| "guest".to_owned()),
@@ -108,7 +117,7 @@ impl Sink for RabbitSink {
                 return answers.give_up(Fault::Sink, &words);
             }
             let ended = {
-                let mut call = Call::new(&inner.window, &connection, &batch, answers.clone());
+                let call = Call::new(&inner.window, &connection, &batch, answers.clone());
                 timeout_at(deadline, call.run()).await
             };
             match ended {
@@ -125,9 +134,16 @@ impl Sink for RabbitSink {
         self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
         let asked = timeout_at(link::deadline(self.inner.answer_timeout), async {
             let connection = self.inner.link.get(self.inner.connect()).await.map_err(|trouble| trouble.words)?;
-            match blocked(&connection) {
-                Some(words) => Err(words),
-                None => probe(&connection).await,
+            if let Some(words) = blocked(&connection) {
+                return Err(words);
+            }
+            match (connection.probe().await, blocked(&connection)) {
+                (_, Some(words)) => Err(words),
+                (Ok(()), None) => Ok(()),
+                // The server has answered; to publish like this is simply not among what this user may do.
+                (Err(Failed::Refused(refusal)), None) if blame(refusal.code) == Blame::Destination => Ok(()),
+                (Err(Failed::Refused(refusal)), None) => Err(refusal.to_string()),
+                (Err(Failed::Lost), None) => Err(connection.end_words()),
             }
         });
         let answered = asked.await.unwrap_or_else(|_| Err(self.inner.no_answer()));
@@ -159,20 +175,31 @@ impl Inner {
         link::no_answer(&self.address, self.answer_timeout)
     }
 
-    /// Logs in to one of the servers, within half of the answer timeout.
+    /// Logs in to one of the servers, within half of the answer timeout, and finds out whether it takes messages: else as
+    /// many as fit on the way would lie before it, and would be taken at any time.
     async fn connect(&self) -> Result<Connection, Trouble> {
-        let connected = Connection::connect(&self.login, self.answer_timeout / 2).await;
+        let (limit, share) = (self.answer_timeout / 2, self.answer_timeout / 4);
+        let connected = async {
+            let connection = Connection::connect(&self.login, limit, self.answer_timeout).await?;
+            match timeout(share, connection.probe()).await {
+                // What it refuses it has read.
+                Ok(Ok(()) | Err(Failed::Refused(_))) => Ok(connection),
+                Ok(Err(Failed::Lost)) => Err(connection.end_words()),
+                Err(_) => Err(format!("no answer within {share:?}")),
+            }
+        };
         connected
+            .await
             .map_err(|words| Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address)))
     }
 
     /// Answers what is not answered at the deadline. Where the server takes nothing, or says nothing, the connection ends
-    /// for all: what is half written could not be given up otherwise, and would be sent when nobody expects it any more.
+    /// for all, at once: what is half written could not be given up otherwise.
     fn give_up(&self, connection: &Connection, answers: &Answers) {
         if let Some(words) = blocked(connection) {
             connection.end();
             answers.give_up(Fault::Sink, &words);
-        } else if connection.silent_since().elapsed() > self.answer_timeout / 2 {
+        } else if connection.silent_since().elapsed() > connection.heartbeat.max(self.answer_timeout / 2) {
             connection.end();
             answers.give_up(Fault::Sink, &self.no_answer());
         } else {
@@ -184,41 +211,4 @@ impl Inner {
 /// Why the server takes no messages, if it has said so.
 fn blocked(connection: &Connection) -> Option<String> {
     connection.blocked().borrow().as_ref().map(|reason| format!("blocked: {reason}"))
-}
-
-/// Publishes messages that go nowhere, since no queue has an empty name: the only way to learn on a new connection whether
-/// the server takes any. It writes nothing. Two of them: a server that takes nothing more finds that out with the first.
-async fn probe(connection: &Connection) -> Result<(), String> {
-    let told = |failed| match failed {
-        Failed::Refused(refusal) => refusal.to_string(),
-        Failed::Lost => connection.end_words(),
-    };
-    let mut channel = connection.channel().await.map_err(told)?;
-    let mut blocking = connection.blocked();
-    let mut last = 0;
-    for _ in 0..2 {
-        last = channel.publish(|bytes, number| {
-            let properties = Properties { content_type: None, message_id: "", headers: &[] };
-            frames::write_message(bytes, number, ("", ""), false, &properties, &[], connection.frame);
-        });
-    }
-    loop {
-        tokio::select! {
-            reason = blocking.wait_for(Option::is_some) => {
-                let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
-                return Err(format!("blocked: {reason}"));
-            }
-            event = channel.events.recv() => match event {
-                Some(Event::Answered { tag, .. }) if tag == last => {
-                    connection.keep(channel);
-                    return Ok(());
-                }
-                // The server has answered; to publish like this is simply not among what this user may do.
-                Some(Event::Closed(refusal)) if blame(refusal.code) == Blame::Destination => return Ok(()),
-                Some(Event::Closed(refusal)) => return Err(refusal.to_string()),
-                Some(Event::Answered { .. } | Event::Done | Event::Returned { .. }) => {}
-                None => return Err(connection.end_words()),
-            }
-        }
-    }
 }

@@ -1,19 +1,23 @@
 //! One publish: hands messages over within the window, takes in what becomes of them, and sends again what was under way
 //! when the server closed the channel because of another.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
 
+use futures_util::{StreamExt, stream};
+
+use super::carry::{check, hand_over, size, target};
 use super::connection::{Channel, Connection, Event, Failed};
-use super::frames::{self, Properties, Refusal, SHORT};
+use super::frames::Refusal;
 use super::refusal::{Blame, blame};
+use super::under_way::UnderWay;
 use crate::answers::Answers;
-use crate::window::{Room, Window};
-use crate::{Fault, Message, Outcome, Trouble, headers};
+use crate::window::Window;
+use crate::{Fault, Message, Outcome, Trouble};
 
-/// Exchange and routing key.
-type Address<'a> = (&'a str, &'a str);
+/// Exchanges that are looked for at once.
+const LOOKED_FOR: usize = 16;
 
 /// One publish.
 pub(super) struct Call<'a> {
@@ -21,19 +25,8 @@ pub(super) struct Call<'a> {
     connection: &'a Connection,
     batch: &'a [Message],
     answers: Answers,
-    /// Messages before this index were handed over.
-    handed: usize,
-}
-
-/// What is under way on one channel.
-#[derive(Default)]
-struct UnderWay {
-    /// By their numbers on the channel: index, and the room that they take.
-    messages: BTreeMap<u64, (usize, Room)>,
-    /// Those that came back, and why.
-    returned: HashMap<u64, Refusal>,
-    /// The last that came back: they do in their order.
-    last_returned: u64,
+    /// Those that were under way when a channel was closed: whatever is said of a later copy, the first may be in its queue.
+    sent: Mutex<HashSet<usize>>,
 }
 
 impl<'a> Call<'a> {
@@ -43,67 +36,88 @@ impl<'a> Call<'a> {
         batch: &'a [Message],
         answers: Answers,
     ) -> Call<'a> {
-        Call { window, connection, batch, answers, handed: 0 }
+        Call { window, connection, batch, answers, sent: Mutex::default() }
     }
 
-    /// Ends when everything is answered.
+    /// Ends when everything is answered. What goes to exchanges that are yet to be found holds up nothing else.
     ///
     /// # Errors
     /// When nothing more will be: the connection is lost, or the server opens no channel.
-    pub(super) async fn run(&mut self) -> Result<(), Failed> {
-        let mut groups = VecDeque::from([self.sendable().await?]);
+    pub(super) async fn run(&self) -> Result<(), Failed> {
+        let (known, unknown) = self.sendable();
+        let later = async {
+            let found = self.look_for(unknown).await?;
+            self.send_all(found).await
+        };
+        tokio::try_join!(self.send_all(known), later).map(|_| ())
+    }
+
+    /// Those that AMQP can carry, to exchanges that are known to be there and to others; the rest is answered.
+    fn sendable(&self) -> (Vec<usize>, Vec<usize>) {
+        let mut sendable = Vec::with_capacity(self.batch.len());
+        for (index, message) in self.batch.iter().enumerate() {
+            match check(message, self.connection.frame) {
+                Ok(_) => sendable.push(index),
+                Err(words) => self.answers.set(index, Outcome::Reject(words)),
+            }
+        }
+        sendable.into_iter().partition(|index| self.connection.knows(self.exchange(*index)))
+    }
+
+    /// Those whose exchanges are there; the others are answered.
+    async fn look_for(&self, indices: Vec<usize>) -> Result<Vec<usize>, Failed> {
+        let exchanges: HashSet<&str> = indices.iter().map(|index| self.exchange(*index)).collect();
+        let looking: Vec<_> = exchanges
+            .into_iter()
+            .map(|exchange| async move { (exchange, self.connection.find(exchange).await) })
+            .collect();
+        let mut looking = stream::iter(looking).buffer_unordered(LOOKED_FOR);
+        let mut missing: HashMap<&str, Refusal> = HashMap::new();
+        while let Some((exchange, found)) = looking.next().await {
+            match found {
+                Ok(()) => {}
+                Err(Failed::Refused(refusal)) => drop(missing.insert(exchange, refusal)),
+                Err(Failed::Lost) => return Err(Failed::Lost),
+            }
+        }
+        let is_there = |index: &usize| match missing.get(self.exchange(*index)) {
+            Some(refusal) => {
+                self.retry(*index, refusal, true);
+                false
+            }
+            None => true,
+        };
+        Ok(indices.into_iter().filter(is_there).collect())
+    }
+
+    fn exchange(&self, index: usize) -> &'a str {
+        target(&self.batch[index].destination).0
+    }
+
+    /// Sends these, and again those that are to be sent again, until each is answered.
+    async fn send_all(&self, indices: Vec<usize>) -> Result<(), Failed> {
+        let mut groups = VecDeque::from([indices]);
         while let Some(group) = groups.pop_front() {
-            let Some(mut channel) = self.open(&group).await? else { continue };
+            if group.is_empty() {
+                continue;
+            }
+            let mut channel = self.connection.channel().await?;
             let (mut under_way, mut next) = (UnderWay::default(), 0);
             match self.send(&group, &mut channel, &mut under_way, &mut next).await {
                 Ok(()) => self.connection.keep(channel),
                 Err(Failed::Refused(refusal)) => {
-                    let open: Vec<usize> = under_way.messages.values().map(|(index, _)| *index).collect();
-                    drop(under_way);
+                    let open = under_way.clear();
                     self.refused(&refusal, &open, &group[next..], &mut groups);
                 }
-                Err(lost) => return Err(lost),
+                Err(Failed::Lost) => return Err(Failed::Lost),
             }
         }
         Ok(())
     }
 
-    /// Those that AMQP can carry, to exchanges that are there; the others are answered.
-    async fn sendable(&mut self) -> Result<Vec<usize>, Failed> {
-        let mut missing: HashMap<&str, Option<Refusal>> = HashMap::new();
-        let mut sendable = Vec::with_capacity(self.batch.len());
-        for (index, message) in self.batch.iter().enumerate() {
-            let exchange = match check(message, self.connection.frame) {
-                Ok((exchange, _)) => exchange,
-                Err(words) => {
-                    self.answers.set(index, Outcome::Reject(words));
-                    continue;
-                }
-            };
-            if !missing.contains_key(exchange) {
-                let found = match self.connection.find(exchange).await {
-                    Ok(()) => None,
-                    Err(Failed::Refused(refusal)) => Some(refusal),
-                    Err(lost) => return Err(lost),
-                };
-                missing.insert(exchange, found);
-            }
-            match &missing[exchange] {
-                None => sendable.push(index),
-                Some(refusal) => self.retry(index, refusal, true),
-            }
-        }
-        Ok(sendable)
-    }
-
-    /// A channel for these messages; none if there are none.
-    async fn open(&self, group: &[usize]) -> Result<Option<Channel>, Failed> {
-        if group.is_empty() { Ok(None) } else { self.connection.channel().await.map(Some) }
-    }
-
     /// Hands over a group of messages, from the `next` on, until each is answered.
     async fn send(
-        &mut self,
+        &self,
         group: &[usize],
         channel: &mut Channel,
         under_way: &mut UnderWay,
@@ -130,13 +144,12 @@ impl<'a> Call<'a> {
                 }
             };
             self.until_unblocked(channel, under_way).await?;
-            self.handed = self.handed.max(index + 1);
-            self.answers.handed(self.handed);
+            self.answers.handed(index + 1);
             let tag = hand_over(channel, message, self.connection.frame);
-            under_way.messages.insert(tag, (index, room));
+            under_way.insert(tag, index, room);
             *next += 1;
         }
-        while !under_way.messages.is_empty() {
+        while !under_way.is_empty() {
             let event = channel.events.recv().await.ok_or(Failed::Lost)?;
             self.take(event, under_way)?;
         }
@@ -162,7 +175,13 @@ impl<'a> Call<'a> {
                     let message = &self.batch[index];
                     message_id.as_deref() == Some(&message.key) && target(&message.destination) == (&exchange, &key)
                 };
-                under_way.returned(refusal, is);
+                if let Err(refusal) = under_way.returned(refusal, is) {
+                    // It may be any of them: no acknowledgement can be believed.
+                    let words = format!("{refusal}, of a message that is none of these");
+                    for index in under_way.clear() {
+                        self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, words.clone())));
+                    }
+                }
             }
             Event::Answered { tag, multiple, taken } => {
                 // A return comes before the acknowledgement of its message.
@@ -186,127 +205,72 @@ impl<'a> Call<'a> {
     /// The server closed the channel, with the messages in `open` under way and those in `rest` not handed over. Answers
     /// those that it meant, as far as it tells, and arranges how the others are sent again.
     fn refused(&self, refusal: &Refusal, open: &[usize], rest: &[usize], groups: &mut VecDeque<Vec<usize>>) {
-        let alone = open.len() == 1 && rest.is_empty();
-        let (meant, others): (Vec<usize>, Vec<usize>) = match (blame(refusal.code), refusal.exchange()) {
-            (Blame::Message, _) if alone => {
-                return self.answers.set(open[0], Outcome::Reject(refusal.to_string()));
+        // Then none but this one can be meant.
+        let alone = open.len() == 1;
+        let all = || open.iter().chain(rest).copied();
+        match blame(refusal.code) {
+            Blame::Message if alone => {
+                self.answers.set(open[0], Outcome::Reject(refusal.to_string()));
+                groups.push_front(rest.to_vec());
             }
-            // All that is as large, or larger, is tried alone.
-            (Blame::Message, _) => open
-                .iter()
-                .partition(|index| refusal.size().is_none_or(|size| self.batch[**index].payload.len() >= size)),
-            (Blame::Destination, Some(exchange)) => {
-                self.connection.forget(exchange);
-                let is = |index: &usize| target(&self.batch[*index].destination).0 == exchange;
-                open.iter().filter(|index| is(index)).for_each(|index| self.retry(*index, refusal, alone));
-                rest.iter().filter(|index| is(index)).for_each(|index| self.retry(*index, refusal, true));
-                let others = merged(open.iter().chain(rest).copied().filter(|index| !is(index)));
-                if others.len() < open.len() + rest.len() {
-                    groups.push_front(others);
-                    return;
+            Blame::Message if let Some(limit) = refusal.limit() => {
+                // Each that is too large is tried alone, for the server's own words of it; last, since none will be taken.
+                let is_large = |index: &usize| self.batch[*index].payload.len() as u64 > limit;
+                let (large, others): (Vec<usize>, Vec<usize>) = all().partition(is_large);
+                if !open.iter().any(is_large) {
+                    return self.give_up(refusal, open, rest);
                 }
-                (open.to_vec(), Vec::new())
+                groups.push_front(merged(others));
+                groups.extend(merged(large).into_iter().map(|index| vec![index]));
             }
-            (Blame::Destination, None) => (open.to_vec(), Vec::new()),
-            (Blame::Sink | Blame::Unclear, _) => (Vec::new(), open.to_vec()),
-        };
-        if meant.is_empty() || alone {
-            // It names nothing of what was under way: to send it again might end in the same.
-            open.iter().for_each(|index| self.retry(*index, refusal, alone));
-            rest.iter().for_each(|index| self.retry(*index, refusal, true));
-            return;
+            Blame::Destination if let Some(exchange) = self.named(refusal, open) => {
+                self.connection.forget(exchange);
+                let is = |index: &usize| self.exchange(*index) == exchange;
+                open.iter().copied().filter(is).for_each(|index| self.retry(index, refusal, alone));
+                rest.iter().copied().filter(is).for_each(|index| self.retry(index, refusal, true));
+                groups.push_front(merged(all().filter(|index| !is(index)).collect()));
+            }
+            Blame::Destination if alone => {
+                self.connection.forget(self.exchange(open[0]));
+                self.retry(open[0], refusal, true);
+                groups.push_front(rest.to_vec());
+            }
+            Blame::Message | Blame::Destination if !open.is_empty() => {
+                // Each is tried alone. In their order: none overtakes another.
+                groups.push_front(rest.to_vec());
+                open.iter().rev().for_each(|index| groups.push_front(vec![*index]));
+            }
+            _ => return self.give_up(refusal, open, rest),
         }
-        groups.push_front(merged(others.into_iter().chain(rest.iter().copied())));
-        groups.extend(meant.into_iter().map(|index| vec![index]));
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).extend(open);
     }
 
+    /// It names nothing of what was under way: to send that again might end in the same.
+    fn give_up(&self, refusal: &Refusal, open: &[usize], rest: &[usize]) {
+        open.iter().for_each(|index| self.retry(*index, refusal, false));
+        rest.iter().for_each(|index| self.retry(*index, refusal, true));
+    }
+
+    /// The exchange that the refusal names, of those that have messages under way.
+    fn named(&self, refusal: &Refusal, open: &[usize]) -> Option<&'a str> {
+        let exchanges = open.iter().map(|index| self.exchange(*index));
+        // A name may begin with another, and with what stands behind a name.
+        exchanges.filter(|exchange| refusal.names(exchange)).max_by_key(|exchange| exchange.len())
+    }
+
+    /// Answers a message that the refusal means; `definite` as far as it goes for the last time that it was sent.
     fn retry(&self, index: usize, refusal: &Refusal, definite: bool) {
         let fault = match blame(refusal.code) {
             Blame::Destination => Fault::Destination,
             Blame::Sink => Fault::Sink,
             Blame::Message | Blame::Unclear => Fault::Unclear,
         };
+        let definite = definite && !self.sent.lock().unwrap_or_else(PoisonError::into_inner).contains(&index);
         self.answers.set(index, Outcome::Retry(Trouble { fault, definite, words: refusal.to_string() }));
     }
 }
 
-impl UnderWay {
-    /// A message came back: the next in their order that it can be.
-    fn returned(&mut self, refusal: Refusal, is: impl Fn(usize) -> bool) {
-        let later = self.messages.range(self.last_returned + 1..);
-        let mut candidates = later.chain(self.messages.iter());
-        let found = candidates.find(|(tag, (index, _))| is(*index) && !self.returned.contains_key(tag));
-        if let Some((&tag, _)) = found {
-            self.last_returned = tag;
-            self.returned.insert(tag, refusal);
-        }
-    }
-
-    /// Takes out the messages that an answer is for, and why they came back if they did.
-    fn answered(&mut self, tag: u64, multiple: bool) -> Vec<(usize, Option<Refusal>)> {
-        let mut answered = BTreeMap::new();
-        if multiple {
-            let later = if tag == 0 { BTreeMap::new() } else { self.messages.split_off(&(tag + 1)) };
-            answered = std::mem::replace(&mut self.messages, later);
-        } else if let Some(message) = self.messages.remove(&tag) {
-            answered.insert(tag, message);
-        }
-        answered.into_iter().map(|(tag, (index, _))| (index, self.returned.remove(&tag))).collect()
-    }
-}
-
-fn merged(indices: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut merged: Vec<usize> = indices.collect();
-    merged.sort_unstable();
-    merged
-}
-
-/// Exchange and routing key of a destination; without `/` a queue, by the exchange without a name.
-fn target(destination: &str) -> Address<'_> {
-    destination.split_once('/').unwrap_or(("", destination))
-}
-
-/// As [`target`], if there can be such.
-pub(super) fn check_target(destination: &str) -> Result<Address<'_>, String> {
-    let (exchange, key) = target(destination);
-    if exchange.is_empty() && key.is_empty() {
-        return Err("it names neither an exchange nor a queue".to_owned());
-    }
-    if exchange.len() > SHORT || key.len() > SHORT {
-        return Err(format!("exchange and routing key have {SHORT} bytes at most each"));
-    }
-    Ok((exchange, key))
-}
-
-/// Whether AMQP can carry it; where it goes.
-fn check(message: &Message, most: usize) -> Result<Address<'_>, String> {
-    let target = check_target(&message.destination)?;
-    let name = message.headers.iter().map(|(name, _)| name).find(|name| name.len() > SHORT);
-    if let Some(name) = name {
-        return Err(format!("the header `{name}` has a name of more than {SHORT} bytes"));
-    }
-    if message.key.len() > SHORT || message.content_type.as_ref().is_some_and(|text| text.len() > SHORT) {
-        return Err(format!("key and content type have {SHORT} bytes at most each"));
-    }
-    let headers: usize = message.all_headers().map(|(name, value)| name.len() + value.len() + 6).sum();
-    // Beside the headers there is a frame's frame, and three texts.
-    if headers + 1024 > most { Err(format!("the headers do not fit into a frame of {most} bytes")) } else { Ok(target) }
-}
-
-fn hand_over(channel: &mut Channel, message: &Message, most: usize) -> u64 {
-    let own_place = [headers::KEY, headers::CONTENT_TYPE];
-    let headers: Vec<(&str, Cow<'_, str>)> =
-        message.all_headers().filter(|(name, _)| !own_place.contains(name)).collect();
-    let content_type = message.content_type.as_deref();
-    channel.publish(|bytes, number| {
-        bytes.reserve(size(message));
-        let properties = Properties { content_type, message_id: &message.key, headers: &headers };
-        frames::write_message(bytes, number, target(&message.destination), true, &properties, &message.payload, most);
-    })
-}
-
-/// About how many bytes the message takes on the wire; 256 for what is always there.
-fn size(message: &Message) -> usize {
-    let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
-    message.payload.len() + own + message.key.len() + message.destination.len() + 256
+fn merged(mut indices: Vec<usize>) -> Vec<usize> {
+    indices.sort_unstable();
+    indices
 }

@@ -8,72 +8,72 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
-use tokio::io::{self, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::Instant;
 
-use super::frames::{self, Method, Refusal, Said};
-use super::login::{Login, Session, Wire};
+use super::frames::{self, Method, Properties, Refusal};
+use super::login::Login;
+use super::pump::{self, Order};
 use crate::link;
 
-/// What waits to be written, in bytes: enough for a system call. What waits longer can still be given up.
-const WRITE: usize = 256 * 1024;
-
-/// Channels in use at once, and at most this many wait to be used again.
+/// Channels in use at once; half as many wait to be used again, and half as many are being closed.
 const CHANNELS: u16 = 64;
-
-/// How long the server is told that the connection ends.
-const FAREWELL: Duration = Duration::from_millis(50);
 
 /// A connection that is logged in.
 pub(super) struct Connection {
     shared: Arc<Shared>,
     orders: mpsc::UnboundedSender<Order>,
     free: Arc<Semaphore>,
+    /// Channels that may be in use at once.
+    most: usize,
     /// The longest frame, in bytes.
     pub(super) frame: usize,
+    /// A server that lives is heard of within this time.
+    pub(super) heartbeat: Duration,
 }
 
 /// What the connection's task and its channels know.
-struct Shared {
+pub(super) struct Shared {
     routes: Mutex<Routes>,
-    blocked: watch::Sender<Option<String>>,
+    /// Numbers of channels that are free.
+    numbers: Arc<Semaphore>,
+    pub(super) blocked: watch::Sender<Option<String>>,
     lost: AtomicBool,
-    ended: Notify,
+    pub(super) ended: Notify,
     why: OnceLock<String>,
     heard: Mutex<Instant>,
 }
 
 #[derive(Default)]
-struct Routes {
-    /// Whom to tell what is said on a channel.
-    channels: HashMap<u16, mpsc::UnboundedSender<Event>>,
+pub(super) struct Routes {
+    /// Whom to tell what is said on a channel: whoever uses it.
+    pub(super) channels: HashMap<u16, mpsc::UnboundedSender<Event>>,
     /// Numbers of channels that are taken, until the server has closed them.
-    taken: HashSet<u16>,
+    pub(super) taken: HashMap<u16, Taken>,
     last: u16,
     /// The highest of these numbers.
     most: u16,
     /// Open channels with acknowledgements, and nothing under way.
-    idle: Vec<Idle>,
+    pub(super) idle: Vec<Idle>,
     /// Exchanges that were found to be there.
     exchanges: HashSet<String>,
 }
 
-struct Idle {
-    number: u16,
+/// The number of a channel, which is free again when this is dropped.
+pub(super) struct Taken {
+    _place: OwnedSemaphorePermit,
+    /// Since when the server is to close it, if it still may have messages on it that were given up.
+    pub(super) given_up: Option<Instant>,
+}
+
+pub(super) struct Idle {
+    pub(super) number: u16,
+    sender: mpsc::UnboundedSender<Event>,
     events: mpsc::UnboundedReceiver<Event>,
     tag: u64,
 }
 
-/// What is to be written. Bounded by what may be under way.
-enum Order {
-    Open(u16),
-    Frames(u16, Vec<u8>),
-    Close(u16),
-}
-
-/// What is said on a channel. There are never more of these than messages under way, so their queue needs no bound.
+/// What is said on a channel. Whoever uses it takes them in at once, so that their queue needs no bound.
 #[derive(Debug)]
 pub(super) enum Event {
     Done,
@@ -103,6 +103,8 @@ pub(super) struct Channel {
     orders: mpsc::UnboundedSender<Order>,
     _permit: OwnedSemaphorePermit,
     kept: bool,
+    /// Whether nothing is lost or doubled when what it was given arrives late.
+    harmless: bool,
 }
 
 /// Why a channel was not opened, or ended.
@@ -115,10 +117,17 @@ pub(super) enum Failed {
 }
 
 impl Connection {
-    pub(super) async fn connect(login: &Login, limit: Duration) -> Result<Connection, String> {
+    /// Logs in within `limit`. What is given up is gone within `answer_timeout`, or the connection is.
+    pub(super) async fn connect(
+        login: &Login,
+        limit: Duration,
+        answer_timeout: Duration,
+    ) -> Result<Connection, String> {
         let session = login.connect(limit).await?;
+        let numbers = session.channels.min(2 * CHANNELS);
         let shared = Arc::new(Shared {
-            routes: Mutex::new(Routes { most: session.channels.min(4 * CHANNELS), ..Routes::default() }),
+            routes: Mutex::new(Routes { most: numbers, ..Routes::default() }),
+            numbers: Arc::new(Semaphore::new(usize::from(numbers))),
             blocked: watch::Sender::new(None),
             lost: AtomicBool::new(false),
             ended: Notify::new(),
@@ -126,17 +135,24 @@ impl Connection {
             heard: Mutex::new(Instant::now()),
         });
         let (orders, inbox) = mpsc::unbounded_channel();
-        let free = Arc::new(Semaphore::new(usize::from((session.channels / 2).clamp(1, CHANNELS))));
-        let connection = Connection { shared: Arc::clone(&shared), orders, free, frame: session.frame };
-        tokio::spawn(run(shared, session, inbox));
+        let most = usize::from(numbers / 2);
+        let connection = Connection {
+            shared: Arc::clone(&shared),
+            orders,
+            free: Arc::new(Semaphore::new(most)),
+            most,
+            frame: session.frame,
+            heartbeat: Duration::from_secs(session.heartbeat.into()),
+        };
+        tokio::spawn(pump::run(shared, session, inbox, answer_timeout));
         Ok(connection)
     }
 
     /// A channel on which messages are acknowledged, and nothing is under way.
     pub(super) async fn channel(&self) -> Result<Channel, Failed> {
         let permit = Arc::clone(&self.free).acquire_owned().await.map_err(|_| Failed::Lost)?;
-        let idle = self.shared.lock().idle.pop();
-        if let Some(Idle { number, events, tag }) = idle {
+        let idle = self.shared.lock().take_idle();
+        if let Some((number, events, tag)) = idle {
             let mut channel = self.take_up(number, events, permit);
             channel.tag = tag;
             return Ok(channel);
@@ -146,13 +162,16 @@ impl Connection {
         Ok(channel)
     }
 
-    /// Asks whether an exchange is there, on a channel of its own: the server closes it if not.
+    /// Whether an exchange is known to be there.
+    pub(super) fn knows(&self, exchange: &str) -> bool {
+        exchange.is_empty() || self.shared.lock().exchanges.contains(exchange)
+    }
+
+    /// Asks whether an exchange is there, on a channel on which nothing is under way: the server closes it if not.
     pub(super) async fn find(&self, exchange: &str) -> Result<(), Failed> {
-        if exchange.is_empty() || self.shared.lock().exchanges.contains(exchange) {
-            return Ok(());
-        }
-        let permit = Arc::clone(&self.free).acquire_owned().await.map_err(|_| Failed::Lost)?;
-        self.open(permit).await?.ask(&Method::Declare { exchange }).await?;
+        let mut channel = self.channel().await?;
+        channel.ask(&Method::Declare { exchange }).await?;
+        self.keep(channel);
         self.shared.lock().exchanges.insert(exchange.to_owned());
         Ok(())
     }
@@ -165,13 +184,42 @@ impl Connection {
     /// Keeps a channel on which nothing is under way for the next who needs one.
     pub(super) fn keep(&self, mut channel: Channel) {
         let mut routes = self.shared.lock();
-        if routes.idle.len() < usize::from(CHANNELS / 4) && routes.channels.contains_key(&channel.number) {
+        if routes.idle.len() < self.most / 2
+            && let Some(sender) = routes.channels.remove(&channel.number)
+        {
             channel.kept = true;
             let (_, nobody) = mpsc::unbounded_channel();
             let events = std::mem::replace(&mut channel.events, nobody);
-            routes.idle.push(Idle { number: channel.number, events, tag: channel.tag });
+            routes.idle.push(Idle { number: channel.number, sender, events, tag: channel.tag });
         }
         drop(routes);
+    }
+
+    /// Publishes a message that goes nowhere, since no queue has an empty name, and writes nothing: a server says only of a
+    /// connection that publishes that it takes nothing, at the first frame of a message. Ends when it has said that (see
+    /// [`blocked`](Connection::blocked)) or has taken the message.
+    pub(super) async fn probe(&self) -> Result<(), Failed> {
+        let mut channel = self.channel().await?;
+        channel.harmless = true;
+        let mut blocked = self.blocked();
+        let tag = channel.publish(|bytes, number| {
+            let properties = Properties { content_type: None, message_id: "", headers: &[] };
+            frames::write_message(bytes, number, ("", ""), false, &properties, &[], self.frame);
+        });
+        loop {
+            tokio::select! {
+                _ = blocked.wait_for(Option::is_some) => return Ok(()),
+                event = channel.events.recv() => match event {
+                    Some(Event::Answered { tag: answered, .. }) if answered == tag => {
+                        self.keep(channel);
+                        return Ok(());
+                    }
+                    Some(Event::Closed(refusal)) => return Err(Failed::Refused(refusal)),
+                    Some(Event::Answered { .. } | Event::Done | Event::Returned { .. }) => {}
+                    None => return Err(Failed::Lost),
+                }
+            }
+        }
     }
 
     /// Why no message is taken for now, while that is so.
@@ -181,7 +229,7 @@ impl Connection {
 
     /// Since when the server has said nothing at all.
     pub(super) fn silent_since(&self) -> Instant {
-        *self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.heard()
     }
 
     /// Why it cannot be used any more.
@@ -191,12 +239,13 @@ impl Connection {
 
     async fn open(&self, permit: OwnedSemaphorePermit) -> Result<Channel, Failed> {
         let (sender, events) = mpsc::unbounded_channel();
+        let place = Arc::clone(&self.shared.numbers).acquire_owned().await.map_err(|_| Failed::Lost)?;
         let number = {
             let mut routes = self.shared.lock();
             if self.shared.lost.load(Ordering::SeqCst) {
                 return Err(Failed::Lost);
             }
-            let number = routes.free_number().ok_or(Failed::Lost)?;
+            let number = routes.free_number(place).ok_or(Failed::Lost)?;
             routes.channels.insert(number, sender);
             number
         };
@@ -208,7 +257,7 @@ impl Connection {
 
     fn take_up(&self, number: u16, events: mpsc::UnboundedReceiver<Event>, permit: OwnedSemaphorePermit) -> Channel {
         let (shared, orders) = (Arc::clone(&self.shared), self.orders.clone());
-        Channel { number, events, tag: 0, shared, orders, _permit: permit, kept: false }
+        Channel { number, events, tag: 0, shared, orders, _permit: permit, kept: false, harmless: false }
     }
 }
 
@@ -261,227 +310,70 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if !self.kept {
+            let mut routes = self.shared.lock();
             // From here on nothing more is written of what it was given.
-            self.shared.lock().channels.remove(&self.number);
+            routes.channels.remove(&self.number);
+            if !self.harmless
+                && let Some(taken) = routes.taken.get_mut(&self.number)
+            {
+                taken.given_up = Some(Instant::now());
+            }
+            drop(routes);
             self.orders.send(Order::Close(self.number)).ok();
         }
     }
 }
 
 impl Routes {
-    /// A number that no channel has; there are far more than are in use at once.
-    fn free_number(&mut self) -> Option<u16> {
+    /// A channel that nobody uses: its number, what is said on it from now on, and the number of its last message.
+    fn take_idle(&mut self) -> Option<(u16, mpsc::UnboundedReceiver<Event>, u64)> {
+        let Idle { number, sender, events, tag } = self.idle.pop()?;
+        self.channels.insert(number, sender);
+        Some((number, events, tag))
+    }
+
+    /// A number that no channel has: there are as many as places.
+    fn free_number(&mut self, place: OwnedSemaphorePermit) -> Option<u16> {
         let most = self.most;
-        let number = (1..=most).map(|step| (self.last + step - 1) % most + 1).find(|n| !self.taken.contains(n))?;
+        let number = (1..=most).map(|step| (self.last + step - 1) % most + 1).find(|n| !self.taken.contains_key(n))?;
         self.last = number;
-        self.taken.insert(number);
+        self.taken.insert(number, Taken { _place: place, given_up: None });
         Some(number)
+    }
+
+    /// Since when the server is to close the channel that it has not closed for longest, of those that may have messages
+    /// on them that were given up.
+    pub(super) fn given_up(&self) -> Option<Instant> {
+        self.taken.values().filter_map(|taken| taken.given_up).min()
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Routes> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Routes> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When the server was last heard of.
+    pub(super) fn heard(&self) -> Instant {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn hears(&self) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     fn end(&self) {
         self.lost.store(true, Ordering::SeqCst);
         self.ended.notify_one();
     }
-}
 
-/// Serves a connection until it is lost or ended.
-async fn run(shared: Arc<Shared>, session: Session, orders: mpsc::UnboundedReceiver<Order>) {
-    let silence = Duration::from_secs(2 * u64::from(session.heartbeat));
-    let beat = (session.heartbeat > 0).then(|| Duration::from_millis(500 * u64::from(session.heartbeat)));
-    let (reader, writer) = io::split(session.wire);
-    let pump = Pump {
-        shared: Arc::clone(&shared),
-        inbox: session.inbox,
-        frame: session.frame,
-        outbox: BytesMut::new(),
-        open: HashSet::new(),
-        returns: HashMap::new(),
-    };
-    let words = pump.run(reader, writer, orders, beat, silence).await;
-    shared.why.set(words).ok();
-    let mut routes = shared.lock();
-    shared.lost.store(true, Ordering::SeqCst);
-    // Their ends tell whoever waits.
-    routes.channels.clear();
-    routes.idle.clear();
-}
-
-/// What runs a connection.
-struct Pump {
-    shared: Arc<Shared>,
-    inbox: BytesMut,
-    frame: usize,
-    outbox: BytesMut,
-    /// Channels that the server has open, as far as we are.
-    open: HashSet<u16>,
-    /// Messages that are on their way back, by channel.
-    returns: HashMap<u16, (Event, u64)>,
-}
-
-impl Pump {
-    /// Returns why it ended.
-    async fn run(
-        mut self,
-        mut reader: ReadHalf<Box<dyn Wire>>,
-        mut writer: WriteHalf<Box<dyn Wire>>,
-        mut orders: mpsc::UnboundedReceiver<Order>,
-        beat: Option<Duration>,
-        silence: Duration,
-    ) -> String {
-        let mut unflushed = false;
-        let mut next_beat = Instant::now();
-        let shared = Arc::clone(&self.shared);
-        let words = loop {
-            if let Err(words) = self.read() {
-                break words;
-            }
-            tokio::select! {
-                () = shared.ended.notified() => break "the connection was given up".to_owned(),
-                read = reader.read_buf(&mut self.inbox) => match read {
-                    Ok(0) => break "the server closed the connection".to_owned(),
-                    Ok(_) => *shared.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now(),
-                    Err(error) => break format!("the connection was lost: {error}"),
-                },
-                written = write(&mut writer, &mut self.outbox, &mut unflushed), if unflushed || !self.outbox.is_empty() =>
-                    if let Err(error) = written { break format!("the connection was lost: {error}") },
-                order = orders.recv(), if self.outbox.len() < WRITE => match order {
-                    Some(order) => self.take(order),
-                    None => break "the connection is not needed any more".to_owned(),
-                },
-                () = sleep_until(next_beat), if beat.is_some() => {
-                    if self.outbox.is_empty() {
-                        self.write(frames::write_heartbeat);
-                    }
-                    next_beat = Instant::now() + beat.unwrap_or_default();
-                    let heard = *shared.heard.lock().unwrap_or_else(PoisonError::into_inner);
-                    if heard.elapsed() > silence {
-                        break format!("the server has said nothing for {silence:?}");
-                    }
-                }
-            }
-        };
-        // Nothing else is half written: the server hears that this is no accident.
-        if self.outbox.is_empty() {
-            self.write(|bytes| frames::write_method(bytes, 0, &Method::Close));
-            timeout(FAREWELL, write(&mut writer, &mut self.outbox, &mut unflushed)).await.ok();
-        }
-        words
+    /// It is lost: tells whoever waits.
+    pub(super) fn lose(&self, words: String) {
+        self.why.set(words).ok();
+        let mut routes = self.lock();
+        self.lost.store(true, Ordering::SeqCst);
+        routes.channels.clear();
+        routes.idle.clear();
+        self.numbers.close();
     }
-
-    fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        let mut bytes = Vec::new();
-        write(&mut bytes);
-        self.outbox.extend_from_slice(&bytes);
-    }
-
-    fn take(&mut self, order: Order) {
-        match order {
-            Order::Open(number) => {
-                self.open.insert(number);
-                self.write(|bytes| frames::write_method(bytes, number, &Method::ChannelOpen));
-            }
-            // Nobody waits for what was given up; and after its end a channel must stay silent, or the connection ends.
-            Order::Frames(number, bytes) => {
-                if self.open.contains(&number) && self.shared.lock().channels.contains_key(&number) {
-                    self.outbox.extend_from_slice(&bytes);
-                }
-            }
-            Order::Close(number) => {
-                if self.open.remove(&number) {
-                    self.write(|bytes| frames::write_method(bytes, number, &Method::ChannelClose));
-                } else {
-                    // The server was first.
-                    self.shared.lock().taken.remove(&number);
-                }
-            }
-        }
-    }
-
-    /// Takes in the frames that have come.
-    fn read(&mut self) -> Result<(), String> {
-        while let Some((channel, said, length)) = frames::read(&self.inbox, self.frame)? {
-            self.inbox.advance(length);
-            self.hear(channel, said)?;
-        }
-        Ok(())
-    }
-
-    fn hear(&mut self, channel: u16, said: Said) -> Result<(), String> {
-        match said {
-            Said::Closed(refusal) => {
-                self.write(|bytes| frames::write_method(bytes, 0, &Method::CloseOk));
-                return Err(refusal.to_string());
-            }
-            Said::Blocked(reason) => drop(self.shared.blocked.send_replace(Some(reason))),
-            Said::Unblocked => drop(self.shared.blocked.send_replace(None)),
-            Said::Done => self.tell(channel, Event::Done),
-            Said::Answered { tag, multiple, taken } => self.tell(channel, Event::Answered { tag, multiple, taken }),
-            Said::Returned { refusal, exchange, key } => {
-                let returned = Event::Returned { refusal, exchange, key, message_id: None };
-                self.returns.insert(channel, (returned, 0));
-            }
-            Said::Properties { message_id: found, body } => {
-                if let Some((Event::Returned { message_id, .. }, left)) = self.returns.get_mut(&channel) {
-                    (*message_id, *left) = (found, body);
-                    self.give_back(channel, 0);
-                }
-            }
-            Said::Body(length) => self.give_back(channel, length as u64),
-            Said::ChannelClosed(refusal) => {
-                self.write(|bytes| frames::write_method(bytes, channel, &Method::ChannelCloseOk));
-                self.open.remove(&channel);
-                self.returns.remove(&channel);
-                self.tell(channel, Event::Closed(refusal));
-                let mut routes = self.shared.lock();
-                routes.channels.remove(&channel);
-                if let Some(at) = routes.idle.iter().position(|idle| idle.number == channel) {
-                    routes.idle.swap_remove(at);
-                    routes.taken.remove(&channel);
-                }
-            }
-            Said::ChannelCloseOk => {
-                self.returns.remove(&channel);
-                self.shared.lock().taken.remove(&channel);
-            }
-            Said::CloseOk | Said::Heartbeat | Said::Start | Said::Tune { .. } | Said::Opened | Said::Else => {}
-        }
-        Ok(())
-    }
-
-    /// Tells of a message that comes back when the last of its body is there.
-    fn give_back(&mut self, channel: u16, length: u64) {
-        let Some((_, left)) = self.returns.get_mut(&channel) else { return };
-        *left = left.saturating_sub(length);
-        if *left == 0
-            && let Some((returned, _)) = self.returns.remove(&channel)
-        {
-            self.tell(channel, returned);
-        }
-    }
-
-    fn tell(&self, channel: u16, event: Event) {
-        if let Some(events) = self.shared.lock().channels.get(&channel) {
-            // A call that has just ended needs no answer.
-            events.send(event).ok();
-        }
-    }
-}
-
-/// Writes some of what waits, and flushes when that was all. May be dropped and begun again.
-async fn write(writer: &mut WriteHalf<Box<dyn Wire>>, outbox: &mut BytesMut, unflushed: &mut bool) -> io::Result<()> {
-    if !outbox.is_empty() {
-        *unflushed = true;
-        writer.write_buf(outbox).await?;
-    }
-    if outbox.is_empty() {
-        writer.flush().await?;
-        *unflushed = false;
-    }
-    Ok(())
 }

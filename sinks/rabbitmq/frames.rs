@@ -256,7 +256,7 @@ pub(super) fn read(bytes: &[u8], most: usize) -> Result<Option<(u16, Said, usize
     let Some((head, rest)) = bytes.split_at_checked(AROUND - 1) else { return Ok(None) };
     let (channel, size) = (u16::from_be_bytes([head[1], head[2]]), [head[3], head[4], head[5], head[6]]);
     let size = u32::from_be_bytes(size) as usize;
-    if !matches!(head[0], METHOD | HEADER | BODY | HEARTBEAT) || size + AROUND > most {
+    if !matches!(head[0], METHOD | HEADER | BODY | HEARTBEAT) || size > most.saturating_sub(AROUND) {
         return Err("what it sends is not AMQP".to_owned());
     }
     if rest.len() <= size {

@@ -41,15 +41,22 @@ pub(super) struct Session {
     pub(super) frame: usize,
     /// The highest number of a channel.
     pub(super) channels: u16,
-    /// In seconds; 0: none are sent.
+    /// How often each side says that it lives, in seconds: twice in this time.
     pub(super) heartbeat: u16,
 }
 
 /// The longest frame that we want: a message of the usual size fits into one, and a long one leaves room for others.
 const FRAME: u32 = 128 * 1024;
 
-/// The highest number of a channel that we want.
+/// The shortest that a server may want: <https://www.rabbitmq.com/amqp-0-9-1-reference#constants>, `frame-min-size`.
+const LEAST_FRAME: u32 = 4096;
+
+/// The highest number of a channel that we want, and the least that we need.
 const CHANNELS: u16 = 2047;
+const LEAST_CHANNELS: u16 = 4;
+
+/// What is read at once, in bytes.
+const READ: usize = 64 * 1024;
 
 impl Login {
     /// Connects to one of the hosts, in their order, and logs in.
@@ -72,6 +79,8 @@ impl Login {
     async fn connect_to(&self, host: &str, port: u16) -> Result<Session, String> {
         let stream = TcpStream::connect((host, port)).await.map_err(words)?;
         stream.set_nodelay(true).map_err(words)?;
+        // What the system has not sent when the connection ends is not sent any more: it was given up.
+        stream.set_zero_linger().map_err(words)?;
         let wire: Box<dyn Wire> = match &self.tls {
             None => Box::new(stream),
             Some(trust) => {
@@ -81,8 +90,13 @@ impl Login {
             }
         };
         let most = FRAME as usize;
-        let mut session =
-            Session { wire, inbox: BytesMut::new(), frame: most, channels: CHANNELS, heartbeat: self.heartbeat };
+        let mut session = Session {
+            wire,
+            inbox: BytesMut::with_capacity(READ),
+            frame: most,
+            channels: CHANNELS,
+            heartbeat: self.heartbeat,
+        };
         session.wire.write_all(frames::PROTOCOL).await.map_err(words)?;
         self.log_in(&mut session).await?;
         Ok(session)
@@ -96,11 +110,17 @@ impl Login {
                     session.say(&[start]).await?;
                 }
                 Said::Tune { channels, frame, heartbeat } => {
-                    // 0 is no limit, or no heartbeats.
+                    // 0 is no limit; or that the server wants no heartbeats, but it sends them to whom that does.
                     let frame = if frame == 0 { FRAME } else { frame.min(FRAME) };
                     session.frame = frame as usize;
                     session.channels = if channels == 0 { CHANNELS } else { channels.min(CHANNELS) };
-                    session.heartbeat = if heartbeat == 0 { 0 } else { heartbeat.min(self.heartbeat) };
+                    session.heartbeat = if heartbeat == 0 { self.heartbeat } else { heartbeat.min(self.heartbeat) };
+                    if frame < LEAST_FRAME {
+                        return Err(format!("the server allows frames of {frame} bytes, less than {LEAST_FRAME}"));
+                    }
+                    if session.channels < LEAST_CHANNELS {
+                        return Err(format!("the server allows {channels} channels, less than {LEAST_CHANNELS}"));
+                    }
                     let (channels, heartbeat) = (session.channels, session.heartbeat);
                     let tune = Method::TuneOk { channels, frame, heartbeat };
                     session.say(&[tune, Method::Open { vhost: &self.vhost }]).await?;

@@ -34,18 +34,25 @@ pub(super) fn blame(code: u16) -> Blame {
 }
 
 impl Refusal {
-    /// The exchange that the words name, as in `no exchange 'x' in vhost '/'`, `access to exchange 'x' in vhost ...`.
-    pub(super) fn exchange(&self) -> Option<&str> {
-        let (_, rest) = self.words.split_once("exchange '")?;
-        let name = rest.split_once("' in vhost").map_or_else(|| rest.strip_suffix('\''), |(name, _)| Some(name))?;
+    /// Whether the words name this exchange, and nothing narrower, as in `no exchange 'x' in vhost '/'` and `access to
+    /// exchange 'x' in vhost ...`. Long words are cut off by the server: they may name none.
+    pub(super) fn names(&self, exchange: &str) -> bool {
         // So the exchange without a name is called.
-        Some(if name == "amq.default" { "" } else { name })
+        let exchange = if exchange.is_empty() { "amq.default" } else { exchange };
+        // Of an exchange of topics some keys may be forbidden and others not; and the key, which is anybody's, comes first.
+        let named = self.words.split_once("exchange '").filter(|(before, _)| !before.contains("access to topic '"));
+        named.and_then(|(_, rest)| rest.strip_prefix(exchange)).is_some_and(|rest| rest.starts_with("' in vhost '"))
     }
 
-    /// The size, in bytes, of the message that the words call too large: `message size 70000 is larger than ...`.
-    pub(super) fn size(&self) -> Option<usize> {
-        let (_, rest) = self.words.split_once("message size ")?;
-        rest.split(' ').next()?.parse().ok()
+    /// The most bytes that a message may have, as in `message size 70000 is larger than configured max size 65536`; without
+    /// that number less than the one that it names.
+    pub(super) fn limit(&self) -> Option<u64> {
+        let number = |before: &str| -> Option<u64> {
+            let (_, rest) = self.words.split_once(before)?;
+            rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        };
+        let size = number("message size ")?;
+        Some(number("max size ").filter(|limit| *limit < size).unwrap_or(size.saturating_sub(1)))
     }
 }
 
@@ -89,19 +96,41 @@ mod tests {
     }
 
     #[test]
-    fn the_words_name_the_exchange_and_the_size() {
+    fn the_words_name_an_exchange_or_none() {
         let refusal = |words: &str| Refusal { code: 404, words: words.to_owned() };
         for (words, exchange) in [
-            ("NOT_FOUND - no exchange 'it's' in vhost '/'", Some("it's")),
-            ("ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'u'", Some("")),
-            ("ACCESS_REFUSED - cannot publish to internal exchange 'x' in vhost '/'", Some("x")),
-            ("NOT_FOUND - no queue 'q' in vhost '/'", None),
-            ("exchange '", None),
+            ("NOT_FOUND - no exchange 'it's' in vhost '/'", "it's"),
+            ("NOT_FOUND - no exchange 'x' in vhost' in vhost '/'", "x' in vhost"),
+            ("ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'u'", ""),
+            ("ACCESS_REFUSED - cannot publish to internal exchange 'x' in vhost '/'", "x"),
         ] {
-            assert_eq!(refusal(words).exchange(), exchange, "{words}");
+            assert!(refusal(words).names(exchange), "{words}");
+            for other in ["", "x", "it", "it's' in vhost '/"] {
+                assert_eq!(refusal(words).names(other), other == exchange, "{words}: {other}");
+            }
         }
-        let large = "PRECONDITION_FAILED - message size 70000 is larger than configured max size 65536";
-        assert_eq!(refusal(large).size(), Some(70_000));
-        assert_eq!(refusal("PRECONDITION_FAILED - invalid expiration").size(), None);
+        for words in [
+            "NOT_FOUND - no queue 'x' in vhost '/'",
+            "ACCESS_REFUSED - access to topic 'k' in exchange exchange 'x' in vhost '/' refused for user 'u'",
+            "ACCESS_REFUSED - access to topic 'exchange 'x' in vhost '/'' in exchange 'y' in vhost '/' refused for user 'u'",
+            "NOT_FOUND - no exchange 'x...",
+            "exchange '",
+        ] {
+            assert!(!refusal(words).names("x") && !refusal(words).names(""), "{words}");
+        }
+    }
+
+    #[test]
+    fn the_words_name_the_limit_or_a_size_beyond_it() {
+        for (words, limit) in [
+            ("PRECONDITION_FAILED - message size 70000 is larger than configured max size 65536", Some(65_536)),
+            ("PRECONDITION_FAILED - message size 70000 is larger than max size 65536, so it is", Some(65_536)),
+            ("PRECONDITION_FAILED - message size 70000 is too large", Some(69_999)),
+            ("PRECONDITION_FAILED - message size 7 is larger than max size 70", Some(6)),
+            ("PRECONDITION_FAILED - invalid expiration", None),
+            ("message size ", None),
+        ] {
+            assert_eq!(Refusal { code: 406, words: words.to_owned() }.limit(), limit, "{words}");
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! RabbitMQ: the suite, and what only RabbitMQ does.
 
 mod client;
+mod odd;
 mod refusals;
+mod scripted;
 mod secured;
 
 use std::collections::BTreeMap;

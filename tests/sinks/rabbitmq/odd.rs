@@ -1,0 +1,230 @@
+//! What a server might do that RabbitMQ does seldom, or never: nothing is accepted without the word, nothing is called
+//! certain that is not, nothing hangs, and what was given up is not sent when nobody expects it any more.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use punctual_sinks::{Fault, Message, Outcome, Sink};
+use tokio::time::{Instant, sleep};
+
+use super::super::{accepted, batch, publish};
+use super::scripted::{Peer, Scripted, Seen, Tune, USUAL, frame, refusal};
+use super::sink;
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+fn sink_of(server: &Scripted) -> Arc<dyn Sink> {
+    sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT)
+}
+
+fn take(peer: &Peer, seen: &Seen) -> io::Result<()> {
+    peer.ack(seen.channel, seen.tag, false)
+}
+
+fn is_open(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Retry(trouble) if !trouble.definite)
+}
+
+/// Messages that do not fit into what a server has not read yet.
+fn large() -> Vec<Message> {
+    let payload = Bytes::from(vec![b'x'; 16 * 1024]);
+    batch("a", 0..200).into_iter().map(|message| Message { payload: payload.clone(), ..message }).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_proves_nothing_of_a_message_that_was_sent_before() {
+    for (code, words) in [
+        (404, "NOT_FOUND - no exchange 'x' in vhost '/'"),
+        (403, "ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'guest'"),
+        (541, "INTERNAL_ERROR"),
+    ] {
+        // The first three may be in their queue when the channel is closed, and are sent again.
+        let server = Scripted::start(USUAL, move |peer, seen| match seen.before {
+            0 | 1 => Ok(()),
+            2 => peer.close(seen.channel, 406, "PRECONDITION_FAILED - of one of them"),
+            _ => peer.close(seen.channel, code, words),
+        });
+        let outcomes = publish(&sink_of(&server), batch("a", 0..3)).await;
+        assert!(outcomes.iter().all(is_open), "{outcomes:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_that_tells_nothing_proves_nothing() {
+    for (code, definite) in [(541, false), (504, false), (999, false), (404, true), (312, true)] {
+        let server = Scripted::start(USUAL, move |peer, seen| peer.close(seen.channel, code, "so it is"));
+        let outcomes = publish(&sink_of(&server), batch("a", 0..1)).await;
+        assert!(
+            matches!(&outcomes[0], Outcome::Retry(trouble) if trouble.definite == definite),
+            "{code}: {outcomes:?}"
+        );
+    }
+}
+
+/// A proxy, or another server, may name it otherwise than we did.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_back_under_another_name_is_not_accepted() {
+    for (exchange, key, id) in [("", "A", "a-1:1700000000123"), ("x", "a", "a-1:1700000000123"), ("", "a", "other")] {
+        let server = Scripted::start(USUAL, move |peer, seen| {
+            if seen.tag == 3 {
+                peer.give_back(seen.channel, exchange, key, id)?;
+                peer.ack(seen.channel, 3, true)?;
+            }
+            Ok(())
+        });
+        let outcomes = publish(&sink_of(&server), batch("a", 0..3)).await;
+        assert!(outcomes.iter().all(is_open), "{outcomes:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_given_up_while_the_server_took_nothing_is_not_sent_later() {
+    let server = Scripted::start(USUAL, take);
+    let sink = sink_of(&server);
+    assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
+    server.block(true);
+    let outcomes = publish(&sink, large()).await;
+    let blocked = |outcome: &Outcome| matches!(outcome, Outcome::Retry(t) if t.fault == Fault::Sink && t.words == "blocked: low on patience");
+    assert!(outcomes.iter().all(blocked), "{outcomes:?}");
+    // On a new connection it is asked before anything is sent.
+    let outcomes = publish(&sink, large()).await;
+    assert!(outcomes.iter().all(|outcome| blocked(outcome) && !is_open(outcome)), "{outcomes:?}");
+    assert!(sink.check().await.expect_err("it takes nothing").to_string().contains("blocked: low on patience"));
+    server.block(false);
+    sleep(Duration::from_millis(500)).await;
+    assert!(server.messages() <= 10, "{} of 400", server.messages());
+    assert_eq!(publish(&sink, batch("a", 0..10)).await, accepted(10));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dropped_stream_left_while_the_server_took_nothing_is_not_sent_later() {
+    let server = Scripted::start(USUAL, take);
+    let sink = sink_of(&server);
+    assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
+    server.block(true);
+    let mut answers = sink.publish(large());
+    let nothing = tokio::time::timeout(ANSWER_TIMEOUT / 4, answers.next()).await;
+    assert!(nothing.is_err(), "{nothing:?}");
+    drop(answers);
+    sleep(ANSWER_TIMEOUT * 3 / 2).await;
+    server.block(false);
+    sleep(Duration::from_millis(500)).await;
+    assert!(server.messages() <= 10, "{} of 200", server.messages());
+    assert_eq!(publish(&sink, batch("a", 0..10)).await, accepted(10));
+}
+
+/// It says that it lives, but reads slowly: a message at a time, and then none for long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_slow_server_has_not_read_is_not_sent_later() {
+    let server = Scripted::start(USUAL, |peer, seen| {
+        if seen.before == 3 {
+            std::thread::sleep(ANSWER_TIMEOUT * 5 / 2);
+        }
+        take(peer, seen)
+    });
+    let sink = sink_of(&server);
+    let outcomes = publish(&sink, large()).await;
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Outcome::Accepted).count(), 3);
+    sleep(ANSWER_TIMEOUT * 2).await;
+    assert!(server.messages() <= 10, "{} of 200", server.messages());
+}
+
+/// Whatever it answers, or not: in time, and never accepted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nonsense_is_neither_taken_for_the_word_nor_waited_for() {
+    type Script = fn(&Peer, &Seen) -> io::Result<()>;
+    let scripts: [(&str, Script); 20] = [
+        ("silence", |_, _| Ok(())),
+        ("the end", |peer, _| peer.leave()),
+        ("half a frame", |peer, _| peer.raw(b"\x01\0\x01\0\0\0\x0d\0\x3c")),
+        ("half a frame, and the end", |peer, _| peer.raw(b"\x01\0\x01\0\0\0\x0d\0\x3c").and_then(|()| peer.leave())),
+        ("an answer cut short", |peer, seen| peer.method(seen.channel, 60, 80, &[0, 0])),
+        ("an empty method", |peer, seen| peer.frame(1, seen.channel, &[])),
+        ("a frame without its end", |peer, seen| {
+            let mut bytes = frame(1, seen.channel, &[0, 60, 0, 80, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
+            *bytes.last_mut().expect("bytes") = 0;
+            peer.raw(&bytes)
+        }),
+        ("a frame of four gigabytes", |peer, _| peer.raw(b"\x01\0\x01\xff\xff\xff\xff")),
+        ("a frame of an unknown kind", |peer, seen| peer.frame(77, seen.channel, &[1, 2, 3])),
+        ("another protocol", |peer, _| peer.raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
+        ("unknown methods", |peer, seen| {
+            peer.method(seen.channel, 999, 1, &[1; 99])?;
+            peer.method(0, 10, 70, &[])?;
+            peer.method(seen.channel, 60, 81, &[0; 9])
+        }),
+        ("an answer for what was never sent", |peer, seen| peer.ack(seen.channel, seen.tag + 1000, false)),
+        ("answers up to what was never sent", |peer, seen| {
+            peer.ack(seen.channel, u64::MAX, true)?;
+            peer.ack(seen.channel, seen.tag + 1000, true)
+        }),
+        ("answers up to nothing", |peer, seen| peer.ack(seen.channel, 0, true)),
+        ("an answer on another channel", |peer, seen| peer.ack(seen.channel + 7, seen.tag, true)),
+        ("an answer on no channel", |peer, seen| peer.ack(0, seen.tag, true)),
+        ("a return cut short by its answer", |peer, seen| {
+            peer.announce_return(seen.channel, "", "a")?;
+            peer.ack(seen.channel, seen.tag, false)
+        }),
+        ("a body of nothing", |peer, seen| {
+            peer.frame(3, seen.channel, &[1; 100])?;
+            peer.frame(2, seen.channel, &[0, 60, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0])
+        }),
+        ("a second log-in", |peer, _| {
+            peer.method(0, 10, 10, &[])?;
+            peer.method(0, 10, 30, &[0, 1, 0, 0, 0, 1, 0, 1])
+        }),
+        ("the end, with words", |peer, _| peer.method(0, 10, 50, &refusal(320, "CONNECTION_FORCED - done"))),
+    ];
+    join_all(scripts.into_iter().map(|(name, script)| async move {
+        let server = Scripted::start(USUAL, script);
+        let sink = sink_of(&server);
+        let before = Instant::now();
+        let outcomes = publish(&sink, batch("a", 0..3)).await;
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Retry(_))), "{name}: {outcomes:?}");
+        assert!(is_open(&outcomes[0]), "{name}: {outcomes:?}");
+        assert!(before.elapsed() <= ANSWER_TIMEOUT, "{name}: {:?}", before.elapsed());
+        // What the messages met is over: it answers a check.
+        tokio::time::timeout(ANSWER_TIMEOUT, sink.check()).await.expect("in time").expect(name);
+    }))
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_terms_cannot_be_is_told_at_the_log_in() {
+    for (tune, expected) in [
+        (Tune { frame: 12, ..USUAL }, "frames of 12 bytes"),
+        (Tune { frame: 4095, ..USUAL }, "frames of 4095 bytes"),
+        (Tune { channels: 3, ..USUAL }, "3 channels"),
+    ] {
+        let server = Scripted::start(tune, take);
+        let sink = sink_of(&server);
+        let told = sink.check().await.expect_err(expected).to_string();
+        assert!(told.contains(expected), "{told}");
+        let outcomes = publish(&sink, batch("a", 0..1)).await;
+        let is = matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite);
+        assert!(is, "{outcomes:?}");
+    }
+    // The least that can be; and no limits at all.
+    for tune in [Tune { frame: 4096, channels: 4, ..USUAL }, Tune { frame: 0, channels: 0, heartbeat: 0, beats: true }]
+    {
+        let server = Scripted::start(tune, take);
+        let sink = sink_of(&server);
+        let calls = (0..8).map(|call| publish(&sink, batch("a", call * 100..call * 100 + 100)));
+        join_all(calls).await.into_iter().for_each(|outcomes| assert_eq!(outcomes, accepted(100)));
+    }
+}
+
+/// A server that wants no signs of life gives them all the same once it is asked: else nobody would notice its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_server_is_told_from_a_slow_destination() {
+    for (beats, fault) in [(true, Fault::Unclear), (false, Fault::Sink)] {
+        let server = Scripted::start(Tune { heartbeat: 0, beats, ..USUAL }, |_, _| Ok(()));
+        let sink = sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT * 3);
+        let outcomes = publish(&sink, batch("a", 0..1)).await;
+        assert!(matches!(&outcomes[0], Outcome::Retry(trouble) if trouble.fault == fault), "{outcomes:?}");
+    }
+}
