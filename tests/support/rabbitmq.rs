@@ -130,7 +130,8 @@ impl RabbitServer {
     pub(crate) fn control(&self, arguments: &[&str]) {
         let log = self.server.log();
         let mut environment = environment(log.parent().expect("a folder"), self.mapper.port);
-        environment.extend(["MIN", "MAX"].map(|end| format!("RABBITMQ_CTL_DIST_PORT_{end}={}", self.mapper.port + 1)));
+        let own = free_port();
+        environment.extend(["MIN", "MAX"].map(|end| format!("RABBITMQ_CTL_DIST_PORT_{end}={own}")));
         let output = Command::new("env").args(environment).arg(program("rabbitmqctl")).args(arguments).output();
         let output = output.expect("rabbitmqctl runs");
         assert!(output.status.success(), "rabbitmqctl {arguments:?}: {output:?}");
