@@ -284,7 +284,9 @@ mod tests {
         #[cfg(not(feature = "rabbitmq"))]
         assert!(refused("amqp://h").contains("has no RabbitMQ sink"));
         assert!(refused("sqs://h").starts_with("there is no sink for `sqs://`; the sinks of this build are"));
-        assert!(refused("sqs://h").contains("`redis://127.0.0.1:6379`, `stdout:`, `memory:`"));
+        for known in ["`redis://127.0.0.1:6379`", "`rediss://", "`redis+sentinel://", "`stdout:`, `memory:`"] {
+            assert!(refused("sqs://h").contains(known), "{known}: {}", refused("sqs://h"));
+        }
         for bad in
             ["redis:host", "redis://", "redis://h:0", "redis://h:x", "redis://h?db=1", "redis://%zz@h", "stdout:x"]
         {

@@ -12,7 +12,8 @@
 //!   order. What we publish again is another message to Kafka, too: consumers drop it by its key.
 //! - What the library holds is bounded, and one topic has a quarter of that at most. Nothing stays in it for longer than
 //!   the answer timeout: it gives up before that, and a call hands nothing over for which the library might still try
-//!   when it ends. The library never forgets a topic, though: some kB each until the producer is ended. With an answer timeout of less than 7 s it may: what is left in it then is purged with the producer.
+//!   when it ends. With an answer timeout of less than 7 s it may: what is left in it then is purged with the producer.
+//! - The library never forgets a topic: some kB each, until the producer is ended.
 
 mod context;
 mod producer;

@@ -123,7 +123,7 @@ impl Sink for RabbitSink {
             match ended {
                 Ok(Ok(())) => {}
                 Ok(Err(Failed::Refused(refusal))) => answers.give_up(Fault::Sink, &refusal.to_string()),
-                Ok(Err(Failed::Lost)) => answers.give_up(Fault::Sink, &connection.end_words()),
+                Ok(Err(Failed::Lost)) => answers.give_up(connection.end_fault(), &connection.end_words()),
                 Err(_) => inner.give_up(&connection, &answers),
             }
         })

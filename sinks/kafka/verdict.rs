@@ -22,10 +22,13 @@ pub(super) fn words(code: RDKafkaErrorCode) -> String {
 
 /// Says what is to become of a message from the error of its delivery; `alone` says that it had its record batch to
 /// itself.
+///
+/// No report is definite, not even one that says that nothing was written: it says so of the last attempt of several.
+/// The library sends again by itself what may have been written, and a server that has just started may not know the
+/// topic that it had.
 pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Verdict {
     use RDKafkaErrorCode as Code;
     let words = words(code);
-    let definite = |fault| Verdict::Is(Outcome::Retry(Trouble::definite(fault, words.clone())));
     let open = |fault| Verdict::Is(Outcome::Retry(Trouble::open(fault, words.clone())));
     match code {
         Code::NoError => Verdict::Is(Outcome::Accepted),
@@ -49,9 +52,10 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Verdict {
         | Code::TopicAuthorizationFailed
         | Code::PolicyViolation
         | Code::InvalidTimestamp
-        | Code::UnsupportedForMessageFormat => definite(Fault::Destination),
+        | Code::UnsupportedForMessageFormat => open(Fault::Destination),
 
-        // A broker takes nothing of what this client sends.
+        // A broker takes nothing of what this client sends; or none is there, or lets us in any more; or the producer
+        // came to an end, which is no fault of the message's topic.
         Code::SaslAuthenticationFailed
         | Code::UnsupportedSASLMechanism
         | Code::IllegalSASLState
@@ -61,11 +65,8 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Verdict {
         | Code::UnsupportedVersion
         | Code::UnsupportedFeature
         | Code::UnsupportedCompressionType
-        | Code::InvalidRequiredAcks => definite(Fault::Sink),
-
-        // No broker is there, or lets us in any more; or the producer came to an end, which is no fault of the message's
-        // topic. What was under way may have arrived.
-        Code::Authentication
+        | Code::InvalidRequiredAcks
+        | Code::Authentication
         | Code::SSL
         | Code::Resolve
         | Code::AllBrokersDown
@@ -80,9 +81,7 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Verdict {
         | Code::Inconsistent => open(Fault::Sink),
 
         // Time-outs; one partition or one broker that is not able to at the moment, or was lost; what was written but not by
-        // enough; and whatever else there may be. Even what says that nothing was written says it of the last attempt of
-        // several: the library sends again by itself what may have been written, and what it purges then "in the queue"
-        // can be that, too.
+        // enough; what is purged "in the queue" after an attempt; and whatever else there may be.
         _ => open(Fault::Unclear),
     }
 }
@@ -101,10 +100,9 @@ mod tests {
     fn every_error_has_its_verdict() {
         use Fault::{Destination, Sink, Unclear};
         assert_eq!(verdict(Code::NoError, false), Verdict::Is(Outcome::Accepted));
-        let table: &[(Fault, bool, &[Code])] = &[
+        let table: &[(Fault, &[Code])] = &[
             (
                 Destination,
-                true,
                 &[
                     Code::UnknownTopic,
                     Code::UnknownTopicOrPartition,
@@ -112,11 +110,11 @@ mod tests {
                     Code::InvalidTopic,
                 ],
             ),
-            (Sink, true, &[Code::ClusterAuthorizationFailed, Code::SaslAuthenticationFailed]),
             (
                 Sink,
-                false,
                 &[
+                    Code::ClusterAuthorizationFailed,
+                    Code::SaslAuthenticationFailed,
                     Code::Authentication,
                     Code::SSL,
                     Code::AllBrokersDown,
@@ -127,7 +125,6 @@ mod tests {
             ),
             (
                 Unclear,
-                false,
                 &[
                     Code::MessageTimedOut,
                     Code::TimedOutQueue,
@@ -146,9 +143,9 @@ mod tests {
                 ],
             ),
         ];
-        for (fault, definite, codes) in table {
+        for (fault, codes) in table {
             for code in *codes {
-                let trouble = Trouble { fault: *fault, definite: *definite, words: words(*code) };
+                let trouble = Trouble { fault: *fault, definite: false, words: words(*code) };
                 assert_eq!(verdict(*code, true), Verdict::Is(Outcome::Retry(trouble)), "{code:?}");
             }
         }

@@ -61,7 +61,10 @@ impl<'a> Call<'a> {
                 Err(words) => self.answers.set(index, Outcome::Reject(words)),
             }
         }
-        sendable.into_iter().partition(|index| self.connection.knows(self.exchange(*index)))
+        // Asked once for each: another call may learn of one meanwhile, and what goes to one destination is not to be split.
+        let mut known: HashMap<&str, bool> = HashMap::new();
+        let mut knows = |exchange| *known.entry(exchange).or_insert_with(|| self.connection.knows(exchange));
+        sendable.into_iter().partition(|index| knows(self.exchange(*index)))
     }
 
     /// Those whose exchanges are there; the others are answered.
@@ -104,6 +107,7 @@ impl<'a> Call<'a> {
             let mut channel = self.connection.channel().await?;
             let (mut under_way, mut next) = (UnderWay::default(), 0);
             match self.send(&group, &mut channel, &mut under_way, &mut next).await {
+                Ok(()) if under_way.doubtful() => groups.push_front(group[next..].to_vec()),
                 Ok(()) => self.connection.keep(channel),
                 Err(Failed::Refused(refusal)) => {
                     let open = under_way.clear();
@@ -115,7 +119,7 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Hands over a group of messages, from the `next` on, until each is answered.
+    /// Hands over a group of messages, from the `next` on, until each is answered, or the channel's answers are doubtful.
     async fn send(
         &self,
         group: &[usize],
@@ -144,6 +148,9 @@ impl<'a> Call<'a> {
                 }
             };
             self.until_unblocked(channel, under_way).await?;
+            if under_way.doubtful() {
+                return Ok(());
+            }
             self.answers.handed(index + 1);
             let tag = hand_over(channel, message, self.connection.frame);
             under_way.insert(tag, index, room);
@@ -176,9 +183,9 @@ impl<'a> Call<'a> {
                     message_id.as_deref() == Some(&message.key) && target(&message.destination) == (&exchange, &key)
                 };
                 if let Err(refusal) = under_way.returned(refusal, is) {
-                    // It may be any of them: no acknowledgement can be believed.
+                    // It may be any of them: no acknowledgement on this channel can be believed any more.
                     let words = format!("{refusal}, of a message that is none of these");
-                    for index in under_way.clear() {
+                    for index in under_way.doubt() {
                         self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, words.clone())));
                     }
                 }

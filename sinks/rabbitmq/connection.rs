@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::frames::{self, Method, Properties, Refusal};
 use super::login::Login;
 use super::pump::{self, Order};
-use crate::link;
+use crate::{Fault, link};
 
 /// Channels in use at once; half as many wait to be used again, and half as many are being closed.
 const CHANNELS: u16 = 64;
@@ -41,6 +41,8 @@ pub(super) struct Shared {
     lost: AtomicBool,
     pub(super) ended: Notify,
     why: OnceLock<String>,
+    /// Whether it ended for what may be the fault of one destination.
+    one_behind: AtomicBool,
     heard: Mutex<Instant>,
 }
 
@@ -132,6 +134,7 @@ impl Connection {
             lost: AtomicBool::new(false),
             ended: Notify::new(),
             why: OnceLock::new(),
+            one_behind: AtomicBool::new(false),
             heard: Mutex::new(Instant::now()),
         });
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -230,6 +233,11 @@ impl Connection {
     /// Since when the server has said nothing at all.
     pub(super) fn silent_since(&self) -> Instant {
         self.shared.heard()
+    }
+
+    /// Whose fault it is that it cannot be used any more.
+    pub(super) fn end_fault(&self) -> Fault {
+        if self.shared.one_behind.load(Ordering::SeqCst) { Fault::Unclear } else { Fault::Sink }
     }
 
     /// Why it cannot be used any more.
@@ -365,6 +373,11 @@ impl Shared {
     fn end(&self) {
         self.lost.store(true, Ordering::SeqCst);
         self.ended.notify_one();
+    }
+
+    /// It ends for what may be the fault of one destination.
+    pub(super) fn one_may_be_behind(&self) {
+        self.one_behind.store(true, Ordering::SeqCst);
     }
 
     /// It is lost: tells whoever waits.

@@ -131,7 +131,12 @@ impl Pump {
         if given_up.is_some_and(|since| since.elapsed() >= limit) {
             return Err(match &*self.shared.blocked.borrow() {
                 Some(reason) => format!("blocked: {reason}"),
-                None => "the server does not take in what it is sent".to_owned(),
+                None => {
+                    // One queue can do that to all: RabbitMQ stops reading a connection when what a channel of it feeds
+                    // is behind. A probe on the next one tells how the server is.
+                    self.shared.one_may_be_behind();
+                    "the server does not take in what it is sent".to_owned()
+                }
             });
         }
         Ok(())
@@ -238,9 +243,11 @@ impl Pump {
                 self.write(|bytes| frames::write_method(bytes, channel, &Method::ChannelCloseOk));
                 self.open.remove(&channel);
                 self.returns.remove(&channel);
-                self.tell(channel, Event::Closed(refusal));
+                // Told and forgotten in one: whoever takes the channel up again finds its end, or not the channel.
                 let mut routes = self.shared.lock();
-                routes.channels.remove(&channel);
+                if let Some(events) = routes.channels.remove(&channel) {
+                    events.send(Event::Closed(refusal)).ok();
+                }
                 if let Some(at) = routes.idle.iter().position(|idle| idle.number == channel) {
                     routes.idle.swap_remove(at);
                     routes.taken.remove(&channel);

@@ -16,6 +16,8 @@ pub(super) struct UnderWay {
     last_returned: u64,
     /// The number of the last that was handed over.
     last: u64,
+    /// Whether one came back that is none of these.
+    doubtful: bool,
 }
 
 impl UnderWay {
@@ -32,6 +34,17 @@ impl UnderWay {
     pub(super) fn clear(&mut self) -> Vec<usize> {
         self.returned.clear();
         std::mem::take(&mut self.messages).into_values().map(|(index, _)| index).collect()
+    }
+
+    /// Whether what is said on this channel can be of other messages than it seems.
+    pub(super) fn doubtful(&self) -> bool {
+        self.doubtful
+    }
+
+    /// One came back that is none of these: forgets all, and tells which they were.
+    pub(super) fn doubt(&mut self) -> Vec<usize> {
+        self.doubtful = true;
+        self.clear()
     }
 
     /// A message came back: the next in their order that it can be.

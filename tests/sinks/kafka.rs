@@ -140,7 +140,7 @@ suite!(KafkaServer:
 );
 
 fn is_destination(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Retry(Trouble { fault: Fault::Destination, definite: true, .. }))
+    matches!(outcome, Outcome::Retry(Trouble { fault: Fault::Destination, .. }))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

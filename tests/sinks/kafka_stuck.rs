@@ -106,7 +106,7 @@ async fn who_may_not_write_to_a_topic_is_told_so_and_may_to_others() {
     let mut messages = batch("a", 0..10);
     messages[3].destination = "stuck".to_owned();
     let outcomes = publish(&sink, messages).await;
-    let refused = Trouble::definite(Fault::Destination, "Broker: Topic authorization failed");
+    let refused = Trouble::open(Fault::Destination, "Broker: Topic authorization failed");
     let mut expected = accepted(10);
     expected[3] = Outcome::Retry(refused.clone());
     assert_eq!(outcomes, expected);

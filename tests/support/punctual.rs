@@ -51,6 +51,8 @@ impl Punctual {
 
     /// The instance id that it logs at its start: what its claim tokens begin with.
     pub(crate) fn id(&self) -> String {
+        // It listens a moment before it says so.
+        patient(Duration::from_secs(10), || self.log().contains(" instance="));
         let log = self.log();
         let rest = log.split_once(" instance=").unwrap_or_else(|| panic!("no instance id in the log:\n{log}")).1;
         let id: String =
