@@ -141,6 +141,8 @@ async fn publish(inner: &Inner, batch: Vec<Message>, answers: &Answers) {
             Err(_) => Outcome::Retry(Trouble::open(Fault::Sink, "the thread that writes has ended")),
         };
         (first..next).for_each(|index| answers.set(index, outcome.clone()));
+        // The thread may be so fast that nothing here ever waits: what is known is told before more is written.
+        tokio::task::yield_now().await;
     }
 }
 
