@@ -4,21 +4,25 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-/// Sets up logging for this process; `filter` is `warn`, `info`, or by room: `info,punctual::engine=debug`.
+/// Sets up logging for this process; `filter` is `warn`, `info`, or by room: `info,punctual::engine=debug`. With `json`
+/// each line is an object.
 ///
 /// # Errors
 /// When the filter cannot be read.
-pub fn start(filter: &str) -> Result<(), String> {
+pub fn start(filter: &str, json: bool) -> Result<(), String> {
     // The NATS client calls every attempt that fails an error; the sink says what it means. The later directive wins.
     let filter = EnvFilter::try_new(format!("async_nats=off,{filter}"))
         .map_err(|error| format!("the log filter `{filter}`: {error}"))?;
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .finish();
+        .with_ansi(!json && std::io::stderr().is_terminal());
     // A second call in one process (tests) keeps the first.
-    if tracing::subscriber::set_global_default(logs).is_err() {
+    let set = match json {
+        true => tracing::subscriber::set_global_default(logs.json().flatten_event(true).finish()),
+        false => tracing::subscriber::set_global_default(logs.finish()),
+    };
+    if set.is_err() {
         tracing::debug!("logging was set up before");
     }
     Ok(())

@@ -83,7 +83,7 @@ struct Place {
 }
 
 pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
-    crate::telemetry::start("warn").map_err(|words| Failure::usage(anyhow!(words)))?;
+    crate::telemetry::start("warn", false).map_err(|words| Failure::usage(anyhow!(words)))?;
     serve::runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         let (place, mut parts) = Place::find(arguments)?;

@@ -22,7 +22,7 @@ use crate::engine::{Engine, EngineConfig, EngineLane, Intake};
 use crate::http::server::{self, ServerLimits};
 use crate::http::{Api, ApiLimits};
 use crate::metrics::Metrics;
-use crate::task::{Limits, Overdue};
+use crate::task::Overdue;
 use crate::timeline::memory::MemoryTimeline;
 use crate::timeline::metered::Metered;
 use crate::timeline::redis::{RedisConfig, RedisError, RedisTimeline};
@@ -52,7 +52,7 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
     let (config, parts) = Config::load_and(sources, Parts::build)?;
     drop(inside);
     let config = &config;
-    crate::telemetry::start(&config.log).map_err(|words| Failure::usage(anyhow!(words)))?;
+    crate::telemetry::start(&config.log.filter, config.log.json).map_err(|words| Failure::usage(anyhow!(words)))?;
     config
         .warnings
         .iter()
@@ -250,7 +250,7 @@ fn api_limits(config: &Config) -> ApiLimits {
         body: config.http.body_limit,
         body_timeout: config.http.body_timeout,
         timeline_timeout: config.http.timeline_timeout,
-        task: Limits::default(),
+        task: config.limits,
     }
 }
 

@@ -17,14 +17,15 @@ pub const DEFAULTS: &str = include_str!("default.toml");
 /// What every environment variable of punctual's begins with.
 pub(super) const PREFIX: &str = "PUNCTUAL__";
 
-/// The options of a `[sinks.NAME]` section.
-const SINK_KEYS: [&str; 5] = ["url", "answer_timeout", "patience", "credentials_file", "sentinel_password"];
+/// The sections that hold any number of sections of their own, named by the user, and the options of one of them.
+const NAMED: [(&str, &[&str]); 3] = [
+    ("sinks", &["url", "answer_timeout", "patience", "credentials_file", "sentinel_password"]),
+    ("lanes", &["sink", "destination"]),
+    ("tokens", &["sha256", "scope"]),
+];
 
 /// The table of a `[sinks.NAME]` section whose names are the client library's own.
 pub(super) const PROPERTIES: &str = "properties";
-
-/// The options of a `[lanes.NAME]` section.
-const LANE_KEYS: [&str; 2] = ["sink", "destination"];
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +121,7 @@ impl Layers {
         self.set(path.to_owned(), Entry { value: Value::Text(value), origin: Origin::Flag(flag) });
     }
 
-    /// The names of the `[sinks.NAME]` or `[lanes.NAME]` sections.
+    /// The names of the sections within one of [`NAMED`]: `sinks` for `[sinks.NAME]`.
     pub(super) fn names(&self, section: &str) -> BTreeSet<String> {
         let empty =
             self.sections.keys().filter_map(|path| path.strip_prefix(section)?.strip_prefix('.')?.split('.').next());
@@ -183,16 +184,16 @@ impl Layers {
     }
 
     fn is_known(&self, path: &str) -> bool {
-        let of = |section, keys: &[&str]| named(path, section).is_some_and(|(_, key)| keys.contains(&key));
-        let free = property(path).is_some();
-        free || self.known.iter().any(|known| known == path) || of("sinks", &SINK_KEYS) || of("lanes", &LANE_KEYS)
+        let of = |(section, keys): &(&str, &[&str])| named(path, section).is_some_and(|(_, key)| keys.contains(&key));
+        property(path).is_some() || self.known.iter().any(|known| known == path) || NAMED.iter().any(of)
     }
 
     fn is_section(&self, path: &str) -> bool {
-        let inside = |section| path.strip_prefix(section).is_some_and(|name: &str| !name.contains('.'));
+        let inside = |(section, _): &(&str, _)| path.rsplit_once('.').is_some_and(|(above, _)| above == *section);
+        let holds = |(section, _): &(&str, _)| path == *section;
         let whole = |known: &String| known.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
         let properties = named(path, "sinks").is_some_and(|(_, key)| key == PROPERTIES);
-        properties || path == "lanes" || self.known.iter().any(whole) || inside("sinks.") || inside("lanes.")
+        properties || self.known.iter().any(whole) || NAMED.iter().any(|named| holds(named) || inside(named))
     }
 
     /// The path that an environment variable means, without its prefix. An unknown one is taken by its look.
@@ -200,7 +201,7 @@ impl Layers {
         if let Some(known) = self.known.iter().find(|known| variable(known).strip_prefix(PREFIX) == Some(rest)) {
             return known.clone();
         }
-        for (section, keys) in [("sinks", &SINK_KEYS[..]), ("lanes", &LANE_KEYS[..])] {
+        for (section, keys) in NAMED {
             let Some(rest) = rest.strip_prefix(&format!("{}__", section.to_uppercase())) else { continue };
             for key in keys {
                 if let Some(name) = rest.strip_suffix(&format!("__{}", key.to_uppercase())) {
@@ -220,7 +221,7 @@ impl Layers {
     /// The known path that looks most like this one.
     fn nearest(&self, path: &str) -> Option<String> {
         let mut candidates = self.known.clone();
-        for (section, keys) in [("sinks", &SINK_KEYS[..]), ("lanes", &LANE_KEYS[..])] {
+        for (section, keys) in NAMED {
             if let Some((name, _)) = named(path, section) {
                 candidates.extend(keys.iter().map(|key| format!("{section}.{name}.{key}")));
                 candidates.extend((section == "sinks").then(|| format!("sinks.{name}.{PROPERTIES}")));
@@ -259,7 +260,7 @@ fn property(path: &str) -> Option<(&str, &str)> {
 /// What is said of a value where a section belongs, and what to write instead.
 fn section_expected(path: &str) -> (String, Option<String>) {
     let (section, option) = match path {
-        "sinks" | "lanes" => (format!("{path}.NAME"), None),
+        _ if NAMED.iter().any(|(section, _)| *section == path) => (format!("{path}.NAME"), None),
         _ if path.ends_with(&format!(".{PROPERTIES}")) => (path.to_owned(), Some("`\"name\" = \"value\"`")),
         _ if path.starts_with("sinks.") => (path.to_owned(), Some("`url`")),
         _ => (path.to_owned(), None),
@@ -271,7 +272,7 @@ fn section_expected(path: &str) -> (String, Option<String>) {
 /// Whether what stands at a path may be, or hold, a password: it is never shown. A file's contents stand where its path
 /// belongs when somebody took the one for the other.
 pub(super) fn is_secret(path: &str) -> bool {
-    ["url", "password", "_file"].iter().any(|end| path.ends_with(end)) || property(path).is_some()
+    ["url", "password", "_file", "sha256"].iter().any(|end| path.ends_with(end)) || property(path).is_some()
 }
 
 /// The environment variable that sets a path.

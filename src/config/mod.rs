@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use crate::task::{Lane, Namespace};
+use crate::task::{Lane, Limits, Namespace};
 use layers::Layers;
 use read::Reader;
 
@@ -47,14 +47,18 @@ pub struct Config {
     pub dead: DeadSection,
     /// `[http]`
     pub http: HttpSection,
+    /// `[limits]`: what one task may be at most.
+    pub limits: Limits,
+    /// `[tokens.NAME]`; without any, everybody who reaches the API may do everything.
+    pub tokens: BTreeMap<String, TokenSection>,
     /// `[sinks.NAME]`, at least one.
     pub sinks: BTreeMap<String, SinkSection>,
     /// `[lanes.NAME]`; `default` is always among them, and every sink named is there.
     pub lanes: BTreeMap<Lane, LaneSection>,
     /// How long a stop waits for what is under way.
     pub shutdown: Duration,
-    /// What is logged.
-    pub log: String,
+    /// `[log]`
+    pub log: LogSection,
     /// What can be used, but is hardly meant.
     pub warnings: Vec<ConfigFault>,
     origins: BTreeMap<String, Origin>,
@@ -98,10 +102,12 @@ pub struct DeadSection {
 }
 
 /// `[http]`
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct HttpSection {
-    /// Where the API listens.
+    /// Where the API listens; beyond loopback only with tokens.
     pub listen: SocketAddr,
+    /// The certificate chain and the key to serve TLS with, both PEM files; without them plain HTTP.
+    pub tls: Option<(PathBuf, PathBuf)>,
     /// Bytes of one body, or of one line of a batch.
     pub body_limit: usize,
     /// For the head of a request.
@@ -138,6 +144,36 @@ pub struct LaneSection {
     pub sink: String,
     /// Of tasks that name none.
     pub destination: Option<String>,
+}
+
+/// `[tokens.NAME]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenSection {
+    /// The SHA-256 of the token; the token itself is nowhere.
+    pub sha256: Sha256,
+    /// Whether it may look: tasks, stats, metrics, previews.
+    pub read: bool,
+    /// Whether it may put and cancel tasks.
+    pub write: bool,
+}
+
+/// A SHA-256; not shown, since whoever knows it may guess at a token.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Sha256(pub [u8; 32]);
+
+impl fmt::Debug for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// `[log]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSection {
+    /// What is logged: `info`, or by room.
+    pub filter: String,
+    /// Whether each line is a JSON object.
+    pub json: bool,
 }
 
 /// What may be said about the configuration besides the defaults.
@@ -270,10 +306,12 @@ impl Config {
         let dead =
             DeadSection { keep: r.duration("dead.keep", HOUR, 3650 * DAY), cap: r.whole("dead.cap", 1, 1 << 32) };
         let http = sections::http(r);
+        let limits = sections::limits(r, http.as_ref());
+        let tokens = sections::tokens(r, http.as_ref());
         let sinks = sections::sinks(r, claim.lease);
         let lanes = sections::lanes(r, &sinks);
         let shutdown = r.duration("shutdown.deadline", SECOND, HOUR);
-        let log = r.text("log.filter", |text| Ok(text.to_owned()));
+        let log = sections::log(r);
         let timeline = TimelineSection { namespace: namespace?, shards };
         let mut config = Config {
             redis: redis?,
@@ -283,6 +321,8 @@ impl Config {
             claim,
             dead,
             http: http?,
+            limits,
+            tokens,
             sinks,
             lanes,
             shutdown,
@@ -291,7 +331,15 @@ impl Config {
             origins: r.origins(),
         };
         config.warnings = config.idle_sinks();
+        config.warnings.extend(config.tokens_in_the_clear());
         Some(config)
+    }
+
+    fn tokens_in_the_clear(&self) -> Option<ConfigFault> {
+        let clear = !self.http.listen.ip().is_loopback() && self.http.tls.is_none();
+        let words = "this is no loopback address, and without TLS whoever listens on the way reads the tokens";
+        let hint = "`http.certificate_file` and `http.key_file`, unless something before it speaks TLS";
+        clear.then(|| ConfigFault { hint: Some(hint.to_owned()), ..self.fault("http.listen", words) })
     }
 
     fn idle_sinks(&self) -> Vec<ConfigFault> {

@@ -5,8 +5,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::read::{Reader, list};
-use super::{ClaimSection, DAY, DEFAULT_NAME, HOUR, HttpSection, LaneSection, SECOND, SinkSection};
-use crate::task::{Lane, duration};
+use super::{
+    ClaimSection, DAY, DEFAULT_NAME, HOUR, HttpSection, LaneSection, LogSection, SECOND, Sha256, SinkSection,
+    TokenSection,
+};
+use crate::task::{Lane, Limits, duration};
 
 /// `[claim]`; what a killed instance held must still be published when it comes back.
 pub(super) fn claim(r: &mut Reader) -> ClaimSection {
@@ -37,8 +40,21 @@ pub(super) fn claim(r: &mut Reader) -> ClaimSection {
 /// `[http]`; `None` with a fault noted.
 pub(super) fn http(r: &mut Reader) -> Option<HttpSection> {
     let listen = r.address("http.listen");
+    let tls = match (r.file("http.certificate_file"), r.file("http.key_file")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(_), None) => {
+            r.fault("http.certificate_file", "a certificate needs its key".into(), Some("`http.key_file`".into()));
+            None
+        }
+        (None, Some(_)) => {
+            r.fault("http.key_file", "a key needs its certificate".into(), Some("`http.certificate_file`".into()));
+            None
+        }
+    };
     let section = HttpSection {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        tls,
         body_limit: r.size("http.body_limit", 1 << 10, 1 << 30),
         header_timeout: r.duration("http.header_timeout", SECOND, HOUR),
         body_timeout: r.duration("http.body_timeout", SECOND, HOUR),
@@ -46,6 +62,90 @@ pub(super) fn http(r: &mut Reader) -> Option<HttpSection> {
         connections: usize::try_from(r.whole("http.connections", 1, 1 << 20)).unwrap_or(1),
     };
     Some(HttpSection { listen: listen?, ..section })
+}
+
+/// `[limits]`; what fits in no body can be no limit.
+pub(super) fn limits(r: &mut Reader, http: Option<&HttpSection>) -> Limits {
+    let before = r.count();
+    let payload = r.size("limits.payload", 1, 8 << 20);
+    if let Some(http) = http
+        && r.count() == before
+        && payload > http.body_limit
+    {
+        let words = format!("{payload} bytes do not fit into `http.body_limit`, {} bytes", http.body_limit);
+        r.fault_by("limits.payload", "http.body_limit", words, None);
+    }
+    Limits {
+        payload,
+        headers: usize::try_from(r.whole("limits.headers", 0, 1000)).unwrap_or(0),
+        header_bytes: r.size("limits.header_bytes", 0, 256 << 10),
+    }
+}
+
+/// `[tokens.NAME]`; beyond loopback there has to be one.
+pub(super) fn tokens(r: &mut Reader, http: Option<&HttpSection>) -> BTreeMap<String, TokenSection> {
+    let names = r.names("tokens");
+    if let Some(http) = http
+        && names.is_empty()
+        && !http.listen.ip().is_loopback()
+    {
+        let words =
+            format!("`{}` is no loopback address, and without a token everybody there may do everything", http.listen);
+        let hint = "a section `[tokens.NAME]` with `sha256` and `scope`, or `127.0.0.1`";
+        r.fault("http.listen", words, Some(hint.into()));
+    }
+    let mut tokens = BTreeMap::new();
+    for name in names {
+        if let Err(bad) = name.parse::<Lane>() {
+            r.fault(&format!("tokens.{name}"), bad.to_string(), None);
+        }
+        let path = |key: &str| format!("tokens.{name}.{key}");
+        for key in ["sha256", "scope"] {
+            if !r.has(&path(key)) {
+                r.fault(&path(key), format!("a token needs its `{key}`"), None);
+            }
+        }
+        let sha256 = r.text(&path("sha256"), |text| {
+            sha256(text.trim()).ok_or_else(|| "the SHA-256 of the token is expected, 64 hexadecimal digits".to_owned())
+        });
+        let scope = r.text(&path("scope"), scope);
+        if let (Some(sha256), Some((read, write))) = (sha256, scope) {
+            tokens.insert(name, TokenSection { sha256, read, write });
+        }
+    }
+    tokens
+}
+
+fn sha256(text: &str) -> Option<Sha256> {
+    let mut bytes = [0; 32];
+    let digits = text.as_bytes();
+    if digits.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        *byte = digit(pair[0])? * 16 + digit(pair[1])?;
+    }
+    Some(Sha256(bytes))
+}
+
+/// Whether a scope allows to read, and to write.
+fn scope(text: &str) -> Result<(bool, bool), String> {
+    let expected = || "a scope is expected: `read`, `write` or `read write`".to_owned();
+    let words: Vec<_> = text.split_whitespace().collect();
+    let known = !words.is_empty() && words.iter().all(|word| ["read", "write"].contains(word));
+    known.then(|| (words.contains(&"read"), words.contains(&"write"))).ok_or_else(expected)
+}
+
+/// `[log]`; `None` with a fault noted.
+pub(super) fn log(r: &mut Reader) -> Option<LogSection> {
+    let filter = r.text("log.filter", |text| Ok(text.to_owned()));
+    let json = r.text("log.format", |text| match text {
+        "text" => Ok(false),
+        "json" => Ok(true),
+        _ => Err("a format is expected: `text` or `json`".to_owned()),
+    });
+    Some(LogSection { filter: filter?, json: json? })
 }
 
 /// `[sinks.NAME]`; one whose URL cannot be read is left out, with a fault noted.

@@ -240,3 +240,66 @@ fn the_end_of_a_line_belongs_neither_to_a_url_nor_to_a_path() {
     assert_eq!((config.redis.expose(), config.sinks["a"].url.expose()), ("redis://h", "nats://h"));
     assert_eq!(config.ca_file.as_deref(), Some(Path::new("ca.pem")));
 }
+
+const HASH: &str = "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF";
+
+#[test]
+fn beyond_loopback_there_has_to_be_a_token() {
+    for listen in ["0.0.0.0:7171", "10.0.0.1:7171", "[::]:7171"] {
+        let address = format!("[http]\nlisten = \"{listen}\"\n");
+        let faults = load(&address, &[], &[SINK]).unwrap_err();
+        let line = format!("`http.listen` (punctual.toml:2): `{listen}` is no loopback address, and without a token");
+        assert!(faults.contains(&line) && faults.contains("hint: a section `[tokens.NAME]`"), "{faults}");
+        let token = format!("{address}[tokens.deploy]\nsha256 = \"{HASH}\"\nscope = \"write\"\n");
+        let config = load(&token, &[], &[SINK]).unwrap();
+        let of = &config.tokens["deploy"];
+        assert_eq!((of.sha256.0[1], of.sha256.0[31], of.read, of.write), (0x11, 0xff, false, true));
+        let warnings: Vec<_> = config.warnings.iter().map(ToString::to_string).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains("without TLS"), "{warnings:?}");
+        let tls = [("PUNCTUAL__HTTP__CERTIFICATE_FILE", "c.pem"), ("PUNCTUAL__HTTP__KEY_FILE", "k.pem")];
+        assert!(load(&token, &tls, &[SINK]).unwrap().warnings.is_empty());
+    }
+    for listen in ["127.0.0.1:1", "[::1]:1"] {
+        assert!(load(&format!("[http]\nlisten = \"{listen}\"\n"), &[], &[SINK]).is_ok());
+    }
+}
+
+#[test]
+fn a_token_has_a_hash_and_a_scope_and_shows_neither_the_one_nor_what_was_taken_for_it() {
+    let file = "[tokens.a]\nsha256 = \"hunter2\"\nscope = \"all\"\n[tokens.b]\n[tokens.UP]\nscope = \"read\"\nsha = \"hunter2\"\n";
+    let faults = load(file, &[("PUNCTUAL__TOKENS__C__SHA256", HASH)], &[SINK]).unwrap_err();
+    for line in [
+        "`tokens.a.sha256` (punctual.toml:2): the SHA-256 of the token is expected, 64 hexadecimal digits",
+        "`tokens.a.scope` (punctual.toml:3): `all`: a scope is expected: `read`, `write` or `read write`",
+        "`tokens.b.sha256` (punctual.toml:4): a token needs its `sha256`",
+        "`tokens.b.scope` (punctual.toml:4): a token needs its `scope`",
+        "`tokens.c.scope` (PUNCTUAL__TOKENS__C__SHA256): a token needs its `scope`",
+        "`tokens.UP` (punctual.toml:6): a name is 1 to 32",
+        "`tokens.UP.sha` (punctual.toml:7): there is no such option",
+    ] {
+        assert!(faults.contains(line), "no `{line}` in:\n{faults}");
+    }
+    assert!(!faults.contains("hunter2") && !faults.contains(HASH), "{faults}");
+    let environment = [("PUNCTUAL__TOKENS__MY_OWN__SHA256", HASH), ("PUNCTUAL__TOKENS__MY_OWN__SCOPE", "write read")];
+    let config = load("", &environment, &[SINK]).unwrap();
+    assert!(config.tokens["my-own"].read && config.tokens["my-own"].write);
+    assert!(!format!("{config:?}").contains("sha256: Sha256(["), "{config:?}");
+}
+
+#[test]
+fn a_certificate_and_its_key_go_together_and_limits_fit_into_a_body() {
+    let file = "[http]\ncertificate_file = \"c.pem\"\nbody_limit = \"2KiB\"\n[limits]\npayload = 2049\nheaders = 1001\n[log]\nformat = \"xml\"\n";
+    let faults = load(file, &[], &[SINK]).unwrap_err();
+    for line in [
+        "`http.certificate_file` (punctual.toml:2): a certificate needs its key\n    hint: `http.key_file`",
+        "`limits.payload` (punctual.toml:5): 2049 bytes do not fit into `http.body_limit`, 2048 bytes",
+        "`limits.headers` (punctual.toml:6): a whole number from 0 to 1000 is expected, not the number 1001",
+        "`log.format` (punctual.toml:8): `xml`: a format is expected: `text` or `json`",
+    ] {
+        assert!(faults.contains(line), "no `{line}` in:\n{faults}");
+    }
+    let key = load("[http]\nkey_file = \"-----BEGIN PRIVATE KEY----- hunter2\"\n", &[], &[SINK]).unwrap_err();
+    assert!(key.contains("the path of a file is expected, not its contents") && !key.contains("hunter2"), "{key}");
+    let config = load("[limits]\npayload = \"1MiB\"\nheaders = 3\nheader_bytes = 10\n", &[], &[SINK]).unwrap();
+    assert_eq!((config.limits.payload, config.limits.headers, config.limits.header_bytes), (1 << 20, 3, 10));
+}
