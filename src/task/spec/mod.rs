@@ -20,6 +20,7 @@
 
 mod message;
 mod object;
+mod preview;
 mod retry;
 mod schedule;
 mod time;
@@ -29,9 +30,11 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use self::object::{Faults, Object, Place};
+use super::schedule::ScheduleError;
 use super::{CatchUp, Lane, Task};
 use crate::clock::Timestamp;
 
+pub use preview::{Preview, read_preview};
 pub use write::write;
 
 /// One thing wrong with a task, in the form of `errors` in a problem document.

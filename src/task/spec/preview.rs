@@ -1,0 +1,156 @@
+//! A preview: when a schedule would be due, told by what tells it of tasks.
+
+use serde_json::value::RawValue;
+
+use super::object::{self, Faults, Object, Place};
+use super::time::{self, Round};
+use super::{Fault, schedule};
+use crate::clock::Timestamp;
+use crate::task::{Schedule, TaskId};
+
+/// How many dues a preview tells unless it is asked for another number.
+const COUNT: u64 = 5;
+
+/// How many dues a preview tells at most.
+const MOST: u64 = 100;
+
+/// What is asked for: the first dues of a task with this schedule, put at that time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preview {
+    /// When it is due.
+    pub schedule: Schedule,
+    /// The task's id, which its spread depends on.
+    pub id: Option<TaskId>,
+    /// When it is put: recurring schedules are due later than this.
+    pub from: Timestamp,
+    /// How many dues are told at most, 1 to 100.
+    pub count: usize,
+}
+
+/// Reads `{"schedule", "id"?, "from"?, "count"?}`; without `from` the task is put at `now`.
+///
+/// # Errors
+/// Every fault of the document, in the words in which a put has them.
+pub fn read_preview(json: &[u8], now: Timestamp) -> Result<Preview, Vec<Fault>> {
+    let mut faults = Faults::default();
+    match document(json, now, &mut faults) {
+        Some(preview) if faults.count() == 0 => Ok(preview),
+        _ => Err(faults.into_list()),
+    }
+}
+
+fn document(json: &[u8], now: Timestamp, faults: &mut Faults) -> Option<Preview> {
+    let root = Place::ROOT;
+    let whole: &RawValue = match serde_json::from_slice(json) {
+        Ok(whole) => whole,
+        Err(error) => return faults.add(&root, "not_json", format!("the question is not JSON: {error}")),
+    };
+    let mut object = Object::read(whole, &root, faults)?;
+    // Up, as with `start`: what is told is later than what was asked.
+    let from = object.may("from", &root, faults, |raw, place, faults| time::read(raw, Round::Up, place, faults));
+    let from = from.unwrap_or(now);
+    let count = object
+        .may("count", &root, faults, |raw, place, faults| object::number(raw, 1, MOST, place, faults))
+        .unwrap_or(COUNT);
+    let id = object.may("id", &root, faults, super::id);
+    let schedule =
+        object.need("schedule", &root, faults, |raw, place, faults| schedule::read(raw, place, from, faults));
+    object.end(&root, faults);
+    Some(Preview { schedule: schedule?, id, from, count: usize::try_from(count).unwrap_or(1) })
+}
+
+impl Preview {
+    /// The dues, in rising order; never empty.
+    ///
+    /// # Errors
+    /// When nothing would be due, or the spread depends on an id that is not there.
+    pub fn dues(&self) -> Result<Vec<Timestamp>, Fault> {
+        let id = match &self.id {
+            Some(id) => id.clone(),
+            None if self.schedule.spread.is_some() => {
+                let detail = "`id` is missing: how far `spread` puts off depends on it";
+                return Err(Fault { pointer: "/id".into(), code: "missing_field", detail: detail.into() });
+            }
+            // Nothing else depends on it.
+            None => "preview".parse().expect("it is a good id"),
+        };
+        let unread = |pointer: &str, code, detail| Fault { pointer: pointer.to_owned(), code, detail };
+        let unreadable = |error: super::ScheduleError| unread("/schedule", "bad_cron", error.to_string());
+        let most = self
+            .schedule
+            .limit
+            .map_or(self.count, |limit| self.count.min(usize::try_from(limit).unwrap_or(usize::MAX)));
+        let mut dues = Vec::with_capacity(most);
+        let mut next = self.schedule.first(&id, self.from).map_err(unreadable)?;
+        while let Some(due) = next.filter(|_| dues.len() < most) {
+            dues.push(due);
+            next = self.schedule.next_after(&id, self.from, due).map_err(unreadable)?;
+        }
+        if dues.is_empty() {
+            return Err(unread("/schedule", "never_due", "the schedule has no occurrence".to_owned()));
+        }
+        Ok(dues)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::samples::NOW;
+
+    fn dues(json: &str) -> Result<Vec<String>, String> {
+        let told = |faults: Vec<Fault>| {
+            let words = faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.code));
+            words.collect::<Vec<_>>().join(", ")
+        };
+        let preview = read_preview(json.as_bytes(), NOW).map_err(told)?;
+        let dues = preview.dues().map_err(|fault| told(vec![fault]))?;
+        Ok(dues.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_preview_tells_what_a_put_at_that_time_would_be_due_at() {
+        let cron =
+            r#"{"schedule":{"cron":"30 2 * * *","zone":"Europe/Berlin"},"from":"2027-03-27T00:00:00Z","count":3}"#;
+        let told = dues(cron).unwrap();
+        // On the 28th there is no 02:30: the first instant after the gap.
+        assert_eq!(told, ["2027-03-27T01:30:00.000Z", "2027-03-28T01:00:00.000Z", "2027-03-29T00:30:00.000Z"]);
+        let every =
+            r#"{"schedule":{"every":"1h","start":"2026-01-01T00:10:00Z","limit":2},"from":"2026-05-01T00:00:00Z"}"#;
+        assert_eq!(dues(every).unwrap(), ["2026-05-01T00:10:00.000Z", "2026-05-01T01:10:00.000Z"]);
+        let at = r#"{"schedule":{"at":"2020-01-01T00:00:00Z"}}"#;
+        assert_eq!(dues(at).unwrap(), ["2020-01-01T00:00:00.000Z"]);
+        let after = format!("{}", NOW.plus(std::time::Duration::from_secs(60)));
+        assert_eq!(dues(r#"{"schedule":{"in":"1m"}}"#).unwrap(), [after]);
+        assert_eq!(dues(r#"{"schedule":{"every":"1s"}}"#).unwrap().len(), 5);
+    }
+
+    #[test]
+    fn a_preview_is_of_the_task_with_that_id() {
+        let json = |id: &str| format!(r#"{{"schedule":{{"every":"1h","spread":"50m"}},"id":"{id}"}}"#);
+        let id = "order-1".parse().unwrap();
+        let preview = read_preview(json("order-1").as_bytes(), NOW).unwrap();
+        assert_eq!(preview.dues().unwrap()[0], preview.schedule.first(&id, NOW).unwrap().unwrap());
+        assert_ne!(dues(&json("order-1")), dues(&json("order-2")));
+        assert_eq!(dues(r#"{"schedule":{"every":"1h","spread":"50m"}}"#), Err("/id missing_field".to_owned()));
+    }
+
+    #[test]
+    fn every_fault_of_a_preview_is_named_at_once() {
+        let json = r#"{"schedule":{"cron":"x","zone":"y"},"id":"a b","from":"soon","count":101,"z":1}"#;
+        let named = dues(json).unwrap_err();
+        for fault in [
+            "/schedule/cron bad_cron",
+            "/schedule/zone bad_zone",
+            "/id bad_id",
+            "/from bad_time",
+            "/count out_of_range",
+            "/z unknown_field",
+        ] {
+            assert!(named.contains(fault), "no {fault} in {named}");
+        }
+        assert_eq!(dues(r#"{"schedule":{"cron":"0 0 30 2 *"}}"#), Err("/schedule/cron never_due".to_owned()));
+        assert_eq!(dues("{}"), Err("/schedule missing_field".to_owned()));
+        assert_eq!(dues("{"), Err(" not_json".to_owned()));
+    }
+}
