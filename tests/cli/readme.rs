@@ -1,10 +1,13 @@
 //! The README's commands, run as they stand there.
 //!
-//! A block of shell is run when the line before it says so: `<!-- run: serve -->` starts in the background and stays
-//! until the end, `<!-- run: tour -->` is run in its place and has to succeed. Port 7171 becomes a free one. What is run
-//! against a broker says which (`<!-- run: tour kafka -->`). Blocks of configuration have to be valid, each as it stands.
+//! Every block of shell says in the line before it how it is run: `<!-- run: serve -->` starts in the background and stays
+//! until the end, `<!-- run: tour -->` is run in its place and has to succeed, `<!-- run: make -->` in the checkout itself.
+//! `<!-- dry: ... -->` is only looked at: make knows the target. Port 7171 becomes a free one, as do those of the servers
+//! that are named. Blocks with another word (`<!-- run: tour kafka -->`) are a story of their own, with its own instance.
+//! Blocks of configuration have to be valid, each as it stands.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -14,6 +17,8 @@ use punctual_sinks::SinkConfig;
 use super::{PUNCTUAL, read};
 use crate::support;
 use crate::support::kafka::{KafkaServer, have_kafka};
+use crate::support::nats::NatsServer;
+use crate::support::redis::RedisServer;
 use crate::support::server::Server;
 
 /// A block and what is done with it.
@@ -23,30 +28,43 @@ struct Block {
     text: String,
 }
 
-/// The marked blocks of a document, in their order.
+/// The blocks of shell of a document, in their order.
 fn blocks(document: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = document.lines();
     while let Some(line) = lines.next() {
-        let Some(mark) = line.strip_prefix("<!-- run: ").and_then(|rest| rest.strip_suffix(" -->")) else { continue };
+        assert_ne!(line, "```sh", "a block of shell has no mark: {:?}", lines.next());
+        let mark = line.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->"));
+        let Some(mark) = mark.filter(|mark| mark.starts_with("run: ") || mark.starts_with("dry: ")) else { continue };
         assert_eq!(lines.next(), Some("```sh"), "a block of shell stands behind `{line}`");
         let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
-        blocks.push(Block { mark: mark.to_owned(), text: text.join("\n") });
+        blocks.push(Block { mark: mark.strip_prefix("run: ").unwrap_or(mark).to_owned(), text: text.join("\n") });
     }
     blocks
 }
 
 #[test]
 fn marked_blocks_are_found() {
-    let text = "a\n```sh\nnot run\n```\n<!-- run: tour -->\n```sh\none\ntwo\n```\nb\n";
-    assert_eq!(blocks(text), [Block { mark: "tour".into(), text: "one\ntwo".into() }]);
+    let text =
+        "a\n<!-- note -->\n<!-- run: tour -->\n```sh\none\ntwo\n```\n<!-- dry: make -->\n```sh\nmake x\n```\nb\n";
+    let block = |mark: &str, text: &str| Block { mark: mark.into(), text: text.into() };
+    assert_eq!(blocks(text), [block("tour", "one\ntwo"), block("dry: make", "make x")]);
+}
+
+#[test]
+#[should_panic(expected = "a block of shell has no mark")]
+fn a_block_that_is_not_run_is_found() {
+    blocks("a\n```sh\nnot run\n```\n");
+}
+
+fn readme() -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap()
 }
 
 /// Runs the blocks of the README that belong together, as somebody with two terminals would, in a checkout where
-/// `make demo` has built the program. `broker` is an address of the README's, and the one to take for it. Says what the
-/// instance wrote, and what the commands did.
-fn play(story: &str, broker: Option<(&str, &str)>) -> (String, String) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+/// `make demo` has built the program. `servers` are addresses of the README's, each with the one to take for it. Says what
+/// the instance wrote, and what the commands did.
+fn play(story: &str, servers: &[(&str, &str)]) -> (String, String) {
     let checkout = tempfile::tempdir().unwrap();
     std::fs::create_dir(checkout.path().join("target")).unwrap();
     let built = Path::new(PUNCTUAL).parent().unwrap();
@@ -54,7 +72,10 @@ fn play(story: &str, broker: Option<(&str, &str)>) -> (String, String) {
     let (mut serving, mut printed) = (None::<Server>, String::new());
     // What a terminal was told before, for another story too.
     let mut exports: BTreeMap<String, String> = BTreeMap::new();
-    for Block { mark, mut text } in blocks(&std::fs::read_to_string(root.join("README.md")).unwrap()) {
+    for Block { mark, mut text } in blocks(&readme()) {
+        if mark == "make" || mark.starts_with("dry: ") {
+            continue;
+        }
         let (terminal, of) = mark.split_once(' ').unwrap_or((&mark, ""));
         let before = exports.entry(terminal.to_owned()).or_default();
         let script = format!("cd '{}'\n{before}{text}", checkout.path().display());
@@ -62,11 +83,12 @@ fn play(story: &str, broker: Option<(&str, &str)>) -> (String, String) {
         if of != story {
             continue;
         }
-        text = broker.map_or(script.clone(), |(written, taken)| script.replace(written, taken));
+        text = servers.iter().fold(script, |script, (written, taken)| script.replace(written, taken));
         match terminal {
             "serve" => {
                 // The shell gives its place to the program, which then ends with the test.
                 let text = text.replace("\npunctual serve", "\nexec punctual serve");
+                assert!(serving.is_none(), "a story has one instance");
                 serving = Some(Server::start("bash", |port, _| {
                     vec!["-euc".to_owned(), text.replace("7171", &port.to_string())]
                 }));
@@ -83,7 +105,7 @@ fn play(story: &str, broker: Option<(&str, &str)>) -> (String, String) {
                 assert!(!run.out.contains("\"detail\""), "a problem: {text}\n{}", run.out);
                 printed += &run.out;
             }
-            other => panic!("`run: {other}` is not known: `serve` or `tour`"),
+            other => panic!("`run: {other}` is not known: `serve`, `tour` or `make`"),
         }
     }
     (std::fs::read_to_string(serving.expect("the README starts an instance").log()).unwrap(), printed)
@@ -94,7 +116,7 @@ fn the_commands_of_the_readme_work() {
     if !support::have("curl") {
         return;
     }
-    let (log, _) = play("", None);
+    let (log, _) = play("", &[]);
     let published: Vec<_> = log.lines().filter(|line| line.starts_with("{\"key\":")).collect();
     assert_eq!(published.len(), 1, "the order that is not paid, once: {log}");
     assert!(published[0].contains("\"key\":\"order-123.unpaid:"), "{log}");
@@ -107,9 +129,52 @@ fn the_commands_of_the_readme_for_kafka_work() {
     }
     let kafka = KafkaServer::start();
     kafka.create_topic("orders.cancel", 1, &[]);
-    let (log, printed) = play("kafka", Some(("127.0.0.1:9092", &kafka.address())));
+    let (log, printed) = play("kafka", &[("127.0.0.1:9092", &kafka.address())]);
     let records: Vec<_> = printed.lines().filter(|line| line.contains("idempotency-key=order-125.unpaid:")).collect();
     assert!(records.len() == 1 && records[0].ends_with(" {\"order\": 125}"), "{printed}\n{log}");
+}
+
+#[test]
+fn the_instance_of_the_readme_with_redis_and_nats_starts() {
+    if !support::have("redis-server") || !support::have("nats-server") {
+        return;
+    }
+    let (redis, nats) = (RedisServer::start(&[]), NatsServer::start(""));
+    let at = |port: u16| format!("127.0.0.1:{port}");
+    let addresses = [at(redis.server.port), at(nats.server.port)];
+    let (log, _) = play("nats", &[("127.0.0.1:6379", &addresses[0]), ("127.0.0.1:4222", &addresses[1])]);
+    assert!(!log.contains(" ERROR "), "{log}");
+}
+
+#[test]
+fn the_targets_of_the_readme_are_made() {
+    // Building the program for the demo would take minutes: the one that these tests were built with takes its place.
+    let programs = tempfile::tempdir().unwrap();
+    let cargo = programs.path().join("cargo");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1 $2 $3 $4\" = 'run --quiet --locked --' ] || exit 9\nshift 4\nexec '{PUNCTUAL}' \"$@\"\n"
+    );
+    std::fs::write(&cargo, script).unwrap();
+    std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
+    let make = |text: &str, dry: bool| {
+        let mut command = Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", text]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        command.env("ARGS", "--seconds 1").env("PATH", &path);
+        command.env("MAKEFLAGS", if dry { "-n" } else { "" }).stdin(Stdio::null());
+        let run = read(command.output().unwrap());
+        assert_eq!(run.code, Some(0), "{text}\n{}{}", run.out, run.err);
+        run.out
+    };
+    let mut made = 0;
+    for Block { mark, text } in blocks(&readme()) {
+        match mark.as_str() {
+            "make" => made += usize::from(make(&text, false).contains("\nlateness max")),
+            dry if dry.starts_with("dry: ") => assert!(make(&text, true).contains(".ci/"), "{text}"),
+            _ => {}
+        }
+    }
+    assert_eq!(made, 1, "the demo");
 }
 
 /// The blocks of configuration of a document.
@@ -121,8 +186,7 @@ fn configurations(document: &str) -> Vec<String> {
 #[tokio::test]
 async fn the_configurations_of_the_readme_are_valid() {
     punctual_sinks::tls::install_provider();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let blocks = configurations(&std::fs::read_to_string(root.join("README.md")).unwrap());
+    let blocks = configurations(&readme());
     let mut kinds = BTreeSet::new();
     for block in &blocks {
         let lacks_sink = !block.contains("[sinks.");
