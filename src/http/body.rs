@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
+use super::ApiLimits;
 use super::problem::Problem;
 
 /// Checks that the body is said to be of one of these media types.
@@ -27,13 +28,14 @@ pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), P
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail))
 }
 
+/// The whole body of a request whose body is JSON, within the limits.
+pub(super) async fn json(headers: &HeaderMap, body: Body, limits: &ApiLimits) -> Result<Bytes, Problem> {
+    media_type(headers, &["application/json"])?;
+    whole(headers, body, limits.body, limits.body_timeout).await
+}
+
 /// The whole body, of at most `limit` bytes, sent within `limit_time`.
-pub(super) async fn whole(
-    headers: &HeaderMap,
-    body: Body,
-    limit: usize,
-    limit_time: Duration,
-) -> Result<Bytes, Problem> {
+async fn whole(headers: &HeaderMap, body: Body, limit: usize, limit_time: Duration) -> Result<Bytes, Problem> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     // Refused before any of it is read: a client that waits for `100 Continue` need not send it.
     if announced.is_some_and(|length| length > limit as u64) {

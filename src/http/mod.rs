@@ -5,6 +5,8 @@
 
 mod batch;
 mod body;
+mod post;
+mod preview;
 mod problem;
 pub mod server;
 mod state;
@@ -68,6 +70,8 @@ impl Api {
         let api = Arc::new(self);
         Router::new()
             .route("/v1/tasks/{id}", put(tasks::put).get(tasks::get).delete(tasks::cancel))
+            .route("/v1/tasks", post(post::post))
+            .route("/v1/preview", post(preview::preview))
             .route("/v1/tasks:batch", post(batch::put))
             .route("/v1/stats", get(state::stats))
             .route("/healthz", get(state::healthz))
@@ -92,6 +96,8 @@ async fn no_method(method: Method, request: Request) -> Problem {
 /// Counts every request by its route, never by its path: paths hold ids.
 async fn count(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let route = match request.uri().path() {
+        "/v1/tasks" => "/v1/tasks",
+        "/v1/preview" => "/v1/preview",
         "/v1/tasks:batch" => "/v1/tasks:batch",
         "/v1/stats" => "/v1/stats",
         "/healthz" => "/healthz",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ type IdInPath = Result<Path<String>, PathRejection>;
 
 /// A due, in both forms.
 #[derive(Serialize)]
-struct Due {
+pub(super) struct Due {
     due: String,
     due_ms: i64,
 }
@@ -85,32 +85,8 @@ struct CountsView {
 /// `PUT`: creates the task or replaces the one that stands there.
 pub(super) async fn put(State(api): State<Arc<Api>>, id: IdInPath, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    body::media_type(&parts.headers, &["application/json"])?;
-    let body = body::whole(&parts.headers, body, api.limits.body, api.limits.body_timeout).await?;
-    // Faults of the id and of the body are told together.
-    let id = read_id(id);
-    let read = spec::read_checked(&body, &api.limits.task, false, api.intake.clock().now(), &api.lanes());
-    let (id, read) = match (id, read) {
-        (Ok(id), Ok(read)) => (id, read),
-        (id, read) => {
-            let mut faults: Vec<Fault> = id.err().into_iter().collect();
-            faults.extend(read.err().unwrap_or_default());
-            return Err(Problem::invalid(faults));
-        }
-    };
-    let tasks = vec![(id.clone(), read.lane, read.task)];
-    let answer = api.intake.put(PutMode::Put, tasks, api.limits.timeline_timeout).await.pop();
-    let put = match answer {
-        Some(Ok(put)) => put,
-        Some(Err(error)) => {
-            let problem = Problem::from(error);
-            api.metrics.put(problem.code, 1);
-            return Err(problem);
-        }
-        None => return Err(Problem::unanswered()),
-    };
-    api.metrics.put(result(put.result), 1);
-    Ok(put_view(&id, put))
+    let body = body::json(&parts.headers, body, &api.limits).await?;
+    put_one(&api, PutMode::Put, read_id(id), &body).await
 }
 
 /// `GET`: the task as it was put, and how it stands.
@@ -142,6 +118,37 @@ pub(super) async fn cancel(State(api): State<Arc<Api>>, id: IdInPath) -> Result<
     Ok(axum::Json(view).into_response())
 }
 
+/// Puts the task of a body. Faults of the id and of the body are told together.
+pub(super) async fn put_one(
+    api: &Api,
+    mode: PutMode,
+    id: Result<TaskId, Fault>,
+    body: &[u8],
+) -> Result<Response, Problem> {
+    let read = spec::read_checked(body, &api.limits.task, false, api.intake.clock().now(), &api.lanes());
+    let (id, read) = match (id, read) {
+        (Ok(id), Ok(read)) => (id, read),
+        (id, read) => {
+            let mut faults: Vec<Fault> = id.err().into_iter().collect();
+            faults.extend(read.err().unwrap_or_default());
+            return Err(Problem::invalid(faults));
+        }
+    };
+    let tasks = vec![(id.clone(), read.lane, read.task)];
+    let answer = api.intake.put(mode, tasks, api.limits.timeline_timeout).await.pop();
+    let put = match answer {
+        Some(Ok(put)) => put,
+        Some(Err(error)) => {
+            let problem = Problem::from(error);
+            api.metrics.put(problem.code, 1);
+            return Err(problem);
+        }
+        None => return Err(Problem::unanswered()),
+    };
+    api.metrics.put(result(put.result), 1);
+    Ok(put_view(&id, put))
+}
+
 /// The word for what a put did.
 pub(super) fn result(result: PutResult) -> &'static str {
     match result {
@@ -170,7 +177,8 @@ fn put_view(id: &TaskId, put: intake::Put) -> Response {
         next: put.next.into_iter().map(Due::from).collect(),
         in_flight: put.in_flight.map(|key| key.to_string()),
     };
-    (status, axum::Json(view)).into_response()
+    let place = format!("/v1/tasks/{id}");
+    (status, [(header::LOCATION, place)], axum::Json(view)).into_response()
 }
 
 /// The view and the task in one object; the task's own bytes stay as they are.

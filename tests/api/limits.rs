@@ -87,7 +87,7 @@ async fn a_stop_answers_what_is_under_way_and_takes_nothing_new() {
     // Under way once its head was read: the server asks for the body of the next one only then.
     assert_eq!(stage.get("/healthz").await.status, 200);
     stage.stop.cancel();
-    while stage.server.is_finished() || tokio::net::TcpStream::connect(stage.address).await.is_ok() {
+    while stage.server.is_finished() || tokio::net::TcpStream::connect(stage.client.0).await.is_ok() {
         assert!(!stage.server.is_finished(), "it does not wait for the request under way");
         tokio::task::yield_now().await;
     }

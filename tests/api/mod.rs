@@ -1,15 +1,18 @@
-//! The HTTP API over the in-memory timeline, spoken to byte by byte.
+//! The HTTP API without an engine, over the in-memory timeline and over Redis, spoken to byte by byte.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 mod answers;
 mod bad_input;
 mod batch;
+mod client;
 mod limits;
+mod post;
+mod preview;
 mod state;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,25 +21,28 @@ use punctual::engine::{EngineState, Intake, LaneRule};
 use punctual::http::server::{self, ServerLimits};
 use punctual::http::{Api, ApiLimits};
 use punctual::metrics::Metrics;
-use punctual::task::{Lane, Limits, Shard};
+use punctual::task::{Lane, Limits, Namespace, Shard};
 use punctual::timeline::memory::MemoryTimeline;
+use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{ClaimRequest, Claimed, Link, MAX_BATCH, MAX_CLAIM_BYTES, Timeline, Token};
-use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+
+use self::client::{Answer, Client};
+use crate::support::redis::RedisServer;
 
 /// 2026-11-21T12:00:00Z, the time of these tests.
 const NOON: i64 = 1_795_262_400_000;
 
-/// An API over a timeline of one shard, without an engine.
-struct Stage {
+/// An API over a timeline of one shard, without an engine; `T` is where its tasks are.
+struct Stage<T = MemoryTimeline> {
+    client: Client,
     clock: Arc<ManualClock>,
-    timeline: Arc<MemoryTimeline>,
+    timeline: Arc<T>,
     metrics: Arc<Metrics>,
     state: Arc<std::sync::Mutex<EngineState>>,
-    address: SocketAddr,
     stop: CancellationToken,
     server: JoinHandle<bool>,
 }
@@ -48,20 +54,49 @@ struct Terms {
     deadline: Duration,
 }
 
-/// An answer, taken apart.
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
 impl Stage {
     async fn start() -> Stage {
         Stage::start_with(|_| {}).await
     }
 
     async fn start_with(change: impl FnOnce(&mut Terms)) -> Stage {
+        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(NOON)));
+        let timeline = Arc::new(MemoryTimeline::new(clock.clone(), 1));
+        Stage::serve(clock, timeline, change).await
+    }
+
+    /// Claims what is due of the default lane, as an instance would.
+    async fn claim(&self, token: &str) -> Claimed {
+        let request = ClaimRequest {
+            token: Token(token.into()),
+            max: MAX_BATCH,
+            max_bytes: MAX_CLAIM_BYTES,
+            lease: Duration::from_secs(15),
+            not_after: self.clock.now().plus(Duration::from_secs(1)),
+            lone: false,
+        };
+        self.timeline.claim(shard(), &Lane::default(), request).await.unwrap()
+    }
+}
+
+impl Stage<RedisTimeline> {
+    /// An API over a Redis of its own.
+    async fn over(redis: &RedisServer) -> Stage<RedisTimeline> {
+        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(NOON)));
+        let mut config = RedisConfig::new(&redis.url(), Namespace::default(), 1);
+        config.time = Some(clock.clone());
+        // A busy machine is no dead server.
+        config.response_timeout = Duration::from_secs(30);
+        let timeline = RedisTimeline::connect(config).unwrap();
+        let mut link = timeline.link();
+        let up = link.wait_for(|link| matches!(link, Link::Up(_)));
+        drop(timeout(Duration::from_secs(30), up).await.expect("a server that answers").unwrap());
+        Stage::serve(clock, timeline, |_| {}).await
+    }
+}
+
+impl<T: Timeline> Stage<T> {
+    async fn serve(clock: Arc<ManualClock>, timeline: Arc<T>, change: impl FnOnce(&mut Terms)) -> Stage<T> {
         let mut terms = Terms {
             api: ApiLimits {
                 body: 1 << 20,
@@ -77,8 +112,6 @@ impl Stage {
             deadline: Duration::from_secs(20),
         };
         change(&mut terms);
-        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(NOON)));
-        let timeline = Arc::new(MemoryTimeline::new(clock.clone(), 1));
         let rules = [("default", false), ("alerts", true)]
             .map(|(lane, destination_required)| (lane.parse().unwrap(), LaneRule { destination_required }));
         let metrics = Arc::new(Metrics::new("0", "i0"));
@@ -94,61 +127,10 @@ impl Stage {
             instance: "i0".into(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let client = Client(listener.local_addr().unwrap());
         let stop = CancellationToken::new();
         let serving = server::serve(listener, api.router(), terms.server, stop.clone(), terms.deadline);
-        Stage { clock, timeline, metrics, state, address, stop, server: tokio::spawn(serving) }
-    }
-
-    async fn put(&self, id: &str, task: &str) -> Answer {
-        self.call("PUT", &format!("/v1/tasks/{id}"), "application/json", task).await
-    }
-
-    async fn get(&self, path: &str) -> Answer {
-        self.call("GET", path, "", "").await
-    }
-
-    async fn delete(&self, id: &str) -> Answer {
-        self.call("DELETE", &format!("/v1/tasks/{id}"), "", "").await
-    }
-
-    async fn batch(&self, lines: &str) -> Answer {
-        self.call("POST", "/v1/tasks:batch", "application/x-ndjson", lines).await
-    }
-
-    /// One request on a connection of its own; no content-type when it is empty.
-    async fn call(&self, method: &str, path: &str, content_type: &str, body: &str) -> Answer {
-        let kind = if content_type.is_empty() { String::new() } else { format!("content-type: {content_type}\r\n") };
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{kind}content-length: {}\r\n\r\n",
-            body.len()
-        );
-        let (mut from, mut to) = self.connect().await.into_split();
-        let request = [head.as_bytes(), body.as_bytes()].concat();
-        // Sent while the answer is read, and dropped unsent when the server has said enough: it may refuse early.
-        let sending = tokio::spawn(async move { to.write_all(&request).await.map(|()| to) });
-        let mut bytes = Vec::new();
-        let read = from.read_to_end(&mut bytes).await;
-        sending.abort();
-        assert!(read.is_ok() || !bytes.is_empty(), "{read:?}");
-        Answer::read(&bytes)
-    }
-
-    async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address).await.unwrap()
-    }
-
-    /// Claims what is due of the default lane, as an instance would.
-    async fn claim(&self, token: &str) -> Claimed {
-        let request = ClaimRequest {
-            token: Token(token.into()),
-            max: MAX_BATCH,
-            max_bytes: MAX_CLAIM_BYTES,
-            lease: Duration::from_secs(15),
-            not_after: self.clock.now().plus(Duration::from_secs(1)),
-            lone: false,
-        };
-        self.timeline.claim(shard(), &Lane::default(), request).await.unwrap()
+        Stage { client, clock, timeline, metrics, state, stop, server: tokio::spawn(serving) }
     }
 
     async fn end(self) -> bool {
@@ -157,45 +139,14 @@ impl Stage {
     }
 }
 
-impl Answer {
-    fn read(bytes: &[u8]) -> Answer {
-        let text = String::from_utf8(bytes.to_vec()).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head in {text:?}"));
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let head = head.to_ascii_lowercase();
-        let body = if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
-        Answer { status, head, body }
-    }
+impl<T> Deref for Stage<T> {
+    type Target = Client;
 
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-
-    fn lines(&self) -> Vec<Value> {
-        self.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    /// The status and code of a problem; checks its form.
-    fn problem(&self) -> (u16, String) {
-        assert!(self.head.contains("content-type: application/problem+json"), "{self:?}");
-        let json = self.json();
-        assert_eq!(json["status"], self.status, "{json}");
-        assert_eq!(json["type"], "about:blank");
-        assert!(json["title"].is_string() && json["detail"].as_str().is_some_and(|words| !words.is_empty()), "{json}");
-        (self.status, json["code"].as_str().unwrap().to_owned())
+    fn deref(&self) -> &Client {
+        &self.client
     }
 }
 
 fn shard() -> Shard {
     Shard::all(1).next().unwrap()
-}
-
-fn unchunked(mut body: &str) -> String {
-    let mut whole = String::new();
-    while let Some((size, rest)) = body.split_once("\r\n") {
-        let size = usize::from_str_radix(size, 16).unwrap();
-        whole.push_str(&rest[..size]);
-        body = &rest[size + 2..];
-    }
-    whole
 }

@@ -115,11 +115,7 @@ fn document(
     faults: &mut Faults,
 ) -> Option<Read> {
     let root = Place::ROOT;
-    let whole: &RawValue = match serde_json::from_slice(json) {
-        Ok(whole) => whole,
-        Err(error) => return faults.add(&root, "not_json", format!("the task is not JSON: {error}")),
-    };
-    let mut object = Object::read(whole, &root, faults)?;
+    let mut object = Object::read(object::whole(json, "task", faults)?, &root, faults)?;
     let id = if expect_id { object.need("id", &root, faults, id) } else { None };
     let schedule = object.need("schedule", &root, faults, |raw, place, faults| schedule::read(raw, place, now, faults));
     let message = object.need("message", &root, faults, |raw, place, faults| message::read(raw, place, limits, faults));
@@ -138,7 +134,11 @@ fn document(
     let catch_up = object.may("catch_up", &root, faults, catch_up);
     if !expect_id && object.has("id") {
         object.drop("id");
-        faults.add::<()>(&root.member("id"), "unknown_field", "the id stands in the path, not in the task");
+        faults.add::<()>(
+            &root.member("id"),
+            "unknown_field",
+            "the id stands in the path or is made by the server, not in the task",
+        );
     }
     object.end(&root, faults);
     let task = Task { schedule: schedule?, message: message?, retry, catch_up };

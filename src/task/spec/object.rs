@@ -180,6 +180,14 @@ impl<'a> Object<'a> {
     }
 }
 
+/// A document that is JSON; `what` it is meant to be.
+pub(super) fn whole<'a>(json: &'a [u8], what: &str, faults: &mut Faults) -> Option<&'a RawValue> {
+    match serde_json::from_slice(json) {
+        Ok(whole) => Some(whole),
+        Err(error) => faults.add(&Place::ROOT, "not_json", format!("the {what} is not JSON: {error}")),
+    }
+}
+
 /// The text of a JSON string.
 pub(super) fn text<'a>(raw: &'a RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<Cow<'a, str>> {
     if kind(raw) != "a text" {

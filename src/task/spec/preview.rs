@@ -1,7 +1,5 @@
 //! A preview: when a schedule would be due, told by what tells it of tasks.
 
-use serde_json::value::RawValue;
-
 use super::object::{self, Faults, Object, Place};
 use super::time::{self, Round};
 use super::{Fault, schedule};
@@ -41,11 +39,7 @@ pub fn read_preview(json: &[u8], now: Timestamp) -> Result<Preview, Vec<Fault>> 
 
 fn document(json: &[u8], now: Timestamp, faults: &mut Faults) -> Option<Preview> {
     let root = Place::ROOT;
-    let whole: &RawValue = match serde_json::from_slice(json) {
-        Ok(whole) => whole,
-        Err(error) => return faults.add(&root, "not_json", format!("the question is not JSON: {error}")),
-    };
-    let mut object = Object::read(whole, &root, faults)?;
+    let mut object = Object::read(object::whole(json, "question", faults)?, &root, faults)?;
     // Up, as with `start`: what is told is later than what was asked.
     let from = object.may("from", &root, faults, |raw, place, faults| time::read(raw, Round::Up, place, faults));
     let from = from.unwrap_or(now);

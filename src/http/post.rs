@@ -1,0 +1,111 @@
+//! `/v1/tasks`: puts a task whose id the server makes.
+//!
+//! With an `Idempotency-Key` the id follows from the key, so that a request may be repeated: while the task stands, the
+//! repeat changes nothing, and another body under the same key is refused. Without one, every request makes a task.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use uuid::{NoContext, Uuid};
+
+use super::problem::Problem;
+use super::{Api, body, tasks};
+use crate::clock::Timestamp;
+use crate::task::{Fault, TaskId};
+use crate::timeline::PutMode;
+
+/// The header that makes a request repeatable.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// Bytes of a key at most.
+const LONGEST_KEY: usize = 255;
+
+/// `POST`: creates the task; a repeat under the same key leaves it as it is.
+pub(super) async fn post(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let body = body::json(&parts.headers, body, &api.limits).await?;
+    let id = key(&parts.headers).and_then(|key| match key {
+        Some(key) => id(id_of_key(key)),
+        None => id(new_id(api.intake.clock().now())),
+    });
+    tasks::put_one(&api, PutMode::Post, id, &body).await
+}
+
+/// The key, without the quotes that the header may carry.
+fn key(headers: &HeaderMap) -> Result<Option<&[u8]>, Fault> {
+    let fault = |detail: &str| {
+        Err(Fault { pointer: format!("/{IDEMPOTENCY_KEY}"), code: "bad_idempotency_key", detail: detail.to_owned() })
+    };
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return fault("the header `Idempotency-Key` stands there more than once");
+    }
+    let value = value.as_bytes();
+    let key = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+    if !(1..=LONGEST_KEY).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
+        return fault("an idempotency key is 1 to 255 visible ASCII characters");
+    }
+    Ok(Some(key))
+}
+
+/// The id that follows from a key: a UUID of version 8, made of the first 16 bytes of its SHA-256.
+fn id_of_key(key: &[u8]) -> Uuid {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest(&SHA256, key).as_ref()[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
+
+/// An id that nobody else has: a UUID of version 7, of the timeline's time.
+fn new_id(now: Timestamp) -> Uuid {
+    let ms = u64::try_from(now.as_millis()).unwrap_or(0);
+    let nanos = u32::try_from(ms % 1000).unwrap_or(0) * 1_000_000;
+    Uuid::new_v7(uuid::Timestamp::from_unix(NoContext, ms / 1000, nanos))
+}
+
+/// A UUID's letters are lower case, and it begins with a letter or digit: it is always an id.
+fn id(uuid: Uuid) -> Result<TaskId, Fault> {
+    let bad =
+        |error: crate::task::id::BadName| Fault { pointer: "/id".into(), code: "bad_id", detail: error.to_string() };
+    uuid.to_string().parse().map_err(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_taken_with_and_without_quotes() {
+        let read = |values: &[&'static [u8]]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(IDEMPOTENCY_KEY, HeaderValue::from_bytes(value).unwrap());
+            }
+            key(&headers).map(|key| key.map(<[u8]>::to_vec)).map_err(|fault| (fault.pointer, fault.code))
+        };
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read(&[b"order-1"]), Ok(Some(b"order-1".to_vec())));
+        assert_eq!(read(&[b"\"order-1\""]), Ok(Some(b"order-1".to_vec())));
+        assert_eq!(read(&[b"\""]), Ok(Some(b"\"".to_vec())));
+        assert_eq!(read(&[&[b'x'; 255]]), Ok(Some(vec![b'x'; 255])));
+        for bad in [&[&b""[..]][..], &[b"\"\""], &[b"a b"], &[b"\xc3\xa4"], &[&[b'x'; 256]], &[b"a", b"a"]] {
+            assert_eq!(read(bad), Err(("/idempotency-key".to_owned(), "bad_idempotency_key")), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn ids_are_of_the_versions_that_are_promised() {
+        // printf %s order-1 | sha256sum, with the bits of version and variant.
+        assert_eq!(id_of_key(b"order-1").to_string(), "0bafe221-56d2-898c-943b-86040446d366");
+        let now = Timestamp::from_millis(1_795_262_400_123);
+        let (one, other) = (new_id(now), new_id(now));
+        assert_ne!(one, other);
+        assert_eq!(one.get_version_num(), 7);
+        assert_eq!(one.get_timestamp().unwrap().to_unix(), (1_795_262_400, 123_000_000));
+    }
+}
