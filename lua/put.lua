@@ -17,6 +17,11 @@ local function lane_of(record)
   return string.sub(record, 32, 31 + (string.byte(record, 31) or 0))
 end
 
+-- Where what was asked for ends: behind it stands the trace of the request (flag 8), which puts do not compare.
+local function end_of(record)
+  return #record - (bit.band(string.byte(record, 2), 8) ~= 0 and 26 or 0)
+end
+
 local due_of, ids = {}, {}
 for i = 1, declared do
   due_of[ARGV[5 + i]] = KEYS[5 + i]
@@ -79,13 +84,15 @@ local function answer(id, due, record, former, score, change, mark)
   end
   local flying = string.sub(score, 1, 1) == '-'
   local held = flying and string.sub(score, 2) or score
-  local same = #former == #record and string.sub(former, 31) == string.sub(record, 31)
+  local handed_out = not flying and mark and string.match(mark, '^%d+') == held
+  local same = end_of(former) == end_of(record)
+    and string.sub(former, 31, end_of(former)) == string.sub(record, 31, end_of(record))
   if change ~= 'cancelled' then
     if post and not same then
       return 'key_reused ' .. (change or held)
     elseif same and (post or bit.band(string.byte(record, 2), 2) == 0) then
       return 'unchanged ' .. (change or held)
-    elseif same and flying and not change and due == held then
+    elseif same and (flying or handed_out) and not change and due == held then
       return 'unchanged'
     end
   end
@@ -101,8 +108,7 @@ local function answer(id, due, record, former, score, change, mark)
     write(id, record, former)
     return 'replaced ' .. due .. ' ' .. held
   end
-  local handed_out = mark and string.match(mark, '^%d+') == held
-  if handed_out and due == held and not same then
+  if handed_out and due == held then
     return 'in_flight ' .. due .. ' ' .. held
   end
   write(id, record, former)

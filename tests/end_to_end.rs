@@ -3,6 +3,7 @@
 
 mod answers;
 mod stories;
+mod traces;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::judge::Reason;
 use crate::clock::Timestamp;
 use crate::task::record::RecordError;
-use crate::task::{CatchUp, Counts, Follow, Following, Overdue, Record};
+use crate::task::{CatchUp, Counts, Follow, Following, Overdue, Record, Traceparent};
 use crate::timeline::{Burial, Occurrence, Settlement, Verdict};
 
 /// An occurrence from its claim to its verdict. The record stays encoded: it is read again in the rare case of a retry
@@ -87,7 +87,7 @@ impl Flight {
             attempt: self.publishes,
             destination: self.destination.clone(),
             record_key: message.key.clone(),
-            headers: message.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            headers: headers(record),
             content_type: message.payload.content_type().map(str::to_owned),
             payload: message.payload.bytes(),
         }
@@ -178,4 +178,12 @@ impl Flight {
         self.occurrence.record = Bytes::new();
         Settlement { member: self.occurrence.member.clone(), due: self.occurrence.due, verdict }
     }
+}
+
+/// The task's own headers, and the trace of the request that put it unless one of them names its own.
+fn headers(record: &Record) -> Vec<(String, String)> {
+    let own = &record.task.message.headers;
+    let trace = record.trace.filter(|_| !own.keys().any(|name| name.eq_ignore_ascii_case(Traceparent::HEADER)));
+    let trace = trace.map(|trace| (Traceparent::HEADER.to_owned(), trace.to_string()));
+    own.iter().map(|(name, value)| (name.clone(), value.clone())).chain(trace).collect()
 }

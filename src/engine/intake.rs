@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::context::lock;
 use crate::clock::{Clock, Timestamp};
 use crate::task::schedule::ScheduleError;
-use crate::task::{Key, Lane, Record, Shard, Task, TaskId};
+use crate::task::{Key, Lane, Record, Shard, Task, TaskId, Traceparent};
 use crate::timeline::{
     self, CancelAnswer, Held, MAX_PUT_BYTES, MAX_PUTS, PutAnswer, PutMode, PutResult, Timeline, TimelineError,
 };
@@ -136,12 +136,23 @@ impl Intake {
         tasks: Vec<(TaskId, Lane, Task)>,
         deadline: Duration,
     ) -> Vec<Result<Put, PutError>> {
+        self.put_traced(mode, tasks, None, deadline).await
+    }
+
+    /// As [`put`](Intake::put), for a request that is part of a trace: its messages carry it on.
+    pub async fn put_traced(
+        &self,
+        mode: PutMode,
+        tasks: Vec<(TaskId, Lane, Task)>,
+        trace: Option<Traceparent>,
+        deadline: Duration,
+    ) -> Vec<Result<Put, PutError>> {
         let now = self.clock().now();
         let show = (tasks.len() == 1).then(|| tasks[0].clone());
         let mut answers: Vec<Result<Put, PutError>> = Vec::with_capacity(tasks.len());
         let mut shards: BTreeMap<Shard, Vec<Prepared>> = BTreeMap::new();
         for (index, (id, lane, task)) in tasks.into_iter().enumerate() {
-            match self.prepare(index, id, lane, task, now) {
+            match self.prepare(index, id, lane, task, now, trace) {
                 Ok(prepared) => {
                     let shard = Shard::of(&prepared.put.id, self.timeline.shards());
                     shards.entry(shard).or_default().push(prepared);
@@ -193,13 +204,21 @@ impl Intake {
     }
 
     /// Resolves what was asked for at `now`.
-    fn prepare(&self, index: usize, id: TaskId, lane: Lane, task: Task, now: Timestamp) -> Result<Prepared, PutError> {
+    fn prepare(
+        &self,
+        index: usize,
+        id: TaskId,
+        lane: Lane,
+        task: Task,
+        now: Timestamp,
+        trace: Option<Traceparent>,
+    ) -> Result<Prepared, PutError> {
         self.check(&lane, task.message.destination.is_some())?;
         let due = task.schedule.first(&id, now)?.ok_or(PutError::Never)?;
         if !due.is_due() {
             return Err(PutError::BadDue);
         }
-        let record = Record::new(task, lane.clone(), now).encode();
+        let record = Record { trace, ..Record::new(task, lane.clone(), now) }.encode();
         Ok(Prepared { index, put: timeline::Put { id, lane, due, record } })
     }
 

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 use super::problem::Problem;
 use super::{Api, body, tasks};
 use crate::engine::intake::{Put, PutError};
-use crate::task::{Fault, Lane, Task, TaskId, spec};
+use crate::task::{Fault, Lane, Task, TaskId, Traceparent, spec};
 use crate::timeline::{MAX_PUT_BYTES, MAX_PUTS, PutMode};
 
 /// The media type of a line each.
@@ -75,11 +75,12 @@ struct AnswerView<'a> {
 pub(super) async fn put(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     body::media_type(&parts.headers, &[NDJSON, "application/ndjson", "application/jsonl"])?;
+    let trace = body::trace(&parts.headers);
     let (groups, inbox) = mpsc::channel(1);
     tokio::spawn(Reader::new(Arc::clone(&api), groups).run(body));
-    let answers = stream::unfold((api, inbox), |(api, mut inbox)| async move {
+    let answers = stream::unfold((api, inbox), move |(api, mut inbox)| async move {
         let group = inbox.recv().await?;
-        let answers = put_group(&api, group).await;
+        let answers = put_group(&api, group, trace).await;
         Some((Ok::<Bytes, Infallible>(answers), (api, inbox)))
     });
     Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(answers)).into_response())
@@ -227,7 +228,7 @@ impl Reader {
 }
 
 /// Puts a group and writes its answers, a line each.
-async fn put_group(api: &Api, group: Group) -> Bytes {
+async fn put_group(api: &Api, group: Group, trace: Option<Traceparent>) -> Bytes {
     let mut asked = Vec::with_capacity(group.lines.len());
     let mut puts = Vec::with_capacity(group.lines.len());
     for (number, line) in group.lines {
@@ -241,7 +242,7 @@ async fn put_group(api: &Api, group: Group) -> Bytes {
     }
     let mut put = Vec::new();
     if !puts.is_empty() {
-        put = api.intake.put(PutMode::Put, puts, api.limits.timeline_timeout).await;
+        put = api.intake.put_traced(PutMode::Put, puts, trace, api.limits.timeline_timeout).await;
     }
     let mut put = put.into_iter();
     let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::ApiLimits;
 use super::problem::Problem;
+use crate::task::Traceparent;
 
 /// Checks that the body is said to be of one of these media types.
 ///
@@ -32,6 +33,14 @@ pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), P
 pub(super) async fn json(headers: &HeaderMap, body: Body, limits: &ApiLimits) -> Result<Bytes, Problem> {
     media_type(headers, &["application/json"])?;
     whole(headers, body, limits.body, limits.body_timeout).await
+}
+
+/// The trace that a request is part of. What is no valid `traceparent`, or comes twice, counts as none, as the standard
+/// asks.
+pub(super) fn trace(headers: &HeaderMap) -> Option<Traceparent> {
+    let mut given = headers.get_all(Traceparent::HEADER).iter();
+    let trace = given.next()?.to_str().ok()?.parse().ok();
+    trace.filter(|_| given.next().is_none())
 }
 
 /// The whole body, of at most `limit` bytes, sent within `limit_time`.

@@ -31,7 +31,7 @@ pub(super) async fn post(State(api): State<Arc<Api>>, request: Request) -> Resul
         Some(key) => id(id_of_key(key)),
         None => id(new_id(api.intake.clock().now())),
     });
-    tasks::put_one(&api, PutMode::Post, id, &body).await
+    tasks::put_one(&api, PutMode::Post, id, body::trace(&parts.headers), &body).await
 }
 
 /// The key, without the quotes that the header may carry.

@@ -13,7 +13,7 @@ use super::{Api, body, json};
 use crate::clock::Timestamp;
 use crate::engine::intake;
 use crate::task::spec::{self, Fault};
-use crate::task::{Record, TaskId};
+use crate::task::{Record, TaskId, Traceparent};
 use crate::timeline::{CancelAnswer, Held, PutMode, PutResult};
 
 /// A task's id as it stands in the path.
@@ -69,6 +69,8 @@ struct TaskView<'a> {
     updated: String,
     revision: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     counts: Option<CountsView>,
 }
 
@@ -86,7 +88,7 @@ struct CountsView {
 pub(super) async fn put(State(api): State<Arc<Api>>, id: IdInPath, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let body = body::json(&parts.headers, body, &api.limits).await?;
-    put_one(&api, PutMode::Put, read_id(id), &body).await
+    put_one(&api, PutMode::Put, read_id(id), body::trace(&parts.headers), &body).await
 }
 
 /// `GET`: the task as it was put, and how it stands.
@@ -123,6 +125,7 @@ pub(super) async fn put_one(
     api: &Api,
     mode: PutMode,
     id: Result<TaskId, Fault>,
+    trace: Option<Traceparent>,
     body: &[u8],
 ) -> Result<Response, Problem> {
     let read = spec::read_checked(body, &api.limits.task, false, api.intake.clock().now(), &api.lanes());
@@ -135,7 +138,7 @@ pub(super) async fn put_one(
         }
     };
     let tasks = vec![(id.clone(), read.lane, read.task)];
-    let answer = api.intake.put(mode, tasks, api.limits.timeline_timeout).await.pop();
+    let answer = api.intake.put_traced(mode, tasks, trace, api.limits.timeline_timeout).await.pop();
     let put = match answer {
         Some(Ok(put)) => put,
         Some(Err(error)) => {
@@ -197,6 +200,7 @@ fn task_view(id: &TaskId, record: &Record, held: &Held) -> String {
         created: record.created.to_string(),
         updated: record.updated.to_string(),
         revision: record.revision,
+        traceparent: record.trace.map(|trace| trace.to_string()),
         counts,
     };
     let mut text = serde_json::to_string(&view).unwrap_or_default();

@@ -16,6 +16,7 @@ pub mod retry;
 pub(crate) mod samples;
 pub mod schedule;
 pub mod spec;
+pub mod trace;
 
 use std::collections::BTreeMap;
 
@@ -28,6 +29,7 @@ pub use record::Record;
 pub use retry::RetryPolicy;
 pub use schedule::{Schedule, When};
 pub use spec::{Fault, Limits};
+pub use trace::Traceparent;
 
 /// What a user puts: what to publish, and when.
 ///

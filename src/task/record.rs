@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bytes   1      layout version, 1
-//!         2      flags: 1 recurring, 2 `in` (a repeated put counts anew), 4 requeued
+//!         2      flags: 1 recurring, 2 `in` (a repeated put counts anew), 4 requeued, 8 traced
 //!         3-6    revision, big-endian: 1 when created, one more at each replacement
 //!         7-14   created, epoch ms, big-endian
 //!        15-22   updated, epoch ms
@@ -11,15 +11,17 @@
 //!        32-     the lane's name
 //!         then, of a requeued occurrence only: one byte length and its idempotency key
 //!         then   the body: the task as its user asked for it, MessagePack with named fields
+//!         then, if the request that put it was traced: 26 bytes, its `traceparent`
 //! ```
-//! What stands from byte 31 on is equal exactly when the same was asked for: scripts compare it as it is.
+//! What stands from byte 31 to the end of the body is equal exactly when the same was asked for: scripts compare it as
+//! it is. The trace is no part of that, or each repeat of a put would replace the task.
 
 use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
 
-use super::{CatchUp, Key, Lane, Message, Payload, RetryPolicy, Schedule, Task, When};
+use super::{CatchUp, Key, Lane, Message, Payload, RetryPolicy, Schedule, Task, Traceparent, When};
 use crate::clock::Timestamp;
 
 /// The layout that this version writes and reads.
@@ -31,6 +33,8 @@ const RECURRING: u8 = 1;
 const RESETS: u8 = 2;
 /// Flag: a requeued occurrence, whose key stands in the header.
 const REQUEUED: u8 = 4;
+/// Flag: the `traceparent` of the request that put it stands at the end.
+const TRACED: u8 = 8;
 
 /// Where the revision stands, counted from 0.
 const REVISION: usize = 2;
@@ -60,6 +64,8 @@ pub struct Record {
     pub requeued: Option<Key>,
     /// What the user asked for.
     pub task: Task,
+    /// The trace of the request that put it; every copy of its messages carries it.
+    pub trace: Option<Traceparent>,
 }
 
 /// A record that cannot be read.
@@ -77,7 +83,7 @@ impl Record {
     /// The record of a task put at `now` into `lane`.
     #[must_use]
     pub fn new(task: Task, lane: Lane, now: Timestamp) -> Record {
-        Record { revision: 1, created: now, updated: now, anchor: now, lane, requeued: None, task }
+        Record { revision: 1, created: now, updated: now, anchor: now, lane, requeued: None, task, trace: None }
     }
 
     /// Whether more occurrences may follow: a requeued one is a one-shot, whatever its task's schedule.
@@ -109,7 +115,11 @@ impl Record {
         }
         let mut writer = bytes.writer();
         rmp_serde::encode::write_named(&mut writer, &self.task).expect("plain data, written to memory");
-        writer.into_inner().freeze()
+        let mut bytes = writer.into_inner();
+        if let Some(trace) = &self.trace {
+            bytes.put_slice(trace.as_bytes());
+        }
+        bytes.freeze()
     }
 
     /// Reads what [`encode`](Record::encode) wrote. The payload is a slice of `bytes`, not a copy.
@@ -129,6 +139,7 @@ impl Record {
             lane: header.lane.parse().map_err(damaged)?,
             requeued: header.key.map(str::parse).transpose().map_err(damaged)?,
             task: body.into_task(bytes),
+            trace: header.trace,
         })
     }
 
@@ -137,6 +148,7 @@ impl Record {
         flag(self.is_recurring(), RECURRING)
             | flag(matches!(self.task.schedule.when, When::In(_)), RESETS)
             | flag(self.requeued.is_some(), REQUEUED)
+            | flag(self.trace.is_some(), TRACED)
     }
 }
 
@@ -159,6 +171,8 @@ pub struct Header<'a> {
     pub tail: &'a [u8],
     /// The body.
     pub body: &'a [u8],
+    /// The trace of the request that put it.
+    pub trace: Option<Traceparent>,
     flags: u8,
 }
 
@@ -176,6 +190,7 @@ impl<'a> Header<'a> {
         let (fixed, tail) = bytes.split_at_checked(TAIL).ok_or_else(cut_off)?;
         let time = |at: usize| number::<8>(fixed, at).map(|number| Timestamp::from_millis(i64::from_be_bytes(number)));
         let flags = fixed[1];
+        let (tail, trace) = take_trace(tail, flags)?;
         let (lane, rest) = take_short(tail)?;
         let (key, body) = match flags & REQUEUED {
             0 => (None, rest),
@@ -190,6 +205,7 @@ impl<'a> Header<'a> {
             key,
             tail,
             body,
+            trace,
             flags,
         })
     }
@@ -236,6 +252,15 @@ fn take_short(bytes: &[u8]) -> Result<(&str, &[u8]), RecordError> {
     let (length, rest) = bytes.split_first().ok_or_else(cut_off)?;
     let (name, rest) = rest.split_at_checked(usize::from(*length)).ok_or_else(cut_off)?;
     Ok((std::str::from_utf8(name).map_err(damaged)?, rest))
+}
+
+/// Parts what was asked for from the trace behind it.
+fn take_trace(tail: &[u8], flags: u8) -> Result<(&[u8], Option<Traceparent>), RecordError> {
+    if flags & TRACED == 0 {
+        return Ok((tail, None));
+    }
+    let (tail, trace) = tail.split_last_chunk().ok_or_else(cut_off)?;
+    Ok((tail, Some(Traceparent::from_bytes(*trace).map_err(damaged)?)))
 }
 
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], RecordError> {

@@ -14,7 +14,12 @@ fn record(task: Task) -> Record {
         lane: "night".parse().unwrap(),
         requeued: None,
         task,
+        trace: None,
     }
+}
+
+fn trace() -> Traceparent {
+    "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().unwrap()
 }
 
 fn once() -> Task {
@@ -23,8 +28,8 @@ fn once() -> Task {
 
 proptest! {
     #[test]
-    fn a_record_reads_back_as_it_was_written(task in samples::any_task(), requeued: bool) {
-        let mut record = record(task);
+    fn a_record_reads_back_as_it_was_written(task in samples::any_task(), requeued: bool, traced: bool) {
+        let mut record = Record { trace: traced.then(trace), ..record(task) };
         if requeued {
             record = record.buried("a:b:12".parse().unwrap());
         }
@@ -34,8 +39,8 @@ proptest! {
     }
 
     #[test]
-    fn damaged_records_are_refused_or_read_but_never_panic(task in samples::any_task(), cut: prop::sample::Index, at: prop::sample::Index, byte: u8) {
-        let whole = record(task).encode();
+    fn damaged_records_are_refused_or_read_but_never_panic(task in samples::any_task(), traced: bool, cut: prop::sample::Index, at: prop::sample::Index, byte: u8) {
+        let whole = Record { trace: traced.then(trace), ..record(task) }.encode();
         let cut = cut.index(whole.len());
         prop_assert!(Record::decode(&whole.slice(..cut)).is_err());
         let mut changed = whole.to_vec();
@@ -68,11 +73,33 @@ fn the_tail_is_equal_exactly_when_the_same_was_asked_for() {
     later.updated = later.anchor;
     later.revision = 8;
     assert_eq!(tail(&one), tail(&later));
+    later.trace = Some(trace());
+    assert_eq!(tail(&one), tail(&later), "the trace is not asked for");
     let elsewhere = Record { lane: Lane::default(), ..one.clone() };
     assert_ne!(tail(&one), tail(&elsewhere));
     let mut other = one.clone();
     other.task.message.key = Some("k".into());
     assert_ne!(tail(&one), tail(&other));
+}
+
+#[test]
+fn the_trace_stands_at_the_end_and_every_record_without_it_still_reads() {
+    let plain = record(once());
+    let traced = Record { trace: Some(trace()), ..plain.clone() };
+    let (before, bytes) = (plain.encode(), traced.encode());
+    assert_eq!((before[1], bytes[1]), (0, 8));
+    assert_eq!(bytes[2..], [&before[2..], &trace().as_bytes()[..]].concat(), "nothing before it moves");
+    assert_eq!(Header::read(&before).unwrap().trace, None);
+    assert_eq!(Record::decode(&before).unwrap(), plain);
+    let buried = traced.buried("a:5".parse().unwrap()).encode();
+    assert_eq!(buried[1], 12);
+    assert_eq!(Record::decode(&buried).unwrap().trace, Some(trace()), "what is requeued carries it on");
+    let mut wrong = bytes.to_vec();
+    let at = wrong.len() - Traceparent::BYTES;
+    wrong[at] = 1;
+    assert!(matches!(Record::decode(&wrong.into()), Err(RecordError::Damaged(_))), "another version of it");
+    let short = [&bytes[..TAIL], &[0; 25][..]].concat();
+    assert!(matches!(Record::decode(&short.into()), Err(RecordError::Damaged(_))), "no room for it");
 }
 
 #[test]
@@ -127,4 +154,7 @@ fn a_replacement_keeps_created_and_counts_on() {
     let bytes = replacing(&new.encode(), &old.encode()).unwrap();
     let expected = Record { revision: 8, created: old.created, ..new };
     assert_eq!(Record::decode(&bytes).unwrap(), expected);
+    let traced = Record { trace: Some(trace()), ..expected };
+    let bytes = replacing(&traced.encode(), &bytes).unwrap();
+    assert_eq!(Record::decode(&bytes).unwrap().trace, Some(trace()), "the trace is that of the last put");
 }

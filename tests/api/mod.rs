@@ -10,6 +10,7 @@ mod limits;
 mod post;
 mod preview;
 mod state;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;

@@ -2,6 +2,7 @@
 
 mod faults;
 mod flow;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -32,6 +32,7 @@ use crate::support::redis::RedisServer;
 const LEASE: Duration = Duration::from_secs(15);
 const RECURRING: u8 = 1;
 const IN: u8 = 2;
+const TRACED: u8 = 8;
 
 /// One server for all tests that need nothing special of it; ends with the last of them.
 fn shared_server() -> Option<Arc<RedisServer>> {

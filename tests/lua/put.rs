@@ -32,6 +32,40 @@ async fn a_repeated_in_counts_anew_and_a_post_does_not() {
 }
 
 #[tokio::test]
+async fn the_trace_at_a_records_end_is_kept_and_not_compared() {
+    let Some(stage) = Stage::new().await else { return };
+    // What looks like a trace is a part of the body where no flag says otherwise.
+    let (one, two) = ("1".repeat(26), "2".repeat(26));
+    let put = |flags, due, body: &str, trace: &str| put_in("default", flags, "a", due, &format!("{body}{trace}"));
+    for (draft, answer, holds) in [
+        (put(TRACED, 2000, "x", &one), "created 2000", format!("r1 c1000 default:x{one}")),
+        (put(TRACED, 3000, "x", &two), "unchanged 2000", format!("r1 c1000 default:x{one}")),
+        (put(0, 3000, "x", ""), "unchanged 2000", format!("r1 c1000 default:x{one}")),
+        (put(0, 3000, "x", &one), "replaced 3000", format!("r2 c1000 default:x{one}")),
+        (put(TRACED, 4000, "x", &one), "replaced 4000", format!("r3 c1000 default:x{one}")),
+        (put(TRACED, 4000, "", &two), "replaced 4000", format!("r4 c1000 default:{two}")),
+        (put(0, 4000, "", ""), "unchanged 4000", format!("r4 c1000 default:{two}")),
+        (put(IN | TRACED, 5000, "", &one), "replaced 5000", format!("r5 c1000 default:{one}")),
+    ] {
+        assert_eq!(short(&stage.put(&[draft]).await[0]), answer);
+        assert!(stage.holds().contains(&format!("tasks a {holds}")), "{holds} after {answer}: {:?}", stage.holds());
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_in_that_lands_on_the_due_that_was_handed_out_is_unchanged() {
+    let Some(stage) = Stage::new().await else { return };
+    let timer = |due, trace: &str| put_in("default", IN | TRACED, "a", due, &format!("x{}", trace.repeat(26)));
+    stage.put(&[timer(900, "1")]).await;
+    stage.crash("i.1").await;
+    let before = stage.state();
+    assert!(before.contains(&"crashes a 900:1".to_owned()));
+    assert_eq!(short(&stage.put(&[timer(900, "2")]).await[0]), "unchanged 900");
+    assert_eq!(stage.state(), before);
+    assert_eq!(short(&stage.put(&[timer(950, "2")]).await[0]), "replaced 950 in flight 900");
+}
+
+#[tokio::test]
 async fn a_due_out_of_range_is_refused_alone() {
     let Some(stage) = Stage::new().await else { return };
     let puts = [put("a", 0, "x"), put("b", -5, "x"), put("c", 253_402_300_800_000, "x"), put("d", 1, "x")];

@@ -1,9 +1,11 @@
 //! One key: every copy of an occurrence carries the same key and the same payload.
 
 use punctual::task::Record;
-use punctual::timeline::{CancelAnswer, ClaimRequest, PutResult, RequeueAnswer, Rest, Verdict};
+use punctual::timeline::{CancelAnswer, ClaimRequest, Occurrence, PutMode, PutResult, RequeueAnswer, Rest, Verdict};
 
-use super::stage::{BACK_BEGUN, Stage, at, burial, every, key, member, ms, next, once, once_in, settlement, within};
+use super::stage::{
+    BACK_BEGUN, Stage, at, burial, every, key, member, ms, next, once, once_in, settlement, trace, traced, within,
+};
 
 super::laws! {
     one_key_survives_retry_crash_and_back,
@@ -11,6 +13,8 @@ super::laws! {
     a_key_in_flight_never_takes_another_message,
     a_key_that_was_handed_out_is_told_before_it_takes_another_message,
     an_equal_put_shifts_nothing,
+    a_repeated_put_with_another_trace_is_unchanged,
+    every_copy_carries_one_trace,
     a_key_is_requeued_once_at_a_time,
     a_requeued_occurrence_is_not_its_task,
     the_dead_are_kept_until_they_are_discarded,
@@ -131,6 +135,69 @@ async fn an_equal_put_shifts_nothing(stage: Stage) {
     assert_eq!(occurrence.due, at(3100));
     let very = stage.put(within(&id, at(3100), "a")).await;
     assert_eq!((very.result, very.due), (PutResult::Unchanged, at(3100)), "the very occurrence in flight");
+}
+
+async fn a_repeated_put_with_another_trace_is_unchanged(stage: Stage) {
+    let id = stage.id();
+    stage.create(traced(every(&id, at(0), "a"), 1)).await;
+    for in_flight in [false, true] {
+        if in_flight {
+            stage.claim_one().await;
+        }
+        let before = stage.state();
+        for number in [0, 1, 2] {
+            for mode in [PutMode::Put, PutMode::Post] {
+                let again = stage.put_as(mode, traced(every(&id, at(1700), "a"), number)).await;
+                assert_eq!((again.result, again.due), (PutResult::Unchanged, at(0)), "trace {number}");
+            }
+        }
+        let other = stage.put_as(PutMode::Post, traced(every(&id, at(0), "b"), 1)).await;
+        assert_eq!(other.result, PutResult::KeyReused, "the trace does not make up for another body");
+        assert_eq!(stage.state(), before);
+    }
+    // A put that replaces brings its own trace, or none.
+    stage.cancel(&id).await;
+    for number in [2, 0, 3] {
+        let due = at(5 + i64::from(number));
+        stage.put(traced(once(&id, due, &format!("{number}")), number)).await;
+        let record = Record::decode(&stage.get(&id).await.unwrap().record).unwrap();
+        assert_eq!(record.trace, trace(number));
+    }
+}
+
+async fn every_copy_carries_one_trace(stage: Stage) {
+    let id = stage.id();
+    let one = |occurrence: &Occurrence| {
+        assert_eq!(Record::decode(&occurrence.record).unwrap().trace, trace(1), "{occurrence:?}");
+    };
+    stage.create(traced(within(&id, at(0), "a"), 1)).await;
+    // In flight, given back, after a crash: an `in` that lands on the very due is not another task, whatever its trace.
+    for ending in 0..3 {
+        let (token, occurrence) = stage.claim_one().await;
+        one(&occurrence);
+        let again = stage.put(traced(within(&id, at(0), "a"), 2)).await;
+        assert_eq!((again.result, again.due), (PutResult::Unchanged, at(0)));
+        match ending {
+            0 => drop(stage.settle_one(&token, &occurrence, BACK_BEGUN).await),
+            _ => drop(stage.reap_after_lease().await),
+        }
+        let before = stage.state();
+        let again = stage.put(traced(within(&id, at(0), "a"), 3)).await;
+        assert_eq!((again.result, again.due), (PutResult::Unchanged, at(0)));
+        assert_eq!(stage.state(), before);
+    }
+    let request = ClaimRequest { lone: true, ..stage.request() };
+    let token = request.token.clone();
+    let claimed = stage.claim_as(request).await;
+    let occurrence = &claimed.occurrences[0];
+    one(occurrence);
+    stage.settle_one(&token, occurrence, Verdict::Dead(burial(occurrence, "retries"))).await;
+    // Buried, and requeued; its task put anew under another trace meanwhile.
+    stage.timeline.requeue(stage.shard(), &key(&id, at(0)), stage.soon()).await.unwrap();
+    stage.create(traced(once(&id, at(90_000), "b"), 2)).await;
+    let (_, again) = stage.claim_one().await;
+    assert_eq!(again.member.key(again.due), key(&id, at(0)));
+    one(&again);
 }
 
 async fn a_key_is_requeued_once_at_a_time(stage: Stage) {

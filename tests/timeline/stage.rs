@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use punctual::clock::{Clock, ManualClock, Timestamp};
 use punctual::task::{
-    Counts, Key, Lane, Member, Message, Namespace, Payload, Record, Schedule, Shard, Task, TaskId, When,
+    Counts, Key, Lane, Member, Message, Namespace, Payload, Record, Schedule, Shard, Task, TaskId, Traceparent, When,
 };
 use punctual::timeline::memory::{MemoryTimeline, Twin};
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
@@ -141,6 +141,17 @@ pub(crate) fn within(id: &TaskId, due: Timestamp, payload: &str) -> Put {
 /// A recurring task.
 pub(crate) fn every(id: &TaskId, due: Timestamp, payload: &str) -> Put {
     draft(id, due, When::Every { gap: ms(1000), start: None }, payload, &lane())
+}
+
+/// The same put, from a request that is part of another trace for every number; 0: of none.
+pub(crate) fn traced(put: Put, number: u8) -> Put {
+    let record = Record { trace: trace(number), ..Record::decode(&put.record).unwrap() };
+    Put { record: record.encode(), ..put }
+}
+
+/// A trace for every number but 0.
+pub(crate) fn trace(number: u8) -> Option<Traceparent> {
+    (number > 0).then(|| format!("00-{}-00f067aa0ba902b7-01", format!("{number:02x}").repeat(16)).parse().unwrap())
 }
 
 /// What is kept of a dead occurrence.

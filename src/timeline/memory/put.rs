@@ -44,6 +44,7 @@ impl Twin {
         let held = Timestamp::from_millis(score.abs());
         let in_flight = score < 0;
         let change = self.changes.get(&member).copied();
+        let marked = !in_flight && self.crashes.get(&member).is_some_and(|mark| mark.due == held);
         let cancelled = change == Some(Change::Cancelled);
         let equal = self.tasks.get(&member).is_some_and(|old| tail(old) == tail(&put.record));
         if !cancelled {
@@ -58,8 +59,8 @@ impl Twin {
             if equal && (mode == PutMode::Post || !resets(&put.record)) {
                 return unchanged;
             }
-            // An `in` that lands on the very due in flight.
-            if equal && in_flight && change.is_none() && put.due == held {
+            // An `in` that lands on the very due in flight, or handed out: another trace would take its key.
+            if equal && (in_flight || marked) && change.is_none() && put.due == held {
                 return unchanged;
             }
         }
@@ -73,8 +74,7 @@ impl Twin {
             let result = if cancelled { PutResult::Created } else { PutResult::Replaced };
             return PutAnswer { result, due: put.due, in_flight: Some(held) };
         }
-        let marked = self.crashes.get(&member).is_some_and(|mark| mark.due == held);
-        if marked && put.due == held && !equal {
+        if marked && put.due == held {
             return refused(PutResult::InFlight, Some(held));
         }
         let told = (marked && put.due != held).then_some(held);

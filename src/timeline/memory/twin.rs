@@ -186,7 +186,11 @@ const FLAGS: usize = 1;
 const RECURRING: u8 = 1;
 /// Flag: the schedule is `in`.
 const RESETS: u8 = 2;
-/// Where the length of the lane's name stands; from here on two records are equal when the same was asked for.
+/// Flag: a trace stands at the end.
+const TRACED: u8 = 8;
+/// How long the trace is.
+const TRACE: usize = 26;
+/// Where the length of the lane's name stands; from here to the trace two records are equal when the same was asked for.
 const TAIL: usize = 30;
 
 /// The lane in a record's header, whatever version wrote it.
@@ -198,7 +202,9 @@ pub(super) fn lane_of(record: &[u8]) -> Option<Lane> {
 
 /// Lane and body: what puts compare.
 pub(super) fn tail(record: &[u8]) -> &[u8] {
-    record.get(TAIL..).unwrap_or_default()
+    let traced = record.get(FLAGS).is_some_and(|flags| flags & TRACED != 0);
+    let end = record.len().saturating_sub(if traced { TRACE } else { 0 });
+    record.get(TAIL..end).unwrap_or_default()
 }
 
 /// Whether more occurrences may follow.

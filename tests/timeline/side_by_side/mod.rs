@@ -21,7 +21,7 @@ use tokio::sync::broadcast;
 
 use self::steps::{Body, Due, Step, Word, any_step};
 use super::raw::Raw;
-use super::stage::{LEASE, START, Shape, at, connect, lane_named, ms, record, shared_server};
+use super::stage::{self, LEASE, START, Shape, at, connect, lane_named, ms, record, shared_server};
 
 /// How long the dead are kept: short, so that runs outlive it.
 const DEAD_KEEP: Duration = Duration::from_secs(40);
@@ -84,7 +84,7 @@ impl Both {
         }
     }
 
-    fn draft(&self, (id, due, body, lane): (usize, Due, Body, usize)) -> Put {
+    fn draft(&self, (id, due, body, lane, trace): (usize, Due, Body, usize, u8)) -> Put {
         let (due, lane) = (self.due(due), Both::lane(lane));
         let (when, payload) = match body {
             Body::At(payload) => (When::At(due), payload),
@@ -92,7 +92,8 @@ impl Both {
             Body::Every(payload) => (When::Every { gap: ms(500), start: None }, payload),
         };
         let now = self.clock.now();
-        let record = Record { created: now, updated: now, anchor: now, ..record(when, payload, &lane) };
+        let trace = stage::trace(trace);
+        let record = Record { created: now, updated: now, anchor: now, trace, ..record(when, payload, &lane) };
         Put { id: self.id(id).0, lane, due, record: record.encode() }
     }
 

@@ -9,7 +9,7 @@ use punctual::timeline::{PutMode, Rest};
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Put {
-        puts: Vec<(usize, Due, Body, usize)>,
+        puts: Vec<(usize, Due, Body, usize, u8)>,
         mode: PutMode,
         late: bool,
     },
@@ -126,7 +126,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     let id = || 0..6_usize;
     let lane = || select(vec![0_usize, 0, 0, 1, 2]);
     let late = || prop::bool::weighted(0.08);
-    let puts = prop::collection::vec((id(), any_due(), any_body(), lane()), 1..4);
+    let puts = prop::collection::vec((id(), any_due(), any_body(), lane(), 0..3_u8), 1..4);
     let mode = select(vec![PutMode::Put, PutMode::Put, PutMode::Post]);
     let claim = (id(), lane(), 1..5_usize, select(vec![4 << 20, 330, 1]), prop::bool::weighted(0.2), late());
     let rest = select(vec![Rest::Keep, Rest::Keep, Rest::Back]);

@@ -1,0 +1,72 @@
+//! The trace of the request that puts a task travels with every copy of its messages.
+
+use std::sync::Mutex;
+
+use punctual::task::{Key, Traceparent};
+use punctual_sinks::memory::Answer;
+
+use super::*;
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// Puts a task in a trace; its due.
+async fn put_traced(bed: &Bed, name: &str, task: Task) -> Timestamp {
+    let trace: Traceparent = TRACE.parse().unwrap();
+    let tasks = vec![(id(name), Lane::default(), task)];
+    let put = bed.intake.put_traced(PutMode::Put, tasks, Some(trace), seconds(2)).await.remove(0);
+    put.unwrap().due
+}
+
+fn traces(headers: &[(String, String)]) -> Vec<(&str, &str)> {
+    let is_one = |name: &str| name.eq_ignore_ascii_case("traceparent");
+    headers.iter().filter(|(name, _)| is_one(name)).map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_copy_of_a_message_carries_the_trace_of_the_put() {
+    let bed = Bed::start();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let copies = Arc::clone(&seen);
+    // Retried, then lost with its answer, then rejected: dead. Requeued it is accepted.
+    bed.sink.answer_by(move |message| {
+        let mut copies = copies.lock().unwrap();
+        copies.push(message.headers.clone());
+        match copies.len() {
+            1 => unclear("not now"),
+            2 => Answer::Lose,
+            3 => Answer::Reject("too large".into()),
+            _ => Answer::Accept,
+        }
+    });
+    let due = put_traced(&bed, "a", after(millis(10))).await;
+    bed.pass(seconds(60)).await;
+    let key = Key { task: id("a"), due };
+    assert_eq!(bed.dead().iter().map(|(key, ..)| key.clone()).collect::<Vec<_>>(), [key.to_string()]);
+    let shard = Shard::of(&key.task, 1);
+    bed.timeline.requeue(shard, &key, bed.clock.now().plus(seconds(1))).await.unwrap();
+    bed.pass(seconds(1)).await;
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 4);
+    for headers in seen.iter() {
+        assert_eq!(traces(headers), [("traceparent", TRACE)]);
+    }
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trace_that_the_task_names_itself_is_the_only_one() {
+    let bed = Bed::start();
+    let mut task = after(millis(10));
+    task.message.headers.insert("TraceParent".to_owned(), "mine".to_owned());
+    put_traced(&bed, "own", task).await;
+    bed.put([("none", after(millis(10)))]).await;
+    let due = put_traced(&bed, "tick", every(seconds(1), 3)).await;
+    bed.pass(seconds(5)).await;
+    let published = bed.sink.published();
+    let of = |task: &str| published.iter().filter(|message| message.task == task).collect::<Vec<_>>();
+    assert_eq!(traces(&of("own")[0].headers), [("TraceParent", "mine")]);
+    assert_eq!(traces(&of("none")[0].headers), []);
+    assert_eq!(of("tick")[0].due_ms, due.as_millis());
+    assert_eq!(of("tick").len(), 3, "of a recurring task each occurrence is part of it");
+    assert!(of("tick").iter().all(|message| traces(&message.headers) == [("traceparent", TRACE)]));
+}
