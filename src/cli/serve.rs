@@ -17,10 +17,11 @@ use tracing::{info, warn};
 use super::Failure;
 use super::parts::Parts;
 use crate::clock::LocalClock;
-use crate::config::{Config, Sources};
+use crate::config::{Config, Sources, TokenSection};
 use crate::engine::{Engine, EngineConfig, EngineLane, Intake};
+use crate::http::access::KnownToken;
 use crate::http::server::{self, ServerLimits};
-use crate::http::{Api, ApiLimits};
+use crate::http::{Access, Api, ApiLimits};
 use crate::metrics::Metrics;
 use crate::task::Overdue;
 use crate::timeline::memory::MemoryTimeline;
@@ -199,6 +200,7 @@ impl Instance {
         let api = Api {
             intake: intake.clone(),
             engine: Box::new(move || watched.state()),
+            access: access(config),
             metrics,
             limits: api_limits(config),
             instance: id.clone(),
@@ -243,6 +245,11 @@ fn engine_config(config: &Config, id: &str) -> EngineConfig {
         dead_keep: config.dead.keep,
         dead_cap: config.dead.cap,
     }
+}
+
+fn access(config: &Config) -> Access {
+    let known = |token: &TokenSection| KnownToken { sha256: token.sha256.0, read: token.read, write: token.write };
+    Access::by_tokens(config.tokens.values().map(known))
 }
 
 fn api_limits(config: &Config) -> ApiLimits {

@@ -321,6 +321,7 @@ mod tests {
         let api = Api {
             intake: Intake::new(timeline, BTreeMap::new()),
             engine: Box::new(move || state.clone()),
+            access: crate::http::Access::default(),
             metrics: Arc::new(Metrics::new("0", "i0")),
             limits,
             instance: "i0".into(),

@@ -1,8 +1,9 @@
 //! The HTTP API: one file per resource, every error a [`Problem`].
 //!
 //! Reads requests within limits of bytes and time, hands them to the [`Intake`], and words its answers. Decides nothing
-//! about tasks itself; it authenticates nobody, so it listens on loopback unless it is told otherwise.
+//! about tasks itself.
 
+pub mod access;
 mod batch;
 mod body;
 mod post;
@@ -27,6 +28,7 @@ use crate::engine::{EngineState, Intake};
 use crate::metrics::Metrics;
 use crate::task::{Fault, Lane, Limits};
 
+pub use access::Access;
 pub use problem::Problem;
 
 /// What requests may be at most.
@@ -48,6 +50,8 @@ pub struct Api {
     pub intake: Intake,
     /// What the engine does now.
     pub engine: Box<dyn Fn() -> EngineState + Send + Sync>,
+    /// Who may call.
+    pub access: Access,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// What requests may be at most.
@@ -79,6 +83,7 @@ impl Api {
             .route("/metrics", get(state::metrics))
             .fallback(no_route)
             .method_not_allowed_fallback(no_method)
+            .layer(middleware::from_fn_with_state(api.access.clone(), access::guard))
             .layer(middleware::from_fn_with_state(Arc::clone(&api), count))
             .with_state(api)
     }

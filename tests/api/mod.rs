@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+mod access;
 mod answers;
 mod bad_input;
 mod batch;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use punctual::clock::{Clock, ManualClock, Timestamp};
 use punctual::engine::{EngineState, Intake, LaneRule};
 use punctual::http::server::{self, ServerLimits};
-use punctual::http::{Api, ApiLimits};
+use punctual::http::{Access, Api, ApiLimits};
 use punctual::metrics::Metrics;
 use punctual::task::{Lane, Limits, Namespace, Shard};
 use punctual::timeline::memory::MemoryTimeline;
@@ -44,12 +45,15 @@ struct Stage<T = MemoryTimeline> {
     timeline: Arc<T>,
     metrics: Arc<Metrics>,
     state: Arc<std::sync::Mutex<EngineState>>,
+    /// Of the routes, as the router has them.
+    paths: Vec<String>,
     stop: CancellationToken,
     server: JoinHandle<bool>,
 }
 
 /// What a stage may have otherwise.
 struct Terms {
+    access: Access,
     api: ApiLimits,
     server: ServerLimits,
     deadline: Duration,
@@ -99,6 +103,7 @@ impl Stage<RedisTimeline> {
 impl<T: Timeline> Stage<T> {
     async fn serve(clock: Arc<ManualClock>, timeline: Arc<T>, change: impl FnOnce(&mut Terms)) -> Stage<T> {
         let mut terms = Terms {
+            access: Access::default(),
             api: ApiLimits {
                 body: 1 << 20,
                 body_timeout: Duration::from_secs(20),
@@ -123,6 +128,7 @@ impl<T: Timeline> Stage<T> {
         let api = Api {
             intake: Intake::new(timeline.clone(), BTreeMap::from(rules)),
             engine: Box::new(move || shown.lock().unwrap().clone()),
+            access: terms.access,
             metrics: Arc::clone(&metrics),
             limits: terms.api,
             instance: "i0".into(),
@@ -130,8 +136,10 @@ impl<T: Timeline> Stage<T> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client(listener.local_addr().unwrap());
         let stop = CancellationToken::new();
-        let serving = server::serve(listener, api.router(), terms.server, stop.clone(), terms.deadline);
-        Stage { client, clock, timeline, metrics, state, stop, server: tokio::spawn(serving) }
+        let router = api.router();
+        let paths = access::paths(&format!("{router:?}"));
+        let serving = server::serve(listener, router, terms.server, stop.clone(), terms.deadline);
+        Stage { client, clock, timeline, metrics, state, paths, stop, server: tokio::spawn(serving) }
     }
 
     async fn end(self) -> bool {

@@ -1,0 +1,149 @@
+//! Who may call what: tokens with the scopes `read` and `write`, known by their hashes alone.
+//!
+//! A request is looked at before any of its body is read. A token stands in the header `authorization: Bearer ...` and
+//! nowhere else: what is in a URL ends up in logs. Every token is compared with, in constant time, so that neither which
+//! one it is nor how nearly one was guessed shows. Without any token configured, everybody may do everything.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::problem::Problem;
+
+/// What a route asks of whoever calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// Nothing: probes, and the description of the API.
+    Nothing,
+    /// To look.
+    Read,
+    /// To change.
+    Write,
+    /// Both: what nobody has thought about.
+    Both,
+}
+
+/// What each route needs; one that is not here needs both scopes.
+const ROUTES: &[(&str, &str, Need)] = &[
+    ("GET", "/v1/tasks/{id}", Need::Read),
+    ("PUT", "/v1/tasks/{id}", Need::Write),
+    ("DELETE", "/v1/tasks/{id}", Need::Write),
+    ("POST", "/v1/tasks", Need::Write),
+    ("POST", "/v1/tasks:batch", Need::Write),
+    ("POST", "/v1/preview", Need::Read),
+    ("GET", "/v1/stats", Need::Read),
+    ("GET", "/metrics", Need::Read),
+    ("GET", "/healthz", Need::Nothing),
+    ("GET", "/readyz", Need::Nothing),
+    ("GET", "/openapi.json", Need::Nothing),
+];
+
+/// A token that is known, by its hash.
+#[derive(Clone, Copy)]
+pub struct KnownToken {
+    /// The SHA-256 of the token.
+    pub sha256: [u8; 32],
+    /// Whether it may look.
+    pub read: bool,
+    /// Whether it may change.
+    pub write: bool,
+}
+
+/// The hash is not shown: whoever knows it may guess at a token.
+impl fmt::Debug for KnownToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KnownToken").field("read", &self.read).field("write", &self.write).finish_non_exhaustive()
+    }
+}
+
+/// Whom the API obeys.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    tokens: Arc<[KnownToken]>,
+}
+
+impl Access {
+    /// By these tokens; without any, everybody may do everything.
+    #[must_use]
+    pub fn by_tokens(tokens: impl IntoIterator<Item = KnownToken>) -> Access {
+        Access { tokens: tokens.into_iter().collect() }
+    }
+
+    /// Whether the request's headers allow what is needed.
+    fn check(&self, need: Need, headers: &HeaderMap) -> Result<(), Problem> {
+        if need == Need::Nothing || self.tokens.is_empty() {
+            return Ok(());
+        }
+        let given = token(headers)?;
+        let hash = digest(&SHA256, given);
+        let (mut known, mut read, mut write) = (false, false, false);
+        for token in self.tokens.iter() {
+            let same = verify_slices_are_equal(hash.as_ref(), &token.sha256).is_ok();
+            known |= same;
+            read |= same & token.read;
+            write |= same & token.write;
+        }
+        if !known {
+            return Err(unauthorized("unknown_token", "the token is not known here"));
+        }
+        let missing = match need {
+            Need::Read | Need::Both if !read => "read",
+            Need::Write | Need::Both if !write => "write",
+            _ => return Ok(()),
+        };
+        let detail = format!("the token has no scope `{missing}`, which this needs");
+        Err(Problem::new(StatusCode::FORBIDDEN, "missing_scope", detail))
+    }
+}
+
+/// Lets a request through, or answers it in place of its route.
+pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
+    // What no route takes finds nothing to guard.
+    let need = request.extensions().get::<MatchedPath>().map(|path| need(request.method(), path.as_str()));
+    match access.check(need.unwrap_or(Need::Nothing), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => {
+            tracing::debug!(code = problem.code, path = request.uri().path(), "a request was not allowed");
+            refused(problem)
+        }
+    }
+}
+
+fn need(method: &Method, path: &str) -> Need {
+    let method = if method == Method::HEAD { "GET" } else { method.as_str() };
+    let known = ROUTES.iter().find(|(known, route, _)| *known == method && *route == path);
+    known.map_or(Need::Both, |(.., need)| *need)
+}
+
+/// The token that a request carries. Two of them are none: who sits in between may have read the other one.
+fn token(headers: &HeaderMap) -> Result<&[u8], Problem> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return Err(no_token()) };
+    let value = value.as_bytes().trim_ascii();
+    let (scheme, token) = value.split_at(value.iter().position(|&byte| byte == b' ').unwrap_or(value.len()));
+    let token = token.trim_ascii();
+    if token.is_empty() || !scheme.eq_ignore_ascii_case(b"bearer") { Err(no_token()) } else { Ok(token) }
+}
+
+fn no_token() -> Problem {
+    unauthorized("no_token", "a token is expected, in one header `authorization: Bearer TOKEN`")
+}
+
+fn unauthorized(code: &'static str, detail: &str) -> Problem {
+    Problem::new(StatusCode::UNAUTHORIZED, code, detail)
+}
+
+fn refused(problem: Problem) -> Response {
+    let asks = problem.status == StatusCode::UNAUTHORIZED;
+    let mut response = problem.into_response();
+    if asks {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}

@@ -1,0 +1,174 @@
+//! Tokens and scopes: every route with every kind of token, and what is no token.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use punctual::http::Access;
+use punctual::http::access::KnownToken;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::Stage;
+use super::client::Answer;
+
+/// What each route needs, by this test's own account: `-` nothing, `r` the scope read, `w` the scope write.
+const NEEDS: &[(&str, &str, char)] = &[
+    ("GET", "/v1/tasks/{id}", 'r'),
+    ("PUT", "/v1/tasks/{id}", 'w'),
+    ("DELETE", "/v1/tasks/{id}", 'w'),
+    ("POST", "/v1/tasks", 'w'),
+    ("POST", "/v1/tasks:batch", 'w'),
+    ("POST", "/v1/preview", 'r'),
+    ("GET", "/v1/stats", 'r'),
+    ("GET", "/metrics", 'r'),
+    ("GET", "/healthz", '-'),
+    ("GET", "/readyz", '-'),
+    ("GET", "/openapi.json", '-'),
+];
+
+const METHODS: [&str; 7] = ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"];
+
+/// The paths that a router's `Debug` lists, but for those of its fallbacks.
+pub(super) fn paths(router: &str) -> Vec<String> {
+    let (routes, _) = router.split_once("fallback_router: ").expect("its fallbacks");
+    let listed = routes.split("RouteId(").filter_map(|route| route.split_once("): \"")?.1.split_once('"'));
+    listed.map(|(path, _)| path.to_owned()).collect()
+}
+
+fn known(token: &str, read: bool, write: bool) -> KnownToken {
+    KnownToken { sha256: digest(&SHA256, token.as_bytes()).as_ref().try_into().unwrap(), read, write }
+}
+
+fn access() -> Access {
+    Access::by_tokens([known("reader", true, false), known("writer", false, true), known("boss", true, true)])
+}
+
+async fn stage() -> Stage {
+    Stage::start_with(|terms| terms.access = access()).await
+}
+
+/// A request without a body, with these header lines; the answer and its head as it was sent.
+async fn call(stage: &Stage, method: &str, target: &str, headers: &str) -> Answer {
+    let mut stream = stage.connect().await;
+    let head = format!("{method} {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    Answer::read(&bytes)
+}
+
+fn bearer(token: &str) -> String {
+    format!("authorization: Bearer {token}\r\n")
+}
+
+#[tokio::test]
+async fn every_route_asks_for_its_scope_and_for_nothing_else() {
+    let stage = stage().await;
+    assert!(stage.paths.len() >= 6 && stage.paths.contains(&"/v1/tasks/{id}".to_owned()), "{:?}", stage.paths);
+    let tokens = [("", ""), ("stranger", ""), ("reader", "r"), ("writer", "w"), ("boss", "rw")];
+    for path in &stage.paths {
+        for method in METHODS {
+            let as_known = if method == "HEAD" { "GET" } else { method };
+            let need = NEEDS.iter().find(|(known, route, _)| (*known, *route) == (as_known, path)).map(|need| need.2);
+            for (token, has) in tokens {
+                let target = path.replace("{id}", "a");
+                let headers = if token.is_empty() { String::new() } else { bearer(token) };
+                let answer = call(&stage, method, &target, &headers).await;
+                let what = format!("{method} {path} by `{token}`: {answer:?}");
+                // What the router takes and this table does not know needs both: it must not be there.
+                let allowed = match need {
+                    Some('-') => true,
+                    Some(scope) => has.contains(scope),
+                    None => has == "rw",
+                };
+                let code = match (allowed, token) {
+                    (true, _) => {
+                        assert_eq!(need.is_none(), answer.status == 405, "{what}");
+                        assert!(![401, 403].contains(&answer.status), "{what}");
+                        assert!(!answer.head.contains("www-authenticate"), "{what}");
+                        continue;
+                    }
+                    (false, "") => (401, "no_token"),
+                    (false, "stranger") => (401, "unknown_token"),
+                    (false, _) => (403, "missing_scope"),
+                };
+                assert_eq!(answer.status, code.0, "{what}");
+                assert_eq!(code.0 == 401, answer.head.contains("\r\nwww-authenticate: bearer\r\n"), "{what}");
+                if method != "HEAD" {
+                    assert_eq!(answer.problem(), (code.0, code.1.to_owned()), "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_path_that_leads_nowhere_needs_no_token() {
+    let stage = stage().await;
+    for target in ["/", "/v1/task/a", "/v1/tasks/a/b", "//v1/stats"] {
+        assert_eq!(call(&stage, "GET", target, "").await.problem(), (404, "no_route".to_owned()), "{target}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_stands_in_one_header_and_nowhere_else() {
+    let stage = stage().await;
+    for headers in ["authorization: bearer reader\r\n", "Authorization:   BEARER \t reader  \r\n"] {
+        assert_eq!(call(&stage, "GET", "/v1/stats", headers).await.status, 200, "{headers}");
+    }
+    for (target, headers, code) in [
+        ("/v1/stats?token=reader", "", "no_token"),
+        ("/v1/stats?access_token=reader", "", "no_token"),
+        ("/v1/stats?authorization=Bearer%20reader", "", "no_token"),
+        ("/v1/stats", "cookie: token=reader\r\n", "no_token"),
+        ("/v1/stats", "x-api-key: reader\r\n", "no_token"),
+        ("/v1/stats", "authorization: reader\r\n", "no_token"),
+        ("/v1/stats", "authorization: Bearer\r\n", "no_token"),
+        ("/v1/stats", "authorization: Bearer \r\n", "no_token"),
+        ("/v1/stats", "authorization: Basic reader\r\n", "no_token"),
+        ("/v1/stats", "authorization: Bearer reader\r\nauthorization: Bearer boss\r\n", "no_token"),
+        ("/v1/stats", "authorization: Bearer readers\r\n", "unknown_token"),
+        ("/v1/stats", "authorization: Bearer reade\r\n", "unknown_token"),
+        ("/v1/stats", "authorization: Bearer Reader\r\n", "unknown_token"),
+        ("/v1/stats", "authorization: Bearer reader boss\r\n", "unknown_token"),
+        ("/v1/stats", "authorization: Bearer \"reader\"\r\n", "unknown_token"),
+    ] {
+        let answer = call(&stage, "GET", target, headers).await;
+        assert_eq!(answer.problem(), (401, code.to_owned()), "{target} {headers}");
+    }
+    // Nor is a hash a token.
+    let hash: String = digest(&SHA256, b"reader").as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(call(&stage, "GET", "/v1/stats", &bearer(&hash)).await.status, 401);
+}
+
+#[tokio::test]
+async fn who_is_not_allowed_is_told_before_the_body_is_read() {
+    let stage = stage().await;
+    let waits = "expect: 100-continue\r\ncontent-length: 9\r\n";
+    for (method, target, kind) in
+        [("PUT", "/v1/tasks/a", "application/json"), ("POST", "/v1/tasks:batch", "application/x-ndjson")]
+    {
+        for (token, status) in
+            [("", 401), ("authorization: Bearer no\r\n", 401), ("authorization: Bearer reader\r\n", 403)]
+        {
+            // A body that never comes, and a client that sends it only when it is asked to.
+            let answer = call(&stage, method, target, &format!("content-type: {kind}\r\n{token}{waits}")).await;
+            assert_eq!(answer.problem().0, status, "{method} {target}");
+        }
+    }
+    assert_eq!(stage.get("/readyz").await.status, 200);
+    let requests = stage.metrics.text();
+    let counted = "punctual_http_requests_total{route=\"/v1/tasks/{id}\",status=\"401\"} 2";
+    assert!(requests.contains(counted), "{requests}");
+}
+
+#[tokio::test]
+async fn without_tokens_everybody_may_do_everything() {
+    let stage = Stage::start().await;
+    assert_eq!(stage.get("/v1/stats").await.status, 200);
+    assert_eq!(call(&stage, "DELETE", "/v1/tasks/a", &bearer("any")).await.status, 404);
+}
+
+#[test]
+fn no_hash_of_a_token_shows() {
+    let shown = format!("{:?}", access());
+    let hash = known("reader", true, false).sha256;
+    assert!(!shown.contains(&format!("{}, {}", hash[0], hash[1])) && shown.contains("read: true"), "{shown}");
+}
