@@ -30,7 +30,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "http",
         rooms: &["engine", "timeline", "task", "clock", "metrics"],
-        crates: &["tokio", "tokio_util", "axum", "hyper", "hyper_util", "aws_lc_rs", "uuid"],
+        crates: &["tokio", "tokio_util", "axum", "hyper", "hyper_util", "aws_lc_rs", "utoipa", "utoipa_axum", "uuid"],
     },
     Room { name: "config", rooms: &["task", "clock"], crates: &["toml", "strsim", "secrecy"] },
     Room {
@@ -73,6 +73,8 @@ const OWNED: &[&str] = &[
     "toml",
     "tracing_subscriber",
     "ureq",
+    "utoipa",
+    "utoipa_axum",
     "uuid",
     "xxhash_rust",
 ];

@@ -17,6 +17,7 @@ use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
+use utoipa::ToSchema;
 
 use super::problem::Problem;
 use super::{Api, body, tasks};
@@ -55,23 +56,52 @@ impl Group {
     }
 }
 
-/// The answer to a line.
-#[derive(Serialize)]
-struct AnswerView<'a> {
+/// The answer to a line: what was done, or the `error`.
+#[derive(Serialize, ToSchema)]
+#[schema(as = LineAnswer)]
+pub(super) struct AnswerView<'a> {
+    /// The number of the line, from 1.
     line: u64,
+    /// The task, as far as the line names one.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, pattern = "^(created|replaced|unchanged)$")]
     result: Option<&'static str>,
+    /// When it is due next, in ms since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     due_ms: Option<i64>,
+    /// The idempotency key of an occurrence with the former message, which may still arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     in_flight: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = problem_ref)]
     error: Option<&'a Problem>,
 }
 
+/// The schema of a problem, as the document has it.
+fn problem_ref() -> utoipa::openapi::Ref {
+    utoipa::openapi::Ref::from_schema_name("Problem")
+}
+
 /// `POST`: puts every line and answers it.
+#[utoipa::path(
+    post,
+    path = "/v1/tasks:batch",
+    operation_id = "put_tasks",
+    summary = "Put many tasks, a line each",
+    description = "Answers come in order while lines are still sent: read while you send. A line that is wrong harms no \
+        other. Should the body end before its time, a last line says so.",
+    tag = "tasks",
+    request_body(content = String, content_type = "application/x-ndjson", description = "A task with its `id` on each line.",
+        example = json!("{\"id\":\"order-1\",\"schedule\":{\"in\":\"15m\"},\"message\":{\"destination\":\"orders\"}}\n{\"id\":\"order-2\",\"schedule\":{},\"message\":{}}\n")),
+    responses((status = 200, body = String, content_type = "application/x-ndjson", description = "An answer to each line.",
+        example = json!("{\"line\":1,\"id\":\"order-1\",\"result\":\"created\",\"due_ms\":1795263300000}\n{\"line\":2,\"id\":\"order-2\",\"error\":{\"type\":\"about:blank\",\"title\":\"Unprocessable Entity\",\"status\":422,\"code\":\"invalid\",\"detail\":\"/schedule: one of `at`, `in`, `every` and `cron` is needed\",\"errors\":[{\"pointer\":\"/schedule\",\"code\":\"missing_field\",\"detail\":\"one of `at`, `in`, `every` and `cron` is needed\"}]}}\n"))),
+    extensions(("x-codes" = json!(["unsupported_media_type"]))),
+)]
 pub(super) async fn put(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     body::media_type(&parts.headers, &[NDJSON, "application/ndjson", "application/jsonl"])?;

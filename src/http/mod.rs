@@ -6,6 +6,7 @@
 pub mod access;
 mod batch;
 mod body;
+mod openapi;
 mod post;
 mod preview;
 mod problem;
@@ -13,22 +14,24 @@ pub mod server;
 mod state;
 mod tasks;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::engine::{EngineState, Intake};
 use crate::metrics::Metrics;
 use crate::task::{Fault, Lane, Limits};
 
 pub use access::Access;
+pub use openapi::openapi;
 pub use problem::Problem;
 
 /// What requests may be at most.
@@ -72,21 +75,28 @@ impl Api {
     /// All routes.
     pub fn router(self) -> Router {
         let api = Arc::new(self);
-        Router::new()
-            .route("/v1/tasks/{id}", put(tasks::put).get(tasks::get).delete(tasks::cancel))
-            .route("/v1/tasks", post(post::post))
-            .route("/v1/preview", post(preview::preview))
-            .route("/v1/tasks:batch", post(batch::put))
-            .route("/v1/stats", get(state::stats))
-            .route("/healthz", get(state::healthz))
-            .route("/readyz", get(state::readyz))
-            .route("/metrics", get(state::metrics))
+        let (router, _) = routes().split_for_parts();
+        router
             .fallback(no_route)
             .method_not_allowed_fallback(no_method)
             .layer(middleware::from_fn_with_state(api.access.clone(), access::guard))
             .layer(middleware::from_fn_with_state(Arc::clone(&api), count))
             .with_state(api)
     }
+}
+
+/// The routes, each with what the document says of it.
+fn routes() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::with_openapi(openapi::more())
+        .routes(routes!(tasks::put, tasks::get, tasks::cancel))
+        .routes(routes!(post::post))
+        .routes(routes!(batch::put))
+        .routes(routes!(preview::preview))
+        .routes(routes!(state::stats))
+        .routes(routes!(state::healthz))
+        .routes(routes!(state::readyz))
+        .routes(routes!(state::metrics))
+        .routes(routes!(openapi::document))
 }
 
 async fn no_route(request: Request) -> Problem {
@@ -100,17 +110,9 @@ async fn no_method(method: Method, request: Request) -> Problem {
 
 /// Counts every request by its route, never by its path: paths hold ids.
 async fn count(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
-    let route = match request.uri().path() {
-        "/v1/tasks" => "/v1/tasks",
-        "/v1/preview" => "/v1/preview",
-        "/v1/tasks:batch" => "/v1/tasks:batch",
-        "/v1/stats" => "/v1/stats",
-        "/healthz" => "/healthz",
-        "/readyz" => "/readyz",
-        "/metrics" => "/metrics",
-        path if path.starts_with("/v1/tasks/") => "/v1/tasks/{id}",
-        _ => "other",
-    };
+    static PATHS: LazyLock<Vec<String>> = LazyLock::new(|| routes().into_openapi().paths.paths.into_keys().collect());
+    let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let route = PATHS.iter().find(|path| Some(path.as_str()) == matched).map_or("other", String::as_str);
     let response = next.run(request).await;
     api.metrics.request(route, response.status().as_u16());
     response

@@ -11,7 +11,9 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use uuid::{NoContext, Uuid};
 
+use super::openapi::{self, BODY, TIMELINE};
 use super::problem::Problem;
+use super::tasks::PutView;
 use super::{Api, body, tasks};
 use crate::clock::Timestamp;
 use crate::task::{Fault, TaskId};
@@ -24,6 +26,30 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const LONGEST_KEY: usize = 255;
 
 /// `POST`: creates the task; a repeat under the same key leaves it as it is.
+#[utoipa::path(
+    post,
+    path = "/v1/tasks",
+    operation_id = "post_task",
+    summary = "Put a task whose id the server makes",
+    description = "With an `Idempotency-Key` the id follows from the key: while the task stands, a repeat is `unchanged`, \
+        `in` included, and another body is refused. Without one every request makes a task.",
+    tag = "tasks",
+    params(("idempotency-key" = Option<String>, Header, nullable = false, pattern = "^[!-~]{1,255}$", example = "order-1",
+        description = "Makes the request repeatable; surrounding double quotes do not count.")),
+    request_body(content = openapi::task::Task,
+        example = json!({"schedule": {"in": "15m"}, "message": {"destination": "orders.timeout", "payload": {"order": 1}}})),
+    responses(
+        (status = 201, body = PutView, description = "The task was created.",
+            headers(("location" = String, description = "The path of the task.")),
+            example = json!({"id": "0bafe221-56d2-898c-943b-86040446d366", "result": "created", "status": "scheduled",
+                "due": "2026-11-21T12:15:00.000Z", "due_ms": 1_795_263_300_000_i64, "next": []})),
+        (status = 200, body = PutView, description = "It stands there already.",
+            headers(("location" = String, description = "The path of the task.")),
+            example = json!({"id": "0bafe221-56d2-898c-943b-86040446d366", "result": "unchanged", "status": "scheduled",
+                "due": "2026-11-21T12:15:00.000Z", "due_ms": 1_795_263_300_000_i64, "next": []})),
+    ),
+    extensions(("x-codes" = json!([BODY, TIMELINE, &["in_flight", "key_reused"]].concat()))),
+)]
 pub(super) async fn post(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let body = body::json(&parts.headers, body, &api.limits).await?;

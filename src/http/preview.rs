@@ -6,19 +6,38 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
+use super::openapi::{self, BODY};
 use super::problem::Problem;
 use super::tasks::Due;
 use super::{Api, body};
 use crate::task::spec;
 
 /// What a preview answers.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Dues)]
 struct PreviewView {
+    /// The first dues, in their order.
     next: Vec<Due>,
 }
 
 /// `POST`: the first dues of a schedule.
+#[utoipa::path(
+    post,
+    path = "/v1/preview",
+    operation_id = "preview",
+    summary = "When a schedule would be due",
+    description = "Worked out by what decides it for tasks; nothing is put.",
+    tag = "tasks",
+    request_body(content = openapi::task::Preview,
+        example = json!({"schedule": {"cron": "0 30 9 * * MON-FRI", "zone": "Europe/Berlin"}, "count": 2})),
+    responses((status = 200, body = PreviewView, description = "The first dues.", example = json!({"next": [
+        {"due": "2026-11-23T08:30:00.000Z", "due_ms": 1_795_422_600_000_i64},
+        {"due": "2026-11-24T08:30:00.000Z", "due_ms": 1_795_509_000_000_i64},
+    ]}))),
+    extensions(("x-codes" = json!(BODY))),
+)]
 pub(super) async fn preview(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let body = body::json(&parts.headers, body, &api.limits).await?;

@@ -12,6 +12,60 @@ use crate::timeline::TimelineError;
 /// The media type of a problem.
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
+/// Every code of a problem, with its status and what it says.
+pub(super) const CODES: &[(&str, u16, &str)] = &[
+    ("malformed", 400, "the body is not JSON"),
+    ("broken", 400, "the body broke off"),
+    ("no_token", 401, "the request has no token"),
+    ("unknown_token", 401, "the token is not known"),
+    ("missing_scope", 403, "the token may not do this"),
+    ("unknown", 404, "there is no such task"),
+    ("no_route", 404, "there is nothing at this path"),
+    ("no_method", 405, "the path does not take this method"),
+    ("too_slow", 408, "the body did not come in time"),
+    ("in_flight", 409, "another message cannot take the idempotency key of one that is in flight"),
+    ("too_large", 413, "the body is too large"),
+    ("unsupported_media_type", 415, "the body is of another media type"),
+    ("invalid", 422, "the input breaks rules, each named in `errors`"),
+    ("key_reused", 422, "the idempotency key was used for another body"),
+    ("internal", 500, "a fault of punctual's own"),
+    ("unreadable", 500, "the task was written by another version of punctual"),
+    ("timeline_late", 503, "the request reached the timeline too late, and took no effect"),
+    ("timeline_refused", 503, "the timeline refused, and the request took no effect"),
+    ("timeline_away", 503, "the timeline cannot be reached, and the request took no effect"),
+    ("timeline_unknown", 503, "the request took effect before this answer, or never will"),
+];
+
+/// Every code of a fault.
+pub(super) const FAULTS: &[&str] = &[
+    "not_json",
+    "wrong_type",
+    "unknown_field",
+    "duplicate_field",
+    "missing_field",
+    "exclusive_fields",
+    "not_applicable",
+    "bad_id",
+    "bad_lane",
+    "unknown_lane",
+    "bad_time",
+    "bad_duration",
+    "bad_cron",
+    "bad_zone",
+    "bad_value",
+    "bad_header",
+    "reserved_header",
+    "bad_base64",
+    "bad_idempotency_key",
+    "out_of_range",
+    "too_many",
+    "too_large",
+    "never_due",
+    "end_before_first",
+    "spread_too_long",
+    "retry_too_long",
+];
+
 /// A request that was not done, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -60,12 +114,16 @@ impl Problem {
     /// A problem without faults of its own; its title is the status in words.
     #[must_use]
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
+        let known = |(known, its, _): &(&str, u16, &str)| *known == code && *its == status.as_u16();
+        debug_assert!(CODES.iter().any(known), "`{code}` with {status} does not stand in the document");
         Problem { status, code, detail: detail.into(), errors: Vec::new(), key: None }
     }
 
     /// Input that breaks rules, each named with its place.
     #[must_use]
     pub fn invalid(errors: Vec<Fault>) -> Problem {
+        let known = |fault: &Fault| FAULTS.contains(&fault.code);
+        debug_assert!(errors.iter().all(known), "{errors:?} do not all stand in the document");
         let detail = match errors.as_slice() {
             [only] if only.pointer.is_empty() => only.detail.clone(),
             [only] => format!("{}: {}", only.pointer, only.detail),
@@ -88,6 +146,13 @@ impl Problem {
     /// A fault of punctual's own: a put without an answer.
     pub(super) fn unanswered() -> Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the put was not answered")
+    }
+
+    /// What stands in the timeline, or the task in it, cannot be read by this version.
+    pub(super) fn unreadable(error: &dyn std::error::Error) -> Problem {
+        tracing::error!(%error, "a task cannot be read");
+        let detail = "the task was written by a version of punctual that this one does not know";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", detail)
     }
 
     /// There is no such task.
@@ -135,11 +200,7 @@ impl From<GetError> for Problem {
     fn from(error: GetError) -> Problem {
         match error {
             GetError::Timeline(error) => error.into(),
-            GetError::Record(error) => {
-                tracing::error!(%error, "a task cannot be read");
-                let detail = "the task was written by a version of punctual that this one does not know";
-                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", detail)
-            }
+            GetError::Record(error) => Problem::unreadable(&error),
         }
     }
 }

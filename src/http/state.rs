@@ -9,19 +9,22 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Api;
-use crate::engine::{BreakerState, EngineState, LaneState};
+use crate::engine::{BreakerState, EngineState, LaneState, SinkState};
 use crate::timeline::Link;
 
 /// A loop that made no step for this long is stuck. Loops that wait for something step at least once a second.
 const STUCK: Duration = Duration::from_secs(30);
 
 /// What `/v1/stats` shows.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Stats)]
 struct StatsView {
     instance: String,
     version: &'static str,
+    #[schema(format = DateTime)]
     now: String,
     timeline: TimelineView,
     lanes: BTreeMap<String, LaneView>,
@@ -30,43 +33,46 @@ struct StatsView {
 }
 
 /// Whether the timeline can be reached.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = TimelineState)]
 struct TimelineView {
+    #[schema(pattern = "^(up|refusing|down)$")]
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     words: Option<String>,
 }
 
 /// A lane.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = LaneState)]
 struct LaneView {
     /// Null: nobody here serves it.
     sink: Option<String>,
     waiting: u64,
     in_flight: u64,
     /// The smallest due that waits.
+    #[schema(format = DateTime)]
     head: Option<String>,
     head_ms: Option<i64>,
 }
 
 /// A sink.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = SinkState)]
 struct SinkView {
     kind: &'static str,
-    #[serde(flatten)]
-    breaker: BreakerView,
-}
-
-/// A sink's breaker, and how it was noticed that it is absent.
-#[derive(Serialize)]
-struct BreakerView {
+    #[schema(pattern = "^(closed|half-open|open)$")]
     breaker: &'static str,
+    /// How it was noticed that it is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     words: Option<String>,
 }
 
 /// What `/readyz` shows.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Readiness)]
 struct ReadyView {
     ready: bool,
     timeline: TimelineView,
@@ -77,15 +83,30 @@ struct ReadyView {
 }
 
 /// What `/healthz` shows.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Health)]
 struct HealthView {
     healthy: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     slowest_loop: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     last_step_seconds: Option<f64>,
 }
 
+#[utoipa::path(
+    get,
+    path = "/v1/stats",
+    operation_id = "stats",
+    summary = "What waits where",
+    tag = "instance",
+    responses((status = 200, body = StatsView, description = "Lanes, sinks and the timeline.",
+        example = json!({"instance": "4f1c2ab90d3e", "version": "0.1.0", "now": "2026-11-21T12:00:00.000Z", "timeline": {"status": "up"},
+            "lanes": {"default": {"sink": "orders", "waiting": 3, "in_flight": 0, "head": "2026-11-21T12:15:00.000Z",
+                "head_ms": 1_795_263_300_000_i64}},
+            "sinks": {"orders": {"kind": "kafka", "breaker": "closed"}}, "dead": 0}))),
+)]
 /// `GET /v1/stats`: lanes, sinks, timeline.
 pub(super) async fn stats(State(api): State<Arc<Api>>) -> Response {
     let state = (api.engine)();
@@ -95,16 +116,25 @@ pub(super) async fn stats(State(api): State<Arc<Api>>) -> Response {
         now: api.intake.clock().now().to_string(),
         timeline: timeline(&api, &state.link),
         lanes: state.lanes.iter().map(lane).collect(),
-        sinks: state
-            .sinks
-            .iter()
-            .map(|sink| (sink.name.clone(), SinkView { kind: sink.kind, breaker: breaker(&sink.breaker) }))
-            .collect(),
+        sinks: state.sinks.iter().map(|sink| (sink.name.clone(), sink_view(sink))).collect(),
         dead: state.dead,
     };
     Json(view).into_response()
 }
 
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    operation_id = "healthz",
+    summary = "Whether the instance should be started anew",
+    tag = "instance",
+    security(()),
+    responses(
+        (status = 200, body = HealthView, description = "It should not.", example = json!({"healthy": true})),
+        (status = 503, body = HealthView, description = "A loop has made no step for 30 s.",
+            example = json!({"healthy": false, "slowest_loop": "claim default", "last_step_seconds": 31.5})),
+    ),
+)]
 /// `GET /healthz`: 503 when a loop is stuck, so that whoever watches starts the instance anew.
 pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
     let slowest = (api.engine)().slowest_loop;
@@ -117,6 +147,21 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
     (if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(view)).into_response()
 }
 
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "readyz",
+    summary = "Whether tasks can be taken in",
+    tag = "instance",
+    security(()),
+    responses(
+        (status = 200, body = ReadyView, description = "They can. Absent sinks, whose tasks wait, and lanes without a sink are named.",
+            example = json!({"ready": true, "timeline": {"status": "up"}, "absent_sinks": {}, "unserved_lanes": []})),
+        (status = 503, body = ReadyView, description = "The timeline is away, or refuses.",
+            example = json!({"ready": false, "timeline": {"status": "down", "words": "connection refused"}, "absent_sinks": {},
+                "unserved_lanes": []})),
+    ),
+)]
 /// `GET /readyz`: 503 only while tasks cannot be taken in: the timeline is away, or refused the last puts. Absent sinks
 /// cost nothing and are named.
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Response {
@@ -125,6 +170,16 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Response {
     (if view.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(view)).into_response()
 }
 
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "metrics",
+    summary = "Everything that is counted",
+    tag = "instance",
+    responses((status = 200, body = String, description = "OpenMetrics text.",
+        content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        example = json!("# TYPE punctual_timeline_up gauge\npunctual_timeline_up 1\n# EOF\n"))),
+)]
 /// `GET /metrics`: everything that is counted, as OpenMetrics text.
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
     let up = matches!((api.engine)().link, Link::Up(_));
@@ -134,7 +189,7 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
 }
 
 fn ready(api: &Api, state: &EngineState) -> ReadyView {
-    let absent = |sink: &crate::engine::SinkState| match &sink.breaker {
+    let absent = |sink: &SinkState| match &sink.breaker {
         BreakerState::Open { words, .. } => Some((sink.name.clone(), words.clone())),
         BreakerState::Closed | BreakerState::HalfOpen { .. } => None,
     };
@@ -168,10 +223,11 @@ fn lane(state: &LaneState) -> (String, LaneView) {
     (state.lane.to_string(), view)
 }
 
-fn breaker(state: &BreakerState) -> BreakerView {
-    match state {
-        BreakerState::Closed => BreakerView { breaker: "closed", words: None },
-        BreakerState::HalfOpen { .. } => BreakerView { breaker: "half-open", words: None },
-        BreakerState::Open { words, .. } => BreakerView { breaker: "open", words: Some(words.clone()) },
-    }
+fn sink_view(sink: &SinkState) -> SinkView {
+    let (breaker, words) = match &sink.breaker {
+        BreakerState::Closed => ("closed", None),
+        BreakerState::HalfOpen { .. } => ("half-open", None),
+        BreakerState::Open { words, .. } => ("open", Some(words.clone())),
+    };
+    SinkView { kind: sink.kind, breaker, words }
 }

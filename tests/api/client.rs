@@ -6,6 +6,8 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::document;
+
 /// Where an API listens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client(pub(super) SocketAddr);
@@ -50,7 +52,7 @@ impl Client {
         self.send(method, path, if content_type.is_empty() { &[] } else { &kind }, body).await
     }
 
-    /// One request on a connection of its own.
+    /// One request on a connection of its own; its answer is one that the document knows.
     pub(super) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let head = format!(
@@ -65,7 +67,9 @@ impl Client {
         let read = from.read_to_end(&mut bytes).await;
         sending.abort();
         assert!(read.is_ok() || !bytes.is_empty(), "{read:?}");
-        Answer::read(&bytes)
+        let answer = Answer::read(&bytes);
+        document::check(method, path, &answer);
+        answer
     }
 
     pub(super) async fn connect(&self) -> TcpStream {

@@ -1,0 +1,150 @@
+//! `/openapi.json`: the API in the words of OpenAPI 3.1, made of the routes themselves.
+//!
+//! Each route says which codes of [`problem::CODES`] its problems have; the answers with their schemas follow from that.
+
+pub(super) mod task;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use axum::body::Bytes;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use super::problem::{self, Problem};
+
+/// What a request with a body may be answered.
+pub(super) const BODY: &[&str] = &["malformed", "broken", "too_slow", "too_large", "unsupported_media_type", "invalid"];
+
+/// What a request that the timeline takes part in may be answered.
+pub(super) const TIMELINE: &[&str] =
+    &["internal", "timeline_late", "timeline_refused", "timeline_away", "timeline_unknown"];
+
+/// What a request that needs a token may be answered.
+const ACCESS: &[&str] = &["no_token", "unknown_token", "missing_scope"];
+
+/// Where a route says its codes, until the document is made of them.
+const CODES: &str = "x-codes";
+
+/// What no route refers to: the lines of a batch, and of its answer.
+#[derive(utoipa::OpenApi)]
+#[openapi(components(schemas(task::Line, super::batch::AnswerView)))]
+struct More;
+
+/// What the document begins with.
+pub(super) fn more() -> utoipa::openapi::OpenApi {
+    <More as utoipa::OpenApi>::openapi()
+}
+
+/// `GET`: the document.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    operation_id = "document",
+    tag = "instance",
+    security(()),
+    responses((status = 200, description = "This document.", body = Object, content_type = "application/json",
+        example = json!({"openapi": "3.1.0"}))),
+)]
+pub(super) async fn document() -> Response {
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi().to_string().into());
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response()
+}
+
+/// The API in the words of OpenAPI 3.1: what `/openapi.json` shows.
+#[must_use]
+pub fn openapi() -> Value {
+    let mut document = serde_json::to_value(super::routes().into_openapi()).unwrap_or_default();
+    document["info"] = json!({
+        "title": "punctual",
+        "description": "Publishes messages on time: tasks are put here, and published to a broker when they are due.",
+        "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        "version": env!("CARGO_PKG_VERSION"),
+    });
+    document["tags"] = json!([
+        {"name": "tasks", "description": "What to publish, and when."},
+        {"name": "instance", "description": "How the instance does."},
+    ]);
+    document["security"] = json!([{"token": []}]);
+    let paths = document["paths"].as_object_mut().into_iter().flat_map(Map::values_mut);
+    for operation in paths.flat_map(|path| path.as_object_mut().into_iter().flat_map(Map::values_mut)) {
+        add_problems(operation);
+    }
+    let components = &mut document["components"];
+    components["schemas"]["Problem"] = problem_schema();
+    // The words of the types cannot say that members exclude each other.
+    components["schemas"]["Message"]["not"] = json!({"required": ["payload", "payload_base64"]});
+    components["schemas"]["Message"]["dependentRequired"] = json!({"content_type": ["payload_base64"]});
+    components["securitySchemes"] = json!({"token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of the configuration, with the scope `read` (what shows) or `write` (what puts and cancels). \
+            An instance on loopback may be configured without any: then everybody may.",
+    }});
+    let batch = &mut document["paths"]["/v1/tasks:batch"]["post"];
+    let lines = |schema: &str| json!({"$ref": format!("#/components/schemas/{schema}")});
+    batch["requestBody"]["content"]["application/x-ndjson"]["x-item-schema"] = lines("Line");
+    batch["responses"]["200"]["content"]["application/x-ndjson"]["x-item-schema"] = lines("LineAnswer");
+    document
+}
+
+/// Adds the answers that are problems, one for each status, with the codes that it may have.
+fn add_problems(operation: &mut Value) {
+    let open = operation["security"].is_array();
+    let own = operation.as_object_mut().and_then(|operation| operation.remove(CODES)).unwrap_or_default();
+    let own = own.as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut statuses: BTreeMap<u16, Vec<(&str, &str)>> = BTreeMap::new();
+    for code in own.chain(if open { &[] } else { ACCESS }.iter().copied()) {
+        let known = problem::CODES.iter().find(|(known, ..)| *known == code);
+        let (code, status, words) = known.unwrap_or_else(|| panic!("`{code}` is no code of a problem"));
+        statuses.entry(*status).or_default().push((code, words));
+    }
+    for (status, codes) in statuses {
+        let words: Vec<_> = codes.iter().map(|(code, words)| format!("`{code}`: {words}.")).collect();
+        let names: Vec<_> = codes.iter().map(|(code, _)| *code).collect();
+        let example = example(status, names[0], codes[0].1);
+        let schema = json!({"allOf": [{"$ref": "#/components/schemas/Problem"}, {"properties": {"status": {"const": status}, "code": {"enum": names}}}]});
+        operation["responses"][status.to_string()] = json!({
+            "description": words.join(" "),
+            "content": {"application/problem+json": {"schema": schema, "example": example}},
+        });
+    }
+}
+
+fn example(status: u16, code: &'static str, words: &str) -> Value {
+    let status = axum::http::StatusCode::from_u16(status).unwrap_or_default();
+    serde_json::to_value(Problem::new(status, code, words)).unwrap_or_default()
+}
+
+fn problem_schema() -> Value {
+    let codes: Vec<_> = problem::CODES.iter().map(|(code, ..)| code).collect();
+    json!({
+        "description": "What went wrong, after RFC 9457.",
+        "type": "object",
+        "required": ["type", "title", "status", "code", "detail"],
+        "properties": {
+            "type": {"const": "about:blank"},
+            "title": {"type": "string", "description": "The status in words."},
+            "status": {"type": "integer"},
+            "code": {"enum": codes, "description": "What kind of problem it is; stable."},
+            "detail": {"type": "string", "description": "What was found and what is expected."},
+            "errors": {
+                "type": "array",
+                "description": "Every fault of the input.",
+                "minItems": 1,
+                "maxItems": 100,
+                "items": {
+                    "type": "object",
+                    "required": ["pointer", "code", "detail"],
+                    "properties": {
+                        "pointer": {"type": "string", "description": "JSON pointer to what is wrong; empty for all of it."},
+                        "code": {"enum": problem::FAULTS, "description": "What kind of fault it is; stable."},
+                        "detail": {"type": "string"},
+                    },
+                },
+            },
+            "key": {"type": "string", "description": "The idempotency key that is in flight."},
+        },
+    })
+}

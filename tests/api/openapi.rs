@@ -1,0 +1,152 @@
+//! What the OpenAPI document says holds: of every example, of every member, of every route.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::Stage;
+use super::document::{self, DOCUMENT, Operation, faults, operations};
+
+const NDJSON: &str = "application/x-ndjson";
+
+#[tokio::test]
+async fn the_document_is_openapi_3_1() {
+    let shown = Stage::start().await.get("/openapi.json").await;
+    assert_eq!(shown.json(), *DOCUMENT);
+    assert!(DOCUMENT["openapi"].as_str().unwrap().starts_with("3.1."), "{}", DOCUMENT["openapi"]);
+    let ids: BTreeSet<_> = operations().iter().map(|known| known.value["operationId"].to_string()).collect();
+    assert_eq!(ids.len(), operations().len());
+    assert!(!shown.body.contains("x-codes"));
+}
+
+#[test]
+fn every_operation_has_examples_that_fit_its_schemas() {
+    for Operation { method, path, value } in operations() {
+        let body = &value["requestBody"]["content"];
+        assert_eq!(body.is_object(), matches!(method.as_str(), "PUT" | "POST"), "{method} {path}");
+        let responses = value["responses"].as_object().unwrap().values().map(|response| &response["content"]);
+        for content in [body].into_iter().chain(responses).filter_map(Value::as_object).flatten() {
+            let (kind, content) = content;
+            let example = content.get("example").unwrap_or_else(|| panic!("{method} {path}: no example of {kind}"));
+            assert_eq!(faults(&content["schema"], example), [""; 0], "{method} {path}: {example}");
+        }
+    }
+    let line = |at: &Value| at["content"][NDJSON]["example"].as_str().unwrap().lines().next().unwrap().to_owned();
+    let batch = &DOCUMENT["paths"]["/v1/tasks:batch"]["post"];
+    for (at, schema) in [(&batch["requestBody"], "Line"), (&batch["responses"]["200"], "LineAnswer")] {
+        let schema = json!({"$ref": format!("#/components/schemas/{schema}")});
+        assert_eq!(faults(&schema, &serde_json::from_str(&line(at)).unwrap()), [""; 0]);
+    }
+}
+
+/// In the order of the table each is answered as its example says, word for word where nothing else is written.
+#[tokio::test]
+async fn every_example_is_answered_as_documented() {
+    const ALL: &[(&str, &str, u16)] = &[
+        ("PUT", "/v1/tasks/{id}", 201),
+        ("PUT", "/v1/tasks/{id}", 200),
+        ("GET", "/v1/tasks/{id}", 200),
+        ("DELETE", "/v1/tasks/{id}", 200),
+        ("POST", "/v1/tasks", 201),
+        ("POST", "/v1/tasks", 200),
+        ("POST", "/v1/tasks:batch", 200),
+        ("POST", "/v1/preview", 200),
+        ("GET", "/v1/stats", 200),
+        ("GET", "/healthz", 200),
+        ("GET", "/readyz", 200),
+        ("GET", "/metrics", 200),
+        ("GET", "/openapi.json", 200),
+    ];
+    let (stage, mut seen) = (Stage::start().await, BTreeSet::new());
+    for &(method, path, status) in ALL {
+        let known = operations().into_iter().find(|known| known.method == method && known.path == path).unwrap();
+        seen.insert((method.to_owned(), path.to_owned()));
+        let (mut headers, mut target) = (Vec::new(), path.to_owned());
+        for parameter in known.value["parameters"].as_array().into_iter().flatten() {
+            let example = parameter.get("example").or(parameter["schema"].get("example")).unwrap();
+            let (name, example) = (parameter["name"].as_str().unwrap(), example.as_str().unwrap());
+            match parameter["in"].as_str().unwrap() {
+                "path" => target = target.replace(&format!("{{{name}}}"), example),
+                _ => headers.push((name, example)),
+            }
+        }
+        let content = known.value["requestBody"]["content"].as_object().and_then(|kinds| kinds.iter().next());
+        let body = content.map_or(String::new(), |(kind, content)| {
+            headers.push(("content-type", kind));
+            text(&content["example"])
+        });
+        let answer = stage.send(method, &target, &headers, &body).await;
+        assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
+        let kind = answer.header("content-type").unwrap();
+        let example = &known.value["responses"][status.to_string()]["content"][kind]["example"];
+        if path.starts_with("/v1/tasks") || path == "/v1/preview" || path == "/readyz" || path == "/healthz" {
+            let said = if kind == NDJSON { Value::from(answer.body.as_str()) } else { answer.json() };
+            assert_eq!(said, *example, "{method} {path}");
+        }
+    }
+    let all: BTreeSet<_> = operations().into_iter().map(|known| (known.method, known.path)).collect();
+    assert_eq!(seen, all);
+}
+
+fn text(example: &Value) -> String {
+    example.as_str().map_or_else(|| example.to_string(), str::to_owned)
+}
+
+/// What the reader says that it knows beside a member that it does not, of each object.
+#[tokio::test]
+async fn the_document_and_the_reader_know_the_same_members() {
+    let stage = Stage::start().await;
+    let odd = "quite-another-member";
+    let task =
+        format!(r#"{{"{odd}":1,"schedule":{{"in":"1s","{odd}":1}},"message":{{"{odd}":1}},"retry":{{"{odd}":1}}}}"#);
+    let told = stage.put("a", &task).await.json();
+    let line = stage.batch(&task).await.lines().remove(0);
+    let preview = stage.post("/v1/preview", &format!(r#"{{"{odd}":1}}"#)).await.json();
+    for (problem, place, schemas) in [
+        (&told, "", &["Task"][..]),
+        (&line["error"], "", &["Line"]),
+        (&preview, "", &["Preview"]),
+        (&told, "/schedule", &["At", "In", "Every", "Cron"]),
+        (&told, "/message", &["Message"]),
+        (&told, "/retry", &["Retry"]),
+    ] {
+        let mut errors = problem["errors"].as_array().unwrap().iter();
+        let fault = errors.find(|fault| fault["pointer"] == format!("{place}/{odd}")).unwrap();
+        let known = fault["detail"].as_str().unwrap().split_once("known are ").unwrap().1;
+        let known: BTreeSet<_> = known.split(", ").map(|name| name.trim_matches('`')).collect();
+        let members = schemas.iter().map(|schema| &DOCUMENT["components"]["schemas"][schema]);
+        let members: Vec<_> = members.collect();
+        assert!(members.iter().all(|schema| schema["additionalProperties"] == false), "{schemas:?}");
+        let documented: BTreeSet<_> = members
+            .iter()
+            .flat_map(|schema| schema["properties"].as_object().unwrap().keys().map(String::as_str))
+            .collect();
+        assert_eq!(known, documented, "{schemas:?}");
+    }
+}
+
+#[test]
+fn no_route_is_made_but_with_what_the_document_says_of_it() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http");
+    for file in std::fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for way in [".route(", ".nest(", ".merge(", ".route_service(", ".nest_service("] {
+            assert!(!text.contains(way), "{}: {way}", file.display());
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_the_document_does_not_know_is_found() {
+    let mut answer = Stage::start().await.get("/healthz").await;
+    let check = |answer: &super::Answer| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| document::check("GET", "/healthz", answer))).is_ok()
+    };
+    assert!(check(&answer));
+    let body = std::mem::replace(&mut answer.body, r#"{"healthy":true,"colour":1}"#.into());
+    assert!(!check(&answer));
+    answer.body = body;
+    answer.status = 204;
+    assert!(!check(&answer));
+}
