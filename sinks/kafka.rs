@@ -35,7 +35,7 @@ use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{self, Connection as _, Door, Link};
 use crate::window::Window;
-use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkError, Trouble};
 
 /// What the library may hold: 16 Ki messages and 16 MiB, some 100 ms of a broker's work.
 const WINDOW_UNITS: usize = 16 << 10;
@@ -105,20 +105,21 @@ impl Sink for KafkaSink {
 
     async fn check(&self) -> Result<(), SinkError> {
         let inner = &self.inner;
-        let unreachable = |words| SinkError::Unreachable { address: inner.address.clone(), words };
-        inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
+        let closed = |trouble: Trouble| Away::new(Cause::Refused, trouble.words).of_sink(&inner.address);
+        inner.door.look().map_err(closed)?;
         let deadline = link::deadline(inner.answer_timeout);
         let asked = timeout_at(deadline, async {
-            let producer = inner.producer(false).await.map_err(|trouble| trouble.words)?;
+            let producer = inner.producer(false).await?;
             let (topic, limit) = (inner.topic(), deadline - Instant::now());
             tokio::select! {
                 answer = producer.ask(topic.clone(), limit) => answer,
                 () = producer.lost(topic.as_deref()) => {
-                    Err(producer.trouble().map_or_else(|| inner.no_answer(), |(_, words)| words))
+                    Err(producer.away().unwrap_or_else(|| inner.no_answer().into()))
                 }
             }
         });
-        asked.await.unwrap_or_else(|_| Err(inner.no_answer())).map_err(unreachable)
+        let asked = asked.await.unwrap_or_else(|_| Err(inner.no_answer().into()));
+        asked.map_err(|away| away.of_sink(&inner.address))
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
@@ -144,7 +145,7 @@ impl Sink for KafkaSink {
 
 impl Inner {
     /// The producer that makes record batches, or the one that leaves each message alone.
-    async fn producer(&self, alone: bool) -> Result<Arc<Producer>, Trouble> {
+    async fn producer(&self, alone: bool) -> Result<Arc<Producer>, Away> {
         let link = if alone { &self.alone } else { &self.together };
         let producer = link.get(self.connect(alone)).await?;
         if producer.there(self.topic().as_deref()).await {
@@ -153,13 +154,13 @@ impl Inner {
         link.get(self.connect(alone)).await
     }
 
-    async fn connect(&self, alone: bool) -> Result<Producer, Trouble> {
+    async fn connect(&self, alone: bool) -> Result<Producer, Away> {
         let client = if alone { self.settings.alone() } else { self.settings.client.clone() };
         // Long enough for a broker to be back that only closed a connection.
         let patience = (self.answer_timeout / 4).min(Duration::from_secs(1));
         let limit = self.answer_timeout / 2;
         let made = Producer::connect(client, Arc::clone(&self.settings), self.topic(), patience, limit).await;
-        made.map_err(|words| Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address)))
+        made.map_err(|away| away.behind(format!("cannot connect to `{}`: ", self.address)))
     }
 
     /// The topic that was published to last.
@@ -205,7 +206,7 @@ impl Call<'_> {
             }
             let producer = match self.inner.producer(alone).await {
                 Ok(producer) => producer,
-                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+                Err(away) => return answers.give_up(Fault::Sink, &away.words),
             };
             let round = self.round.insert(Round::new(producer, alone, batch, answers, self.times));
             if !round.run(&self.inner.window, &indices).await {

@@ -5,6 +5,7 @@
 //! [`Outcome::Retry`].
 
 mod answers;
+mod away;
 mod config;
 #[cfg(feature = "kafka")]
 pub mod kafka;
@@ -29,6 +30,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 
+pub use away::{Away, Cause};
 pub use config::SinkConfig;
 pub use memory::MemorySink;
 pub use redis_access::RedisAccess;
@@ -188,9 +190,33 @@ pub enum SinkError {
     /// The URL or an option cannot be used.
     #[error("{0}")]
     Config(String),
-    /// The other side was not reached, or refused us. The text names the address, never a secret.
+    /// Nobody answers there, or not as this kind of sink would. The text names the address, never a secret.
     #[error("cannot reach the sink at `{address}`: {words}")]
     Unreachable {
+        /// Host and port, without user or password.
+        address: String,
+        /// What came back.
+        words: String,
+    },
+    /// The user, the password or the credentials are refused.
+    #[error("cannot log in to the sink at `{address}`: {words}")]
+    LogIn {
+        /// Host and port, without user or password.
+        address: String,
+        /// What came back.
+        words: String,
+    },
+    /// The certificate of the other side is not one of an authority that is trusted, or not for that name.
+    #[error("cannot trust the sink at `{address}`: {words}")]
+    Untrusted {
+        /// Host and port, without user or password.
+        address: String,
+        /// What is wrong with it.
+        words: String,
+    },
+    /// The other side answers, has let us in, and takes nothing.
+    #[error("the sink at `{address}` takes nothing: {words}")]
+    Refused {
         /// Host and port, without user or password.
         address: String,
         /// What came back.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::{Fault, SinkError, Trouble};
+use crate::{Away, Cause, SinkError, Trouble};
 
 /// How long an `answer_timeout` is kept short, so that the last answers are out when it has passed: a twentieth, at most
 /// 100 ms.
@@ -26,7 +26,11 @@ pub(crate) fn no_answer(address: &str, answer_timeout: Duration) -> String {
 }
 
 fn closed() -> Trouble {
-    Trouble::definite(Fault::Sink, "the sink is closed")
+    no_more().into()
+}
+
+fn no_more() -> Away {
+    Away::new(Cause::Refused, "the sink is closed")
 }
 
 /// A connection that may be lost.
@@ -46,7 +50,7 @@ pub(crate) struct Link<C> {
 
 struct Slot<C> {
     connection: Option<Arc<C>>,
-    failed: Option<(Instant, Trouble)>,
+    failed: Option<(Instant, Away)>,
 }
 
 impl<C: Connection> Link<C> {
@@ -55,11 +59,11 @@ impl<C: Connection> Link<C> {
     }
 
     /// The connection; made by `connect` if there is none.
-    pub(crate) async fn get(&self, connect: impl Future<Output = Result<C, Trouble>>) -> Result<Arc<C>, Trouble> {
+    pub(crate) async fn get(&self, connect: impl Future<Output = Result<C, Away>>) -> Result<Arc<C>, Away> {
         let asked = Instant::now();
         let mut slot = self.slot.lock().await;
         if *self.closed.borrow() {
-            return Err(closed());
+            return Err(no_more());
         }
         if let Some(connection) = slot.connection.take_if(|connection| !connection.alive()) {
             connection.end();
@@ -67,22 +71,22 @@ impl<C: Connection> Link<C> {
         if let Some(connection) = &slot.connection {
             return Ok(Arc::clone(connection));
         }
-        if let Some((at, trouble)) = &slot.failed
+        if let Some((at, away)) = &slot.failed
             && *at > asked
         {
-            return Err(trouble.clone());
+            return Err(away.clone());
         }
         let mut ending = self.closed.subscribe();
         let connected = tokio::select! {
             biased;
-            _ = ending.wait_for(|closed| *closed) => return Err(closed()),
+            _ = ending.wait_for(|closed| *closed) => return Err(no_more()),
             connected = connect => connected,
         };
         match connected {
             Ok(connection) => Ok(Arc::clone(slot.connection.insert(Arc::new(connection)))),
-            Err(trouble) => {
-                slot.failed = Some((Instant::now(), trouble.clone()));
-                Err(trouble)
+            Err(away) => {
+                slot.failed = Some((Instant::now(), away.clone()));
+                Err(away)
             }
         }
     }
@@ -151,7 +155,7 @@ mod tests {
         }
     }
 
-    async fn connect() -> Result<Wire, Trouble> {
+    async fn connect() -> Result<Wire, Away> {
         Ok(Wire(AtomicBool::new(false)))
     }
 
@@ -161,7 +165,7 @@ mod tests {
         let wire = link.get(connect()).await.expect("a connection");
         link.close(Instant::now()).await;
         assert!(!wire.alive());
-        assert_eq!(link.get(connect()).await.err(), Some(closed()));
+        assert_eq!(link.get(connect()).await.err(), Some(no_more()));
     }
 
     /// Of two who are connecting one waits for an answer that never comes, the other is not even looked after.
@@ -177,7 +181,7 @@ mod tests {
         let before = Instant::now();
         link.close(before + limit).await;
         assert_eq!(before.elapsed(), Duration::ZERO);
-        assert_eq!(silent.await.expect("no panic"), Err(closed()));
+        assert_eq!(silent.await.expect("no panic"), Err(no_more()));
 
         let link = Link::<Wire>::new();
         let mut left = Box::pin(link.get(async {
@@ -188,6 +192,6 @@ mod tests {
         let before = Instant::now();
         link.close(before + limit).await;
         assert!(before.elapsed() <= limit + Duration::from_millis(1), "{:?}", before.elapsed());
-        assert_eq!(left.await.err(), Some(closed()));
+        assert_eq!(left.await.err(), Some(no_more()));
     }
 }

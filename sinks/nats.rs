@@ -35,7 +35,7 @@ use crate::link::{self, Door, Link};
 use crate::target::address;
 use crate::tls::Tls;
 use crate::window::Window;
-use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkError};
 
 /// What may be unanswered at once, in units of 4 KiB: 16 MiB, and 4096 messages, since each takes a unit at least. That
 /// is some 25 ms of a fast server's work.
@@ -119,7 +119,7 @@ impl Sink for NatsSink {
             };
             let connection = match timeout_at(deadline, inner.link.get(inner.connect())).await {
                 Ok(Ok(connection)) => connection,
-                Ok(Err(trouble)) => return answers.give_up(trouble.fault, &trouble.words),
+                Ok(Err(away)) => return answers.give_up(Fault::Sink, &away.words),
                 Err(_) => return answers.give_up(Fault::Sink, &inner.no_answer()),
             };
             let mut call = Call::new(&inner, &connection, &batch, answers);
@@ -130,22 +130,23 @@ impl Sink for NatsSink {
     }
 
     async fn check(&self) -> Result<(), SinkError> {
-        let unreachable = |words| SinkError::Unreachable { address: self.inner.address.clone(), words };
-        self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
+        let refused = |words: String| Away::new(Cause::Refused, words);
+        let address = &self.inner.address;
+        self.inner.door.look().map_err(|trouble| refused(trouble.words).of_sink(address))?;
         let asked = timeout_at(link::deadline(self.inner.answer_timeout), async {
-            let connection = self.inner.link.get(self.inner.connect()).await.map_err(|trouble| trouble.words)?;
+            let connection = self.inner.link.get(self.inner.connect()).await?;
             let mut route = connection.open();
             let (client, reply) = (&connection.client, connection.reply(route.call, 0));
             client.publish_with_reply(INFO_SUBJECT, reply, Bytes::new()).await.map_err(|error| error.to_string())?;
             match route.replies.recv().await {
-                Some(Reply::Message(_, message)) => verdict::jetstream_is_on(&message),
+                Some(Reply::Message(_, message)) => verdict::jetstream_is_on(&message).map_err(refused),
                 // The server has answered; asking for limits is simply not among what this user may do.
                 Some(Reply::Denied(..)) => Ok(()),
-                None => Err(connection.end_words()),
+                None => Err(connection.end_words().into()),
             }
         });
-        let answered = asked.await.unwrap_or_else(|_| Err(self.inner.no_answer()));
-        answered.map_err(unreachable)
+        let answered = asked.await.unwrap_or_else(|_| Err(self.inner.no_answer().into()));
+        answered.map_err(|away| away.of_sink(address))
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
@@ -192,11 +193,11 @@ impl Inner {
     }
 
     /// Connects to one of the servers and subscribes to an inbox, within half of the answer timeout.
-    async fn connect(&self) -> Result<Connection, Trouble> {
+    async fn connect(&self) -> Result<Connection, Away> {
         let limit = self.answer_timeout / 2;
-        Connection::connect(&self.place, limit).await.map_err(|words| {
-            let words = self.tls.explain(words);
-            Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address))
+        Connection::connect(&self.place, limit).await.map_err(|away| {
+            let words = self.tls.explain(away.words);
+            Away { words, ..away }.behind(format!("cannot connect to `{}`: ", self.address))
         })
     }
 }

@@ -36,7 +36,7 @@ use crate::config::SinkConfig;
 use crate::link::{self, Connection as _, Door, Link};
 use crate::target::decode;
 use crate::window::Window;
-use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkError};
 use call::Call;
 use carry::check_target;
 use connection::{Connection, Failed};
@@ -110,7 +110,7 @@ impl Sink for RabbitSink {
             };
             let connection = match timeout_at(deadline, inner.link.get(inner.connect())).await {
                 Ok(Ok(connection)) => connection,
-                Ok(Err(trouble)) => return answers.give_up(trouble.fault, &trouble.words),
+                Ok(Err(away)) => return answers.give_up(Fault::Sink, &away.words),
                 Err(_) => return answers.give_up(Fault::Sink, &inner.no_answer()),
             };
             if let Some(words) = blocked(&connection) {
@@ -130,24 +130,25 @@ impl Sink for RabbitSink {
     }
 
     async fn check(&self) -> Result<(), SinkError> {
-        let unreachable = |words| SinkError::Unreachable { address: self.inner.address.clone(), words };
-        self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
+        let refused = |words: String| Away::new(Cause::Refused, words);
+        let address = &self.inner.address;
+        self.inner.door.look().map_err(|trouble| refused(trouble.words).of_sink(address))?;
         let asked = timeout_at(link::deadline(self.inner.answer_timeout), async {
-            let connection = self.inner.link.get(self.inner.connect()).await.map_err(|trouble| trouble.words)?;
+            let connection = self.inner.link.get(self.inner.connect()).await?;
             if let Some(words) = blocked(&connection) {
-                return Err(words);
+                return Err(refused(words));
             }
             match (connection.probe().await, blocked(&connection)) {
-                (_, Some(words)) => Err(words),
+                (_, Some(words)) => Err(refused(words)),
                 (Ok(()), None) => Ok(()),
                 // The server has answered; to publish like this is simply not among what this user may do.
                 (Err(Failed::Refused(refusal)), None) if blame(refusal.code) == Blame::Destination => Ok(()),
-                (Err(Failed::Refused(refusal)), None) => Err(refusal.to_string()),
-                (Err(Failed::Lost), None) => Err(connection.end_words()),
+                (Err(Failed::Refused(refusal)), None) => Err(refused(refusal.to_string())),
+                (Err(Failed::Lost), None) => Err(connection.end_words().into()),
             }
         });
-        let answered = asked.await.unwrap_or_else(|_| Err(self.inner.no_answer()));
-        answered.map_err(unreachable)
+        let answered = asked.await.unwrap_or_else(|_| Err(self.inner.no_answer().into()));
+        answered.map_err(|away| away.of_sink(address))
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
@@ -177,20 +178,18 @@ impl Inner {
 
     /// Logs in to one of the servers, within half of the answer timeout, and finds out whether it takes messages: else as
     /// many as fit on the way would lie before it, and would be taken at any time.
-    async fn connect(&self) -> Result<Connection, Trouble> {
+    async fn connect(&self) -> Result<Connection, Away> {
         let (limit, share) = (self.answer_timeout / 2, self.answer_timeout / 4);
         let connected = async {
             let connection = Connection::connect(&self.login, limit, self.answer_timeout).await?;
             match timeout(share, connection.probe()).await {
                 // What it refuses it has read.
                 Ok(Ok(()) | Err(Failed::Refused(_))) => Ok(connection),
-                Ok(Err(Failed::Lost)) => Err(connection.end_words()),
-                Err(_) => Err(format!("no answer within {share:?}")),
+                Ok(Err(Failed::Lost)) => Err(connection.end_words().into()),
+                Err(_) => Err(format!("no answer within {share:?}").into()),
             }
         };
-        connected
-            .await
-            .map_err(|words| Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address)))
+        connected.await.map_err(|away: Away| away.behind(format!("cannot connect to `{}`: ", self.address)))
     }
 
     /// Answers what is not answered at the deadline. Where the server takes nothing, or says nothing, the connection ends

@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use crate::SinkError;
+use crate::away::{Away, Cause};
 use crate::target::{Scheme, Target, address};
 use crate::tls::Tls;
 
@@ -166,26 +167,26 @@ impl RedisAccess {
     /// Connects and logs in. Needs a tokio runtime around it.
     ///
     /// # Errors
-    /// In words, when that did not succeed within `limit`.
+    /// Why that did not succeed within `limit`.
     pub async fn connect(
         &self,
         socket: Socket,
         config: AsyncConnectionConfig,
         limit: Duration,
-    ) -> Result<Commands, String> {
+    ) -> Result<Commands, Away> {
         // A server without TLS waits for the rest of what it takes for a command.
         let hint = if self.connector.is_some() { ", if it speaks TLS there at all" } else { "" };
-        let silent = || format!("no answer within {limit:?}{hint}");
+        let silent = || Away::new(Cause::Unreachable, format!("no answer within {limit:?}{hint}"));
         let until = Instant::now() + limit;
         let Some(master) = &self.master else {
-            let [server, ..] = &self.target.hosts[..] else { return Err("the URL names no host".to_owned()) };
+            let [server, ..] = &self.target.hosts[..] else { return Err("the URL names no host".to_owned().into()) };
             let made = timeout_at(until, self.log_in_at(server, socket, config));
             return made.await.unwrap_or_else(|_| Err(silent()));
         };
         let mut attempts = Vec::new();
         for sentinel in &self.target.hosts {
             let attempt = timeout_at(until, self.connect_by(sentinel, master, socket, config.clone()));
-            let named = |words| format!("by the sentinel `{}`: {words}", address(&sentinel.0, sentinel.1));
+            let named = |away: Away| away.behind(format!("by the sentinel `{}`: ", address(&sentinel.0, sentinel.1)));
             attempts.push(async move { attempt.await.unwrap_or_else(|_| Err(silent())).map_err(named) });
         }
         // So that the last of them has half of the time, and a well one that comes first the whole.
@@ -197,15 +198,16 @@ impl RedisAccess {
     /// another one meanwhile. Needs a tokio runtime around it.
     ///
     /// # Errors
-    /// In words, when that did not succeed within `limit`.
-    pub async fn subscribe(&self, commands: &Commands, socket: Socket, limit: Duration) -> Result<PubSub, String> {
+    /// Why that did not succeed within `limit`.
+    pub async fn subscribe(&self, commands: &Commands, socket: Socket, limit: Duration) -> Result<PubSub, Away> {
         let server = &commands.server;
         let subscribing = async {
             let stream = self.stream(server, socket).await?;
-            PubSub::new(&self.log_in(), stream).await.map_err(|error| words(&error))
+            PubSub::new(&self.log_in(), stream).await.map_err(|error| away(&error))
         };
-        let made = timeout(limit, subscribing).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")));
-        made.map_err(|words| self.of_master(server, words))
+        let silent = |_| Err(format!("no answer within {limit:?}").into());
+        let made = timeout(limit, subscribing).await.unwrap_or_else(silent);
+        made.map_err(|away| self.of_master(server, away))
     }
 
     /// A connection to the server that this Sentinel names.
@@ -215,16 +217,16 @@ impl RedisAccess {
         master: &str,
         socket: Socket,
         config: AsyncConnectionConfig,
-    ) -> Result<Commands, String> {
+    ) -> Result<Commands, Away> {
         let server = self.ask_sentinel(sentinel, socket, master).await?;
         let made = self.log_in_at(&server, socket, config).await;
-        let commands = made.map_err(|words| self.of_master(&server, words))?;
+        let commands = made.map_err(|away| self.of_master(&server, away))?;
         // Sentinels may be the last to know of a failover.
         let role = redis::cmd("ROLE").query_async::<Value>(&mut commands.connection.clone()).await;
         if let Ok(Value::Array(role)) = role
             && !matches!(role.first(), Some(Value::BulkString(role)) if role == b"master")
         {
-            return Err("the server that it names is no master".to_owned());
+            return Err("the server that it names is no master".to_owned().into());
         }
         Ok(commands)
     }
@@ -234,14 +236,17 @@ impl RedisAccess {
         server: &(String, u16),
         socket: Socket,
         config: AsyncConnectionConfig,
-    ) -> Result<Commands, String> {
+    ) -> Result<Commands, Away> {
         let stream = self.stream(server, socket).await?;
         commands(server, &self.log_in(), stream, config).await
     }
 
     /// Words about a server that the URL does not name itself.
-    fn of_master(&self, server: &(String, u16), words: String) -> String {
-        if self.master.is_none() { words } else { format!("the master `{}`: {words}", address(&server.0, server.1)) }
+    fn of_master(&self, server: &(String, u16), away: Away) -> Away {
+        match self.master {
+            None => away,
+            Some(_) => away.behind(format!("the master `{}`: ", address(&server.0, server.1))),
+        }
     }
 
     async fn ask_sentinel(
@@ -249,7 +254,7 @@ impl RedisAccess {
         sentinel: &(String, u16),
         socket: Socket,
         master: &str,
-    ) -> Result<(String, u16), String> {
+    ) -> Result<(String, u16), Away> {
         let stream = self.stream(sentinel, socket).await?;
         let mut log_in = RedisConnectionInfo::default().set_skip_set_lib_name();
         if let Some(password) = &self.sentinel_password {
@@ -260,17 +265,17 @@ impl RedisAccess {
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("get-master-addr-by-name").arg(master);
         let answer = ask.query_async::<Option<(String, u16)>>(&mut commands.connection.clone()).await;
-        answer.map_err(|error| words(&error))?.ok_or_else(|| format!("it knows no master `{master}`"))
+        answer.map_err(|error| away(&error))?.ok_or_else(|| format!("it knows no master `{master}`").into())
     }
 
-    async fn stream(&self, server: &(String, u16), socket: Socket) -> Result<Box<dyn Stream>, String> {
+    async fn stream(&self, server: &(String, u16), socket: Socket) -> Result<Box<dyn Stream>, Away> {
         let stream = TcpStream::connect(server).await.map_err(|error| error.to_string())?;
         socket.prepare(&stream).map_err(|error| error.to_string())?;
         let Some(connector) = &self.connector else { return Ok(Box::new(stream)) };
         let name = ServerName::try_from(server.0.clone());
         let name = name.map_err(|_| format!("`{}` is no name that a certificate could have", server.0))?;
         let connecting = connector.connect(name, stream).await;
-        Ok(Box::new(connecting.map_err(|error| self.tls.explain(format!("TLS: {error}")))?))
+        Ok(Box::new(connecting.map_err(|error| self.tls.away(&error))?))
     }
 
     fn log_in(&self) -> RedisConnectionInfo {
@@ -309,33 +314,39 @@ async fn commands(
     log_in: &RedisConnectionInfo,
     stream: Box<dyn Stream>,
     config: AsyncConnectionConfig,
-) -> Result<Commands, String> {
+) -> Result<Commands, Away> {
     let made = MultiplexedConnection::new_with_config(log_in, stream, config).await;
-    let (connection, driver) = made.map_err(|error| words(&error))?;
+    let (connection, driver) = made.map_err(|error| away(&error))?;
     Ok(Commands { connection, server: server.clone(), driver: tokio::spawn(driver) })
 }
 
 /// What the first of these attempts that succeeds has made; else the words of all. The next one is begun when one has
 /// failed, or none has said anything for `pause`; whatever is under way goes on beside it.
-async fn first_of<T, A: Future<Output = Result<T, String>>>(attempts: Vec<A>, pause: Duration) -> Result<T, String> {
+async fn first_of<T, A: Future<Output = Result<T, Away>>>(attempts: Vec<A>, pause: Duration) -> Result<T, Away> {
     let mut attempts = attempts.into_iter();
     let mut under_way: FuturesUnordered<A> = attempts.next().into_iter().collect();
     let mut failed = Vec::new();
     loop {
         match timeout(pause, under_way.next()).await {
             Ok(Some(Ok(made))) => return Ok(made),
-            Ok(Some(Err(words))) => failed.push(words),
-            Ok(None) => return Err(failed.join("; ")),
+            Ok(Some(Err(away))) => failed.push(away),
+            Ok(None) => return Err(Away::of_all(failed)),
             Err(_) => {}
         }
         under_way.extend(attempts.next());
     }
 }
 
-fn words(error: &RedisError) -> String {
-    match error.kind() {
-        ErrorKind::AuthenticationFailed => format!("the log-in was refused, user or password are wrong: {error}"),
-        _ => error.to_string(),
+/// What an error says of a connection that is being made.
+fn away(error: &RedisError) -> Away {
+    match (error.kind(), error.code()) {
+        (ErrorKind::AuthenticationFailed, _) => {
+            Away::new(Cause::LogIn, format!("the log-in was refused, user or password are wrong: {error}"))
+        }
+        // To `SELECT` or to what a Sentinel is asked.
+        (_, Some("NOAUTH" | "WRONGPASS")) => Away::new(Cause::LogIn, error.to_string()),
+        (_, Some(_)) => Away::new(Cause::Refused, error.to_string()),
+        (_, None) => error.to_string().into(),
     }
 }
 

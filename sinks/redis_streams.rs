@@ -24,7 +24,7 @@ use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{self, Connection as _, Door, Link};
 use crate::redis_access::{Commands, RedisAccess, Socket};
-use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble, headers};
+use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkError, Trouble, headers};
 
 /// 1000 commands or 1 MiB, whichever comes first: one pipeline is encoded while Redis works on the one before it, and
 /// 4 MiB of large payloads are never in memory encoded as a whole.
@@ -81,7 +81,7 @@ impl Sink for RedisStreamsSink {
             };
             let connection = match timeout_at(deadline, inner.link.get(inner.connect())).await {
                 Ok(Ok(connection)) => connection,
-                Ok(Err(trouble)) => return answers.give_up(trouble.fault, &trouble.words),
+                Ok(Err(away)) => return answers.give_up(Fault::Sink, &away.words),
                 Err(_) => return answers.give_up(Fault::Sink, &inner.no_answer()),
             };
             if timeout_at(deadline, publish(&connection, batch, &answers)).await.is_err() {
@@ -93,17 +93,22 @@ impl Sink for RedisStreamsSink {
 
     async fn check(&self) -> Result<(), SinkError> {
         let deadline = link::deadline(self.inner.answer_timeout);
-        let unreachable = |words| SinkError::Unreachable { address: self.inner.address.clone(), words };
-        self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
+        let address = &self.inner.address;
+        let unreachable = |words: String| Away::from(words).of_sink(address);
+        let refused = |cause, words: String| Away::new(cause, words).of_sink(address);
+        self.inner.door.look().map_err(|trouble| refused(Cause::Refused, trouble.words))?;
         let getting = timeout_at(deadline, self.inner.link.get(self.inner.connect()));
         let connection = match getting.await {
             Ok(Ok(connection)) => connection,
-            Ok(Err(trouble)) => return Err(unreachable(trouble.words)),
+            Ok(Err(away)) => return Err(away.of_sink(address)),
             Err(_) => return Err(unreachable(self.inner.no_answer())),
         };
         let (mut commands, ping) = (connection.commands.connection.clone(), redis::cmd("PING"));
         match timeout_at(deadline, commands.req_packed_command(&ping)).await {
-            Ok(Ok(Value::ServerError(error))) => Err(unreachable(words(&error))),
+            Ok(Ok(Value::ServerError(error))) => {
+                let log_in = matches!(error.code(), "NOAUTH" | "WRONGPASS");
+                Err(refused(if log_in { Cause::LogIn } else { Cause::Refused }, words(&error)))
+            }
             Ok(Ok(_)) => {
                 connection.answered();
                 Ok(())
@@ -338,7 +343,7 @@ impl Inner {
     }
 
     /// Connects and logs in, within a third of the answer timeout.
-    async fn connect(&self) -> Result<Connection, Trouble> {
+    async fn connect(&self) -> Result<Connection, Away> {
         // No time-outs of its own: each publish has its own deadline.
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let probe = Duration::from_secs(1).max(self.answer_timeout / 4);
@@ -349,9 +354,8 @@ impl Inner {
             acknowledged_in: self.answer_timeout,
             discard_unsent: true,
         };
-        let commands = self.access.connect(socket, config, self.answer_timeout / 3).await.map_err(|words| {
-            Trouble::definite(Fault::Sink, format!("cannot connect to `{}`: {words}", self.address))
-        })?;
+        let commands = self.access.connect(socket, config, self.answer_timeout / 3).await;
+        let commands = commands.map_err(|away| away.behind(format!("cannot connect to `{}`: ", self.address)))?;
         tracing::debug!(address = %self.address, "connected");
         Ok(Connection { commands, last_answer: Mutex::new(Instant::now()), max_bulk: OnceCell::new() })
     }

@@ -9,6 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::SinkError;
+use crate::away::{self, Away, Cause};
 
 /// Makes aws-lc-rs the one TLS provider of this process, unless it has one already. To be called once before the first
 /// connection: client libraries panic where a program has two and none was chosen.
@@ -76,6 +77,12 @@ impl Tls {
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| SinkError::Config(format!("TLS cannot be used: {error}")))?;
         Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    }
+
+    /// What went wrong with a handshake.
+    pub(crate) fn away(&self, error: &std::io::Error) -> Away {
+        let cause = if away::of_certificate(error) { Cause::Untrusted } else { Cause::Unreachable };
+        Away::new(cause, self.explain(format!("TLS: {error}")))
     }
 
     /// What rustls said of a handshake, with what a person can do about it.

@@ -15,8 +15,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::settings::Settings;
-use crate::Fault;
 use crate::window::Room;
+use crate::{Away, Cause, Fault};
 
 /// Where the answers to one call's messages go.
 #[derive(Default)]
@@ -58,8 +58,8 @@ pub(super) struct Health {
 #[derive(Clone, Default)]
 struct Said {
     words: String,
-    /// Whether somebody did not want us: a log-in or a certificate was refused.
-    unwanted: bool,
+    /// Where somebody did not want us: a log-in or a certificate was refused.
+    unwanted: Option<Cause>,
 }
 
 /// What the library calls.
@@ -141,10 +141,16 @@ impl Health {
     /// Takes down what the library says is wrong.
     fn hear(&self, code: RDKafkaErrorCode, words: String) {
         use RDKafkaErrorCode as Code;
-        let unwanted = matches!(code, Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL);
+        let unwanted = match code {
+            Code::Authentication | Code::SaslAuthenticationFailed => Some(Cause::LogIn),
+            // One code for all that is wrong with TLS; OpenSSL's words tell.
+            Code::SSL if words.contains("certificate verify failed") => Some(Cause::Untrusted),
+            Code::SSL => Some(Cause::Unreachable),
+            _ => None,
+        };
         let mut said = self.said();
         // What somebody refused explains more than the connection that was lost with it, and that more than the sum.
-        if unwanted || said.words.is_empty() || !(said.unwanted || code == Code::AllBrokersDown) {
+        if unwanted.is_some() || said.words.is_empty() || !(said.unwanted.is_some() || code == Code::AllBrokersDown) {
             *said = Said { words, unwanted };
         }
         drop(said);
@@ -180,7 +186,7 @@ impl Health {
     }
 
     fn patience(&self, patience: Duration) -> Duration {
-        if self.said().unwanted { Duration::ZERO } else { patience }
+        if self.said().unwanted.is_some() { Duration::ZERO } else { patience }
     }
 
     /// Waits until all brokers have been gone for so long, or one did not want us and none is left, or it is ended.
@@ -209,16 +215,16 @@ impl Health {
         let Said { words, unwanted } = self.said().clone();
         let fault = match self.state() {
             State::Down(_) | State::Ended(Fault::Sink) => Fault::Sink,
-            State::Well | State::Ended(_) if unwanted => Fault::Unclear,
+            State::Well | State::Ended(_) if unwanted.is_some() => Fault::Unclear,
             State::Well | State::Ended(_) => return None,
         };
         (!words.is_empty()).then_some((fault, words))
     }
 
     /// What the library said last of what is wrong, if anything is; it need not be all brokers.
-    pub(super) fn words(&self) -> Option<String> {
-        let words = self.said().words.clone();
-        (!words.is_empty()).then_some(words)
+    pub(super) fn away(&self) -> Option<Away> {
+        let Said { words, unwanted } = self.said().clone();
+        (!words.is_empty()).then(|| Away::new(unwanted.unwrap_or(Cause::Unreachable), words))
     }
 
     fn change(&self, from: impl Fn(State) -> bool, to: State) {
@@ -245,7 +251,8 @@ mod tests {
     async fn all_brokers_may_be_gone_for_a_while_and_be_back() {
         let (health, patience) = (Health::new(), Duration::from_secs(1));
         health.hear(Code::BrokerTransportFailure, "connection refused".to_owned());
-        assert_eq!((health.trouble(), health.words().as_deref()), (None, Some("connection refused")));
+        let away = Away::new(Cause::Unreachable, "connection refused");
+        assert_eq!((health.trouble(), health.away()), (None, Some(away)));
         health.hear(Code::AllBrokersDown, "1/1 brokers are down".to_owned());
         assert_eq!(health.trouble(), Some((Fault::Sink, "connection refused".to_owned())));
         let mut lost = Box::pin(health.lost(patience));
@@ -254,7 +261,7 @@ mod tests {
         health.set_well();
         tokio::time::advance(patience).await;
         assert!(lost.as_mut().now_or_never().is_none());
-        assert_eq!((health.trouble(), health.words()), (None, None));
+        assert_eq!((health.trouble(), health.away()), (None, None));
         health.hear(Code::AllBrokersDown, "1/1 brokers are down".to_owned());
         tokio::time::advance(patience).await;
         assert!(lost.now_or_never().is_some());
@@ -269,6 +276,7 @@ mod tests {
         assert!(health.lost(Duration::from_secs(1)).now_or_never().is_some());
         assert!(health.overdue(Duration::from_secs(1)));
         assert_eq!(health.trouble(), Some((Fault::Sink, "invalid password".to_owned())));
+        assert_eq!(health.away(), Some(Away::new(Cause::LogIn, "invalid password")));
         let health = Health::new();
         health.hear(Code::Fatal, "out of order".to_owned());
         assert_eq!(health.trouble(), Some((Fault::Sink, "out of order".to_owned())));
@@ -290,5 +298,7 @@ mod tests {
         let health = Health::new();
         health.hear(Code::SSL, "certificate of one of three".to_owned());
         assert_eq!(health.trouble(), Some((Fault::Unclear, "certificate of one of three".to_owned())));
+        health.hear(Code::SSL, "ssl3_get_server_certificate: certificate verify failed".to_owned());
+        assert_eq!(health.away().map(|away| away.cause), Some(Cause::Untrusted));
     }
 }

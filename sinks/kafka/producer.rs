@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::context::{Context, Health, Inbox, State, Ticket};
 use super::settings::Settings;
 use super::verdict;
-use crate::{Fault, Message, link};
+use crate::{Away, Fault, Message, link};
 
 /// How long a first connection may be refused: a name can have more addresses than one, and the next is tried soon.
 const FIRST_PATIENCE: Duration = Duration::from_millis(500);
@@ -57,7 +57,7 @@ impl Producer {
         topic: Option<String>,
         patience: Duration,
         limit: Duration,
-    ) -> Result<Producer, String> {
+    ) -> Result<Producer, Away> {
         let producer = Producer::make(client, settings, patience).await?;
         // Twice: the first answer comes from a broker of the URL and leads to those of the cluster. The answer of one of
         // these makes the library ask for a producer id at once; it would look after half a second otherwise.
@@ -65,7 +65,7 @@ impl Producer {
             tokio::select! {
                 answer = producer.ask(topic.clone(), limit / 2) => answer?,
                 () = producer.health.lost(FIRST_PATIENCE) => {
-                    return Err(producer.health.words().unwrap_or_else(|| "the connection was lost".to_owned()));
+                    return Err(producer.away().unwrap_or_else(|| "the connection was lost".to_owned().into()));
                 }
             }
         }
@@ -127,7 +127,7 @@ impl Producer {
 
     /// Asks a broker for the cluster's brokers and one topic: an answer that no cache gives. The library asks for that
     /// topic for ever after, so it is to be one that is published to; without any it is asked for all. Creates none.
-    pub(super) async fn ask(&self, topic: Option<String>, limit: Duration) -> Result<(), String> {
+    pub(super) async fn ask(&self, topic: Option<String>, limit: Duration) -> Result<(), Away> {
         let client = self.client().clone();
         let asked = on_thread(move || {
             let ask = || client.client().fetch_metadata(topic.as_deref(), limit / 2).map(drop);
@@ -142,12 +142,12 @@ impl Producer {
                 self.health.set_well();
                 Ok(())
             }
-            Ok(Err(error)) => Err(match (self.health.words(), error.rdkafka_error_code()) {
-                (Some(words), _) => words,
-                (None, Some(code)) => verdict::words(code),
-                (None, None) => error.to_string(),
+            Ok(Err(error)) => Err(match (self.away(), error.rdkafka_error_code()) {
+                (Some(away), _) => away,
+                (None, Some(code)) => verdict::words(code).into(),
+                (None, None) => error.to_string().into(),
             }),
-            Err(_) => Err("the client library came to no end".to_owned()),
+            Err(_) => Err("the client library came to no end".to_owned().into()),
         }
     }
 
@@ -169,6 +169,11 @@ impl Producer {
             link::Connection::end(self);
         }
         link::Connection::alive(self)
+    }
+
+    /// What the library said last of what is wrong, if anything is; it need not be all brokers.
+    pub(super) fn away(&self) -> Option<Away> {
+        self.health.away()
     }
 
     /// What is wrong with the brokers, if anything is known to be.

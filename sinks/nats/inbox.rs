@@ -8,12 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use async_nats::{AuthError, Client, ConnectOptions, Event, ServerAddr, ServerError, Subject};
+use async_nats::{
+    AuthError, Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError, Subject,
+};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use super::credentials::Credentials;
+use crate::away::{self, Away, Cause};
 use crate::link;
 
 /// Messages under way at once, of all calls together; far below the 65 536 answers that the inbox has room for.
@@ -37,7 +40,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects to one of the servers and subscribes to an inbox.
-    pub(super) async fn connect(place: &Place, limit: Duration) -> Result<Connection, String> {
+    pub(super) async fn connect(place: &Place, limit: Duration) -> Result<Connection, Away> {
         let routes = Arc::new(Routes::default());
         let sealed = Arc::new(AtomicBool::new(false));
         let connecting = async {
@@ -49,8 +52,8 @@ impl Connection {
             Ok((client, inbox, subscriber))
         };
         let (client, inbox, subscriber) = match timeout(limit, connecting).await {
-            Ok(connected) => connected.map_err(|error: async_nats::Error| chain(&*error))?,
-            Err(_) => return Err(format!("no answer within {limit:?}")),
+            Ok(connected) => connected.map_err(|error: async_nats::Error| Away::new(cause(&*error), chain(&*error)))?,
+            Err(_) => return Err(format!("no answer within {limit:?}").into()),
         };
         tokio::spawn(Arc::clone(&routes).run(subscriber, inbox.len() + 1));
         Ok(Connection { client, inbox, routes })
@@ -222,6 +225,20 @@ fn options(place: &Place, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, limit:
         Some(tls) => options.tls_client_config(tls.clone()),
         None => options,
     }
+}
+
+/// What an error says of a connection that is being made.
+fn cause(error: &(dyn Error + 'static)) -> Cause {
+    use ConnectErrorKind::{Authentication, AuthorizationViolation};
+    let refused = |error: &ConnectError| matches!(error.kind(), Authentication | AuthorizationViolation);
+    let mut behind = Some(error);
+    while let Some(error) = behind {
+        if error.downcast_ref().is_some_and(refused) {
+            return Cause::LogIn;
+        }
+        behind = error.source();
+    }
+    if away::of_certificate(error) { Cause::Untrusted } else { Cause::Unreachable }
 }
 
 /// An error with its causes.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::frames::{self, Method, Properties, Refusal};
 use super::login::Login;
 use super::pump::{self, Order};
-use crate::{Fault, link};
+use crate::{Away, Fault, link};
 
 /// Channels in use at once; half as many wait to be used again, and half as many are being closed.
 const CHANNELS: u16 = 64;
@@ -120,11 +120,7 @@ pub(super) enum Failed {
 
 impl Connection {
     /// Logs in within `limit`. What is given up is gone within `answer_timeout`, or the connection is.
-    pub(super) async fn connect(
-        login: &Login,
-        limit: Duration,
-        answer_timeout: Duration,
-    ) -> Result<Connection, String> {
+    pub(super) async fn connect(login: &Login, limit: Duration, answer_timeout: Duration) -> Result<Connection, Away> {
         let session = login.connect(limit).await?;
         let numbers = session.channels.min(2 * CHANNELS);
         let shared = Arc::new(Shared {

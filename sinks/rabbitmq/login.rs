@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 
 use super::frames::{self, Method, Said};
 use crate::target::address;
-use crate::{SinkError, Tls};
+use crate::{Away, SinkError, Tls};
 
 /// Where to log in, and as whom.
 pub(super) struct Login {
@@ -60,23 +60,23 @@ const READ: usize = 64 * 1024;
 
 impl Login {
     /// Connects to one of the hosts, in their order, and logs in.
-    pub(super) async fn connect(&self, limit: Duration) -> Result<Session, String> {
+    pub(super) async fn connect(&self, limit: Duration) -> Result<Session, Away> {
         let until = Instant::now() + limit;
         let mut all = Vec::new();
         for (tried, (host, port)) in self.hosts.iter().enumerate() {
             let left = u32::try_from(self.hosts.len() - tried).unwrap_or(u32::MAX);
             let share = until.saturating_duration_since(Instant::now()) / left;
-            let words = match timeout(share, self.connect_to(host, *port)).await {
+            let away = match timeout(share, self.connect_to(host, *port)).await {
                 Ok(Ok(session)) => return Ok(session),
-                Ok(Err(words)) => words,
-                Err(_) => format!("no answer within {share:?}"),
+                Ok(Err(away)) => away,
+                Err(_) => format!("no answer within {share:?}").into(),
             };
-            all.push(if self.hosts.len() == 1 { words } else { format!("{}: {words}", address(host, *port)) });
+            all.push(if self.hosts.len() == 1 { away } else { away.behind(format!("{}: ", address(host, *port))) });
         }
-        Err(all.join("; "))
+        Err(Away::of_all(all))
     }
 
-    async fn connect_to(&self, host: &str, port: u16) -> Result<Session, String> {
+    async fn connect_to(&self, host: &str, port: u16) -> Result<Session, Away> {
         let stream = TcpStream::connect((host, port)).await.map_err(words)?;
         stream.set_nodelay(true).map_err(words)?;
         // What the system has not sent when the connection ends is not sent any more: it was given up.
@@ -86,7 +86,7 @@ impl Login {
             Some(trust) => {
                 let name = ServerName::try_from(host.to_owned()).map_err(words)?;
                 let connecting = trust.connector.connect(name, stream);
-                Box::new(connecting.await.map_err(|error| trust.tls.explain(format!("TLS: {error}")))?)
+                Box::new(connecting.await.map_err(|error| trust.tls.away(&error))?)
             }
         };
         let most = FRAME as usize;
@@ -102,7 +102,7 @@ impl Login {
         Ok(session)
     }
 
-    async fn log_in(&self, session: &mut Session) -> Result<(), String> {
+    async fn log_in(&self, session: &mut Session) -> Result<(), Away> {
         loop {
             match session.hear().await? {
                 Said::Start => {
@@ -116,17 +116,19 @@ impl Login {
                     session.channels = if channels == 0 { CHANNELS } else { channels.min(CHANNELS) };
                     session.heartbeat = if heartbeat == 0 { self.heartbeat } else { heartbeat.min(self.heartbeat) };
                     if frame < LEAST_FRAME {
-                        return Err(format!("the server allows frames of {frame} bytes, less than {LEAST_FRAME}"));
+                        return Err(
+                            format!("the server allows frames of {frame} bytes, less than {LEAST_FRAME}").into()
+                        );
                     }
                     if session.channels < LEAST_CHANNELS {
-                        return Err(format!("the server allows {channels} channels, less than {LEAST_CHANNELS}"));
+                        return Err(format!("the server allows {channels} channels, less than {LEAST_CHANNELS}").into());
                     }
                     let (channels, heartbeat) = (session.channels, session.heartbeat);
                     let tune = Method::TuneOk { channels, frame, heartbeat };
                     session.say(&[tune, Method::Open { vhost: &self.vhost }]).await?;
                 }
                 Said::Opened => return Ok(()),
-                Said::Closed(refusal) => return Err(refusal.to_string()),
+                Said::Closed(refusal) => return Err(Away::new(refusal.of_log_in(), refusal.to_string())),
                 _ => {}
             }
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::frames::Refusal;
+use crate::Cause;
 
 /// Whose fault a refusal is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,15 @@ pub(super) fn blame(code: u16) -> Blame {
 }
 
 impl Refusal {
+    /// What it says where a log-in is answered by it.
+    pub(super) fn of_log_in(&self) -> Cause {
+        match self.code {
+            // User or password; a virtual host that is not there, or not for this user.
+            403 | 530 => Cause::LogIn,
+            _ => Cause::Refused,
+        }
+    }
+
     /// Whether the words name this exchange, and nothing narrower, as in `no exchange 'x' in vhost '/'` and `access to
     /// exchange 'x' in vhost ...`. Long words are cut off by the server: they may name none.
     pub(super) fn names(&self, exchange: &str) -> bool {
@@ -92,6 +102,14 @@ mod tests {
             (999, Blame::Unclear),
         ] {
             assert_eq!(blame(code), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_log_in_is_refused_to_the_user_or_for_other_reasons() {
+        for (code, expected) in [(403, Cause::LogIn), (530, Cause::LogIn), (320, Cause::Refused), (541, Cause::Refused)]
+        {
+            assert_eq!(Refusal { code, words: String::new() }.of_log_in(), expected, "{code}");
         }
     }
 

@@ -58,7 +58,7 @@ impl Fake {
     }
 }
 
-async fn connect(access: &RedisAccess, limit: Duration) -> Result<Commands, String> {
+async fn connect(access: &RedisAccess, limit: Duration) -> Result<Commands, Away> {
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
     access.connect(SOCKET, config, limit).await
 }
@@ -85,7 +85,9 @@ async fn all_that_could_not_be_reached_is_told_within_the_time() {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = silent.local_addr().expect("an address").port();
     let access = parse(&format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/main")).expect("a good URL");
-    let words = connect(&access, Duration::from_millis(200)).await.err().expect("nobody is there");
+    let away = connect(&access, Duration::from_millis(200)).await.err().expect("nobody is there");
+    assert_eq!(away.cause, Cause::Unreachable);
+    let words = away.words;
     assert!(words.starts_with("by the sentinel `127.0.0.1:1`: Connection refused"), "{words}");
     assert!(words.ends_with(&format!("; by the sentinel `127.0.0.1:{port}`: no answer within 200ms")), "{words}");
 }

@@ -42,7 +42,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 const WAKES_KEPT: usize = 1024;
 
 /// How soon a dead Redis is noticed by the sockets themselves.
-const SOCKET: Socket = Socket {
+pub(super) const SOCKET: Socket = Socket {
     probe_after: Duration::from_secs(10),
     probe_every: Duration::from_secs(3),
     acknowledged_in: Duration::from_secs(10),
@@ -91,7 +91,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    fn new(commands: Commands) -> Session {
+    pub(super) fn new(commands: Commands) -> Session {
         let commands = Arc::new(commands);
         Session { commands, broken: CancellationToken::new(), reason: Arc::default(), silences: Arc::default() }
     }
@@ -158,7 +158,8 @@ impl Connector {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(1024)
             .set_write_backpressure_boundary(64 * 1024);
-        let session = Session::new(self.access.connect(SOCKET, config, self.connect_timeout).await?);
+        let session =
+            Session::new(self.access.connect(SOCKET, config, self.connect_timeout).await.map_err(|away| away.words)?);
         // A replica, or a server whose disk failed, answers all but this. On a full one it is allowed.
         self.ask(&session, redis::cmd("DEL").arg(keys::nothing(&self.namespace))).await?;
         load_scripts(&session, self.response_timeout).await.map_err(|failure| failure.to_string())?;
@@ -171,7 +172,8 @@ impl Connector {
 
     /// Opens the subscription, on the server of this session, and returns it once it is confirmed.
     async fn subscribe(&self, session: &Session) -> Result<PubSub, String> {
-        let mut subscription = self.access.subscribe(&session.commands, SOCKET, self.connect_timeout).await?;
+        let subscribing = self.access.subscribe(&session.commands, SOCKET, self.connect_timeout);
+        let mut subscription = subscribing.await.map_err(|away| away.words)?;
         let names: Vec<&str> = self.channels.iter().map(|(name, _)| name.as_str()).collect();
         self.in_time(subscription.subscribe(names)).await?;
         Ok(subscription)

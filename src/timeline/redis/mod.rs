@@ -9,6 +9,7 @@ mod call;
 mod link;
 mod put;
 mod reply;
+mod server;
 mod settle;
 mod verbs;
 
@@ -23,6 +24,7 @@ use tokio::task::AbortHandle;
 
 use self::call::Time;
 use self::link::{Connector, Hub};
+pub use self::server::{Advice, Look, LookError, ServerState, look};
 use super::keys::Keys;
 use super::{
     CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, Link, Put, PutAnswer, PutMode, ReapRequest,
@@ -127,15 +129,13 @@ impl RedisTimeline {
     /// # Errors
     /// When the URL cannot be read.
     pub fn connect(config: RedisConfig) -> Result<Arc<RedisTimeline>, RedisError> {
+        let access = access(&config)?;
         let redis_clock = Arc::new(RedisClock::new());
         let (clock, time): (Arc<dyn Clock>, _) = match config.time {
             Some(clock) => (clock.clone(), Time::Given(clock)),
             None => (redis_clock.clone(), Time::Server(redis_clock)),
         };
         let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
-        let access = RedisAccess::parse(config.url.expose_secret(), &config.tls)
-            .and_then(|access| access.with_sentinel_password(config.sentinel_password.clone()))
-            .map_err(|error| RedisError::Url(error.to_string()))?;
         let connector = Connector::new(
             access,
             &config.namespace,
@@ -171,6 +171,15 @@ impl RedisTimeline {
         }
     }
 
+    /// What Redis says of itself, once it is there; `None` where it does not tell.
+    pub async fn server(&self) -> Option<ServerState> {
+        let mut link = self.hub.link.subscribe();
+        link.wait_for(|link| matches!(link, Link::Up(_))).await.ok()?;
+        let session = self.hub.session().ok()?;
+        let info = session.ask(&redis::cmd("INFO"), self.response_timeout, None).await.ok()?;
+        redis::from_redis_value(info).ok().map(|info: String| ServerState::read(&info))
+    }
+
     /// Returns once Redis has said that another layout is pinned there, however late it says so.
     pub async fn other_layout(&self) -> RedisError {
         let mut layout = self.hub.layout.subscribe();
@@ -197,6 +206,13 @@ impl RedisTimeline {
             lanes.push(lane.clone());
         }
     }
+}
+
+/// How the Redis of a configuration is reached.
+fn access(config: &RedisConfig) -> Result<RedisAccess, RedisError> {
+    RedisAccess::parse(config.url.expose_secret(), &config.tls)
+        .and_then(|access| access.with_sentinel_password(config.sentinel_password.clone()))
+        .map_err(|error| RedisError::Url(error.to_string()))
 }
 
 impl Drop for RedisTimeline {

@@ -1,0 +1,116 @@
+//! Why a connection could not be made: who reads it learns whether to look at the address, the password or the
+//! certificate.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::{Fault, SinkError, Trouble};
+
+/// A connection that was not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Away {
+    /// What kind of failure it is.
+    pub cause: Cause,
+    /// What came back; never a secret.
+    pub words: String,
+}
+
+/// Where a connection failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// Nobody answers there, or not as this kind of server would.
+    Unreachable,
+    /// The user, the password or the credentials are refused.
+    LogIn,
+    /// The certificate is not one of an authority that is trusted, or not for that name.
+    Untrusted,
+    /// The server answers, knows us, and takes nothing.
+    Refused,
+}
+
+impl Away {
+    /// A failure of that kind.
+    pub fn new(cause: Cause, words: impl Into<String>) -> Away {
+        Away { cause, words: words.into() }
+    }
+
+    /// The same with words before its own.
+    #[must_use]
+    pub fn behind(self, words: impl fmt::Display) -> Away {
+        Away { words: format!("{words}{}", self.words), ..self }
+    }
+
+    /// Of several attempts the words of all, and what tells more than that nobody is there.
+    #[must_use]
+    pub fn of_all(all: Vec<Away>) -> Away {
+        let told = all.iter().map(|away| away.cause).find(|cause| *cause != Cause::Unreachable);
+        let words: Vec<_> = all.into_iter().map(|away| away.words).collect();
+        Away { cause: told.unwrap_or(Cause::Unreachable), words: words.join("; ") }
+    }
+
+    /// What a sink says of it.
+    pub(crate) fn of_sink(self, address: &str) -> SinkError {
+        let (address, words) = (address.to_owned(), self.words);
+        match self.cause {
+            Cause::Unreachable => SinkError::Unreachable { address, words },
+            Cause::LogIn => SinkError::LogIn { address, words },
+            Cause::Untrusted => SinkError::Untrusted { address, words },
+            Cause::Refused => SinkError::Refused { address, words },
+        }
+    }
+}
+
+impl fmt::Display for Away {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+/// Of what is only told in words, nothing else is known.
+impl From<String> for Away {
+    fn from(words: String) -> Away {
+        Away::new(Cause::Unreachable, words)
+    }
+}
+
+/// Without a connection nothing was sent.
+impl From<Away> for Trouble {
+    fn from(away: Away) -> Trouble {
+        Trouble::definite(Fault::Sink, away.words)
+    }
+}
+
+/// Whether a certificate that is not trusted is among what brought an error about.
+pub(crate) fn of_certificate(error: &(dyn Error + 'static)) -> bool {
+    if let Some(tls) = error.downcast_ref::<rustls::Error>() {
+        return matches!(tls, rustls::Error::InvalidCertificate(_));
+    }
+    // What an io::Error was made of is not its source, but what that has for one.
+    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    match inner {
+        Some(inner) => of_certificate(inner),
+        None => error.source().is_some_and(of_certificate),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_attempts_the_one_that_got_farthest_tells() {
+        let away = |cause, words: &str| Away::new(cause, words);
+        let all = vec![away(Cause::Unreachable, "refused"), away(Cause::LogIn, "wrong password")];
+        assert_eq!(Away::of_all(all), away(Cause::LogIn, "refused; wrong password"));
+        assert_eq!(Away::of_all(vec![away(Cause::Unreachable, "a")]), away(Cause::Unreachable, "a"));
+    }
+
+    #[test]
+    fn a_certificate_is_found_behind_other_errors() {
+        let tls = || rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        assert!(of_certificate(&tls()));
+        assert!(of_certificate(&std::io::Error::new(std::io::ErrorKind::InvalidData, tls())));
+        assert!(!of_certificate(&rustls::Error::DecryptError));
+        assert!(!of_certificate(&std::io::Error::from(std::io::ErrorKind::ConnectionRefused)));
+    }
+}

@@ -1,0 +1,155 @@
+//! What Redis says of itself: whether it is there, lets us in and takes writes, and whether it keeps what it is given.
+//!
+//! By `INFO`, since managed servers forbid `CONFIG`. Writes nothing, and pins no layout.
+
+use punctual_sinks::{Away, Cause};
+use redis::{AsyncConnectionConfig, Cmd, Value};
+
+use super::call::{Failure, words};
+use super::link::{SOCKET, Session};
+use super::{RedisConfig, RedisError, access};
+use crate::timeline::keys;
+
+/// What Redis says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerState {
+    /// Its version, as it says it.
+    pub version: String,
+    /// What is dangerous for a timeline.
+    pub advice: Vec<Advice>,
+}
+
+/// Something that a Redis does, or does not, and a timeline would rather have otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// What it is, and what would follow.
+    pub words: String,
+    /// What to do about it.
+    pub hint: &'static str,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Whether a timeline of this namespace is there; its layout is the one that is configured.
+    pub begun: bool,
+    /// `None` where Redis does not tell: its words.
+    pub server: Result<ServerState, String>,
+}
+
+/// Why a timeline could not be kept there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LookError {
+    /// No connection was made, or nothing is taken on it.
+    Away(Away),
+    /// The URL, or another layout.
+    Redis(RedisError),
+}
+
+/// Looks whether a timeline could be kept there. Takes as long as one connection and three answers may.
+///
+/// # Errors
+/// Why not.
+pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
+    let access = access(config).map_err(LookError::Redis)?;
+    let alone = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let commands = access.connect(SOCKET, alone, config.connect_timeout).await.map_err(LookError::Away)?;
+    let session = Session::new(commands);
+    let ask = async |command: &Cmd| session.ask(command, config.response_timeout, None).await;
+    // There is no such key. A replica, or a server whose disk failed, refuses it all the same.
+    ask(redis::cmd("DEL").arg(keys::nothing(&config.namespace))).await.map_err(away)?;
+    let found = ask(redis::cmd("GET").arg(keys::layout(&config.namespace))).await.map_err(away)?;
+    let wanted = keys::layout_value(config.shards);
+    let begun = match found {
+        Value::Nil => false,
+        found => {
+            let found = redis::from_redis_value(found).unwrap_or_else(|_| "something else".to_owned());
+            if found != wanted {
+                let namespace = config.namespace.clone();
+                return Err(LookError::Redis(RedisError::Layout { namespace, found, wanted }));
+            }
+            true
+        }
+    };
+    let server = match ask(&redis::cmd("INFO")).await {
+        Ok(info) => redis::from_redis_value(info)
+            .map(|info: String| ServerState::read(&info))
+            .map_err(|error| error.to_string()),
+        Err(failure) => Err(failure.to_string()),
+    };
+    Ok(Look { begun, server })
+}
+
+fn away(failure: Failure) -> LookError {
+    LookError::Away(match failure {
+        Failure::Refused(error) => {
+            let log_in = matches!(error.code(), "NOAUTH" | "WRONGPASS");
+            Away::new(if log_in { Cause::LogIn } else { Cause::Refused }, words(&error))
+        }
+        Failure::Unanswered(words) => words.into(),
+    })
+}
+
+impl ServerState {
+    /// Reads the answer to `INFO`; what is not there is not judged.
+    pub(super) fn read(info: &str) -> ServerState {
+        let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+        let number = |name: &str| line(name).and_then(|text| text.parse::<u64>().ok());
+        let mut advice = Vec::new();
+        let (most, policy) = (number("maxmemory").unwrap_or(0), line("maxmemory_policy").unwrap_or_default());
+        // No key of a timeline has an expiry: the `volatile` ones find nothing to drop.
+        if most > 0 && policy.starts_with("allkeys-") {
+            advice.push(Advice {
+                words: format!("Redis drops tasks when its {most} bytes are full: `maxmemory-policy` is `{policy}`"),
+                hint: "`maxmemory-policy noeviction`: puts are refused then, and what waits is published",
+            });
+        }
+        if number("aof_enabled") == Some(0) {
+            let words = match number("rdb_saves") {
+                Some(0) => {
+                    "Redis may lose all that waits when it ends: `appendonly` is off, and it has made no snapshot since its start"
+                }
+                _ => "Redis loses what it was given since its last snapshot when it ends: `appendonly` is off",
+            };
+            let hint = "`appendonly yes`; with `appendfsync always` nothing is lost that was answered with 2xx";
+            advice.push(Advice { words: words.to_owned(), hint });
+        }
+        for status in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"] {
+            if line(status) == Some("err") {
+                let words = format!("Redis cannot write to its disk: `{status}` is `err`");
+                advice.push(Advice { words, hint: "its log says why; until then it may refuse puts" });
+            }
+        }
+        ServerState { version: line("redis_version").unwrap_or("of an unknown version").to_owned(), advice }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn advice(info: &str) -> Vec<String> {
+        ServerState::read(info).advice.into_iter().map(|advice| advice.words).collect()
+    }
+
+    #[test]
+    fn what_would_lose_tasks_is_told_and_nothing_else() {
+        let well = "# Server\r\nredis_version:7.0.15\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n\
+                    rdb_last_bgsave_status:ok\r\naof_last_write_status:ok\r\n";
+        assert_eq!(ServerState::read(well), ServerState { version: "7.0.15".to_owned(), advice: Vec::new() });
+        // Managed servers leave lines out.
+        assert_eq!(advice(""), Vec::<String>::new());
+        let evicts = |most: u64, policy: &str| advice(&format!("maxmemory:{most}\r\nmaxmemory_policy:{policy}\r\n"));
+        assert_eq!(
+            evicts(1 << 20, "allkeys-lru"),
+            ["Redis drops tasks when its 1048576 bytes are full: `maxmemory-policy` is `allkeys-lru`"]
+        );
+        for (most, policy) in [(0, "allkeys-lru"), (1 << 20, "noeviction"), (1 << 20, "volatile-ttl")] {
+            assert!(evicts(most, policy).is_empty(), "{most} {policy}");
+        }
+        assert!(advice("aof_enabled:0\r\nrdb_saves:0\r\n")[0].contains("no snapshot since its start"));
+        assert!(advice("aof_enabled:0\r\nrdb_saves:3\r\n")[0].contains("since its last snapshot"));
+        assert!(advice("aof_enabled:0\r\n")[0].contains("since its last snapshot"));
+        assert!(advice("rdb_last_bgsave_status:err\r\n")[0].contains("`rdb_last_bgsave_status` is `err`"));
+    }
+}
