@@ -110,9 +110,37 @@ impl Layers {
     /// Lays environment variables over what is there; those that are not punctual's are passed by.
     pub(super) fn environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
         for (name, value) in variables {
-            let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+            let Some(rest) = name.strip_prefix(PREFIX) else {
+                self.look_at_foreign(&name);
+                continue;
+            };
             let path = self.path_of(rest);
             self.set(path, Entry { value: Value::Text(value), origin: Origin::Environment(name) });
+        }
+    }
+
+    /// A variable that is not punctual's, and would be but for a letter or an underscore.
+    fn look_at_foreign(&mut self, name: &str) {
+        let plain = |name: &str| name.to_uppercase().replace("__", "_");
+        let written = plain(name);
+        if !written.starts_with("PUNC") {
+            return;
+        }
+        let known = self.known.iter().map(|path| variable(path));
+        let near = known.map(|known| (strsim::damerau_levenshtein(&written, &plain(&known)), known)).min();
+        let meant = near.filter(|(far, _)| *far <= 1).map(|(_, known)| known).or_else(|| {
+            let of = |section: &str, key: &str| {
+                let (section, key) = (section.to_uppercase(), key.to_uppercase());
+                let rest = written.strip_prefix(&format!("PUNCTUAL_{section}_"))?.strip_suffix(&format!("_{key}"))?;
+                (!rest.is_empty()).then(|| format!("{PREFIX}{section}__{rest}__{key}"))
+            };
+            NAMED.iter().find_map(|(section, keys)| keys.iter().find_map(|key| of(section, key)))
+        });
+        if let Some(meant) = meant {
+            let origin = Origin::Environment(name.to_owned());
+            let words = "this variable sets nothing".to_owned();
+            let hint = Some(format!("did you mean `{meant}`?"));
+            self.faults.push(ConfigFault { path: String::new(), origin, words, hint });
         }
     }
 
@@ -165,7 +193,7 @@ impl Layers {
             self.values.insert(path, entry);
             return;
         }
-        let near = self.nearest(&path);
+        let near = if whole { self.nearest_section(&path) } else { self.nearest(&path) };
         let beside = |near: &String| {
             near.rsplit_once('.').map(|(section, _)| section) == path.rsplit_once('.').map(|(section, _)| section)
         };
@@ -173,8 +201,9 @@ impl Layers {
             // A section's name with a value, unless it is rather a misspelt option beside it.
             near if !whole && self.is_section(&path) && !near.as_ref().is_some_and(beside) => section_expected(&path),
             near => (
-                "there is no such option".to_owned(),
+                format!("there is no such {}", if whole { "section" } else { "option" }),
                 near.map(|near| match &entry.origin {
+                    _ if whole => format!("did you mean `[{near}]`?"),
                     Origin::Environment(_) => format!("did you mean `{}`?", variable(&near)),
                     _ => format!("did you mean `{near}`?"),
                 }),
@@ -231,6 +260,13 @@ impl Layers {
         nearest(path, candidates)
     }
 
+    /// The section that looks most like this one.
+    fn nearest_section(&self, path: &str) -> Option<String> {
+        let known = self.known.iter().filter_map(|known| known.split_once('.')).map(|(section, _)| section);
+        let named = NAMED.iter().map(|(section, _)| *section);
+        nearest(path, known.chain(named).map(str::to_owned))
+    }
+
     /// All leaves of a TOML text; what cannot be read becomes faults.
     fn parse(&mut self, text: &str, place: &dyn Fn(usize) -> Origin) -> Vec<(String, Entry)> {
         let (root, errors) = DeTable::parse_recoverable(text);
@@ -269,10 +305,15 @@ fn section_expected(path: &str) -> (String, Option<String>) {
     ("a section is expected here, not a value".to_owned(), Some(format!("`[{section}]`{inside}")))
 }
 
-/// Whether what stands at a path may be, or hold, a password: it is never shown. A file's contents stand where its path
-/// belongs when somebody took the one for the other.
+/// Whether what stands at a path is a secret, or a value of a client library that may be one.
+pub(super) fn holds_secret(path: &str) -> bool {
+    ["password", "sha256"].iter().any(|end| path.ends_with(end)) || property(path).is_some()
+}
+
+/// Whether what stands at a path may be, or hold, a password when it is wrong: it is not quoted then. A file's contents
+/// stand where its path belongs when somebody took the one for the other.
 pub(super) fn is_secret(path: &str) -> bool {
-    ["url", "password", "_file", "sha256"].iter().any(|end| path.ends_with(end)) || property(path).is_some()
+    ["url", "_file"].iter().any(|end| path.ends_with(end)) || holds_secret(path)
 }
 
 /// The environment variable that sets a path.
@@ -293,6 +334,15 @@ pub(super) fn nearest(written: &str, candidates: impl IntoIterator<Item = String
         .filter(|(far, _)| *far <= 1 + key(written).len() / 4)
         .min()
         .map(|(_, candidate)| candidate)
+}
+
+/// A file's text, without the mark that some editors put before it; else the first line that is none.
+pub(super) fn text_of(bytes: Vec<u8>) -> Result<String, usize> {
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let good = error.utf8_error().valid_up_to();
+        error.as_bytes().iter().take(good).filter(|&&b| b == b'\n').count() + 1
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

@@ -7,6 +7,7 @@ mod layers;
 mod read;
 mod secret;
 mod sections;
+mod settings;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,6 +23,7 @@ use read::Reader;
 
 pub use layers::{DEFAULTS, Origin};
 pub use secret::SecretUrl;
+pub use settings::Setting;
 
 /// The name of the sink that `--sink` sets, and of the lane that always exists.
 pub const DEFAULT_NAME: &str = "default";
@@ -61,7 +63,8 @@ pub struct Config {
     pub log: LogSection,
     /// What can be used, but is hardly meant.
     pub warnings: Vec<ConfigFault>,
-    origins: BTreeMap<String, Origin>,
+    /// Everything that was said, and the defaults.
+    settings: BTreeMap<String, Setting>,
 }
 
 /// `[timeline]`
@@ -215,6 +218,8 @@ pub struct ConfigFault {
 impl fmt::Display for ConfigFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.path, &self.origin) {
+            // Of a file as a whole, whose name the words say.
+            (path, Origin::Default | Origin::Flag(_)) if path.is_empty() => f.write_str(&self.words)?,
             (path, origin) if path.is_empty() => write!(f, "{origin}: {}", self.words)?,
             (path, Origin::Default) => write!(f, "`{path}`: {}", self.words)?,
             (path, origin) => write!(f, "`{path}` ({origin}): {}", self.words)?,
@@ -238,13 +243,20 @@ impl Sources {
     /// When the file cannot be read.
     pub fn gather(file: Option<&Path>) -> Result<Sources, ConfigError> {
         let path = file.unwrap_or(Path::new("punctual.toml"));
-        let file = match std::fs::read_to_string(path) {
-            Ok(text) => Some((path.display().to_string(), text)),
+        let fault = |origin, words| ConfigError(vec![ConfigFault { path: String::new(), origin, words, hint: None }]);
+        let shown = path.display().to_string();
+        let file = match std::fs::read(path) {
+            Ok(bytes) => match layers::text_of(bytes) {
+                Ok(text) => Some((shown, text)),
+                Err(line) => {
+                    let origin = Origin::File { path: shown, line };
+                    return Err(fault(origin, "this line is not UTF-8, which the whole file has to be".to_owned()));
+                }
+            },
             Err(error) if file.is_none() && error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => {
-                let words = format!("cannot read the configuration file `{}`: {error}", path.display());
-                let origin = Origin::Flag("--config");
-                return Err(ConfigError(vec![ConfigFault { path: String::new(), origin, words, hint: None }]));
+                let origin = if file.is_some() { Origin::Flag("--config") } else { Origin::Default };
+                return Err(fault(origin, format!("cannot read the configuration file `{shown}`: {error}")));
             }
         };
         let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
@@ -291,7 +303,7 @@ impl Config {
 
     /// A fault of an option, with the place where it was said.
     pub fn fault(&self, path: &str, words: impl Into<String>) -> ConfigFault {
-        let origin = self.origins.get(path).cloned().unwrap_or(Origin::Default);
+        let origin = self.settings.get(path).map_or(Origin::Default, |setting| setting.origin.clone());
         ConfigFault { path: path.to_owned(), origin, words: words.into(), hint: None }
     }
 
@@ -328,7 +340,7 @@ impl Config {
             shutdown,
             log: log?,
             warnings: Vec::new(),
-            origins: r.origins(),
+            settings: r.settings(),
         };
         config.warnings = config.idle_sinks();
         config.warnings.extend(config.tokens_in_the_clear());

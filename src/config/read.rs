@@ -8,7 +8,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use super::layers::{Entry, Layers, PROPERTIES, Value, is_secret, nearest};
-use super::{ConfigFault, Origin, SecretUrl};
+use super::{ConfigFault, Origin, SecretUrl, Setting};
 use crate::task::duration;
 
 /// What stands in for a value that could not be read: the faults are told, and the value is never used.
@@ -26,9 +26,9 @@ impl Reader {
         self.layers.faults
     }
 
-    /// Where each value came from.
-    pub(super) fn origins(&self) -> BTreeMap<String, Origin> {
-        self.layers.values.iter().map(|(path, entry)| (path.clone(), entry.origin.clone())).collect()
+    /// Each value, as it may be shown, and where it came from.
+    pub(super) fn settings(&self) -> BTreeMap<String, Setting> {
+        self.layers.values.iter().map(|(path, entry)| (path.clone(), Setting::new(path, entry))).collect()
     }
 
     pub(super) fn names(&self, section: &str) -> Vec<String> {
@@ -169,6 +169,7 @@ impl Reader {
             Ok(value) => Some(value),
             Err(words) => {
                 let words = match value {
+                    Value::Text(text) if text.trim().is_empty() => empty(&words),
                     Value::Text(text) if !is_secret(path) && !words.starts_with('`') => {
                         format!("`{text}`: {words}")
                     }
@@ -182,11 +183,20 @@ impl Reader {
     }
 }
 
+/// Words about a value, for one that is not there.
+fn empty(words: &str) -> String {
+    match words.strip_prefix("`` is not ") {
+        Some(rest) => format!("it is empty, and not {rest}"),
+        None => format!("it is empty: {}", words.split_once(", not ").map_or(words, |(expected, _)| expected)),
+    }
+}
+
 fn shown(value: &Value) -> String {
     match value {
         Value::Text(_) => "this text".to_owned(),
         Value::Whole(number) => format!("the number {number}"),
         Value::Flag(_) => "this boolean".to_owned(),
+        Value::Other(kind @ "too large a number") => (*kind).to_owned(),
         Value::Other(kind) => format!("this {kind}"),
         Value::Section => "a section".to_owned(),
     }

@@ -1,0 +1,73 @@
+//! What the configuration says in the end, option by option, for people to read: values and where they came from.
+
+use serde_json::Value as Json;
+
+use super::layers::{Entry, Value, holds_secret};
+use super::{Config, Origin, SecretUrl};
+use crate::task::duration;
+
+/// An option as it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Its path, `claim.lease`.
+    pub path: String,
+    /// Its value, as it was written; secrets are `***`, and URLs show neither user nor password.
+    pub value: Json,
+    /// Where it was said.
+    pub origin: Origin,
+    /// The option that it follows, where nobody said it itself.
+    pub follows: Option<String>,
+}
+
+impl Setting {
+    /// The value of a layer.
+    pub(super) fn new(path: &str, entry: &Entry) -> Setting {
+        let value = match &entry.value {
+            Value::Text(text) if holds_secret(path) => Json::from(if text.is_empty() { "" } else { "***" }),
+            Value::Text(text) if path.ends_with("url") => {
+                Json::from(SecretUrl::new(text.trim().to_owned()).to_string())
+            }
+            _ if holds_secret(path) => Json::from("***"),
+            Value::Text(text) => Json::from(text.clone()),
+            Value::Whole(number) => Json::from(*number),
+            Value::Flag(flag) => Json::from(*flag),
+            // Of these there is none in a configuration without faults.
+            Value::Other(kind) => Json::from(*kind),
+            Value::Section => Json::Null,
+        };
+        Setting { path: path.to_owned(), value, origin: entry.origin.clone(), follows: None }
+    }
+
+    /// The path as TOML has it: a name with dots in quotes.
+    #[must_use]
+    pub fn toml_path(&self) -> String {
+        match self.path.split_once(".properties.") {
+            Some((sink, name)) => format!("{sink}.properties.\"{name}\""),
+            None => self.path.clone(),
+        }
+    }
+}
+
+impl Config {
+    /// Every option with its value: what was said, the defaults, and what sinks and lanes take from elsewhere.
+    #[must_use]
+    pub fn settings(&self) -> Vec<Setting> {
+        let mut settings = self.settings.clone();
+        let mut follow = |path: String, value: String, followed: Option<&str>| {
+            let origin =
+                followed.and_then(|followed| self.settings.get(followed)).map(|setting| setting.origin.clone());
+            let (value, origin) = (Json::from(value), origin.unwrap_or(Origin::Default));
+            let follows = followed.map(str::to_owned);
+            settings.entry(path.clone()).or_insert(Setting { path, value, origin, follows });
+        };
+        for (name, sink) in &self.sinks {
+            let path = |key: &str| format!("sinks.{name}.{key}");
+            follow(path("answer_timeout"), duration::format(sink.answer_timeout), Some("sinks.answer_timeout"));
+            follow(path("patience"), duration::format(sink.patience), Some("sinks.patience"));
+        }
+        for (name, lane) in &self.lanes {
+            follow(format!("lanes.{name}.sink"), lane.sink.clone(), None);
+        }
+        settings.into_values().collect()
+    }
+}
