@@ -1,11 +1,15 @@
 //! The command line: one file per command. Data goes to stdout, everything else to stderr.
 //!
-//! Exit codes: 0 done, 1 the asked thing failed, 2 usage or configuration.
+//! Exit codes: 0 done, 1 the asked thing failed, 2 usage or configuration; `check` has more.
 
+mod check;
+mod config;
 mod demo;
 mod parts;
+mod preview;
 mod private_redis;
 pub mod serve;
+mod shell;
 mod task;
 mod watch;
 
@@ -21,7 +25,13 @@ use crate::config::{ConfigError, Sources};
 
 /// Publishes messages on time: tasks wait in Redis, due ones are published under one idempotency key.
 #[derive(Parser)]
-#[command(name = "punctual", version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(
+    name = "punctual",
+    version,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 done, 1 what was asked for failed, 2 usage or configuration."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -30,17 +40,27 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Take tasks in over HTTP and publish them when they are due
-    Serve(ServeArguments),
+    Serve(SourceArguments),
     /// See it work: put tasks, watch their messages appear, and count whether each came once and on time
     Demo(demo::DemoArguments),
     /// Put, show or cancel a task of a running instance
     #[command(subcommand)]
     Task(task::TaskCommand),
+    /// Show when a schedule would be due, without an instance
+    Preview(Box<preview::PreviewArguments>),
+    /// Look whether an instance would start, and reach all that its configuration names; writes nothing
+    Check(check::CheckArguments),
+    /// Show every option: its value, and where it was said
+    Config(config::ConfigArguments),
+    /// Print what a shell completes this command by
+    Completions(shell::CompletionsArguments),
+    /// Print the manual page, for `man -l -`
+    Man,
 }
 
-/// What `serve` takes; everything else stands in the configuration.
+/// What the configuration is read from; everything else stands there.
 #[derive(Args)]
-struct ServeArguments {
+struct SourceArguments {
     /// Where tasks wait: redis://[user:password@]host:port[/db], rediss://, redis+sentinel://, or `memory:`
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
@@ -54,7 +74,7 @@ struct ServeArguments {
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
     /// Configuration file; without it punctual.toml, if there is one
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     config: Option<PathBuf>,
 }
 
@@ -109,9 +129,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let done = match cli.command {
-        Command::Serve(arguments) => arguments.sources().and_then(serve::run),
+        Command::Serve(arguments) => arguments.sources().map_err(Failure::from).and_then(serve::run),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Task(command) => task::run(command),
+        Command::Preview(arguments) => preview::run(&arguments),
+        Command::Check(arguments) => check::run(arguments),
+        Command::Config(arguments) => config::run(arguments),
+        Command::Completions(arguments) => shell::completions(&arguments),
+        Command::Man => shell::man(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -122,8 +147,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-impl ServeArguments {
-    fn sources(self) -> Result<Sources, Failure> {
+impl SourceArguments {
+    fn sources(self) -> Result<Sources, ConfigError> {
         let mut sources = Sources::gather(self.config.as_deref())?;
         let flags = [
             ("--redis", "redis.url", self.redis),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use futures_util::future::{BoxFuture, FutureExt, pending};
+use futures_util::future::{BoxFuture, FutureExt, pending, ready};
 use punctual_sinks::Tls;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::task::Overdue;
 use crate::timeline::memory::MemoryTimeline;
 use crate::timeline::metered::Metered;
-use crate::timeline::redis::{RedisConfig, RedisError, RedisTimeline};
+use crate::timeline::redis::{Advice, RedisConfig, RedisError, RedisTimeline};
 use crate::timeline::{Link, Timeline};
 
 /// How long Redis may take to be there at the start.
@@ -64,7 +64,9 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
         if config.redis.scheme() == "memory" {
             warn!("tasks are kept in this process alone and end with it");
         }
-        let Opened { timeline, other_layout } = open_timeline(config, &parts.tls, Absent::Awaited).await?;
+        let Opened { timeline, other_layout, advice } = open_timeline(config, &parts.tls, Absent::Awaited).await?;
+        // Once, as soon as Redis is there.
+        tokio::spawn(advice.map(|all| all.iter().for_each(|advice| warn!(hint = advice.hint, "{}", advice.words))));
         let instance = Instance::start(config, timeline, parts).await?;
         let ended = tokio::select! {
             signal = signals.next() => {
@@ -122,12 +124,15 @@ pub(super) enum Absent {
 pub(super) struct Opened {
     pub(super) timeline: Arc<dyn Timeline>,
     pub(super) other_layout: BoxFuture<'static, RedisError>,
+    /// What that Redis says of itself that is dangerous for a timeline, once it is there.
+    pub(super) advice: BoxFuture<'static, Vec<Advice>>,
 }
 
 impl Opened {
     fn redis(timeline: Arc<RedisTimeline>) -> Opened {
-        let watched = Arc::clone(&timeline);
-        Opened { timeline, other_layout: async move { watched.other_layout().await }.boxed() }
+        let (watched, asked) = (Arc::clone(&timeline), Arc::clone(&timeline));
+        let advice = async move { asked.server().await.map_or_else(Vec::new, |server| server.advice) };
+        Opened { timeline, other_layout: async move { watched.other_layout().await }.boxed(), advice: advice.boxed() }
     }
 }
 
@@ -135,7 +140,7 @@ impl Opened {
 pub(super) async fn open_timeline(config: &Config, tls: &Tls, absent: Absent) -> Result<Opened, Failure> {
     if config.redis.scheme() == "memory" {
         let timeline = Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), config.timeline.shards));
-        return Ok(Opened { timeline, other_layout: pending().boxed() });
+        return Ok(Opened { timeline, other_layout: pending().boxed(), advice: ready(Vec::new()).boxed() });
     }
     let timeline = RedisTimeline::connect(redis_config(config, tls)).map_err(Failure::usage)?;
     let mut link = timeline.link();
@@ -165,7 +170,7 @@ fn unreachable(config: &Config, link: &Link) -> Failure {
         .hint("start one, name one with `--redis` or `PUNCTUAL__REDIS__URL`, or try without: `--redis memory:`")
 }
 
-fn redis_config(config: &Config, tls: &Tls) -> RedisConfig {
+pub(super) fn redis_config(config: &Config, tls: &Tls) -> RedisConfig {
     let namespace = config.timeline.namespace.clone();
     RedisConfig {
         tls: tls.clone(),
@@ -180,7 +185,7 @@ impl Instance {
     /// # Errors
     /// When the address cannot be listened on, or a lane names a sink that is not there.
     pub(super) async fn start(config: &Config, timeline: Arc<dyn Timeline>, parts: Parts) -> Result<Instance, Failure> {
-        let Parts { sinks, rules, listener: tls, .. } = parts;
+        let Parts { sinks, rules, .. } = parts;
         let listen = config.http.listen;
         let listener = TcpListener::bind(listen).await;
         let listener = listener.with_context(|| format!("cannot listen on `{listen}`")).map_err(Failure::failed)?;
@@ -211,9 +216,8 @@ impl Instance {
             write_timeout: config.http.body_timeout,
             connections: config.http.connections,
         };
-        let over_tls = tls.is_some();
-        let server = tokio::spawn(server::serve(listener, tls, api.router(), limits, stop.clone(), config.shutdown));
-        info!(instance = id, version = env!("CARGO_PKG_VERSION"), %address, tls = over_tls, redis = %config.redis, "serving");
+        let server = tokio::spawn(server::serve(listener, api.router(), limits, stop.clone(), config.shutdown));
+        info!(instance = id, version = env!("CARGO_PKG_VERSION"), %address, redis = %config.redis, "serving");
         Ok(Instance { address, intake, id, engine, stop, server })
     }
 

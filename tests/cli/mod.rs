@@ -2,9 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+mod check;
+mod config;
 mod demo;
+mod errors;
+mod preview;
 mod readme;
 mod serve;
+mod shell;
 mod task;
 mod usage;
 

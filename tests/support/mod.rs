@@ -25,13 +25,18 @@ use tokio::time::Instant;
 ///
 /// Use it as `if !have("nats-server") { return; }`.
 pub(crate) fn have(program: &str) -> bool {
-    let found = std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|dir| dir.join(program).is_file())
-    });
+    let found = have_quietly(program);
     if !found {
         skip(program);
     }
     found
+}
+
+/// The same for a program that a test does without: nothing is skipped but what it would say besides.
+pub(crate) fn have_quietly(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|dir| dir.join(program).is_file())
+    })
 }
 
 /// Says loudly that the test is skipped since something is missing. With `PUNCTUAL_TEST_STRICT=1` it panics.

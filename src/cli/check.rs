@@ -1,0 +1,293 @@
+//! `punctual check`: whether an instance would start and reach everything that its configuration names.
+//!
+//! Reads, builds, connects and logs in; publishes no task's message and writes nothing. Everything is asked at the same
+//! time, each within a limit of its own, and all that was found is told.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::Args;
+use futures_util::future::join_all;
+use punctual_sinks::{Cause, SinkError};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+use super::parts::Parts;
+use super::{Failure, SourceArguments, say, serve};
+use crate::config::{Config, ConfigError, ConfigFault};
+use crate::engine::EngineSink;
+use crate::timeline::redis::{LookError, look};
+
+/// What the asked one takes for itself beyond its limit.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// How long Redis may take: to connect, and for three answers.
+const TIMELINE: Duration = Duration::from_secs(8);
+
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 all is right (warnings may stand), 1 something else is wrong, 2 the configuration, 3 \
+                        somebody cannot be reached, 4 a log-in was refused, 5 a certificate is not trusted. Of several \
+                        failures the first that is told."
+)]
+pub(super) struct CheckArguments {
+    #[command(flatten)]
+    sources: SourceArguments,
+    /// Read the configuration alone, and connect to nothing
+    #[arg(long)]
+    offline: bool,
+    /// Show what was found as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found of one thing.
+struct Finding {
+    /// `configuration`, `timeline`, or `sink <name>`.
+    of: String,
+    result: Result<String, Trouble>,
+    /// What works, and is hardly meant: words and hint.
+    warnings: Vec<(String, Option<String>)>,
+}
+
+/// Why something is not as it should be.
+struct Trouble {
+    kind: Kind,
+    /// The option that names it, and where that was said.
+    fault: ConfigFault,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Other,
+    Configuration,
+    Unreachable,
+    LogIn,
+    Untrusted,
+}
+
+impl Kind {
+    fn code(self) -> u8 {
+        match self {
+            Kind::Other => 1,
+            Kind::Configuration => 2,
+            Kind::Unreachable => 3,
+            Kind::LogIn => 4,
+            Kind::Untrusted => 5,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Other => "other",
+            Kind::Configuration => "configuration",
+            Kind::Unreachable => "unreachable",
+            Kind::LogIn => "log_in",
+            Kind::Untrusted => "untrusted",
+        }
+    }
+
+    /// What is said of it before the words that came back.
+    fn words(self) -> &'static str {
+        match self {
+            Kind::Other => "it takes nothing",
+            Kind::Configuration => "it cannot be used",
+            Kind::Unreachable => "it cannot be reached",
+            Kind::LogIn => "the log-in was refused",
+            Kind::Untrusted => "its certificate is not trusted",
+        }
+    }
+
+    fn hint(self, option: &str) -> Option<String> {
+        match self {
+            Kind::Other | Kind::Configuration => None,
+            Kind::Unreachable => Some(format!("start it, or name another address in `{option}`")),
+            Kind::LogIn => Some(format!("user and password stand in `{option}`")),
+            Kind::Untrusted => Some("`tls.ca_file` names a file with the authorities to trust".to_owned()),
+        }
+    }
+}
+
+pub(super) fn run(arguments: CheckArguments) -> Result<(), Failure> {
+    let CheckArguments { sources, offline, json } = arguments;
+    let runtime = serve::runtime()?;
+    let findings = find(&runtime, sources, offline).inspect_err(|error| {
+        if json {
+            say(&format!("{:#}\n", faults_as_json(error)));
+        }
+    })?;
+    let failed: Vec<_> = findings.iter().filter_map(|finding| finding.result.as_ref().err()).collect();
+    let code = failed.first().map_or(0, |trouble| trouble.kind.code());
+    if json {
+        let result = if failed.is_empty() { "ok" } else { "failed" };
+        let checks: Vec<_> = findings.iter().map(Finding::as_json).collect();
+        say(&format!("{:#}\n", json!({"result": result, "exit_code": code, "checks": checks})));
+    } else {
+        say(&findings.iter().map(Finding::as_text).collect::<String>());
+    }
+    match failed.len() {
+        0 => Ok(()),
+        count => Err(Failure { code, ..Failure::failed(anyhow!("{count} of {} checks failed", findings.len())) }),
+    }
+}
+
+fn find(runtime: &Runtime, sources: SourceArguments, offline: bool) -> Result<Vec<Finding>, ConfigError> {
+    let sources = sources.sources()?;
+    let file = sources.file.as_ref().map_or_else(|| "no file".to_owned(), |(path, _)| path.clone());
+    // Sinks may want to be built inside of it.
+    let inside = runtime.enter();
+    let (config, parts) = Config::load_and(sources, Parts::build)?;
+    drop(inside);
+    let warnings = config.warnings.iter().chain(&parts.warnings).map(|warning| {
+        let words = ConfigFault { hint: None, ..warning.clone() };
+        (words.to_string(), warning.hint.clone())
+    });
+    let mut findings = vec![Finding { of: "configuration".to_owned(), result: Ok(file), warnings: warnings.collect() }];
+    if !offline {
+        findings.extend(runtime.block_on(ask_all(&config, &parts)));
+    }
+    Ok(findings)
+}
+
+async fn ask_all(config: &Config, parts: &Parts) -> Vec<Finding> {
+    let sinks = parts.sinks.iter().map(|(name, sink)| ask_sink(config, name, sink));
+    let (timeline, sinks) = tokio::join!(ask_timeline(config, parts), join_all(sinks));
+    std::iter::once(timeline).chain(sinks).collect()
+}
+
+async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
+    let of = "timeline".to_owned();
+    if config.redis.scheme() == "memory" {
+        let found = "memory: tasks end with the instance".to_owned();
+        return Finding { of, result: Ok(found), warnings: Vec::new() };
+    }
+    let trouble = |kind, words: String| Finding {
+        of: of.clone(),
+        result: Err(Trouble::new(config, "redis.url", kind, words)),
+        warnings: Vec::new(),
+    };
+    let found = match timeout(TIMELINE, look(&serve::redis_config(config, &parts.tls))).await {
+        Err(_) => return trouble(Kind::Unreachable, format!("no answer within {TIMELINE:?}")),
+        Ok(Err(LookError::Away(away))) => return trouble(kind(away.cause), away.words),
+        Ok(Err(LookError::Redis(error))) => return trouble(Kind::Configuration, error.to_string()),
+        Ok(Ok(found)) => found,
+    };
+    let namespace = &config.timeline.namespace;
+    let timeline = match found.begun {
+        true => format!("a timeline of {} shards under the namespace `{namespace}`", config.timeline.shards),
+        false => format!("no timeline under the namespace `{namespace}` yet"),
+    };
+    let (version, warnings) = match found.server {
+        Ok(server) => {
+            let advice = server.advice.into_iter().map(|advice| (advice.words, Some(advice.hint.to_owned())));
+            (format!("Redis {}", server.version), advice.collect())
+        }
+        Err(words) => {
+            let untold = format!("Redis does not tell whether it evicts and persists: {words}");
+            ("Redis".to_owned(), vec![(untold, Some("let its user call `INFO`".to_owned()))])
+        }
+    };
+    Finding { of, result: Ok(format!("{}: {version}, {timeline}", config.redis)), warnings }
+}
+
+async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
+    let sink = &sink.sink;
+    let limit = sink.answer_timeout() + MARGIN;
+    let checked = timeout(limit, sink.check()).await;
+    let silent = SinkError::Timeout { doing: "connecting", limit };
+    let result = match checked.unwrap_or(Err(silent)) {
+        Ok(()) => Ok(format!("{}: {}", config.sinks[name].url, sink.kind())),
+        Err(error) => {
+            let (kind, words) = told(error);
+            Err(Trouble::new(config, &format!("sinks.{name}.url"), kind, words))
+        }
+    };
+    Finding { of: format!("sink {name}"), result, warnings: Vec::new() }
+}
+
+/// What kind of failure a sink tells, and its words.
+fn told(error: SinkError) -> (Kind, String) {
+    match error {
+        SinkError::Config(words) => (Kind::Configuration, words),
+        SinkError::Unreachable { words, .. } => (Kind::Unreachable, words),
+        SinkError::LogIn { words, .. } => (Kind::LogIn, words),
+        SinkError::Untrusted { words, .. } => (Kind::Untrusted, words),
+        SinkError::Refused { words, .. } => (Kind::Other, words),
+        SinkError::Timeout { .. } => (Kind::Unreachable, error.to_string()),
+    }
+}
+
+fn kind(cause: Cause) -> Kind {
+    match cause {
+        Cause::Unreachable => Kind::Unreachable,
+        Cause::LogIn => Kind::LogIn,
+        Cause::Untrusted => Kind::Untrusted,
+        Cause::Refused => Kind::Other,
+    }
+}
+
+impl Trouble {
+    fn new(config: &Config, option: &str, kind: Kind, words: String) -> Trouble {
+        let words = format!("{}: {words}", kind.words());
+        Trouble { kind, fault: ConfigFault { hint: kind.hint(option), ..config.fault(option, words) } }
+    }
+}
+
+impl Finding {
+    fn as_text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |state: &str, words: &str, hint: Option<&str>| {
+            text += &format!("{state:<8} {:<16} {}\n", self.of, words.replace('\n', "\n    "));
+            text += &hint.map(|hint| format!("{:<8} {:<16} hint: {hint}\n", "", "")).unwrap_or_default();
+        };
+        match &self.result {
+            Ok(found) => line("ok", found, None),
+            Err(trouble) => {
+                let words = ConfigFault { hint: None, ..trouble.fault.clone() }.to_string();
+                line("failed", &words, trouble.fault.hint.as_deref());
+            }
+        }
+        for (words, hint) in &self.warnings {
+            line("warning", words, hint.as_deref());
+        }
+        text
+    }
+
+    fn as_json(&self) -> Value {
+        let (check, name) = match self.of.split_once(' ') {
+            Some((check, name)) => (check, Some(name)),
+            None => (self.of.as_str(), None),
+        };
+        let warnings: Vec<_> =
+            self.warnings.iter().map(|(words, hint)| json!({"words": words, "hint": hint})).collect();
+        let mut object = json!({"check": check, "warnings": warnings});
+        if let Some(name) = name {
+            object["name"] = name.into();
+        }
+        match &self.result {
+            Ok(found) => {
+                object["result"] = "ok".into();
+                object["found"] = found.as_str().into();
+            }
+            Err(trouble) => {
+                object["result"] = "failed".into();
+                object["kind"] = trouble.kind.name().into();
+                object["fault"] = fault_as_json(&trouble.fault);
+            }
+        }
+        object
+    }
+}
+
+fn fault_as_json(fault: &ConfigFault) -> Value {
+    let origin = fault.origin.to_string();
+    json!({"option": fault.path, "origin": origin, "words": fault.words, "hint": fault.hint})
+}
+
+/// A configuration that cannot be used: nothing else was looked at.
+fn faults_as_json(error: &ConfigError) -> Value {
+    let faults: Vec<_> = error.0.iter().map(fault_as_json).collect();
+    let check = json!({"check": "configuration", "result": "failed", "kind": "configuration", "faults": faults});
+    json!({"result": "failed", "exit_code": Kind::Configuration.code(), "checks": [check]})
+}

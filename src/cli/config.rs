@@ -1,0 +1,68 @@
+//! `punctual config`: what the configuration says in the end, and who said it.
+
+use anyhow::anyhow;
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::parts::Parts;
+use super::{Failure, SourceArguments, say, serve, tell};
+use crate::config::{Config, ConfigFault, Origin, Setting};
+
+#[derive(Args)]
+pub(super) struct ConfigArguments {
+    #[command(flatten)]
+    sources: SourceArguments,
+    /// Show it as JSON: an object of options, each with `value` and `origin`
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: ConfigArguments) -> Result<(), Failure> {
+    let sources = arguments.sources.sources()?;
+    let runtime = serve::runtime()?;
+    // What an instance would be made of is looked at too, so that it starts with what is shown here.
+    let inside = runtime.enter();
+    let (config, parts) = Config::load_and(sources, Parts::build)?;
+    drop(inside);
+    let settings = config.settings();
+    match arguments.json {
+        true => {
+            let object: Map<String, Value> = settings.iter().map(as_json).collect();
+            let text = serde_json::to_string_pretty(&object).map_err(|error| Failure::failed(anyhow!(error)))?;
+            say(&format!("{text}\n"));
+        }
+        false => say(&table(&settings)),
+    }
+    warn(config.warnings.iter().chain(&parts.warnings));
+    Ok(())
+}
+
+/// What can be used, but is hardly meant.
+pub(super) fn warn<'a>(warnings: impl Iterator<Item = &'a ConfigFault>) {
+    warnings.for_each(|warning| tell(&format!("warning: {warning}\n")));
+}
+
+fn as_json(setting: &Setting) -> (String, Value) {
+    (setting.path.clone(), json!({"value": setting.value, "origin": origin(setting)}))
+}
+
+fn origin(setting: &Setting) -> String {
+    match (&setting.follows, &setting.origin) {
+        (Some(followed), _) => followed.clone(),
+        (None, origin) => origin.to_string(),
+    }
+}
+
+/// Lines of TOML, with the origin as a comment where it is not the default.
+fn table(settings: &[Setting]) -> String {
+    let lines: Vec<_> = settings.iter().map(|of| (format!("{} = {}", of.toml_path(), of.value), of)).collect();
+    let width = lines.iter().map(|(line, _)| line.chars().count()).filter(|width| *width <= 60).max().unwrap_or(0);
+    let mut text = String::new();
+    for (line, of) in lines {
+        text += &match (&of.origin, &of.follows) {
+            (Origin::Default, None) => format!("{line:width$}  # default\n"),
+            _ => format!("{line:width$}  # {}\n", origin(of)),
+        };
+    }
+    text
+}

@@ -1,0 +1,273 @@
+//! `punctual check` against real servers: right, wrong address, wrong password, wrong authority, each with its own words
+//! and its own exit code; it leaves nothing behind.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Run, punctual, read};
+use crate::support::certificates::Certificates;
+use crate::support::kafka::{KafkaServer, More, have_kafka};
+use crate::support::nats::{NatsClient, NatsServer};
+use crate::support::punctual::Punctual;
+use crate::support::rabbitmq::RabbitServer;
+use crate::support::redis::{RedisServer, SecureRedis};
+use crate::support::server::free_port;
+use crate::support::{have, patient};
+
+const PASSWORD: &str = "hunter2";
+const WRONG: &str = "hunter3";
+
+/// What it says of a configuration, and as JSON; both with the same code, and neither with a secret.
+fn check(config: &str) -> (Run, Value) {
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    std::fs::write(file.path(), config).unwrap();
+    let path = file.path().to_str().unwrap();
+    let text = read(punctual(&["check", "--config", path]).output().unwrap());
+    let json = read(punctual(&["check", "--json", "--config", path]).output().unwrap());
+    assert_eq!(text.code, json.code, "{}{}\n{}", text.out, text.err, json.out);
+    for secret in [PASSWORD, WRONG] {
+        assert!(!format!("{}{}{}", text.out, text.err, json.out).contains(secret), "{}{}", text.out, text.err);
+    }
+    let found: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(found["exit_code"], text.code.unwrap());
+    (text, found)
+}
+
+/// A way to be wrong: the kind that is told, its exit code, and whom and how it asks.
+const CASES: [(&str, i32, &str, bool, bool); 4] = [
+    ("ok", 0, PASSWORD, true, true),
+    ("unreachable", 3, PASSWORD, false, true),
+    ("log_in", 4, WRONG, true, true),
+    ("untrusted", 5, PASSWORD, true, false),
+];
+
+/// Asks a server in each of these ways: `config` gets the password and the port of a server that asks for it over TLS.
+fn each_way(of: &str, port: u16, right: &Path, config: impl Fn(&str, u16) -> String) {
+    let other = Certificates::new();
+    let trusted = |right_one: bool| if right_one { right.to_owned() } else { other.ca_file() };
+    let told = CASES.map(|(kind, code, password, there, trust)| {
+        let port = if there { port } else { free_port() };
+        let tls = format!("[tls]\nca_file = \"{}\"\n[sinks]\nanswer_timeout = \"4s\"\n", trusted(trust).display());
+        let (run, found) = check(&format!("{tls}{}", config(password, port)));
+        let shown = format!("{of}, {kind}:\n{}{}", run.out, run.err);
+        assert_eq!(run.code, Some(code), "{shown}");
+        let failed: Vec<&Value> =
+            found["checks"].as_array().unwrap().iter().filter(|c| c["result"] == "failed").collect();
+        if kind == "ok" {
+            assert!(failed.is_empty() && run.err.is_empty(), "{shown}");
+        } else {
+            assert!(failed.len() == 1 && failed[0]["kind"] == kind, "{shown}{found}");
+            assert!(run.err.starts_with("error: 1 of ") && run.out.contains("hint: "), "{shown}");
+        }
+        if kind == "untrusted" {
+            assert!(run.out.contains("`tls.ca_file`"), "{shown}");
+        }
+        let words = |found: &Value| found["fault"]["words"].as_str().unwrap_or_default().to_owned();
+        failed.first().map(|failed| words(failed)).unwrap_or_default()
+    });
+    let beginnings = ["", "it cannot be reached: ", "the log-in was refused: ", "its certificate is not trusted: "];
+    for (told, beginning) in told.iter().zip(beginnings) {
+        assert!(told.starts_with(beginning), "{of}: `{told}`");
+    }
+}
+
+#[test]
+fn the_timeline_is_checked_and_left_as_it_is() {
+    if !have("redis-server") {
+        return;
+    }
+    let certificates = Arc::new(Certificates::new());
+    let redis = SecureRedis::start(&certificates, PASSWORD);
+    each_way("timeline", redis.server.port, &certificates.ca_file(), |password, port| {
+        let url = format!("rediss://punctual:{password}@127.0.0.1:{port}");
+        format!("[redis]\nurl = \"{url}\"\n[sinks.a]\nurl = \"memory:\"\n")
+    });
+    let keys: u64 = ::redis::cmd("DBSIZE").query(&mut redis.connect()).unwrap();
+    assert_eq!(keys, 0, "a check writes nothing");
+}
+
+#[test]
+fn redis_streams_are_checked_and_left_as_they_are() {
+    if !have("redis-server") {
+        return;
+    }
+    let certificates = Arc::new(Certificates::new());
+    let redis = SecureRedis::start(&certificates, PASSWORD);
+    each_way("redis", redis.server.port, &certificates.ca_file(), |password, port| {
+        format!("[redis]\nurl = \"memory:\"\n[sinks.a]\nurl = \"rediss://punctual:{password}@127.0.0.1:{port}\"\n")
+    });
+    let keys: u64 = ::redis::cmd("DBSIZE").query(&mut redis.connect()).unwrap();
+    assert_eq!(keys, 0, "a check writes nothing");
+}
+
+#[test]
+fn nats_is_checked_and_left_as_it_is() {
+    if !have("nats-server") {
+        return;
+    }
+    let certificates = Certificates::new();
+    let nats = NatsServer::start(&format!(
+        "tls {{ cert_file: \"{}\", key_file: \"{}\" }}\nallow_non_tls: true\n\
+         authorization {{ user: punctual, password: \"{PASSWORD}\" }}",
+        certificates.certificate_file().display(),
+        certificates.key_file().display()
+    ));
+    let mut client = NatsClient::connect(nats.server.port, Some(("punctual", PASSWORD)));
+    client.create_stream("ALL", &["a", "a.>"], &json!({}));
+    each_way("nats", nats.server.port, &certificates.ca_file(), |password, port| {
+        let url = format!("tls://punctual:{password}@127.0.0.1:{port}");
+        format!("[redis]\nurl = \"memory:\"\n[sinks.a]\nurl = \"{url}\"\n[lanes.default]\ndestination = \"a\"\n")
+    });
+    assert_eq!(client.stream_length("ALL"), 0, "a check publishes nothing");
+}
+
+#[test]
+fn rabbitmq_is_checked_and_left_as_it_is() {
+    if !have("rabbitmq-server") {
+        return;
+    }
+    let (certificates, port) = (Certificates::new(), free_port());
+    let config = format!(
+        "listeners.ssl.default = 127.0.0.1:{port}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
+         ssl_options.keyfile = {}\nssl_options.verify = verify_none\n",
+        certificates.ca_file().display(),
+        certificates.certificate_file().display(),
+        certificates.key_file().display()
+    );
+    let rabbit = RabbitServer::start(&config, &["own"], &[("punctual", PASSWORD)]);
+    rabbit.declare_queues("own", &["a"]);
+    each_way("rabbitmq", port, &certificates.ca_file(), |password, port| {
+        let url = format!("amqps://punctual:{password}@127.0.0.1:{port}/own");
+        format!("[redis]\nurl = \"memory:\"\n[sinks.a]\nurl = \"{url}\"\n[lanes.default]\ndestination = \"a\"\n")
+    });
+    assert!(rabbit.queue("own", "a").is_empty(), "a check publishes nothing");
+}
+
+#[test]
+fn kafka_is_checked_and_left_as_it_is() {
+    if !have_kafka() {
+        return;
+    }
+    let certificates = Certificates::new();
+    let properties = format!(
+        "listener.name.second.sasl.enabled.mechanisms=PLAIN\n\
+         listener.name.second.plain.sasl.jaas.config=\
+         org.apache.kafka.common.security.plain.PlainLoginModule required user_sink=\"{PASSWORD}\";\n\
+         listener.name.second.ssl.keystore.type=PEM\nlistener.name.second.ssl.keystore.location={}\n",
+        certificates.key_and_certificate_file().display()
+    );
+    let more = More { second_listener: Some("SASL_SSL"), properties: &properties, scram_users: &[] };
+    let kafka = KafkaServer::start_with(&more);
+    kafka.create_topic("a", 1, &[]);
+    each_way("kafka", kafka.second_port, &certificates.ca_file(), |password, port| {
+        let url = format!("kafka+ssl://sink:{password}@localhost:{port}");
+        format!("[redis]\nurl = \"memory:\"\n[sinks.a]\nurl = \"{url}\"\n[lanes.default]\ndestination = \"a\"\n")
+    });
+    assert!(kafka.records("a").is_empty(), "a check publishes nothing");
+}
+
+#[test]
+fn all_that_fails_is_told_and_the_first_gives_the_code() {
+    if !have("nats-server") {
+        return;
+    }
+    let nats = NatsServer::start(&format!("authorization {{ user: punctual, password: \"{PASSWORD}\" }}"));
+    let (redis, port) = (free_port(), nats.server.port);
+    let config = |timeline: &str| {
+        format!(
+            "[redis]\nurl = \"{timeline}\"\n[sinks.a]\nurl = \"nats://punctual:{WRONG}@127.0.0.1:{port}\"\n\
+             [sinks.b]\nurl = \"nats://punctual:{PASSWORD}@127.0.0.1:{port}\"\n[sinks.c]\nurl = \"amqp://127.0.0.1:{redis}\"\n\
+             [lanes.default]\nsink = \"a\"\n[lanes.b]\nsink = \"b\"\n"
+        )
+    };
+    let (run, found) = check(&config(&format!("redis://127.0.0.1:{redis}")));
+    assert_eq!(run.code, Some(3), "{}", run.out);
+    let states = run.out.lines().filter(|line| !line.starts_with(' ')).map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next().unwrap(), words.next().unwrap())
+    });
+    let expected = [
+        ("ok", "configuration"),
+        ("warning", "configuration"),
+        ("failed", "timeline"),
+        ("failed", "sink"),
+        ("ok", "sink"),
+        ("failed", "sink"),
+    ];
+    assert_eq!(states.collect::<Vec<_>>(), expected, "{}", run.out);
+    assert!(run.err.starts_with("error: 3 of 5 checks failed"), "{}", run.err);
+    assert_eq!(found["checks"][4]["name"], "c");
+    assert!(run.out.contains("`sinks.a.url` (") && run.out.contains(".toml:4): the log-in was refused"), "{}", run.out);
+    // Without the timeline's failure the next one's code.
+    assert_eq!(check(&config("memory:")).0.code, Some(4));
+}
+
+#[test]
+fn offline_only_the_configuration_is_looked_at() {
+    let nowhere = format!("redis://127.0.0.1:{}", free_port());
+    let run =
+        read(punctual(&["check", "--offline", "--redis", &nowhere, "--sink", "nats://127.0.0.1:1"]).output().unwrap());
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
+    assert!(run.out.starts_with("ok       configuration") && run.out.lines().count() == 1, "{}", run.out);
+    let (run, found) = check("[claim]\nleese = \"1s\"\nbatch = 5000\n[sinks.a]\nurl = \"stdout:\"\n");
+    assert_eq!((run.code, run.out.as_str()), (Some(2), ""));
+    let faults = found["checks"][0]["faults"].as_array().unwrap();
+    assert!(faults.len() == 2 && run.err.contains("did you mean `claim.lease`?"), "{}", run.err);
+}
+
+/// A Redis that may lose tasks, and the words that say so.
+fn careless() -> [(&'static [&'static str], &'static [&'static str]); 2] {
+    [
+        (
+            &["--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb", "--appendonly", "yes"],
+            &["Redis drops tasks when its 104857600 bytes are full: `maxmemory-policy` is `allkeys-lru`"],
+        ),
+        (&[], &["`appendonly` is off, and it has made no snapshot since its start"]),
+    ]
+}
+
+#[test]
+fn a_redis_that_evicts_or_persists_nothing_is_a_warning_and_no_failure() {
+    if !have("redis-server") {
+        return;
+    }
+    for (arguments, expected) in careless() {
+        let redis = RedisServer::start(arguments);
+        let config = format!("[redis]\nurl = \"{}\"\n[sinks.a]\nurl = \"memory:\"\n", redis.url());
+        let (run, found) = check(&config);
+        assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{}", run.out);
+        let warnings: Vec<_> = run.out.lines().filter(|line| line.starts_with("warning  timeline")).collect();
+        assert!(warnings.len() == expected.len() && run.out.contains("hint: "), "{}", run.out);
+        assert!(warnings.iter().zip(expected).all(|(line, words)| line.contains(words)), "{}", run.out);
+        assert_eq!(found["checks"][1]["warnings"].as_array().unwrap().len(), expected.len());
+        // An instance says the same, once.
+        let instance = Punctual::start(&config);
+        let told = || instance.log_lines(&[" WARN ", expected[0]]).len();
+        assert!(patient(std::time::Duration::from_secs(10), || told() > 0), "{}", instance.log());
+        assert_eq!(told(), 1, "{}", instance.log());
+    }
+    let well = RedisServer::start(&["--appendonly", "yes"]);
+    let config = format!("[redis]\nurl = \"{}\"\n[sinks.a]\nurl = \"memory:\"\n", well.url());
+    let (run, _) = check(&config);
+    assert!(run.code == Some(0) && !run.out.contains("warning"), "{}", run.out);
+    // Another layout stands there once an instance has begun one.
+    drop(Punctual::start(&config));
+    let (run, _) = check(&config);
+    assert!(run.out.contains("a timeline of 4 shards under the namespace `default`"), "{}", run.out);
+    let (run, _) = check(&format!("{config}[timeline]\nshards = 8\n"));
+    assert!(run.code == Some(2) && run.out.contains("this Redis holds a timeline"), "{}", run.out);
+}
+
+#[test]
+fn a_replica_takes_nothing_and_that_is_neither_its_address_nor_its_password() {
+    if !have("redis-server") {
+        return;
+    }
+    let master = RedisServer::start(&[]);
+    let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master.server.port.to_string()]);
+    let (run, found) = check(&format!("[redis]\nurl = \"{}\"\n[sinks.a]\nurl = \"memory:\"\n", replica.url()));
+    assert_eq!((run.code, &found["checks"][1]["kind"]), (Some(1), &json!("other")), "{}", run.out);
+    assert!(run.out.contains("it takes nothing: READONLY") || run.out.contains("MASTERDOWN"), "{}", run.out);
+}

@@ -1,0 +1,80 @@
+//! `punctual preview`: what a put would be answered with, without an instance.
+
+use serde_json::Value;
+
+use super::{run, run_with, serve, url};
+
+/// The dues that a run shows.
+fn dues(arguments: &[&str]) -> Vec<String> {
+    let run = run(&[&["preview"], arguments].concat());
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{arguments:?}");
+    run.out.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_preview_shows_what_a_put_is_answered_with() {
+    let server = serve(&[]);
+    let schedule = ["--cron", "*/7 3 * * MON-FRI", "--zone", "Europe/Berlin"];
+    let place = url(&server);
+    let put = run(&[&["task", "put", "a", "--json", "--url", place.as_str()], &schedule[..]].concat());
+    let answer: Value = serde_json::from_str(&put.out).unwrap();
+    let next = answer["next"].as_array().unwrap().iter().map(|next| next["due"].as_str().unwrap().to_owned());
+    let told: Vec<String> = [answer["due"].as_str().unwrap().to_owned()].into_iter().chain(next).collect();
+    assert_eq!(told.len(), 4, "{answer}");
+    assert_eq!(dues(&[&schedule[..], &["--count", "4"]].concat()), told);
+}
+
+#[test]
+fn a_preview_says_when_clocks_change() {
+    let night = ["--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--from", "2027-03-27T00:00:00Z", "--count", "3"];
+    assert_eq!(dues(&night), ["2027-03-27T01:30:00.000Z", "2027-03-28T01:00:00.000Z", "2027-03-29T00:30:00.000Z"]);
+}
+
+#[test]
+fn a_file_holds_a_task_or_a_schedule() {
+    let schedule = r#"{"every":"1h","start":"2026-01-01T00:00:00Z","limit":2}"#;
+    for file in [
+        schedule.to_owned(),
+        format!(r#"{{"schedule":{schedule},"message":{{"payload":1}}}}"#),
+        format!(r#"{{"id":"a","schedule":{schedule},"message":{{}},"lane":"night"}}"#),
+    ] {
+        let run = run_with(&["preview", "-f", "-", "--from", "2026-05-01T00:30:00Z", "--json"], &file);
+        assert_eq!(run.code, Some(0), "{file}: {}", run.err);
+        let told: Value = serde_json::from_str(&run.out).unwrap();
+        assert_eq!(told["next"][0]["due"], "2026-05-01T01:00:00.000Z");
+        assert_eq!(told["next"][1]["due_ms"], 1_777_600_800_000_i64);
+        assert_eq!(told["next"].as_array().unwrap().len(), 2, "the limit");
+    }
+}
+
+#[test]
+fn the_faults_of_a_preview_are_those_of_the_api() {
+    let server = serve(&[]);
+    let (place, bad) = (url(&server), ["--cron", "0 0 30 2 *"]);
+    let put = run(&[&["task", "put", "a", "--url", place.as_str()], &bad[..]].concat());
+    let preview = run(&[&["preview"], &bad[..]].concat());
+    assert_eq!((put.code, preview.code, preview.out.as_str()), (Some(1), Some(1), ""));
+    let words = |text: &str| text[text.find("/schedule").expect(text)..].to_owned();
+    assert_eq!(words(&put.err), words(&preview.err));
+    for (file, words) in [
+        (
+            r#"{"cron":"x","zone":"Europe/Berln"}"#,
+            "error: cannot preview: 2 faults\n  /schedule/cron: `x` is not a cron",
+        ),
+        (r#"{"schedule":{"in":"1s"},"message":{"headers":{"nats-x":"1"}}}"#, "/message/headers/nats-x: "),
+        ("{", "the file is not JSON: "),
+        ("[]", "/schedule: an object is expected, not a list"),
+    ] {
+        let run = run_with(&["preview", "-f", "-"], file);
+        assert!(run.code == Some(1) && run.err.contains(words), "{file}: {}", run.err);
+    }
+    for (arguments, code) in [
+        (&["preview", "--every", "1h", "--spread", "5m"][..], 1),
+        (&["preview", "--in", "1s", "--count", "101"], 1),
+        (&["preview", "-f", "/nowhere.json"], 2),
+        (&["preview", "--in", "1s", "--at", "2027-01-01T00:00:00Z"], 2),
+        (&["preview"], 2),
+    ] {
+        assert_eq!(run(arguments).code, Some(code), "{arguments:?}");
+    }
+}
