@@ -177,6 +177,28 @@ fn what_punctual_is_told_is_valid_and_leads_to_services_of_its_profile() {
     }
 }
 
+#[test]
+fn the_token_of_the_containers_is_the_one_that_the_readme_names() {
+    let readme = file("README.md");
+    let (_, section) = readme.split_once("### With a broker in Docker\n").expect("its section");
+    let section = section.split("\n## ").next().expect("a section");
+    let named = |before: &str| {
+        let (_, rest) = section.split_once(before).unwrap_or_else(|| panic!("no `{before}`"));
+        rest.split(['`', '\'']).next().expect("a token").to_owned()
+    };
+    let token = named("export PUNCTUAL_TOKEN=");
+    assert_eq!(token, named("authorization: Bearer "));
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes());
+    for (name, service) in services().into_iter().filter(|(name, _)| name.starts_with("punctual")) {
+        let mut environment = environment(&service);
+        environment.push(("PUNCTUAL__HTTP__LISTEN".to_owned(), listen()));
+        let config = Config::load(Sources { environment, ..Sources::default() }).expect("a configuration");
+        let [(_, known)] = config.tokens.iter().collect::<Vec<_>>()[..] else { panic!("one token, for `{name}`") };
+        assert_eq!(hash.as_ref(), known.sha256.0, "`{name}` knows another token than `{token}`");
+        assert!(known.read && known.write, "`{name}`");
+    }
+}
+
 /// Where the image lets punctual listen.
 fn listen() -> String {
     let dockerfile = file("Dockerfile");

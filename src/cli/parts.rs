@@ -8,6 +8,7 @@ use punctual_sinks::{RedisAccess, SinkConfig, Tls};
 
 use crate::config::{Config, ConfigFault, SinkSection};
 use crate::engine::{EngineSink, LaneRule};
+use crate::http::tls::{ServerTls, TlsFault};
 use crate::task::Lane;
 
 /// What an instance is made of, apart from its timeline.
@@ -17,6 +18,8 @@ pub(super) struct Parts {
     /// By name. They connect when they are first used.
     pub(super) sinks: BTreeMap<String, EngineSink>,
     pub(super) rules: BTreeMap<Lane, LaneRule>,
+    /// What the listener serves TLS with, if it does.
+    pub(super) listener: Option<ServerTls>,
     /// What can be used, but is hardly meant.
     pub(super) warnings: Vec<ConfigFault>,
 }
@@ -39,6 +42,10 @@ impl Parts {
         });
         let sinks = build_sinks(config, &tls, &mut faults);
         let rules = lane_rules(config, &sinks, &mut faults);
+        let listener = listener_tls(config).unwrap_or_else(|found| {
+            faults.extend(found);
+            None
+        });
         let over_tls =
             |section: &SinkSection| SinkConfig::parse(section.url.expose()).is_ok_and(|sink| sink.over_tls());
         let mut warnings = Vec::new();
@@ -47,7 +54,7 @@ impl Parts {
             let hint = "`rediss://`, `kafka+ssl://`, `amqps://`, `tls://`".to_owned();
             warnings.push(ConfigFault { hint: Some(hint), ..config.fault("tls.ca_file", words) });
         }
-        if faults.is_empty() { Ok(Parts { tls, sinks, rules, warnings }) } else { Err(faults) }
+        if faults.is_empty() { Ok(Parts { tls, sinks, rules, listener, warnings }) } else { Err(faults) }
     }
 }
 
@@ -65,6 +72,17 @@ fn look_at_redis(config: &Config, tls: &Tls) -> Result<bool, ConfigFault> {
         .with_sentinel_password(config.sentinel_password.clone())
         .map_err(|error| config.fault(sentinels, error.to_string()))?;
     Ok(access.over_tls())
+}
+
+/// The certificate and key that the API is served with.
+fn listener_tls(config: &Config) -> Result<Option<ServerTls>, Vec<ConfigFault>> {
+    let Some((certificate, key)) = &config.http.tls else { return Ok(None) };
+    let told = |fault: TlsFault| match &fault {
+        TlsFault::Certificate(words) => config.fault("http.certificate_file", words.as_str()),
+        TlsFault::Key(words) => config.fault("http.key_file", words.as_str()),
+    };
+    let loaded = ServerTls::load(certificate, key).map(Some);
+    loaded.map_err(|faults| faults.into_iter().map(told).collect())
 }
 
 fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTreeMap<String, EngineSink> {

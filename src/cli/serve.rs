@@ -185,7 +185,7 @@ impl Instance {
     /// # Errors
     /// When the address cannot be listened on, or a lane names a sink that is not there.
     pub(super) async fn start(config: &Config, timeline: Arc<dyn Timeline>, parts: Parts) -> Result<Instance, Failure> {
-        let Parts { sinks, rules, .. } = parts;
+        let Parts { sinks, rules, listener: tls, .. } = parts;
         let listen = config.http.listen;
         let listener = TcpListener::bind(listen).await;
         let listener = listener.with_context(|| format!("cannot listen on `{listen}`")).map_err(Failure::failed)?;
@@ -216,8 +216,9 @@ impl Instance {
             write_timeout: config.http.body_timeout,
             connections: config.http.connections,
         };
-        let server = tokio::spawn(server::serve(listener, api.router(), limits, stop.clone(), config.shutdown));
-        info!(instance = id, version = env!("CARGO_PKG_VERSION"), %address, redis = %config.redis, "serving");
+        let over_tls = tls.is_some();
+        let server = tokio::spawn(server::serve(listener, tls, api.router(), limits, stop.clone(), config.shutdown));
+        info!(instance = id, version = env!("CARGO_PKG_VERSION"), %address, tls = over_tls, redis = %config.redis, "serving");
         Ok(Instance { address, intake, id, engine, stop, server })
     }
 

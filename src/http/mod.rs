@@ -13,6 +13,7 @@ mod problem;
 pub mod server;
 mod state;
 mod tasks;
+pub mod tls;
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;

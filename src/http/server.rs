@@ -1,9 +1,11 @@
-//! Accepts connections and serves a router on them, within limits of time and number, until it is told to stop.
+//! Accepts connections and serves a router on them, over TLS or not, within limits of time and number, until it is told to
+//! stop.
 //!
 //! A stop lets requests under way end; what has not ended by the deadline is cut off.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,13 +13,15 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use super::tls::ServerTls;
 
 /// How long to wait after an accept that failed, most likely because there are no file descriptors left.
 const BREATH: Duration = Duration::from_millis(100);
@@ -25,7 +29,7 @@ const BREATH: Duration = Duration::from_millis(100);
 /// What connections may take at most.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// For the head of a request to come; also how long a connection may be idle.
+    /// For the head of a request to come, and for a TLS handshake; also how long a connection may be idle.
     pub header_timeout: Duration,
     /// For a client to take any of what is written to it.
     pub write_timeout: Duration,
@@ -33,10 +37,11 @@ pub struct ServerLimits {
     pub connections: usize,
 }
 
-/// Serves `router` on what `listener` accepts until `stop`; then waits for requests under way, at most `deadline`.
+/// Serves `router` on what `listener` accepts, over TLS where there is a certificate to do so with, until `stop`; then waits for requests under way, at most `deadline`.
 /// Returns whether all of them ended by themselves.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<ServerTls>,
     router: Router,
     limits: ServerLimits,
     stop: CancellationToken,
@@ -44,6 +49,8 @@ pub async fn serve(
 ) -> bool {
     let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
     let room = Arc::new(Semaphore::new(limits.connections));
+    let acceptor = tls.as_ref().map(ServerTls::acceptor);
+    let _following = tls.map(|tls| AbortOnDropHandle::new(tokio::spawn(tls.follow())));
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -51,11 +58,11 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, permit)) => {
-                let (router, stop, cut) = (router.clone(), stop.clone(), cut.clone());
+                let (acceptor, router, stop, cut) = (acceptor.clone(), router.clone(), stop.clone(), cut.clone());
                 connections.spawn(async move {
                     tokio::select! {
                         () = cut.cancelled() => {}
-                        () = connection(stream, router, limits, stop) => {}
+                        () = connection(stream, acceptor, router, limits, stop) => {}
                     }
                     drop(permit);
                 });
@@ -85,8 +92,34 @@ async fn accept(
     Ok((stream, permit))
 }
 
-async fn connection(stream: TcpStream, router: Router, limits: ServerLimits, stop: CancellationToken) {
-    let io = TokioIo::new(Impatient { stream, limit: limits.write_timeout, waiting: None });
+/// Shakes hands where TLS is spoken, and serves what follows.
+async fn connection(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    router: Router,
+    limits: ServerLimits,
+    stop: CancellationToken,
+) {
+    let stream = Impatient { stream, limit: limits.write_timeout, waiting: None };
+    let Some(acceptor) = acceptor else { return requests(stream, router, limits, stop).await };
+    let shaken = tokio::select! {
+        // Nothing was asked yet.
+        () = stop.cancelled() => return,
+        shaken = timeout(limits.header_timeout, acceptor.accept(stream)) => shaken,
+    };
+    match shaken {
+        Ok(Ok(stream)) => requests(stream, router, limits, stop).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+        Err(_) => tracing::debug!("a TLS handshake took too long"),
+    }
+}
+
+/// Serves the requests of a connection, one after the other.
+async fn requests<S>(stream: S, router: Router, limits: ServerLimits, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let io = TokioIo::new(stream);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)

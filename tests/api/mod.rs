@@ -13,6 +13,7 @@ mod openapi;
 mod post;
 mod preview;
 mod state;
+mod tls;
 mod traces;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use punctual::clock::{Clock, ManualClock, Timestamp};
 use punctual::engine::{EngineState, Intake, LaneRule};
 use punctual::http::server::{self, ServerLimits};
+use punctual::http::tls::ServerTls;
 use punctual::http::{Access, Api, ApiLimits};
 use punctual::metrics::Metrics;
 use punctual::task::{Lane, Limits, Namespace, Shard};
@@ -56,6 +58,7 @@ struct Stage<T = MemoryTimeline> {
 /// What a stage may have otherwise.
 struct Terms {
     access: Access,
+    tls: Option<ServerTls>,
     api: ApiLimits,
     server: ServerLimits,
     deadline: Duration,
@@ -106,6 +109,7 @@ impl<T: Timeline> Stage<T> {
     async fn serve(clock: Arc<ManualClock>, timeline: Arc<T>, change: impl FnOnce(&mut Terms)) -> Stage<T> {
         let mut terms = Terms {
             access: Access::default(),
+            tls: None,
             api: ApiLimits {
                 body: 1 << 20,
                 body_timeout: Duration::from_secs(20),
@@ -140,7 +144,7 @@ impl<T: Timeline> Stage<T> {
         let stop = CancellationToken::new();
         let router = api.router();
         let paths = access::paths(&format!("{router:?}"));
-        let serving = server::serve(listener, router, terms.server, stop.clone(), terms.deadline);
+        let serving = server::serve(listener, terms.tls, router, terms.server, stop.clone(), terms.deadline);
         Stage { client, clock, timeline, metrics, state, paths, stop, server: tokio::spawn(serving) }
     }
 

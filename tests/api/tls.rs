@@ -1,0 +1,197 @@
+//! The listener over TLS: who is trusted, who is slow, what is read anew, and how it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual::http::tls::ServerTls;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::client::Answer;
+use super::{Stage, Terms};
+use crate::support::certificates::Certificates;
+
+/// Something that goes on by itself: a generous deadline, not an expectation.
+const SOON: Duration = Duration::from_secs(30);
+
+async fn stage(certificates: &Certificates, change: impl FnOnce(&mut Terms)) -> Stage {
+    let tls = ServerTls::load(&certificates.certificate_file(), &certificates.key_file()).unwrap();
+    Stage::start_with(|terms| {
+        terms.tls = Some(tls);
+        change(terms);
+    })
+    .await
+}
+
+/// A client by hand that trusts this authority; what it offers to speak.
+async fn connect(stage: &Stage, trusted: &Certificates, offers: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(trusted.ca_file()).unwrap() {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = offers.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stage.client.connect().await).await
+}
+
+async fn get(stage: &Stage, trusted: &Certificates, path: &str) -> std::io::Result<Answer> {
+    let mut stream = connect(stage, trusted, &["h2", "http/1.1"]).await?;
+    let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut bytes = Vec::new();
+    // Ends with word of the end: what is cut off would be an error.
+    stream.read_to_end(&mut bytes).await?;
+    Ok(Answer::read(&bytes))
+}
+
+#[tokio::test]
+async fn the_api_is_served_over_tls_to_who_trusts_its_authority() {
+    let (ours, other) = (Certificates::new(), Certificates::new());
+    let stage = stage(&ours, |_| {}).await;
+    assert_eq!(get(&stage, &ours, "/healthz").await.unwrap().status, 200);
+    let refused = get(&stage, &other, "/healthz").await.unwrap_err();
+    assert!(refused.to_string().contains("invalid peer certificate"), "{refused}");
+    let stream = connect(&stage, &ours, &["h2", "http/1.1"]).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"http/1.1".as_slice()));
+    assert!(connect(&stage, &ours, &["h2"]).await.is_err(), "only http/1.1 is spoken");
+    assert!(connect(&stage, &ours, &[]).await.is_ok(), "who offers nothing speaks it too");
+    // Plain HTTP gets no answer that could be taken for one.
+    let mut plain = stage.client.connect().await;
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut bytes = Vec::new();
+    timeout(SOON, plain.read_to_end(&mut bytes)).await.expect("closed").ok();
+    assert!(!bytes.starts_with(b"HTTP"), "{bytes:?}");
+}
+
+#[tokio::test]
+async fn a_handshake_that_takes_too_long_is_ended_and_delays_nobody() {
+    let ours = Certificates::new();
+    let stage = stage(&ours, |terms| terms.server.header_timeout = Duration::from_secs(3)).await;
+    let mut slow = Vec::new();
+    for begun in [&b""[..], b"\x16\x03\x01\x02\x00\x01"] {
+        let mut stream = stage.client.connect().await;
+        stream.write_all(begun).await.unwrap();
+        slow.push(stream);
+    }
+    assert_eq!(get(&stage, &ours, "/healthz").await.unwrap().status, 200);
+    let probe = |stream: &TcpStream| stream.try_read(&mut [0; 64]).map_err(|error| error.kind());
+    assert!(slow.iter().all(|stream| probe(stream) == Err(std::io::ErrorKind::WouldBlock)), "they still wait");
+    for mut stream in slow {
+        timeout(SOON, stream.read_to_end(&mut Vec::new())).await.expect("closed").ok();
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_that_was_ended_gives_its_place_to_others() {
+    let ours = Certificates::new();
+    let stage = stage(&ours, |terms| {
+        terms.server.connections = 1;
+        terms.server.header_timeout = Duration::from_millis(300);
+    })
+    .await;
+    let _stuck = stage.client.connect().await;
+    assert_eq!(timeout(SOON, get(&stage, &ours, "/healthz")).await.expect("served").unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_stop_answers_what_is_under_way_and_ends_idle_connections_and_handshakes() {
+    let ours = Certificates::new();
+    let stage = stage(&ours, |_| {}).await;
+    let mut busy = connect(&stage, &ours, &[]).await.unwrap();
+    let task = r#"{"schedule":{"in":"1s"},"message":{}}"#;
+    let head = "PUT /v1/tasks/a HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n";
+    busy.write_all(format!("{head}content-length: {}\r\n\r\n", task.len()).as_bytes()).await.unwrap();
+    // `100 Continue` says that the body is waited for.
+    busy.read_exact(&mut [0; 25]).await.unwrap();
+    let (_idle, _shaking) = (connect(&stage, &ours, &[]).await.unwrap(), stage.client.connect().await);
+    stage.stop.cancel();
+    busy.write_all(task.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    busy.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(Answer::read(&bytes).status, 201);
+    assert!(timeout(SOON, stage.server).await.expect("ended").unwrap(), "nothing was cut off");
+}
+
+/// Asks until somebody is served who trusts this authority.
+async fn until_trusted(stage: &Stage, trusted: &Certificates) {
+    let served = async {
+        while get(stage, trusted, "/healthz").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(SOON, served).await.expect("the new certificate is served");
+}
+
+#[tokio::test]
+async fn changed_files_are_served_once_they_are_whole() {
+    let (served, next, last) = (Certificates::new(), Certificates::new(), Certificates::new());
+    let stage = stage(&served, |_| {}).await;
+    let mut old = connect(&stage, &served, &[]).await.unwrap();
+    std::fs::copy(next.certificate_file(), served.certificate_file()).unwrap();
+    // One of the two: looked at twice, and what was before is served on.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(get(&stage, &served, "/healthz").await.unwrap().status, 200);
+    std::fs::copy(next.key_file(), served.key_file()).unwrap();
+    until_trusted(&stage, &next).await;
+    assert!(get(&stage, &served, "/healthz").await.is_err(), "the former authority");
+    // What was connected stays so.
+    old.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut bytes = Vec::new();
+    old.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(Answer::read(&bytes).status, 200);
+    // And again, after files that were gone.
+    std::fs::remove_file(served.key_file()).unwrap();
+    std::fs::copy(last.certificate_file(), served.certificate_file()).unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(get(&stage, &next, "/healthz").await.unwrap().status, 200);
+    std::fs::copy(last.key_file(), served.key_file()).unwrap();
+    until_trusted(&stage, &last).await;
+}
+
+#[test]
+fn what_is_wrong_with_the_files_is_told_of_each_without_their_contents() {
+    let (ours, other) = (Certificates::new(), Certificates::new());
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let key = std::fs::read_to_string(ours.key_file()).unwrap();
+    let (certificate, key_file) = (ours.certificate_file(), ours.key_file());
+    let gone = dir.path().join("gone");
+    let cut: String = key.lines().take(2).collect::<Vec<_>>().join("\n");
+    let encrypted = key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    for (certificate, key_file, words) in [
+        (&gone, &gone, &["cannot read the certificates in `", "cannot read the key in `"][..]),
+        (&key_file, &certificate, &["holds no certificate in PEM form", "holds no private key in PEM form"]),
+        (&certificate, &other.key_file(), &["does not belong to the first certificate in `"]),
+        (&ours.ca_file(), &key_file, &["does not belong to the first certificate in `"]),
+        (&certificate, &file("encrypted", &encrypted), &["is encrypted; one without a password is expected"]),
+        (&certificate, &file("cut", &cut), &["holds a malformed key"]),
+        (&file("broken", broken), &key_file, &["holds a malformed certificate"]),
+    ] {
+        let faults = ServerTls::load(certificate, key_file).expect_err("a fault");
+        let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), words.len(), "{told:?}");
+        for (told, words) in told.iter().zip(words) {
+            assert!(told.contains(words), "no `{words}` in {told}");
+            let secret = key.lines().nth(1).unwrap();
+            assert!(!told.contains(secret), "{told}");
+        }
+    }
+    assert!(
+        ServerTls::load(&ours.key_and_certificate_file(), &ours.key_and_certificate_file()).is_ok(),
+        "one file for both"
+    );
+}
