@@ -9,6 +9,7 @@ mod batch;
 mod client;
 mod document;
 mod limits;
+mod long_batch;
 mod openapi;
 mod post;
 mod preview;
@@ -92,6 +93,10 @@ impl Stage {
 impl Stage<RedisTimeline> {
     /// An API over a Redis of its own.
     async fn over(redis: &RedisServer) -> Stage<RedisTimeline> {
+        Stage::over_with(redis, |_| {}).await
+    }
+
+    async fn over_with(redis: &RedisServer, change: impl FnOnce(&mut Terms)) -> Stage<RedisTimeline> {
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(NOON)));
         let mut config = RedisConfig::new(&redis.url(), Namespace::default(), 1);
         config.time = Some(clock.clone());
@@ -101,7 +106,7 @@ impl Stage<RedisTimeline> {
         let mut link = timeline.link();
         let up = link.wait_for(|link| matches!(link, Link::Up(_)));
         drop(timeout(Duration::from_secs(30), up).await.expect("a server that answers").unwrap());
-        Stage::serve(clock, timeline, |_| {}).await
+        Stage::serve(clock, timeline, change).await
     }
 }
 
