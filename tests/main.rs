@@ -1,6 +1,6 @@
 //! The tests that need more than one room, in one binary. Table of contents:
 //!
-//! - `api`         the HTTP API over the in-memory timeline: answers, bad input, the batch, limits
+//! - `api`         the HTTP API over the in-memory timeline and Redis: answers, bad input, the batch, limits, the OpenAPI document
 //! - `cli`         the program: exit codes, words, signals, the demo, the README's commands
 //! - `compose`     docker-compose.yml, Dockerfile and README say the same; read, not started
 //! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and into the log

@@ -282,8 +282,10 @@ fn posts_and_previews() -> Vec<Case> {
     ]
 }
 
-/// Lines of a batch that are one each, with status and code of the answer and its fault.
-fn lines() -> Vec<(String, u16, &'static str, Option<(&'static str, &'static str)>)> {
+/// A line of a batch, status and code of its answer, and its fault.
+type Line = (String, u16, &'static str, Option<(&'static str, &'static str)>);
+
+fn lines() -> Vec<Line> {
     let malformed = Some(("", "not_json"));
     vec![
         ("nonsense".to_owned(), 400, "malformed", malformed),
