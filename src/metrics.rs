@@ -3,6 +3,8 @@
 //! Whoever counts in a hot loop takes [`LaneMetrics`] or [`SinkMetrics`] once and keeps it: an addition is then one
 //! atomic. Labels are lanes and sinks, which the configuration names, and words of fixed lists; never a task's id.
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -22,6 +24,12 @@ const LATENESS_BUCKETS: [f64; 22] = [
 /// Upper bounds of the buckets for calls of the timeline, in seconds.
 const CALL_BUCKETS: [f64; 12] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
+/// Why an occurrence is dead. Shown at zero from the start, so that the first of each is seen as an increase.
+const DEAD: [&str; 5] = ["rejected", "retries", "destination", "poison", "too late"];
+
+/// Why an occurrence is passed over: the catch-up that its task asks for.
+const PASSED_OVER: [&str; 3] = ["once", "all", "none"];
+
 /// All metrics of one instance, and the registry they are read from.
 pub struct Metrics {
     registry: Registry,
@@ -29,9 +37,10 @@ pub struct Metrics {
     cancels: Family<ResultLabel, Counter>,
     claims: Family<LaneLabel, Counter>,
     claimed: Family<LaneLabel, Counter>,
+    served: Family<LaneLabel, Gauge>,
     lateness: Family<LaneLabel, Histogram, LatenessBuckets>,
-    passed_over: Family<LaneLabel, Counter>,
-    dead: Family<DeadLabel, Counter>,
+    passed_over: Family<ReasonLabel, Counter>,
+    dead: Family<ReasonLabel, Counter>,
     claims_lost: Family<LaneLabel, Counter>,
     leases_reaped: Family<LaneLabel, Counter>,
     occurrences_reaped: Family<LaneLabel, Counter>,
@@ -39,6 +48,7 @@ pub struct Metrics {
     removed: Family<LaneLabel, Counter>,
     pending: Family<LaneLabel, Gauge>,
     in_flight: Family<LaneLabel, Gauge>,
+    oldest_due: Family<LaneLabel, Gauge<f64, AtomicU64>>,
     published: Family<PublishedLabel, Counter>,
     retries: Family<SinkLabel, Counter>,
     publish_seconds: Family<SinkLabel, Histogram, CallBuckets>,
@@ -63,10 +73,10 @@ pub struct LaneMetrics {
     pub claims: Counter,
     /// Occurrences claimed.
     pub claimed: Counter,
+    /// 1 when this instance serves it, 0 when it was only found holding tasks.
+    pub served: Gauge,
     /// Seconds from due to the sink's word, on the timeline's clock; of accepted occurrences.
     pub lateness: Histogram,
-    /// Occurrences passed over by their own catch-up.
-    pub passed_over: Counter,
     /// Claims whose holder learned that they were reaped.
     pub claims_lost: Counter,
     /// Claims ended by reap: their holder went without a word.
@@ -81,6 +91,8 @@ pub struct LaneMetrics {
     pub pending: Gauge,
     /// Occurrences in flight, of all instances, as of the last look.
     pub in_flight: Gauge,
+    /// For how many seconds the oldest occurrence that waits has been due, as of the last look; 0 when none is.
+    pub oldest_due: Gauge<f64, AtomicU64>,
 }
 
 /// What is counted of one sink; cheap to clone.
@@ -94,7 +106,7 @@ pub struct SinkMetrics {
     pub rejected: Counter,
     /// Publishes after the first of an occurrence within its claim.
     pub retries: Counter,
-    /// Seconds from handing a message over to the sink's word.
+    /// Seconds from handing a message over to the sink's word, or to giving up waiting for it.
     pub publish_seconds: Histogram,
     /// 0 closed (the sink answers), 1 half-open (one batch is tried), 2 open (it is absent).
     pub breaker: Gauge,
@@ -110,6 +122,7 @@ impl Metrics {
             cancels: Family::default(),
             claims: Family::default(),
             claimed: Family::default(),
+            served: Family::default(),
             lateness: Family::new_with_constructor(LatenessBuckets),
             passed_over: Family::default(),
             dead: Family::default(),
@@ -120,6 +133,7 @@ impl Metrics {
             removed: Family::default(),
             pending: Family::default(),
             in_flight: Family::default(),
+            oldest_due: Family::default(),
             published: Family::default(),
             retries: Family::default(),
             publish_seconds: Family::new_with_constructor(CallBuckets),
@@ -135,7 +149,8 @@ impl Metrics {
         metrics.register_tasks();
         metrics.register_lanes();
         metrics.register_outside();
-        let build = vec![("version".to_owned(), version.to_owned()), ("instance".to_owned(), instance.to_owned())];
+        // Prometheus calls what it scrapes `instance` itself.
+        let build = vec![("version".to_owned(), version.to_owned()), ("instance_id".to_owned(), instance.to_owned())];
         metrics.registry.register("build", "Version and instance id", Info::new(build));
         metrics
     }
@@ -154,11 +169,13 @@ impl Metrics {
     #[must_use]
     pub fn lane(&self, lane: &str) -> LaneMetrics {
         let label = LaneLabel { lane: lane.to_owned() };
+        DEAD.iter().for_each(|reason| self.dead(lane, reason, 0));
+        PASSED_OVER.iter().for_each(|reason| self.passed_over(lane, reason, 0));
         LaneMetrics {
             claims: self.claims.get_or_create_owned(&label),
             claimed: self.claimed.get_or_create_owned(&label),
+            served: self.served.get_or_create_owned(&label),
             lateness: self.lateness.get_or_create_owned(&label),
-            passed_over: self.passed_over.get_or_create_owned(&label),
             claims_lost: self.claims_lost.get_or_create_owned(&label),
             leases_reaped: self.leases_reaped.get_or_create_owned(&label),
             occurrences_reaped: self.occurrences_reaped.get_or_create_owned(&label),
@@ -166,12 +183,27 @@ impl Metrics {
             removed: self.removed.get_or_create_owned(&label),
             pending: self.pending.get_or_create_owned(&label),
             in_flight: self.in_flight.get_or_create_owned(&label),
+            oldest_due: self.oldest_due.get_or_create_owned(&label),
         }
+    }
+
+    /// Shows nothing more of what waits in a lane: it is known no longer.
+    pub fn forget_lane(&self, lane: &str) {
+        let label = LaneLabel { lane: lane.to_owned() };
+        self.served.remove(&label);
+        self.pending.remove(&label);
+        self.in_flight.remove(&label);
+        self.oldest_due.remove(&label);
+    }
+
+    /// Counts occurrences of a lane that were passed over, by their catch-up: `once`, `all`, `none`.
+    pub fn passed_over(&self, lane: &str, reason: &'static str, occurrences: u64) {
+        self.passed_over.get_or_create(&ReasonLabel { lane: lane.to_owned(), reason }).inc_by(occurrences);
     }
 
     /// Counts burials of a lane by reason: `rejected`, `retries`, `destination`, `poison`, `too late`.
     pub fn dead(&self, lane: &str, reason: &'static str, occurrences: u64) {
-        self.dead.get_or_create(&DeadLabel { lane: lane.to_owned(), reason }).inc_by(occurrences);
+        self.dead.get_or_create(&ReasonLabel { lane: lane.to_owned(), reason }).inc_by(occurrences);
     }
 
     /// The handles of a sink, by its name in the configuration.
@@ -214,9 +246,13 @@ impl Metrics {
 
     fn register_tasks(&mut self) {
         let r = &mut self.registry;
-        r.register("puts", "Tasks put, by what the put did", self.puts.clone());
+        r.register("puts", "Tasks put, by what the put did or why it did nothing", self.puts.clone());
         r.register("cancels", "Tasks cancelled, by what the cancel did", self.cancels.clone());
-        r.register("passed_over", "Occurrences passed over by their own catch-up", self.passed_over.clone());
+        r.register(
+            "passed_over",
+            "Occurrences passed over by their own catch-up, by its word",
+            self.passed_over.clone(),
+        );
         r.register("dead", "Occurrences buried, by reason", self.dead.clone());
         r.register("dead_kept", "Dead occurrences kept now", self.dead_kept.clone());
         r.register("dead_dropped", "Dead occurrences dropped for age or by the cap", self.dead_dropped.clone());
@@ -224,7 +260,7 @@ impl Metrics {
 
     fn register_lanes(&mut self) {
         let r = &mut self.registry;
-        let late = "From due to the sink's word, on the timeline's clock";
+        let late = "From due to the sink's word that it has the message, on the timeline's clock";
         r.register_with_unit("lateness", late, Unit::Seconds, self.lateness.clone());
         r.register("claims", "Claims that took something", self.claims.clone());
         r.register("claimed", "Occurrences claimed", self.claimed.clone());
@@ -236,14 +272,21 @@ impl Metrics {
         r.register("removed", "Members without a record; stays 0", self.removed.clone());
         r.register("pending", "Occurrences that wait", self.pending.clone());
         r.register("in_flight", "Occurrences in flight, of all instances", self.in_flight.clone());
-        r.register("lanes_unserved", "Lanes with tasks that nobody serves here", self.lanes_unserved.clone());
+        let oldest = "For how long the oldest occurrence that waits has been due; 0 when none is";
+        r.register_with_unit("oldest_due", oldest, Unit::Seconds, self.oldest_due.clone());
+        r.register("lane_served", "1 when this instance serves the lane, 0 when it only found it", self.served.clone());
+        r.register(
+            "lanes_unserved",
+            "Lanes that hold tasks and that this instance does not serve",
+            self.lanes_unserved.clone(),
+        );
     }
 
     fn register_outside(&mut self) {
         let r = &mut self.registry;
         r.register("published", "Messages published, by the sink's word", self.published.clone());
         r.register("retries", "Publishes after the first of an occurrence in its claim", self.retries.clone());
-        let publish = "From handing a message over to the sink's word";
+        let publish = "From handing a message over to the sink's word, or to giving up waiting for it";
         r.register_with_unit("publish", publish, Unit::Seconds, self.publish_seconds.clone());
         r.register("breaker", "0 closed, 1 half-open, 2 open (the sink is absent)", self.breaker.clone());
         r.register("timeline_up", "1 while the timeline can be reached", self.timeline_up.clone());
@@ -270,7 +313,7 @@ struct ResultLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DeadLabel {
+struct ReasonLabel {
     lane: String,
     reason: &'static str,
 }
@@ -349,7 +392,7 @@ mod tests {
             "punctual_published_total{sink=\"orders\",outcome=\"rejected\"} 0",
             "punctual_breaker{sink=\"orders\"} 2",
             "punctual_stranded_total{lane=\"default\"} 0",
-            "punctual_build_info{version=\"1.2.3\",instance=\"i1\"} 1",
+            "punctual_build_info{version=\"1.2.3\",instance_id=\"i1\"} 1",
         ] {
             assert!(text.lines().any(|found| found == line), "no line `{line}` in\n{text}");
         }

@@ -12,6 +12,7 @@
 //! - `jetstream`   what JetStream is asked of the whole: namespaces, step-downs, subjects and payloads that it refuses
 //! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
 //! - `memory`      large payloads in bounded memory
+//! - `metrics`     the README's table, the board and the alerts name what `/metrics` shows
 //! - `outage`      everything around an instance fails, and what was promised is published all the same
 //! - `rooms`       who may know whom in `src/`
 //! - `sinks`       one suite for every sink: what it can do, and what it does in an outage
@@ -33,6 +34,7 @@ mod engine;
 mod jetstream;
 mod lua;
 mod memory;
+mod metrics;
 mod outage;
 mod rooms;
 mod sinks;

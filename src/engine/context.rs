@@ -1,6 +1,6 @@
 //! What the engine's loops share: the parts they were given, and per shard, lane and sink what they know in common.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -33,6 +33,8 @@ pub(super) struct Context {
     pub(super) sinks: BTreeMap<String, Arc<SinkContext>>,
     pub(super) signals: BTreeMap<(Shard, Lane), Arc<Signal>>,
     pub(super) pulses: Pulses,
+    /// The lanes whose depth the metrics show.
+    pub(super) shown: Mutex<BTreeSet<Lane>>,
     /// Nothing is claimed from now on; what waits for a retry goes back.
     pub(super) stopping: CancellationToken,
     /// What is still held goes back now.

@@ -134,8 +134,10 @@ impl Holder {
                 () = lost.cancelled(), if !last => return self.let_go(),
                 Some(answer) = self.answers.next() => self.take_in_all(answer),
                 settled = settled(&mut self.settling) => match settled {
-                    Some(settled) if !settled.lost => self.settled(&settled),
-                    _ => return self.let_go(),
+                    Some(settled) if settled.lost => return self.let_go(),
+                    Some(settled) => self.settled(&settled),
+                    // The engine is closed, or the timeline takes no answer: the rest is up to the lease.
+                    None => return,
                 },
                 () = sink.breaker.opened(), if !self.ending => self.give_back(),
                 () = context.deadline.cancelled(), if self.open > 0 => self.give_back(),
@@ -150,7 +152,7 @@ impl Holder {
         let overdue = self.dispatch.context.config.overdue;
         let (mut records, mut ahead) = (Vec::new(), Vec::new());
         for index in 0..self.flights.len() {
-            let flight = &self.flights[index];
+            let flight = &mut self.flights[index];
             let record = flight.record().map_err(|error| error.to_string());
             match record.and_then(|record| Ok((flight.following(&record, overdue)?, record))) {
                 Ok((following, record)) => {
@@ -266,10 +268,8 @@ impl Holder {
     /// The lease is gone: others hold what was in it, and nothing is written.
     fn let_go(self) {
         self.dispatch.lane.metrics.claims_lost.inc();
-        if !self.dispatch.context.closed.is_cancelled() {
-            let (token, open) = (&self.dispatch.lease.token.0, self.open);
-            warn!(token, open, "a claim was lost before it was settled: its occurrences may be published again");
-        }
+        let (lane, token, open) = (&self.dispatch.lane.lane, &self.dispatch.lease.token.0, self.open);
+        warn!(%lane, token, open, "a claim was lost before it was settled: its occurrences may be published again");
     }
 
     /// When something is to be done although nobody answers.

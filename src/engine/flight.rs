@@ -19,6 +19,8 @@ pub(super) struct Flight {
     /// The server's time of the claim, from which catch-up counts.
     claimed: Timestamp,
     follow: Option<Follow>,
+    /// What becomes of its task's overdue occurrences.
+    pub(super) catch_up: CatchUp,
     pub(super) stage: Stage,
     /// Publishes so far.
     pub(super) publishes: u32,
@@ -48,6 +50,7 @@ impl Flight {
             destination: String::new(),
             claimed,
             follow: None,
+            catch_up: CatchUp::default(),
             stage: Stage::Waiting,
             publishes: 0,
             retries: 0,
@@ -94,7 +97,8 @@ impl Flight {
     }
 
     /// Begins to work out what follows this occurrence. Notices a schedule that this version cannot read.
-    pub(super) fn following(&self, record: &Record, overdue: Overdue) -> Result<Following, String> {
+    pub(super) fn following(&mut self, record: &Record, overdue: Overdue) -> Result<Following, String> {
+        self.catch_up = record.task.catch_up.unwrap_or_default();
         let Occurrence { member, due, counts, .. } = &self.occurrence;
         Following::begin(member, record, *due, self.claimed, *counts, overdue).map_err(|error| error.to_string())
     }

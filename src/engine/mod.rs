@@ -168,6 +168,7 @@ impl Engine {
             sinks,
             signals,
             pulses: Pulses::new(),
+            shown: Mutex::default(),
             stopping: CancellationToken::new(),
             deadline: CancellationToken::new(),
             closed: CancellationToken::new(),
@@ -276,6 +277,7 @@ fn lane_context(
 ) -> LaneContext {
     let room = Room::new(config.in_flight, config.in_flight_bytes);
     let metrics = metrics.lane(lane.as_str());
+    metrics.served.set(1);
     LaneContext { lane, sink, destination, room, metrics, rests_until: Mutex::new(None) }
 }
 

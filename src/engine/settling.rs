@@ -12,7 +12,7 @@ use super::dispatcher::Holder;
 use super::judge::Reason;
 use super::leases::Lease;
 use crate::clock::Timestamp;
-use crate::task::Member;
+use crate::task::{CatchUp, Member};
 use crate::timeline::{Rest, Settle, Settled, Settlement, TimelineError, Verdict};
 
 /// How long the first verdict waits for the others.
@@ -37,6 +37,7 @@ pub(super) struct Counted {
     member: Member,
     dead: Option<Reason>,
     passed_over: u64,
+    catch_up: CatchUp,
 }
 
 impl Holder {
@@ -44,7 +45,8 @@ impl Holder {
     pub(super) fn verdict(&mut self, index: usize, verdict: Settlement, dead: Option<Reason>) {
         let passed_over = self.flights[index].tally(&verdict.verdict);
         if dead.is_some() || passed_over > 0 {
-            self.tally.push(Counted { member: verdict.member.clone(), dead, passed_over });
+            let catch_up = self.flights[index].catch_up;
+            self.tally.push(Counted { member: verdict.member.clone(), dead, passed_over, catch_up });
         }
         self.open -= 1;
         self.verdicts.push(verdict);
@@ -80,17 +82,17 @@ impl Holder {
         if let Some(head) = settling.head {
             self.dispatch.signal.raise(head);
         }
-        let lane = &self.dispatch.lane;
+        let (lane, metrics) = (self.dispatch.lane.lane.as_str(), &self.dispatch.context.metrics);
         for counted in settling.tally {
             if settled.skipped.contains(&counted.member) || settled.changed.contains(&counted.member) {
                 continue;
             }
-            lane.metrics.passed_over.inc_by(counted.passed_over);
+            metrics.passed_over(lane, counted.catch_up.as_str(), counted.passed_over);
             if let Some(reason) = counted.dead {
-                self.dispatch.context.metrics.dead(lane.lane.as_str(), reason.as_str(), 1);
+                metrics.dead(lane, reason.as_str(), 1);
             }
         }
-        self.dispatch.context.metrics.dead_dropped.inc_by(settled.dropped);
+        metrics.dead_dropped.inc_by(settled.dropped);
         let bytes = self.flights.iter().map(|flight| flight.occurrence.record.len()).sum();
         let left = self.open + self.verdicts.len();
         self.dispatch.shares.iter_mut().for_each(|share| share.shrink_to(left, bytes));

@@ -68,11 +68,16 @@ pub(super) fn look(context: &Context) -> EngineState {
 
 /// Shows it in the gauges.
 pub(super) fn show(context: &Context) {
-    let lanes = lanes(context);
+    let (lanes, now) = (lanes(context), context.clock.now());
+    let mut shown = lock(&context.shown);
+    // A lane that was found and has gone holds nothing that could still be looked at.
+    shown.iter().filter(|lane| !lanes.contains_key(*lane)).for_each(|lane| context.metrics.forget_lane(lane.as_str()));
+    *shown = lanes.keys().cloned().collect();
     for (lane, state) in &lanes {
         let metrics = context.metrics.lane(lane.as_str());
         metrics.pending.set(i64::try_from(state.waiting).unwrap_or(i64::MAX));
         metrics.in_flight.set(i64::try_from(state.in_flight).unwrap_or(i64::MAX));
+        metrics.oldest_due.set(state.head.map_or(0.0, |head| now.since(head).as_secs_f64()));
     }
     let unserved = lanes.values().filter(|lane| lane.sink.is_none()).count();
     context.metrics.lanes_unserved.set(i64::try_from(unserved).unwrap_or(i64::MAX));

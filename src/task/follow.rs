@@ -23,6 +23,18 @@ pub enum CatchUp {
     None,
 }
 
+impl CatchUp {
+    /// The word that stands in a task and in the metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CatchUp::Once => "once",
+            CatchUp::All => "all",
+            CatchUp::None => "none",
+        }
+    }
+}
+
 /// The limits of catching up, from the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdue {

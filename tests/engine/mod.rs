@@ -2,6 +2,7 @@
 
 mod faults;
 mod flow;
+mod metrics;
 mod traces;
 
 use std::collections::BTreeMap;
