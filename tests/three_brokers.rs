@@ -118,8 +118,9 @@ fn lateness(published: &[Published], away: (i64, i64)) -> String {
     let due_meanwhile = published.iter().filter(|message| (away.0..away.1).contains(&message.parts().1));
     let mut late: Vec<i64> = due_meanwhile.map(|message| message.stamp - message.parts().1).collect();
     late.sort_unstable();
-    let share = |share: usize| late.get((late.len() * share / 100).min(late.len().saturating_sub(1))).copied();
-    format!("{}, late by {:?} ms (50 %), {:?} (99 %), {:?} (all)", late.len(), share(50), share(99), late.last())
+    let Some(last) = late.last() else { return "none".to_owned() };
+    let share = |share: usize| late[(late.len() * share / 100).min(late.len() - 1)];
+    format!("{}, late by {} ms (50 %), {} (99 %), {last} (all)", late.len(), share(50), share(99))
 }
 
 fn claims_of(api: &Api, lane: &str) -> u64 {
