@@ -22,8 +22,18 @@ pub fn start(filter: &str, json: bool) -> Result<(), String> {
         true => tracing::subscriber::set_global_default(logs.json().flatten_event(true).finish()),
         false => tracing::subscriber::set_global_default(logs.finish()),
     };
-    if set.is_err() {
-        tracing::debug!("logging was set up before");
+    match set {
+        Ok(()) => tell_of_panics(),
+        Err(_) => tracing::debug!("logging was set up before"),
     }
     Ok(())
+}
+
+/// A panic is an ERROR of the log, in its form, and not lines of its own between those of the log.
+fn tell_of_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let words = panic.payload_as_str().unwrap_or("no words");
+        tracing::error!(place, words, "a part of punctual has panicked");
+    }));
 }

@@ -227,7 +227,7 @@ fn an_instance_may_stand_still_past_its_lease() {
         assert!(works, "it claims nothing any more\n{}", frozen.log());
         std::thread::sleep(Duration::from_secs(2));
     });
-    let ended = other.log_lines(&[" INFO ", "claims of a silent holder ended"]);
+    let ended = other.log_lines(&[" WARN ", "claims of a silent holder ended"]);
     assert!(!ended.is_empty(), "{}", other.log());
     // Stopped before it read the claim's answer, it gives back what is no longer its own; else it learns of the loss.
     let told = [[" WARN ", "lost"], [" WARN ", "a claim was not answered"]].map(|words| frozen.log_lines(&words).len());

@@ -111,16 +111,16 @@ impl ClientContext for Context {
         let text = self.settings.scrub(text);
         // Of the rest the breaker tells, once and not every second.
         if facility == "CONFWARN" && self.settings.is_new(&text) {
-            tracing::warn!(facility, "kafka's client library: {text}");
+            tracing::warn!(facility, words = text, "kafka's client library warns");
         } else {
-            tracing::debug!(facility, ?level, "kafka's client library: {text}");
+            tracing::debug!(facility, severity = ?level, words = text, "kafka's client library");
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
         let words = self.settings.scrub(reason);
-        tracing::debug!(?code, "kafka's client library: {words}");
+        tracing::debug!(?code, words, "kafka's client library reports an error");
         self.health.hear(code, words);
     }
 

@@ -58,7 +58,7 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
         .warnings
         .iter()
         .chain(&parts.warnings)
-        .for_each(|warning| warn!("{}", warning.to_string().replace('\n', ";")));
+        .for_each(|warning| warn!(warning = warning.to_string().replace('\n', ";"), "look at the configuration"));
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
         if config.redis.scheme() == "memory" {
@@ -66,11 +66,14 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
         }
         let Opened { timeline, other_layout, advice } = open_timeline(config, &parts.tls, Absent::Awaited).await?;
         // Once, as soon as Redis is there.
-        tokio::spawn(advice.map(|all| all.iter().for_each(|advice| warn!(hint = advice.hint, "{}", advice.words))));
+        tokio::spawn(advice.map(|all| {
+            all.iter()
+                .for_each(|advice| warn!(words = advice.words, hint = advice.hint, "redis is not set up to keep tasks"))
+        }));
         let instance = Instance::start(config, timeline, parts).await?;
         let ended = tokio::select! {
             signal = signals.next() => {
-                info!("{signal} received: finishing what is under way");
+                info!(signal, "asked to end: finishing what is under way");
                 Ok(())
             }
             // Redis was away at the start, or another one answers now.
@@ -218,7 +221,11 @@ impl Instance {
         };
         let over_tls = tls.is_some();
         let server = tokio::spawn(server::serve(listener, tls, api.router(), limits, stop.clone(), config.shutdown));
-        info!(instance = id, version = env!("CARGO_PKG_VERSION"), %address, tls = over_tls, redis = %config.redis, "serving");
+        let lanes = config.lanes.iter().map(|(lane, section)| format!("{lane} -> {}", section.sink));
+        info!(
+            version = env!("CARGO_PKG_VERSION"), instance = id, namespace = %config.timeline.namespace, %address,
+            tls = over_tls, redis = %config.redis, lanes = lanes.collect::<Vec<_>>().join(", "), "serving"
+        );
         Ok(Instance { address, intake, id, engine, stop, server })
     }
 

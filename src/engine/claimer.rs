@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use super::context::{Context, LaneContext, ShardContext, lock};
 use super::dispatcher::{self, Dispatch};
@@ -51,6 +51,8 @@ struct Outlook {
     lone: bool,
     /// Wake-ups in a row that found nothing.
     idle: u32,
+    /// The timeline refuses claims, and that was said.
+    refused: bool,
 }
 
 impl Claimer {
@@ -151,10 +153,13 @@ impl Claimer {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.release_lone(lone);
-                self.failed(token, error).await;
+                self.failed(outlook, token, error).await;
                 return false;
             }
         };
+        if std::mem::take(&mut outlook.refused) {
+            info!(lane = %self.lane.lane, shard = %self.shard.shard, "the timeline takes claims again");
+        }
         self.look_ahead(outlook, &claimed, lone);
         if claimed.occurrences.is_empty() {
             self.release_lone(lone);
@@ -211,11 +216,14 @@ impl Claimer {
     }
 
     /// A claim failed: what it may have taken unseen goes back, and the next one waits a little.
-    async fn failed(&self, token: Token, error: TimelineError) {
+    async fn failed(&self, outlook: &mut Outlook, token: Token, error: TimelineError) {
         match error {
             TimelineError::Away(_) | TimelineError::Late => tokio::time::sleep(Duration::from_millis(50)).await,
             TimelineError::Refused(words) => {
-                warn!(lane = %self.lane.lane, words, "the timeline refuses claims");
+                // Said once: it is asked twice a second until it takes them again.
+                if !std::mem::replace(&mut outlook.refused, true) {
+                    warn!(lane = %self.lane.lane, shard = %self.shard.shard, words, "the timeline refuses claims");
+                }
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
             TimelineError::Unknown(words) => {

@@ -85,6 +85,8 @@ pub(super) struct Holder {
     pub(super) absent: Option<String>,
     /// Nothing is published any more.
     pub(super) ending: bool,
+    /// How many records could not be read.
+    unreadable: usize,
 }
 
 /// Why an occurrence is not published.
@@ -115,6 +117,7 @@ impl Holder {
             settling: None,
             absent: None,
             ending: false,
+            unreadable: 0,
         }
     }
 
@@ -247,10 +250,17 @@ impl Holder {
     /// A record that this version cannot read, or whose schedule it cannot: others may. Never dead.
     fn unreadable(&mut self, index: usize, words: &str) {
         let flight = &mut self.flights[index];
-        error!(
-            lane = %self.dispatch.lane.lane, member = %flight.occurrence.member, words,
-            "a record cannot be read, written by a newer version? The lane rests here for a minute"
-        );
+        let (lane, member) = (&self.dispatch.lane.lane, &flight.occurrence.member);
+        self.unreadable += 1;
+        // Once for the claim: where there is one, there may be a thousand.
+        if self.unreadable == 1 {
+            error!(
+                %lane, %member, words,
+                "records cannot be read, written by a newer version? The lane rests here for a minute"
+            );
+        } else {
+            debug!(%lane, %member, words, "another record cannot be read");
+        }
         self.dispatch.lane.rest(REST);
         let verdict = flight.back();
         self.verdict(index, verdict, None);

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, warn};
 
 use super::context::{Context, ShardContext, lock};
 use super::state;
 use crate::task::Lane;
-use crate::timeline::{Glance, GlanceRequest, ReapRequest, TimelineError, Wake};
+use crate::timeline::{Glance, GlanceRequest, ReapRequest, Reaped, TimelineError, Wake};
 
 /// How often a shard is looked at.
 const EVERY: Duration = Duration::from_secs(1);
@@ -98,7 +98,8 @@ async fn reap(context: &Context, shard: &ShardContext, lane: &Lane, served: bool
         metrics.stranded.inc_by(reaped.stranded);
         context.metrics.dead_dropped.inc_by(reaped.dropped);
         if reaped.claims > 0 {
-            info!(%lane, claims = reaped.claims, occurrences = reaped.occurrences, "claims of a silent holder ended");
+            let Reaped { claims, occurrences, .. } = reaped;
+            warn!(%lane, claims, occurrences, "claims of a silent holder ended: what they held waits again");
         }
         if reaped.stranded > 0 {
             error!(%lane, occurrences = reaped.stranded, "occurrences were claimed without a lease");

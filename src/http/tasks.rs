@@ -113,6 +113,7 @@ struct TaskView<'a> {
     updated: String,
     /// How often it was put anew, from 1.
     revision: u32,
+    /// The trace of the request that put it; its messages carry it on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     traceparent: Option<String>,

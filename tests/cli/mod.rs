@@ -6,6 +6,7 @@ mod check;
 mod config;
 mod demo;
 mod errors;
+mod logs;
 mod preview;
 mod readme;
 mod serve;

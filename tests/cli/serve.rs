@@ -27,7 +27,9 @@ fn an_instance_names_itself_and_a_signal_ends_it_in_order() {
             "instance=\"",
             "serving",
             "tasks are kept in this process alone",
-            &format!("SIG{signal} received"),
+            &format!("asked to end: finishing what is under way signal=\"SIG{signal}\""),
+            "namespace=default",
+            "lanes=\"default -> default\"",
             "stopped",
         ] {
             assert!(run.err.contains(words), "no `{words}` in {}", run.err);
