@@ -58,7 +58,7 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
         .warnings
         .iter()
         .chain(&parts.warnings)
-        .for_each(|warning| warn!(warning = warning.to_string().replace('\n', ";"), "look at the configuration"));
+        .for_each(|warning| warn!(words = %warning.to_string().replace('\n', ";"), "look at the configuration"));
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
         if config.redis.scheme() == "memory" {
