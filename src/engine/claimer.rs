@@ -218,7 +218,9 @@ impl Claimer {
     /// A claim failed: what it may have taken unseen goes back, and the next one waits a little.
     async fn failed(&self, outlook: &mut Outlook, token: Token, error: TimelineError) {
         match error {
-            TimelineError::Away(_) | TimelineError::Late => tokio::time::sleep(Duration::from_millis(50)).await,
+            TimelineError::Away(_) | TimelineError::Late | TimelineError::Moving => {
+                tokio::time::sleep(Duration::from_millis(50)).await
+            }
             TimelineError::Refused(words) => {
                 // Said once: it is asked twice a second until it takes them again.
                 if !std::mem::replace(&mut outlook.refused, true) {

@@ -182,7 +182,7 @@ impl From<TimelineError> for Problem {
     fn from(error: TimelineError) -> Problem {
         let code = match &error {
             TimelineError::Late => "timeline_late",
-            TimelineError::Refused(_) => "timeline_refused",
+            TimelineError::Refused(_) | TimelineError::Moving => "timeline_refused",
             TimelineError::Away(_) => "timeline_away",
             TimelineError::Unknown(_) => "timeline_unknown",
             TimelineError::Broken(_) => {

@@ -39,6 +39,7 @@ impl Metered {
             Ok(_) => "ok",
             Err(TimelineError::Late) => "late",
             Err(TimelineError::Refused(_)) => "refused",
+            Err(TimelineError::Moving) => "moving",
             Err(TimelineError::Away(_)) => "away",
             Err(TimelineError::Unknown(_)) => "unknown",
             Err(TimelineError::Broken(_)) => "broken",

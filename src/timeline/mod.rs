@@ -118,6 +118,9 @@ pub enum TimelineError {
     /// Nothing was written: the timeline answered that it can't, in its own words (full, read-only, loading).
     #[error("the timeline refused: {0}")]
     Refused(String),
+    /// Nothing was written: the task was found in another lane each time it was asked for. Of this task alone.
+    #[error("the task kept moving between lanes")]
+    Moving,
     /// Nothing was written: there is no connection.
     #[error("the timeline cannot be reached: {0}")]
     Away(String),

@@ -2,6 +2,7 @@
 
 mod faults;
 mod flow;
+mod intake;
 mod metrics;
 mod traces;
 

@@ -67,6 +67,8 @@ pub enum Fault {
     CallLost,
     /// The timeline answers that it can't.
     Refused(String),
+    /// The task is in another lane whenever it is asked for.
+    Moving,
 }
 
 impl MemoryTimeline {
@@ -123,8 +125,10 @@ impl MemoryTimeline {
             return Err(TimelineError::Away(words.clone()));
         }
         let fault = self.fault(verb);
-        if let Some(Fault::Refused(words)) = fault {
-            return Err(TimelineError::Refused(words));
+        match fault {
+            Some(Fault::Refused(words)) => return Err(TimelineError::Refused(words)),
+            Some(Fault::Moving) => return Err(TimelineError::Moving),
+            _ => {}
         }
         let answer = (fault != Some(Fault::CallLost)).then(|| self.run(shard, step));
         match (fault, answer) {

@@ -48,10 +48,10 @@ impl RedisTimeline {
         for lane in &lanes {
             self.remember(lane);
         }
-        answers.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| {
-            let error = TimelineError::Refused("a task kept moving between lanes".to_owned());
-            if written { in_part(&error) } else { error }
-        })
+        answers
+            .into_iter()
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| if written { in_part(&TimelineError::Moving) } else { TimelineError::Moving })
     }
 
     async fn put_round(

@@ -261,7 +261,7 @@ impl RedisTimeline {
             self.remember(&lane);
             lanes.push(lane);
         }
-        Err(TimelineError::Refused("the task kept moving between lanes".to_owned()))
+        Err(TimelineError::Moving)
     }
 }
 
