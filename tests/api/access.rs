@@ -36,7 +36,7 @@ fn known(token: &str, read: bool, write: bool) -> KnownToken {
     KnownToken { sha256: digest(&SHA256, token.as_bytes()).as_ref().try_into().unwrap(), read, write }
 }
 
-fn access() -> Access {
+pub(super) fn access() -> Access {
     Access::by_tokens([known("reader", true, false), known("writer", false, true), known("boss", true, true)])
 }
 

@@ -1,7 +1,6 @@
 //! What the OpenAPI document says holds: of every example, of every member, of every route.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -126,14 +125,29 @@ async fn the_document_and_the_reader_know_the_same_members() {
     }
 }
 
-#[test]
-fn no_route_is_made_but_with_what_the_document_says_of_it() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http");
-    for file in std::fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
-        let text = std::fs::read_to_string(&file).unwrap();
-        for way in [".route(", ".nest(", ".merge(", ".route_service(", ".nest_service("] {
-            assert!(!text.contains(way), "{}: {way}", file.display());
+#[tokio::test]
+async fn the_document_knows_every_route_and_no_other() {
+    let stage = Stage::start().await;
+    let routes: BTreeSet<_> = stage.paths.iter().cloned().collect();
+    let known: BTreeSet<_> = operations().into_iter().map(|known| known.path).collect();
+    assert_eq!(routes, known);
+    for path in &routes {
+        for method in ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"] {
+            let answer = stage.call(method, &path.replace("{id}", "a"), "", "").await;
+            let known = operations().iter().any(|known| known.method == method && known.path == *path);
+            assert_eq!(answer.status != 405, known, "{method} {path}: {answer:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn the_document_knows_which_operations_ask_for_a_token() {
+    let stage = Stage::start_with(|terms| terms.access = super::access::access()).await;
+    for Operation { method, path, value } in operations() {
+        let answer = stage.call(&method, &path.replace("{id}", "a"), "", "").await;
+        let open = value["security"] == json!([{}]);
+        assert_eq!(answer.status == 401, !open, "{method} {path}: {answer:?}");
+        assert_eq!(value["responses"]["401"].is_object(), !open, "{method} {path}");
     }
 }
 
