@@ -71,7 +71,7 @@ impl Tls {
     ///
     /// # Errors
     /// [`SinkError::Config`] when the system's authorities are to be trusted and it has none.
-    pub(crate) fn client_config(&self) -> Result<ClientConfig, SinkError> {
+    pub fn client_config(&self) -> Result<ClientConfig, SinkError> {
         let roots = self.ca.as_ref().map_or_else(system_roots, |ca| Ok(ca.roots.clone()))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

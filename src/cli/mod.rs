@@ -2,7 +2,9 @@
 //!
 //! Exit codes: 0 done, 1 the asked thing failed, 2 usage or configuration; `check` has more.
 
+mod batch;
 mod check;
+mod client;
 mod config;
 mod demo;
 mod parts;

@@ -1,27 +1,24 @@
 //! `punctual task put | get | cancel`: a running instance's API from the command line.
 
 use std::io::Read;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
+use hyper::Method;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{Failure, say};
-use crate::config::SecretUrl;
-
-/// How long an instance may take to answer; longer than it lets its timeline take.
-const TIMEOUT: Duration = Duration::from_secs(30);
+use super::client::{Answer, Client, Target};
+use super::{Failure, batch, say};
 
 /// Every character that may stand in a task id has its place in a path as it is, but others must not slip through.
 const ID_CHARACTERS: &str = "._:-";
 
 #[derive(Subcommand)]
 pub(super) enum TaskCommand {
-    /// Create a task, or replace the one with this id
+    /// Create a task, or replace the one with this id; or do so with every line of a file
     Put(Box<PutArguments>),
     /// Show a task
     Get(IdArguments),
@@ -32,15 +29,8 @@ pub(super) enum TaskCommand {
 /// Which instance, and how to show its answer.
 #[derive(Args)]
 struct Place {
-    /// The instance's API
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "PUNCTUAL_URL",
-        hide_env_values = true,
-        default_value = "http://127.0.0.1:7171"
-    )]
-    url: String,
+    #[command(flatten)]
+    target: Target,
     /// Show the instance's answer as it is
     #[arg(long)]
     json: bool,
@@ -58,7 +48,8 @@ pub(super) struct IdArguments {
 #[command(group = clap::ArgGroup::new("when").required(true).args(["in", "at", "every", "cron", "file"]))]
 pub(super) struct PutArguments {
     /// The task's id: 1 to 200 of A-Z a-z 0-9 . _ : -
-    id: String,
+    #[arg(required_unless_present = "file")]
+    id: Option<String>,
     /// Once, this long from now: 15m, 1h30m
     #[arg(long, value_name = "DURATION")]
     r#in: Option<String>,
@@ -83,17 +74,11 @@ pub(super) struct PutArguments {
     /// The lane it waits in
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
     lane: Option<String>,
-    /// The whole task as JSON, from a file or `-` for stdin
+    /// The whole task as JSON, from a file or `-` for stdin; without an id a task with its `id` on each line
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
-}
-
-/// An answer of the API.
-struct Answer {
-    status: u16,
-    text: String,
 }
 
 /// What the commands read of an answer.
@@ -115,27 +100,35 @@ struct DueView {
     due: String,
 }
 
+/// One thing wrong with what was put.
 #[derive(Deserialize)]
-struct FaultView {
+pub(super) struct FaultView {
     pointer: String,
     detail: String,
 }
 
 pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
-    match command {
-        TaskCommand::Put(arguments) => put(&arguments),
-        TaskCommand::Get(arguments) => get(&arguments),
-        TaskCommand::Cancel(arguments) => cancel(&arguments),
-    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    runtime.block_on(async {
+        match command {
+            TaskCommand::Put(arguments) => put(&arguments).await,
+            TaskCommand::Get(arguments) => get(&arguments).await,
+            TaskCommand::Cancel(arguments) => cancel(&arguments).await,
+        }
+    })
 }
 
-fn put(arguments: &PutArguments) -> Result<(), Failure> {
+async fn put(arguments: &PutArguments) -> Result<(), Failure> {
+    let Some(id) = &arguments.id else {
+        let file = arguments.file.as_deref().unwrap_or(Path::new("-"));
+        return batch::put(&Client::new(&arguments.place.target)?, file, arguments.place.json).await;
+    };
     let task = task(arguments)?;
-    let doing = format!("cannot put the task `{}`", arguments.id);
-    let answer = arguments.place.call("PUT", &arguments.id, Some(&task), &doing)?;
-    let view = answer.read();
+    let doing = format!("cannot put the task `{id}`");
+    let answer = arguments.place.call(Method::PUT, id, Some(task), &doing).await?;
+    let view = read(&answer)?;
     show(&arguments.place, &answer, || {
-        let mut text = format!("{} {}, due {}\n", view.result, arguments.id, view.due);
+        let mut text = format!("{} {id}, due {}\n", view.result, view.due);
         if !view.next.is_empty() {
             let next: Vec<_> = view.next.iter().map(|next| next.due.as_str()).collect();
             text.push_str(&format!("then {}\n", next.join(", ")));
@@ -148,9 +141,9 @@ fn put(arguments: &PutArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn get(arguments: &IdArguments) -> Result<(), Failure> {
+async fn get(arguments: &IdArguments) -> Result<(), Failure> {
     let doing = format!("cannot show the task `{}`", arguments.id);
-    let answer = arguments.place.call("GET", &arguments.id, None, &doing)?;
+    let answer = arguments.place.call(Method::GET, &arguments.id, None, &doing).await?;
     show(&arguments.place, &answer, || match serde_json::from_str::<Value>(&answer.text) {
         Ok(task) => format!("{task:#}\n"),
         Err(_) => format!("{}\n", answer.text),
@@ -158,10 +151,10 @@ fn get(arguments: &IdArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn cancel(arguments: &IdArguments) -> Result<(), Failure> {
+async fn cancel(arguments: &IdArguments) -> Result<(), Failure> {
     let doing = format!("cannot cancel the task `{}`", arguments.id);
-    let answer = arguments.place.call("DELETE", &arguments.id, None, &doing)?;
-    let view = answer.read();
+    let answer = arguments.place.call(Method::DELETE, &arguments.id, None, &doing).await?;
+    let view = read(&answer)?;
     show(&arguments.place, &answer, || match (view.result.as_str(), view.handed_out, &view.key) {
         ("in_flight", _, Some(key)) => format!("cancelled {}; {key} is in flight and may still arrive\n", arguments.id),
         (_, true, Some(key)) => format!("cancelled {}; {key} was handed out and may still arrive\n", arguments.id),
@@ -211,65 +204,39 @@ fn task(arguments: &PutArguments) -> Result<String, Failure> {
     Ok(format!("{{\"schedule\":{},\"message\":{message}{lane}}}", Value::from(schedule)))
 }
 
-impl Answer {
-    fn read(&self) -> AnswerView {
-        serde_json::from_str(&self.text).unwrap_or_default()
+/// What an answer that is a success says.
+fn read(answer: &Answer) -> Result<AnswerView, Failure> {
+    let view: AnswerView = serde_json::from_str(&answer.text).unwrap_or_default();
+    match view.result.as_str() {
+        "" => {
+            Err(Failure::failed(anyhow!("what answered {} does not speak as an instance of punctual", answer.status)))
+        }
+        _ => Ok(view),
     }
+}
+
+/// Several faults, a line each; one alone is told already.
+pub(super) fn faults(faults: &[FaultView]) -> String {
+    let several = if faults.len() > 1 { faults } else { &[] };
+    several.iter().map(|fault| format!("\n  {}: {}", fault.pointer, fault.detail)).collect()
+}
+
+/// What an answer that is no success says.
+pub(super) fn refused(client: &Client, answer: &Answer, doing: &str, json: bool) -> Failure {
+    if json {
+        say(&format!("{}\n", answer.text.trim_end()));
+    }
+    let view: AnswerView = serde_json::from_str(&answer.text).unwrap_or_default();
+    client.refused(answer.status, doing, &format!("{}{}", view.detail, faults(&view.errors)))
 }
 
 impl Place {
     /// Calls the API; an answer that is no success is a failure in its words.
-    fn call(&self, method: &str, id: &str, body: Option<&str>, doing: &str) -> Result<Answer, Failure> {
-        // An instance is near: a proxy for the world outside does not know it.
-        let config = ureq::Agent::config_builder().proxy(None).http_status_as_error(false);
-        let agent: ureq::Agent = config.timeout_global(Some(TIMEOUT)).build().into();
-        let url = format!("{}/v1/tasks/{}", self.url.trim_end_matches('/'), path_segment(id));
-        let request = ureq::http::Request::builder().method(method).uri(&url);
-        let sent = match body {
-            Some(body) => request
-                .header("content-type", "application/json")
-                .body(body.to_owned())
-                .map_err(ureq::Error::from)
-                .and_then(|request| agent.run(request)),
-            None => request.body(()).map_err(ureq::Error::from).and_then(|request| agent.run(request)),
-        };
-        let unreachable = |error: ureq::Error| {
-            let error = error.to_string().replace(&url, &self.shown());
-            Failure::failed(anyhow!("{doing} at `{}`: {error}", self.shown()))
-                .hint("start an instance with `punctual serve`, or name one with `--url` or `PUNCTUAL_URL`")
-        };
-        let mut response = sent.map_err(unreachable)?;
-        let status = response.status().as_u16();
-        let text = response.body_mut().read_to_string().map_err(unreachable)?;
-        let answer = Answer { status, text };
-        if (200..300).contains(&answer.status) { Ok(answer) } else { Err(self.refused(&answer, doing)) }
-    }
-
-    /// The URL without what may be a user and password.
-    fn shown(&self) -> String {
-        SecretUrl::new(self.url.clone()).to_string()
-    }
-
-    fn refused(&self, answer: &Answer, doing: &str) -> Failure {
-        if self.json {
-            say(&format!("{}\n", answer.text.trim_end()));
-        }
-        let view = answer.read();
-        let mut words = match view.detail.as_str() {
-            "" => format!("{doing}: `{}` answered {}", self.shown(), answer.status),
-            detail => format!("{doing}: {detail}"),
-        };
-        if view.errors.len() > 1 {
-            for fault in &view.errors {
-                words.push_str(&format!("\n  {}: {}", fault.pointer, fault.detail));
-            }
-        }
-        let failure = Failure::failed(anyhow!(words));
-        match answer.status {
-            409 => failure.hint("its occurrence ends in a moment: try again"),
-            503 => failure.hint("nothing takes effect after this answer: try again"),
-            _ => failure,
-        }
+    async fn call(&self, method: Method, id: &str, body: Option<String>, doing: &str) -> Result<Answer, Failure> {
+        let client = Client::new(&self.target)?;
+        let answer = client.call(method, &format!("/v1/tasks/{}", path_segment(id)), body).await;
+        let answer = answer.map_err(|error| error.while_doing(doing, &client))?;
+        if (200..300).contains(&answer.status) { Ok(answer) } else { Err(refused(&client, &answer, doing, self.json)) }
     }
 }
 

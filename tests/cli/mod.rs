@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+mod access;
+mod batch;
 mod check;
 mod config;
 mod demo;

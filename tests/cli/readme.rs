@@ -123,6 +123,20 @@ fn the_commands_of_the_readme_work() {
 }
 
 #[test]
+fn the_commands_of_the_readme_for_access_work() {
+    if !["curl", "openssl", "sha256sum"].into_iter().all(support::have) {
+        return;
+    }
+    let (log, printed) = play("access", &[]);
+    assert!(
+        printed.contains("\"lanes\":") && printed.contains("\ncreated order-126.unpaid, due ")
+            || printed.contains("}created order-126.unpaid, due "),
+        "{printed}\n{log}"
+    );
+    assert!(log.contains("address=0.0.0.0:"), "{log}");
+}
+
+#[test]
 fn the_commands_of_the_readme_for_kafka_work() {
     if !have_kafka() {
         return;

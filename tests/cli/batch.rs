@@ -1,0 +1,224 @@
+//! `punctual task put -f FILE` without an id: a task a line, answered while lines are sent.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{PUNCTUAL, punctual, read, run, run_with, serve, url};
+use crate::support;
+
+/// This many tasks, every hundredth of which is wrong.
+fn lines(count: usize) -> String {
+    (1..=count).fold(String::new(), |mut text, n| {
+        match n % 100 {
+            0 => writeln!(text, "{{\"id\":\"t{n}\",\"schedule\":{{\"in\":\"soon\"}},\"message\":{{\"payload\":{n}}}}}"),
+            _ => writeln!(text, "{{\"id\":\"t{n}\",\"schedule\":{{\"in\":\"1h\"}},\"message\":{{\"payload\":{n}}}}}"),
+        }
+        .unwrap();
+        text
+    })
+}
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+#[test]
+fn lines_that_are_wrong_are_named_and_all_others_put() {
+    let server = serve(&[]);
+    let file = file(&lines(20_000));
+    let path = file.path().to_str().unwrap();
+    let put = run(&["task", "put", "-f", path, "--url", &url(&server)]);
+    assert_eq!((put.code, put.out.as_str()), (Some(1), "put 19800 tasks: 19800 created\n"), "{}", put.err);
+    let told: Vec<_> = put.err.lines().filter(|line| line.starts_with("line ")).collect();
+    assert_eq!(told.len(), 200, "{}", put.err);
+    for (n, line) in told.iter().enumerate() {
+        let n = (n + 1) * 100;
+        assert!(line.starts_with(&format!("line {n} (`t{n}`): /schedule/in: ")), "{line}");
+    }
+    assert!(put.err.ends_with(&format!("error: 200 of 20000 lines of `{path}` failed\n")), "{}", put.err);
+    assert!(!put.err.contains('\u{1b}') && !put.err.contains('%'), "no bar where nobody looks: {}", put.err);
+    let shown = run(&["task", "get", "t19999", "--url", &url(&server)]);
+    assert_eq!(shown.code, Some(0), "{}", shown.err);
+}
+
+#[test]
+fn with_json_the_answers_go_to_stdout_as_they_are() {
+    let server = serve(&[]);
+    let file = file(&format!("\n{}\n", lines(300)));
+    let put = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &url(&server), "--json"]);
+    assert_eq!(put.code, Some(1), "{}", put.err);
+    let answers: Vec<Value> = put.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let numbers: Vec<_> = answers.iter().map(|answer| answer["line"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (2..=301).collect::<Vec<u64>>(), "blank lines are passed by, the others answered in order");
+    assert_eq!(answers[99]["error"]["code"], "invalid");
+    assert!(put.err.contains("put 297 tasks: 297 created\n"), "{}", put.err);
+}
+
+#[test]
+fn tasks_come_from_stdin_and_are_answered_while_it_is_open() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let put = run_with(&["task", "put", "-f", "-", "--url", &url], lines(50).trim_end());
+    assert_eq!((put.code, put.out.as_str(), put.err.as_str()), (Some(0), "put 50 tasks: 50 created\n", ""));
+    // A line is answered before the next one is there.
+    let mut child = punctual(&["task", "put", "-f", "-", "--url", &url, "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut to, mut from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    for line in lines(3).lines() {
+        writeln!(to, "{line}").unwrap();
+        let mut answer = String::new();
+        from.read_line(&mut answer).unwrap();
+        assert!(answer.contains("\"result\":\"replaced\""), "{answer}");
+    }
+    drop(to);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_file_without_a_task_or_of_another_form_is_told_with_what_is_expected() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let empty = file("\n\n");
+    let put = run(&["task", "put", "-f", empty.path().to_str().unwrap(), "--url", &url]);
+    assert_eq!((put.code, put.out.as_str(), put.err.as_str()), (Some(0), "put 0 tasks: none\n", ""));
+    let one = file("{\n  \"schedule\": {\"in\": \"1h\"},\n  \"message\": {}\n}\n");
+    let put = run(&["task", "put", "-f", one.path().to_str().unwrap(), "--url", &url]);
+    assert_eq!(put.code, Some(1));
+    assert!(put.err.contains("\nhint: without an id every line of the file is a task"), "{}", put.err);
+    for path in ["/nowhere", "/tmp"] {
+        let put = run(&["task", "put", "-f", path, "--url", &url]);
+        assert_eq!(put.code, Some(2), "{}", put.err);
+        assert!(put.err.starts_with(&format!("error: cannot read the tasks from `{path}`: ")), "{}", put.err);
+    }
+}
+
+/// A server that answers a batch up to a line and is gone.
+fn gone_after(answers: usize) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = BufReader::new(stream.try_clone().unwrap());
+        let mut line = String::new();
+        while head.read_line(&mut line).unwrap() > 2 {
+            line.clear();
+        }
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n")
+            .unwrap();
+        head.read_exact(&mut [0; 4096]).unwrap();
+        for n in 1..=answers {
+            let answer = format!("{{\"line\":{n},\"id\":\"t{n}\",\"result\":\"created\",\"due_ms\":1}}\n");
+            write!(stream, "{:x}\r\n{answer}\r\n", answer.len()).unwrap();
+        }
+        // All of it has arrived before the end does.
+        stream.shutdown(Shutdown::Write).unwrap();
+        std::io::copy(&mut head, &mut std::io::sink()).ok();
+    });
+    port
+}
+
+#[test]
+fn a_batch_whose_instance_goes_away_says_how_far_it_is_known_to_have_got() {
+    let file = file(&lines(20_000));
+    let path = file.path().to_str().unwrap();
+    let place = format!("http://127.0.0.1:{}", gone_after(70));
+    let put = run(&["task", "put", "-f", path, "--url", &place]);
+    assert_eq!((put.code, put.out.as_str()), (Some(1), "put 70 tasks: 70 created\n"), "{}", put.err);
+    assert!(put.err.contains(&format!("error: cannot put the tasks of `{path}` at `{place}`: ")), "{}", put.err);
+    let known =
+        "all lines up to 70 are answered, 70 of them put and 0 failed, what comes after may have been put or not";
+    assert!(put.err.contains(known) && put.err.contains("\nhint: put it again"), "{}", put.err);
+}
+
+#[test]
+fn a_killed_instance_ends_a_batch_from_an_open_stdin() {
+    let mut server = serve(&[]);
+    let mut child = punctual(&["task", "put", "-f", "-", "--url", &url(&server), "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = child.stdin.take().unwrap();
+    to.write_all(lines(10).as_bytes()).unwrap();
+    let mut from = BufReader::new(child.stdout.take().unwrap());
+    for _ in 0..10 {
+        from.read_line(&mut String::new()).unwrap();
+    }
+    server.kill();
+    // stdin stays open: nobody waits for it.
+    let run = read(child.wait_with_output().unwrap());
+    assert_eq!(run.code, Some(1));
+    assert!(run.err.contains("all lines up to 10 are answered, 10 of them put and 0 failed"), "{}", run.err);
+    drop(to);
+}
+
+#[test]
+fn an_interrupted_batch_says_how_far_it_is_known_to_have_got() {
+    let server = serve(&[]);
+    let mut child = punctual(&["task", "put", "-f", "-", "--url", &url(&server), "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = child.stdin.take().unwrap();
+    to.write_all(lines(10).as_bytes()).unwrap();
+    let mut from = BufReader::new(child.stdout.take().unwrap());
+    for _ in 0..10 {
+        from.read_line(&mut String::new()).unwrap();
+    }
+    support::server::signal_pid(child.id(), "INT");
+    let run = read(child.wait_with_output().unwrap());
+    assert_eq!(run.code, Some(1));
+    assert!(run.err.contains("SIGINT received; all lines up to 10 are answered"), "{}", run.err);
+    drop(to);
+}
+
+#[test]
+fn what_answers_as_no_instance_does_is_told() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let place = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut from = BufReader::new(stream.try_clone().unwrap());
+            let mut line = String::new();
+            while from.read_line(&mut line).unwrap() > 2 {
+                line.clear();
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>").unwrap();
+        }
+    });
+    let file = file(&lines(3));
+    for arguments in [&["task", "put", "-f", file.path().to_str().unwrap()][..], &["task", "cancel", "a"]] {
+        let put = run(&[arguments, &["--url", &place]].concat());
+        assert_eq!(put.code, Some(1), "{}", put.err);
+        assert!(put.err.contains("punctual") && !put.out.contains("cancelled"), "{}{}", put.out, put.err);
+    }
+}
+
+#[test]
+fn a_bar_shows_where_somebody_looks() {
+    if !support::have("script") {
+        return;
+    }
+    let server = serve(&[]);
+    let file = file(&lines(20_000));
+    let command = format!("{PUNCTUAL} task put -f {} --url {} >/dev/null", file.path().display(), url(&server));
+    let seen = Command::new("script").args(["-qec", &command, "/dev/null"]).env("TERM", "xterm").output().unwrap();
+    let seen = read(seen);
+    assert_eq!(seen.code, Some(1), "{}{}", seen.out, seen.err);
+    assert!(seen.out.contains(" %  ") && seen.out.contains(" lines answered, "), "{}", seen.out);
+    assert!(seen.out.contains("line 100 (`t100`): ") && seen.out.contains("error: 200 of 20000 lines"), "{}", seen.out);
+}
