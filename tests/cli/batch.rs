@@ -70,6 +70,7 @@ fn tasks_come_from_stdin_and_are_answered_while_it_is_open() {
     let mut child = punctual(&["task", "put", "-f", "-", "--url", &url, "--json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let (mut to, mut from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
