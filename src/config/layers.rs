@@ -24,6 +24,9 @@ const NAMED: [(&str, &[&str]); 3] = [
     ("tokens", &["sha256", "scope"]),
 ];
 
+/// What [`Value::Other`] calls a number that no option could take.
+pub(super) const TOO_LARGE: &str = "number that large";
+
 /// The table of a `[sinks.NAME]` section whose names are the client library's own.
 pub(super) const PROPERTIES: &str = "properties";
 
@@ -102,7 +105,11 @@ impl Layers {
     /// Lays a file over what is there.
     pub(super) fn file(&mut self, path: &str, text: &str) {
         let place = |offset: usize| Origin::File { path: path.to_owned(), line: line_of(text, offset) };
-        for (key, entry) in self.parse(text, &place) {
+        let before = self.faults.len();
+        let leaves = self.parse(text, &place);
+        // What is made of a line that is no TOML is not what was meant.
+        let broken: Vec<_> = self.faults[before..].iter().map(|fault| fault.origin.clone()).collect();
+        for (key, entry) in leaves.into_iter().filter(|(_, entry)| !broken.contains(&entry.origin)) {
             self.set(key, entry);
         }
     }
@@ -255,6 +262,9 @@ impl Layers {
                 candidates.extend(keys.iter().map(|key| format!("{section}.{name}.{key}")));
                 candidates.extend((section == "sinks").then(|| format!("sinks.{name}.{PROPERTIES}")));
             }
+            // `[sink.a]` for `[sinks.a]`.
+            let meant = path.split_once('.').map(|(_, inside)| format!("{section}.{inside}"));
+            candidates.extend(meant.filter(|meant| self.is_known(meant)));
         }
         candidates.retain(|candidate| candidate != path);
         nearest(path, candidates)
@@ -323,17 +333,20 @@ fn variable(path: &str) -> String {
 
 /// The candidate that is nearest to what was written, if one is near enough to have been meant.
 pub(super) fn nearest(written: &str, candidates: impl IntoIterator<Item = String>) -> Option<String> {
-    let key = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
-    let far = |candidate: &str| match key(candidate) == key(written) {
-        true => 1,
-        false => strsim::damerau_levenshtein(written, candidate),
+    let split = |path: &str| match path.rsplit_once('.') {
+        Some((section, key)) => (section.to_owned(), key.to_owned()),
+        None => (String::new(), path.to_owned()),
     };
-    candidates
-        .into_iter()
-        .map(|candidate| (far(&candidate), candidate))
-        .filter(|(far, _)| *far <= 1 + key(written).len() / 4)
-        .min()
-        .map(|(_, candidate)| candidate)
+    let (section, key) = split(written);
+    let near = |candidate: &String| {
+        let (_, option) = split(candidate);
+        let far = strsim::damerau_levenshtein(written, candidate);
+        // Without its section, or in one that is nearly right, an option is known by its name.
+        let known = option == key && (section.is_empty() || far <= 1 + section.len() / 3);
+        known || (far <= 1 + key.len() / 4 && far < key.len())
+    };
+    let far = |candidate: &String| strsim::damerau_levenshtein(written, candidate);
+    candidates.into_iter().filter(near).min_by_key(far)
 }
 
 /// A file's text, without the mark that some editors put before it; else the first line that is none.
@@ -362,8 +375,9 @@ fn walk(prefix: &str, table: &DeTable<'_>, place: &dyn Fn(usize) -> Origin, leav
 fn leaf(value: &Spanned<DeValue<'_>>) -> Value {
     match value.get_ref() {
         DeValue::String(text) => Value::Text(text.to_string()),
-        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
-            .map_or(Value::Other("too large a number"), Value::Whole),
+        DeValue::Integer(number) => {
+            i64::from_str_radix(number.as_str(), number.radix()).map_or(Value::Other(TOO_LARGE), Value::Whole)
+        }
         DeValue::Boolean(flag) => Value::Flag(*flag),
         DeValue::Table(_) => Value::Section,
         other => Value::Other(other.type_str()),

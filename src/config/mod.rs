@@ -294,9 +294,9 @@ impl Config {
         let mut reader = Reader::new(layers);
         let config = Config::read(&mut reader);
         let mut faults = reader.into_faults();
-        let built = config.as_ref().and_then(|config| build(config).map_err(|found| faults.extend(found)).ok());
-        match (config, built) {
-            (Some(config), Some(built)) if faults.is_empty() => Ok((config, built)),
+        let built = build(&config).map_err(|found| faults.extend(found));
+        match built {
+            Ok(built) if faults.is_empty() => Ok((config, built)),
             _ => Err(ConfigError(faults)),
         }
     }
@@ -307,8 +307,8 @@ impl Config {
         ConfigFault { path: path.to_owned(), origin, words: words.into(), hint: None }
     }
 
-    /// Reads everything; `None` only with a fault noted.
-    fn read(r: &mut Reader) -> Option<Config> {
+    /// Reads everything. Where a fault was noted something stands in, so that the rest can be looked at all the same.
+    fn read(r: &mut Reader) -> Config {
         let schemes = ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "memory"];
         let redis = r.url("redis.url", &schemes);
         let (sentinel_password, ca_file) = (r.secret("redis.sentinel_password"), r.file("tls.ca_file"));
@@ -318,33 +318,34 @@ impl Config {
         let dead =
             DeadSection { keep: r.duration("dead.keep", HOUR, 3650 * DAY), cap: r.whole("dead.cap", 1, 1 << 32) };
         let http = sections::http(r);
-        let limits = sections::limits(r, http.as_ref());
-        let tokens = sections::tokens(r, http.as_ref());
+        let limits = sections::limits(r, &http);
+        let tokens = sections::tokens(r, &http);
         let sinks = sections::sinks(r, claim.lease);
         let lanes = sections::lanes(r, &sinks);
         let shutdown = r.duration("shutdown.deadline", SECOND, HOUR);
         let log = sections::log(r);
-        let timeline = TimelineSection { namespace: namespace?, shards };
+        let timeline = TimelineSection { namespace: namespace.unwrap_or_default(), shards };
         let mut config = Config {
-            redis: redis?,
+            // With Sentinels nothing else can be wrong about it.
+            redis: redis.unwrap_or_else(|| SecretUrl::new("redis+sentinel://unknown/unknown".to_owned())),
             sentinel_password,
             ca_file,
             timeline,
             claim,
             dead,
-            http: http?,
+            http,
             limits,
             tokens,
             sinks,
             lanes,
             shutdown,
-            log: log?,
+            log,
             warnings: Vec::new(),
             settings: r.settings(),
         };
         config.warnings = config.idle_sinks();
         config.warnings.extend(config.tokens_in_the_clear());
-        Some(config)
+        config
     }
 
     fn tokens_in_the_clear(&self) -> Option<ConfigFault> {

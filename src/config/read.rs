@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::layers::{Entry, Layers, PROPERTIES, Value, is_secret, nearest};
+use super::layers::{Entry, Layers, PROPERTIES, TOO_LARGE, Value, is_secret, nearest};
 use super::{ConfigFault, Origin, SecretUrl, Setting};
 use crate::task::duration;
 
@@ -134,9 +134,9 @@ impl Reader {
         self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, words, hint });
     }
 
-    /// How many faults were noted so far.
-    pub(super) fn count(&self) -> usize {
-        self.layers.faults.len()
+    /// Whether a fault of this option was noted, so that what stands in for it is compared with nothing.
+    pub(super) fn is_wrong(&self, path: &str) -> bool {
+        self.layers.faults.iter().any(|fault| fault.path == path)
     }
 
     /// Notes that `path` names something that is not among `there`.
@@ -185,8 +185,8 @@ impl Reader {
 
 /// Words about a value, for one that is not there.
 fn empty(words: &str) -> String {
-    match words.strip_prefix("`` is not ") {
-        Some(rest) => format!("it is empty, and not {rest}"),
+    match words.strip_prefix("`` is not a duration: ") {
+        Some(rest) => rest.to_owned(),
         None => format!("it is empty: {}", words.split_once(", not ").map_or(words, |(expected, _)| expected)),
     }
 }
@@ -196,7 +196,7 @@ fn shown(value: &Value) -> String {
         Value::Text(_) => "this text".to_owned(),
         Value::Whole(number) => format!("the number {number}"),
         Value::Flag(_) => "this boolean".to_owned(),
-        Value::Other(kind @ "too large a number") => (*kind).to_owned(),
+        Value::Other(TOO_LARGE) => format!("a {TOO_LARGE}"),
         Value::Other(kind) => format!("this {kind}"),
         Value::Section => "a section".to_owned(),
     }

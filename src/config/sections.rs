@@ -15,11 +15,10 @@ use crate::task::{Lane, Limits, duration};
 pub(super) fn claim(r: &mut Reader) -> ClaimSection {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let before = r.count();
     let lease = r.duration("claim.lease", SECOND, HOUR);
     let grace = r.duration("claim.grace", Duration::ZERO, 365 * DAY);
     let back = lease + SECOND;
-    if r.count() == before && grace <= back {
+    if !r.is_wrong("claim.lease") && !r.is_wrong("claim.grace") && grace <= back {
         let (grace, back, lease) = (duration::format(grace), duration::format(back), duration::format(lease));
         let words = format!(
             "{grace} is not longer than `claim.lease`, {lease}, and 1 s: what a killed instance held would be passed over"
@@ -37,9 +36,9 @@ pub(super) fn claim(r: &mut Reader) -> ClaimSection {
     }
 }
 
-/// `[http]`; `None` with a fault noted.
-pub(super) fn http(r: &mut Reader) -> Option<HttpSection> {
-    let listen = r.address("http.listen");
+/// `[http]`
+pub(super) fn http(r: &mut Reader) -> HttpSection {
+    let listen = r.address("http.listen").unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
     let tls = match (r.file("http.certificate_file"), r.file("http.key_file")) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
@@ -52,26 +51,21 @@ pub(super) fn http(r: &mut Reader) -> Option<HttpSection> {
             None
         }
     };
-    let section = HttpSection {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+    HttpSection {
+        listen,
         tls,
         body_limit: r.size("http.body_limit", 1 << 10, 1 << 30),
         header_timeout: r.duration("http.header_timeout", SECOND, HOUR),
         body_timeout: r.duration("http.body_timeout", SECOND, HOUR),
         timeline_timeout: r.duration("http.timeline_timeout", Duration::from_millis(100), HOUR),
         connections: usize::try_from(r.whole("http.connections", 1, 1 << 20)).unwrap_or(1),
-    };
-    Some(HttpSection { listen: listen?, ..section })
+    }
 }
 
 /// `[limits]`; what fits in no body can be no limit.
-pub(super) fn limits(r: &mut Reader, http: Option<&HttpSection>) -> Limits {
-    let before = r.count();
+pub(super) fn limits(r: &mut Reader, http: &HttpSection) -> Limits {
     let payload = r.size("limits.payload", 1, 8 << 20);
-    if let Some(http) = http
-        && r.count() == before
-        && payload > http.body_limit
-    {
+    if payload > http.body_limit && !r.is_wrong("limits.payload") && !r.is_wrong("http.body_limit") {
         let words = format!("{payload} bytes do not fit into `http.body_limit`, {} bytes", http.body_limit);
         r.fault_by("limits.payload", "http.body_limit", words, None);
     }
@@ -83,12 +77,9 @@ pub(super) fn limits(r: &mut Reader, http: Option<&HttpSection>) -> Limits {
 }
 
 /// `[tokens.NAME]`; beyond loopback there has to be one.
-pub(super) fn tokens(r: &mut Reader, http: Option<&HttpSection>) -> BTreeMap<String, TokenSection> {
+pub(super) fn tokens(r: &mut Reader, http: &HttpSection) -> BTreeMap<String, TokenSection> {
     let names = r.names("tokens");
-    if let Some(http) = http
-        && names.is_empty()
-        && !http.listen.ip().is_loopback()
-    {
+    if names.is_empty() && !http.listen.ip().is_loopback() {
         let words =
             format!("`{}` is no loopback address, and without a token everybody there may do everything", http.listen);
         let hint = "a section `[tokens.NAME]` with `sha256` and `scope`, or `127.0.0.1`";
@@ -137,15 +128,15 @@ fn scope(text: &str) -> Result<(bool, bool), String> {
     known.then(|| (words.contains(&"read"), words.contains(&"write"))).ok_or_else(expected)
 }
 
-/// `[log]`; `None` with a fault noted.
-pub(super) fn log(r: &mut Reader) -> Option<LogSection> {
+/// `[log]`
+pub(super) fn log(r: &mut Reader) -> LogSection {
     let filter = r.text("log.filter", |text| Ok(text.to_owned()));
     let json = r.text("log.format", |text| match text {
         "text" => Ok(false),
         "json" => Ok(true),
         _ => Err("a format is expected: `text` or `json`".to_owned()),
     });
-    Some(LogSection { filter: filter?, json: json? })
+    LogSection { filter: filter.unwrap_or_default(), json: json.unwrap_or_default() }
 }
 
 /// `[sinks.NAME]`; one whose URL cannot be read is left out, with a fault noted.
@@ -169,13 +160,13 @@ pub(super) fn sinks(r: &mut Reader, lease: Duration) -> BTreeMap<String, SinkSec
         let own = r.has(&path("answer_timeout"));
         let answer_timeout = if own { r.duration(&path("answer_timeout"), shortest, longest) } else { common.0 };
         let patience = if r.has(&path("patience")) { r.duration(&path("patience"), SECOND, DAY) } else { common.1 };
-        if answer_timeout * 2 > lease {
+        let said = if own { path("answer_timeout") } else { "sinks.answer_timeout".to_owned() };
+        if answer_timeout * 2 > lease && !r.is_wrong("claim.lease") && !r.is_wrong(&said) {
             let (answer, half) = (duration::format(answer_timeout), duration::format(lease / 2));
             let words = format!(
                 "{answer} is more than half of `claim.lease`, {}: a publish would outlive its claim",
                 duration::format(lease)
             );
-            let said = if own { path("answer_timeout") } else { "sinks.answer_timeout".to_owned() };
             r.fault_by(&said, "claim.lease", words, Some(format!("at most {half}, or a longer lease")));
         }
         if let Some(url) = r.url(&path("url"), &[]) {

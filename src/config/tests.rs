@@ -60,7 +60,7 @@ fn all_faults_are_told_at_once_with_their_place() {
         "hint: did you mean `claim.lease`?",
         "`claim.batch` (punctual.toml:3): a whole number from 1 to 1000 is expected, not the number 5000",
         "`claim.grace` (punctual.toml:4): a string is expected, not this boolean",
-        "`clam` (punctual.toml:6): there is no such option",
+        "`clam` (punctual.toml:6): there is no such section\n    hint: did you mean `[claim]`?",
         "`lanes.default.sink` (punctual.toml:10): `b` is not configured, only `a`",
         "`lanes.UP` (punctual.toml:12): a name is 1 to 32 of `a-z 0-9 -`",
         "`http.listen` (punctual.toml:14): `here`: an address is expected",
@@ -302,4 +302,49 @@ fn a_certificate_and_its_key_go_together_and_limits_fit_into_a_body() {
     assert!(key.contains("the path of a file is expected, not its contents") && !key.contains("hunter2"), "{key}");
     let config = load("[limits]\npayload = \"1MiB\"\nheaders = 3\nheader_bytes = 10\n", &[], &[SINK]).unwrap();
     assert_eq!((config.limits.payload, config.limits.headers, config.limits.header_bytes), (1 << 20, 3, 10));
+}
+
+#[test]
+fn what_stands_in_for_a_value_with_a_fault_is_compared_with_nothing_and_hides_no_other_fault() {
+    let file = "[redis]\nurl = 1\n[http]\nlisten = 1\nbody_limit = 1\n[claim]\nlease = 1\n[timeline]\nnamespace = 1\n\
+                [log]\nfilter = 1\n[sinks.a]\nurl = \"stdout:\"\n";
+    let sources = Sources { file: Some(("p.toml".into(), file.into())), ..Sources::default() };
+    let built = |config: &Config| Err::<(), _>(vec![config.fault("sinks.a.url", "a fault of what is built")]);
+    let ConfigError(faults) = Config::load_and(sources, built).unwrap_err();
+    let mut lines: Vec<_> = faults
+        .iter()
+        .map(|fault| match &fault.origin {
+            Origin::File { line, .. } => *line,
+            _ => 0,
+        })
+        .collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [2, 4, 5, 7, 9, 11, 13], "{faults:?}");
+}
+
+#[test]
+fn a_hint_names_what_is_near_and_nothing_else() {
+    for (file, meant) in [
+        ("[sink.a]\nurl = \"stdout:\"", Some("sinks.a.url")),
+        ("lease = \"1s\"", Some("claim.lease")),
+        ("[clam]\nlease = \"1s\"", Some("claim.lease")),
+        ("[elsewhere]\nurl = \"stdout:\"", None),
+        ("[lanes.x]\nsinc = \"a\"", Some("lanes.x.sink")),
+        ("[lanes.default]\nsink = \"b\"", None),
+    ] {
+        let faults = load(&format!("{file}\n[sinks.a]\nurl = \"stdout:\"\n"), &[], &[]).unwrap_err();
+        match meant {
+            Some(meant) => assert!(faults.contains(&format!("did you mean `{meant}`?")), "{file}: {faults}"),
+            None => assert!(!faults.contains("did you mean"), "{file}: {faults}"),
+        }
+    }
+}
+
+#[test]
+fn variables_of_others_are_passed_by() {
+    let others = ["PUNCTUAL_URL", "PUNCTUAL_TOKEN", "PUNCTUAL_CA_FILE", "PUNCTUAL_TEST_STRICT", "PUNCTUAL_CACHE"];
+    let service = ["PUNCTUAL_PORT", "PUNCTUAL_SERVICE_HOST", "PUNCTUAL_PORT_7171_TCP_ADDR", "REDIS_URL", "PATH"];
+    for name in others.into_iter().chain(service) {
+        assert!(load("", &[(name, "x")], &[SINK]).is_ok(), "{name}");
+    }
 }
