@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use punctual::config::{Config, Sources};
 use punctual_sinks::SinkConfig;
 
-use super::{PUNCTUAL, read};
+use super::{PUNCTUAL, read, run, wait_for};
 use crate::support;
 use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::nats::NatsServer;
@@ -65,6 +65,11 @@ fn readme() -> String {
 /// `make demo` has built the program. `servers` are addresses of the README's, each with the one to take for it. Says what
 /// the instance wrote, and what the commands did.
 fn play(story: &str, servers: &[(&str, &str)]) -> (String, String) {
+    play_on(story, servers, |_, _| {})
+}
+
+/// The same, and `act` at the end, with the port of the instance and its log.
+fn play_on(story: &str, servers: &[(&str, &str)], act: impl FnOnce(u16, &Path)) -> (String, String) {
     let checkout = tempfile::tempdir().unwrap();
     std::fs::create_dir(checkout.path().join("target")).unwrap();
     let built = Path::new(PUNCTUAL).parent().unwrap();
@@ -108,7 +113,9 @@ fn play(story: &str, servers: &[(&str, &str)]) -> (String, String) {
             other => panic!("`run: {other}` is not known: `serve`, `tour` or `make`"),
         }
     }
-    (std::fs::read_to_string(serving.expect("the README starts an instance").log()).unwrap(), printed)
+    let serving = serving.expect("the README starts an instance");
+    act(serving.port, &serving.log());
+    (std::fs::read_to_string(serving.log()).unwrap(), printed)
 }
 
 #[test]
@@ -158,6 +165,29 @@ fn the_instance_of_the_readme_with_redis_and_nats_starts() {
     let addresses = [at(redis.server.port), at(nats.server.port)];
     let (log, _) = play("nats", &[("127.0.0.1:6379", &addresses[0]), ("127.0.0.1:4222", &addresses[1])]);
     assert!(!log.contains(" ERROR "), "{log}");
+}
+
+/// Not only the start: what it may not do would be told when it puts, claims and settles.
+#[test]
+fn the_redis_user_of_the_readme_may_do_what_is_needed() {
+    if !support::have("redis-server") || !support::have("redis-cli") {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let address = format!("127.0.0.1:{}", redis.server.port);
+    let (log, _) = play_on("acl", &[("127.0.0.1:6379", &address)], |port, log| {
+        let url = format!("http://127.0.0.1:{port}");
+        for task in [&["put", "once", "--in", "100ms"][..], &["put", "often", "--every", "300ms"]] {
+            let put = run(&[&["task"], task, &["--url", &url]].concat());
+            assert_eq!(put.code, Some(0), "{}", put.err);
+        }
+        for key in ["once", "often"] {
+            wait_for(log, &format!("\"key\":\"{key}:"));
+        }
+        let cancelled = run(&["task", "cancel", "often", "--url", &url]);
+        assert_eq!(cancelled.code, Some(0), "{}", cancelled.err);
+    });
+    assert!(!log.contains("NOPERM") && !log.contains(" ERROR "), "{log}");
 }
 
 #[test]
