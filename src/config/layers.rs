@@ -349,13 +349,12 @@ pub(super) fn nearest(written: &str, candidates: impl IntoIterator<Item = String
     candidates.into_iter().filter(near).min_by_key(far)
 }
 
-/// A file's text, without the mark that some editors put before it; else the first line that is none.
+/// A file's text, or the first line that is none.
 pub(super) fn text_of(bytes: Vec<u8>) -> Result<String, usize> {
-    let text = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         let good = error.utf8_error().valid_up_to();
         error.as_bytes().iter().take(good).filter(|&&b| b == b'\n').count() + 1
-    })?;
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+    })
 }
 
 fn line_of(text: &str, offset: usize) -> usize {
