@@ -62,18 +62,24 @@ pub(super) fn http(r: &mut Reader) -> HttpSection {
     }
 }
 
+/// What a body has to hold beside the payload and the headers: the schedule, and names of all kinds.
+const BESIDE_PAYLOAD: usize = 8 << 10;
+
 /// `[limits]`; what fits in no body can be no limit.
 pub(super) fn limits(r: &mut Reader, http: &HttpSection) -> Limits {
     let payload = r.size("limits.payload", 1, 8 << 20);
-    if payload > http.body_limit && !r.is_wrong("limits.payload") && !r.is_wrong("http.body_limit") {
-        let words = format!("{payload} bytes do not fit into `http.body_limit`, {} bytes", http.body_limit);
-        r.fault_by("limits.payload", "http.body_limit", words, None);
+    let headers = usize::try_from(r.whole("limits.headers", 0, 1000)).unwrap_or(0);
+    let header_bytes = r.size("limits.header_bytes", 0, 256 << 10);
+    let needed = payload.div_ceil(3) * 4 + header_bytes + BESIDE_PAYLOAD;
+    let options = ["limits.payload", "limits.header_bytes", "http.body_limit"];
+    if needed > http.body_limit && !options.iter().any(|option| r.is_wrong(option)) {
+        let words = format!(
+            "{payload} bytes, in base64 and with headers, do not fit into `http.body_limit`, {} bytes",
+            http.body_limit
+        );
+        r.fault_by("limits.payload", "http.body_limit", words, Some(format!("`http.body_limit = {needed}`")));
     }
-    Limits {
-        payload,
-        headers: usize::try_from(r.whole("limits.headers", 0, 1000)).unwrap_or(0),
-        header_bytes: r.size("limits.header_bytes", 0, 256 << 10),
-    }
+    Limits { payload, headers, header_bytes }
 }
 
 /// `[tokens.NAME]`; beyond loopback there has to be one.
@@ -85,7 +91,7 @@ pub(super) fn tokens(r: &mut Reader, http: &HttpSection) -> BTreeMap<String, Tok
         let hint = "a section `[tokens.NAME]` with `sha256` and `scope`, or `127.0.0.1`";
         r.fault("http.listen", words, Some(hint.into()));
     }
-    let mut tokens = BTreeMap::new();
+    let (mut tokens, mut hashes) = (BTreeMap::new(), BTreeMap::new());
     for name in names {
         if let Err(bad) = name.parse::<Lane>() {
             r.fault(&format!("tokens.{name}"), bad.to_string(), None);
@@ -96,16 +102,27 @@ pub(super) fn tokens(r: &mut Reader, http: &HttpSection) -> BTreeMap<String, Tok
                 r.fault(&path(key), format!("a token needs its `{key}`"), None);
             }
         }
-        let sha256 = r.text(&path("sha256"), |text| {
-            sha256(text.trim()).ok_or_else(|| "the SHA-256 of the token is expected, 64 hexadecimal digits".to_owned())
+        let sha256 = r.text(&path("sha256"), |text| match sha256(text.trim()) {
+            Some(Sha256(OF_NOTHING)) => Err("it is the SHA-256 of nothing: was the variable empty?".to_owned()),
+            Some(sha256) => Ok(sha256),
+            None => Err("the SHA-256 of the token is expected, 64 hexadecimal digits".to_owned()),
         });
         let scope = r.text(&path("scope"), scope);
+        if let Some(other) = sha256.as_ref().and_then(|sha256| hashes.insert(sha256.0, name.clone())) {
+            r.fault(&path("sha256"), format!("it is the token of `tokens.{other}` too: its scopes would add up"), None);
+        }
         if let (Some(sha256), Some((read, write))) = (sha256, scope) {
             tokens.insert(name, TokenSection { sha256, read, write });
         }
     }
     tokens
 }
+
+/// The SHA-256 of no bytes at all, which no token has.
+const OF_NOTHING: [u8; 32] = [
+    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae, 0x41,
+    0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+];
 
 fn sha256(text: &str) -> Option<Sha256> {
     let mut bytes = [0; 32];

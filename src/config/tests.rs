@@ -283,7 +283,23 @@ fn a_token_has_a_hash_and_a_scope_and_shows_neither_the_one_nor_what_was_taken_f
     let environment = [("PUNCTUAL__TOKENS__MY_OWN__SHA256", HASH), ("PUNCTUAL__TOKENS__MY_OWN__SCOPE", "write read")];
     let config = load("", &environment, &[SINK]).unwrap();
     assert!(config.tokens["my-own"].read && config.tokens["my-own"].write);
-    assert!(!format!("{config:?}").contains("sha256: Sha256(["), "{config:?}");
+    let shown = format!("{config:?}").to_lowercase();
+    assert!(shown.contains("tokens") && !shown.contains(&HASH.to_lowercase()[..8]), "{shown}");
+    assert!(!shown.contains("17, 34, 51"), "{shown}");
+}
+
+#[test]
+fn a_token_is_known_by_one_name_and_is_not_nothing() {
+    let token = |name: &str, hash: &str| format!("[tokens.{name}]\nsha256 = \"{hash}\"\nscope = \"read\"\n");
+    let nothing = "E3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let file = token("ci", HASH) + &token("ops", &HASH.to_lowercase()) + &token("empty", nothing);
+    let faults = load(&file, &[], &[SINK]).unwrap_err();
+    for line in [
+        "`tokens.ops.sha256` (punctual.toml:5): it is the token of `tokens.ci` too",
+        "`tokens.empty.sha256` (punctual.toml:8): it is the SHA-256 of nothing: was the variable empty?",
+    ] {
+        assert!(faults.contains(line), "no `{line}` in:\n{faults}");
+    }
 }
 
 #[test]
@@ -292,7 +308,7 @@ fn a_certificate_and_its_key_go_together_and_limits_fit_into_a_body() {
     let faults = load(file, &[], &[SINK]).unwrap_err();
     for line in [
         "`http.certificate_file` (punctual.toml:2): a certificate needs its key\n    hint: `http.key_file`",
-        "`limits.payload` (punctual.toml:5): 2049 bytes do not fit into `http.body_limit`, 2048 bytes",
+        "`limits.payload` (punctual.toml:5): 2049 bytes, in base64 and with headers, do not fit into `http.body_limit`, 2048 bytes\n    hint: `http.body_limit = 27308`",
         "`limits.headers` (punctual.toml:6): a whole number from 0 to 1000 is expected, not the number 1001",
         "`log.format` (punctual.toml:8): `xml`: a format is expected: `text` or `json`",
     ] {
@@ -300,8 +316,12 @@ fn a_certificate_and_its_key_go_together_and_limits_fit_into_a_body() {
     }
     let key = load("[http]\nkey_file = \"-----BEGIN PRIVATE KEY----- hunter2\"\n", &[], &[SINK]).unwrap_err();
     assert!(key.contains("the path of a file is expected, not its contents") && !key.contains("hunter2"), "{key}");
-    let config = load("[limits]\npayload = \"1MiB\"\nheaders = 3\nheader_bytes = 10\n", &[], &[SINK]).unwrap();
-    assert_eq!((config.limits.payload, config.limits.headers, config.limits.header_bytes), (1 << 20, 3, 10));
+    let limits =
+        |payload: u32| load(&format!("[limits]\npayload = {payload}\nheaders = 3\nheader_bytes = 10\n"), &[], &[SINK]);
+    let config = limits(780_279).unwrap();
+    assert_eq!((config.limits.payload, config.limits.headers, config.limits.header_bytes), (780_279, 3, 10));
+    // Its base64, 1 040 372 bytes, and 10 of headers leave less than 8 KiB of a MiB.
+    assert!(limits(780_280).is_err());
 }
 
 #[test]

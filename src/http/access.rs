@@ -2,14 +2,17 @@
 //!
 //! A request is looked at before any of its body is read. A token stands in the header `authorization: Bearer ...` and
 //! nowhere else: what is in a URL ends up in logs. Every token is compared with, in constant time, so that neither which
-//! one it is nor how nearly one was guessed shows. Without any token configured, everybody may do everything.
+//! one it is nor how nearly one was guessed shows. Without any token configured, everybody may do everything who reaches
+//! the instance by an address or as `localhost`.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -18,9 +21,11 @@ use super::problem::Problem;
 
 /// What a route asks of whoever calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
+pub(super) enum Need {
     /// Nothing: probes, and the description of the API.
     Nothing,
+    /// A token, whatever its scope: what no route takes.
+    Known,
     /// To look.
     Read,
     /// To change.
@@ -77,7 +82,10 @@ impl Access {
 
     /// Whether the request's headers allow what is needed.
     fn check(&self, need: Need, headers: &HeaderMap) -> Result<(), Problem> {
-        if need == Need::Nothing || self.tokens.is_empty() {
+        if self.tokens.is_empty() {
+            return own_host(headers);
+        }
+        if need == Need::Nothing {
             return Ok(());
         }
         let given = token(headers)?;
@@ -104,9 +112,9 @@ impl Access {
 
 /// Lets a request through, or answers it in place of its route.
 pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
-    // What no route takes finds nothing to guard.
-    let need = request.extensions().get::<MatchedPath>().map(|path| need(request.method(), path.as_str()));
-    match access.check(need.unwrap_or(Need::Nothing), request.headers()) {
+    let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
+    let need = request.extensions().get::<MatchedPath>().map(|path| need(method, path.as_str()));
+    match access.check(need.unwrap_or(Need::Known), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => {
             tracing::debug!(code = problem.code, path = request.uri().path(), "a request was not allowed");
@@ -115,10 +123,35 @@ pub(super) async fn guard(State(access): State<Access>, request: Request, next: 
     }
 }
 
-fn need(method: &Method, path: &str) -> Need {
-    let method = if method == Method::HEAD { "GET" } else { method.as_str() };
+/// What a method needs of a path as the router has it.
+pub(super) fn need(method: &str, path: &str) -> Need {
     let known = ROUTES.iter().find(|(known, route, _)| *known == method && *route == path);
     known.map_or(Need::Both, |(.., need)| *need)
+}
+
+/// The path of a route, for as long as the program runs.
+pub(super) fn route(path: &str) -> Option<&'static str> {
+    ROUTES.iter().map(|(_, route, _)| *route).find(|route| *route == path)
+}
+
+/// Whether the request was sent to an address or to `localhost`, or says nothing of it.
+///
+/// A page of another site may have its own name lead to loopback, and is then let read and send by the browser as if it
+/// were this instance's; but the name stands in the request.
+fn own_host(headers: &HeaderMap) -> Result<(), Problem> {
+    let own = |host: &HeaderValue| {
+        let host = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
+        host.is_some_and(|host| {
+            let name = host.host();
+            let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+            address.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
+        })
+    };
+    if headers.get_all(header::HOST).iter().all(own) {
+        return Ok(());
+    }
+    let detail = "while no token is configured, `host` has to be an IP address or `localhost`";
+    Err(Problem::new(StatusCode::FORBIDDEN, "foreign_host", detail))
 }
 
 /// The token that a request carries. Two of them are none: who sits in between may have read the other one.

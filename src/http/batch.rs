@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
+use super::openapi::words;
 use super::problem::Problem;
 use super::{Api, body, tasks};
 use crate::engine::intake::{Put, PutError};
@@ -67,7 +68,7 @@ pub(super) struct AnswerView<'a> {
     #[schema(nullable = false)]
     id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, pattern = "^(created|replaced|unchanged)$")]
+    #[schema(nullable = false, value_type = Option<words::PutResult>)]
     result: Option<&'static str>,
     /// When it is due next, in ms since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,6 +97,7 @@ fn problem_ref() -> utoipa::openapi::Ref {
     description = "Answers come in order while lines are still sent: read while you send. A line that is wrong harms no \
         other. Should the body end before its time, a last line says so.",
     tag = "tasks",
+    params(body::Trace),
     request_body(content = String, content_type = "application/x-ndjson", description = "A task with its `id` on each line.",
         example = json!("{\"id\":\"order-1\",\"schedule\":{\"in\":\"15m\"},\"message\":{\"destination\":\"orders\"}}\n{\"id\":\"order-2\",\"schedule\":{},\"message\":{}}\n")),
     responses((status = 200, body = String, content_type = "application/x-ndjson", description = "An answer to each line.",
@@ -104,7 +106,7 @@ fn problem_ref() -> utoipa::openapi::Ref {
 )]
 pub(super) async fn put(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    body::media_type(&parts.headers, &[NDJSON, "application/ndjson", "application/jsonl"])?;
+    body::media_type(&parts.headers, &[NDJSON])?;
     let trace = body::trace(&parts.headers);
     let (groups, inbox) = mpsc::channel(1);
     tokio::spawn(Reader::new(Arc::clone(&api), groups).run(body));

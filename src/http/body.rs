@@ -6,6 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::StreamExt;
 use tokio::time::timeout;
+use utoipa::IntoParams;
 
 use super::ApiLimits;
 use super::problem::Problem;
@@ -33,6 +34,17 @@ pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), P
 pub(super) async fn json(headers: &HeaderMap, body: Body, limits: &ApiLimits) -> Result<Bytes, Problem> {
     media_type(headers, &["application/json"])?;
     whole(headers, body, limits.body, limits.body_timeout).await
+}
+
+/// The header of a request that puts tasks, as the document has it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "it only stands in the document")]
+pub(super) struct Trace {
+    /// The trace that the request is part of, as the W3C's Trace Context has it; the messages carry it on. One that is
+    /// not valid counts as none.
+    #[param(required = false, nullable = false, example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
+    traceparent: String,
 }
 
 /// The trace that a request is part of. What is no valid `traceparent`, or comes twice, counts as none, as the standard

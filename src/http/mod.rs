@@ -15,7 +15,7 @@ mod state;
 mod tasks;
 pub mod tls;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -111,11 +111,9 @@ async fn no_method(method: Method, request: Request) -> Problem {
 
 /// Counts every request by its route, never by its path: paths hold ids.
 async fn count(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
-    static PATHS: LazyLock<Vec<String>> = LazyLock::new(|| routes().into_openapi().paths.paths.into_keys().collect());
-    let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let route = PATHS.iter().find(|path| Some(path.as_str()) == matched).map_or("other", String::as_str);
+    let route = request.extensions().get::<MatchedPath>().and_then(|path| access::route(path.as_str()));
     let response = next.run(request).await;
-    api.metrics.request(route, response.status().as_u16());
+    api.metrics.request(route.unwrap_or("other"), response.status().as_u16());
     response
 }
 

@@ -34,8 +34,8 @@ const LONGEST_KEY: usize = 255;
     description = "With an `Idempotency-Key` the id follows from the key: while the task stands, a repeat is `unchanged`, \
         `in` included, and another body is refused. Without one every request makes a task.",
     tag = "tasks",
-    params(("idempotency-key" = Option<String>, Header, nullable = false, pattern = "^[!-~]{1,255}$", example = "order-1",
-        description = "Makes the request repeatable; surrounding double quotes do not count.")),
+    params(("idempotency-key" = Option<String>, Header, nullable = false, pattern = "^(\"[!-~]{1,255}\"|[!-~]{1,255})$", example = "order-1",
+        description = "Makes the request repeatable; surrounding double quotes do not count."), body::Trace),
     request_body(content = openapi::task::Task,
         example = json!({"schedule": {"in": "15m"}, "message": {"destination": "orders.timeout", "payload": {"order": 1}}})),
     responses(
@@ -51,13 +51,11 @@ const LONGEST_KEY: usize = 255;
     extensions(("x-codes" = json!([BODY, TIMELINE, &["in_flight", "key_reused"]].concat()))),
 )]
 pub(super) async fn post(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let body = body::json(&parts.headers, body, &api.limits).await?;
-    let id = key(&parts.headers).and_then(|key| match key {
+    let id = key(request.headers()).map(|key| match key {
         Some(key) => id(id_of_key(key)),
         None => id(new_id(api.intake.clock().now())),
     });
-    tasks::put_one(&api, PutMode::Post, id, body::trace(&parts.headers), &body).await
+    tasks::put_one(&api, PutMode::Post, id, request).await
 }
 
 /// The key, without the quotes that the header may carry.
@@ -92,11 +90,8 @@ fn new_id(now: Timestamp) -> Uuid {
     Uuid::new_v7(uuid::Timestamp::from_unix(NoContext, ms / 1000, nanos))
 }
 
-/// A UUID's letters are lower case, and it begins with a letter or digit: it is always an id.
-fn id(uuid: Uuid) -> Result<TaskId, Fault> {
-    let bad =
-        |error: crate::task::id::BadName| Fault { pointer: "/id".into(), code: "bad_id", detail: error.to_string() };
-    uuid.to_string().parse().map_err(bad)
+fn id(uuid: Uuid) -> TaskId {
+    uuid.to_string().parse().expect("its letters are lower case, and it begins with a letter or digit")
 }
 
 #[cfg(test)]

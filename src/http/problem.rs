@@ -19,6 +19,7 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("no_token", 401, "the request has no token"),
     ("unknown_token", 401, "the token is not known"),
     ("missing_scope", 403, "the token may not do this"),
+    ("foreign_host", 403, "no token is configured, and `host` is neither an IP address nor `localhost`"),
     ("unknown", 404, "there is no such task"),
     ("no_route", 404, "there is nothing at this path"),
     ("no_method", 405, "the path does not take this method"),
@@ -36,7 +37,7 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("timeline_unknown", 503, "the request took effect before this answer, or never will"),
 ];
 
-/// Every code of a fault.
+/// Every code of a fault. What those of a task mean stands in [`crate::task::spec`].
 pub(super) const FAULTS: &[&str] = &[
     "not_json",
     "wrong_type",

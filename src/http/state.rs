@@ -12,6 +12,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::openapi::words;
 use crate::engine::{BreakerState, EngineState, LaneState, SinkState};
 use crate::timeline::Link;
 
@@ -36,7 +37,7 @@ struct StatsView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = TimelineState)]
 struct TimelineView {
-    #[schema(pattern = "^(up|refusing|down)$")]
+    #[schema(value_type = words::TimelineStatus)]
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -62,7 +63,7 @@ struct LaneView {
 #[schema(as = SinkState)]
 struct SinkView {
     kind: &'static str,
-    #[schema(pattern = "^(closed|half-open|open)$")]
+    #[schema(value_type = words::Breaker)]
     breaker: &'static str,
     /// How it was noticed that it is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,6 +96,7 @@ struct HealthView {
     last_step_seconds: Option<f64>,
 }
 
+/// `GET /v1/stats`: lanes, sinks, timeline.
 #[utoipa::path(
     get,
     path = "/v1/stats",
@@ -107,7 +109,6 @@ struct HealthView {
                 "head_ms": 1_795_263_300_000_i64}},
             "sinks": {"orders": {"kind": "kafka", "breaker": "closed"}}, "dead": 0}))),
 )]
-/// `GET /v1/stats`: lanes, sinks, timeline.
 pub(super) async fn stats(State(api): State<Arc<Api>>) -> Response {
     let state = (api.engine)();
     let view = StatsView {
@@ -122,20 +123,19 @@ pub(super) async fn stats(State(api): State<Arc<Api>>) -> Response {
     Json(view).into_response()
 }
 
+/// `GET /healthz`: 503 when a loop is stuck, so that whoever watches starts the instance anew.
 #[utoipa::path(
     get,
     path = "/healthz",
     operation_id = "healthz",
     summary = "Whether the instance should be started anew",
     tag = "instance",
-    security(()),
     responses(
         (status = 200, body = HealthView, description = "It should not.", example = json!({"healthy": true})),
         (status = 503, body = HealthView, description = "A loop has made no step for 30 s.",
             example = json!({"healthy": false, "slowest_loop": "claim default", "last_step_seconds": 31.5})),
     ),
 )]
-/// `GET /healthz`: 503 when a loop is stuck, so that whoever watches starts the instance anew.
 pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
     let slowest = (api.engine)().slowest_loop;
     let healthy = slowest.as_ref().is_none_or(|(_, since)| *since < STUCK);
@@ -147,13 +147,14 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
     (if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(view)).into_response()
 }
 
+/// `GET /readyz`: 503 only while tasks cannot be taken in: the timeline is away, or refused the last puts. Absent sinks
+/// cost nothing and are named.
 #[utoipa::path(
     get,
     path = "/readyz",
     operation_id = "readyz",
     summary = "Whether tasks can be taken in",
     tag = "instance",
-    security(()),
     responses(
         (status = 200, body = ReadyView, description = "They can. Absent sinks, whose tasks wait, and lanes without a sink are named.",
             example = json!({"ready": true, "timeline": {"status": "up"}, "absent_sinks": {}, "unserved_lanes": []})),
@@ -162,14 +163,13 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
                 "unserved_lanes": []})),
     ),
 )]
-/// `GET /readyz`: 503 only while tasks cannot be taken in: the timeline is away, or refused the last puts. Absent sinks
-/// cost nothing and are named.
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Response {
     let state = (api.engine)();
     let view = ready(&api, &state);
     (if view.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(view)).into_response()
 }
 
+/// `GET /metrics`: everything that is counted, as OpenMetrics text.
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -180,7 +180,6 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Response {
         content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8",
         example = json!("# TYPE punctual_timeline_up gauge\npunctual_timeline_up 1\n# EOF\n"))),
 )]
-/// `GET /metrics`: everything that is counted, as OpenMetrics text.
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
     let up = matches!((api.engine)().link, Link::Up(_));
     api.metrics.timeline_up.set(i64::from(up));

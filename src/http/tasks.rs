@@ -11,13 +11,13 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use super::openapi::task::{CatchUp, Message, Retry, Schedule};
-use super::openapi::{self, BODY, TIMELINE};
+use super::openapi::{self, BODY, TIMELINE, words};
 use super::problem::Problem;
 use super::{Api, body, json};
 use crate::clock::Timestamp;
 use crate::engine::intake;
 use crate::task::spec::{self, Fault};
-use crate::task::{Record, TaskId, Traceparent};
+use crate::task::{Record, TaskId};
 use crate::timeline::{CancelAnswer, Held, PutMode, PutResult};
 
 /// A task's id as it stands in the path.
@@ -54,9 +54,9 @@ impl From<Timestamp> for Due {
 pub(super) struct PutView<'a> {
     #[schema(value_type = String)]
     id: &'a TaskId,
-    #[schema(pattern = "^(created|replaced|unchanged)$")]
+    #[schema(value_type = words::PutResult)]
     result: &'static str,
-    #[schema(pattern = "^(scheduled|in_flight)$")]
+    #[schema(value_type = words::Status)]
     status: &'static str,
     /// When it is due next.
     #[schema(format = DateTime)]
@@ -78,7 +78,7 @@ struct CancelView<'a> {
     #[schema(value_type = String)]
     id: &'a TaskId,
     /// `cancelled`: no publish of it starts from now on. `in_flight`: the one occurrence now held may still arrive.
-    #[schema(pattern = "^(cancelled|in_flight)$")]
+    #[schema(value_type = words::CancelResult)]
     result: &'static str,
     /// The idempotency key of what may still arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ struct CancelView<'a> {
 struct TaskView<'a> {
     #[schema(value_type = String)]
     id: &'a TaskId,
-    #[schema(pattern = "^(scheduled|in_flight)$")]
+    #[schema(value_type = words::Status)]
     status: &'static str,
     /// What comes next.
     #[schema(format = DateTime)]
@@ -115,7 +115,7 @@ struct TaskView<'a> {
     revision: u32,
     /// The trace of the request that put it; its messages carry it on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(nullable = false, pattern = "^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
     traceparent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -166,7 +166,7 @@ struct CountsView {
     summary = "Create or replace a task",
     description = "An equal body is `unchanged` and keeps its due, unless its schedule is `in`, which counts anew.",
     tag = "tasks",
-    params(Id),
+    params(Id, body::Trace),
     request_body(content = openapi::task::Task,
         example = json!({"schedule": {"every": "1h", "limit": 2}, "message": {"destination": "orders.report", "payload": {"order": 1}}})),
     responses(
@@ -179,12 +179,10 @@ struct CountsView {
             example = json!({"id": "order-1", "result": "unchanged", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z",
                 "due_ms": 1_795_266_000_000_i64, "next": [{"due": "2026-11-21T14:00:00.000Z", "due_ms": 1_795_269_600_000_i64}]})),
     ),
-    extensions(("x-codes" = json!([BODY, TIMELINE, &["no_route", "in_flight"]].concat()))),
+    extensions(("x-codes" = json!([BODY, TIMELINE, &["in_flight"]].concat()))),
 )]
 pub(super) async fn put(State(api): State<Arc<Api>>, id: IdInPath, request: Request) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let body = body::json(&parts.headers, body, &api.limits).await?;
-    put_one(&api, PutMode::Put, read_id(id), body::trace(&parts.headers), &body).await
+    put_one(&api, PutMode::Put, read_id(id), request).await
 }
 
 /// `GET`: the task as it was put, and how it stands.
@@ -198,9 +196,9 @@ pub(super) async fn put(State(api): State<Arc<Api>>, id: IdInPath, request: Requ
     responses((status = 200, body = TaskView, description = "The task.",
         example = json!({"id": "order-1", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z",
             "due_ms": 1_795_266_000_000_i64, "created": "2026-11-21T12:00:00.000Z", "updated": "2026-11-21T12:00:00.000Z",
-            "revision": 1, "counts": {"accepted": 0, "dead": 0, "passed_over": 0}, "schedule": {"every": "1h", "limit": 2},
+            "revision": 1, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "counts": {"accepted": 0, "dead": 0, "passed_over": 0}, "schedule": {"every": "1h", "limit": 2},
             "message": {"destination": "orders.report", "payload": {"order": 1}}, "lane": "default"}))),
-    extensions(("x-codes" = json!([TIMELINE, &["no_route", "unknown", "invalid", "unreadable"]].concat()))),
+    extensions(("x-codes" = json!([TIMELINE, &["unknown", "invalid", "unreadable"]].concat()))),
 )]
 pub(super) async fn get(State(api): State<Arc<Api>>, id: IdInPath) -> Result<Response, Problem> {
     let id = read_id(id).map_err(|fault| Problem::invalid(vec![fault]))?;
@@ -223,7 +221,7 @@ pub(super) async fn get(State(api): State<Arc<Api>>, id: IdInPath) -> Result<Res
     params(Id),
     responses((status = 200, body = CancelView, description = "The task is gone.",
         example = json!({"id": "order-1", "result": "cancelled"}))),
-    extensions(("x-codes" = json!([TIMELINE, &["no_route", "unknown", "invalid"]].concat()))),
+    extensions(("x-codes" = json!([TIMELINE, &["unknown", "invalid"]].concat()))),
 )]
 pub(super) async fn cancel(State(api): State<Arc<Api>>, id: IdInPath) -> Result<Response, Problem> {
     let id = read_id(id).map_err(|fault| Problem::invalid(vec![fault]))?;
@@ -244,36 +242,43 @@ pub(super) async fn cancel(State(api): State<Arc<Api>>, id: IdInPath) -> Result<
     Ok(axum::Json(view).into_response())
 }
 
-/// Puts the task of a body. Faults of the id and of the body are told together.
+/// Puts the task of a request's body, and counts what came of it.
 pub(super) async fn put_one(
     api: &Api,
     mode: PutMode,
     id: Result<TaskId, Fault>,
-    trace: Option<Traceparent>,
-    body: &[u8],
+    request: Request,
 ) -> Result<Response, Problem> {
-    let read = spec::read_checked(body, &api.limits.task, false, api.intake.clock().now(), &api.lanes());
+    let put = put_read(api, mode, id, request).await;
+    api.metrics.put(put.as_ref().map_or_else(|problem| problem.code, |(_, put)| result(put.result)), 1);
+    put.map(|(id, put)| put_view(&id, put))
+}
+
+/// Faults of the id and of the body are told together.
+async fn put_read(
+    api: &Api,
+    mode: PutMode,
+    id: Result<TaskId, Fault>,
+    request: Request,
+) -> Result<(TaskId, intake::Put), Problem> {
+    let (parts, body) = request.into_parts();
+    let body = body::json(&parts.headers, body, &api.limits).await?;
+    let read = spec::read_checked(&body, &api.limits.task, false, api.intake.clock().now(), &api.lanes());
     let (id, read) = match (id, read) {
         (Ok(id), Ok(read)) => (id, read),
         (id, read) => {
             let mut faults: Vec<Fault> = id.err().into_iter().collect();
             faults.extend(read.err().unwrap_or_default());
+            faults.truncate(spec::MAX_FAULTS);
             return Err(Problem::invalid(faults));
         }
     };
     let tasks = vec![(id.clone(), read.lane, read.task)];
-    let answer = api.intake.put_traced(mode, tasks, trace, api.limits.timeline_timeout).await.pop();
-    let put = match answer {
-        Some(Ok(put)) => put,
-        Some(Err(error)) => {
-            let problem = Problem::from(error);
-            api.metrics.put(problem.code, 1);
-            return Err(problem);
-        }
-        None => return Err(Problem::unanswered()),
-    };
-    api.metrics.put(result(put.result), 1);
-    Ok(put_view(&id, put))
+    let trace = body::trace(&parts.headers);
+    match api.intake.put_traced(mode, tasks, trace, api.limits.timeline_timeout).await.pop() {
+        Some(put) => Ok((id, put?)),
+        None => Err(Problem::unanswered()),
+    }
 }
 
 /// The word for what a put did.

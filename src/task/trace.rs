@@ -1,6 +1,7 @@
 //! The trace that a task was put in: the `traceparent` of the request, as the W3C's Trace Context defines it.
 //!
-//! Version 00 alone is known. Whoever reads one that is not valid acts as if there were none, as the standard asks.
+//! Version 00 alone is known, and handed on as it is. Whoever reads another, or one that is not valid, acts as if there
+//! were none.
 
 use std::fmt;
 use std::str::FromStr;

@@ -240,6 +240,7 @@ fn ids_and_requests() -> Vec<Case> {
         media(Case::of("PUT", "/v1/tasks/a", "text/plain", TASK)),
         media(Case::of("POST", "/v1/tasks", NDJSON, TASK)),
         media(Case::of("POST", "/v1/tasks:batch", JSON, TASK)),
+        media(Case::of("POST", "/v1/tasks:batch", "application/jsonl", TASK)),
         media(Case::of("POST", "/v1/preview", "", TASK)),
         Case::of("POST", "/v1/tasks/a", JSON, TASK).is(405, "no_method"),
         Case::of("PATCH", "/v1/tasks/a", JSON, TASK).is(405, "no_method"),
@@ -276,7 +277,9 @@ fn posts_and_previews() -> Vec<Case> {
         preview(r#"{"schedule":{"every":"1h"},"count":101}"#).at("/count", "out_of_range"),
         preview(r#"{"schedule":{"every":"1h"},"from":"soon"}"#).at("/from", "bad_time"),
         preview(r#"{"schedule":{"every":"1h"},"id":"a b"}"#).at("/id", "bad_id"),
-        preview(r#"{"schedule":{"every":"1h","spread":"5m"}}"#).at("/id", "missing_field"),
+        preview(r#"{"schedule":{"every":"1h","spread":"5m"},"z":1}"#)
+            .at("/id", "missing_field")
+            .at("/z", "unknown_field"),
         preview(r#"{"schedule":{"every":"1h","end":"2027-01-01T00:00:00Z"},"from":"2027-01-01T00:00:00Z"}"#)
             .at("/schedule/end", "end_before_first"),
     ]
@@ -346,6 +349,33 @@ async fn bad_input_is_refused_with_every_fault_and_its_place_and_leaves_nothing_
     assert!(keys(&mut connection) > before);
 }
 
+#[tokio::test]
+async fn no_answer_names_more_than_a_hundred_faults() {
+    let stage = Stage::start().await;
+    let names: Vec<_> = (0..500).map(|n| format!("\"nats-{n}\":\"\"")).collect();
+    let task = format!(r#"{{"schedule":{{"in":"1s"}},"message":{{"headers":{{{}}}}}}}"#, names.join(","));
+    for (id, faults) in [("a", 100), ("a%20b", 100)] {
+        let answer = stage.put(id, &task).await.json();
+        assert_eq!(answer["errors"].as_array().unwrap().len(), faults, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_refused_is_counted_by_its_code_alone_or_in_a_batch() {
+    let stage = Stage::start().await;
+    let wrong = r#"{"schedule":{},"message":{}}"#;
+    stage.put("a", wrong).await;
+    stage.post("/v1/tasks", wrong).await;
+    stage.batch(&wrong.replacen('{', r#"{"id":"a","#, 1)).await;
+    stage.put("a", "no").await;
+    stage.put("a", &"x".repeat(2 << 20)).await;
+    let text = stage.metrics.text();
+    for (code, count) in [("invalid", 3), ("malformed", 1), ("too_large", 1)] {
+        let line = format!("punctual_puts_total{{result=\"{code}\"}} {count}\n");
+        assert!(text.contains(&line), "no {line} in {text}");
+    }
+}
+
 fn faults(problem: &serde_json::Value) -> Vec<(String, String)> {
     let errors = problem["errors"].as_array().into_iter().flatten();
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
@@ -369,14 +399,14 @@ async fn what_is_hardly_http_is_answered_or_cut_off_and_harms_no_other() {
     let redis = RedisServer::start(&[]);
     let (stage, mut connection) = (Stage::over(&redis).await, redis.connect());
     let before = keys(&mut connection);
-    let head = "PUT /v1/tasks/a HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n";
+    let head = "PUT /v1/tasks/a HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n";
     let chunked = format!("{head}transfer-encoding: chunked\r\n\r\n");
     for (bytes, statuses) in [
         ("nonsense\r\n\r\n".to_owned(), &[400][..]),
         ("\0\u{1}\u{2}\r\n\r\n".to_owned(), &[400]),
         ("GET / HTTP/9.9\r\n\r\n".to_owned(), &[400]),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), &[400, 404]),
-        (format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "a".repeat(1 << 20)), &[400, 414, 431]),
+        (format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "a".repeat(1 << 20)), &[400, 414, 431]),
         (format!("GET /healthz HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(1 << 20)), &[400, 431]),
         (format!("GET /healthz HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(5000)), &[400, 431]),
         ("GET /healthz HTTP/1.1\r\nx : y\r\n\r\n".to_owned(), &[400]),
@@ -426,7 +456,7 @@ async fn a_body_that_comes_too_slowly_leaves_nothing_in_redis() {
     let before = keys(&mut connection);
     for (path, kind) in [("/v1/tasks", JSON), ("/v1/preview", JSON), ("/v1/tasks:batch", NDJSON)] {
         let mut stream = stage.connect().await;
-        let head = format!("POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: {kind}\r\n");
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: {kind}\r\n");
         let half = &TASK[..TASK.len() / 2];
         stream.write_all(format!("{head}content-length: {}\r\n\r\n{half}", TASK.len()).as_bytes()).await.unwrap();
         let mut bytes = Vec::new();

@@ -133,7 +133,7 @@ async fn a_timeline_that_refuses_is_told_line_by_line() {
 async fn answers_come_while_lines_are_still_sent() {
     let stage = Stage::start().await;
     let mut stream = stage.connect().await;
-    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: a\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut read = String::new();
     for id in ["a", "b", "c"] {
@@ -158,7 +158,7 @@ async fn a_batch_that_stalls_is_ended_and_says_so() {
     let stage = Stage::start_with(|terms| terms.api.body_timeout = Duration::from_millis(200)).await;
     let mut stream = stage.connect().await;
     let line = line("a", 1);
-    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(format!("{head}{:x}\r\n{line}\r\n", line.len()).as_bytes()).await.unwrap();
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).await.unwrap();

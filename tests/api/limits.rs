@@ -7,7 +7,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{Answer, Stage};
 
-const HEAD: &str = "PUT /v1/tasks/a HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n";
+const HEAD: &str =
+    "PUT /v1/tasks/a HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n";
 const TASK: &str = r#"{"schedule":{"in":"1s"},"message":{}}"#;
 
 #[tokio::test]
@@ -56,7 +57,7 @@ async fn a_head_that_does_not_come_ends_the_connection() {
 async fn a_client_that_takes_no_answers_is_cut_off() {
     let stage = Stage::start_with(|terms| terms.server.write_timeout = Duration::from_millis(300)).await;
     let mut stream = stage.connect().await;
-    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: a\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let lines = "nonsense\n".repeat(5000);
     let chunk = format!("{:x}\r\n{lines}\r\n", lines.len());

@@ -29,7 +29,7 @@ impl Batch {
     async fn begin(instance: &Punctual) -> Batch {
         let stream = TcpStream::connect(("127.0.0.1", instance.port)).await.unwrap();
         let (from, mut to) = stream.into_split();
-        let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
+        let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
         to.write_all(head.as_bytes()).await.unwrap();
         let (answered, answers) = mpsc::unbounded_channel();
         tokio::spawn(async move {

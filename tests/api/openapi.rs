@@ -145,10 +145,63 @@ async fn the_document_knows_which_operations_ask_for_a_token() {
     let stage = Stage::start_with(|terms| terms.access = super::access::access()).await;
     for Operation { method, path, value } in operations() {
         let answer = stage.call(&method, &path.replace("{id}", "a"), "", "").await;
-        let open = value["security"] == json!([{}]);
+        let scopes = match super::access::NEEDS.iter().find(|need| (need.0, need.1) == (&method, &path)).unwrap().2 {
+            '-' => json!([]),
+            'r' => json!([{"token": ["read"]}]),
+            _ => json!([{"token": ["write"]}]),
+        };
+        assert_eq!(value["security"], scopes, "{method} {path}");
+        let open = scopes == json!([]);
         assert_eq!(answer.status == 401, !open, "{method} {path}: {answer:?}");
         assert_eq!(value["responses"]["401"].is_object(), !open, "{method} {path}");
+        assert!(value["responses"]["403"].is_object(), "{method} {path}");
     }
+}
+
+#[test]
+fn what_a_problem_has_beside_its_code_is_shown_too() {
+    let put = &DOCUMENT["paths"]["/v1/tasks/{id}"]["put"];
+    let example = |status: &str| &put["responses"][status]["content"]["application/problem+json"]["example"];
+    assert!(example("422")["errors"][0]["pointer"].is_string(), "{}", example("422"));
+    assert!(example("409")["key"].is_string(), "{}", example("409"));
+    for (status, header) in [("401", "www-authenticate"), ("503", "retry-after")] {
+        assert!(put["responses"][status]["headers"][header].is_object(), "{status}");
+    }
+    let named = |operation: &Operation| {
+        let parameters = operation.value["parameters"].as_array().into_iter().flatten();
+        parameters.filter(|parameter| parameter["name"] == "traceparent").count() == 1
+    };
+    let traced: Vec<_> =
+        operations().into_iter().filter(named).map(|known| known.value["operationId"].clone()).collect();
+    assert_eq!(traced, ["post_task", "put_task", "put_tasks"]);
+}
+
+#[test]
+fn an_idempotency_key_may_stand_in_quotes() {
+    let parameters = DOCUMENT["paths"]["/v1/tasks"]["post"]["parameters"].as_array().unwrap();
+    let key = parameters.iter().find(|parameter| parameter["name"] == "idempotency-key").unwrap();
+    let long = "k".repeat(255);
+    for good in [long.clone(), format!("\"{long}\"")] {
+        assert_eq!(faults(&key["schema"], &json!(good)), [""; 0]);
+    }
+    for bad in ["", "a b", &format!("{long}k")] {
+        assert_ne!(faults(&key["schema"], &json!(bad)), [""; 0], "{bad}");
+    }
+}
+
+#[test]
+fn a_line_of_an_answer_says_what_was_done_or_what_was_wrong() {
+    let schema = json!({"$ref": "#/components/schemas/LineAnswer"});
+    let done = json!({"line": 1, "id": "a", "result": "created", "due_ms": 1});
+    assert_eq!(faults(&schema, &done), [""; 0]);
+    for lost in ["id", "result", "due_ms"] {
+        let mut less = done.clone();
+        less.as_object_mut().unwrap().remove(lost);
+        assert_ne!(faults(&schema, &less), [""; 0], "{lost}");
+    }
+    let mut odd = done;
+    odd["result"] = json!("lost");
+    assert_ne!(faults(&schema, &odd), [""; 0]);
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ async fn connect(stage: &Stage, trusted: &Certificates, offers: &[&str]) -> std:
 
 async fn get(stage: &Stage, trusted: &Certificates, path: &str) -> std::io::Result<Answer> {
     let mut stream = connect(stage, trusted, &["h2", "http/1.1"]).await?;
-    let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     let mut bytes = Vec::new();
     // Ends with word of the end: what is cut off would be an error.
@@ -66,7 +66,7 @@ async fn the_api_is_served_over_tls_to_who_trusts_its_authority() {
     assert!(connect(&stage, &ours, &[]).await.is_ok(), "who offers nothing speaks it too");
     // Plain HTTP gets no answer that could be taken for one.
     let mut plain = stage.client.connect().await;
-    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut bytes = Vec::new();
     timeout(SOON, plain.read_to_end(&mut bytes)).await.expect("closed").ok();
     assert!(!bytes.starts_with(b"HTTP"), "{bytes:?}");
@@ -108,7 +108,8 @@ async fn a_stop_answers_what_is_under_way_and_ends_idle_connections_and_handshak
     let stage = stage(&ours, |_| {}).await;
     let mut busy = connect(&stage, &ours, &[]).await.unwrap();
     let task = r#"{"schedule":{"in":"1s"},"message":{}}"#;
-    let head = "PUT /v1/tasks/a HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n";
+    let head =
+        "PUT /v1/tasks/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n";
     busy.write_all(format!("{head}content-length: {}\r\n\r\n", task.len()).as_bytes()).await.unwrap();
     // `100 Continue` says that the body is waited for.
     busy.read_exact(&mut [0; 25]).await.unwrap();
@@ -144,7 +145,7 @@ async fn changed_files_are_served_once_they_are_whole() {
     until_trusted(&stage, &next).await;
     assert!(get(&stage, &served, "/healthz").await.is_err(), "the former authority");
     // What was connected stays so.
-    old.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    old.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut bytes = Vec::new();
     old.read_to_end(&mut bytes).await.unwrap();
     assert_eq!(Answer::read(&bytes).status, 200);

@@ -3,6 +3,7 @@
 //! Each route says which codes of [`problem::CODES`] its problems have; the answers with their schemas follow from that.
 
 pub(super) mod task;
+pub(super) mod words;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -10,9 +11,11 @@ use std::sync::LazyLock;
 use axum::body::Bytes;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::access::{self, Need};
 use super::problem::{self, Problem};
+use crate::task::spec::MAX_FAULTS;
 
 /// What a request with a body may be answered.
 pub(super) const BODY: &[&str] = &["malformed", "broken", "too_slow", "too_large", "unsupported_media_type", "invalid"];
@@ -24,12 +27,15 @@ pub(super) const TIMELINE: &[&str] =
 /// What a request that needs a token may be answered.
 const ACCESS: &[&str] = &["no_token", "unknown_token", "missing_scope"];
 
+/// What every request may be answered.
+const ALWAYS: &[&str] = &["foreign_host"];
+
 /// Where a route says its codes, until the document is made of them.
 const CODES: &str = "x-codes";
 
-/// What no route refers to: the lines of a batch, and of its answer.
+/// What no route refers to: the lines of a batch's answer.
 #[derive(utoipa::OpenApi)]
-#[openapi(components(schemas(task::Line, super::batch::AnswerView)))]
+#[openapi(components(schemas(super::batch::AnswerView)))]
 struct More;
 
 /// What the document begins with.
@@ -43,7 +49,6 @@ pub(super) fn more() -> utoipa::openapi::OpenApi {
     path = "/openapi.json",
     operation_id = "document",
     tag = "instance",
-    security(()),
     responses((status = 200, description = "This document.", body = Object, content_type = "application/json",
         example = json!({"openapi": "3.1.0"}))),
 )]
@@ -58,7 +63,8 @@ pub fn openapi() -> Value {
     let mut document = serde_json::to_value(super::routes().into_openapi()).unwrap_or_default();
     document["info"] = json!({
         "title": "punctual",
-        "description": "Publishes messages on time: tasks are put here, and published to a broker when they are due.",
+        "description": "Publishes messages on time: tasks are put here, and published to a broker when they are due. A \
+            request whose head is malformed or too large is answered 400, 414 or 431 without a body, and its connection closed.",
         "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         "version": env!("CARGO_PKG_VERSION"),
     });
@@ -66,12 +72,28 @@ pub fn openapi() -> Value {
         {"name": "tasks", "description": "What to publish, and when."},
         {"name": "instance", "description": "How the instance does."},
     ]);
-    document["security"] = json!([{"token": []}]);
-    let paths = document["paths"].as_object_mut().into_iter().flat_map(Map::values_mut);
-    for operation in paths.flat_map(|path| path.as_object_mut().into_iter().flat_map(Map::values_mut)) {
-        add_problems(operation);
+    for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
+        for (method, operation) in item.as_object_mut().into_iter().flatten() {
+            let need = access::need(&method.to_uppercase(), path);
+            operation["security"] = match need {
+                Need::Nothing => json!([]),
+                Need::Known => json!([{"token": []}]),
+                Need::Read => json!([{"token": ["read"]}]),
+                Need::Write => json!([{"token": ["write"]}]),
+                Need::Both => json!([{"token": ["read", "write"]}]),
+            };
+            add_problems(operation, need != Need::Nothing);
+        }
     }
     let components = &mut document["components"];
+    // A line is a task with its id.
+    let mut line = components["schemas"]["Task"].clone();
+    line["description"] = json!("A line of a batch: a task with its id.");
+    line["properties"]["id"] = json!({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$"});
+    line["required"].as_array_mut().into_iter().for_each(|needed| needed.push(json!("id")));
+    components["schemas"]["Line"] = line;
+    components["schemas"]["LineAnswer"]["oneOf"] =
+        json!([{"required": ["id", "result", "due_ms"]}, {"required": ["error"]}]);
     components["schemas"]["Problem"] = problem_schema();
     // The words of the types cannot say that members exclude each other.
     components["schemas"]["Message"]["not"] = json!({"required": ["payload", "payload_base64"]});
@@ -80,7 +102,8 @@ pub fn openapi() -> Value {
         "type": "http",
         "scheme": "bearer",
         "description": "A token of the configuration, with the scope `read` (what shows) or `write` (what puts and cancels). \
-            An instance on loopback may be configured without any: then everybody may.",
+            An instance on loopback may be configured without any: then everybody may who calls it by an IP address or as \
+            `localhost`.",
     }});
     let batch = &mut document["paths"]["/v1/tasks:batch"]["post"];
     let lines = |schema: &str| json!({"$ref": format!("#/components/schemas/{schema}")});
@@ -90,12 +113,11 @@ pub fn openapi() -> Value {
 }
 
 /// Adds the answers that are problems, one for each status, with the codes that it may have.
-fn add_problems(operation: &mut Value) {
-    let open = operation["security"].is_array();
+fn add_problems(operation: &mut Value, guarded: bool) {
     let own = operation.as_object_mut().and_then(|operation| operation.remove(CODES)).unwrap_or_default();
     let own = own.as_array().into_iter().flatten().filter_map(Value::as_str);
     let mut statuses: BTreeMap<u16, Vec<(&str, &str)>> = BTreeMap::new();
-    for code in own.chain(if open { &[] } else { ACCESS }.iter().copied()) {
+    for code in own.chain(if guarded { ACCESS } else { &[] }.iter().chain(ALWAYS).copied()) {
         let known = problem::CODES.iter().find(|(known, ..)| *known == code);
         let (code, status, words) = known.unwrap_or_else(|| panic!("`{code}` is no code of a problem"));
         statuses.entry(*status).or_default().push((code, words));
@@ -109,12 +131,29 @@ fn add_problems(operation: &mut Value) {
             "description": words.join(" "),
             "content": {"application/problem+json": {"schema": schema, "example": example}},
         });
+        let header = |words: &str, schema: Value| json!({"description": words, "schema": schema});
+        match status {
+            401 => {
+                let bearer = header("How to say who calls.", json!({"const": "Bearer"}));
+                operation["responses"]["401"]["headers"] = json!({"www-authenticate": bearer});
+            }
+            503 => {
+                let seconds = header("After how many seconds to try again.", json!({"type": "integer"}));
+                operation["responses"]["503"]["headers"] = json!({"retry-after": seconds});
+            }
+            _ => {}
+        }
     }
 }
 
 fn example(status: u16, code: &'static str, words: &str) -> Value {
     let status = axum::http::StatusCode::from_u16(status).unwrap_or_default();
-    serde_json::to_value(Problem::new(status, code, words)).unwrap_or_default()
+    let mut problem = match code {
+        "invalid" => Problem::fault("/id", "bad_id", "begins with none of `A-Z a-z 0-9`"),
+        _ => Problem::new(status, code, words),
+    };
+    problem.key = (code == "in_flight").then(|| "order-1:1795266000000".to_owned());
+    serde_json::to_value(problem).unwrap_or_default()
 }
 
 fn problem_schema() -> Value {
@@ -133,7 +172,7 @@ fn problem_schema() -> Value {
                 "type": "array",
                 "description": "Every fault of the input.",
                 "minItems": 1,
-                "maxItems": 100,
+                "maxItems": MAX_FAULTS,
                 "items": {
                     "type": "object",
                     "required": ["pointer", "code", "detail"],

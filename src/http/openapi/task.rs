@@ -23,23 +23,6 @@ pub(in crate::http) struct Task {
     catch_up: CatchUp,
 }
 
-/// A line of a batch: a task with its id.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(in crate::http) struct Line {
-    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$")]
-    id: String,
-    schedule: Schedule,
-    message: Message,
-    /// The line of due tasks that it waits in, as configured; `default` where none is named.
-    #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$", default = "default")]
-    lane: String,
-    #[schema(required = false)]
-    retry: Retry,
-    #[schema(required = false)]
-    catch_up: CatchUp,
-}
-
 /// What a preview is asked.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -174,7 +157,8 @@ pub(in crate::http) struct Retry {
     jitter: String,
 }
 
-/// What becomes of occurrences that are overdue by more than a minute: the oldest, up to 100 or none is published.
+/// What becomes of occurrences that are overdue by more than a minute: the oldest is published, up to 100 are, or none.
+/// The minute and the 100 may be configured otherwise.
 #[derive(ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::http) enum CatchUp {

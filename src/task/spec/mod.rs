@@ -34,6 +34,7 @@ use super::schedule::ScheduleError;
 use super::{CatchUp, Lane, Task};
 use crate::clock::Timestamp;
 
+pub use object::MAX_FAULTS;
 pub use preview::{Preview, read_preview};
 pub use write::write;
 

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::Fault;
 
 /// Faults that are named at most: one broken document can't make an endless answer.
-const MAX_FAULTS: usize = 100;
+pub const MAX_FAULTS: usize = 100;
 
 /// Bytes of a member's name that a pointer shows at most; every name that means something is shorter.
 const LONGEST_SHOWN: usize = 200;

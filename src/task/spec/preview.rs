@@ -46,11 +46,21 @@ fn document(json: &[u8], now: Timestamp, faults: &mut Faults) -> Option<Preview>
     let count = object
         .may("count", &root, faults, |raw, place, faults| object::number(raw, 1, MOST, place, faults))
         .unwrap_or(COUNT);
+    let asked_id = object.has("id");
     let id = object.may("id", &root, faults, super::id);
     let schedule =
         object.need("schedule", &root, faults, |raw, place, faults| schedule::read(raw, place, from, faults));
+    let spread = schedule.as_ref().is_some_and(|schedule| schedule.spread.is_some());
+    if spread && !asked_id {
+        faults.take(no_id());
+    }
     object.end(&root, faults);
     Some(Preview { schedule: schedule?, id, from, count: usize::try_from(count).unwrap_or(1) })
+}
+
+fn no_id() -> Fault {
+    let detail = "`id` is missing: how far `spread` puts off depends on it";
+    Fault { pointer: "/id".into(), code: "missing_field", detail: detail.into() }
 }
 
 impl Preview {
@@ -61,27 +71,24 @@ impl Preview {
     pub fn dues(&self) -> Result<Vec<Timestamp>, Fault> {
         let id = match &self.id {
             Some(id) => id.clone(),
-            None if self.schedule.spread.is_some() => {
-                let detail = "`id` is missing: how far `spread` puts off depends on it";
-                return Err(Fault { pointer: "/id".into(), code: "missing_field", detail: detail.into() });
-            }
+            None if self.schedule.spread.is_some() => return Err(no_id()),
             // Nothing else depends on it.
             None => "preview".parse().expect("it is a good id"),
         };
-        let unread = |pointer: &str, code, detail| Fault { pointer: pointer.to_owned(), code, detail };
-        let unreadable = |error: super::ScheduleError| unread("/schedule", "bad_cron", error.to_string());
+        let fault = |code, detail| Fault { pointer: "/schedule".to_owned(), code, detail };
+        let bad_cron = |error: super::ScheduleError| fault("bad_cron", error.to_string());
         let most = self
             .schedule
             .limit
             .map_or(self.count, |limit| self.count.min(usize::try_from(limit).unwrap_or(usize::MAX)));
         let mut dues = Vec::with_capacity(most);
-        let mut next = self.schedule.first(&id, self.from).map_err(unreadable)?;
+        let mut next = self.schedule.first(&id, self.from).map_err(bad_cron)?;
         while let Some(due) = next.filter(|_| dues.len() < most) {
             dues.push(due);
-            next = self.schedule.next_after(&id, self.from, due).map_err(unreadable)?;
+            next = self.schedule.next_after(&id, self.from, due).map_err(bad_cron)?;
         }
         if dues.is_empty() {
-            return Err(unread("/schedule", "never_due", "the schedule has no occurrence".to_owned()));
+            return Err(fault("never_due", "the schedule has no occurrence".to_owned()));
         }
         Ok(dues)
     }

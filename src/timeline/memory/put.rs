@@ -77,7 +77,7 @@ impl Twin {
         if marked && put.due == held {
             return refused(PutResult::InFlight, Some(held));
         }
-        let told = (marked && put.due != held).then_some(held);
+        let told = marked.then_some(held);
         if put.due != held {
             self.crashes.remove(&member);
         }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::zset::Zset;
 use crate::clock::Timestamp;
-use crate::task::{Counts, Lane, Member};
+use crate::task::{Counts, Lane, Member, Traceparent};
 use crate::timeline::{Burial, Token};
 
 /// The state of one shard.
@@ -189,7 +189,7 @@ const RESETS: u8 = 2;
 /// Flag: a trace stands at the end.
 const TRACED: u8 = 8;
 /// How long the trace is.
-const TRACE: usize = 26;
+const TRACE: usize = Traceparent::BYTES;
 /// Where the length of the lane's name stands; from here to the trace two records are equal when the same was asked for.
 const TAIL: usize = 30;
 

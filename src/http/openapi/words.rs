@@ -1,0 +1,48 @@
+//! The words that answers choose from, for the document: nothing is ever made of these types.
+
+#![expect(dead_code, reason = "they only stand in the document")]
+
+use utoipa::ToSchema;
+
+/// What a put did.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum PutResult {
+    Created,
+    Replaced,
+    Unchanged,
+}
+
+/// `cancelled`: no publish of it starts from now on. `in_flight`: the one occurrence now held may still arrive.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum CancelResult {
+    Cancelled,
+    InFlight,
+}
+
+/// Whether an occurrence of the task is being published.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum Status {
+    Scheduled,
+    InFlight,
+}
+
+/// `refusing`: it answers, and took none of the last puts.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum TimelineStatus {
+    Up,
+    Refusing,
+    Down,
+}
+
+/// `open`: the sink is absent; `half-open`: one batch is tried.
+#[derive(ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::http) enum Breaker {
+    Closed,
+    HalfOpen,
+    Open,
+}
