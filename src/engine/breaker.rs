@@ -105,15 +105,15 @@ impl Breaker {
         }
     }
 
-    /// The sink answered a message: it is there.
-    pub(super) fn answered(&self) {
+    /// The sink answered a message: it is there. Whether that is news.
+    pub(super) fn answered(&self) -> bool {
         if *self.state.borrow() == BreakerState::Closed {
-            return;
+            return false;
         }
         self.change(|state| match state {
             BreakerState::HalfOpen { .. } => Some(BreakerState::Closed),
             _ => None,
-        });
+        })
     }
 
     /// The sink is absent; `words` say how that was noticed. Whether that is news.
@@ -189,10 +189,15 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
     let probing = async {
         first_probe(&sink).await;
         let mut changes = sink.breaker.state.subscribe();
+        // Whether it was told that the sink answers probes, since it was told to be absent.
+        let mut told = false;
         loop {
             let state = changes.borrow_and_update().clone();
             match state {
-                BreakerState::Open { words, failures } => probe(&sink, &words, failures).await,
+                BreakerState::Open { words, failures } => {
+                    told &= failures > 0;
+                    told |= probe(&sink, &words, failures, told).await;
+                }
                 _ => tokio::select! {
                     changed = changes.changed() => if changed.is_err() { return },
                     () = sink.breaker.suspicion.notified() => examine(&sink).await,
@@ -217,18 +222,22 @@ async fn first_probe(sink: &SinkContext) {
     }
 }
 
-/// One probe of an absent sink, after its wait.
-async fn probe(sink: &SinkContext, words: &str, failures: u32) {
+/// One probe of an absent sink, after its wait; whether it answered. Of an outage the first that does is worth a line:
+/// a sink that answers probes, but no messages, is probed again and again.
+async fn probe(sink: &SinkContext, words: &str, failures: u32, told: bool) -> bool {
     if failures == 0 {
         warn!(sink = sink.name, words, "the sink is absent: its lanes are not claimed until it answers");
     }
     tokio::time::sleep(backoff(failures, rand::random())).await;
     let result = sink.sink.check().await.map_err(|error| error.to_string());
     match &result {
-        Ok(()) => info!(sink = sink.name, "the sink answers again"),
+        Ok(()) if told => debug!(sink = sink.name, "the sink answers a probe again: one more batch is tried"),
+        Ok(()) => info!(sink = sink.name, "the sink answers a probe: one batch is tried"),
         Err(words) => debug!(sink = sink.name, words, "the sink is still absent"),
     }
+    let answers = result.is_ok();
     sink.breaker.probed(result);
+    answers
 }
 
 /// A probe of a sink that left a whole batch without an answer.
@@ -273,7 +282,8 @@ mod tests {
         assert!(!breaker.admits(None), "what was admitted before waits, too");
         let second = tokio::time::timeout(Duration::from_millis(20), breaker.admit()).await;
         assert!(second.is_err(), "a second batch waits for the trial");
-        breaker.answered();
+        assert!(breaker.answered());
+        assert!(!breaker.answered(), "no news");
         assert_eq!(breaker.admit().await, None);
         assert_eq!(breaker.state(), BreakerState::Closed);
     }

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::info;
 
 use super::EngineConfig;
 use super::breaker::Breaker;
@@ -98,7 +99,9 @@ impl SinkContext {
     /// Notes that the sink answered a message: it is there.
     pub(super) fn answered(&self) {
         *lock(&self.answered) = Some(Instant::now());
-        self.breaker.answered();
+        if self.breaker.answered() {
+            info!(sink = self.name, "the sink answers again");
+        }
     }
 
     /// The sink is absent: its lanes are not claimed, and what failed lately says nothing of its destinations.

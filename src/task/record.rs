@@ -254,13 +254,14 @@ fn take_short(bytes: &[u8]) -> Result<(&str, &[u8]), RecordError> {
     Ok((std::str::from_utf8(name).map_err(damaged)?, rest))
 }
 
-/// Parts what was asked for from the trace behind it.
+/// Parts what was asked for from the trace behind it. One that cannot be read counts as none: it only serves tracing,
+/// and a newer version may keep others.
 fn take_trace(tail: &[u8], flags: u8) -> Result<(&[u8], Option<Traceparent>), RecordError> {
     if flags & TRACED == 0 {
         return Ok((tail, None));
     }
     let (tail, trace) = tail.split_last_chunk().ok_or_else(cut_off)?;
-    Ok((tail, Some(Traceparent::from_bytes(*trace).map_err(damaged)?)))
+    Ok((tail, Traceparent::from_bytes(*trace).ok()))
 }
 
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], RecordError> {

@@ -1,6 +1,7 @@
 //! What happens when something fails: the sink, a destination, the timeline, the holder of a claim.
 
 use std::collections::HashSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use punctual::engine::{BreakerState, EngineConfig};
@@ -125,6 +126,47 @@ async fn a_sink_that_answers_nothing_is_absent_once_a_probe_fails_too() {
     bed.pass(seconds(10)).await;
     assert_eq!(bed.keys(), expected(["x"], &due));
     bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_answers_probes_but_no_messages_is_told_once_and_back_once_it_is() {
+    let log = Log::default();
+    let told = log.clone();
+    let _guard = tracing::subscriber::set_default(
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || told.clone()).finish(),
+    );
+    let bed = Bed::start();
+    bed.sink.answer_by(|_| Answer::Retry(Trouble::definite(SinkFault::Sink, "refused")));
+    bed.put([("x", after(millis(10)))]).await;
+    bed.pass(seconds(60)).await;
+    assert_eq!(log.told(), ["the sink is absent", "the sink answers a probe:"]);
+    bed.sink.answer_by(|_| Answer::Accept);
+    bed.pass(seconds(10)).await;
+    assert_eq!(log.told(), ["the sink is absent", "the sink answers a probe:", "the sink answers again"]);
+    bed.assert_at_rest();
+}
+
+/// What a test's engine logs from INFO on.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// What was said of a sink, in order.
+    fn told(&self) -> Vec<&'static str> {
+        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let known = ["the sink is absent", "the sink answers a probe:", "the sink answers again"];
+        log.lines().filter_map(|line| known.into_iter().find(|words| line.contains(words))).collect()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[tokio::test(start_paused = true)]
