@@ -2,7 +2,7 @@
 -- KEYS  1 lanes (set)  2 dead (zset)  3.. due (zset), leases (zset), reap-at (string), of each lane
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 dead_keep ms  4 depth, "" or 1  5.. lane: name, served "" or 1
 -- REPLY { now, "glanced", dead, { lane known here... }, { head or "", first lease end or "", last lease end or "", stranded 0 or 1,
---       reap 0 or 1, waiting, in flight }, one per lane... }
+--       reap 0 or 1, waiting, in flight, first due in flight or "" }, one per lane... }
 -- KEEPS of all who look, one a second is told to reap, and nobody before holders had a lease's time to extend.
 
 local lanes, dead, lease, dead_keep, depth = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= ''
@@ -53,10 +53,11 @@ for i = 1, n do
   if next_at and known then
     redis.call('SET', reap_at, string.format('%.0f', next_at))
   end
-  local waiting, flying = 0, 0
+  local waiting, flying, held = 0, 0, nil
   if depth then
     waiting, flying = redis.call('ZCOUNT', due, '(0', '+inf'), redis.call('ZCOUNT', due, '-inf', '(0')
+    held = redis.call('ZREVRANGEBYSCORE', due, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   end
-  reply[4 + i] = { head or '', first or '', last or '', stranded and 1 or 0, known and told or 0, waiting, flying }
+  reply[4 + i] = { head or '', first or '', last or '', stranded and 1 or 0, known and told or 0, waiting, flying, held and string.sub(held, 2) or '' }
 end
 return reply

@@ -27,6 +27,15 @@ const CALL_BUCKETS: [f64; 12] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02
 /// Why an occurrence is dead. Shown at zero from the start, so that the first of each is seen as an increase.
 const DEAD: [&str; 5] = ["rejected", "retries", "destination", "poison", "too late"];
 
+/// What the timeline is asked for.
+const VERBS: [&str; 10] = ["put", "cancel", "get", "claim", "settle", "extend", "reap", "glance", "requeue", "discard"];
+
+/// Results of the timeline's calls of which one is enough for an alert: shown at zero from the start as well.
+const ALARMING: [&str; 2] = ["refused", "broken"];
+
+/// Statuses of requests of which that holds, from a route's first request on.
+const FAILURES: [u16; 2] = [500, 503];
+
 /// Why an occurrence is passed over: the catch-up that its task asks for.
 const PASSED_OVER: [&str; 3] = ["once", "all", "none"];
 
@@ -91,7 +100,7 @@ pub struct LaneMetrics {
     pub pending: Gauge,
     /// Occurrences in flight, of all instances, as of the last look.
     pub in_flight: Gauge,
-    /// For how many seconds the oldest occurrence that waits has been due, as of the last look; 0 when none is.
+    /// For how many seconds the oldest occurrence that is not settled has been due, as of the last look; 0 when none is.
     pub oldest_due: Gauge<f64, AtomicU64>,
 }
 
@@ -151,6 +160,9 @@ impl Metrics {
         metrics.register_outside();
         // Prometheus calls what it scrapes `instance` itself.
         let build = vec![("version".to_owned(), version.to_owned()), ("instance_id".to_owned(), instance.to_owned())];
+        for (verb, result) in VERBS.into_iter().flat_map(|verb| ALARMING.map(|result| (verb, result))) {
+            metrics.calls.get_or_create(&CallLabel { verb, result }).inc_by(0);
+        }
         metrics.registry.register("build", "Version and instance id", Info::new(build));
         metrics
     }
@@ -230,6 +242,9 @@ impl Metrics {
 
     /// Counts an HTTP request by its route (the pattern, never the path) and the status of its answer.
     pub fn request(&self, route: &'static str, status: u16) {
+        for status in FAILURES {
+            self.requests.get_or_create(&RequestLabel { route, status }).inc_by(0);
+        }
         self.requests.get_or_create(&RequestLabel { route, status }).inc();
     }
 
@@ -272,7 +287,7 @@ impl Metrics {
         r.register("removed", "Members without a record; stays 0", self.removed.clone());
         r.register("pending", "Occurrences that wait", self.pending.clone());
         r.register("in_flight", "Occurrences in flight, of all instances", self.in_flight.clone());
-        let oldest = "For how long the oldest occurrence that waits has been due; 0 when none is";
+        let oldest = "For how long the oldest occurrence that is not settled has been due; 0 when none is";
         r.register_with_unit("oldest_due", oldest, Unit::Seconds, self.oldest_due.clone());
         r.register("lane_served", "1 when this instance serves the lane, 0 when it only found it", self.served.clone());
         r.register(
@@ -284,7 +299,7 @@ impl Metrics {
 
     fn register_outside(&mut self) {
         let r = &mut self.registry;
-        r.register("published", "Messages published, by the sink's word", self.published.clone());
+        r.register("published", "Messages handed over, by what came of it", self.published.clone());
         r.register("retries", "Publishes after the first of an occurrence in its claim", self.retries.clone());
         let publish = "From handing a message over to the sink's word, or to giving up waiting for it";
         r.register_with_unit("publish", publish, Unit::Seconds, self.publish_seconds.clone());
@@ -384,7 +399,9 @@ mod tests {
             "punctual_cancels_total{result=\"in_flight\"} 1",
             "punctual_dead_total{lane=\"default\",reason=\"too late\"} 2",
             "punctual_timeline_calls_total{verb=\"claim\",result=\"ok\"} 1",
+            "punctual_timeline_calls_total{verb=\"settle\",result=\"broken\"} 0",
             "punctual_http_requests_total{route=\"/v1/tasks/{id}\",status=\"201\"} 1",
+            "punctual_http_requests_total{route=\"/v1/tasks/{id}\",status=\"500\"} 0",
             "punctual_lateness_seconds_bucket{le=\"0.0005\",lane=\"default\"} 0",
             "punctual_lateness_seconds_bucket{le=\"0.001\",lane=\"default\"} 1",
             "punctual_pending{lane=\"default\"} 3",

@@ -68,7 +68,7 @@ pub(super) fn look(context: &Context) -> EngineState {
 
 /// Shows it in the gauges.
 pub(super) fn show(context: &Context) {
-    let (lanes, now) = (lanes(context), context.clock.now());
+    let (lanes, oldest, now) = (lanes(context), oldest(context), context.clock.now());
     let mut shown = lock(&context.shown);
     // A lane that was found and has gone holds nothing that could still be looked at.
     shown.iter().filter(|lane| !lanes.contains_key(*lane)).for_each(|lane| context.metrics.forget_lane(lane.as_str()));
@@ -77,12 +77,26 @@ pub(super) fn show(context: &Context) {
         let metrics = context.metrics.lane(lane.as_str());
         metrics.pending.set(i64::try_from(state.waiting).unwrap_or(i64::MAX));
         metrics.in_flight.set(i64::try_from(state.in_flight).unwrap_or(i64::MAX));
-        metrics.oldest_due.set(state.head.map_or(0.0, |head| now.since(head).as_secs_f64()));
+        metrics.oldest_due.set(oldest.get(lane).map_or(0.0, |due| now.since(*due).as_secs_f64()));
     }
     let unserved = lanes.values().filter(|lane| lane.sink.is_none()).count();
     context.metrics.lanes_unserved.set(i64::try_from(unserved).unwrap_or(i64::MAX));
     let dead: u64 = context.shards.iter().map(|shard| lock(&shard.glance).1.dead).sum();
     context.metrics.dead_kept.set(i64::try_from(dead).unwrap_or(i64::MAX));
+}
+
+/// The smallest due of each lane that is not settled: what a claim holds is late, too, while no sink takes it.
+fn oldest(context: &Context) -> BTreeMap<Lane, Timestamp> {
+    let mut oldest = BTreeMap::new();
+    for shard in &context.shards {
+        let glance = lock(&shard.glance);
+        for (lane, seen) in glance.0.iter().zip(&glance.1.lanes) {
+            for due in seen.head.into_iter().chain(seen.held) {
+                oldest.entry(lane.clone()).and_modify(|first: &mut Timestamp| *first = due.min(*first)).or_insert(due);
+            }
+        }
+    }
+    oldest
 }
 
 fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {

@@ -421,6 +421,8 @@ pub struct LaneGlance {
     pub reap: bool,
     /// How many wait and how many are in flight, if it was asked.
     pub depth: Option<(u64, u64)>,
+    /// The smallest due in flight, if it was asked with the depth.
+    pub held: Option<Timestamp>,
 }
 
 /// What a requeue says.

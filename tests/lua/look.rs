@@ -19,6 +19,7 @@ async fn a_glance_shows_heads_leases_and_depth() {
                 first_lease: Some(at(16_000)),
                 last_lease: Some(at(16_500)),
                 depth: Some((1, 2)),
+                held: Some(at(800)),
                 ..nothing
             },
             LaneGlance { head: Some(at(5000)), depth: Some((1, 0)), ..nothing },

@@ -121,6 +121,7 @@ impl Twin {
             let in_flight = line.map_or(0, |line| line.negative().count());
             ((line.map_or(0, |line| line.len()) - in_flight) as u64, in_flight as u64)
         });
+        let held = line.filter(|_| request.depth).and_then(|line| line.negative().map(|(score, _)| -score).min());
         let limit = now.plus(request.lease);
         let forgotten = !served && self.is_empty_lane(lane);
         let outlived = self.dead.first().is_some_and(|(at, _)| at <= now.minus(request.dead_keep).as_millis());
@@ -142,6 +143,7 @@ impl Twin {
         if known {
             self.reap_at.insert(lane.clone(), reap_at);
         }
-        LaneGlance { head: self.head(lane), first_lease, last_lease, stranded, reap: reap && known, depth }
+        let held = held.map(Timestamp::from_millis);
+        LaneGlance { head: self.head(lane), first_lease, last_lease, stranded, reap: reap && known, depth, held }
     }
 }

@@ -300,5 +300,6 @@ fn lane_glance(reply: &mut Reply, depth: bool) -> Result<LaneGlance, TimelineErr
         stranded: fields.flag()?,
         reap: fields.flag()?,
         depth: Some((fields.count()?, fields.count()?)).filter(|_| depth),
+        held: fields.optional_time()?,
     })
 }
