@@ -254,13 +254,9 @@ impl Holder {
         self.unreadable += 1;
         // Once for the claim: where there is one, there may be a thousand.
         if self.unreadable == 1 {
-            error!(
-                %lane, %member, words,
-                "records cannot be read, written by a newer version? The lane rests here for a minute"
-            );
-        } else {
-            debug!(%lane, %member, words, "another record cannot be read");
+            error!(%lane, words, "records cannot be read, written by a newer version? The lane rests here for a minute");
         }
+        debug!(%lane, %member, words, "a record cannot be read");
         self.dispatch.lane.rest(REST);
         let verdict = flight.back();
         self.verdict(index, verdict, None);
