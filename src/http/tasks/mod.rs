@@ -1,24 +1,25 @@
 //! `/v1/tasks/{id}`: puts, shows and cancels one task.
 
+mod views;
+
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
-use super::openapi::task::{CatchUp, Message, Retry, Schedule};
-use super::openapi::{self, BODY, TIMELINE, words};
+use self::views::{CancelView, TaskView, put_view, task_view};
+use super::openapi::{self, BODY, TIMELINE};
 use super::problem::Problem;
 use super::{Api, body, json};
-use crate::clock::Timestamp;
 use crate::engine::intake;
+use crate::task::TaskId;
 use crate::task::spec::{self, Fault};
-use crate::task::{Record, TaskId};
-use crate::timeline::{CancelAnswer, Held, PutMode, PutResult};
+use crate::timeline::{CancelAnswer, PutMode, PutResult};
+
+pub(super) use self::views::{Due, PutView};
 
 /// A task's id as it stands in the path.
 type IdInPath = Result<Path<String>, PathRejection>;
@@ -31,131 +32,6 @@ struct Id {
     /// 1 to 200 of `A-Z a-z 0-9 . _ : -`, the first a letter or digit.
     #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$", example = "order-1")]
     id: String,
-}
-
-/// A due, in both forms.
-#[derive(Serialize, ToSchema)]
-pub(super) struct Due {
-    #[schema(format = DateTime)]
-    due: String,
-    /// The same in ms since 1970.
-    due_ms: i64,
-}
-
-impl From<Timestamp> for Due {
-    fn from(due: Timestamp) -> Due {
-        Due { due: due.to_string(), due_ms: due.as_millis() }
-    }
-}
-
-/// What a put answers.
-#[derive(Serialize, ToSchema)]
-#[schema(as = PutAnswer)]
-pub(super) struct PutView<'a> {
-    #[schema(value_type = String)]
-    id: &'a TaskId,
-    #[schema(value_type = words::PutResult)]
-    result: &'static str,
-    #[schema(value_type = words::Status)]
-    status: &'static str,
-    /// When it is due next.
-    #[schema(format = DateTime)]
-    due: String,
-    /// The same in ms since 1970.
-    due_ms: i64,
-    /// Up to three dues that follow.
-    next: Vec<Due>,
-    /// The idempotency key of an occurrence with the former message, which may still arrive.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    in_flight: Option<String>,
-}
-
-/// What a cancel answers.
-#[derive(Serialize, ToSchema)]
-#[schema(as = CancelAnswer)]
-struct CancelView<'a> {
-    #[schema(value_type = String)]
-    id: &'a TaskId,
-    /// `cancelled`: no publish of it starts from now on. `in_flight`: the one occurrence now held may still arrive.
-    #[schema(value_type = words::CancelResult)]
-    result: &'static str,
-    /// The idempotency key of what may still arrive.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    key: Option<String>,
-    /// A publish was started before.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[schema(required = false)]
-    handed_out: bool,
-}
-
-/// A task as it was put, and how it stands.
-#[derive(Serialize, ToSchema)]
-#[schema(as = TaskAnswer)]
-struct TaskView<'a> {
-    #[schema(value_type = String)]
-    id: &'a TaskId,
-    #[schema(value_type = words::Status)]
-    status: &'static str,
-    /// What comes next.
-    #[schema(format = DateTime)]
-    due: String,
-    /// The same in ms since 1970.
-    due_ms: i64,
-    /// The idempotency key of the occurrence in flight.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    in_flight: Option<String>,
-    #[schema(format = DateTime)]
-    created: String,
-    #[schema(format = DateTime)]
-    updated: String,
-    /// How often it was put anew, from 1.
-    revision: u32,
-    /// The trace of the request that put it; its messages carry it on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, pattern = "^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
-    traceparent: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    counts: Option<CountsView>,
-    #[schema(value_type = Schedule)]
-    schedule: &'a RawValue,
-    #[schema(value_type = Message)]
-    message: &'a RawValue,
-    lane: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Retry>, nullable = false)]
-    retry: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<CatchUp>, nullable = false)]
-    catch_up: Option<&'a RawValue>,
-}
-
-/// A task's own members, byte for byte.
-#[derive(Deserialize)]
-struct Members<'a> {
-    #[serde(borrow)]
-    schedule: &'a RawValue,
-    #[serde(borrow)]
-    message: &'a RawValue,
-    #[serde(borrow)]
-    retry: Option<&'a RawValue>,
-    #[serde(borrow)]
-    catch_up: Option<&'a RawValue>,
-}
-
-/// What has happened to the occurrences of a recurring task.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Counts)]
-struct CountsView {
-    accepted: u64,
-    dead: u64,
-    passed_over: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    last_due: Option<String>,
 }
 
 /// `PUT`: creates the task or replaces the one that stands there.
@@ -297,51 +173,4 @@ fn read_id(id: IdInPath) -> Result<TaskId, Fault> {
     let fault = |detail: String| Fault { pointer: "/id".to_owned(), code: "bad_id", detail };
     let Path(id) = id.map_err(|_| fault("the id in the path cannot be read".to_owned()))?;
     id.parse().map_err(|bad: crate::task::id::BadName| fault(bad.to_string()))
-}
-
-fn put_view(id: &TaskId, put: intake::Put) -> Response {
-    let status = if put.result == PutResult::Created { StatusCode::CREATED } else { StatusCode::OK };
-    let Due { due, due_ms } = put.due.into();
-    let view = PutView {
-        id,
-        result: result(put.result),
-        status: if put.in_flight.is_some() { "in_flight" } else { "scheduled" },
-        due,
-        due_ms,
-        next: put.next.into_iter().map(Due::from).collect(),
-        in_flight: put.in_flight.map(|key| key.to_string()),
-    };
-    let place = format!("/v1/tasks/{id}");
-    (status, [(header::LOCATION, place)], axum::Json(view)).into_response()
-}
-
-/// The task and how it stands; the task's own bytes stay as they are.
-fn task_view(id: &TaskId, record: &Record, held: &Held) -> Result<String, serde_json::Error> {
-    let counts = record.task.schedule.is_recurring().then(|| CountsView {
-        accepted: held.counts.accepted,
-        dead: held.counts.dead,
-        passed_over: held.counts.passed_over,
-        last_due: held.counts.last_due.map(|due| due.to_string()),
-    });
-    let Due { due, due_ms } = held.changed.unwrap_or(held.due).into();
-    let task = spec::write(&record.task, &record.lane);
-    let Members { schedule, message, retry, catch_up } = serde_json::from_str(task.get())?;
-    let view = TaskView {
-        id,
-        status: if held.in_flight { "in_flight" } else { "scheduled" },
-        due,
-        due_ms,
-        in_flight: held.in_flight.then(|| crate::task::Key { task: id.clone(), due: held.due }.to_string()),
-        created: record.created.to_string(),
-        updated: record.updated.to_string(),
-        revision: record.revision,
-        traceparent: record.trace.map(|trace| trace.to_string()),
-        counts,
-        schedule,
-        message,
-        lane: record.lane.as_str(),
-        retry,
-        catch_up,
-    };
-    serde_json::to_string(&view)
 }

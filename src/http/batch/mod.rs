@@ -1,0 +1,154 @@
+//! `/v1/tasks:batch`: puts a stream of tasks, a line each, and answers with a line each, in order.
+//!
+//! Memory stays bounded whatever the length: lines are read into groups the size of one call of the timeline, at most
+//! two of which exist beside the one that is put. Answers stream while lines still come, so a client has to read while
+//! it sends; one that takes no answers is cut off. A line that is wrong harms no other.
+
+mod lines;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use utoipa::ToSchema;
+
+use self::lines::{Group, Line, Reader};
+use super::openapi::words;
+use super::problem::Problem;
+use super::{Api, body, tasks};
+use crate::engine::intake::{Put, PutError};
+use crate::task::{TaskId, Traceparent};
+use crate::timeline::PutMode;
+
+/// The media type of a line each.
+const NDJSON: &str = "application/x-ndjson";
+
+/// The answer to a line: what was done, or the `error`.
+#[derive(Serialize, ToSchema)]
+#[schema(as = LineAnswer)]
+pub(super) struct AnswerView<'a> {
+    /// The number of the line, from 1.
+    line: u64,
+    /// The task, as far as the line names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<words::PutResult>)]
+    result: Option<&'static str>,
+    /// When it is due next, in ms since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    due_ms: Option<i64>,
+    /// The idempotency key of an occurrence with the former message, which may still arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    in_flight: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = problem_ref)]
+    error: Option<&'a Problem>,
+}
+
+/// The schema of a problem, as the document has it.
+fn problem_ref() -> utoipa::openapi::Ref {
+    utoipa::openapi::Ref::from_schema_name("Problem")
+}
+
+/// `POST`: puts every line and answers it.
+#[utoipa::path(
+    post,
+    path = "/v1/tasks:batch",
+    operation_id = "put_tasks",
+    summary = "Put many tasks, a line each",
+    description = "Answers come in order while lines are still sent: read while you send. A line that is wrong harms no \
+        other. Should the body end before its time, a last line says so.",
+    tag = "tasks",
+    params(body::Trace),
+    request_body(content = String, content_type = "application/x-ndjson", description = "A task with its `id` on each line.",
+        example = json!("{\"id\":\"order-1\",\"schedule\":{\"in\":\"15m\"},\"message\":{\"destination\":\"orders\"}}\n{\"id\":\"order-2\",\"schedule\":{},\"message\":{}}\n")),
+    responses((status = 200, body = String, content_type = "application/x-ndjson", description = "An answer to each line.",
+        example = json!("{\"line\":1,\"id\":\"order-1\",\"result\":\"created\",\"due_ms\":1795263300000}\n{\"line\":2,\"id\":\"order-2\",\"error\":{\"type\":\"about:blank\",\"title\":\"Unprocessable Entity\",\"status\":422,\"code\":\"invalid\",\"detail\":\"/schedule: one of `at`, `in`, `every` and `cron` is needed\",\"errors\":[{\"pointer\":\"/schedule\",\"code\":\"missing_field\",\"detail\":\"one of `at`, `in`, `every` and `cron` is needed\"}]}}\n"))),
+    extensions(("x-codes" = json!(["unsupported_media_type"]))),
+)]
+pub(super) async fn put(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    body::media_type(&parts.headers, &[NDJSON])?;
+    let trace = body::trace(&parts.headers);
+    let (groups, inbox) = mpsc::channel(1);
+    tokio::spawn(Reader::new(Arc::clone(&api), groups).run(body));
+    let answers = stream::unfold((api, inbox), move |(api, mut inbox)| async move {
+        let group = inbox.recv().await?;
+        let answers = put_group(&api, group, trace).await;
+        Some((Ok::<Bytes, Infallible>(answers), (api, inbox)))
+    });
+    Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(answers)).into_response())
+}
+
+/// Puts a group and writes its answers, a line each.
+async fn put_group(api: &Api, group: Group, trace: Option<Traceparent>) -> Bytes {
+    let mut asked = Vec::with_capacity(group.lines.len());
+    let mut puts = Vec::with_capacity(group.lines.len());
+    for (number, line) in group.lines {
+        match line {
+            Line::Task(id, lane, task) => {
+                asked.push((number, Ok(id.clone())));
+                puts.push((id, lane, *task));
+            }
+            Line::Wrong(id, problem) => asked.push((number, Err((id, *problem)))),
+        }
+    }
+    let mut put = Vec::new();
+    if !puts.is_empty() {
+        put = api.intake.put_traced(PutMode::Put, puts, trace, api.limits.timeline_timeout).await;
+    }
+    let mut put = put.into_iter();
+    let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut answers = Vec::with_capacity(asked.len() * 96);
+    for (number, asked) in asked {
+        let result = match asked {
+            Ok(id) => write_put(&mut answers, number, &id, put.next()),
+            Err((id, problem)) => write_problem(&mut answers, number, id.as_deref(), &problem),
+        };
+        *counts.entry(result).or_default() += 1;
+    }
+    for (result, count) in counts {
+        api.metrics.put(result, count);
+    }
+    answers.into()
+}
+
+/// Writes the answer to a put; returns the word to count it by.
+fn write_put(answers: &mut Vec<u8>, line: u64, id: &TaskId, put: Option<Result<Put, PutError>>) -> &'static str {
+    match put {
+        Some(Ok(put)) => {
+            let result = tasks::result(put.result);
+            let in_flight = put.in_flight.map(|key| key.to_string());
+            let due_ms = Some(put.due.as_millis());
+            let view = AnswerView { line, id: Some(id.as_str()), result: Some(result), due_ms, in_flight, error: None };
+            write(answers, &view);
+            result
+        }
+        Some(Err(error)) => write_problem(answers, line, Some(id.as_str()), &Problem::from(error)),
+        None => write_problem(answers, line, Some(id.as_str()), &Problem::unanswered()),
+    }
+}
+
+fn write_problem(answers: &mut Vec<u8>, line: u64, id: Option<&str>, problem: &Problem) -> &'static str {
+    let view = AnswerView { line, id, result: None, due_ms: None, in_flight: None, error: Some(problem) };
+    write(answers, &view);
+    problem.code
+}
+
+fn write(answers: &mut Vec<u8>, view: &AnswerView<'_>) {
+    // The view holds strings and numbers alone, and a Vec takes everything: this does not fail.
+    if serde_json::to_writer(&mut *answers, view).is_ok() {
+        answers.push(b'\n');
+    }
+}
