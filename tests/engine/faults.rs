@@ -130,11 +130,7 @@ async fn a_sink_that_answers_nothing_is_absent_once_a_probe_fails_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_answers_probes_but_no_messages_is_told_once_and_back_once_it_is() {
-    let log = Log::default();
-    let told = log.clone();
-    let _guard = tracing::subscriber::set_default(
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || told.clone()).finish(),
-    );
+    let (log, _guard) = Log::begin();
     let bed = Bed::start();
     bed.sink.answer_by(|_| Answer::Retry(Trouble::definite(SinkFault::Sink, "refused")));
     bed.put([("x", after(millis(10)))]).await;
@@ -146,14 +142,25 @@ async fn a_sink_that_answers_probes_but_no_messages_is_told_once_and_back_once_i
     bed.assert_at_rest();
 }
 
-/// What a test's engine logs from INFO on.
+/// What a test's engine logs from INFO on, while the guard stands.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
+    fn begin() -> (Log, tracing::subscriber::DefaultGuard) {
+        let log = Log::default();
+        let told = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || told.clone()).finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
     /// What was said of a sink, in order.
     fn told(&self) -> Vec<&'static str> {
-        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let log = self.text();
         let known = ["the sink is absent", "the sink answers a probe:", "the sink answers again"];
         log.lines().filter_map(|line| known.into_iter().find(|words| line.contains(words))).collect()
     }
@@ -381,6 +388,7 @@ async fn poison_is_buried_and_its_neighbours_arrive() {
 
 #[tokio::test(start_paused = true)]
 async fn a_record_that_cannot_be_read_rests_its_lane_and_is_never_dead() {
+    let (log, _guard) = Log::begin();
     let bed = Bed::start();
     let dues = bed.put([("new", after(seconds(1))), ("old", after(seconds(1)))]).await;
     let shard = Shard::of(&id("new"), 1);
@@ -396,6 +404,8 @@ async fn a_record_that_cannot_be_read_rests_its_lane_and_is_never_dead() {
     assert_eq!(bed.keys(), expected(["old"], &dues[1..]), "its neighbour arrives");
     assert!(bed.claims() <= 2, "the lane rests");
     assert!(bed.dead().is_empty());
+    let log = log.text();
+    assert!(log.contains("records cannot be read") && !log.contains("member"), "no task is named: {log}");
     bed.timeline.edit(shard, |twin| {
         twin.tasks.insert("new".parse().unwrap(), record.into());
     });
