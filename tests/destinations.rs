@@ -153,6 +153,9 @@ fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &Stage, shar
     }
     let patience = i64::try_from(PATIENCE.as_millis()).expect("a short time");
     assert!(took >= patience, "dead after {took} ms already");
+    // Told once, though there are twenty-one: the one that was too large came first.
+    let told = instance.log_lines(&[" ERROR ", "occurrences are dead", "lane=\"default\""]);
+    assert!(told.len() == 1 && told[0].contains("reason=\"rejected\" destination=\"narrow\""), "{told:?}");
     took
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::info;
+use tracing::{error, info};
 
 use super::EngineConfig;
 use super::breaker::Breaker;
@@ -22,6 +22,9 @@ use crate::clock::Clock;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
 use crate::timeline::{Glance, Timeline, Token};
+
+/// How long the log is silent of a lane's dead once it has told of them.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// What all loops share.
 pub(super) struct Context {
@@ -66,6 +69,8 @@ pub(super) struct LaneContext {
     pub(super) metrics: LaneMetrics,
     /// Nothing is claimed before: a record was found that this version cannot read, or others are to have their turn.
     pub(super) rests_until: Mutex<Option<Instant>>,
+    /// When its dead were last told of in the log.
+    pub(super) buried: Mutex<Option<Instant>>,
 }
 
 /// What the claims for one sink share.
@@ -88,6 +93,17 @@ impl Context {
 }
 
 impl LaneContext {
+    /// Tells that occurrences are dead, once a minute: where there is one there may be a million.
+    pub(super) fn tell_of_dead(&self, reason: &str, destination: &str, words: &str) {
+        let now = Instant::now();
+        let mut buried = lock(&self.buried);
+        if buried.is_none_or(|last| now.duration_since(last) >= AGAIN) {
+            *buried = Some(now);
+            let lane = self.lane.as_str();
+            error!(lane, reason, destination, words, "occurrences are dead: they are not tried again by themselves");
+        }
+    }
+
     /// Lets the lane rest, at least that long: others may be able to do what this one can't.
     pub(super) fn rest(&self, span: Duration) {
         let mut rests_until = lock(&self.rests_until);

@@ -265,8 +265,11 @@ impl Holder {
     /// An occurrence will not be tried again by itself.
     pub(super) fn bury(&mut self, index: usize, record: Option<&Record>, reason: Reason, words: String) {
         let flight = &mut self.flights[index];
-        let lane = self.dispatch.lane.lane.as_str();
-        debug!(lane, member = %flight.occurrence.member, reason = reason.as_str(), words, "an occurrence is dead");
+        let lane = &self.dispatch.lane;
+        let destination = record.map_or("", |record| Flight::destination(record, lane.destination.as_deref()));
+        lane.tell_of_dead(reason.as_str(), destination, &words);
+        let member = &flight.occurrence.member;
+        debug!(lane = lane.lane.as_str(), %member, reason = reason.as_str(), words, "an occurrence is dead");
         let verdict = flight.dead(record, reason, words);
         self.verdict(index, verdict, Some(reason));
     }

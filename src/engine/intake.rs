@@ -302,8 +302,11 @@ impl Intake {
 
     /// The dues that follow the one a put was answered with. An unchanged task counts from its own put, not this one.
     async fn upcoming(&self, id: &TaskId, task: &Task, put: &Put, now: Timestamp) -> Vec<Timestamp> {
+        if !task.schedule.is_recurring() {
+            return Vec::new();
+        }
         let (anchor, came_due) = match put.result {
-            PutResult::Unchanged if task.schedule.is_recurring() => match self.get(id).await {
+            PutResult::Unchanged => match self.get(id).await {
                 Ok(Some((record, held))) => (record.anchor, held.counts.came_due()),
                 _ => return Vec::new(),
             },

@@ -278,7 +278,8 @@ fn lane_context(
     let room = Room::new(config.in_flight, config.in_flight_bytes);
     let metrics = metrics.lane(lane.as_str());
     metrics.served.set(1);
-    LaneContext { lane, sink, destination, room, metrics, rests_until: Mutex::new(None) }
+    let (rests_until, buried) = (Mutex::default(), Mutex::default());
+    LaneContext { lane, sink, destination, room, metrics, rests_until, buried }
 }
 
 fn shard_context(shard: Shard) -> ShardContext {

@@ -58,6 +58,7 @@ async fn a_repeat_under_its_key_changes_nothing<T: Timeline>(stage: Stage<T>) {
             (again.json()["id"].as_str(), again.json()["due_ms"].as_i64()),
             (Some(ORDER_1), Some(NOON + 900_000))
         );
+        assert_eq!(again.json()["next"], serde_json::json!([]), "nothing follows what is due once");
         assert_eq!(again.header("location"), first.header("location"));
     }
     let shown = stage.get(&format!("/v1/tasks/{ORDER_1}")).await.json();
