@@ -265,7 +265,12 @@ impl RedisAccess {
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("get-master-addr-by-name").arg(master);
         let answer = ask.query_async::<Option<(String, u16)>>(&mut commands.connection.clone()).await;
-        answer.map_err(|error| away(&error))?.ok_or_else(|| format!("it knows no master `{master}`").into())
+        let told = |error: RedisError| match error.code() {
+            // A Redis knows no such command.
+            Some("ERR") => format!("what answers there is no Sentinel: {error}").into(),
+            _ => away(&error),
+        };
+        answer.map_err(told)?.ok_or_else(|| format!("it knows no master `{master}`").into())
     }
 
     async fn stream(&self, server: &(String, u16), socket: Socket) -> Result<Box<dyn Stream>, Away> {
@@ -337,15 +342,24 @@ async fn first_of<T, A: Future<Output = Result<T, Away>>>(attempts: Vec<A>, paus
     }
 }
 
+/// What kind of failure it is that a Redis answers with this code.
+pub fn cause(code: &str) -> Cause {
+    match code {
+        "NOAUTH" | "WRONGPASS" => Cause::LogIn,
+        _ => Cause::Refused,
+    }
+}
+
 /// What an error says of a connection that is being made.
 fn away(error: &RedisError) -> Away {
     match (error.kind(), error.code()) {
-        (ErrorKind::AuthenticationFailed, _) => {
-            Away::new(Cause::LogIn, format!("the log-in was refused, user or password are wrong: {error}"))
+        (ErrorKind::AuthenticationFailed, _) => Away::new(Cause::LogIn, format!("user or password are wrong: {error}")),
+        // The parser's words go over several lines and name bytes.
+        (ErrorKind::Parse, _) => {
+            "what answers there is no Redis, or speaks TLS where none is asked for".to_owned().into()
         }
         // To `SELECT` or to what a Sentinel is asked.
-        (_, Some("NOAUTH" | "WRONGPASS")) => Away::new(Cause::LogIn, error.to_string()),
-        (_, Some(_)) => Away::new(Cause::Refused, error.to_string()),
+        (_, Some(code)) => Away::new(cause(code), error.to_string()),
         (_, None) => error.to_string().into(),
     }
 }

@@ -105,10 +105,7 @@ impl Sink for RedisStreamsSink {
         };
         let (mut commands, ping) = (connection.commands.connection.clone(), redis::cmd("PING"));
         match timeout_at(deadline, commands.req_packed_command(&ping)).await {
-            Ok(Ok(Value::ServerError(error))) => {
-                let log_in = matches!(error.code(), "NOAUTH" | "WRONGPASS");
-                Err(refused(if log_in { Cause::LogIn } else { Cause::Refused }, words(&error)))
-            }
+            Ok(Ok(Value::ServerError(error))) => Err(refused(crate::redis_access::cause(error.code()), words(&error))),
             Ok(Ok(_)) => {
                 connection.answered();
                 Ok(())

@@ -4,15 +4,22 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-/// Sets up logging for this process; `filter` is `warn`, `info`, or by room: `info,punctual::engine=debug`. With `json`
-/// each line is an object.
+/// Reads what is to be logged: `warn`, `info`, or by room: `info,punctual::engine=debug`.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn filter(text: &str) -> Result<EnvFilter, String> {
+    // The NATS client calls every attempt that fails an error; the sink says what it means. The later directive wins.
+    EnvFilter::try_new(format!("async_nats=off,{text}"))
+        .map_err(|error| format!("`{text}` is no log filter, such as `info` or `info,punctual::engine=debug`: {error}"))
+}
+
+/// Sets up logging for this process; `filter` as [`filter`] reads it. With `json` each line is an object.
 ///
 /// # Errors
 /// When the filter cannot be read.
 pub fn start(filter: &str, json: bool) -> Result<(), String> {
-    // The NATS client calls every attempt that fails an error; the sink says what it means. The later directive wins.
-    let filter = EnvFilter::try_new(format!("async_nats=off,{filter}"))
-        .map_err(|error| format!("the log filter `{filter}`: {error}"))?;
+    let filter = self::filter(filter)?;
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -44,7 +44,7 @@ const ROOMS: &[Room] = &[
             "uuid",
         ],
     },
-    Room { name: "config", rooms: &["task", "clock"], crates: &["toml", "strsim", "secrecy"] },
+    Room { name: "config", rooms: &["task", "clock", "telemetry"], crates: &["toml", "strsim", "secrecy"] },
     Room {
         name: "cli",
         rooms: &["config", "http", "engine", "timeline", "task", "clock", "metrics", "telemetry"],

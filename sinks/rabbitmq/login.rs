@@ -69,7 +69,7 @@ impl Login {
             let away = match timeout(share, self.connect_to(host, *port)).await {
                 Ok(Ok(session)) => return Ok(session),
                 Ok(Err(away)) => away,
-                Err(_) => format!("no answer within {share:?}").into(),
+                Err(_) => format!("no answer within {share:.1?}").into(),
             };
             all.push(if self.hosts.len() == 1 { away } else { away.behind(format!("{}: ", address(host, *port))) });
         }

@@ -3,6 +3,7 @@
 //! Reads, builds, connects and logs in; publishes no task's message and writes nothing. Everything is asked at the same
 //! time, each within a limit of its own, and all that was found is told.
 
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -17,7 +18,7 @@ use super::parts::Parts;
 use super::{Failure, SourceArguments, say, serve};
 use crate::config::{Config, ConfigError, ConfigFault};
 use crate::engine::EngineSink;
-use crate::timeline::redis::{LookError, look};
+use crate::timeline::redis::{LookError, RedisError, look};
 
 /// What the asked one takes for itself beyond its limit.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -143,11 +144,21 @@ fn find(runtime: &Runtime, sources: SourceArguments, offline: bool) -> Result<Ve
         let words = ConfigFault { hint: None, ..warning.clone() };
         (words.to_string(), warning.hint.clone())
     });
-    let mut findings = vec![Finding { of: "configuration".to_owned(), result: Ok(file), warnings: warnings.collect() }];
+    let result = if offline { Ok(file) } else { look_at_listener(&config).map(|()| file) };
+    let mut findings = vec![Finding { of: "configuration".to_owned(), result, warnings: warnings.collect() }];
     if !offline {
         findings.extend(runtime.block_on(ask_all(&config, &parts)));
     }
     Ok(findings)
+}
+
+/// Whether the API's address is one of this machine. Its port is not tried: an instance may be serving there.
+fn look_at_listener(config: &Config) -> Result<(), Trouble> {
+    let address = SocketAddr::new(config.http.listen.ip(), 0);
+    let words = |error| format!("cannot listen on `{}`: {error}", address.ip());
+    TcpListener::bind(address)
+        .map(drop)
+        .map_err(|error| Trouble::new(config, "http.listen", Kind::Configuration, words(error)))
 }
 
 async fn ask_all(config: &Config, parts: &Parts) -> Vec<Finding> {
@@ -162,15 +173,18 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
         let found = "memory: tasks end with the instance".to_owned();
         return Finding { of, result: Ok(found), warnings: Vec::new() };
     }
-    let trouble = |kind, words: String| Finding {
+    let trouble = |option, kind, words: String| Finding {
         of: of.clone(),
-        result: Err(Trouble::new(config, "redis.url", kind, words)),
+        result: Err(Trouble::new(config, option, kind, words)),
         warnings: Vec::new(),
     };
     let found = match timeout(TIMELINE, look(&serve::redis_config(config, &parts.tls))).await {
-        Err(_) => return trouble(Kind::Unreachable, format!("no answer within {TIMELINE:?}")),
-        Ok(Err(LookError::Away(away))) => return trouble(kind(away.cause), away.words),
-        Ok(Err(LookError::Redis(error))) => return trouble(Kind::Configuration, error.to_string()),
+        Err(_) => return trouble("redis.url", Kind::Unreachable, format!("no answer within {TIMELINE:?}")),
+        Ok(Err(LookError::Away(away))) => return trouble("redis.url", kind(away.cause), away.words),
+        Ok(Err(LookError::Redis(error))) => {
+            let option = if matches!(error, RedisError::Layout { .. }) { "timeline.shards" } else { "redis.url" };
+            return trouble(option, Kind::Configuration, error.to_string());
+        }
         Ok(Ok(found)) => found,
     };
     let namespace = &config.timeline.namespace;
@@ -197,7 +211,11 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
     let checked = timeout(limit, sink.check()).await;
     let silent = SinkError::Timeout { doing: "connecting", limit };
     let result = match checked.unwrap_or(Err(silent)) {
-        Ok(()) => Ok(format!("{}: {}", config.sinks[name].url, sink.kind())),
+        Ok(()) => Ok(match config.sinks[name].url.to_string() {
+            // `memory:` and `stdout:` say it all.
+            url if url.ends_with(':') => url,
+            url => format!("{url}: {}", sink.kind()),
+        }),
         Err(error) => {
             let (kind, words) = told(error);
             Err(Trouble::new(config, &format!("sinks.{name}.url"), kind, words))
@@ -229,6 +247,8 @@ fn kind(cause: Cause) -> Kind {
 
 impl Trouble {
     fn new(config: &Config, option: &str, kind: Kind, words: String) -> Trouble {
+        // Sinks begin so, and it has been said.
+        let words = words.strip_prefix("cannot connect to ").unwrap_or(&words);
         let words = format!("{}: {words}", kind.words());
         Trouble { kind, fault: ConfigFault { hint: kind.hint(option), ..config.fault(option, words) } }
     }

@@ -14,6 +14,9 @@ use crate::clock::{Clock, LocalClock, Timestamp};
 use crate::task::spec::{self, Preview};
 use crate::task::{Fault, Limits};
 
+/// As much as an instance can be configured to take: only the schedule is asked about.
+const LIMITS: Limits = Limits { payload: 8 << 20, headers: 1000, header_bytes: 256 << 10 };
+
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("when").required(true).args(["in", "at", "every", "cron", "file"]))]
 pub(super) struct PreviewArguments {
@@ -98,7 +101,7 @@ fn of_file(arguments: &PreviewArguments, text: &str, now: Timestamp) -> Result<V
     };
     // What the flags say; the schedule is the whole task's, with whatever else is wrong with that.
     let asked = spec::read_preview(arguments.question(r#"{"in":"1s"}"#).as_bytes(), now).map_err(|f| refused(&f))?;
-    let read = spec::read(text.as_bytes(), &Limits::default(), task.contains_key("id"), asked.from);
+    let read = spec::read(text.as_bytes(), &LIMITS, task.contains_key("id"), asked.from);
     let read = read.map_err(|faults| refused(&faults))?;
     let preview = Preview { schedule: read.task.schedule, id: asked.id.or(read.id), ..asked };
     preview.dues().map_err(|fault| refused(&[fault]))

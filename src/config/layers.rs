@@ -10,6 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::ConfigFault;
+use super::hints::section_expected;
 
 /// The defaults and their documentation.
 pub const DEFAULTS: &str = include_str!("default.toml");
@@ -18,11 +19,14 @@ pub const DEFAULTS: &str = include_str!("default.toml");
 pub(super) const PREFIX: &str = "PUNCTUAL__";
 
 /// The sections that hold any number of sections of their own, named by the user, and the options of one of them.
-const NAMED: [(&str, &[&str]); 3] = [
+pub(super) const NAMED: [(&str, &[&str]); 3] = [
     ("sinks", &["url", "answer_timeout", "patience", "credentials_file", "sentinel_password"]),
     ("lanes", &["sink", "destination"]),
     ("tokens", &["sha256", "scope"]),
 ];
+
+/// How many faults of a text's form are told: what is no TOML at all has one a line.
+const MOST_BROKEN: usize = 10;
 
 /// What [`Value::Other`] calls a number that no option could take.
 pub(super) const TOO_LARGE: &str = "number that large";
@@ -68,6 +72,8 @@ pub(super) enum Value {
     Whole(i64),
     /// `true` or `false`.
     Flag(bool),
+    /// What stands in a line that is no TOML: its fault is told, and what was meant is not known.
+    Unreadable,
     /// Something that no option takes; the name of its type.
     Other(&'static str),
     /// An empty section.
@@ -84,7 +90,7 @@ pub(super) struct Entry {
 /// All values by path (`claim.lease`), the layers laid over each other.
 pub(super) struct Layers {
     pub(super) values: BTreeMap<String, Entry>,
-    known: Vec<String>,
+    pub(super) known: Vec<String>,
     /// Sections that were written empty, and where.
     sections: BTreeMap<String, Origin>,
     pub(super) faults: Vec<ConfigFault>,
@@ -95,22 +101,37 @@ impl Layers {
     pub(super) fn defaults() -> Layers {
         let mut layers =
             Layers { values: BTreeMap::new(), known: Vec::new(), sections: BTreeMap::new(), faults: Vec::new() };
-        let mut root = layers.parse(DEFAULTS, &|_| Origin::Default);
-        root.retain(|(_, entry)| entry.value != Value::Section);
-        layers.known = root.iter().map(|(path, _)| path.clone()).collect();
-        layers.values.extend(root);
+        for Leaf { path, value, .. } in parse(DEFAULTS).0 {
+            if value != Value::Section {
+                layers.known.push(path.clone());
+                layers.values.insert(path, Entry { value, origin: Origin::Default });
+            }
+        }
         layers
     }
 
     /// Lays a file over what is there.
     pub(super) fn file(&mut self, path: &str, text: &str) {
-        let place = |offset: usize| Origin::File { path: path.to_owned(), line: line_of(text, offset) };
-        let before = self.faults.len();
-        let leaves = self.parse(text, &place);
-        // What is made of a line that is no TOML is not what was meant.
-        let broken: Vec<_> = self.faults[before..].iter().map(|fault| fault.origin.clone()).collect();
-        for (key, entry) in leaves.into_iter().filter(|(_, entry)| !broken.contains(&entry.origin)) {
-            self.set(key, entry);
+        let lines = Lines::of(text);
+        let place = |line| Origin::File { path: path.to_owned(), line };
+        let (leaves, broken) = parse(text);
+        let broken: Vec<_> = broken.into_iter().map(|(offset, words)| (lines.line(offset), words)).collect();
+        for (at, (line, words)) in broken.iter().enumerate().take(MOST_BROKEN + 1) {
+            let words = match at {
+                MOST_BROKEN => format!("and {} more that is no TOML", broken.len() - MOST_BROKEN),
+                _ => words.clone(),
+            };
+            self.faults.push(ConfigFault { path: String::new(), origin: place(*line), words, hint: None });
+        }
+        let broken: BTreeSet<_> = broken.into_iter().map(|(line, _)| line).collect();
+        for Leaf { path, value, offset } in leaves {
+            let line = lines.line(offset);
+            let readable = !broken.contains(&line);
+            // What is made of a line that is no TOML is not what was meant, but that something was said is.
+            let value = if readable { value } else { Value::Unreadable };
+            if readable || self.is_known(&path) {
+                self.set(path, Entry { value, origin: place(line) });
+            }
         }
     }
 
@@ -123,31 +144,6 @@ impl Layers {
             };
             let path = self.path_of(rest);
             self.set(path, Entry { value: Value::Text(value), origin: Origin::Environment(name) });
-        }
-    }
-
-    /// A variable that is not punctual's, and would be but for a letter or an underscore.
-    fn look_at_foreign(&mut self, name: &str) {
-        let plain = |name: &str| name.to_uppercase().replace("__", "_");
-        let written = plain(name);
-        if !written.starts_with("PUNC") {
-            return;
-        }
-        let known = self.known.iter().map(|path| variable(path));
-        let near = known.map(|known| (strsim::damerau_levenshtein(&written, &plain(&known)), known)).min();
-        let meant = near.filter(|(far, _)| *far <= 1).map(|(_, known)| known).or_else(|| {
-            let of = |section: &str, key: &str| {
-                let (section, key) = (section.to_uppercase(), key.to_uppercase());
-                let rest = written.strip_prefix(&format!("PUNCTUAL_{section}_"))?.strip_suffix(&format!("_{key}"))?;
-                (!rest.is_empty()).then(|| format!("{PREFIX}{section}__{rest}__{key}"))
-            };
-            NAMED.iter().find_map(|(section, keys)| keys.iter().find_map(|key| of(section, key)))
-        });
-        if let Some(meant) = meant {
-            let origin = Origin::Environment(name.to_owned());
-            let words = "this variable sets nothing".to_owned();
-            let hint = Some(format!("did you mean `{meant}`?"));
-            self.faults.push(ConfigFault { path: String::new(), origin, words, hint });
         }
     }
 
@@ -219,7 +215,7 @@ impl Layers {
         self.faults.push(ConfigFault { path, origin: entry.origin, words, hint });
     }
 
-    fn is_known(&self, path: &str) -> bool {
+    pub(super) fn is_known(&self, path: &str) -> bool {
         let of = |(section, keys): &(&str, &[&str])| named(path, section).is_some_and(|(_, key)| keys.contains(&key));
         property(path).is_some() || self.known.iter().any(|known| known == path) || NAMED.iter().any(of)
     }
@@ -253,46 +249,42 @@ impl Layers {
         }
         rest.to_lowercase().replace("__", ".")
     }
+}
 
-    /// The known path that looks most like this one.
-    fn nearest(&self, path: &str) -> Option<String> {
-        let mut candidates = self.known.clone();
-        for (section, keys) in NAMED {
-            if let Some((name, _)) = named(path, section) {
-                candidates.extend(keys.iter().map(|key| format!("{section}.{name}.{key}")));
-                candidates.extend((section == "sinks").then(|| format!("sinks.{name}.{PROPERTIES}")));
-            }
-            // `[sink.a]` for `[sinks.a]`.
-            let meant = path.split_once('.').map(|(_, inside)| format!("{section}.{inside}"));
-            candidates.extend(meant.filter(|meant| self.is_known(meant)));
-        }
-        candidates.retain(|candidate| candidate != path);
-        nearest(path, candidates)
+/// A value as it stands in a text.
+struct Leaf {
+    path: String,
+    value: Value,
+    /// Where its key begins, in bytes.
+    offset: usize,
+}
+
+/// All leaves of a TOML text, and what cannot be read: where, and why not.
+fn parse(text: &str) -> (Vec<Leaf>, Vec<(usize, String)>) {
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let broken = errors.iter().map(|error| (error.span().map_or(0, |span| span.start), error.message().to_owned()));
+    let mut leaves = Vec::new();
+    walk("", root.get_ref(), &mut leaves);
+    (leaves, broken.collect())
+}
+
+/// Where the lines of a text begin.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Lines {
+        let ends = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at + 1);
+        Lines(std::iter::once(0).chain(ends).collect())
     }
 
-    /// The section that looks most like this one.
-    fn nearest_section(&self, path: &str) -> Option<String> {
-        let known = self.known.iter().filter_map(|known| known.split_once('.')).map(|(section, _)| section);
-        let named = NAMED.iter().map(|(section, _)| *section);
-        nearest(path, known.chain(named).map(str::to_owned))
-    }
-
-    /// All leaves of a TOML text; what cannot be read becomes faults.
-    fn parse(&mut self, text: &str, place: &dyn Fn(usize) -> Origin) -> Vec<(String, Entry)> {
-        let (root, errors) = DeTable::parse_recoverable(text);
-        for error in errors {
-            let origin = place(error.span().map_or(0, |span| span.start));
-            let words = error.message().to_owned();
-            self.faults.push(ConfigFault { path: String::new(), origin, words, hint: None });
-        }
-        let mut leaves = Vec::new();
-        walk("", root.get_ref(), place, &mut leaves);
-        leaves
+    /// The line, from 1, in which this byte stands.
+    fn line(&self, offset: usize) -> usize {
+        self.0.partition_point(|begin| *begin <= offset)
     }
 }
 
 /// The name and the key of a path like `sinks.<name>.<key>`.
-fn named<'a>(path: &'a str, section: &str) -> Option<(&'a str, &'a str)> {
+pub(super) fn named<'a>(path: &'a str, section: &str) -> Option<(&'a str, &'a str)> {
     path.strip_prefix(section)?.strip_prefix('.')?.split_once('.')
 }
 
@@ -301,18 +293,6 @@ fn property(path: &str) -> Option<(&str, &str)> {
     let (name, key) = named(path, "sinks")?;
     let property = key.strip_prefix(PROPERTIES)?.strip_prefix('.')?;
     (!property.is_empty()).then_some((name, property))
-}
-
-/// What is said of a value where a section belongs, and what to write instead.
-fn section_expected(path: &str) -> (String, Option<String>) {
-    let (section, option) = match path {
-        _ if NAMED.iter().any(|(section, _)| *section == path) => (format!("{path}.NAME"), None),
-        _ if path.ends_with(&format!(".{PROPERTIES}")) => (path.to_owned(), Some("`\"name\" = \"value\"`")),
-        _ if path.starts_with("sinks.") => (path.to_owned(), Some("`url`")),
-        _ => (path.to_owned(), None),
-    };
-    let inside = option.map(|option| format!(" with {option} in it")).unwrap_or_default();
-    ("a section is expected here, not a value".to_owned(), Some(format!("`[{section}]`{inside}")))
 }
 
 /// Whether what stands at a path is a secret, or a value of a client library that may be one.
@@ -327,26 +307,8 @@ pub(super) fn is_secret(path: &str) -> bool {
 }
 
 /// The environment variable that sets a path.
-fn variable(path: &str) -> String {
+pub(super) fn variable(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "__").replace('-', "_").to_uppercase())
-}
-
-/// The candidate that is nearest to what was written, if one is near enough to have been meant.
-pub(super) fn nearest(written: &str, candidates: impl IntoIterator<Item = String>) -> Option<String> {
-    let split = |path: &str| match path.rsplit_once('.') {
-        Some((section, key)) => (section.to_owned(), key.to_owned()),
-        None => (String::new(), path.to_owned()),
-    };
-    let (section, key) = split(written);
-    let near = |candidate: &String| {
-        let (_, option) = split(candidate);
-        let far = strsim::damerau_levenshtein(written, candidate);
-        // Without its section, or in one that is nearly right, an option is known by its name.
-        let known = option == key && (section.is_empty() || far <= 1 + section.len() / 3);
-        known || (far <= 1 + key.len() / 4 && far < key.len())
-    };
-    let far = |candidate: &String| strsim::damerau_levenshtein(written, candidate);
-    candidates.into_iter().filter(near).min_by_key(far)
 }
 
 /// A file's text, or the first line that is none.
@@ -357,16 +319,12 @@ pub(super) fn text_of(bytes: Vec<u8>) -> Result<String, usize> {
     })
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).filter(|&b| b == b'\n').count() + 1
-}
-
-fn walk(prefix: &str, table: &DeTable<'_>, place: &dyn Fn(usize) -> Origin, leaves: &mut Vec<(String, Entry)>) {
+fn walk(prefix: &str, table: &DeTable<'_>, leaves: &mut Vec<Leaf>) {
     for (key, value) in table {
         let path = if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
         match value.get_ref() {
-            DeValue::Table(inner) if !inner.is_empty() => walk(&path, inner, place, leaves),
-            _ => leaves.push((path, Entry { value: leaf(value), origin: place(key.span().start) })),
+            DeValue::Table(inner) if !inner.is_empty() => walk(&path, inner, leaves),
+            _ => leaves.push(Leaf { path, value: leaf(value), offset: key.span().start }),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! `default.toml` is both the defaults and their documentation. Unknown options are faults, and all faults are told at
 //! once, each with the place it came from. Secrets do not show in `Debug` nor in any message.
 
+mod hints;
 mod layers;
 mod read;
 mod secret;
@@ -11,6 +12,7 @@ mod settings;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,6 +29,9 @@ pub use settings::Setting;
 
 /// The name of the sink that `--sink` sets, and of the lane that always exists.
 pub const DEFAULT_NAME: &str = "default";
+
+/// Bytes of a configuration file at most: one of tasks was hardly meant, and is a fault in each of its lines.
+const MOST_BYTES: u64 = 1 << 20;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -245,7 +250,12 @@ impl Sources {
         let path = file.unwrap_or(Path::new("punctual.toml"));
         let fault = |origin, words| ConfigError(vec![ConfigFault { path: String::new(), origin, words, hint: None }]);
         let shown = path.display().to_string();
-        let file = match std::fs::read(path) {
+        let origin = if file.is_some() { Origin::Flag("--config") } else { Origin::Default };
+        let file = match read_file(path) {
+            Ok(bytes) if bytes.len() as u64 > MOST_BYTES => {
+                let words = format!("`{shown}` is larger than {MOST_BYTES} bytes: that is no configuration");
+                return Err(fault(origin, words));
+            }
             Ok(bytes) => match layers::text_of(bytes) {
                 Ok(text) => Some((shown, text)),
                 Err(line) => {
@@ -255,14 +265,35 @@ impl Sources {
             },
             Err(error) if file.is_none() && error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => {
-                let origin = if file.is_some() { Origin::Flag("--config") } else { Origin::Default };
                 return Err(fault(origin, format!("cannot read the configuration file `{shown}`: {error}")));
             }
         };
-        let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
-        let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-        Ok(Sources { file, environment, flags: Vec::new() })
+        let mut environment = Vec::new();
+        let mut faults = Vec::new();
+        for (name, value) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            match value.into_string() {
+                Ok(value) => environment.push((name, value)),
+                Err(_) if name.starts_with(layers::PREFIX) => {
+                    let words = "what this variable holds is not UTF-8".to_owned();
+                    let origin = Origin::Environment(name);
+                    faults.push(ConfigFault { path: String::new(), origin, words, hint: None });
+                }
+                Err(_) => {}
+            }
+        }
+        match faults.is_empty() {
+            true => Ok(Sources { file, environment, flags: Vec::new() }),
+            false => Err(ConfigError(faults)),
+        }
     }
+}
+
+/// What a file holds, or as much of it as shows that it is no configuration.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl Config {

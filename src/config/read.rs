@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::layers::{Entry, Layers, PROPERTIES, TOO_LARGE, Value, is_secret, nearest};
+use super::hints::nearest;
+use super::layers::{Entry, Layers, PROPERTIES, TOO_LARGE, Value, is_secret};
 use super::{ConfigFault, Origin, SecretUrl, Setting};
 use crate::task::duration;
 
@@ -136,7 +137,8 @@ impl Reader {
 
     /// Whether a fault of this option was noted, so that what stands in for it is compared with nothing.
     pub(super) fn is_wrong(&self, path: &str) -> bool {
-        self.layers.faults.iter().any(|fault| fault.path == path)
+        let unreadable = self.layers.values.get(path).is_some_and(|entry| entry.value == Value::Unreadable);
+        unreadable || self.layers.faults.iter().any(|fault| fault.path == path)
     }
 
     /// Notes that `path` names something that is not among `there`.
@@ -154,7 +156,7 @@ impl Reader {
             let number = match value {
                 Value::Whole(number) => u64::try_from(*number).ok(),
                 Value::Text(text) => parse(text.trim()),
-                Value::Flag(_) | Value::Other(_) | Value::Section => None,
+                Value::Flag(_) | Value::Other(_) | Value::Section | Value::Unreadable => None,
             };
             number
                 .filter(|number| (from..=to).contains(number))
@@ -165,6 +167,10 @@ impl Reader {
 
     fn value<T>(&mut self, path: &str, read: impl FnOnce(&Value) -> Result<T, String>) -> Option<T> {
         let Entry { value, origin } = self.layers.values.get(path)?;
+        // Told already.
+        if *value == Value::Unreadable {
+            return None;
+        }
         match read(value) {
             Ok(value) => Some(value),
             Err(words) => {
@@ -199,6 +205,7 @@ fn shown(value: &Value) -> String {
         Value::Other(TOO_LARGE) => format!("a {TOO_LARGE}"),
         Value::Other(kind) => format!("this {kind}"),
         Value::Section => "a section".to_owned(),
+        Value::Unreadable => "what is no TOML".to_owned(),
     }
 }
 

@@ -147,7 +147,7 @@ fn scope(text: &str) -> Result<(bool, bool), String> {
 
 /// `[log]`
 pub(super) fn log(r: &mut Reader) -> LogSection {
-    let filter = r.text("log.filter", |text| Ok(text.to_owned()));
+    let filter = r.text("log.filter", |text| crate::telemetry::filter(text).map(|_| text.to_owned()));
     let json = r.text("log.format", |text| match text {
         "text" => Ok(false),
         "json" => Ok(true),
@@ -221,6 +221,7 @@ pub(super) fn lanes(r: &mut Reader, sinks: &BTreeMap<String, SinkSection>) -> BT
                 r.unknown_name(&path("sink"), &sink, &there);
                 None
             }
+            None if r.is_wrong(&path("sink")) => None,
             // Without any sink that fault has been told already.
             None if usual.is_none() && !sinks.is_empty() => {
                 // The lane `default` is there though nobody wrote it.

@@ -33,7 +33,7 @@ impl Setting {
             Value::Flag(flag) => Json::from(*flag),
             // Of these there is none in a configuration without faults.
             Value::Other(kind) => Json::from(*kind),
-            Value::Section => Json::Null,
+            Value::Section | Value::Unreadable => Json::Null,
         };
         Setting { path: path.to_owned(), value, origin: entry.origin.clone(), follows: None }
     }

@@ -79,6 +79,39 @@ fn a_file_that_is_no_toml_is_a_fault_with_its_line() {
 }
 
 #[test]
+fn a_line_that_is_no_toml_hides_what_it_says_and_brings_no_other_fault_about() {
+    for file in [
+        "[sinks.a]\nurl = kafka://h\n",
+        "[sinks.a]\nurl = \"stdout:\"\n[sinks.b]\nurl = \"stdout:\"\n[lanes.default]\nsink = a\n",
+        "[sinks.a]\nurl = \"stdout:\"\n[tokens.t]\nsha256 = abc\nscope = \"read\"\n",
+        "[sinks.a]\nurl = \"stdout:\"\n[claim]\nlease = 2m\n",
+        "[sinks.a]\nurl = \"stdout:\"\nproperties = { acks = all }\n",
+        "[sinks.a]\nurl = \"stdout:\"\n[http]\nlisten = 0.0.0.0:7171\n",
+    ] {
+        let sources = Sources { file: Some(("p.toml".into(), file.into())), ..Sources::default() };
+        let ConfigError(faults) = Config::load(sources).unwrap_err();
+        assert!(faults.iter().all(|fault| fault.path.is_empty()), "{file}: {faults:?}");
+    }
+    // What says it otherwise holds.
+    let file = "[redis]\nurl = redis://h\n[sinks.a]\nurl = \"stdout:\"\n";
+    let faults = load(file, &[("PUNCTUAL__REDIS__URL", "http://h")], &[]).unwrap_err();
+    assert!(
+        faults.contains("punctual.toml:2: ") && faults.contains("`redis.url` (PUNCTUAL__REDIS__URL): "),
+        "{faults}"
+    );
+}
+
+#[test]
+fn of_what_is_no_toml_at_all_the_first_faults_are_told_and_how_many_more() {
+    let line = "{\"id\":\"a\",\"schedule\":{\"in\":\"1h\"},\"message\":{\"payload\":{}}}\n";
+    let sources = Sources { file: Some(("p.toml".into(), line.repeat(15_000))), ..Sources::default() };
+    let ConfigError(faults) = Config::load(sources).unwrap_err();
+    let shown: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    assert!(shown.len() == 12 && shown[9].starts_with("p.toml:10: "), "{shown:?}");
+    assert!(shown[10].starts_with("p.toml:11: and ") && shown[11].starts_with("`sinks`: "), "{shown:?}");
+}
+
+#[test]
 fn an_answer_timeout_over_half_the_lease_is_refused_with_both_values() {
     let faults = load("[claim]\nlease = \"10s\"\n", &[], &[SINK]).unwrap_err();
     assert!(

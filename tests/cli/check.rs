@@ -257,7 +257,8 @@ fn a_redis_that_evicts_or_persists_nothing_is_a_warning_and_no_failure() {
     let (run, _) = check(&config);
     assert!(run.out.contains("a timeline of 4 shards under the namespace `default`"), "{}", run.out);
     let (run, _) = check(&format!("{config}[timeline]\nshards = 8\n"));
-    assert!(run.code == Some(2) && run.out.contains("this Redis holds a timeline"), "{}", run.out);
+    assert!(run.code == Some(2) && run.out.contains("`timeline.shards` ("), "{}", run.out);
+    assert!(run.out.contains("it cannot be used: this Redis holds a timeline"), "{}", run.out);
 }
 
 #[test]
@@ -270,4 +271,59 @@ fn a_replica_takes_nothing_and_that_is_neither_its_address_nor_its_password() {
     let (run, found) = check(&format!("[redis]\nurl = \"{}\"\n[sinks.a]\nurl = \"memory:\"\n", replica.url()));
     assert_eq!((run.code, &found["checks"][1]["kind"]), (Some(1), &json!("other")), "{}", run.out);
     assert!(run.out.contains("it takes nothing: READONLY") || run.out.contains("MASTERDOWN"), "{}", run.out);
+}
+
+#[test]
+fn a_full_redis_takes_nothing_and_is_left_as_it_is() {
+    if !have("redis-server") {
+        return;
+    }
+    let redis = RedisServer::start(&["--appendonly", "yes"]);
+    let config = format!("[redis]\nurl = \"{}\"\n[sinks.a]\nurl = \"memory:\"\n", redis.url());
+    assert_eq!(check(&config).0.code, Some(0));
+    redis.limit_memory(-1024);
+    let (run, found) = check(&config);
+    assert_eq!((run.code, &found["checks"][1]["kind"]), (Some(1), &json!("other")), "{}", run.out);
+    assert!(run.out.contains("it takes nothing: OOM "), "{}", run.out);
+    let keys: u64 = ::redis::cmd("DBSIZE").query(&mut redis.connect()).unwrap();
+    assert_eq!(keys, 0, "a check writes nothing");
+}
+
+#[test]
+fn an_address_of_another_machine_is_told_and_a_port_in_use_is_not() {
+    // An address for documentation: nobody's.
+    let listen = |address: &str| {
+        let token = format!("[tokens.a]\nsha256 = \"{}\"\nscope = \"read\"\n", "1".repeat(64));
+        format!("[http]\nlisten = \"{address}\"\n[redis]\nurl = \"memory:\"\n[sinks.a]\nurl = \"stdout:\"\n{token}")
+    };
+    let (run, found) = check(&listen("203.0.113.1:7171"));
+    assert_eq!((run.code, &found["checks"][0]["kind"]), (Some(2), &json!("configuration")), "{}", run.out);
+    assert!(run.out.contains(".toml:2): it cannot be used: cannot listen on `203.0.113.1`: "), "{}", run.out);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    assert_eq!(check(&listen(&taken.local_addr().unwrap().to_string())).0.code, Some(0));
+}
+
+/// What answers there is somebody else: said in one line, and as what it is.
+#[test]
+fn what_answers_as_another_server_does_is_named() {
+    if !have("redis-server") {
+        return;
+    }
+    let web = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = web.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in web.incoming().map_while(Result::ok) {
+            drop(std::io::Write::write_all(&mut &stream, b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+            // Until the other side has read it.
+            drop(std::io::copy(&mut &stream, &mut std::io::sink()));
+        }
+    });
+    let config = |url: &str| format!("[redis]\nurl = \"{url}\"\n[sinks.a]\nurl = \"memory:\"\n");
+    let (run, _) = check(&config(&format!("redis://127.0.0.1:{port}")));
+    assert!(run.out.contains("it cannot be reached: what answers there is no Redis"), "{}", run.out);
+    assert_eq!((run.code, run.out.lines().count()), (Some(3), 4), "{}", run.out);
+    let redis = RedisServer::start(&[]);
+    let (run, _) = check(&config(&format!("redis+sentinel://127.0.0.1:{}/mymaster", redis.server.port)));
+    assert!(run.out.contains("it cannot be reached: ") && run.out.contains(" is no Sentinel: "), "{}", run.out);
+    assert_eq!(run.code, Some(3), "{}", run.out);
 }

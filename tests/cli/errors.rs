@@ -1,6 +1,8 @@
 //! What is said of what is wrong, as it stands on a terminal: configurations, usage, an instance that is not there.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::{punctual, read};
@@ -23,6 +25,8 @@ const fn variables(name: &'static str, environment: &'static [(&'static str, &'s
 const BROKEN: &[Broken] = &[
     file("two faults in one file", b"[claim]\nleese = \"20s\"\nbatch = 5000\n[sinks.a]\nurl = \"stdout:\"\n"),
     file("no TOML", b"[claim]\nlease = 20s\nbatch = \n[sinks.a]\nurl = \"stdout:\"\n"),
+    file("no TOML where a sink is named", b"[sinks.a]\nurl = kafka://me:hunter2@h\n[lanes.default]\nsink = a\n[claim]\nleese = 1\n"),
+    file("a log filter that is none", b"[log]\nfilter = \"punctual=wran\"\n[claim]\nbatch = 5000\n[sinks.a]\nurl = \"stdout:\"\n"),
     file("an option twice", b"[claim]\nlease = \"20s\"\nlease = \"21s\"\n[sinks.a]\nurl = \"stdout:\"\n"),
     file("an unknown section", b"[clam]\nlease = \"20s\"\n[sink.a]\nurl = \"stdout:\"\n[sinks.a]\nurl = \"stdout:\"\n"),
     file("an empty unknown section", b"[clam]\n[timelines]\n[sinks.a]\nurl = \"stdout:\"\n"),
@@ -75,6 +79,11 @@ fn a_file_that_cannot_be_read_is_named() {
     std::fs::create_dir(&here).unwrap();
     writeln!(told, "## a folder\n{}", run_in(dir.path(), &["check"], &[])).unwrap();
     std::fs::remove_dir(&here).unwrap();
+    let line = "{\"id\":\"a\",\"schedule\":{\"in\":\"1h\"},\"message\":{}}\n";
+    std::fs::write(&here, line.repeat(30)).unwrap();
+    writeln!(told, "## tasks\n{}", run_in(dir.path(), &["check"], &[])).unwrap();
+    std::fs::write(&here, line.repeat(30_000)).unwrap();
+    writeln!(told, "## many tasks\n{}", run_in(dir.path(), &["check"], &[])).unwrap();
     insta::assert_snapshot!("files", told);
     std::fs::write(&here, "").unwrap();
     std::fs::set_permissions(&here, std::fs::Permissions::from_mode(0o000)).unwrap();
@@ -83,6 +92,19 @@ fn a_file_that_cannot_be_read_is_named() {
         let said = run_in(dir.path(), &["check"], &[]);
         assert!(said.contains("cannot read the configuration file `punctual.toml`: Permission denied"), "{said}");
     }
+}
+
+#[test]
+fn a_variable_that_is_not_utf_8_is_named_and_what_it_holds_is_not() {
+    let mut command = punctual(&["check", "--offline", "--sink", "stdout:"]);
+    let run = read(command.env("PUNCTUAL__REDIS__URL", OsStr::from_bytes(b"redis://:hunter\xfc@h")).output().unwrap());
+    assert_eq!(run.code, Some(2), "{}{}", run.out, run.err);
+    assert!(run.err.contains("PUNCTUAL__REDIS__URL: what this variable holds is not UTF-8"), "{}", run.err);
+    assert!(!run.err.contains("hunter"), "{}", run.err);
+    // Those of others may hold what they like.
+    let mut command = punctual(&["check", "--offline", "--sink", "stdout:"]);
+    let run = read(command.env("PUNCTUAL_OTHERS", OsStr::from_bytes(b"\xfc")).output().unwrap());
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
 }
 
 /// A byte order mark, and lines as other systems end them, are no faults; lines are counted as ever.

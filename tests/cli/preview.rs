@@ -48,6 +48,14 @@ fn a_file_holds_a_task_or_a_schedule() {
 }
 
 #[test]
+fn a_task_may_be_as_large_as_any_instance_can_be_told_to_take() {
+    let payload = "a".repeat(600 * 1024);
+    let file = format!(r#"{{"schedule":{{"at":"2027-01-01T00:00:00Z"}},"message":{{"payload":"{payload}"}}}}"#);
+    let run = run_with(&["preview", "-f", "-"], &file);
+    assert_eq!((run.code, run.out.as_str()), (Some(0), "2027-01-01T00:00:00.000Z\n"), "{}", run.err);
+}
+
+#[test]
 fn the_faults_of_a_preview_are_those_of_the_api() {
     let server = serve(&[]);
     let (place, bad) = (url(&server), ["--cron", "0 0 30 2 *"]);

@@ -2,7 +2,7 @@
 //!
 //! By `INFO`, since managed servers forbid `CONFIG`. Writes nothing, and pins no layout.
 
-use punctual_sinks::{Away, Cause};
+use punctual_sinks::{Away, redis_access};
 use redis::{AsyncConnectionConfig, Cmd, Value};
 
 use super::call::{Failure, words};
@@ -56,8 +56,9 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
     let commands = access.connect(SOCKET, alone, config.connect_timeout).await.map_err(LookError::Away)?;
     let session = Session::new(commands);
     let ask = async |command: &Cmd| session.ask(command, config.response_timeout, None).await;
-    // There is no such key. A replica, or a server whose disk failed, refuses it all the same.
-    ask(redis::cmd("DEL").arg(keys::nothing(&config.namespace))).await.map_err(away)?;
+    // There is no such key, and this makes none. A replica, a server that is full or whose disk failed, refuses it all the
+    // same.
+    ask(redis::cmd("SET").arg(keys::nothing(&config.namespace)).arg("").arg("XX")).await.map_err(away)?;
     let found = ask(redis::cmd("GET").arg(keys::layout(&config.namespace))).await.map_err(away)?;
     let wanted = keys::layout_value(config.shards);
     let begun = match found {
@@ -82,10 +83,7 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
 
 fn away(failure: Failure) -> LookError {
     LookError::Away(match failure {
-        Failure::Refused(error) => {
-            let log_in = matches!(error.code(), "NOAUTH" | "WRONGPASS");
-            Away::new(if log_in { Cause::LogIn } else { Cause::Refused }, words(&error))
-        }
+        Failure::Refused(error) => Away::new(redis_access::cause(error.code()), words(&error)),
         Failure::Unanswered(words) => words.into(),
     })
 }
