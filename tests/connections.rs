@@ -111,7 +111,7 @@ fn a_wrong_password_or_authority_is_said_and_no_secret_is() {
     let right = &*servers.certificates;
     let trust = other.ca_file().display().to_string();
     for (certificates, password, of_nats, of_redis) in [
-        (right, "hunter3", "authorization violation", "the log-in was refused"),
+        (right, "hunter3", "authorization violation", "user or password are wrong"),
         (&other, PASSWORD, "invalid peer certificate", "invalid peer certificate"),
     ] {
         let mut sinks = Punctual::start(&servers.config("memory:", certificates, password));
@@ -329,8 +329,8 @@ fn a_sentinel_that_knows_no_such_master_or_password_is_told() {
     let watched = Watched::start(None);
     let wrong = [
         (watched.url().replace("/main", "/mein"), SENTINELS_OWN, "it knows no master `mein`"),
-        (watched.url(), "hunter5", "the log-in was refused"),
-        (watched.url().replace(PASSWORD, "hunter5"), SENTINELS_OWN, "the log-in was refused"),
+        (watched.url(), "hunter5", "user or password are wrong"),
+        (watched.url().replace(PASSWORD, "hunter5"), SENTINELS_OWN, "user or password are wrong"),
     ];
     for (url, own, words) in wrong {
         let config = format!(
