@@ -2,35 +2,35 @@
 //! of either is held than is under way.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc as blocking;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Frame, Incoming};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Response};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Deserialize;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout};
 
-use super::client::{Client, Outgoing};
+use super::client::{Client, courteous};
+use super::feed::{PARTS, Progress, open, paced, read};
+use super::out::{self, Words};
 use super::serve::Signals;
 use super::task::{FaultView, faults};
 use super::{Failure, say, tell};
 
-/// Bytes that are read at once, and parts that wait to be sent at most.
-const PART: usize = 64 << 10;
-const PARTS: usize = 8;
+/// Answers that were not taken for longer may be why an instance gave up.
+const HELD: Duration = Duration::from_secs(1);
 
-/// How long the first line waits for the answer to begin: who is refused anyway need not send. Something between the two
-/// may want the lines first.
-const COURTESY: Duration = Duration::from_secs(1);
+/// How long what has been answered may take to be shown after a signal, and then all that is said of the end.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long no answer may come while one is owed, twice: far longer than an instance lets its timeline take.
 const STALL: Duration = Duration::from_secs(30);
@@ -40,43 +40,46 @@ const LONGEST: usize = 16 << 20;
 
 const NO_BATCH: &str = "it answers what is no answer to a batch; is it an instance of punctual?";
 
-/// How far the file has been read.
-#[derive(Default)]
-struct Progress {
-    /// The last line that is not blank; blank ones are not answered.
-    line: AtomicU64,
-    bytes: AtomicU64,
-    ended: AtomicBool,
-    broken: OnceLock<String>,
-}
-
 /// An answer to a line.
 #[derive(Deserialize)]
 struct LineAnswer {
     line: u64,
     #[serde(default)]
-    id: Option<String>,
+    id: Option<Words>,
     #[serde(default)]
-    result: Option<String>,
+    result: Option<Words>,
     #[serde(default)]
     error: Option<Problem>,
 }
 
 #[derive(Deserialize)]
 struct Problem {
-    detail: String,
+    detail: Words,
     #[serde(default)]
     errors: Vec<FaultView>,
+}
+
+/// What is shown while the batch is under way.
+enum Shown {
+    Answers(Vec<u8>),
+    Failed(String),
 }
 
 /// What is known to have happened.
 struct Tally {
     json: bool,
     bar: ProgressBar,
+    shown: Option<mpsc::Sender<Shown>>,
+    /// The longest time that what is shown was not taken.
+    held: Duration,
+    /// The numbers of the lines that are not blank, for each is answered.
+    lines: blocking::Receiver<u64>,
+    /// The line whose answer comes next, once it is known.
+    next: Option<u64>,
     /// The beginning of an answer whose end has not come yet.
     rest: Vec<u8>,
     line: u64,
-    put: BTreeMap<String, u64>,
+    put: BTreeMap<Words, u64>,
     failed: u64,
 }
 
@@ -89,15 +92,17 @@ enum Ended {
 /// Puts every line of a file, `-` being stdin.
 pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), Failure> {
     let doing = format!("cannot put the tasks of `{}`", file.display());
-    let mut signals = Signals::listen()?;
     let (input, size) = open(file)?;
+    // From here on nothing may block but threads of their own: a signal would not be heard.
+    let mut signals = Signals::listen()?;
     let progress = Arc::new(Progress::default());
     let (parts, inbox) = mpsc::channel(PARTS);
-    let (begun, begin) = oneshot::channel();
-    // A thread of its own: a read of stdin cannot be broken off, and must not hold the end up.
+    let (numbers, lines) = blocking::channel();
     let reading = Arc::clone(&progress);
-    std::thread::spawn(move || read(input, &parts, &reading));
-    let sent = client.send(Method::POST, "/v1/tasks:batch", body(inbox, begin), "application/x-ndjson");
+    std::thread::spawn(move || read(input, &parts, &numbers, &reading));
+    let (begun, begins) = watch::channel(false);
+    let body = courteous(begins.clone(), paced(inbox, begins));
+    let sent = client.send(Method::POST, "/v1/tasks:batch", &[(CONTENT_TYPE, "application/x-ndjson")], body);
     let sent = tokio::select! {
         sent = sent => sent,
         signal = signals.next() => return Err(Failure::failed(anyhow!("{doing}: {signal} received, nothing was answered"))),
@@ -107,77 +112,64 @@ pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), 
         let answer = client.whole(response).await.map_err(|error| error.while_doing(&doing, client))?;
         return Err(super::task::refused(client, &answer, &doing, json));
     }
-    begun.send(()).ok();
-    let mut tally = Tally::new(json, size);
-    let ended = tokio::select! {
-        ended = tally.follow(client, response, &progress) => ended.map_err(Ended::Words),
-        signal = signals.next() => Err(Ended::Signal(signal)),
+    begun.send_replace(true);
+    let bar = bar(json, size);
+    let (shown, inbox) = mpsc::channel(PARTS);
+    let (tell_end, mut end) = oneshot::channel();
+    let showing = bar.clone();
+    std::thread::spawn(move || tell_end.send(show(inbox, &showing)).ok());
+    let mut tally = Tally::new(json, bar, shown, lines);
+    let followed = async {
+        let ended = tally.follow(client, response, &progress).await.map_err(Ended::Words);
+        tally.shown = None;
+        (ended, (&mut end).await)
     };
-    tally.bar.finish_and_clear();
-    tally.conclude(ended, client, file, &doing)
-}
-
-fn open(file: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), Failure> {
-    if file.as_os_str() == "-" {
-        return Ok((Box::new(io::stdin()), None));
+    let (ended, written) = tokio::select! {
+        done = followed => done,
+        signal = signals.next() => (Err(Ended::Signal(signal)), Ok(Ok(()))),
+    };
+    if matches!(ended, Err(Ended::Signal(_))) {
+        tally.shown = None;
+        timeout(PATIENCE, end).await.ok();
+        std::thread::spawn(|| {
+            std::thread::sleep(PATIENCE);
+            // Nobody takes the words of the end either.
+            std::process::exit(1);
+        });
     }
-    let opened = std::fs::File::open(file).and_then(|opened| {
-        let metadata = opened.metadata()?;
-        if metadata.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok((opened, metadata)) }
-    });
-    let (opened, metadata) = opened.map_err(|error| {
-        Failure::usage(anyhow::Error::from(error).context(format!("cannot read the tasks from `{}`", file.display())))
-    })?;
-    Ok((Box::new(opened), metadata.is_file().then_some(metadata.len())))
+    tally.bar.finish_and_clear();
+    tally.conclude(ended, written.unwrap_or(Ok(())), client, file, &doing)
 }
 
-/// Reads to the end, as fast as parts are taken.
-fn read(mut input: Box<dyn Read + Send>, parts: &mpsc::Sender<io::Result<Bytes>>, progress: &Progress) {
-    let (mut line, mut buffer) = (1, vec![0; PART]);
-    loop {
-        match input.read(&mut buffer) {
-            Ok(0) => return progress.ended.store(true, Ordering::Release),
-            Ok(length) => {
-                for (number, piece) in buffer[..length].split(|&byte| byte == b'\n').enumerate() {
-                    line += u64::from(number > 0);
-                    if !piece.trim_ascii().is_empty() {
-                        progress.line.store(line, Ordering::Release);
-                    }
-                }
-                progress.bytes.fetch_add(length as u64, Ordering::Relaxed);
-                if parts.blocking_send(Ok(Bytes::copy_from_slice(&buffer[..length]))).is_err() {
-                    return;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                progress.broken.set(error.to_string()).ok();
-                parts.blocking_send(Err(error)).ok();
-                return;
-            }
+/// Shows what there is to show, however slowly it is taken. A reader that went away is no reason to put less.
+fn show(mut inbox: mpsc::Receiver<Shown>, bar: &ProgressBar) -> Result<(), Failure> {
+    let mut written = Ok(());
+    while let Some(shown) = inbox.blocking_recv() {
+        match shown {
+            Shown::Answers(lines) => written = written.and(out::write(&lines)),
+            // A bar that nobody sees is not held up.
+            Shown::Failed(words) if bar.is_hidden() => tell(&words),
+            Shown::Failed(words) => bar.suspend(|| tell(&words)),
         }
     }
+    written
 }
 
-fn body(inbox: mpsc::Receiver<io::Result<Bytes>>, begin: oneshot::Receiver<()>) -> Outgoing {
-    let parts = stream::once(async move {
-        timeout(COURTESY, begin).await.ok();
-        stream::unfold(inbox, |mut inbox| async { Some((inbox.recv().await?, inbox)) })
-    });
-    StreamBody::new(parts.flatten().map_ok(Frame::data)).boxed_unsync()
+fn bar(json: bool, size: Option<u64>) -> ProgressBar {
+    let target = match json && io::stdout().is_terminal() {
+        // The answers show there already.
+        true => ProgressDrawTarget::hidden(),
+        false => ProgressDrawTarget::stderr(),
+    };
+    let template = if size.is_some() { "{wide_bar} {percent:>3} %  {msg}" } else { "{spinner} {msg}" };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::with_draw_target(size, target).with_style(style)
 }
 
 impl Tally {
-    fn new(json: bool, size: Option<u64>) -> Tally {
-        let target = match json && io::stdout().is_terminal() {
-            // The answers show there already.
-            true => ProgressDrawTarget::hidden(),
-            false => ProgressDrawTarget::stderr(),
-        };
-        let template = if size.is_some() { "{wide_bar} {percent:>3} %  {msg}" } else { "{spinner} {msg}" };
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = ProgressBar::with_draw_target(size, target).with_style(style);
-        Tally { json, bar, rest: Vec::new(), line: 0, put: BTreeMap::new(), failed: 0 }
+    fn new(json: bool, bar: ProgressBar, shown: mpsc::Sender<Shown>, lines: blocking::Receiver<u64>) -> Tally {
+        let (rest, put) = (Vec::new(), BTreeMap::new());
+        Tally { json, bar, shown: Some(shown), held: Duration::ZERO, lines, next: None, rest, line: 0, put, failed: 0 }
     }
 
     /// Takes the answers in, until they end as they should; otherwise says why not.
@@ -195,61 +187,99 @@ impl Tally {
                 Ok(Some(Err(error))) => {
                     return Err(match progress.broken.get() {
                         Some(words) => format!("the file cannot be read further: {words}"),
-                        None => client.no_answer(&error).to_string(),
+                        None => self.given_up(&client.no_answer(&error).to_string()),
                     });
                 }
                 Ok(None) => break,
                 Err(_) if owed => return Err(format!("no answer within {:?}", STALL * 2)),
                 Err(_) => {
-                    owed = self.line < progress.line.load(Ordering::Acquire);
+                    owed = self.next_line().is_some();
                     continue;
                 }
             };
             owed = false;
-            self.take(&part)?;
-            self.show(progress);
+            self.take(&part).await?;
+            self.draw(progress);
         }
         if !self.rest.is_empty() {
             return Err(NO_BATCH.to_owned());
         }
-        let all = progress.ended.load(Ordering::Acquire) && self.line >= progress.line.load(Ordering::Acquire);
-        if all { Ok(()) } else { Err("the instance ended it before its end".to_owned()) }
+        let all = progress.ended.load(Ordering::Acquire) && self.next_line().is_none();
+        if all { Ok(()) } else { Err(self.given_up("the instance ended it before its end")) }
     }
 
     /// Takes a part of the answers in.
-    fn take(&mut self, part: &[u8]) -> Result<(), String> {
+    async fn take(&mut self, part: &[u8]) -> Result<(), String> {
+        let before = self.rest.len();
         self.rest.extend_from_slice(part);
-        let whole = self.rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-        if self.rest.len() - whole > LONGEST {
-            return Err(NO_BATCH.to_owned());
-        }
-        let rest = self.rest.split_off(whole);
-        let lines = std::mem::replace(&mut self.rest, rest);
-        if self.json {
-            // A reader that went away is no reason to put less.
-            io::stdout().lock().write_all(&lines).ok();
-        }
-        let mut told = String::new();
-        for line in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-            let answer: LineAnswer = serde_json::from_slice(line).map_err(|_| NO_BATCH.to_owned())?;
-            self.line = answer.line;
-            match (answer.result, answer.error) {
-                (Some(result), None) => *self.put.entry(result).or_default() += 1,
-                (_, error) => {
-                    self.failed += 1;
-                    told.push_str(&words(answer.line, answer.id.as_deref(), error));
-                }
+        let Some(end) = part.iter().rposition(|&byte| byte == b'\n') else {
+            return if self.rest.len() > LONGEST { Err(NO_BATCH.to_owned()) } else { Ok(()) };
+        };
+        let rest = self.rest.split_off(before + end + 1);
+        let mut lines = std::mem::replace(&mut self.rest, rest);
+        let (mut failed, mut taken, mut done) = (String::new(), 0, Ok(()));
+        for line in lines.split_inclusive(|&byte| byte == b'\n') {
+            done = self.answer(line, &mut failed);
+            if done.is_err() {
+                break;
             }
+            taken += line.len();
         }
-        if !told.is_empty() {
-            self.bar.suspend(|| tell(&told));
+        if self.json {
+            lines.truncate(taken);
+            self.show(Shown::Answers(lines)).await;
+        }
+        if !failed.is_empty() {
+            self.show(Shown::Failed(failed)).await;
+        }
+        done
+    }
+
+    /// Takes the answer to one line in; that the line failed is written to `failed`.
+    fn answer(&mut self, line: &[u8], failed: &mut String) -> Result<(), String> {
+        let answer: LineAnswer = serde_json::from_slice(line).map_err(|_| NO_BATCH.to_owned())?;
+        if self.next_line() != Some(answer.line) {
+            // With a problem it is the end of the whole, and no line's.
+            return Err(answer.error.map_or_else(|| NO_BATCH.to_owned(), |error| self.given_up(error.detail.as_str())));
+        }
+        (self.line, self.next) = (answer.line, None);
+        match (answer.result, answer.error) {
+            (Some(result), None) => *self.put.entry(result).or_default() += 1,
+            (_, error) => {
+                self.failed += 1;
+                failed.push_str(&words(answer.line, answer.id.as_ref(), error));
+            }
         }
         Ok(())
     }
 
-    fn show(&self, progress: &Progress) {
-        let (lines, bytes) = (progress.line.load(Ordering::Relaxed), progress.bytes.load(Ordering::Relaxed));
-        let share = u128::from(bytes) * u128::from(self.line) / u128::from(lines.max(1));
+    fn next_line(&mut self) -> Option<u64> {
+        self.next = self.next.or_else(|| self.lines.try_recv().ok());
+        self.next
+    }
+
+    async fn show(&mut self, shown: Shown) {
+        let since = Instant::now();
+        if let Some(to) = &self.shown {
+            to.send(shown).await.ok();
+        }
+        self.held = self.held.max(since.elapsed());
+    }
+
+    /// Why the instance ended it, and what may be the reason.
+    fn given_up(&self, words: &str) -> String {
+        match self.held {
+            held if held < HELD => words.to_owned(),
+            held => format!(
+                "{words}; the answers were not read for {} s, and an instance waits as long as its `http.body_timeout`",
+                held.as_secs()
+            ),
+        }
+    }
+
+    fn draw(&self, progress: &Progress) {
+        let (lines, bytes) = (progress.lines.load(Ordering::Relaxed), progress.bytes.load(Ordering::Relaxed));
+        let share = u128::from(bytes) * u128::from(self.answered()) / u128::from(lines.max(1));
         self.bar.set_position(u64::try_from(share).unwrap_or(bytes));
         self.bar.set_message(format!("{} lines answered, {} failed", self.answered(), self.failed));
     }
@@ -259,16 +289,25 @@ impl Tally {
     }
 
     /// The total, and whether all is well.
-    fn conclude(self, ended: Result<(), Ended>, client: &Client, file: &Path, doing: &str) -> Result<(), Failure> {
+    fn conclude(
+        self,
+        ended: Result<(), Ended>,
+        written: Result<(), Failure>,
+        client: &Client,
+        file: &Path,
+        doing: &str,
+    ) -> Result<(), Failure> {
         let results: Vec<_> = self.put.iter().map(|(result, count)| format!("{count} {result}")).collect();
         let put: u64 = self.put.values().sum();
         let total =
             format!("put {put} tasks: {}\n", if results.is_empty() { "none".into() } else { results.join(", ") });
-        if self.json {
-            tell(&total)
-        } else {
-            say(&total)
-        }
+        let said = match self.json {
+            true => {
+                tell(&total);
+                Ok(())
+            }
+            false => say(&total),
+        };
         let answered = self.answered();
         let known = match self.line {
             0 => "no line was answered".to_owned(),
@@ -284,8 +323,9 @@ impl Tally {
             Err(Ended::Signal(signal)) => {
                 Err(Failure::failed(anyhow!("{doing}: {signal} received; {known}, {beyond}")).hint(again))
             }
-            Ok(()) if self.failed == 0 => Ok(()),
+            Ok(()) if self.failed == 0 => written.and(said),
             Ok(()) => {
+                written.and(said)?;
                 let failure =
                     Failure::failed(anyhow!("{} of {answered} lines of `{}` failed", self.failed, file.display()));
                 let hint = "without an id every line of the file is a task with its `id`";
@@ -296,7 +336,7 @@ impl Tally {
 }
 
 /// What went wrong with a line.
-fn words(line: u64, id: Option<&str>, error: Option<Problem>) -> String {
+fn words(line: u64, id: Option<&Words>, error: Option<Problem>) -> String {
     let id = id.map(|id| format!(" (`{id}`)")).unwrap_or_default();
     let (detail, errors) = error.map(|error| (error.detail, error.errors)).unwrap_or_default();
     format!("line {line}{id}: {detail}{}\n", faults(&errors))

@@ -113,19 +113,23 @@ impl Kind {
 pub(super) fn run(arguments: CheckArguments) -> Result<(), Failure> {
     let CheckArguments { sources, offline, json } = arguments;
     let runtime = serve::runtime()?;
-    let findings = find(&runtime, sources, offline).inspect_err(|error| {
-        if json {
-            say(&format!("{:#}\n", faults_as_json(error)));
+    let findings = match find(&runtime, sources, offline) {
+        Ok(findings) => findings,
+        Err(error) => {
+            if json {
+                say(&format!("{:#}\n", faults_as_json(&error)))?;
+            }
+            return Err(error.into());
         }
-    })?;
+    };
     let failed: Vec<_> = findings.iter().filter_map(|finding| finding.result.as_ref().err()).collect();
     let code = failed.first().map_or(0, |trouble| trouble.kind.code());
     if json {
         let result = if failed.is_empty() { "ok" } else { "failed" };
         let checks: Vec<_> = findings.iter().map(Finding::as_json).collect();
-        say(&format!("{:#}\n", json!({"result": result, "exit_code": code, "checks": checks})));
+        say(&format!("{:#}\n", json!({"result": result, "exit_code": code, "checks": checks})))?;
     } else {
-        say(&findings.iter().map(Finding::as_text).collect::<String>());
+        say(&findings.iter().map(Finding::as_text).collect::<String>())?;
     }
     match failed.len() {
         0 => Ok(()),

@@ -4,67 +4,52 @@
 //! be a password in a URL.
 
 use std::error::Error;
-use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::anyhow;
 use bytes::Bytes;
-use clap::Args;
-use http_body_util::BodyExt;
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
-use hyper::{Method, Request, Response, Uri};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
-use punctual_sinks::Tls;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::Failure;
-use crate::config::SecretUrl;
-
-/// The variable that a token is given by: as an argument every user of the machine would see it.
-const TOKEN: &str = "PUNCTUAL_TOKEN";
+use super::target::{self, Address, Target};
+use super::{Failure, tell};
 
 /// For a connection, its TLS handshake included.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// For the head of an answer; longer than an instance lets its timeline take.
-pub(super) const HEAD: Duration = Duration::from_secs(30);
+/// For the head of an answer, from the last of the body that was taken; longer than an instance lets its timeline take.
+const HEAD: Duration = Duration::from_secs(30);
 
 /// For the rest of an answer to come.
 const BODY: Duration = Duration::from_secs(30);
 
+/// How long a long body waits for the answer to begin: who is refused anyway need not send, and one who sends all the same
+/// may not see the refusal. Something between the two may want the body first.
+const COURTESY: Duration = Duration::from_secs(1);
+
+/// A body of more bytes is long: what an instance takes unless its configuration says otherwise.
+const LONG: usize = 1 << 20;
+
 /// Bytes of an answer at most: far more than a task is.
 const LONGEST: usize = 64 << 20;
-
-/// Which instance, and as whom.
-#[derive(Args)]
-pub(super) struct Target {
-    /// The instance's API
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "PUNCTUAL_URL",
-        hide_env_values = true,
-        default_value = "http://127.0.0.1:7171"
-    )]
-    url: String,
-    /// File that holds a token of the instance; without it the variable PUNCTUAL_TOKEN may hold one
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// PEM file with the authorities to trust over https, in place of the system's
-    #[arg(long, value_name = "FILE", env = "PUNCTUAL_CA_FILE", hide_env_values = true)]
-    ca_file: Option<PathBuf>,
-}
 
 /// A body that is sent.
 pub(super) type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
@@ -77,12 +62,7 @@ pub(super) struct Answer {
 
 /// Somebody who calls one instance.
 pub(super) struct Client {
-    shown: String,
-    host: String,
-    port: u16,
-    authority: String,
-    /// What stands before `/v1`.
-    base: String,
+    address: Address,
     tls: Option<TlsConnector>,
     ca_file: Option<PathBuf>,
     token: Option<HeaderValue>,
@@ -99,39 +79,18 @@ pub(super) struct NoAnswer {
 impl Client {
     /// Reads what is said of the instance; calls nobody.
     pub(super) fn new(target: &Target) -> Result<Client, Failure> {
-        let shown = SecretUrl::new(target.url.clone()).to_string();
-        let wrong = |words: &str| Failure::usage(anyhow!("cannot call an instance at `{shown}`: {words}"));
-        let whole = "a URL is expected such as `http://127.0.0.1:7171`";
-        // The words of the parser may quote what is a password.
-        let uri: Uri = target.url.parse().map_err(|_| wrong(whole))?;
-        let over_tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(wrong(whole)),
-        };
-        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
-        if authority.contains('@') {
-            return Err(wrong("it takes a token, no user or password").hint(how_to_give_a_token()));
+        let address = target.address()?;
+        let tls = if address.over_tls { Some(target.connector()?) } else { None };
+        let token = target.token()?;
+        if token.is_some() && !address.over_tls && !address.is_here() {
+            tell(&format!("warning: the token goes to `{}` in the clear: speak `https://`\n", address.shown));
         }
-        if uri.query().is_some() {
-            return Err(wrong("it takes no query"));
-        }
-        let tls = over_tls.then(|| connector(target)).transpose()?;
-        Ok(Client {
-            host: uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
-            port: uri.port_u16().unwrap_or(if over_tls { 443 } else { 80 }),
-            base: uri.path().trim_end_matches('/').to_owned(),
-            authority,
-            tls,
-            ca_file: target.ca_file.clone(),
-            token: token(target)?,
-            shown,
-        })
+        Ok(Client { address, tls, ca_file: target.ca_file().map(Into::into), token })
     }
 
     /// The URL without what may be a user and password.
     pub(super) fn shown(&self) -> &str {
-        &self.shown
+        &self.address.shown
     }
 
     /// Sends one request and returns its answer when that begins.
@@ -142,20 +101,26 @@ impl Client {
         &self,
         method: Method,
         path: &str,
+        headers: &[(HeaderName, &str)],
         body: Outgoing,
-        content_type: &'static str,
     ) -> Result<Response<Incoming>, NoAnswer> {
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("{}{path}", self.base))
-            .header(HOST, &self.authority)
+            .uri(format!("{}{path}", self.address.base))
+            .header(HOST, &self.address.authority)
             .header(USER_AGENT, concat!("punctual/", env!("CARGO_PKG_VERSION")));
-        if !content_type.is_empty() {
-            request = request.header(CONTENT_TYPE, content_type);
+        for (name, value) in headers {
+            request = request.header(name, *value);
         }
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token);
         }
+        let taken = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&taken);
+        let body = body.map_frame(move |frame| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            frame
+        });
         let request = request.body(body).map_err(|error| self.no_answer(&error))?;
         let connected = timeout(CONNECT, self.connect()).await;
         let stream = connected.map_err(|_| self.no_answer(&late("no connection", CONNECT)))??;
@@ -163,9 +128,9 @@ impl Client {
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.no_answer(&error))?;
         // Ends with the answer; what goes wrong with it is told where the answer is read.
         tokio::spawn(async move { connection.await.map_err(|error| tracing::debug!(%error, "a connection ended")) });
-        match timeout(HEAD, sender.send_request(request)).await {
-            Ok(answered) => answered.map_err(|error| self.no_answer(&error)),
-            Err(_) => Err(self.no_answer(&late("no answer", HEAD))),
+        match while_moving(sender.send_request(request), HEAD, &taken).await {
+            Some(answered) => answered.map_err(|error| self.no_answer(&error)),
+            None => Err(self.no_answer(&late("no answer", HEAD))),
         }
     }
 
@@ -174,9 +139,16 @@ impl Client {
     /// # Errors
     /// When none comes within its time.
     pub(super) async fn call(&self, method: Method, path: &str, body: Option<String>) -> Result<Answer, NoAnswer> {
-        let content_type = if body.is_some() { "application/json" } else { "" };
-        let body = http_body_util::Full::from(body.unwrap_or_default()).map_err(io::Error::other).boxed_unsync();
-        self.whole(self.send(method, path, body, content_type).await?).await
+        let Some(body) = body else {
+            let nothing = http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync();
+            return self.whole(self.send(method, path, &[], nothing).await?).await;
+        };
+        let length = body.len();
+        // It stays until the answer has come whole: nothing more is sent meanwhile.
+        let (_begun, begins) = watch::channel(length <= LONG);
+        let body = courteous(begins, stream::iter([Ok(Bytes::from(body))]));
+        let headers = [(CONTENT_TYPE, "application/json"), (CONTENT_LENGTH, &length.to_string())];
+        self.whole(self.send(method, path, &headers, body).await?).await
     }
 
     /// All of an answer that has begun.
@@ -188,18 +160,21 @@ impl Client {
             Ok(Err(error)) => return Err(self.no_answer(error.as_ref())),
             Err(_) => return Err(self.no_answer(&late("the answer is not whole", BODY))),
         };
-        Ok(Answer { status, text: String::from_utf8_lossy(&body).into_owned() })
+        // What is no text is no answer of an instance: it says nothing.
+        Ok(Answer { status, text: String::from_utf8(body.into()).unwrap_or_default() })
     }
 
     /// What an answer that is no success says, as a failure; `words` are the instance's.
     pub(super) fn refused(&self, status: u16, doing: &str, words: &str) -> Failure {
         let failure = Failure::failed(match words {
-            "" => anyhow!("{doing}: `{}` answered {status}", self.shown),
+            "" => anyhow!("{doing}: `{}` answered {status}", self.address.shown),
             words => anyhow!("{doing}: {words}"),
         });
         match status {
-            401 if self.token.is_none() => failure.hint(how_to_give_a_token()),
-            401 => failure.hint(format!("`{}` has other tokens: {}", self.shown, how_to_give_a_token())),
+            401 if self.token.is_none() => failure.hint(target::how_to_give_a_token()),
+            401 => {
+                failure.hint(format!("`{}` has other tokens: {}", self.address.shown, target::how_to_give_a_token()))
+            }
             403 => {
                 failure.hint("`scope` in the section of this token in the instance's configuration says what it may")
             }
@@ -209,8 +184,8 @@ impl Client {
         }
     }
 
-    async fn connect(&self) -> Result<Box<dyn Stream>, NoAnswer> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
+    async fn connect(&self) -> Result<Box<dyn Duplex>, NoAnswer> {
+        let stream = TcpStream::connect((self.address.host.as_str(), self.address.port)).await;
         let stream = stream.map_err(|error| NoAnswer {
             hint: Some(
                 "start an instance with `punctual serve`, or name one with `--url` or `PUNCTUAL_URL`".to_owned(),
@@ -219,9 +194,9 @@ impl Client {
         })?;
         stream.set_nodelay(true).map_err(|error| self.no_answer(&error))?;
         let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
-        let name = match self.host.parse::<IpAddr>() {
+        let name = match self.address.host.parse::<IpAddr>() {
             Ok(address) => ServerName::from(address),
-            Err(_) => ServerName::try_from(self.host.clone()).map_err(|error| self.no_answer(&error))?,
+            Err(_) => ServerName::try_from(self.address.host.clone()).map_err(|error| self.no_answer(&error))?,
         };
         let stream = tls.connect(name, stream).await.map_err(|error| self.no_answer(&error))?;
         Ok(Box::new(stream))
@@ -274,51 +249,53 @@ impl NoAnswer {
 }
 
 /// What bytes go over.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A body that waits a moment for the answer to begin.
+pub(super) fn courteous(
+    mut begun: watch::Receiver<bool>,
+    parts: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+) -> Outgoing {
+    let parts = stream::once(async move {
+        timeout(COURTESY, begun.wait_for(|&begun| begun)).await.ok();
+        parts
+    });
+    StreamBody::new(parts.flatten().map_ok(Frame::data)).boxed_unsync()
+}
+
+/// Waits for an answer until `taken` has stood still for the limit, twice at most.
+async fn while_moving<T>(answer: impl Future<Output = T>, limit: Duration, taken: &AtomicU64) -> Option<T> {
+    let mut answer = pin!(answer);
+    loop {
+        let before = taken.load(Ordering::Relaxed);
+        match timeout(limit, &mut answer).await {
+            Ok(answer) => return Some(answer),
+            Err(_) if taken.load(Ordering::Relaxed) > before => {}
+            Err(_) => return None,
+        }
+    }
+}
 
 fn late(what: &str, limit: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {limit:?}"))
 }
 
-fn how_to_give_a_token() -> String {
-    format!("the variable `{TOKEN}`, or a file that `--token-file` names, holds a token")
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn connector(target: &Target) -> Result<TlsConnector, Failure> {
-    let tls = target.ca_file.as_deref().map_or_else(|| Ok(Tls::default()), Tls::from_ca_file);
-    let failed = |error: &dyn Display| {
-        Failure::usage(anyhow!("{error}")).hint("`--ca-file` or `PUNCTUAL_CA_FILE` names a PEM file with authorities")
-    };
-    let mut config = tls.and_then(|tls| tls.client_config()).map_err(|error| failed(&error))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-/// The header that carries the token.
-fn token(target: &Target) -> Result<Option<HeaderValue>, Failure> {
-    let (place, token) = match &target.token_file {
-        Some(file) => {
-            let read = std::fs::read_to_string(file)
-                .map_err(|error| Failure::usage(anyhow!("cannot read the token in `{}`: {error}", file.display())))?;
-            (format!("`{}`", file.display()), read)
-        }
-        None => match std::env::var(TOKEN) {
-            Ok(token) => (format!("`{TOKEN}`"), token),
-            Err(std::env::VarError::NotPresent) => return Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => return Err(no_token(&format!("`{TOKEN}`"))),
-        },
-    };
-    let token = token.trim();
-    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(no_token(&place));
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_awaited_as_long_as_the_body_is_taken() {
+        let (second, taken) = (Duration::from_secs(1), AtomicU64::new(0));
+        let answer = async {
+            for _ in 0..100 {
+                tokio::time::sleep(second).await;
+                taken.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        assert_eq!(while_moving(answer, second * 10, &taken).await, Some(()));
+        assert_eq!(while_moving(tokio::time::sleep(second * 11), second * 10, &taken).await, None);
     }
-    let mut header = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| no_token(&place))?;
-    header.set_sensitive(true);
-    Ok(Some(header))
-}
-
-fn no_token(place: &str) -> Failure {
-    Failure::usage(anyhow!("{place} holds no token: one word of visible ASCII characters is expected"))
 }

@@ -29,9 +29,9 @@ pub(super) fn run(arguments: ConfigArguments) -> Result<(), Failure> {
         true => {
             let object: Map<String, Value> = settings.iter().map(as_json).collect();
             let text = serde_json::to_string_pretty(&object).map_err(|error| Failure::failed(anyhow!(error)))?;
-            say(&format!("{text}\n"));
+            say(&format!("{text}\n"))?;
         }
-        false => say(&table(&settings)),
+        false => say(&table(&settings))?,
     }
     warn(config.warnings.iter().chain(&parts.warnings));
     Ok(())

@@ -93,7 +93,7 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
         parts.sinks = watched(parts.sinks, &timeline, &book);
         let instance = Instance::start(&place.config, timeline, parts).await?;
         if !arguments.json {
-            say(&opening(arguments, &place, &instance));
+            say(&opening(arguments, &place, &instance))?;
         }
         let mut plan = Plan::new(arguments, clock.now()).map_err(Failure::failed)?;
         plan.carry_out(&instance.intake, &*clock, &mut signals).await?;
@@ -303,13 +303,13 @@ fn finish(arguments: &DemoArguments, expected: usize, tally: Tally) -> Result<()
     if arguments.json {
         let lateness = json!({ "p50": p50, "p99": p99, "max": max });
         let count = json!({ "expected": expected, "published": published, "distinct_keys": distinct, "early": early, "lateness_ms": lateness });
-        say(&format!("{count}\n"));
+        say(&format!("{count}\n"))?;
     } else {
         say(&format!(
             "\nexpected       {expected:>8}\npublished      {published:>8}\ndistinct keys  {distinct:>8}\n\
              early          {early:>8}\nlateness p50   {p50:>8} ms\nlateness p99   {p99:>8} ms\n\
              lateness max   {max:>8} ms\n"
-        ));
+        ))?;
     }
     if published == expected && distinct == expected && early == 0 {
         return Ok(());

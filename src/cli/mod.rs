@@ -7,23 +7,26 @@ mod check;
 mod client;
 mod config;
 mod demo;
+mod feed;
+mod out;
 mod parts;
 mod preview;
 mod private_redis;
 pub mod serve;
 mod shell;
+mod target;
 mod task;
 mod watch;
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ConfigError, Sources};
+use out::{say, tell};
 
 /// Publishes messages on time: tasks wait in Redis, due ones are published under one idempotency key.
 #[derive(Parser)]
@@ -160,20 +163,5 @@ impl SourceArguments {
         ];
         sources.flags.extend(flags.into_iter().filter_map(|(flag, path, value)| Some((flag, path, value?))));
         Ok(sources)
-    }
-}
-
-/// Writes data to stdout. A reader that went away (`| head`) is no failure.
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-        tracing::debug!("nobody reads stdout");
-    }
-}
-
-/// Writes to stderr.
-fn tell(text: &str) {
-    if std::io::stderr().lock().write_all(text.as_bytes()).is_err() {
-        tracing::debug!("nobody reads stderr");
     }
 }

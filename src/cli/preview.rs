@@ -72,11 +72,10 @@ pub(super) fn run(arguments: &PreviewArguments) -> Result<(), Failure> {
     };
     if arguments.json {
         let next: Vec<_> = dues.iter().map(|due| json!({"due": due.to_string(), "due_ms": due.as_millis()})).collect();
-        say(&format!("{}\n", json!({ "next": next })));
+        say(&format!("{}\n", json!({ "next": next })))
     } else {
-        say(&dues.iter().map(|due| format!("{due}\n")).collect::<String>());
+        say(&dues.iter().map(|due| format!("{due}\n")).collect::<String>())
     }
-    Ok(())
 }
 
 fn read(path: &Path) -> Result<String, Failure> {

@@ -5,7 +5,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use super::{Cli, Failure, say};
+use super::{Cli, Failure, out};
 
 #[derive(Args)]
 pub(super) struct CompletionsArguments {
@@ -17,15 +17,13 @@ pub(super) struct CompletionsArguments {
 pub(super) fn completions(arguments: &CompletionsArguments) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Cli::command(), "punctual", &mut script);
-    say(&String::from_utf8_lossy(&script));
-    Ok(())
+    out::write(&script)
 }
 
 /// Prints one page with all commands.
 pub(super) fn man() -> Result<(), Failure> {
     let page = page().map_err(Failure::failed)?;
-    say(&String::from_utf8_lossy(&page));
-    Ok(())
+    out::write(&page)
 }
 
 fn page() -> std::io::Result<Vec<u8>> {

@@ -1,20 +1,30 @@
 //! `punctual task put | get | cancel`: a running instance's API from the command line.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::client::{Answer, Client, Target};
+use super::client::{Answer, Client};
+use super::out::{self, Words};
+use super::target::Target;
 use super::{Failure, batch, say};
 
 /// Every character that may stand in a task id has its place in a path as it is, but others must not slip through.
 const ID_CHARACTERS: &str = "._:-";
+
+/// What some editors begin a file with.
+pub(super) const BYTE_ORDER_MARK: &str = "\u{feff}";
+
+/// Bytes of a file with a task at most: more than an instance can be told to take.
+const LONGEST: u64 = 1 << 30;
 
 #[derive(Subcommand)]
 pub(super) enum TaskCommand {
@@ -85,26 +95,29 @@ pub(super) struct PutArguments {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct AnswerView {
-    result: String,
-    due: String,
+    /// Of a put or a cancellation.
+    result: Words,
+    /// Of a look; that of a problem is a number.
+    status: Value,
+    due: Words,
     next: Vec<DueView>,
-    in_flight: Option<String>,
-    key: Option<String>,
+    in_flight: Option<Words>,
+    key: Option<Words>,
     handed_out: bool,
-    detail: String,
+    detail: Words,
     errors: Vec<FaultView>,
 }
 
 #[derive(Deserialize)]
 struct DueView {
-    due: String,
+    due: Words,
 }
 
 /// One thing wrong with what was put.
 #[derive(Deserialize)]
 pub(super) struct FaultView {
-    pointer: String,
-    detail: String,
+    pointer: Words,
+    detail: Words,
 }
 
 pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
@@ -124,9 +137,7 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
         return batch::put(&Client::new(&arguments.place.target)?, file, arguments.place.json).await;
     };
     let task = task(arguments)?;
-    let doing = format!("cannot put the task `{id}`");
-    let answer = arguments.place.call(Method::PUT, id, Some(task), &doing).await?;
-    let view = read(&answer)?;
+    let (answer, view) = arguments.place.call(Method::PUT, "put", id, Some(task)).await?;
     show(&arguments.place, &answer, || {
         let mut text = format!("{} {id}, due {}\n", view.result, view.due);
         if !view.next.is_empty() {
@@ -137,46 +148,37 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
             text.push_str(&format!("{key} is in flight and may still arrive with the former message\n"));
         }
         text
-    });
-    Ok(())
+    })
 }
 
 async fn get(arguments: &IdArguments) -> Result<(), Failure> {
-    let doing = format!("cannot show the task `{}`", arguments.id);
-    let answer = arguments.place.call(Method::GET, &arguments.id, None, &doing).await?;
+    let (answer, _) = arguments.place.call(Method::GET, "show", &arguments.id, None).await?;
     show(&arguments.place, &answer, || match serde_json::from_str::<Value>(&answer.text) {
         Ok(task) => format!("{task:#}\n"),
         Err(_) => format!("{}\n", answer.text),
-    });
-    Ok(())
+    })
 }
 
 async fn cancel(arguments: &IdArguments) -> Result<(), Failure> {
-    let doing = format!("cannot cancel the task `{}`", arguments.id);
-    let answer = arguments.place.call(Method::DELETE, &arguments.id, None, &doing).await?;
-    let view = read(&answer)?;
+    let (answer, view) = arguments.place.call(Method::DELETE, "cancel", &arguments.id, None).await?;
     show(&arguments.place, &answer, || match (view.result.as_str(), view.handed_out, &view.key) {
         ("in_flight", _, Some(key)) => format!("cancelled {}; {key} is in flight and may still arrive\n", arguments.id),
         (_, true, Some(key)) => format!("cancelled {}; {key} was handed out and may still arrive\n", arguments.id),
         _ => format!("cancelled {}\n", arguments.id),
-    });
-    Ok(())
+    })
 }
 
-fn show(place: &Place, answer: &Answer, words: impl FnOnce() -> String) {
-    if place.json { say(&format!("{}\n", answer.text.trim_end())) } else { say(&words()) }
+fn show(place: &Place, answer: &Answer, words: impl FnOnce() -> String) -> Result<(), Failure> {
+    if place.json { out::write(format!("{}\n", answer.text.trim_end()).as_bytes()) } else { say(&words()) }
 }
 
 /// The body of a put. The payload's bytes go as they were given.
 fn task(arguments: &PutArguments) -> Result<String, Failure> {
     if let Some(path) = &arguments.file {
-        let mut text = String::new();
-        let read = match path.as_os_str() == "-" {
-            true => std::io::stdin().read_to_string(&mut text).map(|_| ()),
-            false => std::fs::read_to_string(path).map(|read| text = read),
-        };
-        let doing = || anyhow!("cannot read the task from `{}`", path.display());
-        return read.map(|()| text).map_err(|error| Failure::usage(anyhow::Error::from(error).context(doing())));
+        return read(path).map_err(|error| {
+            let doing = anyhow!("cannot read the task from `{}`", path.display());
+            Failure::usage(anyhow::Error::from(error).context(doing))
+        });
     }
     let mut schedule = Map::new();
     for (name, value) in [
@@ -204,15 +206,15 @@ fn task(arguments: &PutArguments) -> Result<String, Failure> {
     Ok(format!("{{\"schedule\":{},\"message\":{message}{lane}}}", Value::from(schedule)))
 }
 
-/// What an answer that is a success says.
-fn read(answer: &Answer) -> Result<AnswerView, Failure> {
-    let view: AnswerView = serde_json::from_str(&answer.text).unwrap_or_default();
-    match view.result.as_str() {
-        "" => {
-            Err(Failure::failed(anyhow!("what answered {} does not speak as an instance of punctual", answer.status)))
-        }
-        _ => Ok(view),
+/// A whole file, `-` being stdin.
+fn read(path: &Path) -> io::Result<String> {
+    let input: Box<dyn Read> =
+        if path.as_os_str() == "-" { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
+    let mut text = String::new();
+    if input.take(LONGEST + 1).read_to_string(&mut text)? as u64 > LONGEST {
+        return Err(io::ErrorKind::FileTooLarge.into());
     }
+    Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))
 }
 
 /// Several faults, a line each; one alone is told already.
@@ -223,20 +225,43 @@ pub(super) fn faults(faults: &[FaultView]) -> String {
 
 /// What an answer that is no success says.
 pub(super) fn refused(client: &Client, answer: &Answer, doing: &str, json: bool) -> Failure {
-    if json {
-        say(&format!("{}\n", answer.text.trim_end()));
+    // `--json` promises JSON, whoever answered.
+    if json
+        && serde_json::from_str::<IgnoredAny>(&answer.text).is_ok()
+        && let Err(failure) = out::write(format!("{}\n", answer.text.trim_end()).as_bytes())
+    {
+        return failure;
     }
     let view: AnswerView = serde_json::from_str(&answer.text).unwrap_or_default();
     client.refused(answer.status, doing, &format!("{}{}", view.detail, faults(&view.errors)))
 }
 
 impl Place {
-    /// Calls the API; an answer that is no success is a failure in its words.
-    async fn call(&self, method: Method, id: &str, body: Option<String>, doing: &str) -> Result<Answer, Failure> {
+    /// Calls the API; an answer that is no success is a failure in its words, and so is one that no instance gives.
+    async fn call(
+        &self,
+        method: Method,
+        verb: &str,
+        id: &str,
+        body: Option<String>,
+    ) -> Result<(Answer, AnswerView), Failure> {
         let client = Client::new(&self.target)?;
+        let doing = format!("cannot {verb} the task `{}`", Words::from(id.to_owned()));
+        let looks = method == Method::GET;
         let answer = client.call(method, &format!("/v1/tasks/{}", path_segment(id)), body).await;
-        let answer = answer.map_err(|error| error.while_doing(doing, &client))?;
-        if (200..300).contains(&answer.status) { Ok(answer) } else { Err(refused(&client, &answer, doing, self.json)) }
+        let answer = answer.map_err(|error| error.while_doing(&doing, &client))?;
+        if !(200..300).contains(&answer.status) {
+            return Err(refused(&client, &answer, &doing, self.json));
+        }
+        let view: AnswerView = serde_json::from_str(&answer.text).unwrap_or_default();
+        match if looks { view.status.as_str().unwrap_or_default() } else { view.result.as_str() } {
+            "" => Err(Failure::failed(anyhow!(
+                "{doing}: `{}` answered {} with what is no answer of an instance of punctual",
+                client.shown(),
+                answer.status
+            ))),
+            _ => Ok((answer, view)),
+        }
     }
 }
 

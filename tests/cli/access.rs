@@ -85,10 +85,11 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
         );
     }
     for (token, file, words) in [
-        ("", None, "`PUNCTUAL_TOKEN` holds no token"),
+        (" ", None, "`PUNCTUAL_TOKEN` holds no token"),
         ("hunter5 hunter6", None, "`PUNCTUAL_TOKEN` holds no token"),
         ("", Some("/nowhere"), "cannot read the token in `/nowhere`"),
         ("", Some("/dev/null"), "`/dev/null` holds no token"),
+        ("", Some("/dev/zero"), "`/dev/zero` holds no token"),
     ] {
         let more = file.map(|file| vec!["--token-file", file]).unwrap_or_default();
         let wrong = call(&put(url, &more), &[("PUNCTUAL_TOKEN", token)]);
@@ -231,9 +232,41 @@ fn nobody_there_and_a_url_of_another_kind_are_told() {
         "http://me:hunter2@127.0.0.1:1",
         "http://me:hunter2@[::bad",
         "http://a?b=hunter2",
+        "http://127.0.0.1:99999",
+        "https://127.0.0.1:65536",
+        "http://[::1]:99999",
+        "http://127.0.0.1:",
+        "http://127.0.0.1:0",
     ] {
         let wrong = run(&put(url, &[]));
         assert_eq!(wrong.code, Some(2), "{url}: {}", wrong.err);
         assert!(wrong.err.contains("cannot call an instance at `") && !wrong.err.contains("hunter2"), "{}", wrong.err);
     }
+}
+
+#[test]
+fn empty_variables_say_nothing() {
+    let empty = [("PUNCTUAL_URL", ""), ("PUNCTUAL_TOKEN", ""), ("PUNCTUAL_CA_FILE", "")];
+    let instance = instance(None);
+    let url = &format!("http://127.0.0.1:{}", instance.port);
+    let refused = call(&put(url, &[]), &empty[1..]);
+    assert!(refused.code == Some(1) && refused.err.contains("a token is expected"), "{}", refused.err);
+    let usual = call(&["task", "get", "a"], &empty);
+    assert!(usual.code == Some(1) && usual.err.contains("`http://127.0.0.1:7171`"), "{}", usual.err);
+}
+
+#[test]
+fn what_is_of_no_use_or_no_longer_secret_is_told() {
+    let plain = format!("http://127.0.0.1:{}", free_port());
+    let refused = run(&put(&plain, &["--ca-file", "/nowhere.pem"]));
+    assert!(refused.code == Some(2) && refused.err.contains("`--ca-file` is for `https://`"), "{}", refused.err);
+    // A variable stands for all calls, those over https too.
+    let away = call(&put(&plain, &[]), &[("PUNCTUAL_CA_FILE", "/nowhere.pem")]);
+    assert_eq!(away.code, Some(1), "{}", away.err);
+    let warning =
+        |url: &str, token| call(&put(url, &[]), &[("PUNCTUAL_TOKEN", token)]).err.contains("warning: the token");
+    // No name that anybody has, and no address that anybody answers at.
+    assert!(warning("http://punctual.invalid", WRITER), "a token in the clear");
+    assert!(!warning("http://punctual.invalid", ""), "no token");
+    assert!(!warning(&plain, WRITER) && !warning(&plain.replace("127.0.0.1", "localhost"), WRITER), "here");
 }

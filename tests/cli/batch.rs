@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -186,27 +187,158 @@ fn an_interrupted_batch_says_how_far_it_is_known_to_have_got() {
     drop(to);
 }
 
-#[test]
-fn what_answers_as_no_instance_does_is_told() {
+/// A server that answers a batch when its lines have come, whatever they are.
+fn answers(answer: &'static str) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let place = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut from = BufReader::new(stream.try_clone().unwrap());
-            let mut line = String::new();
-            while from.read_line(&mut line).unwrap() > 2 {
-                line.clear();
-            }
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>").unwrap();
-        }
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+        // The end of a body that comes in chunks is an empty line too.
+        while head.next().unwrap().unwrap() != "0" {}
+        write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{answer}", answer.len()).unwrap();
     });
-    let file = file(&lines(3));
-    for arguments in [&["task", "put", "-f", file.path().to_str().unwrap()][..], &["task", "cancel", "a"]] {
-        let put = run(&[arguments, &["--url", &place]].concat());
-        assert_eq!(put.code, Some(1), "{}", put.err);
-        assert!(put.err.contains("punctual") && !put.out.contains("cancelled"), "{}{}", put.out, put.err);
+    place
+}
+
+#[test]
+fn what_answers_as_no_instance_does_is_told() {
+    let file = file(&lines(4));
+    let [first, second, last] =
+        ["1", "2", "4"].map(|line| format!("{{\"line\":{line},\"result\":\"created\",\"due_ms\":1}}\n"));
+    for (answer, put, words) in [
+        ("<html>".to_owned(), 0, "it answers what is no answer to a batch"),
+        ("<html>\n".to_owned(), 0, "it answers what is no answer to a batch"),
+        // Lines without an answer, one that is answered twice, and one that there is not.
+        (format!("{first}{last}"), 1, "it answers what is no answer to a batch"),
+        (format!("{first}{second}{first}"), 2, "it answers what is no answer to a batch"),
+        (last.replace('4', "18446744073709551615"), 0, "it answers what is no answer to a batch"),
+        (format!("{first}{second}"), 2, "the instance ended it before its end"),
+        (format!("{first}{{\"line\":5,\"error\":{{\"detail\":\"so be it\"}}}}\n"), 1, "so be it"),
+    ] {
+        let place = answers(answer.clone().leak());
+        let told = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place]);
+        assert_eq!(told.code, Some(1), "{answer}: {}", told.err);
+        assert!(told.err.contains(&format!("at `{place}`: {words}")), "{answer}: {}", told.err);
+        assert!(told.out.starts_with(&format!("put {put} tasks: ")), "{answer}: {}", told.out);
+        let place = answers(answer.clone().leak());
+        let told = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place, "--json"]);
+        assert!(told.out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{}", told.out);
     }
+}
+
+#[test]
+fn words_of_others_are_shown_without_what_a_terminal_obeys() {
+    let server = serve(&[]);
+    let forged = r#"{"id":"\u001b[31mx\nline 9: forged","schedule":{"in":"1h"},"message":{}}"#;
+    let put = run_with(&["task", "put", "-f", "-", "--url", &url(&server)], forged);
+    assert_eq!(put.code, Some(1));
+    assert!(!put.err.contains('\u{1b}') && put.err.contains("line 1 (`\\u001b[31mx\\u000aline 9: "), "{}", put.err);
+    let place = answers("{\"line\":1,\"result\":\"\\u001b[2Jcreated\",\"due_ms\":1}\n");
+    let put = run_with(&["task", "put", "-f", "-", "--url", &place], forged);
+    assert_eq!((put.code, put.out.as_str()), (Some(0), "put 1 tasks: 1 \\u001b[2Jcreated\n"), "{}", put.err);
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_task() {
+    let server = serve(&[]);
+    let put = run_with(&["task", "put", "-f", "-", "--url", &url(&server)], &format!("\u{feff}{}", lines(2)));
+    assert_eq!((put.code, put.out.as_str()), (Some(0), "put 2 tasks: 2 created\n"), "{}", put.err);
+}
+
+#[test]
+fn answers_that_cannot_be_written_are_a_failure_after_all_are_put() {
+    let server = serve(&[]);
+    let (file, url) = (file(&lines(99)), url(&server));
+    let batch = ["task", "put", "-f", file.path().to_str().unwrap(), "--url", &url, "--json"];
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let put = read(punctual(&batch).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
+    assert_eq!(put.code, Some(1), "{}", put.err);
+    let words = "put 99 tasks: 99 created\nerror: cannot write to stdout: No space left";
+    assert!(put.err.starts_with(words), "{}", put.err);
+    // A reader that went away has seen what it wanted.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let put = read(punctual(&batch).stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
+    assert_eq!((put.code, put.err.as_str()), (Some(0), "put 99 tasks: 99 replaced\n"));
+}
+
+/// Far more answers, or words about lines that failed, than a pipe holds; nobody reads them.
+#[test]
+fn a_signal_ends_a_batch_whose_words_nobody_reads() {
+    let server = serve(&[]);
+    let (good, bad) = (file(&lines(60_000)), file(&"{}\n".repeat(60_000)));
+    for (file, json) in [(&good, &["--json"][..]), (&bad, &[])] {
+        let url = url(&server);
+        let arguments = [&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &url], json].concat();
+        let mut child = punctual(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut seen = [0];
+        match json {
+            [] => child.stderr.as_mut().unwrap().read_exact(&mut seen).unwrap(),
+            _ => child.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap(),
+        }
+        // Time for the pipe to fill, without which the test shows less.
+        std::thread::sleep(Duration::from_secs(1));
+        support::server::signal_pid(child.id(), "INT");
+        let code = (0..1000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            child.try_wait().unwrap()
+        });
+        let code = code.unwrap_or_else(|| {
+            child.kill().unwrap();
+            panic!("it goes on after SIGINT: {arguments:?}")
+        });
+        assert_eq!(code.code(), Some(1));
+        if json.len() == 1 {
+            let mut told = String::new();
+            child.stderr.as_mut().unwrap().read_to_string(&mut told).unwrap();
+            assert!(told.contains("SIGINT received; all lines up to "), "{told}");
+        }
+    }
+}
+
+#[test]
+fn a_signal_ends_what_waits_for_its_file_to_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let mut child = punctual(&["task", "put", "-f", path.to_str().unwrap()]).stderr(Stdio::piped()).spawn().unwrap();
+    // It may not wait yet, and then ends all the same.
+    std::thread::sleep(Duration::from_millis(500));
+    support::server::signal_pid(child.id(), "TERM");
+    let code = (0..500).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        child.try_wait().unwrap()
+    });
+    child.kill().ok();
+    assert!(code.is_some_and(|code| !code.success()), "it goes on after SIGTERM: {code:?}");
+}
+
+/// An instance whose patience is short.
+fn impatient() -> crate::support::punctual::Punctual {
+    crate::support::punctual::Punctual::start_unready(
+        "body_timeout = \"1s\"\n[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"stdout:\"\n",
+    )
+}
+
+#[test]
+fn a_pause_that_is_too_long_is_the_end_and_no_line_of_its_own() {
+    let instance = impatient();
+    let url = format!("http://127.0.0.1:{}", instance.port);
+    let mut child = punctual(&["task", "put", "-f", "-", "--url", &url])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = child.stdin.take().unwrap();
+    to.write_all(lines(1).as_bytes()).unwrap();
+    // stdin stays open until the end.
+    let put = read(child.wait_with_output().unwrap());
+    drop(to);
+    assert_eq!((put.code, put.out.as_str()), (Some(1), "put 1 tasks: 1 created\n"), "{}", put.err);
+    let known = "all lines up to 1 are answered, 1 of them put and 0 failed";
+    assert!(!put.err.contains("line 2: ") && put.err.contains(known) && put.err.contains("within 1s"), "{}", put.err);
 }
 
 #[test]

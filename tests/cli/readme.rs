@@ -135,11 +135,10 @@ fn the_commands_of_the_readme_for_access_work() {
         return;
     }
     let (log, printed) = play("access", &[]);
-    assert!(
-        printed.contains("\"lanes\":") && printed.contains("\ncreated order-126.unpaid, due ")
-            || printed.contains("}created order-126.unpaid, due "),
-        "{printed}\n{log}"
-    );
+    assert!(printed.contains("\"lanes\":"), "{printed}\n{log}");
+    let created = "created order-126.unpaid, due ";
+    // `curl` ends with no line.
+    assert!(["\n", "}"].iter().any(|end| printed.contains(&format!("{end}{created}"))), "{printed}\n{log}");
     assert!(log.contains("address=0.0.0.0:"), "{log}");
 }
 

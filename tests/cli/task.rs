@@ -1,8 +1,12 @@
 //! `punctual task put | get | cancel` against a running instance.
 
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener};
+
 use serde_json::{Value, json};
 
-use super::{run, run_with, serve, url, wait_for};
+use super::{punctual, read, run, run_with, serve, url, wait_for};
 
 #[test]
 fn a_task_is_put_shown_and_cancelled() {
@@ -112,4 +116,114 @@ fn what_cannot_be_sent_is_told_apart() {
     assert_eq!(away.code, Some(1));
     assert!(away.err.contains(&format!("error: cannot show the task `a` at `{nobody}`: ")), "{}", away.err);
     assert!(away.err.contains("\nhint: start an instance with `punctual serve`"), "{}", away.err);
+}
+
+/// The address of a server that gives one answer, whatever is asked.
+fn answers(status: &str, body: &[u8]) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let place = format!("http://{}", listener.local_addr().unwrap());
+    let mut answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+    answer.extend_from_slice(body);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+            while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            stream.write_all(&answer).unwrap();
+        }
+    });
+    place
+}
+
+#[test]
+fn what_is_no_instance_is_no_task() {
+    for (status, body) in [
+        ("200 OK", &b"<html>log in</html>"[..]),
+        ("200 OK", b""),
+        ("200 OK", b"{}"),
+        ("200 OK", b"[1]"),
+        ("200 OK", b"{\"status\":\"\xff\"}"),
+        ("302 Found", b""),
+        ("502 Bad Gateway", b"<html>sorry</html>"),
+    ] {
+        let place = answers(status, body);
+        for arguments in [&["get", "a"][..], &["cancel", "a"], &["put", "a", "--in", "1h"]] {
+            for json in [&[][..], &["--json"]] {
+                let told = run(&[&["task"], arguments, &["--url", &place], json].concat());
+                assert_eq!((told.code, told.out.as_str()), (Some(1), ""), "{status} {arguments:?}: {}", told.err);
+                assert!(told.err.contains(&format!("`{place}` answered {}", &status[..3])), "{}", told.err);
+            }
+        }
+    }
+}
+
+#[test]
+fn words_of_others_are_shown_without_what_a_terminal_obeys() {
+    let (esc, line) = ("\\u001b[2J", "\\nforged: ");
+    for (status, body, arguments) in [
+        (
+            "200 OK",
+            format!("{{\"result\":\"created{esc}{line}\",\"due\":\"{esc}{line}\"}}"),
+            &["put", "a", "--in", "1h"][..],
+        ),
+        ("422 No", format!("{{\"detail\":\"{esc}{line}\",\"errors\":[]}}"), &["cancel", "a"]),
+        ("200 OK", "{\"status\":\"\u{9b}2J\"}".to_owned(), &["get", "a"]),
+        ("404 No", "{}".to_owned(), &["get", "\u{1b}[2J\nforged: "]),
+    ] {
+        let place = answers(status, body.as_bytes());
+        let told = run(&[&["task"], arguments, &["--url", &place]].concat());
+        let text = told.out + &told.err;
+        assert!(!text.contains(['\u{1b}', '\u{9b}']) && !text.contains("\nforged"), "{text:?}");
+        assert!(text.contains("\\u001b[2J") || text.contains("\\u009b2J"), "{text:?}");
+    }
+}
+
+/// A full disk is told; a reader that went away is none.
+#[test]
+fn data_that_cannot_be_written_is_a_failure() {
+    let server = serve(&[]);
+    let url = url(&server);
+    assert_eq!(run(&["task", "put", "a", "--in", "1h", "--url", &url]).code, Some(0));
+    for arguments in [
+        &["task", "get", "a", "--url", &url][..],
+        &["task", "get", "a", "--url", &url, "--json"],
+        &["completions", "bash"],
+        &["man"],
+        &["preview", "--every", "5m"],
+        &["config", "--redis", "memory:", "--sink", "stdout:"],
+        &["check", "--offline", "--redis", "memory:", "--sink", "stdout:"],
+    ] {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let told = read(
+            punctual(arguments)
+                .stdout(full)
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .unwrap()
+                .wait_with_output()
+                .unwrap(),
+        );
+        assert_eq!(told.code, Some(1), "{arguments:?}: {}", told.err);
+        assert!(told.err.contains("error: cannot write to stdout: No space left"), "{arguments:?}: {}", told.err);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(punctual(arguments).stdout(writer).status().unwrap().code(), Some(0), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_task_that_is_too_large_is_told_with_the_limit() {
+    let server = serve(&[]);
+    let task =
+        format!("\u{feff}{{\"schedule\":{{\"in\":\"1h\"}},\"message\":{{\"payload\":\"{}\"}}}}", "x".repeat(16 << 20));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &task).unwrap();
+    let url = url(&server);
+    let put = ["task", "put", "a", "-f", file.path().to_str().unwrap(), "--url", &url];
+    let told = run(&put);
+    assert!(told.code == Some(1) && told.err.contains("more than 1048576 bytes"), "{}", told.err);
+    // A byte order mark is none of the task's.
+    std::fs::write(file.path(), task.replace(&"x".repeat(16 << 20), "x")).unwrap();
+    let told = run(&put);
+    assert_eq!(told.code, Some(0), "{}", told.err);
 }

@@ -1,0 +1,93 @@
+//! What goes out to people and programs: data to stdout, everything else to stderr.
+//!
+//! What others wrote (an instance, a file) is shown to people with its control characters escaped: a terminal obeys them.
+
+use std::fmt::{self, Display, Write as _};
+use std::io::{self, Write as _};
+
+use anyhow::anyhow;
+use serde::Deserialize;
+
+use super::Failure;
+
+/// Words of others on their way into a sentence: no control character is left, the ends of lines neither.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(from = "String")]
+pub(super) struct Words(String);
+
+impl Words {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Words {
+    fn from(text: String) -> Words {
+        Words(escaped(&text, char::is_control))
+    }
+}
+
+impl Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Writes text for people to stdout.
+///
+/// # Errors
+/// As [`write`].
+pub(super) fn say(text: &str) -> Result<(), Failure> {
+    write(visible(text).as_bytes())
+}
+
+/// Writes data to stdout as it is. A reader that went away (`| head`) is no failure.
+///
+/// # Errors
+/// When it cannot be written, to a full disk say.
+pub(super) fn write(data: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(data).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::failed(anyhow!("cannot write to stdout: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes to stderr.
+pub(super) fn tell(text: &str) {
+    if io::stderr().lock().write_all(visible(text).as_bytes()).is_err() {
+        tracing::debug!("nobody reads stderr");
+    }
+}
+
+/// Text of several lines with nothing in it that a terminal obeys.
+fn visible(text: &str) -> String {
+    escaped(text, |character| character.is_control() && character != '\n')
+}
+
+/// Escapes as JSON does, so that what is JSON stays it.
+fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut escaped, character| {
+        if is_meant(character) {
+            // A String takes all.
+            write!(escaped, "\\u{:04x}", u32::from(character)).ok();
+        } else {
+            escaped.push(character);
+        }
+        escaped
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        assert_eq!(visible("a\n\u{1b}[31mb\r\u{9b}c\u{7f}ü"), "a\n\\u001b[31mb\\u000d\\u009bc\\u007fü");
+        let words: Words = serde_json::from_str(r#""a\nline 9: \u001b]0;b\u0007""#).unwrap();
+        assert_eq!(words.as_str(), "a\\u000aline 9: \\u001b]0;b\\u0007");
+    }
+}
