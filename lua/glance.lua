@@ -53,11 +53,11 @@ for i = 1, n do
   if next_at and known then
     redis.call('SET', reap_at, string.format('%.0f', next_at))
   end
-  local waiting, flying, held = 0, 0, nil
+  local waiting, flying, held = 0, 0, ''
   if depth then
     waiting, flying = redis.call('ZCOUNT', due, '(0', '+inf'), redis.call('ZCOUNT', due, '-inf', '(0')
-    held = redis.call('ZREVRANGEBYSCORE', due, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    held = string.sub(redis.call('ZREVRANGEBYSCORE', due, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '', 2)
   end
-  reply[4 + i] = { head or '', first or '', last or '', stranded and 1 or 0, known and told or 0, waiting, flying, held and string.sub(held, 2) or '' }
+  reply[4 + i] = { head or '', first or '', last or '', stranded and 1 or 0, known and told or 0, waiting, flying, held }
 end
 return reply
