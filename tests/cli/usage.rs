@@ -69,5 +69,9 @@ fn what_cannot_be_configured_is_refused_before_anything_starts() {
     let output =
         punctual(&["serve", "--redis", "memory:", "--sink", "stdout:"]).env("PUNCTUAL__LOG__FILTER", "a=b=c").output();
     let run = read(output.unwrap());
-    assert!(run.code == Some(2) && run.err.contains("the log filter `a=b=c`"), "{}", run.err);
+    assert!(
+        run.code == Some(2) && run.err.contains("`log.filter` (PUNCTUAL__LOG__FILTER): `a=b=c` is no log filter"),
+        "{}",
+        run.err
+    );
 }
