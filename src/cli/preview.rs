@@ -1,15 +1,14 @@
 //! `punctual preview`: when a schedule would be due, by the very code that fires, without an instance.
 
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{Failure, say};
+use super::{Failure, say, task};
 use crate::clock::{Clock, LocalClock, Timestamp};
 use crate::task::spec::{self, Preview};
 use crate::task::{Fault, Limits};
@@ -67,7 +66,10 @@ pub(super) struct PreviewArguments {
 pub(super) fn run(arguments: &PreviewArguments) -> Result<(), Failure> {
     let now = LocalClock::new().now();
     let dues = match &arguments.file {
-        Some(path) => of_file(arguments, &read(path)?, now)?,
+        Some(path) => {
+            let doing = || format!("cannot read the schedule from `{}`", path.display());
+            of_file(arguments, &task::read(path).with_context(doing).map_err(Failure::usage)?, now)?
+        }
         None => of_schedule(arguments, &Value::from(arguments.schedule()).to_string(), now)?,
     };
     if arguments.json {
@@ -76,16 +78,6 @@ pub(super) fn run(arguments: &PreviewArguments) -> Result<(), Failure> {
     } else {
         say(&dues.iter().map(|due| format!("{due}\n")).collect::<String>())
     }
-}
-
-fn read(path: &Path) -> Result<String, Failure> {
-    let mut text = String::new();
-    let read = match path.as_os_str() == "-" {
-        true => std::io::stdin().read_to_string(&mut text).map(|_| text),
-        false => std::fs::read_to_string(path),
-    };
-    let doing = || format!("cannot read the schedule from `{}`", path.display());
-    read.with_context(doing).map_err(Failure::usage)
 }
 
 /// The dues of a file that holds a task, or a schedule alone.

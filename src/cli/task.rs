@@ -207,7 +207,7 @@ fn task(arguments: &PutArguments) -> Result<String, Failure> {
 }
 
 /// A whole file, `-` being stdin.
-fn read(path: &Path) -> io::Result<String> {
+pub(super) fn read(path: &Path) -> io::Result<String> {
     let input: Box<dyn Read> =
         if path.as_os_str() == "-" { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
     let mut text = String::new();

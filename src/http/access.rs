@@ -118,7 +118,7 @@ pub(super) async fn guard(State(access): State<Access>, request: Request, next: 
         Ok(()) => next.run(request).await,
         Err(problem) => {
             tracing::debug!(code = problem.code, path = request.uri().path(), "a request was not allowed");
-            refused(problem)
+            problem.into_response()
         }
     }
 }
@@ -170,13 +170,4 @@ fn no_token() -> Problem {
 
 fn unauthorized(code: &'static str, detail: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, code, detail)
-}
-
-fn refused(problem: Problem) -> Response {
-    let asks = problem.status == StatusCode::UNAUTHORIZED;
-    let mut response = problem.into_response();
-    if asks {
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
-    response
 }
