@@ -1,12 +1,14 @@
 -- claim: locks due occurrences of a lane under one lease and returns them.
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 lone, "" or 1  8 wake channel  9 lane
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 suspects_only, "" or 1
+--       8 wake channel  9 lane
 -- REPLY { now, "claimed", head or "", suspects, removed, crashes, { id, due... }, { counts or nil of each recurring one... },
 --       { record... }... } | { now, "late" }
 -- KEEPS an occurrence is in one claim at most: only positive scores are taken, and all that is taken becomes negative.
 
 local due, leases, claims, tasks, crashes, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local token, lease, max, max_bytes, lone = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] ~= ''
+local token, lease, max, max_bytes = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local suspects_only = ARGV[7] ~= ''
 if #KEYS ~= 6 or #ARGV ~= 9 or token == '' or max < 1 or max > 1000 then
   return redis.error_reply('BADCALL claim: the numbers of keys and arguments do not fit')
 end
@@ -23,8 +25,8 @@ end
 local watchful, recurring = redis.call('HLEN', crashes) > 0, redis.call('HLEN', counts) > 0
 -- Its first 2 * taken values become what is taken. Nobody is suspect while nothing has crashed.
 local rows = {}
-if watchful or not lone then
-  local window = lone and 1001 or watchful and max + 1000 or max
+if watchful or not suspects_only then
+  local window = suspects_only and 1001 or watchful and max + 1000 or max
   rows = redis.call('ZRANGEBYSCORE', due, '(0', string.format('%.0f', now), 'WITHSCORES', 'LIMIT', 0, window)
 end
 local total, taken, negated, gone, suspects, crashed, head = #rows / 2, 0, {}, {}, 0, 0, nil
@@ -36,67 +38,117 @@ local function crash_count(mark, score)
   return named == score and tonumber(count) or 0
 end
 
-for k = 1, lone and total or 0 do
-  local id, score = rows[2 * k - 1], rows[2 * k]
-  local count = crash_count(redis.call('HGET', crashes, id), score)
-  if count < 2 then
-    head = head or score
-  elseif taken == 1 then
-    suspects = suspects + 1
-  else
-    local record = redis.call('HGET', tasks, id)
-    if record then
-      taken, crashed, chunks[1], negated = 1, count, { record }, { '-' .. score, id }
-      rows[1], rows[2] = id, score
-      counted[1] = string.byte(record, 2) % 2 == 1 and id or nil
-    else
+-- The first suspect; if its claims ended without word only twice, more of that kind with it.
+local room = max_bytes
+for from = 1, suspects_only and total or 0, 250 do
+  local ids = {}
+  for k = from, math.min(from + 249, total) do
+    ids[#ids + 1] = rows[2 * k - 1]
+  end
+  local marks = redis.call('HMGET', crashes, unpack(ids))
+  for i = 1, #ids do
+    local id, score = ids[i], rows[2 * (from + i - 1)]
+    local count = crash_count(marks[i], score)
+    local may = taken == 0 or taken < max and count == 2 and crashed == 2
+    local record = count > 1 and may and redis.call('HGET', tasks, id)
+    if count < 2 then
+      head = head or score
+    elseif may and not record then
       gone[#gone + 1] = id
+    elseif may and (taken == 0 or #record <= room) then
+      taken, crashed, room, chunks[1] = taken + 1, count, room - #record, chunks[1] or {}
+      local at = 2 * taken
+      rows[at - 1], rows[at] = id, score
+      negated[at - 1], negated[at], chunks[1][taken] = '-' .. score, id, record
+      if string.byte(record, 2) % 2 == 1 then
+        counted[#counted + 1] = id
+      end
+    else
+      suspects = suspects + 1
     end
   end
 end
 
-local step, from, bytes, full = 4, 1, 0, lone
-while from <= total and not full do
-  -- In chunks, small ones at first and while records are large: what is read in vain blocks Redis too. Suspects are not read.
-  local upto, ids, asked, place = math.min(from + step - 1, total), {}, {}, {}
-  for k = from, upto do
-    ids[k - from + 1] = rows[2 * k - 1]
+-- A lane whose head has waited for 5 s and of which more is due than fits is claimed from both ends, half from each: what is
+-- freshly due has its share. In odd milliseconds the newest go first: where only one fits, the ends take turns. Else there is
+-- one part.
+local due_count, both = 0, false
+if not suspects_only and total > 0 and tonumber(rows[2]) + 5000 <= now then
+  due_count = redis.call('ZCOUNT', due, '(0', string.format('%.0f', now))
+  local k, sum = 1, 0
+  while due_count <= max and k <= total and sum <= max_bytes do
+    k, sum = k + 1, sum + redis.call('HSTRLEN', tasks, rows[2 * k - 1])
   end
-  local marks = watchful and redis.call('HMGET', crashes, unpack(ids)) or {}
-  for i = 1, #ids do
-    if crash_count(marks[i], rows[2 * (from + i - 1)]) < 2 then
-      asked[#asked + 1], place[i] = ids[i], #asked + 1
+  both = due_count > max or sum > max_bytes
+end
+local oldest, newest_first, bytes, skipped, looked = rows, both and now % 2 == 1, 0, 0, 0
+if newest_first then
+  rows = {}
+end
+
+for part = 1, suspects_only and 0 or both and 2 or 1 do
+  local list, last, most, most_bytes, is_oldest, before = oldest, total, max, max_bytes, (part == 2) == newest_first, suspects
+  if both then
+    local half = math.ceil(max / 2)
+    local window = (part == 1 and half or max - half) + (watchful and 1000 or 0)
+    if not is_oldest then
+      list = redis.call('ZREVRANGEBYSCORE', due, string.format('%.0f', now), '(0', 'WITHSCORES', 'LIMIT', 0, window)
+    end
+    last = math.min(#list / 2, window, due_count - looked)
+    if part == 1 then
+      most, most_bytes = half, math.floor(max_bytes / 2)
     end
   end
-  local found, kept, largest = #asked > 0 and redis.call('HMGET', tasks, unpack(asked)) or {}, 0, 1
-  for i = 1, #ids do
-    local id, score, record = ids[i], rows[2 * (from + i - 1)], place[i] and found[place[i]]
-    largest = math.max(largest, record and #record or 0)
-    if not place[i] then
-      suspects = suspects + 1
-    elseif not record then
-      gone[#gone + 1] = id
-    elseif taken == max or (taken > 0 and bytes + #record > max_bytes) then
-      full = true
-      break
-    else
-      taken, kept, bytes = taken + 1, kept + 1, bytes + #record
-      local at = 2 * taken
-      rows[at - 1], rows[at] = id, score
-      negated[at - 1], negated[at] = '-' .. score, id
-      found[kept] = record
-      if recurring and string.byte(record, 2) % 2 == 1 then
-        counted[#counted + 1] = id
+  local step, from, full = 4, 1, false
+  while from <= last and not full do
+    -- In chunks, small ones at first and while records are large: what is read in vain blocks Redis too. Suspects are not read.
+    local upto, ids, asked, place = math.min(from + step - 1, last), {}, {}, {}
+    for k = from, upto do
+      ids[k - from + 1] = list[2 * k - 1]
+    end
+    local marks = watchful and redis.call('HMGET', crashes, unpack(ids)) or {}
+    for i = 1, #ids do
+      if crash_count(marks[i], list[2 * (from + i - 1)]) < 2 then
+        asked[#asked + 1], place[i] = ids[i], #asked + 1
       end
     end
+    local found, kept, largest = #asked > 0 and redis.call('HMGET', tasks, unpack(asked)) or {}, 0, 1
+    for i = 1, #ids do
+      local id, score, record = ids[i], list[2 * (from + i - 1)], place[i] and found[place[i]]
+      largest = math.max(largest, record and #record or 0)
+      if not place[i] then
+        suspects = suspects + 1
+      elseif not record then
+        gone[#gone + 1] = id
+      elseif taken == most or (taken > 0 and bytes + #record > most_bytes) then
+        full, upto = true, from + i - 2
+        break
+      else
+        taken, kept, bytes = taken + 1, kept + 1, bytes + #record
+        local at = 2 * taken
+        rows[at - 1], rows[at] = id, score
+        negated[at - 1], negated[at] = '-' .. score, id
+        found[kept] = record
+        if recurring and string.byte(record, 2) % 2 == 1 then
+          counted[#counted + 1] = id
+        end
+      end
+    end
+    if kept > 0 then
+      -- A reply ends at its first nil.
+      found[kept + 1] = nil
+      chunks[#chunks + 1] = found
+    end
+    from = upto + 1
+    step = math.max(1, math.min(4 * step, 32, math.floor(math.min(most_bytes - bytes, 1048576) / largest)))
   end
-  if kept > 0 then
-    -- A reply ends at its first nil.
-    found[kept + 1] = nil
-    chunks[#chunks + 1] = found
+  looked = looked + from - 1
+  -- Suspects at the newest end are told of once everything between has been looked at: `suspects_only` looks from the oldest.
+  if looked == due_count then
+    skipped = suspects
+  elseif is_oldest then
+    skipped = suspects - before
   end
-  from = upto + 1
-  step = math.max(1, math.min(4 * step, 32, math.floor(math.min(max_bytes - bytes, 1048576) / largest)))
 end
 
 if #gone > 0 then
@@ -116,8 +168,9 @@ end
 rows[2 * taken + 1] = nil
 
 -- What stands positive before the first that is free was looked at and left out: the suspects, and nothing else.
+suspects = suspects_only and suspects or skipped
 head = head or redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', suspects, 1)[2]
-if taken > 0 and not lone and head and tonumber(head) <= now then
+if taken > 0 and not suspects_only and head and tonumber(head) <= now then
   redis.pcall('PUBLISH', ARGV[8], ARGV[9] .. ' ' .. head)
 end
 local known = recurring and #counted > 0 and redis.call('HMGET', counts, unpack(counted)) or {}

@@ -1,11 +1,11 @@
 -- discard: forgets a dead occurrence.
 -- KEYS  1 dead (zset)  2 dead:records (hash)
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 key
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 key  4 buried ms, "" = whenever
 -- REPLY { now, "discarded" } | { now, "unknown" } | { now, "late" }
--- KEEPS dead and dead:records hold the same keys.
+-- KEEPS dead and dead:records hold the same keys; what was buried at another time than is meant stays.
 
-local dead, dead_records, key = KEYS[1], KEYS[2], ARGV[3]
-if #KEYS ~= 2 or #ARGV ~= 3 then
+local dead, dead_records, key, buried = KEYS[1], KEYS[2], ARGV[3], ARGV[4]
+if #KEYS ~= 2 or #ARGV ~= 4 then
   return redis.error_reply('BADCALL discard: the numbers of keys and arguments do not fit')
 end
 
@@ -18,6 +18,9 @@ if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
 
+if buried ~= '' and redis.call('ZSCORE', dead, key) ~= buried then
+  return { micros, 'unknown' }
+end
 local gone = redis.pcall('HDEL', dead_records, key)
 if type(gone) == 'table' then
   return redis.error_reply(string.match(gone.err, '%u%u%u+ .*') or gone.err)

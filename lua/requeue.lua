@@ -1,20 +1,21 @@
 -- requeue: puts a dead occurrence back, due now, under its old key.
 -- KEYS  1 dead (zset)  2 dead:records (hash)  3 tasks (hash)  4 changes (hash)  5 lanes (set)  6.. due (zset), one per lane
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 parent, the id in the key  4 due in the key  5 wake channel
---       6.. lane, the name for each key from 6 on
--- REPLY { now, "requeued" } | { now, "in_flight" } | { now, "unknown" } | { now, "elsewhere", lane } | { now, "late" }
--- KEEPS a key is requeued only while nothing that waits or is in flight has it.
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 parent, the id in the key  4 due in the key  5 buried ms, "" = whenever
+--       6 wake channel  7.. lane, the name for each key from 6 on
+-- REPLY { now, "requeued" } | { now, "in_flight" } | { now, "unknown" } | { now, "unreadable" } | { now, "elsewhere", lane } |
+--       { now, "late" }
+-- KEEPS a key is requeued only while nothing that waits or is in flight has it; what was buried at another time than is meant stays.
 
 local dead, dead_records, tasks, changes, lanes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local parent, its_due = ARGV[3], ARGV[4]
+local parent, its_due, buried = ARGV[3], ARGV[4], ARGV[5]
 local key = parent .. ':' .. its_due
 local member = '!' .. key
-if #KEYS ~= #ARGV then
+if #KEYS + 1 ~= #ARGV then
   return redis.error_reply('BADCALL requeue: the numbers of keys and arguments do not fit')
 end
 local due_of = {}
 for i = 6, #KEYS do
-  due_of[ARGV[i]] = KEYS[i]
+  due_of[ARGV[i + 1]] = KEYS[i]
 end
 
 local function lane_of(record)
@@ -30,6 +31,9 @@ if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
 
+if buried ~= '' and redis.call('ZSCORE', dead, key) ~= buried then
+  return { micros, 'unknown' }
+end
 if redis.call('HEXISTS', tasks, member) == 1 then
   return { micros, 'in_flight' }
 end
@@ -48,8 +52,14 @@ local value = redis.call('HGET', dead_records, key)
 if not value then
   return { micros, 'unknown' }
 end
-local record = string.sub(value, 5, 4 + struct.unpack('>I4', value))
-local lane = lane_of(record)
+-- What is damaged or cut off has no lane that it could wait in.
+local ends = #value > 34 and 4 + struct.unpack('>I4', value) or 0
+local record = string.sub(value, 5, ends)
+local whole = ends <= #value and #record > 31 and #record >= 31 + string.byte(record, 31)
+local lane = whole and lane_of(record) or ''
+if #lane > 32 or not string.match(lane, '^[a-z0-9-]+$') then
+  return { micros, 'unreadable' }
+end
 if not due_of[lane] then
   return { micros, 'elsewhere', lane }
 end
@@ -66,6 +76,6 @@ redis.call('HSET', tasks, member, record)
 redis.call('ZADD', due_of[lane], due, member)
 redis.call('SADD', lanes, lane)
 if not head or now < tonumber(head) then
-  redis.pcall('PUBLISH', ARGV[5], lane .. ' ' .. due)
+  redis.pcall('PUBLISH', ARGV[6], lane .. ' ' .. due)
 end
 return { micros, 'requeued' }

@@ -50,13 +50,7 @@ impl Away {
 
     /// What a sink says of it.
     pub(crate) fn of_sink(self, address: &str) -> SinkError {
-        let (address, words) = (address.to_owned(), self.words);
-        match self.cause {
-            Cause::Unreachable => SinkError::Unreachable { address, words },
-            Cause::LogIn => SinkError::LogIn { address, words },
-            Cause::Untrusted => SinkError::Untrusted { address, words },
-            Cause::Refused => SinkError::Refused { address, words },
-        }
+        SinkError::Away { address: address.to_owned(), away: self }
     }
 }
 

@@ -60,6 +60,13 @@ pub struct Message {
 }
 
 impl Message {
+    /// Whether it is a copy of one that is dead. What deduplicates by the key must tell the two apart: the message itself
+    /// may come yet.
+    #[must_use]
+    pub fn is_dead_copy(&self) -> bool {
+        self.headers.iter().any(|(name, _)| name == headers::DEAD_REASON)
+    }
+
     /// Every header that travels with the message, in the order of the wire: `idempotency-key`, `punctual-task`,
     /// `punctual-due` (epoch milliseconds), `punctual-attempt`, the task's own, and `content-type` if there is one.
     ///
@@ -89,6 +96,10 @@ pub mod headers {
     pub const ATTEMPT: &str = "punctual-attempt";
     /// The media type of the payload.
     pub const CONTENT_TYPE: &str = "content-type";
+    /// Why the message is dead: it is a copy, which no broker may take for the message itself.
+    pub const DEAD_REASON: &str = "punctual-dead-reason";
+    /// The broker's own words, of a copy.
+    pub const DEAD_WORDS: &str = "punctual-dead-words";
 }
 
 /// What the sink said of one message.
@@ -190,37 +201,18 @@ pub enum SinkError {
     /// The URL or an option cannot be used.
     #[error("{0}")]
     Config(String),
-    /// Nobody answers there, or not as this kind of sink would. The text names the address, never a secret.
-    #[error("cannot reach the sink at `{address}`: {words}")]
-    Unreachable {
+    /// There is no connection that takes messages. The text names the address, never a secret.
+    #[error("{} the sink at `{address}`: {away}", match away.cause {
+        Cause::Unreachable => "cannot reach",
+        Cause::LogIn => "cannot log in to",
+        Cause::Untrusted => "cannot trust",
+        Cause::Refused => "nothing is taken by",
+    })]
+    Away {
         /// Host and port, without user or password.
         address: String,
-        /// What came back.
-        words: String,
-    },
-    /// The user, the password or the credentials are refused.
-    #[error("cannot log in to the sink at `{address}`: {words}")]
-    LogIn {
-        /// Host and port, without user or password.
-        address: String,
-        /// What came back.
-        words: String,
-    },
-    /// The certificate of the other side is not one of an authority that is trusted, or not for that name.
-    #[error("cannot trust the sink at `{address}`: {words}")]
-    Untrusted {
-        /// Host and port, without user or password.
-        address: String,
-        /// What is wrong with it.
-        words: String,
-    },
-    /// The other side answers, has let us in, and takes nothing.
-    #[error("the sink at `{address}` takes nothing: {words}")]
-    Refused {
-        /// Host and port, without user or password.
-        address: String,
-        /// What came back.
-        words: String,
+        /// Why, and what came back.
+        away: Away,
     },
     /// A deadline passed.
     #[error("{doing} took longer than {limit:?}")]

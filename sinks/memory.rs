@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::answers::Answers;
 use crate::link::{Door, deadline, no_answer};
-use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+use crate::{Away, Fault, Message, Outcome, Sink, SinkError, Trouble};
 
 /// A sink in memory; clones share everything.
 #[derive(Clone)]
@@ -162,7 +162,7 @@ impl Sink for MemorySink {
     }
 
     async fn check(&self) -> Result<(), SinkError> {
-        let unreachable = |words| SinkError::Unreachable { address: "memory:".to_owned(), words };
+        let unreachable = |words: String| Away::from(words).of_sink("memory:");
         self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
         if self.lock().absent {
             return Err(unreachable("absent".to_owned()));

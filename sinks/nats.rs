@@ -1,7 +1,8 @@
 //! The NATS sink: publishes to JetStream. <https://docs.nats.io/using-nats/developer/develop_jetstream/publish>
 //!
 //! - Key: header `idempotency-key`. `Nats-Msg-Id` is `<namespace>/<key>`, by which a stream drops repeats within its
-//!   `duplicate_window`, across every subject that it takes.
+//!   `duplicate_window`, across every subject that it takes; of a copy of a dead message `<namespace>/<key>/dead`, since
+//!   the message itself may come yet.
 //! - Accepted when a stream acknowledges the message, also as a duplicate. Rejected: what is over `max_payload` or over
 //!   the stream's own limit for one message, an invalid or reserved subject, a header that NATS cannot carry. All else
 //!   is `Retry`; a subject that no stream takes (no responders) is the destination's fault.

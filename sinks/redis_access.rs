@@ -194,6 +194,24 @@ impl RedisAccess {
         first_of(attempts, limit / parts.max(1)).await
     }
 
+    /// Another connection, to the server that `commands` leads to, logged in: a Sentinel might name another one meanwhile.
+    /// Needs a tokio runtime around it.
+    ///
+    /// # Errors
+    /// Why that did not succeed within `limit`.
+    pub async fn connect_beside(
+        &self,
+        commands: &Commands,
+        socket: Socket,
+        config: AsyncConnectionConfig,
+        limit: Duration,
+    ) -> Result<Commands, Away> {
+        let server = &commands.server;
+        let made = timeout(limit, self.log_in_at(server, socket, config)).await;
+        let made = made.unwrap_or_else(|_| Err(format!("no answer within {limit:?}").into()));
+        made.map_err(|away| self.of_master(server, away))
+    }
+
     /// Opens a connection for subscriptions, to the server that `commands` leads to, and logs in: a Sentinel might name
     /// another one meanwhile. Needs a tokio runtime around it.
     ///

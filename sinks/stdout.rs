@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::answers::Answers;
 use crate::link::{Door, deadline, no_answer};
-use crate::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+use crate::{Away, Fault, Message, Outcome, Sink, SinkError, Trouble};
 
 /// 256 KiB: lines written and flushed together, so that a batch of large payloads is not in memory twice.
 const BLOCK: usize = 256 * 1024;
@@ -89,7 +89,7 @@ impl Sink for StdoutSink {
     }
 
     async fn check(&self) -> Result<(), SinkError> {
-        let unreachable = |words| SinkError::Unreachable { address: "stdout:".to_owned(), words };
+        let unreachable = |words: String| Away::from(words).of_sink("stdout:");
         self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
         // Told once: only another write can show whether somebody reads again.
         if self.inner.broken.swap(false, Ordering::Relaxed) {

@@ -277,3 +277,54 @@ fn wall_micros() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock that has seen a reply with a round trip of 2 ms when the server showed `server` ms.
+    async fn observed(server: i64) -> RedisClock {
+        let clock = RedisClock::new();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        observe(&clock, 2, server);
+        clock
+    }
+
+    /// A reply comes that was asked for `round_trip` ms ago.
+    fn observe(clock: &RedisClock, round_trip: u64, server: i64) {
+        let received = Instant::now();
+        clock.observe(received - Duration::from_millis(round_trip), received, server * 1000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reply_with_the_shortest_way_tells_the_servers_time() {
+        let clock = observed(5_000_000).await;
+        assert_eq!(clock.now().as_millis(), 5_000_001, "half the way back has passed");
+        // Within what such a slow reply can tell: 5 000 001 is no news.
+        observe(&clock, 400, 5_000_000);
+        assert_eq!(clock.now().as_millis(), 5_000_001);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(clock.now().as_millis(), 5_005_001, "it goes on by itself");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_whose_clock_was_set_is_believed_at_once() {
+        for set in [5_000_000 - 3_600_000, 5_000_000 + 3_600_000] {
+            let clock = observed(5_000_000).await;
+            observe(&clock, 400, set);
+            assert_eq!(clock.now().as_millis(), set + 200, "however slow the reply");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sleepers_wake_when_the_servers_clock_is_set_past_their_due() {
+        let clock = observed(5_000_000).await;
+        let due = Timestamp::from_millis(5_000_000 + 3_000_000);
+        let before = Instant::now();
+        tokio::join!(clock.sleep_until(due), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            observe(&clock, 2, 5_000_000 + 3_600_000);
+        });
+        assert_eq!(before.elapsed(), Duration::from_secs(1));
+    }
+}

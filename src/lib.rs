@@ -13,6 +13,7 @@
 //! - [`engine`] runs: it claims, publishes, judges, settles, and takes tasks in.
 //! - [`http`] is the API over it.
 //! - [`config`] and [`cli`] put the parts together.
+//! - [`verify`] attacks running instances from outside, and judges what they published.
 //!
 //! [`metrics`] and [`telemetry`] are called by all and call no one. Where messages go is a crate of its own,
 //! `punctual_sinks`. `examples/embedded.rs` shows all of it in one small program.
@@ -26,6 +27,7 @@ pub mod metrics;
 pub mod task;
 pub mod telemetry;
 pub mod timeline;
+pub mod verify;
 
 pub use clock::{Clock, Timestamp};
 pub use engine::{Engine, Intake};

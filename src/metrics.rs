@@ -28,10 +28,11 @@ const CALL_BUCKETS: [f64; 12] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02
 const DEAD: [&str; 5] = ["rejected", "retries", "destination", "poison", "too late"];
 
 /// What the timeline is asked for.
-const VERBS: [&str; 10] = ["put", "cancel", "get", "claim", "settle", "extend", "reap", "glance", "requeue", "discard"];
+const VERBS: [&str; 12] =
+    ["put", "cancel", "get", "claim", "settle", "extend", "reap", "glance", "requeue", "discard", "browse", "show"];
 
 /// Results of the timeline's calls of which one is enough for an alert: shown at zero from the start as well.
-const ALARMING: [&str; 2] = ["refused", "broken"];
+const ALARMING: [&str; 3] = ["refused", "broken", "unkept"];
 
 /// Statuses of requests of which that holds, from a route's first request on.
 const FAILURES: [u16; 2] = [500, 503];
@@ -44,12 +45,15 @@ pub struct Metrics {
     registry: Registry,
     puts: Family<ResultLabel, Counter>,
     cancels: Family<ResultLabel, Counter>,
+    requeues: Family<ResultLabel, Counter>,
+    discards: Family<ResultLabel, Counter>,
     claims: Family<LaneLabel, Counter>,
     claimed: Family<LaneLabel, Counter>,
     served: Family<LaneLabel, Gauge>,
     lateness: Family<LaneLabel, Histogram, LatenessBuckets>,
     passed_over: Family<ReasonLabel, Counter>,
     dead: Family<ReasonLabel, Counter>,
+    dead_copies: Family<CopyLabel, Counter>,
     claims_lost: Family<LaneLabel, Counter>,
     leases_reaped: Family<LaneLabel, Counter>,
     occurrences_reaped: Family<LaneLabel, Counter>,
@@ -96,6 +100,10 @@ pub struct LaneMetrics {
     pub stranded: Counter,
     /// Members without a record that a claim removed: stays 0, else a fault of punctual's own.
     pub removed: Counter,
+    /// Copies of dead messages that the lane's dead-letter destination took.
+    pub dead_copied: Counter,
+    /// Dead messages that were buried although no copy was taken.
+    pub dead_not_copied: Counter,
     /// Occurrences that wait, as of the last look.
     pub pending: Gauge,
     /// Occurrences in flight, of all instances, as of the last look.
@@ -129,12 +137,15 @@ impl Metrics {
             registry: Registry::with_prefix("punctual"),
             puts: Family::default(),
             cancels: Family::default(),
+            requeues: Family::default(),
+            discards: Family::default(),
             claims: Family::default(),
             claimed: Family::default(),
             served: Family::default(),
             lateness: Family::new_with_constructor(LatenessBuckets),
             passed_over: Family::default(),
             dead: Family::default(),
+            dead_copies: Family::default(),
             claims_lost: Family::default(),
             leases_reaped: Family::default(),
             occurrences_reaped: Family::default(),
@@ -177,12 +188,24 @@ impl Metrics {
         self.cancels.get_or_create(&ResultLabel { result }).inc();
     }
 
+    /// Counts dead occurrences that were asked to be requeued, by what that did: `requeued`, `in_flight`,
+    /// `unknown`, `unserved` (their lane is not configured), `unreadable`.
+    pub fn requeue(&self, result: &'static str, occurrences: u64) {
+        self.requeues.get_or_create(&ResultLabel { result }).inc_by(occurrences);
+    }
+
+    /// Counts dead occurrences that were asked to be discarded, by what that did: `discarded`, `unknown`.
+    pub fn discard(&self, result: &'static str, occurrences: u64) {
+        self.discards.get_or_create(&ResultLabel { result }).inc_by(occurrences);
+    }
+
     /// The handles of a lane. A lane that the configuration names, or that was found in the timeline: a bounded list.
     #[must_use]
     pub fn lane(&self, lane: &str) -> LaneMetrics {
         let label = LaneLabel { lane: lane.to_owned() };
         DEAD.iter().for_each(|reason| self.dead(lane, reason, 0));
         PASSED_OVER.iter().for_each(|reason| self.passed_over(lane, reason, 0));
+        let copies = |result| self.dead_copies.get_or_create_owned(&CopyLabel { lane: lane.to_owned(), result });
         LaneMetrics {
             claims: self.claims.get_or_create_owned(&label),
             claimed: self.claimed.get_or_create_owned(&label),
@@ -193,6 +216,8 @@ impl Metrics {
             occurrences_reaped: self.occurrences_reaped.get_or_create_owned(&label),
             stranded: self.stranded.get_or_create_owned(&label),
             removed: self.removed.get_or_create_owned(&label),
+            dead_copied: copies("accepted"),
+            dead_not_copied: copies("failed"),
             pending: self.pending.get_or_create_owned(&label),
             in_flight: self.in_flight.get_or_create_owned(&label),
             oldest_due: self.oldest_due.get_or_create_owned(&label),
@@ -269,6 +294,10 @@ impl Metrics {
             self.passed_over.clone(),
         );
         r.register("dead", "Occurrences buried, by reason", self.dead.clone());
+        let copies = "Copies of the dead for their lane's dead-letter destination, by what came of them";
+        r.register("dead_copies", copies, self.dead_copies.clone());
+        r.register("requeues", "Dead occurrences requeued, by what the requeue did", self.requeues.clone());
+        r.register("discards", "Dead occurrences discarded, by what the discard did", self.discards.clone());
         r.register("dead_kept", "Dead occurrences kept now", self.dead_kept.clone());
         r.register("dead_dropped", "Dead occurrences dropped for age or by the cap", self.dead_dropped.clone());
     }
@@ -331,6 +360,12 @@ struct ResultLabel {
 struct ReasonLabel {
     lane: String,
     reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CopyLabel {
+    lane: String,
+    result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -78,9 +78,10 @@ fn exactly_what_was_asked_for_is_published_to_rabbitmq() {
 
 /// Everything but the sink's server; `read` reads back what it holds.
 fn run(name: &str, redis: &RedisServer, sink: &str, destination: &'static str, read: impl FnOnce() -> Vec<Published>) {
+    // A broker on a busy machine that answers some within the time and some not would make dead of those.
     let config = format!(
-        "[redis]\nurl = \"{}\"\n[timeline]\nshards = {SHARDS}\n[claim]\nlease = \"5s\"\n\
-         [sinks.default]\nurl = \"{sink}\"\nanswer_timeout = \"2s\"\n",
+        "[redis]\nurl = \"{}\"\n[timeline]\nshards = {SHARDS}\n[claim]\nlease = \"10s\"\n\
+         [sinks.default]\nurl = \"{sink}\"\nanswer_timeout = \"5s\"\n",
         redis.url()
     );
     let mut instances: Vec<Punctual> = (0..3).map(|_| Punctual::start(&config)).collect();
@@ -108,7 +109,7 @@ fn run(name: &str, redis: &RedisServer, sink: &str, destination: &'static str, r
         users.fleet.without(instances[1].port);
         assert!(status.success(), "stopped by SIGTERM: {status}\n{}", instances[1].log());
     });
-    shards.until_nothing_is_left(Duration::from_secs(60));
+    shards.until_nothing_is_left(Duration::from_secs(90));
     users.close();
     let met = ["held in flight", "held replaced, in flight"].map(|story| users.answered(story));
     assert!(met.iter().all(|&met| met > 0), "nothing was changed in a dead claim: {}", users.answers());

@@ -1,4 +1,4 @@
-//! Large payloads do not fill the memory of an instance, nor that of Redis' output buffers.
+//! Large payloads do not fill the memory of an instance, nor that of Redis' output buffers; what a herd took is given back.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -67,6 +67,48 @@ fn large_payloads_are_published_in_bounded_memory() {
     assert!(shards.count().is_empty(), "{:?}", shards.count());
     assert!(peak.saturating_sub(put) < 64 * MIB, "the instance grew by {} bytes", peak.saturating_sub(put));
     assert!(buffer < 16 * MIB, "Redis kept {buffer} bytes for one client");
+}
+
+/// Many batches at once, all due at once: what that took is soon the system's again.
+#[test]
+fn the_memory_of_a_herd_is_given_back() {
+    const BATCHES: usize = 40;
+    if !have("redis-server") {
+        return;
+    }
+    let redis = RedisServer::start(&["--save", ""]);
+    let instance = Punctual::start(&format!("[redis]\nurl = \"{0}\"\n[sinks.default]\nurl = \"{0}\"\n", redis.url()));
+    let mut shards = Shards::new(&redis, 4, &["default"]);
+    let (before, peak) = (instance.memory("VmRSS"), AtomicU64::new(0));
+    let at = jiff::Timestamp::from_millisecond(shards.now() + 5000).expect("a time").to_string();
+    let message = json!({"destination": "out", "payload": "x".repeat(800)});
+    let line = |batch: usize, number: usize| {
+        let id = format!("herd-{batch}-{number}");
+        format!("{}\n", json!({"id": id, "schedule": {"at": &at}, "message": &message}))
+    };
+    std::thread::scope(|scope| {
+        for batch in 0..BATCHES {
+            let (api, line) = (instance.api(), &line);
+            scope.spawn(move || {
+                let lines: String = (0..1000).map(|number| line(batch, number)).collect();
+                let answer = api.send("POST", "/v1/tasks:batch", Some(&lines)).expect("an answer");
+                assert_eq!(answer.text.matches("\"created\"").count(), 1000);
+            });
+        }
+    });
+    let drained = patient(Duration::from_secs(120), || {
+        peak.fetch_max(instance.memory("VmRSS"), Ordering::Relaxed);
+        shards.tasks() == 0
+    });
+    assert!(drained, "{:?} are left\n{}", shards.count(), instance.log());
+    let (peak, mut after) = (instance.memory("VmHWM").max(peak.into_inner()), 0);
+    let back = patient(Duration::from_secs(60), || {
+        after = instance.memory("VmRSS");
+        after < before + 32 * MIB
+    });
+    let [before, peak, after] = [before, peak, after].map(|bytes| bytes / MIB);
+    say(&format!("memory: a herd of {BATCHES} 000: resident {before} MiB before, {peak} at the peak, {after} after"));
+    assert!(back, "the memory is kept");
 }
 
 /// Puts tasks from a few connections.

@@ -20,6 +20,8 @@ fn live() -> String {
     let metrics = Metrics::new("1.2.3", "i1");
     metrics.put("created", 1);
     metrics.cancel("cancelled");
+    metrics.requeue("requeued", 1);
+    metrics.discard("discarded", 1);
     metrics.dead("default", "rejected", 1);
     metrics.timeline_call("claim", "ok", 0.001);
     metrics.request("/v1/tasks/{id}", 200);

@@ -19,47 +19,47 @@ use crate::support::stage::Stage;
 use crate::support::{have, patient, say};
 
 /// Survives kill -9 with everything that it has answered.
-const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+pub(crate) const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
 /// How long something may take that goes on by itself: a generous deadline, not an expectation.
-const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// How long it may take until everything is published.
-const ALL: Duration = Duration::from_secs(60);
+pub(crate) const ALL: Duration = Duration::from_secs(60);
 
 /// The timeline's Redis, and one for what is published.
-struct Servers {
-    timeline: RedisServer,
-    sink: RedisServer,
+pub(crate) struct Servers {
+    pub(crate) timeline: RedisServer,
+    pub(crate) sink: RedisServer,
 }
 
 impl Servers {
-    fn start(timeline: &[&str], sink: &[&str]) -> Servers {
+    pub(crate) fn start(timeline: &[&str], sink: &[&str]) -> Servers {
         Servers { timeline: RedisServer::start(timeline), sink: RedisServer::start(sink) }
     }
 
-    fn config(&self) -> String {
+    pub(crate) fn config(&self) -> String {
         config(&self.timeline, &self.sink.url())
     }
 
-    fn published(&self) -> Vec<Published> {
+    pub(crate) fn published(&self) -> Vec<Published> {
         read_stream(self.sink.server.port, "out")
     }
 }
 
-fn config(timeline: &RedisServer, sink: &str) -> String {
+pub(crate) fn config(timeline: &RedisServer, sink: &str) -> String {
     format!(
         "[redis]\nurl = \"{}\"\n[claim]\nlease = \"5s\"\n[sinks.default]\nurl = \"{sink}\"\nanswer_timeout = \"2s\"\n",
         timeline.url()
     )
 }
 
-fn shards(timeline: &RedisServer, lanes: &[&str]) -> Shards {
+pub(crate) fn shards(timeline: &RedisServer, lanes: &[&str]) -> Shards {
     Shards::new(timeline, 4, lanes)
 }
 
 /// Waits until an instance says it is ready or not; returns what it said.
-fn until_ready(instance: &mut Punctual, ready: bool) -> Answer {
+pub(crate) fn until_ready(instance: &mut Punctual, ready: bool) -> Answer {
     let mut said = None;
     instance.until(if ready { "ready" } else { "known to be not ready" }, |instance| {
         said = instance.api().ready().filter(|answer| answer.status == if ready { 200 } else { 503 });
@@ -69,12 +69,12 @@ fn until_ready(instance: &mut Punctual, ready: bool) -> Answer {
 }
 
 /// Waits until a line with these words stands in the log.
-fn until_logged(instance: &mut Punctual, words: &[&str]) {
+pub(crate) fn until_logged(instance: &mut Punctual, words: &[&str]) {
     instance.until(&format!("heard to say {words:?}"), |instance| !instance.log_lines(words).is_empty());
 }
 
 /// Nothing is left in Redis, what was published is what the ledger holds, and no line of the log calls for a person.
-fn check(
+pub(crate) fn check(
     name: &str,
     instances: &[&Punctual],
     load: &Load,

@@ -45,9 +45,26 @@ const ROOMS: &[Room] = &[
         ],
     },
     Room { name: "config", rooms: &["task", "clock", "telemetry"], crates: &["toml", "strsim", "secrecy"] },
+    // Attacks instances from outside: by what users see, and by the servers' own client libraries.
+    Room {
+        name: "verify",
+        rooms: &[],
+        crates: &[
+            "anyhow",
+            "hyper",
+            "hyper_util",
+            "indicatif",
+            "jiff",
+            "rand",
+            "redis",
+            "secrecy",
+            "tokio",
+            "tokio_util",
+        ],
+    },
     Room {
         name: "cli",
-        rooms: &["config", "http", "engine", "timeline", "task", "clock", "metrics", "telemetry"],
+        rooms: &["config", "http", "engine", "timeline", "task", "clock", "metrics", "telemetry", "verify"],
         crates: &[
             "tokio",
             "tokio_util",

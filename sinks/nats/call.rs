@@ -164,11 +164,41 @@ fn size(message: &Message) -> usize {
 fn header_map(namespace: &str, message: &Message) -> Result<HeaderMap, String> {
     let mut map = HeaderMap::new();
     let value = |value: &str| value.parse::<HeaderValue>().map_err(|error| error.to_string());
-    map.insert(NATS_MESSAGE_ID, value(&format!("{namespace}/{}", message.key))?);
+    let copy = if message.is_dead_copy() { "/dead" } else { "" };
+    map.insert(NATS_MESSAGE_ID, value(&format!("{namespace}/{}{copy}", message.key))?);
     for (name, text) in message.all_headers() {
         let known: HeaderName =
             name.parse().map_err(|_| format!("`{}` is no name of a header", name.escape_debug()))?;
         map.append(known, value(&text)?);
     }
     Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::headers::DEAD_REASON;
+
+    /// Else a stream would drop the message itself, once it is requeued, as a duplicate of its copy.
+    #[test]
+    fn a_copy_of_the_dead_is_deduplicated_apart_from_the_message_itself() {
+        let mut message = Message {
+            key: "a:1".into(),
+            task: "a".into(),
+            due_ms: 1,
+            attempt: 1,
+            destination: "orders".into(),
+            record_key: None,
+            headers: Vec::new(),
+            content_type: None,
+            payload: bytes::Bytes::new(),
+        };
+        let named = |message: &Message, name: &str| header_map("n", message).unwrap().get(name).unwrap().to_string();
+        assert_eq!(named(&message, "Nats-Msg-Id"), "n/a:1");
+        message.headers.push((DEAD_REASON.to_owned(), "rejected".to_owned()));
+        assert_eq!(
+            (named(&message, "Nats-Msg-Id"), named(&message, "idempotency-key")),
+            ("n/a:1/dead".into(), "a:1".into())
+        );
+    }
 }

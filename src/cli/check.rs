@@ -186,7 +186,11 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
         Err(_) => return trouble("redis.url", Kind::Unreachable, format!("no answer within {TIMELINE:?}")),
         Ok(Err(LookError::Away(away))) => return trouble("redis.url", kind(away.cause), away.words),
         Ok(Err(LookError::Redis(error))) => {
-            let option = if matches!(error, RedisError::Layout { .. }) { "timeline.shards" } else { "redis.url" };
+            let option = match error {
+                RedisError::Layout { .. } => "timeline.shards",
+                RedisError::Durability(_) => "redis.durability",
+                RedisError::Url(_) => "redis.url",
+            };
             return trouble(option, Kind::Configuration, error.to_string());
         }
         Ok(Ok(found)) => found,
@@ -196,17 +200,13 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
         true => format!("a timeline of {} shards under the namespace `{namespace}`", config.timeline.shards),
         false => format!("no timeline under the namespace `{namespace}` yet"),
     };
-    let (version, warnings) = match found.server {
-        Ok(server) => {
-            let advice = server.advice.into_iter().map(|advice| (advice.words, Some(advice.hint.to_owned())));
-            (format!("Redis {}", server.version), advice.collect())
-        }
-        Err(words) => {
-            let untold = format!("Redis does not tell whether it evicts and persists: {words}");
-            ("Redis".to_owned(), vec![(untold, Some("let its user call `INFO`".to_owned()))])
-        }
+    let version = found.version.map_or_else(|| "Redis".to_owned(), |version| format!("Redis {version}"));
+    let result = match config.strict && !found.advice.is_empty() {
+        true => Err(Trouble::new(config, "redis.strict", Kind::Configuration, serve::NOT_SET_UP.to_owned())),
+        false => Ok(format!("{}: {version}, {timeline}", config.redis)),
     };
-    Finding { of, result: Ok(format!("{}: {version}, {timeline}", config.redis)), warnings }
+    let warnings = found.advice.into_iter().map(|advice| (advice.words, Some(advice.hint.to_owned())));
+    Finding { of, result, warnings: warnings.collect() }
 }
 
 async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
@@ -232,10 +232,7 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
 fn told(error: SinkError) -> (Kind, String) {
     match error {
         SinkError::Config(words) => (Kind::Configuration, words),
-        SinkError::Unreachable { words, .. } => (Kind::Unreachable, words),
-        SinkError::LogIn { words, .. } => (Kind::LogIn, words),
-        SinkError::Untrusted { words, .. } => (Kind::Untrusted, words),
-        SinkError::Refused { words, .. } => (Kind::Other, words),
+        SinkError::Away { away, .. } => (kind(away.cause), away.words),
         SinkError::Timeout { .. } => (Kind::Unreachable, error.to_string()),
     }
 }

@@ -15,7 +15,6 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::parts::Parts;
-use super::private_redis::PrivateRedis;
 use super::serve::{self, Instance, Signals};
 use super::watch::{Book, Tally, Watch};
 use super::{Failure, say};
@@ -24,6 +23,7 @@ use crate::config::{Config, DEFAULT_NAME, Sources};
 use crate::engine::{EngineSink, Intake};
 use crate::task::{Lane, Message, Payload, Schedule, Task, TaskId, When};
 use crate::timeline::{PutMode, PutResult, Timeline};
+use crate::verify::servers::{self, Keeps, Server};
 
 /// What every id of the demo begins with; what else is put while it runs is published and not counted.
 const PREFIX: &str = "demo-";
@@ -75,7 +75,7 @@ struct Series {
 
 /// Where the demo's tasks wait.
 struct Place {
-    redis: Option<PrivateRedis>,
+    redis: Option<Server>,
     config: Config,
     words: String,
     /// It stays when the demo ends: what is left over is cancelled.
@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     crate::telemetry::start("warn", false).map_err(|words| Failure::usage(anyhow!(words)))?;
     serve::runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
-        let (place, mut parts) = Place::find(arguments)?;
+        let (place, mut parts) = Place::find(arguments).await?;
         let timeline = serve::open_timeline(&place.config, &parts.tls, serve::Absent::Failure).await?.timeline;
         let clock = timeline.clock();
         let book = Book::new();
@@ -117,10 +117,11 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
 }
 
 impl Place {
-    fn find(arguments: &DemoArguments) -> Result<(Place, Parts), Failure> {
+    async fn find(arguments: &DemoArguments) -> Result<(Place, Parts), Failure> {
         let redis = match arguments.redis {
-            None if PrivateRedis::is_there() => {
-                let started = PrivateRedis::start().context("cannot start a redis-server for the demo");
+            None if servers::is_there("redis-server") => {
+                let started =
+                    servers::start_redis(Keeps::Nothing).await.context("cannot start a redis-server for the demo");
                 Some(started.map_err(|error| Failure::failed(error).hint("`--redis memory:` does without"))?)
             }
             _ => None,

@@ -6,16 +6,17 @@ mod batch;
 mod check;
 mod client;
 mod config;
+mod dead;
 mod demo;
 mod feed;
 mod out;
 mod parts;
 mod preview;
-mod private_redis;
 pub mod serve;
 mod shell;
 mod target;
 mod task;
+mod verify;
 mod watch;
 
 use std::ffi::OsString;
@@ -51,12 +52,17 @@ enum Command {
     /// Put, show or cancel a task of a running instance
     #[command(subcommand)]
     Task(task::TaskCommand),
+    /// List, show, requeue or discard what an instance does not try again by itself
+    #[command(subcommand)]
+    Dead(dead::DeadCommand),
     /// Show when a schedule would be due, without an instance
     Preview(Box<preview::PreviewArguments>),
     /// Look whether an instance would start, and reach all that its configuration names; writes nothing
     Check(check::CheckArguments),
     /// Show every option: its value, and where it was said
     Config(config::ConfigArguments),
+    /// Attack instances while they publish, and judge whether anything was lost, early, or other than promised
+    Verify(verify::VerifyArguments),
     /// Print what a shell completes this command by
     Completions(shell::CompletionsArguments),
     /// Print the manual page, for `man -l -`
@@ -81,6 +87,9 @@ struct SourceArguments {
     /// Configuration file; without it punctual.toml, if there is one
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     config: Option<PathBuf>,
+    /// Refuse a Redis that evicts, keeps nothing through a restart, or cannot write to its disk
+    #[arg(long)]
+    strict: bool,
 }
 
 /// Why a command did not do what it was asked.
@@ -137,9 +146,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(arguments) => arguments.sources().map_err(Failure::from).and_then(serve::run),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Task(command) => task::run(command),
+        Command::Dead(command) => dead::run(command),
         Command::Preview(arguments) => preview::run(&arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Config(arguments) => config::run(arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Completions(arguments) => shell::completions(&arguments),
         Command::Man => shell::man(),
     };
@@ -160,6 +171,7 @@ impl SourceArguments {
             ("--sink", "sinks.default.url", self.sink),
             ("--listen", "http.listen", self.listen),
             ("--namespace", "timeline.namespace", self.namespace),
+            ("--strict", "redis.strict", self.strict.then(|| "true".to_owned())),
         ];
         sources.flags.extend(flags.into_iter().filter_map(|(flag, path, value)| Some((flag, path, value?))));
         Ok(sources)

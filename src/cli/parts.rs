@@ -6,7 +6,7 @@ use std::path::Path;
 
 use punctual_sinks::{RedisAccess, SinkConfig, Tls};
 
-use crate::config::{Config, ConfigFault, SinkSection};
+use crate::config::{Config, ConfigFault, Durability, SinkSection};
 use crate::engine::{EngineSink, LaneRule};
 use crate::http::tls::{ServerTls, TlsFault};
 use crate::task::Lane;
@@ -62,6 +62,12 @@ impl Parts {
 fn look_at_redis(config: &Config, tls: &Tls) -> Result<bool, ConfigFault> {
     let sentinels = "redis.sentinel_password";
     if config.redis.scheme() == "memory" {
+        if config.durability != Durability::Memory {
+            return Err(config.fault("redis.durability", "a timeline in memory is kept nowhere else"));
+        }
+        if config.strict {
+            return Err(config.fault("redis.strict", "a timeline in memory keeps no task when the process ends"));
+        }
         return match config.sentinel_password {
             Some(_) => Err(config.fault(sentinels, "a timeline in memory has no Sentinels")),
             None => Ok(false),
@@ -136,10 +142,14 @@ fn lane_rules(
     let mut rules = BTreeMap::new();
     for (lane, section) in &config.lanes {
         let sink = sinks.get(&section.sink).map(|sink| &sink.sink);
-        if let (Some(sink), Some(destination)) = (sink, &section.destination)
-            && let Err(words) = sink.check_destination(destination)
+        for (option, destination) in
+            [("destination", &section.destination), ("dead_destination", &section.dead_destination)]
         {
-            faults.push(config.fault(&format!("lanes.{lane}.destination"), words));
+            if let (Some(sink), Some(destination)) = (sink, destination)
+                && let Err(words) = sink.check_destination(destination)
+            {
+                faults.push(config.fault(&format!("lanes.{lane}.{option}"), words));
+            }
         }
         let needed = sink.is_some_and(|sink| sink.needs_destination());
         rules.insert(lane.clone(), LaneRule { destination_required: section.destination.is_none() && needed });
@@ -177,14 +187,16 @@ mod tests {
             ("sinks.other.url", "nats://127.0.0.1:1"),
             ("lanes.default.destination", "punctual:{default:0}:tasks"),
             ("lanes.good.destination", "orders"),
+            ("lanes.dead.dead_destination", "punctual:{default:0}:tasks"),
             ("lanes.bad.sink", "other"),
             ("lanes.bad.destination", "orders.*"),
         ]);
         let faults = Parts::build(&config).err().unwrap();
         let words: Vec<_> = faults.iter().map(ToString::to_string).collect();
         assert!(words[0].starts_with("`lanes.bad.destination` (--set): `orders.*` is no subject"), "{words:?}");
-        assert!(words[1].starts_with("`lanes.default.destination` (--set): `punctual:{default:0}:tasks`"), "{words:?}");
-        assert_eq!(words.len(), 2, "{words:?}");
+        assert!(words[2].starts_with("`lanes.default.destination` (--set): `punctual:{default:0}:tasks`"), "{words:?}");
+        assert!(words[1].starts_with("`lanes.dead.dead_destination` (--set): "), "{words:?}");
+        assert_eq!(words.len(), 3, "{words:?}");
     }
 
     #[tokio::test]
@@ -226,6 +238,18 @@ mod tests {
             let faults = faults_of(&text);
             let line = format!("`redis.sentinel_password` (p.toml:{words}");
             assert!(faults.contains(&line) && !faults.contains("hunter2"), "no `{line}` in:\n{faults}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_timeline_in_memory_can_promise_no_more_than_that() {
+        for (option, words) in [
+            ("durability = \"replica\"", "`redis.durability` (p.toml:3): a timeline in memory is kept nowhere else"),
+            ("strict = true", "`redis.strict` (p.toml:3): a timeline in memory keeps no task when the process ends"),
+        ] {
+            let text = format!("[redis]\nurl = \"memory:\"\n{option}\n[sinks.a]\nurl = \"stdout:\"\n");
+            let faults = faults_of(&text);
+            assert!(faults.contains(words), "no `{words}` in:\n{faults}");
         }
     }
 

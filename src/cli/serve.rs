@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::Failure;
 use super::parts::Parts;
 use crate::clock::LocalClock;
-use crate::config::{Config, Sources, TokenSection};
+use crate::config::{self, Config, ConfigError, Sources, TokenSection};
 use crate::engine::{Engine, EngineConfig, EngineLane, Intake};
 use crate::http::access::KnownToken;
 use crate::http::server::{self, ServerLimits};
@@ -26,8 +26,11 @@ use crate::metrics::Metrics;
 use crate::task::Overdue;
 use crate::timeline::memory::MemoryTimeline;
 use crate::timeline::metered::Metered;
-use crate::timeline::redis::{Advice, RedisConfig, RedisError, RedisTimeline};
+use crate::timeline::redis::{Advice, Durability, RedisConfig, RedisError, RedisTimeline};
 use crate::timeline::{Link, Timeline};
+
+/// What is said of a Redis that strictness refuses.
+pub(super) const NOT_SET_UP: &str = "Redis is not set up to keep tasks";
 
 /// How long Redis may take to be there at the start.
 const REACH: Duration = Duration::from_secs(5);
@@ -64,12 +67,22 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
         if config.redis.scheme() == "memory" {
             warn!("tasks are kept in this process alone and end with it");
         }
-        let Opened { timeline, other_layout, advice } = open_timeline(config, &parts.tls, Absent::Awaited).await?;
-        // Once, as soon as Redis is there.
-        tokio::spawn(advice.map(|all| {
-            all.iter()
-                .for_each(|advice| warn!(words = advice.words, hint = advice.hint, "redis is not set up to keep tasks"))
-        }));
+        let Opened { timeline, refused, advice } = open_timeline(config, &parts.tls, Absent::Awaited).await?;
+        // Once, as soon as Redis is there: if it is, before anything is served.
+        let mut unfit = advice.map(|advice| judge(config, &advice)).boxed();
+        let there = matches!(*timeline.link().borrow(), Link::Up(_));
+        if config.strict && there {
+            // One that is away again is judged when it is back, as if it had been away.
+            tokio::select! {
+                judged = timeout(REACH, &mut unfit) => if let Ok(judged) = judged {
+                    unfit = ready(judged?).map(Ok).boxed();
+                },
+                signal = signals.next() => {
+                    info!(signal, "asked to end before anything was served");
+                    return Ok(());
+                }
+            }
+        }
         let instance = Instance::start(config, timeline, parts).await?;
         let ended = tokio::select! {
             signal = signals.next() => {
@@ -77,13 +90,30 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
                 Ok(())
             }
             // Redis was away at the start, or another one answers now.
-            error = other_layout => Err(Failure::usage(error)),
+            error = refused => Err(Failure::usage(error)),
+            Err(failure) = unfit => Err(failure),
         };
         tokio::select! {
             () = instance.stop(config.shutdown) => ended,
             signal = signals.next() => Err(Failure::failed(anyhow!("{signal} received again: ended at once"))),
         }
     })
+}
+
+/// Tells what is dangerous in how Redis is set up; refuses it where the configuration says so.
+fn judge(config: &Config, advice: &[Advice]) -> Result<(), Failure> {
+    if !config.strict {
+        advice
+            .iter()
+            .for_each(|advice| warn!(words = advice.words, hint = advice.hint, "redis is not set up to keep tasks"));
+        return Ok(());
+    }
+    if advice.is_empty() {
+        return Ok(());
+    }
+    let told: String = advice.iter().map(|advice| format!("\n  {}\n    hint: {}", advice.words, advice.hint)).collect();
+    let fault = config.fault("redis.strict", format!("{NOT_SET_UP}:{told}"));
+    Err(Failure::usage(ConfigError(vec![fault])))
 }
 
 /// The runtime that serve and demo run in.
@@ -123,10 +153,10 @@ pub(super) enum Absent {
     Failure,
 }
 
-/// A timeline, and word of another layout, should Redis ever say that it has one.
+/// A timeline, and word of why it can't be used, should Redis ever say so.
 pub(super) struct Opened {
     pub(super) timeline: Arc<dyn Timeline>,
-    pub(super) other_layout: BoxFuture<'static, RedisError>,
+    pub(super) refused: BoxFuture<'static, RedisError>,
     /// What that Redis says of itself that is dangerous for a timeline, once it is there.
     pub(super) advice: BoxFuture<'static, Vec<Advice>>,
 }
@@ -134,8 +164,8 @@ pub(super) struct Opened {
 impl Opened {
     fn redis(timeline: Arc<RedisTimeline>) -> Opened {
         let (watched, asked) = (Arc::clone(&timeline), Arc::clone(&timeline));
-        let advice = async move { asked.server().await.map_or_else(Vec::new, |server| server.advice) };
-        Opened { timeline, other_layout: async move { watched.other_layout().await }.boxed(), advice: advice.boxed() }
+        let advice = async move { asked.advice().await };
+        Opened { timeline, refused: async move { watched.refused().await }.boxed(), advice: advice.boxed() }
     }
 }
 
@@ -143,7 +173,7 @@ impl Opened {
 pub(super) async fn open_timeline(config: &Config, tls: &Tls, absent: Absent) -> Result<Opened, Failure> {
     if config.redis.scheme() == "memory" {
         let timeline = Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), config.timeline.shards));
-        return Ok(Opened { timeline, other_layout: pending().boxed(), advice: ready(Vec::new()).boxed() });
+        return Ok(Opened { timeline, refused: pending().boxed(), advice: ready(Vec::new()).boxed() });
     }
     let timeline = RedisTimeline::connect(redis_config(config, tls)).map_err(Failure::usage)?;
     let mut link = timeline.link();
@@ -178,6 +208,11 @@ pub(super) fn redis_config(config: &Config, tls: &Tls) -> RedisConfig {
     RedisConfig {
         tls: tls.clone(),
         sentinel_password: config.sentinel_password.clone(),
+        durability: match config.durability {
+            config::Durability::Memory => Durability::Memory,
+            config::Durability::Replica => Durability::Replica,
+            config::Durability::Fsync => Durability::Fsync,
+        },
         ..RedisConfig::new(config.redis.expose(), namespace, config.timeline.shards)
     }
 }
@@ -196,10 +231,13 @@ impl Instance {
         let id = instance_id();
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), &id));
         let timeline: Arc<dyn Timeline> = Arc::new(Metered::new(timeline, Arc::clone(&metrics)));
-        let intake = Intake::new(Arc::clone(&timeline), rules);
+        let destinations =
+            config.lanes.iter().filter_map(|(lane, section)| Some((lane.clone(), section.destination.clone()?)));
+        let intake = Intake::new(Arc::clone(&timeline), rules).with_destinations(destinations);
         let lanes = config.lanes.iter().map(|(lane, section)| {
             let (sink, destination) = (section.sink.clone(), section.destination.clone());
-            (lane.clone(), EngineLane { sink, destination })
+            let dead_destination = section.dead_destination.clone();
+            (lane.clone(), EngineLane { sink, destination, dead_destination })
         });
         let engine = Engine::start(engine_config(config, &id), timeline, sinks, lanes.collect(), Arc::clone(&metrics))
             .map_err(Failure::usage)?;

@@ -58,7 +58,7 @@ const EXIT_STATUS: &[&str] = &[
 const ENVIRONMENT: &[&str] = &[
     "PUNCTUAL__SECTION__KEY sets an option of the configuration: PUNCTUAL__CLAIM__LEASE=20s is lease in [claim]. A dash in a \
      name is an underscore there.",
-    "PUNCTUAL_URL is the API that punctual task speaks to, PUNCTUAL_TOKEN a token of that instance, PUNCTUAL_CA_FILE a file \
+    "PUNCTUAL_URL is the API that punctual task and punctual dead speak to, PUNCTUAL_TOKEN a token of that instance, PUNCTUAL_CA_FILE a file \
      with the authorities to trust.",
 ];
 

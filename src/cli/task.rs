@@ -38,12 +38,12 @@ pub(super) enum TaskCommand {
 
 /// Which instance, and how to show its answer.
 #[derive(Args)]
-struct Place {
+pub(super) struct Place {
     #[command(flatten)]
-    target: Target,
+    pub(super) target: Target,
     /// Show the instance's answer as it is
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Args)]
@@ -266,7 +266,7 @@ impl Place {
 }
 
 /// An id as it stands in a path; characters that no id has are escaped, so that the API can say so.
-fn path_segment(id: &str) -> String {
+pub(super) fn path_segment(id: &str) -> String {
     let mut segment = String::with_capacity(id.len());
     for byte in id.bytes() {
         match byte.is_ascii_alphanumeric() || ID_CHARACTERS.as_bytes().contains(&byte) {

@@ -21,7 +21,7 @@ pub(super) const PREFIX: &str = "PUNCTUAL__";
 /// The sections that hold any number of sections of their own, named by the user, and the options of one of them.
 pub(super) const NAMED: [(&str, &[&str]); 3] = [
     ("sinks", &["url", "answer_timeout", "patience", "credentials_file", "sentinel_password"]),
-    ("lanes", &["sink", "destination"]),
+    ("lanes", &["sink", "destination", "dead_destination"]),
     ("tokens", &["sha256", "scope"]),
 ];
 

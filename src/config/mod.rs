@@ -42,6 +42,10 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub struct Config {
     /// Where tasks wait.
     pub redis: SecretUrl,
+    /// Where what was written has to be before it is answered.
+    pub durability: Durability,
+    /// Whether a Redis that is not set up to keep tasks is refused.
+    pub strict: bool,
     /// The password of the Sentinels before it.
     pub sentinel_password: Option<SecretString>,
     /// The authorities to trust over TLS; without it those of the system.
@@ -70,6 +74,18 @@ pub struct Config {
     pub warnings: Vec<ConfigFault>,
     /// Everything that was said, and the defaults.
     settings: BTreeMap<String, Setting>,
+}
+
+/// `redis.durability`: where what was written has to be before it is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// In Redis' memory.
+    #[default]
+    Memory,
+    /// On one replica at least.
+    Replica,
+    /// On Redis' own disk.
+    Fsync,
 }
 
 /// `[timeline]`
@@ -152,6 +168,8 @@ pub struct LaneSection {
     pub sink: String,
     /// Of tasks that name none.
     pub destination: Option<String>,
+    /// Of a copy of what is dead.
+    pub dead_destination: Option<String>,
 }
 
 /// `[tokens.NAME]`
@@ -343,6 +361,7 @@ impl Config {
         let schemes = ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "memory"];
         let redis = r.url("redis.url", &schemes);
         let (sentinel_password, ca_file) = (r.secret("redis.sentinel_password"), r.file("tls.ca_file"));
+        let (durability, strict) = (sections::durability(r), r.flag("redis.strict"));
         let namespace = r.text("timeline.namespace", |text| text.parse::<Namespace>().map_err(|bad| bad.to_string()));
         let shards = u16::try_from(r.whole("timeline.shards", 1, 256)).unwrap_or(1);
         let claim = sections::claim(r);
@@ -359,6 +378,8 @@ impl Config {
         let mut config = Config {
             // With Sentinels nothing else can be wrong about it.
             redis: redis.unwrap_or_else(|| SecretUrl::new("redis+sentinel://unknown/unknown".to_owned())),
+            durability,
+            strict,
             sentinel_password,
             ca_file,
             timeline,

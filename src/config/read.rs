@@ -48,6 +48,17 @@ impl Reader {
         })
     }
 
+    /// `true` or `false`.
+    pub(super) fn flag(&mut self, path: &str) -> bool {
+        let read = self.value(path, |value| match value {
+            Value::Flag(flag) => Ok(*flag),
+            Value::Text(text) if text == "true" => Ok(true),
+            Value::Text(text) if text == "false" => Ok(false),
+            other => Err(format!("`true` or `false` is expected, not {}", shown(other))),
+        });
+        read.unwrap_or_default()
+    }
+
     /// A duration within `from` and `to`.
     pub(super) fn duration(&mut self, path: &str, from: Duration, to: Duration) -> Duration {
         let read = self.text(path, |text| {

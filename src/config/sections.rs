@@ -6,10 +6,21 @@ use std::time::Duration;
 
 use super::read::{Reader, list};
 use super::{
-    ClaimSection, DAY, DEFAULT_NAME, HOUR, HttpSection, LaneSection, LogSection, SECOND, Sha256, SinkSection,
-    TokenSection,
+    ClaimSection, DAY, DEFAULT_NAME, Durability, HOUR, HttpSection, LaneSection, LogSection, SECOND, Sha256,
+    SinkSection, TokenSection,
 };
 use crate::task::{Lane, Limits, duration};
+
+/// `redis.durability`
+pub(super) fn durability(r: &mut Reader) -> Durability {
+    let read = r.text("redis.durability", |text| match text {
+        "memory" => Ok(Durability::Memory),
+        "replica" => Ok(Durability::Replica),
+        "fsync" => Ok(Durability::Fsync),
+        _ => Err(format!("one of {} is expected", list(&["memory", "replica", "fsync"]))),
+    });
+    read.unwrap_or_default()
+}
 
 /// `[claim]`; what a killed instance held must still be published when it comes back.
 pub(super) fn claim(r: &mut Reader) -> ClaimSection {
@@ -231,13 +242,20 @@ pub(super) fn lanes(r: &mut Reader, sinks: &BTreeMap<String, SinkSection>) -> BT
             }
             None => usual.clone(),
         };
-        let destination = r.text(&path("destination"), |text| match text.is_empty() {
-            true => Err("a destination is expected".into()),
-            false => Ok(text.to_owned()),
-        });
+        let mut destination = |key: &str| {
+            r.text(&path(key), |text| match text.is_empty() {
+                true => Err("a destination is expected".into()),
+                false => Ok(text.to_owned()),
+            })
+        };
+        let (destination, dead_destination) = (destination("destination"), destination("dead_destination"));
+        if dead_destination.is_some() && dead_destination == destination {
+            let words = "it is the lane's own destination: copies of the dead would be taken for messages";
+            r.fault(&path("dead_destination"), words.into(), None);
+        }
         match name.parse::<Lane>() {
             Ok(lane) => {
-                lanes.extend(sink.map(|sink| (lane, LaneSection { sink, destination })));
+                lanes.extend(sink.map(|sink| (lane, LaneSection { sink, destination, dead_destination })));
             }
             Err(bad) => r.fault(&format!("lanes.{name}"), bad.to_string(), None),
         }

@@ -23,7 +23,7 @@ fn the_defaults_need_only_a_sink() {
     assert_eq!(config.dead.keep, Duration::from_secs(30 * 86_400));
     assert_eq!(config.http.listen.to_string(), "127.0.0.1:7171");
     assert_eq!(config.sinks["default"].answer_timeout, Duration::from_secs(7));
-    let lane = LaneSection { sink: "default".into(), destination: None };
+    let lane = LaneSection { sink: "default".into(), destination: None, dead_destination: None };
     assert_eq!(config.lanes, BTreeMap::from([(Lane::default(), lane)]));
     assert!(load("", &[], &[]).unwrap_err().contains("no sink"));
 }
@@ -399,5 +399,22 @@ fn variables_of_others_are_passed_by() {
     let service = ["PUNCTUAL_PORT", "PUNCTUAL_SERVICE_HOST", "PUNCTUAL_PORT_7171_TCP_ADDR", "REDIS_URL", "PATH"];
     for name in others.into_iter().chain(service) {
         assert!(load("", &[(name, "x")], &[SINK]).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn how_redis_has_to_keep_tasks_is_read() {
+    let said = |config: Config| (config.durability, config.strict);
+    assert_eq!(said(load("", &[], &[SINK]).unwrap()), (Durability::Memory, false));
+    let file = "[redis]\ndurability = \"fsync\"\nstrict = true\n";
+    assert_eq!(said(load(file, &[], &[SINK]).unwrap()), (Durability::Fsync, true));
+    let environment = [("PUNCTUAL__REDIS__STRICT", "false"), ("PUNCTUAL__REDIS__DURABILITY", "replica")];
+    assert_eq!(said(load(file, &environment, &[SINK]).unwrap()), (Durability::Replica, false));
+    let faults = load("[redis]\ndurability = \"disk\"\nstrict = 1\n", &[], &[SINK]).unwrap_err();
+    for line in [
+        "`redis.durability` (punctual.toml:2): `disk`: one of `memory`, `replica`, `fsync` is expected",
+        "`redis.strict` (punctual.toml:3): `true` or `false` is expected, not the number 1",
+    ] {
+        assert!(faults.contains(line), "no `{line}` in:\n{faults}");
     }
 }

@@ -4,7 +4,6 @@
 //! the timeline is away, or too much is in flight.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,6 +11,7 @@ use tracing::{error, info, warn};
 
 use super::context::{Context, LaneContext, ShardContext, lock};
 use super::dispatcher::{self, Dispatch};
+use super::fault::{self, Point};
 use super::room::Share;
 use super::settling;
 use super::signal::Signal;
@@ -24,7 +24,18 @@ const CLAIM_LIMIT: Duration = Duration::from_secs(2);
 /// After this many wake-ups for nothing in a row, others are as fast: wait a little before asking again.
 const IDLE_WAKES: u32 = 3;
 
-/// The wait before the next claim when there was nothing but suspects, and one of them is held.
+/// Suspects that are claimed together at most, after two claims that ended without word. One among them that ends its holders
+/// makes the others suspects of a third time, and those are claimed one by one.
+const SUSPECTS: usize = 64;
+
+/// How many suspects are claimed together, where an occurrence is poison after more than so many claims. Nobody is to be dead
+/// because of another: whoever was claimed with others has two claims of its own left at least, or is alone from the first
+/// suspicion on.
+fn suspects_at_once(poison_limit: u32) -> usize {
+    if poison_limit < 4 { 1 } else { SUSPECTS }
+}
+
+/// The wait before the next claim while there are suspects, and it is another claim's turn to hold some.
 const SUSPECTS_PAUSE: Duration = Duration::from_millis(200);
 
 /// No wait is longer, so that the loop shows that it lives.
@@ -36,8 +47,6 @@ pub(super) struct Claimer {
     pub(super) shard: Arc<ShardContext>,
     pub(super) lane: Arc<LaneContext>,
     pub(super) signal: Arc<Signal>,
-    /// Set while a lone suspect is held.
-    pub(super) lone_held: Arc<AtomicBool>,
 }
 
 /// What the claimer knows between two claims.
@@ -47,8 +56,8 @@ struct Outlook {
     head: Option<Timestamp>,
     /// Suspects are due that ordinary claims leave out.
     suspects: bool,
-    /// The next claim is for a suspect.
-    lone: bool,
+    /// The next claim is for suspects.
+    suspects_next: bool,
     /// Wake-ups in a row that found nothing.
     idle: u32,
     /// The timeline refuses claims, and that was said.
@@ -136,15 +145,17 @@ impl Claimer {
         if outlook.idle >= IDLE_WAKES {
             tokio::time::sleep(Duration::from_micros(rand::random_range(0..3000))).await;
         }
-        let lone = outlook.lone && !self.lone_held.swap(true, Ordering::AcqRel);
+        let turn = outlook.suspects_next.then(|| self.context.turns.take()).flatten();
+        let suspects_only = turn.is_some();
         let [lane_share, sink_share] = &shares;
+        let most = if suspects_only { suspects_at_once(self.context.config.poison_limit) } else { MAX_BATCH };
         let request = ClaimRequest {
             token: self.context.token(),
-            max: lane_share.occurrences().min(sink_share.occurrences()).min(self.context.config.batch).min(MAX_BATCH),
+            max: lane_share.occurrences().min(sink_share.occurrences()).min(self.context.config.batch).min(most),
             max_bytes: lane_share.bytes().min(sink_share.bytes()).min(MAX_CLAIM_BYTES),
             lease: self.context.config.lease,
             not_after: self.context.clock.now().plus(CLAIM_LIMIT),
-            lone,
+            suspects_only,
         };
         // Cleared before the claim is sent: what is told from here on is news, whatever the claim's reply says.
         self.signal.take();
@@ -152,17 +163,19 @@ impl Claimer {
         let claimed = match self.context.timeline.claim(self.shard.shard, &self.lane.lane, request).await {
             Ok(claimed) => claimed,
             Err(error) => {
-                self.release_lone(lone);
+                drop(turn);
                 self.failed(outlook, token, error).await;
                 return false;
             }
         };
+        if !claimed.occurrences.is_empty() {
+            fault::reached(Point::AfterClaim);
+        }
         if std::mem::take(&mut outlook.refused) {
             info!(lane = %self.lane.lane, shard = %self.shard.shard, "the timeline takes claims again");
         }
-        self.look_ahead(outlook, &claimed, lone);
+        self.look_ahead(outlook, &claimed, suspects_only);
         if claimed.occurrences.is_empty() {
-            self.release_lone(lone);
             return false;
         }
         let bytes = claimed.occurrences.iter().map(|occurrence| occurrence.record.len()).sum();
@@ -177,7 +190,7 @@ impl Claimer {
             signal: Arc::clone(&self.signal),
             lease,
             shares,
-            lone: lone.then(|| Arc::clone(&self.lone_held)),
+            turn,
             trial,
         };
         self.context.holders.spawn(dispatcher::run(dispatch, claimed));
@@ -192,27 +205,26 @@ impl Claimer {
         Some([lane, sink])
     }
 
-    /// Draws from a claim's reply when to claim next, and whether for a suspect.
-    fn look_ahead(&self, outlook: &mut Outlook, claimed: &Claimed, lone: bool) {
+    /// Draws from a claim's reply when to claim next, and whether for suspects.
+    fn look_ahead(&self, outlook: &mut Outlook, claimed: &Claimed, suspects_only: bool) {
         self.lane.metrics.removed.inc_by(claimed.removed);
         if claimed.removed > 0 {
             error!(lane = %self.lane.lane, removed = claimed.removed, "members without a record were removed");
         }
         outlook.idle = if claimed.occurrences.is_empty() { outlook.idle.saturating_add(1) } else { 0 };
         outlook.suspects = claimed.suspects > 0;
-        // Every second call is for a suspect while any is due, one at a time.
-        outlook.lone = outlook.suspects && !lone && !self.lone_held.load(Ordering::Acquire);
-        outlook.head = if outlook.lone { Some(claimed.now) } else { claimed.head };
-        if claimed.occurrences.is_empty() && outlook.suspects && !outlook.lone {
-            // More suspects than a claim looks at stand before the rest. The end of the lone one raises the signal.
-            outlook.head = claimed.head.map(|head| head.max(claimed.now.plus(SUSPECTS_PAUSE)));
-        }
-    }
-
-    fn release_lone(&self, lone: bool) {
-        if lone {
-            self.lone_held.store(false, Ordering::Release);
-        }
+        // Every second call is for suspects while any are due and it can be this claimer's turn.
+        outlook.suspects_next = outlook.suspects && !suspects_only && self.context.turns.is_free();
+        outlook.head = if outlook.suspects_next {
+            Some(claimed.now)
+        } else if outlook.suspects {
+            // A head that is due and was not taken stands behind more suspects than a claim looks at.
+            let again = claimed.now.plus(SUSPECTS_PAUSE);
+            let head = claimed.head.filter(|head| *head > claimed.now || !claimed.occurrences.is_empty());
+            Some(head.map_or(again, |head| head.min(again)))
+        } else {
+            claimed.head
+        };
     }
 
     /// A claim failed: what it may have taken unseen goes back, and the next one waits a little.
@@ -228,7 +240,7 @@ impl Claimer {
                 }
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
-            TimelineError::Unknown(words) => {
+            TimelineError::Unknown(words) | TimelineError::Unkept(words) => {
                 warn!(lane = %self.lane.lane, words, "a claim was not answered: what it took goes back");
                 self.context.holders.spawn(give_back(
                     Arc::clone(&self.context),
@@ -257,4 +269,15 @@ async fn give_back(context: Arc<Context>, shard: Arc<ShardContext>, lane: Arc<La
         dead_cap: context.config.dead_cap,
     };
     settling::settle_until_answered(context, shard, lane, settle, None).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suspects_are_alone_where_one_more_claim_would_be_too_many() {
+        let at_once = [1, 2, 3, 4, 5, 1000].map(suspects_at_once);
+        assert_eq!(at_once, [1, 1, 1, SUSPECTS, SUSPECTS, SUSPECTS]);
+    }
 }

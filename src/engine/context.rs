@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::EngineConfig;
 use super::breaker::Breaker;
@@ -18,6 +18,7 @@ use super::destinations::Destinations;
 use super::leases::Leases;
 use super::room::Room;
 use super::signal::Signal;
+use super::turn::Turns;
 use crate::clock::Clock;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
@@ -45,6 +46,8 @@ pub(super) struct Context {
     pub(super) deadline: CancellationToken,
     /// Every loop ends.
     pub(super) closed: CancellationToken,
+    /// Whose turn it is to hold suspects.
+    pub(super) turns: Arc<Turns>,
     /// The claims in hand.
     pub(super) holders: TaskTracker,
     pub(super) tokens: AtomicU64,
@@ -65,12 +68,17 @@ pub(super) struct LaneContext {
     pub(super) lane: Lane,
     pub(super) sink: Arc<SinkContext>,
     pub(super) destination: Option<String>,
+    pub(super) dead_destination: Option<String>,
     pub(super) room: Room,
     pub(super) metrics: LaneMetrics,
     /// Nothing is claimed before: a record was found that this version cannot read, or others are to have their turn.
     pub(super) rests_until: Mutex<Option<Instant>>,
     /// When its dead were last told of in the log.
     pub(super) buried: Mutex<Option<Instant>>,
+    /// No copy of its dead is tried before.
+    pub(super) copies_rest_until: Mutex<Option<Instant>>,
+    /// When it was last told that a copy of a dead was not taken.
+    pub(super) not_copied: Mutex<Option<Instant>>,
 }
 
 /// What the claims for one sink share.
@@ -102,6 +110,32 @@ impl LaneContext {
             let lane = self.lane.as_str();
             error!(lane, reason, destination, words, "occurrences are dead: they are not tried again by themselves");
         }
+    }
+
+    /// Counts what became of a copy, and tells once a minute that one was not taken.
+    pub(super) fn tell_of_copy(&self, copied: Result<(), &str>) {
+        let Err(words) = copied else {
+            self.metrics.dead_copied.inc();
+            return;
+        };
+        self.metrics.dead_not_copied.inc();
+        let now = Instant::now();
+        let mut told = lock(&self.not_copied);
+        if told.is_none_or(|last| now.duration_since(last) >= AGAIN) {
+            *told = Some(now);
+            let (lane, destination) = (self.lane.as_str(), self.dead_destination.as_deref());
+            warn!(lane, destination, words, "copies of the dead are not taken: they are buried without");
+        }
+    }
+
+    /// Tries no copies of its dead for so long.
+    pub(super) fn rest_copies(&self, span: Duration) {
+        *lock(&self.copies_rest_until) = Some(Instant::now() + span);
+    }
+
+    /// Whether copies of its dead are tried.
+    pub(super) fn tries_copies(&self) -> bool {
+        lock(&self.copies_rest_until).is_none_or(|until| until <= Instant::now())
     }
 
     /// Lets the lane rest, at least that long: others may be able to do what this one can't.

@@ -7,15 +7,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::FutureExt;
-use futures_util::stream::{BoxStream, SelectAll, StreamExt};
+use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
 use super::context::{Context, LaneContext, ShardContext, lock};
+use super::copies::{Copied, Mourned};
 use super::destinations::Gate;
 use super::flight::{Flight, Stage};
 use super::judge::Reason;
@@ -24,6 +24,7 @@ use super::publishing::Answer;
 use super::room::Share;
 use super::settling::{Counted, Settling, settled};
 use super::signal::Signal;
+use super::turn::Turn;
 use crate::clock::Timestamp;
 use crate::task::{Follow, Following, Record};
 use crate::timeline::{Claimed, Settlement};
@@ -45,8 +46,8 @@ pub(super) struct Dispatch {
     pub(super) signal: Arc<Signal>,
     pub(super) lease: Arc<Lease>,
     pub(super) shares: [Share; 2],
-    /// Set while it holds a lone suspect; cleared at the end.
-    pub(super) lone: Option<Arc<AtomicBool>>,
+    /// It holds suspects.
+    pub(super) turn: Option<Turn>,
     /// It is this trial of a half-open breaker.
     pub(super) trial: Option<u64>,
 }
@@ -55,9 +56,8 @@ impl Drop for Dispatch {
     /// Whatever ends the holder, a panic too: nobody renews its lease any more, and others get their turn.
     fn drop(&mut self) {
         self.shard.leases.close(&self.lease.token);
-        if let Some(lone) = &self.lone {
-            lone.store(false, Ordering::Release);
-            // The next suspect may have waited for this one to end.
+        if self.turn.take().is_some() {
+            // The next suspects may have waited for these to end.
             self.signal.raise(Timestamp::MIN_DUE);
         }
         if let Some(trial) = self.trial {
@@ -75,6 +75,10 @@ pub(super) struct Holder {
     pub(super) answers: SelectAll<BoxStream<'static, Answer>>,
     /// When which flight is to be published (again).
     pub(super) retries: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// The copies under way to the lane's dead-letter destination, ...
+    pub(super) copies: BoxStream<'static, Copied>,
+    /// ... the occurrences that they are of, and those whose copies are to be sent.
+    pub(super) mourned: Vec<Mourned>,
     pub(super) verdicts: Vec<Settlement>,
     /// What is to be counted once they are written.
     pub(super) tally: Vec<Counted>,
@@ -112,6 +116,8 @@ impl Holder {
             tally: Vec::new(),
             flights,
             answers: SelectAll::new(),
+            copies: stream::empty().boxed(),
+            mourned: Vec::new(),
             retries: BinaryHeap::new(),
             settle_at: None,
             settling: None,
@@ -128,6 +134,7 @@ impl Holder {
         let (context, sink) = (Arc::clone(&self.dispatch.context), Arc::clone(&self.dispatch.lane.sink));
         let lost = self.dispatch.lease.lost.clone();
         while self.open > 0 || !self.verdicts.is_empty() || self.settling.is_some() {
+            self.send_copies();
             self.settle_if_due();
             let timer = self.next_timer();
             // While the last settle is under way its own answer tells whether the claim was lost.
@@ -136,6 +143,7 @@ impl Holder {
                 biased;
                 () = lost.cancelled(), if !last => return self.let_go(),
                 Some(answer) = self.answers.next() => self.take_in_all(answer),
+                Some(copied) = self.copies.next() => self.copied(copied),
                 settled = settled(&mut self.settling) => match settled {
                     Some(settled) if settled.lost => return self.let_go(),
                     Some(settled) => self.settled(&settled),
@@ -262,18 +270,6 @@ impl Holder {
         self.verdict(index, verdict, None);
     }
 
-    /// An occurrence will not be tried again by itself.
-    pub(super) fn bury(&mut self, index: usize, record: Option<&Record>, reason: Reason, words: String) {
-        let flight = &mut self.flights[index];
-        let lane = &self.dispatch.lane;
-        let destination = record.map_or("", |record| Flight::destination(record, lane.destination.as_deref()));
-        lane.tell_of_dead(reason.as_str(), destination, &words);
-        let member = &flight.occurrence.member;
-        debug!(lane = lane.lane.as_str(), %member, reason = reason.as_str(), words, "an occurrence is dead");
-        let verdict = flight.dead(record, reason, words);
-        self.verdict(index, verdict, Some(reason));
-    }
-
     /// The lease is gone: others hold what was in it, and nothing is written.
     fn let_go(self) {
         self.dispatch.lane.metrics.claims_lost.inc();
@@ -296,6 +292,7 @@ impl Holder {
         }
         self.answers = SelectAll::new();
         self.absent = None;
+        self.give_up_copies();
         self.back(|_| true);
     }
 

@@ -96,6 +96,24 @@ impl Flight {
         }
     }
 
+    /// A copy of its message for those who look after the dead; not a publish of it.
+    pub(super) fn copy(&self, record: &Record, destination: &str, more: [(String, String); 2]) -> Message {
+        let own = || self.occurrence.member.key(self.occurrence.due);
+        let key = record.requeued.clone().unwrap_or_else(own);
+        let message = &record.task.message;
+        Message {
+            key: key.to_string(),
+            task: key.task.as_str().to_owned(),
+            due_ms: key.due.as_millis(),
+            attempt: self.publishes,
+            destination: destination.to_owned(),
+            record_key: message.key.clone(),
+            headers: headers(record).into_iter().chain(more).collect(),
+            content_type: message.payload.content_type().map(str::to_owned),
+            payload: message.payload.bytes(),
+        }
+    }
+
     /// Begins to work out what follows this occurrence. Notices a schedule that this version cannot read.
     pub(super) fn following(&mut self, record: &Record, overdue: Overdue) -> Result<Following, String> {
         self.catch_up = record.task.catch_up.unwrap_or_default();

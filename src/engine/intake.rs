@@ -1,4 +1,5 @@
-//! The way in: puts, cancels and looks up tasks, for HTTP and for programs that embed punctual.
+//! The way in: puts, cancels and looks up tasks, for HTTP and for programs that embed punctual. What it does to the dead
+//! stands in `dead.rs`.
 //!
 //! Resolves what a user asked for (first due, shard, record) and turns the timeline's answers into definite ones. A
 //! request that failed with [`TimelineError::Unknown`] either took effect before the answer or never will.
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::context::lock;
+use super::dead::Looks;
 use crate::clock::{Clock, Timestamp};
 use crate::task::schedule::ScheduleError;
 use crate::task::{Key, Lane, Record, Shard, Task, TaskId, Traceparent};
@@ -28,15 +30,22 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 /// A put that is taken ends that only this long after the last refusal: at the brink, every other one is refused.
 const REFUSED_AT_LEAST: Duration = Duration::from_secs(1);
 
+/// What is told of a task that is not known to be kept where others of its call were refused.
+const UNKEPT: &str = "it took effect, but is not known to be kept: no confirmation came in time";
+
 /// How many of the dues that follow are shown in the answer to a put.
 const SHOWN: usize = 3;
 
 /// The way in; cheap to clone.
 #[derive(Clone)]
 pub struct Intake {
-    timeline: Arc<dyn Timeline>,
-    lanes: Arc<BTreeMap<Lane, LaneRule>>,
-    /// When the timeline last refused a put, and its words; `None` once it has taken one since.
+    pub(super) timeline: Arc<dyn Timeline>,
+    /// By lane, where messages go that name no destination.
+    pub(super) destinations: Arc<BTreeMap<Lane, String>>,
+    pub(super) lanes: Arc<BTreeMap<Lane, LaneRule>>,
+    pub(super) looks: Looks,
+    /// When the timeline last refused a put, or could not say that it is kept, and its words; `None` once it has taken one
+    /// since.
     refused: Arc<Mutex<Option<(Instant, String)>>>,
 }
 
@@ -110,11 +119,17 @@ impl Intake {
     /// A way into `timeline` for tasks of `lanes`.
     #[must_use]
     pub fn new(timeline: Arc<dyn Timeline>, lanes: BTreeMap<Lane, LaneRule>) -> Intake {
-        Intake { timeline, lanes: Arc::new(lanes), refused: Arc::default() }
+        Intake {
+            timeline,
+            destinations: Arc::default(),
+            lanes: Arc::new(lanes),
+            looks: Looks::default(),
+            refused: Arc::default(),
+        }
     }
 
-    /// The timeline's words if it refuses what is put (it is full, read-only): it did so in the last 5 s, and since
-    /// then has taken nothing.
+    /// The timeline's words if it refuses what is put (it is full, read-only), or cannot say that it is kept: it did so in
+    /// the last 5 s, and since then has taken nothing.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
         lock(&self.refused).as_ref().filter(|(at, _)| at.elapsed() < REFUSED_FOR).map(|(_, words)| words.clone())
@@ -247,7 +262,7 @@ impl Intake {
         mut call: Vec<Prepared>,
         not_after: Timestamp,
     ) -> Vec<(usize, Result<Put, PutError>)> {
-        let give_up = Instant::now() + PATIENCE;
+        let mut give_up = None;
         let mut pause = Duration::from_millis(5);
         let mut done = Vec::with_capacity(call.len());
         loop {
@@ -255,6 +270,9 @@ impl Intake {
             let answers = match self.timeline.put(shard, mode, puts, not_after).await {
                 Ok(answers) => {
                     self.note_taken(&answers);
+                    if answers.iter().any(|answer| answer.result == PutResult::Unkept) {
+                        self.note_refused(&TimelineError::Unkept(UNKEPT.to_owned()));
+                    }
                     answers
                 }
                 Err(error) => {
@@ -263,7 +281,9 @@ impl Intake {
                     return done;
                 }
             };
-            let last = Instant::now() + pause >= give_up;
+            // From the first answer on: it came late where others of the call had to be kept first.
+            let give_up = *give_up.get_or_insert_with(|| Instant::now() + PATIENCE);
+            let last = Instant::now() + pause >= give_up || self.clock().now().plus(pause) > not_after;
             let mut again = Vec::new();
             for (prepared, answer) in call.into_iter().zip(answers) {
                 if answer.result == PutResult::InFlight && !last {
@@ -281,11 +301,15 @@ impl Intake {
         }
     }
 
-    /// Notes that the timeline refuses what is put, and says so once.
+    /// Notes that the timeline refuses what is put, or cannot say that it is kept, and says so once.
     fn note_refused(&self, error: &TimelineError) {
-        if let TimelineError::Refused(words) = error
-            && lock(&self.refused).replace((Instant::now(), words.clone())).is_none()
-        {
+        let (TimelineError::Refused(words) | TimelineError::Unkept(words)) = error else { return };
+        if lock(&self.refused).replace((Instant::now(), words.clone())).is_some() {
+            return;
+        }
+        if matches!(error, TimelineError::Unkept(_)) {
+            warn!(words, "what is put is not known to be kept, and is answered so; it is published all the same");
+        } else {
             warn!(words, "the timeline refuses what is put; what it holds is published all the same");
         }
     }
@@ -359,5 +383,6 @@ fn read_answer(id: &TaskId, answer: PutAnswer) -> Result<Put, PutError> {
         PutResult::KeyReused => Err(PutError::KeyReused),
         PutResult::InFlight => Err(PutError::InFlight(key(answer.in_flight.unwrap_or(answer.due)))),
         PutResult::BadDue => Err(PutError::BadDue),
+        PutResult::Unkept => Err(TimelineError::Unkept(UNKEPT.to_owned()).into()),
     }
 }

@@ -26,9 +26,13 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All of them.
+    pub const ALL: [Reason; 5] =
+        [Reason::Rejected, Reason::Retries, Reason::Destination, Reason::Poison, Reason::TooLate];
+
     /// The word that stands in the timeline, the API and the metrics.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Reason::Rejected => "rejected",
             Reason::Retries => "retries",
@@ -92,6 +96,7 @@ pub(super) fn judge(outcome: Outcome, facts: &Facts) -> Judgement {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use punctual_sinks::Trouble;
 
     use super::*;
@@ -145,6 +150,81 @@ mod tests {
         let mut facts = facts(3, false, false);
         facts.destination.sink_silent = true;
         assert_eq!(judge(retry(Fault::Unclear), &facts), Judgement::Absent("words".to_owned()));
+    }
+
+    proptest! {
+        /// Whatever is answered, whatever is known: only these three are dead, and only for these reasons.
+        #[test]
+        fn an_occurrence_is_dead_for_three_reasons_and_no_other(
+            outcome in any_outcome(), retries in 0_u32..9, max in 0_u32..9, more in 0_u32..9,
+            others_accepted: bool, given_up: bool, sink_silent: bool, random in 0.0..1.0,
+        ) {
+            let policy = RetryPolicy { max, ..RetryPolicy::DEFAULT };
+            let destination = Standpoint { others_accepted, given_up, sink_silent };
+            let facts = Facts { policy, retries, publishes: retries + 1 + more, destination, random };
+            let fault = match &outcome {
+                Outcome::Retry(trouble) => Some(trouble.fault),
+                Outcome::Accepted | Outcome::Reject(_) => None,
+            };
+            let refused = matches!(outcome, Outcome::Reject(_));
+            let out_of_retries = others_accepted && !sink_silent && retries >= max;
+            let dead = match fault {
+                None if refused => Some(Reason::Rejected),
+                Some(Fault::Unclear | Fault::Destination) if given_up => Some(Reason::Destination),
+                Some(Fault::Unclear) if out_of_retries => Some(Reason::Retries),
+                _ => None,
+            };
+            match judge(outcome, &facts) {
+                Judgement::Dead(reason, words) => prop_assert_eq!((Some(reason), words.as_str()), (dead, "words")),
+                Judgement::Accepted => prop_assert!(fault.is_none() && !refused),
+                Judgement::Absent(_) => prop_assert!(dead.is_none() && (fault == Some(Fault::Sink) || sink_silent)),
+                Judgement::Again { after, counted } => {
+                    prop_assert!(dead.is_none());
+                    // Counted only where others are accepted, and then after the wait of the policy exactly.
+                    prop_assert_eq!(counted, fault == Some(Fault::Unclear) && others_accepted);
+                    let whole = policy.wait(retries, random);
+                    let right = if counted { after == whole } else { after <= DESTINATION_RETRY };
+                    prop_assert!(right);
+                }
+            }
+        }
+
+        /// From the first failure to the last publish: one publish and `max` retries, then it is dead.
+        #[test]
+        fn a_message_that_always_fails_is_published_once_and_retried_as_often_as_its_policy_says(
+            max in 0_u32..9, interval in 1_u64..500, jitter in 0_u64..500, random in 0.0..1.0,
+        ) {
+            let millis = Duration::from_millis;
+            let policy = RetryPolicy { max, interval: millis(interval), jitter: millis(jitter) };
+            let (mut retries, mut waited) = (0, Duration::ZERO);
+            let destination = Standpoint { others_accepted: true, given_up: false, sink_silent: false };
+            loop {
+                let facts = Facts { policy, retries, publishes: retries + 1, destination, random };
+                match judge(retry(Fault::Unclear), &facts) {
+                    Judgement::Again { after, counted: true } => {
+                        retries += 1;
+                        waited += after;
+                    }
+                    other => {
+                        prop_assert_eq!(other, Judgement::Dead(Reason::Retries, "words".to_owned()));
+                        break;
+                    }
+                }
+            }
+            prop_assert_eq!(retries, max);
+            prop_assert!(waited <= policy.worst_case());
+            prop_assert!(waited >= millis(interval) * (2_u32.pow(max) - 1));
+        }
+    }
+
+    fn any_outcome() -> impl Strategy<Value = Outcome> {
+        proptest::sample::select(vec![
+            Outcome::Accepted,
+            Outcome::Reject("words".to_owned()),
+            retry(Fault::Sink),
+            retry(Fault::Destination),
+            retry(Fault::Unclear),
+        ])
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::context::{Context, ShardContext};
+use super::fault::{self, Point};
 use crate::task::Lane;
 use crate::timeline::{Link, Token};
 
@@ -121,7 +122,9 @@ async fn extend_all(context: &Context, shard: &ShardContext) -> Result<(), crate
     for leases in shard.leases.all().chunks(BATCH) {
         let tokens: Vec<_> = leases.iter().map(|lease| (lease.lane.clone(), lease.token.clone())).collect();
         let sent = Instant::now();
+        fault::reached(Point::BeforeExtend);
         let alive = context.timeline.extend(shard.shard, &tokens, context.config.lease).await?;
+        fault::reached(Point::AfterExtend);
         for (lease, alive) in leases.iter().zip(alive) {
             if alive {
                 lease.confirm(sent);

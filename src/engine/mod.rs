@@ -3,7 +3,7 @@
 //! Knows the timeline and the sinks by their traits alone, and tasks by what the timeline hands out. Any number of equal
 //! engines may run on one timeline; none of them leads.
 //!
-//! - [`Intake`] is the way in: put, cancel, get.
+//! - [`Intake`] is the way in: put, cancel, get; and to the dead: look through, requeue, discard.
 //! - a claimer per lane and shard sleeps until the head is due, claims, and hands the claim on;
 //! - a dispatcher per claim publishes, lets the judge decide, and settles;
 //! - per shard, one loop renews leases and one looks for what was missed and reaps what others left behind;
@@ -12,8 +12,11 @@
 mod breaker;
 mod claimer;
 mod context;
+mod copies;
+pub mod dead;
 mod destinations;
 mod dispatcher;
+pub mod fault;
 mod flight;
 pub mod intake;
 mod judge;
@@ -24,6 +27,7 @@ mod room;
 mod settling;
 mod signal;
 mod state;
+mod turn;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -109,6 +113,8 @@ pub struct EngineLane {
     pub sink: String,
     /// Where messages go whose task names no destination.
     pub destination: Option<String>,
+    /// Where a copy of what is dead goes, on the same sink.
+    pub dead_destination: Option<String>,
 }
 
 /// A lane that names a sink which does not exist.
@@ -152,7 +158,7 @@ impl Engine {
             let sink = sinks
                 .get(&settings.sink)
                 .ok_or_else(|| UnknownSink { lane: lane.clone(), sink: settings.sink.clone() })?;
-            let context = lane_context(&config, &metrics, lane.clone(), settings.destination, Arc::clone(sink));
+            let context = lane_context(&config, &metrics, lane.clone(), settings, Arc::clone(sink));
             served.insert(lane, Arc::new(context));
         }
         let shards: Vec<_> = Shard::all(timeline.shards()).map(|shard| Arc::new(shard_context(shard))).collect();
@@ -172,6 +178,7 @@ impl Engine {
             stopping: CancellationToken::new(),
             deadline: CancellationToken::new(),
             closed: CancellationToken::new(),
+            turns: Arc::default(),
             holders: TaskTracker::new(),
             tokens: AtomicU64::new(1),
         });
@@ -195,7 +202,6 @@ impl Engine {
                     shard: Arc::clone(shard),
                     lane: Arc::clone(lane_context),
                     signal: Arc::clone(&context.signals[&(shard.shard, lane.clone())]),
-                    lone_held: Arc::default(),
                 };
                 context.holders.spawn(claimer.run());
             }
@@ -272,14 +278,27 @@ fn lane_context(
     config: &EngineConfig,
     metrics: &Metrics,
     lane: Lane,
-    destination: Option<String>,
+    settings: EngineLane,
     sink: Arc<SinkContext>,
 ) -> LaneContext {
     let room = Room::new(config.in_flight, config.in_flight_bytes);
     let metrics = metrics.lane(lane.as_str());
     metrics.served.set(1);
-    let (rests_until, buried) = (Mutex::default(), Mutex::default());
-    LaneContext { lane, sink, destination, room, metrics, rests_until, buried }
+    let (rests_until, copies_rest_until) = (Mutex::default(), Mutex::default());
+    let (buried, not_copied) = (Mutex::default(), Mutex::default());
+    let EngineLane { destination, dead_destination, .. } = settings;
+    LaneContext {
+        lane,
+        sink,
+        destination,
+        dead_destination,
+        room,
+        metrics,
+        rests_until,
+        copies_rest_until,
+        buried,
+        not_copied,
+    }
 }
 
 fn shard_context(shard: Shard) -> ShardContext {

@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::ready;
@@ -15,6 +16,7 @@ use tracing::debug;
 use super::context::lock;
 use super::destinations::Standpoint;
 use super::dispatcher::Holder;
+use super::fault::{self, Point};
 use super::flight::Stage;
 use super::judge::{Facts, Judgement, judge};
 use crate::task::{Record, RetryPolicy};
@@ -68,8 +70,10 @@ impl Holder {
             batch.flights.push((index, flight.publishes));
             batch.messages.push(message);
         }
+        let messages = || by_destination.values().flat_map(|batch| &batch.messages);
+        fault::reached_with(Point::BeforePublish, || messages().map(|message| message.task.as_str()));
         for batch in by_destination.into_values() {
-            self.answers.push(answers(&*sink.sink, now, batch));
+            self.answers.push(answers(&sink.sink, now, batch));
         }
     }
 
@@ -95,7 +99,12 @@ impl Holder {
     /// Takes in one answer of the sink.
     pub(super) fn take_in(&mut self, answer: Answer) {
         match answer {
-            Answer::Outcome(index, publish, outcome) => self.judge(index, publish, outcome),
+            Answer::Outcome(index, publish, outcome) => {
+                self.judge(index, publish, outcome);
+                if self.open > 0 {
+                    fault::reached(Point::MidBatch);
+                }
+            }
             Answer::Ended(sent, flights) => self.ended(sent, &flights),
         }
     }
@@ -197,14 +206,32 @@ impl Holder {
 }
 
 /// The outcomes of a batch, and word of its end.
-fn answers(sink: &dyn Sink, sent: Instant, batch: Batch) -> BoxStream<'static, Answer> {
+fn answers(sink: &Arc<dyn Sink>, sent: Instant, batch: Batch) -> BoxStream<'static, Answer> {
     let net = tokio::time::sleep(sink.answer_timeout() + SLACK);
     let flights = batch.flights.clone();
-    sink.publish(batch.messages)
+    outcomes(sink, batch.messages)
         .filter_map(move |(at, outcome)| {
             ready(flights.get(at).map(|(index, publish)| Answer::Outcome(*index, *publish, outcome)))
         })
         .take_until(net)
         .chain(stream::once(ready(Answer::Ended(sent, batch.flights))))
         .boxed()
+}
+
+/// What the sink says of each message.
+#[cfg(not(feature = "fault-points"))]
+fn outcomes(sink: &Arc<dyn Sink>, messages: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+    sink.publish(messages)
+}
+
+/// What the sink says of each message; of half of them, where a fault point between the halves of a batch is asked for.
+#[cfg(feature = "fault-points")]
+fn outcomes(sink: &Arc<dyn Sink>, mut messages: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+    let Some(half) = fault::first_half(messages.len()) else { return sink.publish(messages) };
+    messages.truncate(half);
+    let never = async {
+        fault::reached(Point::MidPublish);
+        std::future::pending().await
+    };
+    sink.publish(messages).chain(stream::once(never)).boxed()
 }

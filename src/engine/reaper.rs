@@ -10,6 +10,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tracing::{debug, error, warn};
 
 use super::context::{Context, ShardContext, lock};
+use super::fault::{self, Point};
 use super::state;
 use crate::task::Lane;
 use crate::timeline::{Glance, GlanceRequest, ReapRequest, Reaped, TimelineError, Wake};
@@ -91,7 +92,11 @@ async fn reap(context: &Context, shard: &ShardContext, lane: &Lane, served: bool
             dead_keep: context.config.dead_keep,
             not_after: context.clock.now().plus(REAP_WITHIN),
         };
+        fault::reached(Point::BeforeReap);
         let reaped = context.timeline.reap(shard.shard, lane, request).await?;
+        if reaped.claims > 0 {
+            fault::reached(Point::AfterReap);
+        }
         let metrics = context.metrics.lane(lane.as_str());
         metrics.leases_reaped.inc_by(reaped.claims);
         metrics.occurrences_reaped.inc_by(reaped.occurrences);

@@ -9,6 +9,7 @@ use tracing::{debug, error};
 
 use super::context::{Context, LaneContext, ShardContext};
 use super::dispatcher::Holder;
+use super::fault::{self, Point};
 use super::judge::Reason;
 use super::leases::Lease;
 use crate::clock::Timestamp;
@@ -60,6 +61,9 @@ impl Holder {
             return;
         }
         self.settle_at = None;
+        if self.open == 0 {
+            fault::reached(Point::AfterPublish);
+        }
         let verdicts = std::mem::take(&mut self.verdicts);
         let head = verdicts.iter().filter_map(waits_until).min();
         let (context, lease) = (&self.dispatch.context, &self.dispatch.lease);
@@ -131,9 +135,17 @@ pub(super) async fn settle_until_answered(
     let (mut pause, mut repeated, mut senseless) = (SETTLE_PAUSES.0, false, 0);
     loop {
         let sent = Instant::now();
+        fault::reached(Point::BeforeSettle);
         let error = match context.timeline.settle(shard.shard, &lane.lane, settle.clone()).await {
             Ok(settled) => {
                 let whole = lease.as_ref().is_some_and(|(_, whole)| *whole);
+                match &lease {
+                    // Nothing was written.
+                    Some(_) if settled.lost && !(repeated && whole) => {}
+                    Some(_) if whole => fault::reached(Point::AfterSettle),
+                    Some(_) => fault::part_settled(settle.verdicts.len()),
+                    None => {}
+                }
                 if settled.lost && repeated && whole {
                     return Some(Settled::default());
                 }

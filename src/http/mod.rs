@@ -6,6 +6,7 @@
 pub mod access;
 mod batch;
 mod body;
+mod dead;
 mod openapi;
 mod post;
 mod preview;
@@ -93,6 +94,11 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(post::post))
         .routes(routes!(batch::put))
         .routes(routes!(preview::preview))
+        .routes(routes!(dead::list))
+        .routes(routes!(dead::show, dead::discard))
+        .routes(routes!(dead::requeue))
+        .routes(routes!(dead::many::requeue))
+        .routes(routes!(dead::many::discard))
         .routes(routes!(state::stats))
         .routes(routes!(state::healthz))
         .routes(routes!(state::readyz))

@@ -20,11 +20,11 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("unknown_token", 401, "the token is not known"),
     ("missing_scope", 403, "the token may not do this"),
     ("foreign_host", 403, "no token is configured, and `host` is neither an IP address nor `localhost`"),
-    ("unknown", 404, "there is no such task"),
+    ("unknown", 404, "there is no such task, or no such dead occurrence"),
     ("no_route", 404, "there is nothing at this path"),
     ("no_method", 405, "the path does not take this method"),
     ("too_slow", 408, "the body did not come in time"),
-    ("in_flight", 409, "another message cannot take the idempotency key of one that is in flight"),
+    ("in_flight", 409, "the idempotency key waits or is in flight: no other message can take it, nor is it requeued"),
     ("too_large", 413, "the body is too large"),
     ("unsupported_media_type", 415, "the body is of another media type"),
     ("invalid", 422, "the input breaks rules, each named in `errors`"),
@@ -47,6 +47,7 @@ pub(super) const FAULTS: &[&str] = &[
     "exclusive_fields",
     "not_applicable",
     "bad_id",
+    "bad_key",
     "bad_lane",
     "unknown_lane",
     "bad_time",
@@ -188,7 +189,7 @@ impl From<TimelineError> for Problem {
             TimelineError::Late => "timeline_late",
             TimelineError::Refused(_) | TimelineError::Moving => "timeline_refused",
             TimelineError::Away(_) => "timeline_away",
-            TimelineError::Unknown(_) => "timeline_unknown",
+            TimelineError::Unknown(_) | TimelineError::Unkept(_) => "timeline_unknown",
             TimelineError::Broken(_) => {
                 tracing::error!(%error, "a request failed");
                 let detail = "punctual could not read what the timeline answered; its log says more";

@@ -114,6 +114,9 @@ async fn connection(
     }
 }
 
+/// Bytes that a connection may hold read and not yet taken; a head is no longer. It is kept as long as the connection.
+const BUFFER: usize = 64 << 10;
+
 /// Serves the requests of a connection, one after the other.
 async fn requests<S>(stream: S, router: Router, limits: ServerLimits, stop: CancellationToken)
 where
@@ -123,6 +126,7 @@ where
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
+        .max_buf_size(BUFFER)
         .serve_connection(io, TowerToHyperService::new(router));
     tokio::pin!(connection);
     let result = tokio::select! {

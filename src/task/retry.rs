@@ -157,6 +157,27 @@ mod tests {
             prop_assert_eq!(longest, policy.worst_case());
         }
 
+        /// The wait before retry n is `interval * 2^n`, and up to `jitter` more.
+        #[test]
+        fn each_wait_doubles_and_its_jitter_only_adds(
+            n in 0_u32..20, interval in 1_u64..5000, jitter in 0_u64..5000, random in 0.0..1.0,
+        ) {
+            let policy = RetryPolicy { max: 30, interval: ms(interval), jitter: ms(jitter) };
+            let (wait, least) = (policy.wait(n, random), ms(interval * 2_u64.pow(n)));
+            prop_assert!(least <= wait && wait <= least + ms(jitter));
+            prop_assert_eq!(policy.wait(n, 0.0), least);
+            prop_assert_eq!(policy.wait(n, 1.0), least + ms(jitter));
+        }
+
+        #[test]
+        fn the_worst_case_is_the_sum_of_the_longest_waits(max in 0_u32..20, interval in 1_u64..5000, jitter in 0_u64..5000) {
+            let policy = RetryPolicy { max, interval: ms(interval), jitter: ms(jitter) };
+            let sum: u64 = (0..max).map(|n| interval * 2_u64.pow(n) + jitter).sum();
+            prop_assert_eq!(policy.worst_case(), ms(sum));
+            let more = RetryPolicy { max: max + 1, ..policy };
+            prop_assert!(more.worst_case() > policy.worst_case());
+        }
+
         #[test]
         fn a_shortened_policy_is_the_longest_that_fits(max in 0_u32..50, interval in 0_u64..500, jitter in 0_u64..500, gap in 1_u64..5000) {
             let policy = RetryPolicy { max, interval: ms(interval), jitter: ms(jitter) };

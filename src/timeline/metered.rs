@@ -8,8 +8,8 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::{
-    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, Link, Put, PutAnswer, PutMode, ReapRequest,
-    Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
+    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Held, Link, Put,
+    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
@@ -42,6 +42,7 @@ impl Metered {
             Err(TimelineError::Moving) => "moving",
             Err(TimelineError::Away(_)) => "away",
             Err(TimelineError::Unknown(_)) => "unknown",
+            Err(TimelineError::Unkept(_)) => "unkept",
             Err(TimelineError::Broken(_)) => "broken",
         };
         self.metrics.timeline_call(verb, result, begun.elapsed().as_secs_f64());
@@ -110,11 +111,31 @@ impl Timeline for Metered {
         self.count("glance", self.inner.glance(shard, request)).await
     }
 
-    async fn requeue(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<RequeueAnswer, TimelineError> {
-        self.count("requeue", self.inner.requeue(shard, key, not_after)).await
+    async fn requeue(
+        &self,
+        shard: Shard,
+        key: &Key,
+        buried: Option<Timestamp>,
+        not_after: Timestamp,
+    ) -> Result<RequeueAnswer, TimelineError> {
+        self.count("requeue", self.inner.requeue(shard, key, buried, not_after)).await
     }
 
-    async fn discard(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<bool, TimelineError> {
-        self.count("discard", self.inner.discard(shard, key, not_after)).await
+    async fn discard(
+        &self,
+        shard: Shard,
+        key: &Key,
+        buried: Option<Timestamp>,
+        not_after: Timestamp,
+    ) -> Result<bool, TimelineError> {
+        self.count("discard", self.inner.discard(shard, key, buried, not_after)).await
+    }
+
+    async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
+        self.count("browse", self.inner.browse(shard, request)).await
+    }
+
+    async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {
+        self.count("show", self.inner.show(shard, key)).await
     }
 }

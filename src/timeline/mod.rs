@@ -3,6 +3,7 @@
 //! Two implementations obey the same rules and the same conformance suite: [`redis`], for real, and [`memory`], its
 //! twin without Redis. The rules are written down in `lua/README.md`.
 
+pub mod dead;
 pub mod keys;
 pub mod memory;
 pub mod metered;
@@ -16,6 +17,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{broadcast, watch};
 
+pub use self::dead::{BrowseRequest, Browsed, Dead, DeadFilter, Grave, MAX_BROWSED, MAX_BROWSED_BYTES};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Counts, Key, Lane, Member, Shard, TaskId};
 
@@ -82,11 +84,29 @@ pub trait Timeline: Send + Sync + 'static {
     /// One look at a shard: heads, leases, lanes; tells one caller when a reap is due.
     async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError>;
 
-    /// Puts a dead occurrence back, due now, under its old key.
-    async fn requeue(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<RequeueAnswer, TimelineError>;
+    /// Puts a dead occurrence back, due now, under its old key; with `buried` only the one that was buried then.
+    async fn requeue(
+        &self,
+        shard: Shard,
+        key: &Key,
+        buried: Option<Timestamp>,
+        not_after: Timestamp,
+    ) -> Result<RequeueAnswer, TimelineError>;
 
-    /// Forgets a dead occurrence; whether there was one.
-    async fn discard(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<bool, TimelineError>;
+    /// Forgets a dead occurrence, with `buried` only the one that was buried then; whether there was one.
+    async fn discard(
+        &self,
+        shard: Shard,
+        key: &Key,
+        buried: Option<Timestamp>,
+        not_after: Timestamp,
+    ) -> Result<bool, TimelineError>;
+
+    /// Looks through the dead of a shard, in the order of their burial; a few at a time, however many there are.
+    async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError>;
+
+    /// Looks at one dead occurrence.
+    async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError>;
 }
 
 /// Whether the timeline can be reached.
@@ -127,6 +147,10 @@ pub enum TimelineError {
     /// No answer came: the call took effect before this error, or never will.
     #[error("the timeline did not answer: {0}")]
     Unknown(String),
+    /// The call took effect, or found that an earlier one had, but whether that is kept as the configuration asks is not
+    /// known.
+    #[error("{0}")]
+    Unkept(String),
     /// The answer makes no sense: a fault of punctual's own.
     #[error("the timeline's answer cannot be read: {0}")]
     Broken(String),
@@ -180,6 +204,8 @@ pub enum PutResult {
     InFlight,
     /// Nothing written: the due is out of range.
     BadDue,
+    /// It took effect, but is not known to be kept; of others in the same call something else is true.
+    Unkept,
 }
 
 /// What a cancel says.
@@ -231,8 +257,9 @@ pub struct ClaimRequest {
     pub lease: Duration,
     /// The timeline's time after which nothing shall be claimed.
     pub not_after: Timestamp,
-    /// Take exactly the first suspect (an occurrence whose claims ended without word twice or more) and nothing else.
-    pub lone: bool,
+    /// Take suspects and nothing else (occurrences whose claims ended without word twice or more): the first one, and if it
+    /// was twice, more of those along with it.
+    pub suspects_only: bool,
 }
 
 /// What was claimed.
@@ -261,7 +288,7 @@ pub struct Occurrence {
     pub record: Bytes,
     /// What has happened to the task's occurrences so far; of recurring tasks.
     pub counts: Counts,
-    /// How many of its claims ended without word; only told of a lone suspect, else 0.
+    /// How many of its claims ended without word; only told of suspects, else 0.
     pub crashes: u32,
 }
 
@@ -432,6 +459,8 @@ pub enum RequeueAnswer {
     Requeued,
     /// It was requeued before and has not ended yet, or its task has that very due.
     InFlight,
-    /// No such dead occurrence.
+    /// No such dead occurrence (any more).
     Unknown,
+    /// What is kept of it is damaged: nothing can be put back, it stays dead.
+    Unreadable,
 }

@@ -50,7 +50,7 @@ pub static CANCEL: Script =
 pub static CLAIM: Script = script!(
     "claim",
     ["due", "leases", "claims", "tasks", "crashes", "counts"],
-    ["now", "not_after", "token", "lease", "max", "max_bytes", "lone", "wake", "lane"]
+    ["now", "not_after", "token", "lease", "max", "max_bytes", "suspects_only", "wake", "lane"]
 );
 /// Writes verdicts back.
 pub static SETTLE: Script = script!(
@@ -93,13 +93,22 @@ pub static GLANCE: Script =
 pub static REQUEUE: Script = script!(
     "requeue",
     ["dead", "dead:records", "tasks", "changes", "lanes", "due.."],
-    ["now", "not_after", "parent", "due", "wake", "lane.."]
+    ["now", "not_after", "parent", "due", "buried", "wake", "lane.."]
 );
 /// Forgets a dead occurrence.
-pub static DISCARD: Script = script!("discard", ["dead", "dead:records"], ["now", "not_after", "key"]);
+pub static DISCARD: Script = script!("discard", ["dead", "dead:records"], ["now", "not_after", "key", "buried"]);
+/// Looks through the dead.
+pub static BROWSE: Script = script!(
+    "browse",
+    ["dead", "dead:records"],
+    ["now", "after", "after_key", "from", "to", "lane", "reason", "max", "max_bytes", "whole"]
+);
+/// Looks at one dead occurrence.
+pub static SHOW: Script = script!("show", ["dead", "dead:records"], ["now", "key"]);
 
 /// All of them.
-pub static ALL: [&Script; 10] = [&PUT, &GET, &CANCEL, &CLAIM, &SETTLE, &EXTEND, &REAP, &GLANCE, &REQUEUE, &DISCARD];
+pub static ALL: [&Script; 12] =
+    [&PUT, &GET, &CANCEL, &CLAIM, &SETTLE, &EXTEND, &REAP, &GLANCE, &REQUEUE, &DISCARD, &BROWSE, &SHOW];
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident = $word:literal),* $(,)?) => {
@@ -135,6 +144,8 @@ codes! {
     Elsewhere = "elsewhere",
     /// No such task, or no such dead occurrence.
     Unknown = "unknown",
+    /// A dead occurrence of which too little is left to requeue it; nothing was written.
+    Unreadable = "unreadable",
     /// Held by a claim, or the key would go to another message.
     InFlight = "in_flight",
     /// A put that was carried out, with an answer for each task.
@@ -169,4 +180,8 @@ codes! {
     Requeued = "requeued",
     /// A dead occurrence that was forgotten.
     Discarded = "discarded",
+    /// The dead that were looked through.
+    Browsed = "browsed",
+    /// A dead occurrence that was found.
+    Shown = "shown",
 }

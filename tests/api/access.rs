@@ -16,6 +16,12 @@ pub(super) const NEEDS: &[(&str, &str, char)] = &[
     ("POST", "/v1/tasks", 'w'),
     ("POST", "/v1/tasks:batch", 'w'),
     ("POST", "/v1/preview", 'r'),
+    ("GET", "/v1/dead", 'r'),
+    ("GET", "/v1/dead/{key}", 'r'),
+    ("DELETE", "/v1/dead/{key}", 'w'),
+    ("POST", "/v1/dead/{key}/requeue", 'w'),
+    ("POST", "/v1/dead:requeue", 'w'),
+    ("POST", "/v1/dead:discard", 'w'),
     ("GET", "/v1/stats", 'r'),
     ("GET", "/metrics", 'r'),
     ("GET", "/healthz", '-'),
@@ -68,7 +74,7 @@ async fn every_route_asks_for_its_scope_and_for_nothing_else() {
             let as_known = if method == "HEAD" { "GET" } else { method };
             let need = NEEDS.iter().find(|(known, route, _)| (*known, *route) == (as_known, path)).map(|need| need.2);
             for (token, has) in tokens {
-                let target = path.replace("{id}", "a");
+                let target = path.replace("{id}", "a").replace("{key}", "a:1");
                 let headers = if token.is_empty() { String::new() } else { bearer(token) };
                 let answer = call(&stage, method, &target, &headers).await;
                 let what = format!("{method} {path} by `{token}`: {answer:?}");
@@ -122,6 +128,8 @@ async fn no_spelling_of_a_path_or_method_leads_past_the_guard() {
         "/V1/stats",
         "/v1/%73tats",
         "/v1/tasks%3Abatch",
+        "/v1/dead%3Arequeue",
+        "/v1/dead/%2e%2e",
         "/v1/tasks/%2e%2e%2fstats",
         "/v1/stats;x",
         "/v1/stats?x",

@@ -285,6 +285,58 @@ fn posts_and_previews() -> Vec<Case> {
     ]
 }
 
+fn the_dead() -> Vec<Case> {
+    let list = |query: &str| Case::of("GET", &format!("/v1/dead{query}"), "", "");
+    let key = |method, path: &str| Case::of(method, &format!("/v1/dead/{path}"), "", "").at("/key", "bad_key");
+    let many = |body: &str| Case::of("POST", "/v1/dead:requeue", JSON, body);
+    vec![
+        list("?lane=A").at("/lane", "bad_lane"),
+        list("?lane=").at("/lane", "bad_lane"),
+        list("?reason=rejectd").at("/reason", "bad_value"),
+        list("?from=yesterday").at("/from", "bad_time"),
+        // A `+` is a space in a query.
+        list("?from=2026-11-21T13:00:00+01:00").at("/from", "bad_time"),
+        list("?from=2026-11-21T13:00:00Z&to=2026-11-21T13:00:00Z").at("/to", "out_of_range"),
+        list("?limit=0").at("/limit", "out_of_range"),
+        list("?limit=1001").at("/limit", "out_of_range"),
+        list("?limit=all").at("/limit", "wrong_type"),
+        list("?limit=-1").at("/limit", "wrong_type"),
+        list("?cursor=x").at("/cursor", "bad_value"),
+        list("?cursor=1.a").at("/cursor", "bad_value"),
+        list("?cursor=9999999999999999999999.a:1").at("/cursor", "bad_value"),
+        list("?lane=a&lane=b").at("/lane", "duplicate_field"),
+        list("?lanes=a&x%22=1").at("/lanes", "unknown_field").at("/x\"", "unknown_field"),
+        key("GET", "a"),
+        key("GET", "a:0"),
+        key("GET", "a:01"),
+        key("GET", "a:253402300800000"),
+        key("GET", "!a:1"),
+        key("GET", "%FF"),
+        key("GET", "a%00:1"),
+        key("DELETE", "a%20b:1"),
+        key("DELETE", "%7Bdefault:0%7D"),
+        Case::of("POST", "/v1/dead/a/requeue", JSON, "").at("/key", "bad_key"),
+        Case::of("POST", "/v1/dead/a/requeue", JSON, r#"{"a":1}"#).at("/key", "bad_key").at("/a", "unknown_field"),
+        Case::of("POST", "/v1/dead/a:1/requeue", JSON, "[]").at("", "wrong_type"),
+        Case::of("POST", "/v1/dead/a:1/requeue", JSON, "no").is(400, "malformed").at("", "not_json"),
+        // No page of another site may send them.
+        Case::of("POST", "/v1/dead/a:1/requeue", "", "").is(415, "unsupported_media_type"),
+        Case::of("POST", "/v1/dead:requeue", "text/plain", "{}").is(415, "unsupported_media_type"),
+        Case::of("POST", "/v1/dead:discard", "", "{}").is(415, "unsupported_media_type"),
+        Case::of("POST", "/v1/dead:discard", JSON, "").is(400, "malformed").at("", "not_json"),
+        many("[]").at("", "wrong_type"),
+        many(r#"{"limit":1}"#).at("/limit", "unknown_field"),
+        many(r#"{"lane":null}"#).at("/lane", "wrong_type"),
+        many(r#"{"reason":"Rejected"}"#).at("/reason", "bad_value"),
+        many(r#"{"from":0}"#).at("/from", "wrong_type"),
+        many(r#"{"cursor":"1.a:1"}"#).at("/cursor", "bad_value"),
+        many(r#"{"cursor":"1~1.a"}"#).at("/cursor", "bad_value"),
+        Case::of("GET", "/v1/dead:requeue", "", "").is(405, "no_method"),
+        Case::of("POST", "/v1/dead", JSON, "{}").is(405, "no_method"),
+        Case::of("GET", "/v1/dead/", "", "").is(404, "no_route"),
+    ]
+}
+
 /// A line of a batch, status and code of its answer, and its fault.
 type Line = (String, u16, &'static str, Option<(&'static str, &'static str)>);
 
@@ -318,7 +370,8 @@ async fn bad_input_is_refused_with_every_fault_and_its_place_and_leaves_nothing_
     }
     let redis = RedisServer::start(&[]);
     let (stage, mut connection) = (Stage::over(&redis).await, redis.connect());
-    let cases = [documents(), schedules(), policies(), messages(), ids_and_requests(), posts_and_previews()];
+    let cases =
+        [documents(), schedules(), policies(), messages(), ids_and_requests(), posts_and_previews(), the_dead()];
     let cases: Vec<_> = cases.into_iter().flatten().collect();
     let count = cases.len() + lines().len();
     assert!(count >= 60, "{count} rows");

@@ -7,6 +7,7 @@ mod answers;
 mod bad_input;
 mod batch;
 mod client;
+mod dead;
 mod document;
 mod limits;
 mod long_batch;
@@ -84,7 +85,7 @@ impl Stage {
             max_bytes: MAX_CLAIM_BYTES,
             lease: Duration::from_secs(15),
             not_after: self.clock.now().plus(Duration::from_secs(1)),
-            lone: false,
+            suspects_only: false,
         };
         self.timeline.claim(shard(), &Lane::default(), request).await.unwrap()
     }

@@ -51,6 +51,12 @@ async fn every_example_is_answered_as_documented() {
         ("POST", "/v1/tasks", 200),
         ("POST", "/v1/tasks:batch", 200),
         ("POST", "/v1/preview", 200),
+        ("GET", "/v1/dead", 200),
+        ("GET", "/v1/dead/{key}", 200),
+        ("POST", "/v1/dead/{key}/requeue", 200),
+        ("DELETE", "/v1/dead/{key}", 200),
+        ("POST", "/v1/dead:requeue", 200),
+        ("POST", "/v1/dead:discard", 200),
         ("GET", "/v1/stats", 200),
         ("GET", "/healthz", 200),
         ("GET", "/readyz", 200),
@@ -61,11 +67,20 @@ async fn every_example_is_answered_as_documented() {
     for &(method, path, status) in ALL {
         let known = operations().into_iter().find(|known| known.method == method && known.path == path).unwrap();
         seen.insert((method.to_owned(), path.to_owned()));
+        if path.starts_with("/v1/dead") {
+            bury(&stage, path);
+        }
         let (mut headers, mut target) = (Vec::new(), path.to_owned());
         for parameter in known.value["parameters"].as_array().into_iter().flatten() {
-            let example = parameter.get("example").or(parameter["schema"].get("example")).unwrap();
-            let (name, example) = (parameter["name"].as_str().unwrap(), example.as_str().unwrap());
-            match parameter["in"].as_str().unwrap() {
+            let example = parameter.get("example").or(parameter["schema"].get("example"));
+            let (name, place) = (parameter["name"].as_str().unwrap(), parameter["in"].as_str().unwrap());
+            if place == "query" {
+                let mark = if target.contains('?') { '&' } else { '?' };
+                target.extend(example.map(|example| format!("{mark}{name}={}", text(example))));
+                continue;
+            }
+            let example = example.unwrap().as_str().unwrap();
+            match place {
                 "path" => target = target.replace(&format!("{{{name}}}"), example),
                 _ => headers.push((name, example)),
             }
@@ -79,13 +94,29 @@ async fn every_example_is_answered_as_documented() {
         assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
         let kind = answer.header("content-type").unwrap();
         let example = &known.value["responses"][status.to_string()]["content"][kind]["example"];
-        if path.starts_with("/v1/tasks") || path == "/v1/preview" || path == "/readyz" || path == "/healthz" {
+        if path.starts_with("/v1/tasks")
+            || path.starts_with("/v1/dead")
+            || path == "/v1/preview"
+            || path == "/readyz"
+            || path == "/healthz"
+        {
             let said = if kind == NDJSON { Value::from(answer.body.as_str()) } else { answer.json() };
             assert_eq!(said, *example, "{method} {path}");
         }
     }
     let all: BTreeSet<_> = operations().into_iter().map(|known| (known.method, known.path)).collect();
     assert_eq!(seen, all);
+}
+
+/// What the examples are about: one dead occurrence, or twelve.
+fn bury(stage: &Stage, path: &str) {
+    stage.clock.set(punctual::clock::Timestamp::from_millis(super::NOON + 7_200_000));
+    stage.timeline.edit(super::shard(), |twin| *twin = Default::default());
+    let (many, reason) = (path.contains(':'), if path == "/v1/dead:requeue" { "destination" } else { "rejected" });
+    stage.bury("order-1", 3_600_012, reason, "default");
+    for number in 2..=if many { 12 } else { 1 } {
+        stage.bury(&format!("order-{number}"), 3_600_012, reason, "default");
+    }
 }
 
 fn text(example: &Value) -> String {
@@ -102,10 +133,12 @@ async fn the_document_and_the_reader_know_the_same_members() {
     let told = stage.put("a", &task).await.json();
     let line = stage.batch(&task).await.lines().remove(0);
     let preview = stage.post("/v1/preview", &format!(r#"{{"{odd}":1}}"#)).await.json();
+    let filter = stage.post("/v1/dead:requeue", &format!(r#"{{"{odd}":1}}"#)).await.json();
     for (problem, place, schemas) in [
         (&told, "", &["Task"][..]),
         (&line["error"], "", &["Line"]),
         (&preview, "", &["Preview"]),
+        (&filter, "", &["DeadFilter"]),
         (&told, "/schedule", &["At", "In", "Every", "Cron"]),
         (&told, "/message", &["Message"]),
         (&told, "/retry", &["Retry"]),
@@ -133,7 +166,7 @@ async fn the_document_knows_every_route_and_no_other() {
     assert_eq!(routes, known);
     for path in &routes {
         for method in ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"] {
-            let answer = stage.call(method, &path.replace("{id}", "a"), "", "").await;
+            let answer = stage.call(method, &path.replace("{id}", "a").replace("{key}", "a:1"), "", "").await;
             let known = operations().iter().any(|known| known.method == method && known.path == *path);
             assert_eq!(answer.status != 405, known, "{method} {path}: {answer:?}");
         }
@@ -144,7 +177,7 @@ async fn the_document_knows_every_route_and_no_other() {
 async fn the_document_knows_which_operations_ask_for_a_token() {
     let stage = Stage::start_with(|terms| terms.access = super::access::access()).await;
     for Operation { method, path, value } in operations() {
-        let answer = stage.call(&method, &path.replace("{id}", "a"), "", "").await;
+        let answer = stage.call(&method, &path.replace("{id}", "a").replace("{key}", "a:1"), "", "").await;
         let scopes = match super::access::NEEDS.iter().find(|need| (need.0, need.1) == (&method, &path)).unwrap().2 {
             '-' => json!([]),
             'r' => json!([{"token": ["read"]}]),

@@ -6,6 +6,7 @@ mod access;
 mod batch;
 mod check;
 mod config;
+mod dead;
 mod demo;
 mod errors;
 mod logs;

@@ -119,7 +119,7 @@ fn what_cannot_be_sent_is_told_apart() {
 }
 
 /// The address of a server that gives one answer, whatever is asked.
-fn answers(status: &str, body: &[u8]) -> String {
+pub(super) fn answers(status: &str, body: &[u8]) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let place = format!("http://{}", listener.local_addr().unwrap());
     let mut answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();

@@ -151,3 +151,38 @@ async fn what_is_in_flight_is_bounded_and_the_rest_stays_due() {
     assert_eq!(bed.sink.accepted(), 1000);
     bed.assert_at_rest();
 }
+
+/// Ten thousand a second at most leave the sink, and a hundred thousand are overdue: what becomes due meanwhile
+/// passes most of them.
+#[tokio::test(start_paused = true)]
+async fn a_backlog_delays_what_is_freshly_due_by_no_more_than_its_share() {
+    const BACKLOG: usize = 100_000;
+    const IN_FLIGHT: usize = 2000;
+    let bed = Bed::start_with(|config| config.in_flight = IN_FLIGHT);
+    let mut taken = bed.sink.receive(1);
+    bed.sink.set_absent(true);
+    let overdue = Timestamp::from_millis(bed.clock.now().as_millis() - 20_000);
+    let ids: Vec<String> = (0..BACKLOG).map(|n| format!("old{n}")).collect();
+    for (n, ids) in ids.chunks(1000).enumerate() {
+        let due = overdue.plus(millis(n as u64));
+        bed.put(ids.iter().map(|id| (id.as_str(), task(When::At(due))))).await;
+    }
+    bed.sink.set_absent(false);
+    let (mut order, mut put_at) = (Vec::new(), HashMap::new());
+    while order.len() < BACKLOG + put_at.len() {
+        if order.len() < BACKLOG / 2 && order.len() % 1000 == 0 {
+            let id = format!("fresh{}", order.len());
+            bed.put([(id.as_str(), after(millis(1)))]).await;
+            put_at.insert(id, order.len());
+        }
+        order.push(taken.recv().await.unwrap().task);
+        if order.len() % 100 == 0 {
+            bed.pass(millis(10)).await;
+        }
+    }
+    let place: HashMap<&str, usize> = order.iter().enumerate().map(|(place, task)| (task.as_str(), place)).collect();
+    assert_eq!((place.len(), put_at.len()), (order.len(), 50), "each once");
+    // What was in flight already, and what of the backlog is claimed with it: the sink takes claims side by side.
+    let passed: Vec<usize> = put_at.iter().map(|(id, before)| place[id.as_str()] - before).collect();
+    assert!(passed.iter().all(|passed| *passed <= 5 * IN_FLIGHT), "so many before each: {passed:?}");
+}

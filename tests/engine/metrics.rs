@@ -168,7 +168,7 @@ async fn what_silent_and_lost_holders_leave_is_counted() {
         max_bytes: 1 << 20,
         lease: seconds(5),
         not_after: bed.soon(),
-        lone: false,
+        suspects_only: false,
     };
     let claimed = bed.timeline.claim(bed.shard(), &"side".parse().unwrap(), request).await.unwrap();
     assert_eq!(claimed.occurrences.len(), 2, "another instance took them and died");
@@ -228,7 +228,7 @@ async fn calls_of_the_timeline_are_counted_by_verb_and_result_and_timed() {
     assert!(metered.get(shard, &id("a")).await.is_err());
     assert!(metered.get(shard, &id("a")).await.is_ok());
     assert!(metered.cancel(shard, &id("a"), clock.now().plus(seconds(1))).await.is_err());
-    assert!(metered.discard(shard, &key, clock.now().minus(seconds(1))).await.is_err());
+    assert!(metered.discard(shard, &key, None, clock.now().minus(seconds(1))).await.is_err());
     memory.set_link_down("test");
     assert!(metered.get(shard, &id("a")).await.is_err());
     for (verb, result) in

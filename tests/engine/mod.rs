@@ -1,5 +1,6 @@
 //! The engine over the in-memory timeline and sink, with time that only passes when everybody waits.
 
+mod copies;
 mod faults;
 mod flow;
 mod intake;
@@ -33,6 +34,8 @@ struct Bed {
     metrics: Arc<Metrics>,
     intake: Intake,
     engine: Option<Engine>,
+    /// Where copies of the dead go.
+    dead_destination: Option<String>,
 }
 
 impl Bed {
@@ -43,6 +46,11 @@ impl Bed {
 
     /// Starts with a configuration of the test's own.
     fn start_with(configure: impl FnOnce(&mut EngineConfig)) -> Bed {
+        Bed::start_full(configure, None)
+    }
+
+    /// Starts with a dead-letter destination too.
+    fn start_full(configure: impl FnOnce(&mut EngineConfig), dead_destination: Option<String>) -> Bed {
         let clock: Arc<dyn Clock> = Arc::new(LocalClock::new());
         let timeline = Arc::new(MemoryTimeline::new(Arc::clone(&clock), 1));
         let lanes =
@@ -56,6 +64,7 @@ impl Bed {
             metrics: Arc::new(Metrics::new("0", "i0")),
             intake,
             engine: None,
+            dead_destination,
         };
         let mut config = EngineConfig::new("i0");
         config.lease = Duration::from_secs(5);
@@ -68,7 +77,11 @@ impl Bed {
     fn another(&self, config: EngineConfig) -> Engine {
         let sink = |sink: &MemorySink| EngineSink { sink: Arc::new(sink.clone()), patience: PATIENCE };
         let sinks = BTreeMap::from([("sink".to_owned(), sink(&self.sink)), ("other".to_owned(), sink(&self.other))]);
-        let lane = |sink: &str| EngineLane { sink: sink.to_owned(), destination: Some("news".to_owned()) };
+        let lane = |sink: &str| EngineLane {
+            sink: sink.to_owned(),
+            destination: Some("news".to_owned()),
+            dead_destination: self.dead_destination.clone(),
+        };
         let lanes = [("default", "sink"), ("side", "sink"), ("other", "other")];
         let lanes = lanes.map(|(name, sink)| (name.parse().unwrap(), lane(sink)));
         let lanes = BTreeMap::from(lanes);

@@ -43,7 +43,7 @@ async fn every_copy_of_a_message_carries_the_trace_of_the_put() {
     let key = Key { task: id("a"), due };
     assert_eq!(bed.dead().iter().map(|(key, ..)| key.clone()).collect::<Vec<_>>(), [key.to_string()]);
     let shard = Shard::of(&key.task, 1);
-    bed.timeline.requeue(shard, &key, bed.clock.now().plus(seconds(1))).await.unwrap();
+    bed.timeline.requeue(shard, &key, None, bed.clock.now().plus(seconds(1))).await.unwrap();
     bed.pass(seconds(1)).await;
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), 4);

@@ -117,12 +117,15 @@ async fn suspects_are_left_out_and_claimed_alone() {
     let empty = stage.claim("i.5", 10).await;
     assert_eq!((empty.occurrences.len(), empty.suspects, empty.head), (0, 2, Some(at(99_000))));
 
-    let lone = stage.claim_lone("i.6").await;
-    assert_eq!((claimed(&lone), lone.suspects, lone.head), (vec![("bad".to_owned(), 800)], 1, Some(at(99_000))));
-    assert_eq!(lone.occurrences[0].crashes, 2);
+    let suspects = stage.claim_suspects("i.6").await;
+    assert_eq!(
+        (claimed(&suspects), suspects.suspects, suspects.head),
+        (vec![("bad".to_owned(), 800)], 1, Some(at(99_000)))
+    );
+    assert_eq!(suspects.occurrences[0].crashes, 2);
     assert!(stage.holds().contains(&"claims:default i.6 1 bad 800".to_owned()));
-    assert_eq!(claimed(&stage.claim_lone("i.7").await), [("worse".to_owned(), 850)]);
-    assert_eq!(stage.claim_lone("i.8").await.occurrences.len(), 0);
+    assert_eq!(claimed(&stage.claim_suspects("i.7").await), [("worse".to_owned(), 850)]);
+    assert_eq!(stage.claim_suspects("i.8").await.occurrences.len(), 0);
 }
 
 #[tokio::test]
@@ -131,7 +134,7 @@ async fn a_mark_of_another_due_makes_no_suspect() {
     stage.put(&[put_in("default", RECURRING, "a", 800, "x")]).await;
     stage.crash("i.1").await;
     stage.crash("i.2").await;
-    assert_eq!(stage.claim_lone("i.3").await.occurrences[0].crashes, 2);
+    assert_eq!(stage.claim_suspects("i.3").await.occurrences[0].crashes, 2);
     stage.settle("i.3", Rest::Keep, vec![settlement("a", 800, next(900, 1))]).await;
     assert_eq!(stage.holds(), ["counts a 1 0 0 0", "due:default a 900", "tasks a r1 c1000 default:x"]);
     assert_eq!(stage.claim("i.4", 10).await.suspects, 0);
@@ -187,6 +190,25 @@ async fn large_records_are_read_a_few_at_a_time() {
     assert_eq!(stage.claim("i.1", 100).await.occurrences.len(), 40);
     let calls = reads(&stage);
     assert!(calls >= 5, "4 MiB in {calls} reads: no more than 1 MiB in one but the first");
+}
+
+#[tokio::test]
+async fn only_an_old_head_costs_a_look_at_the_other_end() {
+    let Some(server) = own_server(&[]) else { return };
+    let stage = Stage::on(Arc::new(server)).await;
+    stage.put(&["a", "b", "c"].map(|id| put(id, 900, "x"))).await;
+    let looks = || {
+        let stats: String = ::redis::cmd("INFO").arg("commandstats").query(&mut stage.raw()).unwrap();
+        ["zcount", "hstrlen", "zrevrangebyscore"].map(|name| stats.contains(&format!("cmdstat_{name}:")))
+    };
+    stage.now(5899);
+    stage.claim("i.1", 2).await;
+    assert_eq!(looks(), [false; 3]);
+    stage.settle("i.1", Rest::Back, Vec::new()).await;
+    stage.now(5900);
+    let claim = stage.claim("i.2", 2).await;
+    assert_eq!((claimed(&claim), claim.head), (vec![("a".to_owned(), 900), ("c".to_owned(), 900)], Some(at(900))));
+    assert_eq!(looks(), [true, false, true], "more is due than fits by number alone");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! requeue and discard.
+//! requeue, discard, browse and show.
 
 use super::*;
 
@@ -75,9 +75,78 @@ async fn a_key_that_its_task_will_have_is_not_requeued() {
 async fn what_is_discarded_is_gone() {
     let Some(stage) = dead().await else { return };
     let key: Key = "a:900".parse().unwrap();
-    assert_eq!(stage.timeline.discard(stage.shard, &key, NEVER).await, Ok(true));
-    assert_eq!(stage.timeline.discard(stage.shard, &key, NEVER).await, Ok(false));
+    assert_eq!(stage.timeline.discard(stage.shard, &key, None, NEVER).await, Ok(true));
+    assert_eq!(stage.timeline.discard(stage.shard, &key, None, NEVER).await, Ok(false));
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Unknown);
     assert_eq!(stage.requeue("b:900").await, RequeueAnswer::Unknown);
     assert_eq!(stage.holds(), ["counts a 0 1 0 0", "due:default a 950", "tasks a r1 c1000 default:x"]);
+}
+
+#[tokio::test]
+async fn looking_at_the_dead_changes_nothing_and_shows_all_that_is_kept() {
+    let Some(stage) = dead().await else { return };
+    let before = stage.state();
+    let filter = DeadFilter { lane: Some(lane("other")), reason: Some("rejected".into()), from: None, to: None };
+    let request = BrowseRequest { filter, after: None, max: 10, whole: true };
+    let browsed = stage.timeline.browse(stage.shard, request.clone()).await.unwrap();
+    let shown = stage.timeline.show(stage.shard, &"a:900".parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!(shown.grave.buried, at(1000));
+    let kept = shown.burial.clone().unwrap();
+    assert_eq!(
+        (sketch(&kept.record), kept.reason, kept.words),
+        ("r1 c1000 other:buried".into(), "rejected".into(), "no\nway".into())
+    );
+    assert_eq!((browsed.dead, browsed.last), (vec![shown], None));
+    // What is damaged or cut off is of no lane, and hides no other.
+    let mut raw = stage.raw();
+    for value in [&b""[..], b"xyz", b"\0\0\0\x01x", b"\xff\0\0\0xyz"] {
+        let _: () =
+            ::redis::cmd("HSET").arg(stage.key("dead:records")).arg("a:900").arg(value).query(&mut raw).unwrap();
+        assert_eq!(stage.timeline.browse(stage.shard, request.clone()).await.unwrap(), Browsed::default());
+        let all = BrowseRequest { filter: DeadFilter::default(), ..request.clone() };
+        let dead = Dead {
+            burial: None,
+            ..stage.timeline.show(stage.shard, &"a:900".parse().unwrap()).await.unwrap().unwrap()
+        };
+        assert_eq!(stage.timeline.browse(stage.shard, all).await.unwrap().dead, [dead]);
+    }
+    // Nor can it be put back, and that is said of it alone.
+    let record = &kept.record;
+    let cut = |length: usize| [&u32::try_from(length).unwrap().to_be_bytes()[..], &record[..length]].concat();
+    let nameless = [&record[..30], b"\x05A_b:c"].concat();
+    let nameless = [&u32::try_from(nameless.len()).unwrap().to_be_bytes()[..], &nameless].concat();
+    for value in [&b""[..], b"xyz", b"\0\0\0\x01x", b"\xff\0\0\0xyz", &cut(30), &cut(31), &cut(35), &nameless] {
+        let _: () =
+            ::redis::cmd("HSET").arg(stage.key("dead:records")).arg("a:900").arg(value).query(&mut raw).unwrap();
+        assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Unreadable, "{value:?}");
+    }
+    let _: () = ::redis::cmd("DEL").arg(stage.key("dead:records")).query(&mut raw).unwrap();
+    assert_eq!(stage.timeline.show(stage.shard, &"a:900".parse().unwrap()).await, Ok(None));
+    assert_eq!(stage.state(), before.into_iter().filter(|line| !line.starts_with("dead:records")).collect::<Vec<_>>());
+}
+
+/// Redis orders by bytes whatever its locale is; so does a look that goes on.
+#[tokio::test]
+async fn the_dead_of_one_millisecond_are_in_the_order_of_their_bytes() {
+    let Some(stage) = Stage::new().await else { return };
+    let ids = ["B", "a", "a-", "a.b", "a0", "a:1", "aB", "a_", "aa", "b"];
+    stage.put(&ids.map(|id| put(id, 900, "x"))).await;
+    stage.claim("i.1", 100).await;
+    stage.settle("i.1", Rest::Keep, ids.map(|id| settlement(id, 900, Verdict::Dead(burial("x")))).to_vec()).await;
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let request = BrowseRequest { filter: DeadFilter::default(), after, max: 1, whole: false };
+        let browsed = stage.timeline.browse(stage.shard, request).await.unwrap();
+        for dead in browsed.dead {
+            found.push(dead.grave.key.to_string());
+            stage.timeline.discard(stage.shard, &dead.grave.key, None, NEVER).await.unwrap();
+        }
+        after = browsed.last;
+        if after.is_none() {
+            break;
+        }
+    }
+    let mut sorted = ids.map(|id| format!("{id}:900"));
+    sorted.sort();
+    assert_eq!(found, sorted);
 }

@@ -103,6 +103,9 @@ async fn all_scripts_run_in_a_cluster() {
     assert_eq!(claimed(&stage.claim("i.3", 10).await), [("!c:900".to_owned(), 1000)]);
     stage.settle("i.3", Rest::Keep, vec![settlement("!c:900", 1000, Verdict::Dead(burial("x")))]).await;
     let key: Key = "c:900".parse().unwrap();
-    assert_eq!(stage.timeline.discard(stage.shard, &key, NEVER).await, Ok(true));
+    let request = BrowseRequest { filter: DeadFilter::default(), after: None, max: 9, whole: true };
+    assert_eq!(stage.timeline.browse(stage.shard, request).await.unwrap().dead.len(), 1);
+    assert!(stage.timeline.show(stage.shard, &key).await.unwrap().is_some());
+    assert_eq!(stage.timeline.discard(stage.shard, &key, None, NEVER).await, Ok(true));
     assert!(matches!(stage.cancel("a").await, CancelAnswer::Cancelled { .. }));
 }

@@ -42,7 +42,7 @@ async fn a_full_redis_refuses_puts_and_drains() {
     stage.now(16_000);
     assert_eq!(stage.reap().await.occurrences, 2);
     let key: Key = "e:900".parse().unwrap();
-    assert_eq!(stage.timeline.discard(stage.shard, &key, NEVER).await, Ok(true));
+    assert_eq!(stage.timeline.discard(stage.shard, &key, None, NEVER).await, Ok(true));
     assert_eq!(
         stage.holds(),
         [

@@ -91,12 +91,13 @@ async fn scripts_that_were_flushed_are_loaded_again() {
         let _: () = ::redis::cmd("SCRIPT").arg("FLUSH").query(&mut raw).unwrap();
         assert_eq!(put_now(&timeline, id).await, Ok(PutResult::Created));
     }
-    let loaded: Vec<u8> = ::redis::cmd("SCRIPT")
-        .arg("EXISTS")
-        .arg(::redis::Script::new(scripts::CLAIM.source).get_hash())
-        .query(&mut raw)
-        .unwrap();
-    assert_eq!(loaded, [1], "all of them, at once");
+    let mut knows_claim = || -> Vec<u8> {
+        let sha = ::redis::Script::new(scripts::CLAIM.source).get_hash().to_owned();
+        ::redis::cmd("SCRIPT").arg("EXISTS").arg(sha).query(&mut raw).unwrap()
+    };
+    assert_eq!(knows_claim(), [0], "each is loaded by its own call");
+    timeline.claim(shard(), &Lane::default(), claim_of("i.1", 2)).await.unwrap();
+    assert_eq!(knows_claim(), [1]);
     assert_eq!(up(&timeline).await, 1);
 }
 

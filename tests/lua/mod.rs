@@ -184,8 +184,8 @@ impl Stage {
         self.timeline.claim(self.shard, &Lane::default(), claim_of(token, max)).await.unwrap()
     }
 
-    async fn claim_lone(&self, token: &str) -> Claimed {
-        let request = ClaimRequest { lone: true, ..claim_of(token, 1) };
+    async fn claim_suspects(&self, token: &str) -> Claimed {
+        let request = ClaimRequest { suspects_only: true, ..claim_of(token, 1) };
         self.timeline.claim(self.shard, &Lane::default(), request).await.unwrap()
     }
 
@@ -206,7 +206,7 @@ impl Stage {
     }
 
     async fn requeue(&self, key: &str) -> RequeueAnswer {
-        self.timeline.requeue(self.shard, &key.parse::<Key>().unwrap(), NEVER).await.unwrap()
+        self.timeline.requeue(self.shard, &key.parse::<Key>().unwrap(), None, NEVER).await.unwrap()
     }
 
     /// Claims what is due under a token of that number and lets its lease pass: a holder died.
@@ -274,7 +274,14 @@ fn short(answer: &PutAnswer) -> String {
 }
 
 fn claim_of(name: &str, max: usize) -> ClaimRequest {
-    ClaimRequest { token: token(name), max, max_bytes: MAX_CLAIM_BYTES, lease: LEASE, not_after: NEVER, lone: false }
+    ClaimRequest {
+        token: token(name),
+        max,
+        max_bytes: MAX_CLAIM_BYTES,
+        lease: LEASE,
+        not_after: NEVER,
+        suspects_only: false,
+    }
 }
 
 fn claimed(claimed: &Claimed) -> Vec<(String, i64)> {

@@ -202,8 +202,8 @@ async fn a_call_that_comes_late_writes_nothing() {
     let reap = ReapRequest { not_after: past, ..reaping() };
     assert_eq!(stage.timeline.reap(stage.shard, &Lane::default(), reap).await, Err(TimelineError::Late));
     let key: Key = "a:900".parse().unwrap();
-    assert_eq!(stage.timeline.requeue(stage.shard, &key, past).await, Err(TimelineError::Late));
-    assert_eq!(stage.timeline.discard(stage.shard, &key, past).await, Err(TimelineError::Late));
+    assert_eq!(stage.timeline.requeue(stage.shard, &key, None, past).await, Err(TimelineError::Late));
+    assert_eq!(stage.timeline.discard(stage.shard, &key, None, past).await, Err(TimelineError::Late));
     assert_eq!(stage.state(), before);
     // At the very millisecond it is still in time.
     assert!(stage.timeline.cancel(stage.shard, &task("a"), at(1000)).await.is_ok());

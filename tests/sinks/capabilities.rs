@@ -6,11 +6,11 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use punctual_sinks::{Fault, Outcome};
 
-use super::{ANSWER_TIMEOUT, Broker, accepted, batch, keys, message, publish};
+use super::{Broker, PATIENCE, accepted, batch, keys, message, publish};
 
 /// 2500: more than the pipelines and windows of any sink hold.
 pub(super) async fn a_batch_arrives_once_and_in_order(broker: impl Broker) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let mut mixed = batch("a", 0..2500);
     for (index, other) in mixed.iter_mut().enumerate().filter(|(index, _)| index % 3 == 0) {
         *other = message("b", index);
@@ -24,12 +24,12 @@ pub(super) async fn a_batch_arrives_once_and_in_order(broker: impl Broker) {
 }
 
 pub(super) async fn an_empty_batch_ends_at_once(broker: impl Broker) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     assert_eq!(publish(&sink, Vec::new()).await, []);
 }
 
 pub(super) async fn key_headers_and_payload_arrive_intact(broker: impl Broker) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let mut sent = batch("a", 0..4);
     sent[0].payload = Bytes::from((0..=255).cycle().take(3000).collect::<Vec<u8>>());
     sent[1].payload = Bytes::new();
@@ -54,7 +54,7 @@ pub(super) async fn key_headers_and_payload_arrive_intact(broker: impl Broker) {
 
 /// 512 KiB is the default limit of a task's payload: every sink's own default takes it.
 pub(super) async fn large_payloads_arrive(broker: impl Broker) {
-    let sink = broker.sink(ANSWER_TIMEOUT * 3);
+    let sink = broker.sink(PATIENCE);
     let mut sent = batch("a", 0..24);
     sent.iter_mut().for_each(|message| message.payload = Bytes::from(vec![b'x'; 512 * 1024]));
     assert_eq!(publish(&sink, sent).await, accepted(24));
@@ -64,7 +64,7 @@ pub(super) async fn large_payloads_arrive(broker: impl Broker) {
 }
 
 pub(super) async fn batches_at_once_do_not_mix(broker: impl Broker) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let calls = (0..20).map(|call| {
         let sink = &sink;
         async move { publish(sink, batch("a", call * 100..call * 100 + 100)).await }
@@ -79,7 +79,7 @@ pub(super) async fn batches_at_once_do_not_mix(broker: impl Broker) {
 }
 
 pub(super) async fn a_stream_that_is_not_polled_sends_nothing(broker: impl Broker) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let answers = sink.publish(batch("a", 0..10));
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(broker.received("a"), []);
@@ -91,7 +91,7 @@ pub(super) async fn a_stream_that_is_not_polled_sends_nothing(broker: impl Broke
 
 pub(super) async fn a_dropped_stream_sends_nothing_more(broker: impl Broker) {
     const COUNT: usize = 30_000;
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let mut answers = sink.publish(batch("a", 0..COUNT));
     assert!(matches!(answers.next().await, Some((_, Outcome::Accepted))));
     drop(answers);
@@ -104,7 +104,7 @@ pub(super) async fn a_dropped_stream_sends_nothing_more(broker: impl Broker) {
 }
 
 pub(super) async fn closing_under_load_loses_nothing_that_was_accepted(broker: impl Broker) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let calls: Vec<_> = (0..10)
         .map(|call| {
             let sink = std::sync::Arc::clone(&sink);
@@ -112,7 +112,7 @@ pub(super) async fn closing_under_load_loses_nothing_that_was_accepted(broker: i
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(5)).await;
-    sink.close(ANSWER_TIMEOUT * 2).await.expect("everything is flushed in time");
+    sink.close(PATIENCE).await.expect("everything is flushed in time");
     let mut accepted_keys = Vec::new();
     for (call, outcomes) in calls.into_iter().enumerate() {
         for (index, outcome) in outcomes.await.expect("no panic").into_iter().enumerate() {
@@ -134,7 +134,7 @@ pub(super) async fn closing_under_load_loses_nothing_that_was_accepted(broker: i
 }
 
 pub(super) async fn a_check_tells_and_writes_nothing(broker: impl Broker) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     sink.check().await.expect("the right address");
     for destination in ["a", "b", "c"] {
         assert_eq!(broker.received(destination), []);
@@ -142,9 +142,9 @@ pub(super) async fn a_check_tells_and_writes_nothing(broker: impl Broker) {
 }
 
 pub(super) async fn a_closed_sink_fails_the_check_and_connects_no_more(broker: impl Broker) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     sink.check().await.expect("it is open");
-    sink.close(ANSWER_TIMEOUT).await.expect("nothing is under way");
+    sink.close(PATIENCE).await.expect("nothing is under way");
     let words = sink.check().await.expect_err("it is closed").to_string();
     assert!(words.contains("the sink is closed"), "{words}");
 }

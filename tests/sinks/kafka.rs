@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use punctual_sinks::{Fault, Message, Outcome, Sink, SinkConfig, SinkError, Tls, Trouble};
 
-use super::{ANSWER_TIMEOUT, Broker, Process, Received, accepted, batch, keys, publish, suite};
+use super::{Broker, PATIENCE, Process, Received, SOON, accepted, batch, keys, publish, suite};
 use crate::support::certificates::Certificates;
 use crate::support::kafka::{KafkaServer, More, have_kafka};
 use crate::support::server::Server;
@@ -146,14 +146,14 @@ fn is_destination(outcome: &Outcome) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_topic_is_its_own_fault_and_delays_no_other() {
     let Some(topics) = Topics::start() else { return };
-    let sink = topics.sink(ANSWER_TIMEOUT);
+    let sink = topics.sink(PATIENCE);
     assert_eq!(publish(&sink, batch("b", 0..1)).await, accepted(1));
     for round in 0..3 {
         let mut mixed = batch("a", round * 100..round * 100 + 100);
         (0..10).for_each(|index| mixed[index * 7].destination = "nobody".to_owned());
         let before = tokio::time::Instant::now();
         let outcomes = publish(&sink, mixed.clone()).await;
-        assert!(before.elapsed() < ANSWER_TIMEOUT / 3, "round {round} took {:?}", before.elapsed());
+        assert!(before.elapsed() < SOON, "round {round} took {:?}", before.elapsed());
         for (message, outcome) in mixed.iter().zip(outcomes) {
             let known = message.destination == "a";
             assert!(if known { outcome == Outcome::Accepted } else { is_destination(&outcome) }, "{outcome:?}");
@@ -168,7 +168,7 @@ async fn an_unknown_topic_is_its_own_fault_and_delays_no_other() {
 async fn what_is_too_large_is_rejected_and_its_200_neighbours_are_accepted() {
     let Some(topics) = Topics::start() else { return };
     topics.create("narrow", 1, &[("max.message.bytes", "65536")]);
-    let sink = topics.sink(ANSWER_TIMEOUT);
+    let sink = topics.sink(PATIENCE);
     let mut mixed = batch("narrow", 0..201);
     mixed[100].payload = Bytes::from(vec![b'x'; 100_000]);
     let mut outcomes = publish(&sink, mixed.clone()).await;
@@ -188,7 +188,7 @@ async fn what_is_too_large_is_rejected_and_its_200_neighbours_are_accepted() {
 async fn record_batches_that_are_too_large_are_taken_apart() {
     let Some(topics) = Topics::start() else { return };
     topics.create("narrow", 1, &[("max.message.bytes", "4096")]);
-    let sink = topics.sink(ANSWER_TIMEOUT);
+    let sink = topics.sink(PATIENCE);
     assert_eq!(publish(&sink, batch("narrow", 0..1000)).await, accepted(1000));
     assert_eq!(topics.received("narrow").len(), 1000);
 }
@@ -196,7 +196,7 @@ async fn record_batches_that_are_too_large_are_taken_apart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_can_be_no_topic_and_what_no_client_sends_is_rejected_alone() {
     let Some(topics) = Topics::start() else { return };
-    let sink = topics.sink(ANSWER_TIMEOUT);
+    let sink = topics.sink(PATIENCE);
     for (destination, size) in [("a b", 1), ("..", 1), ("__consumer_offsets", 1), ("a", 70 << 20)] {
         let mut mixed = batch("a", 0..3);
         mixed[1].destination = destination.to_owned();
@@ -212,7 +212,7 @@ async fn what_can_be_no_topic_and_what_no_client_sends_is_rejected_alone() {
 async fn a_key_leads_to_the_partition_that_other_clients_put_it_into() {
     let Some(topics) = Topics::start() else { return };
     topics.create("eight", 8, &[]);
-    let sink = topics.sink(ANSWER_TIMEOUT);
+    let sink = topics.sink(PATIENCE);
     let known = [("21", 4), ("foobar", 6), ("a-little-bit-long-string", 0)];
     let mut messages = batch("eight", 0..3);
     messages.iter_mut().zip(known).for_each(|(message, (key, _))| message.record_key = Some(key.to_owned()));
@@ -232,14 +232,14 @@ async fn a_key_leads_to_the_partition_that_other_clients_put_it_into() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_connection_is_told_soon() {
     let port = crate::support::server::free_port();
-    let sink = sink(&format!("kafka://127.0.0.1:{port}"), ANSWER_TIMEOUT);
+    let sink = sink(&format!("kafka://127.0.0.1:{port}"), PATIENCE);
     let before = tokio::time::Instant::now();
     let outcomes = publish(&sink, batch("a", 0..10)).await;
     let refused = |o: &Outcome| matches!(o, Outcome::Retry(t) if t.fault == Fault::Sink && t.words.contains("refused"));
     assert!(outcomes.iter().all(refused), "{outcomes:?}");
     let words = sink.check().await.expect_err("nobody is there").to_string();
     assert!(words.contains(&format!("127.0.0.1:{port}")) && words.contains("refused"), "{words}");
-    assert!(before.elapsed() < ANSWER_TIMEOUT, "{:?}", before.elapsed());
+    assert!(before.elapsed() < SOON, "{:?}", before.elapsed());
 }
 
 /// Over TLS, by PLAIN and by SCRAM; and what a wrong password and a wrong authority are told.
@@ -269,7 +269,7 @@ async fn it_logs_in_over_tls_and_says_without_secrets_why_not() {
         let config = SinkConfig::parse(&format!("kafka+ssl://sink:{password}@localhost:{port}")).expect("a good URL");
         let properties = BTreeMap::from([("sasl.mechanism".to_owned(), mechanism.into())]);
         let tls = Tls::from_ca_file(&certificates.ca_file()).expect("a certificate");
-        let config = config.with_tls(tls).with_properties(properties).with_answer_timeout(ANSWER_TIMEOUT * 2);
+        let config = config.with_tls(tls).with_properties(properties).with_answer_timeout(PATIENCE);
         assert!(!format!("{config:?}").contains("hunter2"));
         config.build().expect("a sink")
     };

@@ -20,8 +20,14 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use punctual_sinks::{Message, Outcome, Sink};
 
-/// Short, so that what waits for it does not wait long; long enough for a busy machine.
+/// Where a test waits for it to pass.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Where every answer comes by itself, however busy the machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is told at once comes within this; whatever is waited for in vain under [`PATIENCE`] takes 14 s and more.
+const SOON: Duration = Duration::from_secs(10);
 
 /// The other side of a sink.
 trait Broker: Sized {

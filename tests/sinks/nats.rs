@@ -8,7 +8,8 @@ use punctual_sinks::{Fault, Message, Outcome, Sink, SinkConfig};
 use serde_json::json;
 
 use super::{
-    ANSWER_TIMEOUT, Broker, Process, Received, accepted, batch, message, publish, publish_until_accepted, suite,
+    ANSWER_TIMEOUT, Broker, PATIENCE, Process, Received, SOON, accepted, batch, message, publish,
+    publish_until_accepted, suite,
 };
 use crate::support::nats::NatsServer;
 use crate::support::server::Server;
@@ -72,7 +73,7 @@ suite!(NatsServer:
 
 /// A batch to `a` whose second message goes to `destination`.
 async fn beside(nats: &NatsServer, destination: &str, change: impl Fn(&mut Message)) -> Outcome {
-    let sink = nats.sink(ANSWER_TIMEOUT);
+    let sink = nats.sink(PATIENCE);
     let mut mixed = batch("a", 0..3);
     mixed[1].destination = destination.to_owned();
     change(&mut mixed[1]);
@@ -119,7 +120,7 @@ async fn a_repeat_is_accepted_and_stored_once_and_other_namespaces_are_others() 
     let Some(nats) = <NatsServer as Broker>::start() else { return };
     let one = batch("a", 0..3);
     for namespace in ["default", "default", "other"] {
-        let sink = sink(&nats.url(), namespace, ANSWER_TIMEOUT);
+        let sink = sink(&nats.url(), namespace, PATIENCE);
         assert_eq!(publish(&sink, one.clone()).await, accepted(3));
     }
     let stored = nats.connect().stream_messages("ALL");
@@ -183,7 +184,7 @@ async fn strange_answers_make_room() {
             service.publish(&request.reply.expect("a reply subject"), "", &[], b"pong");
         }
     });
-    let sink = nats.sink(ANSWER_TIMEOUT);
+    let sink = nats.sink(PATIENCE);
     let outcomes = publish(&sink, batch("service", 0..COUNT)).await;
     for outcome in outcomes {
         let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && !t.definite;
@@ -206,7 +207,7 @@ async fn what_the_user_may_not_do_is_told_apart() {
     let mut admin = crate::support::nats::NatsClient::connect(port, Some(("admin", "s3cret")));
     admin.create_stream("ALL", &["a", "b", "c"], &json!({}));
     for user in ["sink", "narrow"] {
-        let sink = sink(&format!("nats://{user}:hunter2@127.0.0.1:{port}"), user, ANSWER_TIMEOUT);
+        let sink = sink(&format!("nats://{user}:hunter2@127.0.0.1:{port}"), user, PATIENCE);
         sink.check().await.expect("this user may publish");
         let mut mixed = batch("a", 0..3);
         mixed[1].destination = "b".to_owned();
@@ -215,16 +216,16 @@ async fn what_the_user_may_not_do_is_told_apart() {
         assert_eq!((&outcomes[0], &outcomes[2]), (&Outcome::Accepted, &Outcome::Accepted));
         let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && t.definite;
         assert!(matches!(&outcomes[1], Outcome::Retry(trouble) if expected(trouble)), "{outcomes:?}");
-        assert!(before.elapsed() < ANSWER_TIMEOUT - Duration::from_millis(300), "the refusal is waited for");
+        assert!(before.elapsed() < SOON, "the refusal is waited for");
     }
     assert_eq!(admin.stream_length("ALL"), 4);
-    let deaf = sink(&format!("nats://deaf:hunter2@127.0.0.1:{port}"), "deaf", ANSWER_TIMEOUT);
+    let deaf = sink(&format!("nats://deaf:hunter2@127.0.0.1:{port}"), "deaf", PATIENCE);
     let outcomes = publish(&deaf, batch("a", 0..2)).await;
     assert!(outcomes.iter().all(|o| matches!(o, Outcome::Retry(t) if t.fault == Fault::Sink)), "{outcomes:?}");
     let words = deaf.check().await.expect_err("it could hear no answer").to_string();
     assert!(words.contains("may not subscribe to its inbox"), "{words}");
     for user_info in ["", "sink:wrong-s3cret@", "wrong-s3cret@"] {
-        let sink = sink(&format!("nats://{user_info}127.0.0.1:{port}"), "default", ANSWER_TIMEOUT);
+        let sink = sink(&format!("nats://{user_info}127.0.0.1:{port}"), "default", PATIENCE);
         let outcomes = publish(&sink, batch("a", 0..1)).await;
         assert!(matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{outcomes:?}");
         let words = sink.check().await.expect_err("not let in").to_string();
@@ -236,7 +237,7 @@ async fn what_the_user_may_not_do_is_told_apart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_jetstream_fails_the_check() {
     let Some(nats) = start("jetstream: disabled") else { return };
-    let sink = nats.sink(ANSWER_TIMEOUT);
+    let sink = nats.sink(PATIENCE);
     let words = sink.check().await.expect_err("no JetStream").to_string();
     assert!(words.contains("JetStream"), "{words}");
 }

@@ -15,7 +15,7 @@ use super::{Broker, Received, suite};
 
 impl Broker for MemorySink {
     fn start() -> Option<MemorySink> {
-        Some(MemorySink::new(usize::MAX, super::ANSWER_TIMEOUT))
+        Some(MemorySink::new(usize::MAX, super::PATIENCE))
     }
 
     fn sink(&self, _: Duration) -> Arc<dyn Sink> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_nats::{ConnectOptions, jetstream};
 use punctual_sinks::{Fault, Outcome, Sink, SinkConfig, SinkError, Tls};
 
-use super::{ANSWER_TIMEOUT, accepted, batch, publish, publish_until_accepted};
+use super::{PATIENCE, accepted, batch, publish, publish_until_accepted};
 use crate::support::certificates::Certificates;
 use crate::support::have;
 use crate::support::jwt::Operator;
@@ -19,7 +19,7 @@ const PASSWORD: &str = "hunter2";
 /// A sink that trusts this authority, or those of the system.
 fn config(url: &str, certificates: Option<&Certificates>) -> SinkConfig {
     let tls = certificates.map_or_else(Tls::default, |own| Tls::from_ca_file(&own.ca_file()).expect("a CA file"));
-    SinkConfig::parse(url).expect("a good URL").with_answer_timeout(ANSWER_TIMEOUT).with_tls(tls)
+    SinkConfig::parse(url).expect("a good URL").with_answer_timeout(PATIENCE).with_tls(tls)
 }
 
 fn built(config: &SinkConfig) -> Arc<dyn Sink> {

@@ -12,6 +12,7 @@ pub(crate) mod published;
 pub(crate) mod punctual;
 pub(crate) mod rabbitmq;
 pub(crate) mod redis;
+pub(crate) mod scripted;
 pub(crate) mod server;
 pub(crate) mod shards;
 pub(crate) mod stage;

@@ -30,6 +30,11 @@ impl Punctual {
 
     /// Starts one and returns once its API listens, ready or not.
     pub(crate) fn start_unready(config: &str) -> Punctual {
+        Punctual::start_unready_in(&[], config)
+    }
+
+    /// Starts one with more variables in its environment (`["NAME=value"]`); returns once its API listens.
+    pub(crate) fn start_unready_in(environment: &[String], config: &str) -> Punctual {
         let dir = TempDir::with_prefix("punctual-test-").expect("a folder for the instance");
         let port = free_port();
         let file = dir.path().join("punctual.toml");
@@ -37,7 +42,8 @@ impl Punctual {
             .expect("a configuration file");
         let command = [env!("CARGO_BIN_EXE_punctual"), "serve", "--config", &file.display().to_string()];
         let output = std::fs::File::create(dir.path().join("output.log")).expect("a log file");
-        let command = command.iter().map(|&argument| argument.to_owned()).collect();
+        let command = command.iter().map(|&argument| argument.to_owned());
+        let command = ["env".to_owned()].into_iter().chain(environment.iter().cloned()).chain(command).collect();
         let child = spawn(command, dir.path().to_owned(), output);
         let mut instance = Punctual { child, ended: None, port, dir };
         instance.until("listening", |instance| TcpStream::connect((Ipv4Addr::LOCALHOST, instance.port)).is_ok());

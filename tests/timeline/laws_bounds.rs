@@ -102,7 +102,7 @@ async fn nothing_stays_behind(stage: Stage) {
         stage.cancel(&ids[3]).await;
         stage.settle(&token, Rest::Keep, verdicts).await;
         stage.clock.advance(ms(10));
-        stage.timeline.requeue(stage.shard(), &key(&ids[1], held[1].due), stage.soon()).await.unwrap();
+        stage.timeline.requeue(stage.shard(), &key(&ids[1], held[1].due), None, stage.soon()).await.unwrap();
         stage.claim().await;
         stage.reap_after_lease().await;
         let (token, claimed) = stage.claim().await;
@@ -224,7 +224,7 @@ async fn a_task_is_found_in_a_lane_that_the_caller_never_saw(stage: Stage) {
     stage.timeline.settle(stage.shard(), &east, settle).await.unwrap();
     stage.create(once_in(&ids[0], at(5), "b", &lane_named("up"))).await;
     let dead = key(&ids[0], at(0));
-    assert_eq!(stage.timeline.requeue(stage.shard(), &dead, stage.soon()).await, Ok(RequeueAnswer::Requeued));
+    assert_eq!(stage.timeline.requeue(stage.shard(), &dead, None, stage.soon()).await, Ok(RequeueAnswer::Requeued));
     assert_eq!(stage.glance(&east, true).await.depth, Some((1, 0)));
 }
 

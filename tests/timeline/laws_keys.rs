@@ -25,7 +25,7 @@ async fn one_key_survives_retry_crash_and_back(stage: Stage) {
     stage.create(every(&id, at(-5), "a")).await;
     let mut keys = Vec::new();
     for ending in 0..4 {
-        let request = ClaimRequest { lone: ending > 2, ..stage.request() };
+        let request = ClaimRequest { suspects_only: ending > 2, ..stage.request() };
         let token = request.token.clone();
         let claimed = stage.claim_as(request).await;
         let occurrence = &claimed.occurrences[0];
@@ -50,7 +50,7 @@ async fn one_key_survives_requeue(stage: Stage) {
     for _ in 0..3 {
         stage.clock.advance(ms(10));
         let now = stage.now();
-        assert_eq!(stage.timeline.requeue(stage.shard(), &key, stage.soon()).await, Ok(RequeueAnswer::Requeued));
+        assert_eq!(stage.timeline.requeue(stage.shard(), &key, None, stage.soon()).await, Ok(RequeueAnswer::Requeued));
         let (token, again) = stage.claim_one().await;
         assert_eq!((again.due, again.member.key(again.due)), (now, key.clone()));
         assert_eq!(again.member.task(), id);
@@ -59,7 +59,7 @@ async fn one_key_survives_requeue(stage: Stage) {
         stage.settle_one(&token, &again, Verdict::Dead(burial(&again, "retries"))).await;
         assert_eq!(stage.state().dead.len(), 1, "under its old key");
     }
-    stage.timeline.requeue(stage.shard(), &key, stage.soon()).await.unwrap();
+    stage.timeline.requeue(stage.shard(), &key, None, stage.soon()).await.unwrap();
     let (token, again) = stage.claim_one().await;
     stage.settle_one(&token, &again, Verdict::Finished).await;
     assert_eq!(stage.get(&id).await.map(|held| held.due), Some(at(1000)), "its task went on");
@@ -186,14 +186,14 @@ async fn every_copy_carries_one_trace(stage: Stage) {
         assert_eq!((again.result, again.due), (PutResult::Unchanged, at(0)));
         assert_eq!(stage.state(), before);
     }
-    let request = ClaimRequest { lone: true, ..stage.request() };
+    let request = ClaimRequest { suspects_only: true, ..stage.request() };
     let token = request.token.clone();
     let claimed = stage.claim_as(request).await;
     let occurrence = &claimed.occurrences[0];
     one(occurrence);
     stage.settle_one(&token, occurrence, Verdict::Dead(burial(occurrence, "retries"))).await;
     // Buried, and requeued; its task put anew under another trace meanwhile.
-    stage.timeline.requeue(stage.shard(), &key(&id, at(0)), stage.soon()).await.unwrap();
+    stage.timeline.requeue(stage.shard(), &key(&id, at(0)), None, stage.soon()).await.unwrap();
     stage.create(traced(once(&id, at(90_000), "b"), 2)).await;
     let (_, again) = stage.claim_one().await;
     assert_eq!(again.member.key(again.due), key(&id, at(0)));
@@ -204,7 +204,7 @@ async fn a_key_is_requeued_once_at_a_time(stage: Stage) {
     let id = stage.id();
     let (shard, soon) = (stage.shard(), at(1000));
     let dead = key(&id, at(0));
-    let requeue = || stage.timeline.requeue(shard, &dead, soon);
+    let requeue = || stage.timeline.requeue(shard, &dead, None, soon);
     assert_eq!(requeue().await, Ok(RequeueAnswer::Unknown));
     stage.create(once(&id, at(0), "a")).await;
     assert_eq!(requeue().await, Ok(RequeueAnswer::InFlight), "its task has that very due");
@@ -236,7 +236,7 @@ async fn a_requeued_occurrence_is_not_its_task(stage: Stage) {
     stage.create(once(&id, at(0), "a")).await;
     let (token, occurrence) = stage.claim_one().await;
     stage.settle_one(&token, &occurrence, Verdict::Dead(burial(&occurrence, "rejected"))).await;
-    stage.timeline.requeue(stage.shard(), &key(&id, at(0)), stage.soon()).await.unwrap();
+    stage.timeline.requeue(stage.shard(), &key(&id, at(0)), None, stage.soon()).await.unwrap();
     assert_eq!(stage.get(&id).await, None);
     assert_eq!(stage.cancel(&id).await, CancelAnswer::Unknown);
     stage.create(once(&id, at(5), "b")).await;
@@ -257,9 +257,9 @@ async fn the_dead_are_kept_until_they_are_discarded(stage: Stage) {
         claimed.occurrences.iter().map(|one| settlement(one, Verdict::Dead(burial(one, "destination")))).collect();
     stage.settle(&token, Rest::Keep, dead).await;
     let (shard, first) = (stage.shard(), key(&ids[0], at(0)));
-    assert_eq!(stage.timeline.discard(shard, &first, stage.soon()).await, Ok(true));
-    assert_eq!(stage.timeline.discard(shard, &first, stage.soon()).await, Ok(false));
-    assert_eq!(stage.timeline.requeue(shard, &first, stage.soon()).await, Ok(RequeueAnswer::Unknown));
+    assert_eq!(stage.timeline.discard(shard, &first, None, stage.soon()).await, Ok(true));
+    assert_eq!(stage.timeline.discard(shard, &first, None, stage.soon()).await, Ok(false));
+    assert_eq!(stage.timeline.requeue(shard, &first, None, stage.soon()).await, Ok(RequeueAnswer::Unknown));
     assert_eq!(
         stage.state().dead_records.keys().map(|key| key.to_string()).collect::<Vec<_>>(),
         [key(&ids[1], at(0)).to_string()]

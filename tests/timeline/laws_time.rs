@@ -72,8 +72,8 @@ async fn a_late_call_writes_nothing(stage: Stage) {
     Stage::assert_late(timeline.cancel(shard, &ids[1], late).await);
     let request = punctual::timeline::ClaimRequest { not_after: late, ..stage.request() };
     Stage::assert_late(timeline.claim(shard, &lane(), request).await);
-    Stage::assert_late(timeline.requeue(shard, &dead, late).await);
-    Stage::assert_late(timeline.discard(shard, &dead, late).await);
+    Stage::assert_late(timeline.requeue(shard, &dead, None, late).await);
+    Stage::assert_late(timeline.discard(shard, &dead, None, late).await);
     assert_eq!(stage.state(), before);
 }
 
@@ -86,8 +86,8 @@ async fn a_call_at_the_very_end_of_its_time_takes_effect(stage: Stage) {
     let claimed = timeline.claim(shard, &lane(), request).await.unwrap();
     let occurrence = &claimed.occurrences[0];
     stage.settle_one(&token, occurrence, Verdict::Dead(burial(occurrence, "retries"))).await;
-    assert_eq!(timeline.requeue(shard, &key(&id, at(0)), now).await, Ok(RequeueAnswer::Requeued));
-    assert_eq!(timeline.discard(shard, &key(&id, at(0)), now).await, Ok(false));
+    assert_eq!(timeline.requeue(shard, &key(&id, at(0)), None, now).await, Ok(RequeueAnswer::Requeued));
+    assert_eq!(timeline.discard(shard, &key(&id, at(0)), None, now).await, Ok(false));
     stage.create(once(&id, at(5), "a")).await;
     timeline.cancel(shard, &id, now).await.unwrap();
     assert_eq!(stage.get(&id).await, None);
@@ -132,7 +132,7 @@ async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
     let dead = super::stage::settlement(&held.occurrences[0], Verdict::Dead(burial(&held.occurrences[0], "retries")));
     stage.settle(&token, Rest::Keep, vec![dead]).await;
     let key = key(&claimed.occurrences[0].member.task(), at(55));
-    assert_eq!(stage.timeline.requeue(stage.shard(), &key, stage.soon()).await, Ok(RequeueAnswer::Requeued));
+    assert_eq!(stage.timeline.requeue(stage.shard(), &key, None, stage.soon()).await, Ok(RequeueAnswer::Requeued));
     let now = stage.now().as_millis() - at(0).as_millis();
     assert_eq!(wake(&mut wakes).await, (lane(), now));
     // A next due that is nearer than what waits.

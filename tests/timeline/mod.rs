@@ -9,6 +9,8 @@
 mod laws_answers;
 mod laws_bounds;
 mod laws_claims;
+mod laws_dead;
+mod laws_ends;
 mod laws_keys;
 mod laws_time;
 mod model;

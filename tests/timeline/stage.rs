@@ -278,7 +278,7 @@ impl Stage {
             max_bytes: 4 << 20,
             lease: LEASE,
             not_after: self.soon(),
-            lone: false,
+            suspects_only: false,
         }
     }
 

@@ -70,6 +70,7 @@ pub fn openapi() -> Value {
     });
     document["tags"] = json!([
         {"name": "tasks", "description": "What to publish, and when."},
+        {"name": "dead", "description": "What is not tried again by itself."},
         {"name": "instance", "description": "How the instance does."},
     ]);
     for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
@@ -101,7 +102,7 @@ pub fn openapi() -> Value {
     components["securitySchemes"] = json!({"token": {
         "type": "http",
         "scheme": "bearer",
-        "description": "A token of the configuration, with the scope `read` (what shows) or `write` (what puts and cancels). \
+        "description": "A token of the configuration, with the scope `read` (what shows) or `write` (what changes). \
             An instance on loopback may be configured without any: then everybody may who calls it by an IP address or as \
             `localhost`.",
     }});

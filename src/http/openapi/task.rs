@@ -39,6 +39,27 @@ pub(in crate::http) struct Preview {
     count: u32,
 }
 
+/// Which of the dead are meant; what is not said means any.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct DeadFilter {
+    /// Of this lane.
+    #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$")]
+    lane: String,
+    /// Dead for this reason.
+    #[schema(required = false, value_type = super::words::Reason)]
+    reason: String,
+    /// Buried then or later.
+    #[schema(required = false, format = DateTime)]
+    from: String,
+    /// Buried before.
+    #[schema(required = false, format = DateTime)]
+    to: String,
+    /// The `next_cursor` of the answer before.
+    #[schema(required = false)]
+    cursor: String,
+}
+
 /// When a task is due: once (`at`, `in`), every so often (`every`), or by `cron`. Durations are whole numbers with
 /// `ms`, `s`, `m`, `h` or `d`, the longer unit first, also joined: `1h30m`.
 #[derive(ToSchema)]

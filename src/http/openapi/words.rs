@@ -46,3 +46,26 @@ pub(in crate::http) enum Breaker {
     HalfOpen,
     Open,
 }
+
+/// Why an occurrence is dead.
+#[derive(ToSchema)]
+pub(in crate::http) enum Reason {
+    #[serde(rename = "rejected")]
+    Rejected,
+    #[serde(rename = "retries")]
+    Retries,
+    #[serde(rename = "destination")]
+    Destination,
+    #[serde(rename = "poison")]
+    Poison,
+    #[serde(rename = "too late")]
+    TooLate,
+}
+
+/// `requeued`: it waits, and is due. `discarded`: it is gone.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum DeadResult {
+    Requeued,
+    Discarded,
+}

@@ -166,6 +166,7 @@ pub(super) fn result(result: PutResult) -> &'static str {
         PutResult::KeyReused => "key_reused",
         PutResult::InFlight => "in_flight",
         PutResult::BadDue => "bad_due",
+        PutResult::Unkept => "unkept",
     }
 }
 

@@ -9,7 +9,7 @@
 //! | `unknown_field`, `duplicate_field`, `missing_field` | a member that is not known, stands twice, or is needed |
 //! | `exclusive_fields` | members that exclude each other |
 //! | `not_applicable` | a member that has no meaning beside the others |
-//! | `bad_id`, `bad_lane`, `bad_time`, `bad_duration`, `bad_cron`, `bad_zone`, `bad_value` | a text that breaks its rule |
+//! | `bad_id`, `bad_key`, `bad_lane`, `bad_time`, `bad_duration`, `bad_cron`, `bad_zone`, `bad_value` | a text that breaks its rule |
 //! | `bad_header`, `reserved_header`, `bad_base64` | likewise, in a message |
 //! | `out_of_range` | a number or time outside its bounds |
 //! | `too_many`, `too_large` | a limit of the installation is passed |
@@ -18,6 +18,7 @@
 //! | `spread_too_long` | `spread` is not shorter than the shortest gap |
 //! | `retry_too_long` | the retries may take longer than 30 s, or than the shortest gap |
 
+mod filter;
 mod message;
 mod object;
 mod preview;
@@ -34,6 +35,7 @@ use super::schedule::ScheduleError;
 use super::{CatchUp, Lane, Task};
 use crate::clock::Timestamp;
 
+pub use filter::{Filter, read_filter, read_nothing};
 pub use object::MAX_FAULTS;
 pub use preview::{Preview, read_preview};
 pub use write::write;

@@ -173,7 +173,8 @@ impl<'a> Object<'a> {
             }
             let hint = hint(name, self.known.iter().copied());
             let known = self.known.join("`, `");
-            let hint = if hint.is_empty() { format!("; known are `{known}`") } else { hint };
+            let nothing = hint.is_empty() && !known.is_empty();
+            let hint = if nothing { format!("; known are `{known}`") } else { hint };
             let detail = format!("`{}` is not known here{hint}", shown(name));
             faults.add::<()>(&place.member(name), "unknown_field", detail);
         }

@@ -298,3 +298,46 @@ proptest! {
         prop_assert!(found.is_ok() || found.is_err_and(|faults| !faults.is_empty()));
     }
 }
+
+proptest! {
+    /// What may take longer than 30 s together is refused, with both numbers; nothing else is.
+    #[test]
+    fn a_policy_is_refused_exactly_beyond_30_s(max in 0_u64..12, interval in 1_u64..9000, jitter in 0_u64..9000) {
+        let json = format!(
+            r#"{{"schedule":{{"in":"1s"}},"message":{{}},"retry":{{"max":{max},"interval":"{interval}ms","jitter":"{jitter}ms"}}}}"#
+        );
+        let worst: u64 = (0..max).map(|n| (interval << n) + jitter).sum();
+        match read_one(&json) {
+            Ok(read) => {
+                prop_assert!(worst <= 30_000, "{worst} ms are taken");
+                prop_assert_eq!(read.task.retry.unwrap().worst_case(), Duration::from_millis(worst));
+            }
+            Err(_) => {
+                prop_assert!(worst > 30_000, "{worst} ms are refused");
+                prop_assert_eq!(faults(&json), [("/retry".to_owned(), "retry_too_long")]);
+                let detail = detail(&json);
+                prop_assert!(detail.contains(&format!("{worst} ms")) && detail.contains("30000 ms"), "{detail}");
+            }
+        }
+    }
+
+    /// A policy has to end before the next occurrence: the user's is refused with both numbers, the default is shortened.
+    #[test]
+    fn a_policy_ends_before_the_next_occurrence(max in 0_u64..8, interval in 1_u64..1000, jitter in 0_u64..1000, gap in 1_u64..20_000) {
+        let schedule = format!(r#""schedule":{{"every":"{gap}ms"}},"message":{{}}"#);
+        let json = format!(r#"{{{schedule},"retry":{{"max":{max},"interval":"{interval}ms","jitter":"{jitter}ms"}}}}"#);
+        let worst: u64 = (0..max).map(|n| (interval << n) + jitter).sum();
+        prop_assume!(worst <= 30_000);
+        match read_one(&json) {
+            Ok(_) => prop_assert!(worst < gap, "{worst} ms in a gap of {gap} ms"),
+            Err(_) => {
+                prop_assert!(worst >= gap, "{worst} ms in a gap of {gap} ms");
+                let detail = detail(&json);
+                prop_assert!(detail.contains(&format!("{worst} ms")) && detail.contains(&format!("{gap} ms")), "{detail}");
+            }
+        }
+        let default = read_one(&format!("{{{schedule}}}")).unwrap().task;
+        let fits = [700, 700 + 900, 700 + 900 + 1300].iter().filter(|&&worst| worst < gap).count();
+        prop_assert_eq!(default.retry_policy(NOW, NOW).unwrap().max as usize, fits);
+    }
+}

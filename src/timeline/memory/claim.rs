@@ -15,7 +15,10 @@ use crate::timeline::{
 /// How many due members a claim looks at beyond those it takes, while it looks out for suspects.
 const LOOKED_AT: usize = 1000;
 
-/// An occurrence whose claims ended without word this often is a suspect: it is claimed alone.
+/// A lane whose head has waited this long, and of which more is due than fits, is claimed from both ends.
+const BEHIND: Duration = Duration::from_secs(5);
+
+/// An occurrence whose claims ended without word this often is a suspect: it is claimed with its like, and alone from then on.
 const SUSPECT: u32 = 2;
 
 impl Twin {
@@ -51,57 +54,62 @@ impl Twin {
             claimed.occurrences.push(Occurrence {
                 counts: self.counts.get(&member).filter(|_| recurs(&record)).copied().unwrap_or_default(),
                 record,
-                crashes: self.crashes.get(&member).filter(|_| request.lone).map_or(0, |mark| mark.count),
+                crashes: self.crashes.get(&member).filter(|_| request.suspects_only).map_or(0, |mark| mark.count),
                 member,
                 due,
             });
         }
-        let more = claimed.head.filter(|head| *head <= now && !request.lone);
+        let more = claimed.head.filter(|head| *head <= now && !request.suspects_only);
         Ok(Told { answer: claimed, wakes: more.map(|head| (lane.clone(), head)).into_iter().collect() })
     }
 
-    fn suspected(&self, member: &Member, due: Timestamp) -> bool {
-        self.crashes.get(member).is_some_and(|mark| mark.due == due && mark.count >= SUSPECT)
+    /// How often the claims of this very occurrence ended without word.
+    fn crash_count(&self, member: &Member, due: Timestamp) -> u32 {
+        self.crashes.get(member).filter(|mark| mark.due == due).map_or(0, |mark| mark.count)
     }
 
     /// What a claim would find.
     fn look(&self, now: Timestamp, lane: &Lane, request: &ClaimRequest) -> Look {
-        let mut look = Look::default();
-        let max = if request.lone { 1 } else { request.max.clamp(1, MAX_BATCH) };
+        let Some(line) = self.due.get(lane) else { return Look::default() };
+        let due = line.between(1, now.as_millis());
+        let (max, bytes) = (request.max.clamp(1, MAX_BATCH), request.max_bytes.min(MAX_CLAIM_BYTES));
         // Without a mark there is no suspect to look out for.
-        let window = if self.crashes.is_empty() { max } else { max + LOOKED_AT };
-        let mut bytes = 0;
-        for (seen, (score, member)) in self.due.get(lane).into_iter().flat_map(Zset::positive).enumerate() {
-            let due = Timestamp::from_millis(score);
-            if due > now || seen >= window {
-                look.head = look.head.or(Some(due));
-                break;
-            }
-            if self.suspected(member, due) != request.lone {
-                if request.lone {
-                    look.head = look.head.or(Some(due));
-                } else {
-                    look.suspects += 1;
-                }
-                continue;
-            }
-            let Some(record) = self.tasks.get(member) else {
-                look.without_record.push(member.clone());
-                continue;
-            };
-            let full = look.taken.len() == max
-                || (!look.taken.is_empty() && bytes + record.len() > request.max_bytes.min(MAX_CLAIM_BYTES));
-            if full && request.lone {
-                look.suspects += 1;
-            } else if full {
-                look.head = Some(due);
-                break;
+        let beyond = if self.crashes.is_empty() { 0 } else { LOOKED_AT };
+        let mut scan = Scan::new(self, request.suspects_only);
+        if request.suspects_only {
+            scan.along_suspects(due.take(1 + beyond), max, bytes);
+        } else if self.is_behind(now, due.clone(), max, bytes) {
+            let half = max.div_ceil(2);
+            let (first, second) = (half + beyond, max - half + beyond);
+            // Where only one fits, the ends take turns.
+            if now.as_millis() % 2 == 0 {
+                scan.along(due.clone().take(first), half, bytes / 2);
+                let last = scan.looked.last().copied();
+                let unseen = due.rev().take_while(|place| last.is_none_or(|last| *place > last));
+                scan.along(unseen.take(second), max, bytes);
             } else {
-                bytes += record.len();
-                look.taken.push((member.clone(), due));
+                scan.along(due.clone().rev().take(first), half, bytes / 2);
+                let last = scan.looked.first().copied();
+                let unseen = due.take_while(|place| last.is_none_or(|last| *place < last));
+                scan.along(unseen.take(second), max, bytes);
             }
+        } else {
+            scan.along(due.take(max + beyond), max, bytes);
         }
-        look
+        scan.found(line)
+    }
+
+    /// Whether a lane's head has waited long, and more is due than fits into a claim.
+    fn is_behind<'a>(
+        &self,
+        now: Timestamp,
+        due: impl Iterator<Item = (i64, &'a Member)> + Clone,
+        max: usize,
+        bytes: usize,
+    ) -> bool {
+        let waits = due.clone().next().is_some_and(|(head, _)| Timestamp::from_millis(head).plus(BEHIND) <= now);
+        let size = |(_, member): (i64, &Member)| self.tasks.get(member).map_or(0, |record| record.len());
+        waits && (due.clone().nth(max).is_some() || due.map(size).sum::<usize>() > bytes)
     }
 
     /// Writes verdicts back; what is not named stays under the token with a fresh lease, or goes back.
@@ -225,4 +233,86 @@ struct Look {
     suspects: u64,
     /// The first due that is neither taken nor a suspect.
     head: Option<Timestamp>,
+}
+
+/// A claim looking along a lane.
+struct Scan<'a> {
+    twin: &'a Twin,
+    suspects_only: bool,
+    /// What was found to be taken, without a record, or a suspect that is left out.
+    looked: BTreeSet<(i64, &'a Member)>,
+    taken: Vec<(i64, &'a Member)>,
+    without_record: Vec<&'a Member>,
+    suspects: Vec<(i64, &'a Member)>,
+    bytes: usize,
+}
+
+impl<'a> Scan<'a> {
+    fn new(twin: &'a Twin, suspects_only: bool) -> Scan<'a> {
+        let (taken, without_record, suspects) = (Vec::new(), Vec::new(), Vec::new());
+        Scan { twin, suspects_only, looked: BTreeSet::new(), taken, without_record, suspects, bytes: 0 }
+    }
+
+    /// Takes what is to be taken until `max` occurrences or `bytes` are reached.
+    fn along(&mut self, places: impl Iterator<Item = (i64, &'a Member)>, max: usize, bytes: usize) {
+        for (score, member) in places {
+            if self.twin.crash_count(member, Timestamp::from_millis(score)) >= SUSPECT {
+                self.suspects.push((score, member));
+                self.looked.insert((score, member));
+                continue;
+            }
+            let record = self.twin.tasks.get(member);
+            match record {
+                None => self.without_record.push(member),
+                Some(record)
+                    if self.taken.is_empty() || (self.taken.len() < max && self.bytes + record.len() <= bytes) =>
+                {
+                    self.bytes += record.len();
+                    self.taken.push((score, member));
+                }
+                Some(_) => return,
+            }
+            self.looked.insert((score, member));
+        }
+    }
+
+    /// Takes the first suspect; if its claims ended without word only twice, more of that kind with it.
+    fn along_suspects(&mut self, places: impl Iterator<Item = (i64, &'a Member)>, max: usize, bytes: usize) {
+        let mut crashed = 0;
+        for (score, member) in places {
+            let count = self.twin.crash_count(member, Timestamp::from_millis(score));
+            if count < SUSPECT {
+                continue;
+            }
+            self.looked.insert((score, member));
+            let first = self.taken.is_empty();
+            let may = first || (self.taken.len() < max && count == SUSPECT && crashed == SUSPECT);
+            match self.twin.tasks.get(member) {
+                None if may => self.without_record.push(member),
+                Some(record) if may && (first || self.bytes + record.len() <= bytes) => {
+                    crashed = count;
+                    self.bytes += record.len();
+                    self.taken.push((score, member));
+                }
+                _ => self.suspects.push((score, member)),
+            }
+        }
+    }
+
+    /// What was found, and what stands first in the lane besides. Suspects at the newest end are told of once everything
+    /// before them has been looked at.
+    fn found(self, line: &Zset<Member>) -> Look {
+        let head = line.positive().find(|place| !self.looked.contains(place));
+        let before = |suspect: &&(i64, &Member)| self.suspects_only || head.is_none_or(|head| **suspect < head);
+        Look {
+            suspects: self.suspects.iter().filter(before).count() as u64,
+            taken: self
+                .taken
+                .iter()
+                .map(|(score, member)| ((*member).clone(), Timestamp::from_millis(*score)))
+                .collect(),
+            without_record: self.without_record.into_iter().cloned().collect(),
+            head: head.map(|(score, _)| Timestamp::from_millis(score)),
+        }
+    }
 }

@@ -1,14 +1,17 @@
-//! The dead: kept for a while, requeued or discarded by a person.
+//! The dead: kept for a while, looked at, requeued or discarded by a person.
 
 use std::sync::Arc;
 
 use super::twin::{Change, Told, Twin, lane_of};
 use crate::clock::Timestamp;
 use crate::task::{Key, Member};
-use crate::timeline::{RequeueAnswer, TimelineError};
+use crate::timeline::{
+    BrowseRequest, Browsed, Burial, Dead, DeadFilter, Grave, MAX_BROWSED, MAX_BROWSED_BYTES, RequeueAnswer,
+    TimelineError,
+};
 
 impl Twin {
-    /// Puts a dead occurrence back, due now, under its old key.
+    /// Puts a dead occurrence back, due now, under its old key; with `buried` only the one that was buried then.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -16,10 +19,15 @@ impl Twin {
         &mut self,
         now: Timestamp,
         key: &Key,
+        buried: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<Told<RequeueAnswer>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
+        }
+        let text: Arc<str> = key.to_string().into();
+        if !self.is_buried(&text, buried) {
+            return Ok(Told::quietly(RequeueAnswer::Unknown));
         }
         let member = Member::requeued(key);
         if self.tasks.contains_key(&member) {
@@ -32,11 +40,10 @@ impl Twin {
         if has_due {
             return Ok(Told::quietly(RequeueAnswer::InFlight));
         }
-        let text: Arc<str> = key.to_string().into();
-        let buried = self.dead_records.get(&text).map(|burial| burial.record.clone());
-        let Some((record, lane)) = buried.and_then(|record| lane_of(&record).map(|lane| (record, lane))) else {
+        let Some(record) = self.dead_records.get(&text).map(|burial| burial.record.clone()) else {
             return Ok(Told::quietly(RequeueAnswer::Unknown));
         };
+        let Some(lane) = lane_of(&record) else { return Ok(Told::quietly(RequeueAnswer::Unreadable)) };
         let before = self.head(&lane);
         self.forget_dead(&text);
         self.tasks.insert(member.clone(), record);
@@ -45,15 +52,61 @@ impl Twin {
         Ok(Told { answer: RequeueAnswer::Requeued, wakes: self.earlier(&lane, before).into_iter().collect() })
     }
 
-    /// Forgets a dead occurrence; whether there was one.
+    /// Forgets a dead occurrence, with `buried` only the one that was buried then; whether there was one.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
-    pub fn discard(&mut self, now: Timestamp, key: &Key, not_after: Timestamp) -> Result<Told<bool>, TimelineError> {
+    pub fn discard(
+        &mut self,
+        now: Timestamp,
+        key: &Key,
+        buried: Option<Timestamp>,
+        not_after: Timestamp,
+    ) -> Result<Told<bool>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
-        Ok(Told::quietly(self.forget_dead(&key.to_string().into())))
+        let text: Arc<str> = key.to_string().into();
+        Ok(Told::quietly(self.is_buried(&text, buried) && self.forget_dead(&text)))
+    }
+
+    /// Looks through the dead, in the order of their burial.
+    #[must_use]
+    pub fn browse(&self, request: &BrowseRequest) -> Browsed {
+        let DeadFilter { from, to, .. } = request.filter;
+        let reads = request.whole || request.filter.lane.is_some() || request.filter.reason.is_some();
+        let after = request.after.as_ref().map(|grave| (grave.buried.as_millis(), grave.key.to_string()));
+        let meant = self.dead.iter().filter(|(at, key)| {
+            from.is_none_or(|from| *at >= from.as_millis())
+                && to.is_none_or(|to| *at < to.as_millis())
+                && after.as_ref().is_none_or(|after| (*at, &***key) > (after.0, &*after.1))
+        });
+        let (mut browsed, mut last, mut bytes) = (Browsed::default(), None, 0);
+        for (looked, (at, key)) in meant.enumerate() {
+            let burial = self.dead_records.get(key).filter(|_| reads);
+            bytes += burial.map_or(0, size);
+            let full = looked >= MAX_BROWSED || browsed.dead.len() >= request.max;
+            if full || (bytes > MAX_BROWSED_BYTES && looked > 0) {
+                browsed.last = last;
+                break;
+            }
+            let Ok(key) = key.parse() else { continue };
+            let grave = Grave { buried: Timestamp::from_millis(at), key };
+            last = Some(grave.clone());
+            if !reads || burial.is_some_and(|burial| is_meant(&request.filter, burial)) {
+                browsed.dead.push(Dead { grave, burial: burial.filter(|_| request.whole).cloned() });
+            }
+        }
+        browsed
+    }
+
+    /// Looks at one dead occurrence.
+    #[must_use]
+    pub fn show(&self, key: &Key) -> Option<Dead> {
+        let text: Arc<str> = key.to_string().into();
+        let buried = Timestamp::from_millis(self.dead.score(&text)?);
+        let burial = self.dead_records.get(&text)?.clone();
+        Some(Dead { grave: Grave { buried, key: key.clone() }, burial: Some(burial) })
     }
 
     /// Drops the oldest of the dead that are more than `cap`, up to `max`; how many.
@@ -79,8 +132,24 @@ impl Twin {
         (old.len() as u64, more)
     }
 
+    /// Whether one is dead since then; true where any is meant.
+    fn is_buried(&self, key: &Arc<str>, buried: Option<Timestamp>) -> bool {
+        buried.is_none_or(|buried| self.dead.score(key) == Some(buried.as_millis()))
+    }
+
     fn forget_dead(&mut self, key: &Arc<str>) -> bool {
         self.dead_records.remove(key);
         self.dead.remove(key)
     }
+}
+
+/// The bytes of a burial as it stands in Redis.
+fn size(burial: &Burial) -> usize {
+    4 + burial.record.len() + burial.reason.len() + 1 + burial.words.len()
+}
+
+/// Whether what is kept says the lane and the reason that are asked for.
+fn is_meant(filter: &DeadFilter, burial: &Burial) -> bool {
+    let lane = filter.lane.as_ref().is_none_or(|lane| lane_of(&burial.record).as_ref() == Some(lane));
+    lane && filter.reason.as_ref().is_none_or(|reason| *reason == burial.reason)
 }

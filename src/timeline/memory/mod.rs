@@ -22,8 +22,8 @@ pub use twin::{Change, Claim, Mark, Told, Twin};
 pub use zset::Zset;
 
 use super::{
-    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, Link, Put, PutAnswer, PutMode, ReapRequest,
-    Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
+    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Held, Link, Put,
+    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Key, Lane, Shard, TaskId};
@@ -56,11 +56,15 @@ pub enum Verb {
     Glance,
     Requeue,
     Discard,
+    Browse,
+    Show,
 }
 
 /// What goes wrong with a call, for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
+    /// Nothing: the one after it is met by the call after this one.
+    Nothing,
     /// It takes effect, but its reply is lost.
     ReplyLost,
     /// It is lost before it takes effect; the caller cannot tell.
@@ -124,7 +128,7 @@ impl MemoryTimeline {
         if let Link::Down(words) = &*self.link.borrow() {
             return Err(TimelineError::Away(words.clone()));
         }
-        let fault = self.fault(verb);
+        let fault = self.fault(verb).filter(|fault| *fault != Fault::Nothing);
         match fault {
             Some(Fault::Refused(words)) => return Err(TimelineError::Refused(words)),
             Some(Fault::Moving) => return Err(TimelineError::Moving),
@@ -234,11 +238,31 @@ impl Timeline for MemoryTimeline {
         self.step(Verb::Glance, shard, None, |twin, now| Ok(Told::quietly(twin.glance(now, &request)))).await
     }
 
-    async fn requeue(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<RequeueAnswer, TimelineError> {
-        self.step(Verb::Requeue, shard, Some(not_after), |twin, now| twin.requeue(now, key, not_after)).await
+    async fn requeue(
+        &self,
+        shard: Shard,
+        key: &Key,
+        buried: Option<Timestamp>,
+        not_after: Timestamp,
+    ) -> Result<RequeueAnswer, TimelineError> {
+        self.step(Verb::Requeue, shard, Some(not_after), |twin, now| twin.requeue(now, key, buried, not_after)).await
     }
 
-    async fn discard(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<bool, TimelineError> {
-        self.step(Verb::Discard, shard, Some(not_after), |twin, now| twin.discard(now, key, not_after)).await
+    async fn discard(
+        &self,
+        shard: Shard,
+        key: &Key,
+        buried: Option<Timestamp>,
+        not_after: Timestamp,
+    ) -> Result<bool, TimelineError> {
+        self.step(Verb::Discard, shard, Some(not_after), |twin, now| twin.discard(now, key, buried, not_after)).await
+    }
+
+    async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
+        self.step(Verb::Browse, shard, None, |twin, _| Ok(Told::quietly(twin.browse(&request)))).await
+    }
+
+    async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {
+        self.step(Verb::Show, shard, None, |twin, _| Ok(Told::quietly(twin.show(key)))).await
     }
 }

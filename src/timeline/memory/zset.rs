@@ -59,6 +59,12 @@ impl<M: Ord + Clone> Zset<M> {
         self.order.range((1, None)..).filter_map(|(score, member)| Some((*score, member.as_ref()?)))
     }
 
+    /// Members whose score is `low` to `high`, the smallest first.
+    pub fn between(&self, low: i64, high: i64) -> impl DoubleEndedIterator<Item = (i64, &M)> + Clone {
+        let end = high.saturating_add(1).max(low);
+        self.order.range((low, None)..(end, None)).filter_map(|(score, member)| Some((*score, member.as_ref()?)))
+    }
+
     /// Members whose score is below 0, the smallest first.
     pub fn negative(&self) -> impl Iterator<Item = (i64, &M)> {
         self.iter().take_while(|(score, _)| *score < 0)

@@ -8,8 +8,8 @@ use redis::{Cmd, ServerError, ToRedisArgs, Value};
 use tokio::time::Instant;
 
 use super::RedisTimeline;
-use super::link::Session;
 use super::reply::Reply;
+use super::session::Session;
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::timeline::TimelineError;
 use crate::timeline::scripts::{ALL, Code, Script};
@@ -85,6 +85,9 @@ pub(super) enum Failure {
     Unanswered(String),
 }
 
+/// How often one call loads its script: others may make Redis forget it again and again.
+const LOADS: u32 = 5;
+
 impl RedisTimeline {
     /// A call of a script for one of the timeline's shards.
     pub(super) fn script(&self, script: &'static Script, keys: &[String]) -> Call {
@@ -95,7 +98,7 @@ impl RedisTimeline {
     pub(super) async fn call(&self, call: Call, not_after: Option<Timestamp>) -> Result<Reply, TimelineError> {
         let patience = not_after.map(|not_after| Patience::new(self.clock.clone(), not_after));
         let session = self.hub.session().map_err(TimelineError::Away)?;
-        let mut reloaded = false;
+        let mut loads = 0;
         loop {
             let sent = Instant::now();
             match session.ask(&call.command, self.response_timeout, patience.as_ref()).await {
@@ -105,10 +108,12 @@ impl RedisTimeline {
                     self.time.observe(sent, reply.micros);
                     return if reply.code == Code::Late { Err(TimelineError::Late) } else { Ok(reply) };
                 }
-                Err(Failure::Refused(error)) if error.code() == "NOSCRIPT" && !reloaded => {
-                    // After SCRIPT FLUSH or a failover: nothing ran, so the same call may go out again.
-                    reloaded = true;
-                    load_scripts(&session, self.response_timeout).await.map_err(|failure| match failure {
+                Err(Failure::Refused(error)) if error.code() == "NOSCRIPT" && loads < LOADS => {
+                    // After SCRIPT FLUSH or a failover: nothing ran, so the same call may go out again once its script is
+                    // loaded. The other scripts are loaded by their own calls.
+                    loads += 1;
+                    let loaded = load(&session, call.script, self.response_timeout).await;
+                    loaded.map_err(|failure| match failure {
                         Failure::Refused(error) => TimelineError::Refused(words(&error)),
                         Failure::Unanswered(reason) => TimelineError::Away(reason),
                     })?;
@@ -179,9 +184,14 @@ impl Session {
 /// Loads all scripts.
 pub(super) async fn load_scripts(session: &Session, timeout: Duration) -> Result<(), Failure> {
     for script in ALL {
-        let answer = session.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script.source), timeout, None).await?;
-        debug_assert_eq!(answer, Value::BulkString(SHAS[script.name].clone().into_bytes()));
+        load(session, script, timeout).await?;
     }
+    Ok(())
+}
+
+async fn load(session: &Session, script: &Script, timeout: Duration) -> Result<(), Failure> {
+    let answer = session.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script.source), timeout, None).await?;
+    debug_assert_eq!(answer, Value::BulkString(SHAS[script.name].clone().into_bytes()));
     Ok(())
 }
 

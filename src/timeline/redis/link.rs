@@ -6,28 +6,24 @@
 //! and said again, with the next number, whenever wake-ups may have been missed.
 
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use punctual_sinks::RedisAccess;
-use punctual_sinks::redis_access::{Commands, Socket};
-use redis::aio::{MultiplexedConnection, PubSub, PubSubSink};
+use punctual_sinks::redis_access::Socket;
+use redis::aio::{PubSub, PubSubSink};
 use redis::{AsyncConnectionConfig, Msg, Value};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::RedisError;
 use super::call::{Failure, Time, load_scripts, words};
+use super::durable::{Durability, Unable, Witness, able};
+use super::session::Session;
+use super::{RedisConfig, RedisError};
 use crate::clock::Timestamp;
 use crate::task::{Namespace, Shard};
 use crate::timeline::keys::{self, Keys};
 use crate::timeline::{Link, Wake};
-
-/// Answers in a row that may fail to come in time before the connection is given up.
-const SILENCES: u32 = 3;
 
 /// How often the subscription is asked whether it lives. A lost one costs wake-ups, not tasks: a glance tells, too.
 const SUBSCRIPTION_CHECK: Duration = Duration::from_secs(10);
@@ -71,7 +67,7 @@ impl Hub {
     /// The connection for commands, or why there is none.
     pub(super) fn session(&self) -> Result<Session, String> {
         match &*self.session.borrow() {
-            Some(session) if !session.broken.is_cancelled() => Ok(session.clone()),
+            Some(session) if !session.broken() => Ok(session.clone()),
             Some(session) => Err(session.reason()),
             None => match &*self.link.borrow() {
                 Link::Down(reason) => Err(reason.clone()),
@@ -81,47 +77,8 @@ impl Hub {
     }
 }
 
-/// The commands connection, and what is known of its health.
-#[derive(Clone)]
-pub(super) struct Session {
-    commands: Arc<Commands>,
-    broken: CancellationToken,
-    reason: Arc<OnceLock<String>>,
-    silences: Arc<AtomicU32>,
-}
-
-impl Session {
-    pub(super) fn new(commands: Commands) -> Session {
-        let commands = Arc::new(commands);
-        Session { commands, broken: CancellationToken::new(), reason: Arc::default(), silences: Arc::default() }
-    }
-
-    pub(super) fn connection(&self) -> MultiplexedConnection {
-        self.commands.connection.clone()
-    }
-
-    /// Gives the connection up; the keeper makes a new one.
-    pub(super) fn break_off(&self, reason: &str) {
-        self.reason.get_or_init(|| reason.to_owned());
-        self.broken.cancel();
-    }
-
-    pub(super) fn answered(&self) {
-        self.silences.store(0, Ordering::Relaxed);
-    }
-
-    pub(super) fn timed_out(&self, timeout: Duration) {
-        if self.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES {
-            self.break_off(&format!("{SILENCES} answers in a row did not come within {timeout:?}"));
-        }
-    }
-
-    fn reason(&self) -> String {
-        self.reason.get().cloned().unwrap_or_default()
-    }
-}
-
 /// Makes connections.
+#[derive(Clone)]
 pub(super) struct Connector {
     access: RedisAccess,
     /// The URL for logs, without user and password.
@@ -130,44 +87,67 @@ pub(super) struct Connector {
     shards: u16,
     channels: Vec<(String, Shard)>,
     time: Time,
+    pub(super) durability: Durability,
     connect_timeout: Duration,
-    response_timeout: Duration,
+    pub(super) response_timeout: Duration,
 }
 
 impl Connector {
-    pub(super) fn new(
-        access: RedisAccess,
-        namespace: &Namespace,
-        keys: &[Keys],
-        time: Time,
-        connect_timeout: Duration,
-        response_timeout: Duration,
-    ) -> Connector {
+    pub(super) fn new(access: RedisAccess, config: &RedisConfig, keys: &[Keys], time: Time) -> Connector {
         let address = access.address();
         let shards = u16::try_from(keys.len()).unwrap_or(u16::MAX);
         let channels = keys.iter().map(Keys::wake).zip(Shard::all(shards)).collect();
-        let namespace = namespace.clone();
-        Connector { access, address, namespace, shards, channels, time, connect_timeout, response_timeout }
+        let (connect_timeout, response_timeout) = (config.connect_timeout, config.response_timeout);
+        let (namespace, durability) = (config.namespace.clone(), config.durability);
+        Connector { access, address, namespace, shards, channels, time, durability, connect_timeout, response_timeout }
     }
 
-    /// Makes the commands connection ready for use.
-    async fn open(&self, hub: &Hub) -> Result<Session, String> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            // Every call has a timeout of its own; a shorter one here would throw away answers that it still waits for.
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(1024)
-            .set_write_backpressure_boundary(64 * 1024);
-        let session =
-            Session::new(self.access.connect(SOCKET, config, self.connect_timeout).await.map_err(|away| away.words)?);
+    /// Makes the commands connection ready for use. A Redis that can't say when something is kept is refused the
+    /// `first` time; one that takes over later serves for all but what has to be kept.
+    async fn open(&self, hub: &Hub, first: bool) -> Result<Session, String> {
+        let connecting = self.access.connect(SOCKET, connection(), self.connect_timeout);
+        let mut session = Session::new(connecting.await.map_err(|away| away.words)?);
         // A replica, or a server whose disk failed, answers all but this. On a full one it is allowed.
         self.ask(&session, redis::cmd("DEL").arg(keys::nothing(&self.namespace))).await?;
         load_scripts(&session, self.response_timeout).await.map_err(|failure| failure.to_string())?;
         let layout = self.check_layout(&session).await?;
+        session.witness = self.witness(&session).await?;
+        let layout = match &session.witness {
+            Some(Err(words)) if first => layout.and_then(|()| Err(RedisError::Durability(words.clone()))),
+            Some(Err(words)) => {
+                tracing::warn!(words, "redis cannot say when something is kept: what has to be is refused");
+                layout
+            }
+            _ => layout,
+        };
         hub.layout.send_replace(Some(layout.clone()));
         layout.map_err(|error| error.to_string())?;
         self.ask_time(&session).await?;
         Ok(session)
+    }
+
+    /// Makes the connection that is waited on, beside this session and to the same process, where the configuration asks
+    /// for that; the inner error is that this Redis can't.
+    async fn witness(&self, session: &Session) -> Result<Option<Result<Arc<Witness>, String>>, String> {
+        if self.durability == Durability::Memory {
+            return Ok(None);
+        }
+        let line = self.beside(session).await?;
+        let can = able(self.durability, session, Some(&line), self.response_timeout).await;
+        Ok(Some(match can {
+            Ok(()) => {
+                let key = keys::nothing(&self.namespace);
+                Ok(Arc::new(Witness::new(self, session, line, key)))
+            }
+            Err(Unable::Never(words)) => Err(words),
+            Err(Unable::Now(reason)) => return Err(reason),
+        }))
+    }
+
+    /// A connection of its own beside this session, to the same address.
+    pub(super) async fn beside(&self, session: &Session) -> Result<Session, String> {
+        let connecting = self.access.connect_beside(&session.commands, SOCKET, connection(), self.connect_timeout);
+        Ok(Session::new(connecting.await.map_err(|away| away.words)?))
     }
 
     /// Opens the subscription, on the server of this session, and returns it once it is confirmed.
@@ -229,12 +209,21 @@ impl std::fmt::Display for Failure {
     }
 }
 
+/// For callers who have timeouts of their own: a shorter one here would throw away answers that they still wait for.
+fn connection() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(1024)
+        .set_write_backpressure_boundary(64 * 1024)
+}
+
 /// Connects, and connects again whenever that is needed. Ends only when it is aborted.
 pub(super) async fn keep(connector: Connector, hub: Arc<Hub>) {
     let mut keeper = Keeper { connector, hub, generation: 0 };
     let mut pause = BACKOFF_MIN;
     loop {
-        let opened = keeper.connector.open(&keeper.hub).await;
+        let opened = keeper.connector.open(&keeper.hub, keeper.generation == 0).await;
         let opened = match opened {
             Ok(session) => keeper.connector.subscribe(&session).await.map(|subscription| (session, subscription)),
             Err(reason) => Err(reason),
@@ -284,7 +273,7 @@ impl Keeper {
     async fn hold(&mut self, session: &Session, mut subscription: PubSub) -> String {
         loop {
             let lost = tokio::select! {
-                () = session.broken.cancelled() => return session.reason(),
+                reason = session.lost() => return reason,
                 lost = self.listen(subscription) => lost,
             };
             tracing::warn!(
@@ -299,7 +288,7 @@ impl Keeper {
                 let subscribing = self.connector.subscribe(session);
                 let renewed = async { tokio::join!(self.connector.ask(session, &ping), subscribing).1 };
                 tokio::select! {
-                    () = session.broken.cancelled() => return session.reason(),
+                    reason = session.lost() => return reason,
                     renewed = renewed => if let Ok(renewed) = renewed { break renewed },
                 }
                 tokio::time::sleep(jittered(pause)).await;

@@ -6,10 +6,13 @@
 //! in `lua/README.md`.
 
 mod call;
+mod dead;
+mod durable;
 mod link;
 mod put;
 mod reply;
 mod server;
+mod session;
 mod settle;
 mod verbs;
 
@@ -22,19 +25,23 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{broadcast, watch};
 use tokio::task::AbortHandle;
 
-use self::call::Time;
+use self::call::{Failure, Time};
+pub use self::durable::Durability;
 use self::link::{Connector, Hub};
 pub use self::server::{Advice, Look, LookError, ServerState, look};
 use super::keys::Keys;
 use super::{
-    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, Link, Put, PutAnswer, PutMode, ReapRequest,
-    Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
+    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Held, Link, Put,
+    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
 };
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::task::{Key, Lane, Namespace, Shard, TaskId};
 
 /// Lanes that are declared with calls that name a task only; a lane beyond them costs such a call a second round.
 const LANES_REMEMBERED: usize = 32;
+
+/// The pause before Redis is asked again how it is set up.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Where the timeline lives and how to speak to it.
 #[derive(Clone)]
@@ -52,6 +59,8 @@ pub struct RedisConfig {
     pub shards: u16,
     /// The time that scripts go by, for tests; `None` is Redis' own.
     pub time: Option<Arc<ManualClock>>,
+    /// Where what was written has to be before it is answered.
+    pub durability: Durability,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
     /// How long an answer may take. Three in a row that took longer, and the connection is made anew.
@@ -69,6 +78,7 @@ impl RedisConfig {
             namespace,
             shards: shards.max(1),
             time: None,
+            durability: Durability::default(),
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(3),
         }
@@ -82,6 +92,7 @@ impl std::fmt::Debug for RedisConfig {
             .field("tls", &self.tls)
             .field("namespace", &self.namespace)
             .field("shards", &self.shards)
+            .field("durability", &self.durability)
             .field("given_time", &self.time.is_some())
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
@@ -108,6 +119,9 @@ pub enum RedisError {
         /// What this instance would pin.
         wanted: String,
     },
+    /// It can't say when something is kept.
+    #[error("{0}")]
+    Durability(String),
 }
 
 /// The timeline in Redis. Dropping it closes its connections.
@@ -118,6 +132,7 @@ pub struct RedisTimeline {
     keys: Vec<Keys>,
     clock: Arc<dyn Clock>,
     time: Time,
+    durability: Durability,
     response_timeout: Duration,
     lanes: Mutex<Vec<Lane>>,
 }
@@ -131,19 +146,12 @@ impl RedisTimeline {
     pub fn connect(config: RedisConfig) -> Result<Arc<RedisTimeline>, RedisError> {
         let access = access(&config)?;
         let redis_clock = Arc::new(RedisClock::new());
-        let (clock, time): (Arc<dyn Clock>, _) = match config.time {
-            Some(clock) => (clock.clone(), Time::Given(clock)),
+        let (clock, time): (Arc<dyn Clock>, _) = match &config.time {
+            Some(clock) => (clock.clone(), Time::Given(clock.clone())),
             None => (redis_clock.clone(), Time::Server(redis_clock)),
         };
         let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
-        let connector = Connector::new(
-            access,
-            &config.namespace,
-            &keys,
-            time.clone(),
-            config.connect_timeout,
-            config.response_timeout,
-        );
+        let connector = Connector::new(access, &config, &keys, time.clone());
         let hub = Arc::new(Hub::new());
         let keeper = tokio::spawn(link::keep(connector, hub.clone())).abort_handle();
         Ok(Arc::new(RedisTimeline {
@@ -153,16 +161,17 @@ impl RedisTimeline {
             keys,
             clock,
             time,
+            durability: config.durability,
             response_timeout: config.response_timeout,
             lanes: Mutex::new(vec![Lane::default()]),
         }))
     }
 
-    /// Returns once Redis has said whether its layout is this one; for `serve` to refuse at its start. While Redis is
-    /// away it waits.
+    /// Returns once Redis has said whether its layout is this one, and that it can keep what has to be kept; for `serve` to
+    /// refuse at its start. While Redis is away it waits.
     ///
     /// # Errors
-    /// [`RedisError::Layout`] with both layouts.
+    /// [`RedisError::Layout`] with both layouts, [`RedisError::Durability`].
     pub async fn check_layout(&self) -> Result<(), RedisError> {
         let mut layout = self.hub.layout.subscribe();
         match layout.wait_for(Option::is_some).await.as_deref() {
@@ -171,17 +180,35 @@ impl RedisTimeline {
         }
     }
 
-    /// What Redis says of itself, once it is there; `None` where it does not tell.
-    pub async fn server(&self) -> Option<ServerState> {
+    /// What is dangerous in how this Redis is set up, as it says itself, once it is there; also that it does not say.
+    pub async fn advice(&self) -> Vec<Advice> {
         let mut link = self.hub.link.subscribe();
-        link.wait_for(|link| matches!(link, Link::Up(_))).await.ok()?;
-        let session = self.hub.session().ok()?;
-        let info = session.ask(&redis::cmd("INFO"), self.response_timeout, None).await.ok()?;
-        redis::from_redis_value(info).ok().map(|info: String| ServerState::read(&info))
+        loop {
+            let up = link.wait_for(|link| matches!(link, Link::Up(_))).await.is_ok();
+            if let Ok(session) = self.hub.session() {
+                match session.ask(&redis::cmd("INFO"), self.response_timeout, None).await {
+                    Ok(info) => {
+                        let info: String = redis::from_redis_value(info).unwrap_or_default();
+                        let mut advice = ServerState::read(&info, self.durability).advice;
+                        if !advice.iter().any(Advice::is_of_replicas) {
+                            advice.extend(self.unproven(&session).await);
+                        }
+                        return advice;
+                    }
+                    Err(Failure::Refused(error)) => return vec![Advice::untold(&call::words(&error))],
+                    Err(Failure::Unanswered(_)) => {}
+                }
+            }
+            if !up {
+                return Vec::new();
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
     }
 
-    /// Returns once Redis has said that another layout is pinned there, however late it says so.
-    pub async fn other_layout(&self) -> RedisError {
+    /// Returns once Redis has said that another layout is pinned there, or that it can't keep what has to be kept,
+    /// however late it says so.
+    pub async fn refused(&self) -> RedisError {
         let mut layout = self.hub.layout.subscribe();
         let said = layout.wait_for(|said| matches!(said, Some(Err(_)))).await.ok().and_then(|said| said.clone());
         match said {
@@ -246,11 +273,11 @@ impl Timeline for RedisTimeline {
         puts: Vec<Put>,
         not_after: Timestamp,
     ) -> Result<Vec<PutAnswer>, TimelineError> {
-        self.put_all(shard, mode, &puts, not_after).await
+        self.durably(not_after, self.put_all(shard, mode, &puts, not_after)).await
     }
 
     async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError> {
-        self.cancel_one(shard, id, not_after).await
+        self.durably(not_after, self.cancel_one(shard, id, not_after)).await
     }
 
     async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
@@ -282,11 +309,31 @@ impl Timeline for RedisTimeline {
         self.glance_shard(shard, &request).await
     }
 
-    async fn requeue(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<RequeueAnswer, TimelineError> {
-        self.requeue_dead(shard, key, not_after).await
+    async fn requeue(
+        &self,
+        shard: Shard,
+        key: &Key,
+        buried: Option<Timestamp>,
+        not_after: Timestamp,
+    ) -> Result<RequeueAnswer, TimelineError> {
+        self.durably(not_after, self.requeue_dead(shard, key, buried, not_after)).await
     }
 
-    async fn discard(&self, shard: Shard, key: &Key, not_after: Timestamp) -> Result<bool, TimelineError> {
-        self.discard_dead(shard, key, not_after).await
+    async fn discard(
+        &self,
+        shard: Shard,
+        key: &Key,
+        buried: Option<Timestamp>,
+        not_after: Timestamp,
+    ) -> Result<bool, TimelineError> {
+        self.durably(not_after, self.discard_dead(shard, key, buried, not_after)).await
+    }
+
+    async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
+        self.browse_dead(shard, &request).await
+    }
+
+    async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {
+        self.show_dead(shard, key).await
     }
 }

@@ -2,13 +2,19 @@
 //!
 //! By `INFO`, since managed servers forbid `CONFIG`. Writes nothing, and pins no layout.
 
+use std::time::Duration;
+
 use punctual_sinks::{Away, redis_access};
 use redis::{AsyncConnectionConfig, Cmd, Value};
 
 use super::call::{Failure, words};
-use super::link::{SOCKET, Session};
+use super::durable::{Durability, Unable, able};
+use super::link::SOCKET;
+use super::session::Session;
 use super::{RedisConfig, RedisError, access};
 use crate::timeline::keys;
+
+const NO_REPLICA: &str = "start a replica, or `redis.durability = \"memory\"`";
 
 /// What Redis says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,13 +34,40 @@ pub struct Advice {
     pub hint: &'static str,
 }
 
+impl Advice {
+    /// It does not tell what it is asked.
+    pub(super) fn untold(words: &str) -> Advice {
+        let words = format!("Redis does not tell whether it evicts and persists: {words}");
+        Advice { words, hint: "let its user call `INFO`" }
+    }
+
+    /// Nothing of what is written is told to be kept.
+    pub(super) fn unproven(durability: Durability, words: &str, limit: Duration) -> Advice {
+        let name = durability.name();
+        let words = format!(
+            "what is put would be answered 503: `redis.durability` is `{name}`, and of a write of its own {words} ({limit:?})"
+        );
+        let hint = match durability {
+            Durability::Fsync => "`appendfsync everysec` or `always`, on a disk that keeps up",
+            _ => "see in its `INFO replication` whether the replica is in step",
+        };
+        Advice { words, hint }
+    }
+
+    pub(super) fn is_of_replicas(&self) -> bool {
+        self.hint == NO_REPLICA
+    }
+}
+
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Whether a timeline of this namespace is there; its layout is the one that is configured.
     pub begun: bool,
-    /// `None` where Redis does not tell: its words.
-    pub server: Result<ServerState, String>,
+    /// Its version; `None` where Redis does not tell.
+    pub version: Option<String>,
+    /// What is dangerous for a timeline.
+    pub advice: Vec<Advice>,
 }
 
 /// Why a timeline could not be kept there.
@@ -72,13 +105,21 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
             true
         }
     };
+    match able(config.durability, &session, None, config.response_timeout).await {
+        Ok(()) => {}
+        Err(Unable::Never(words)) => return Err(LookError::Redis(RedisError::Durability(words))),
+        Err(Unable::Now(words)) => return Err(LookError::Away(words.into())),
+    }
     let server = match ask(&redis::cmd("INFO")).await {
         Ok(info) => redis::from_redis_value(info)
-            .map(|info: String| ServerState::read(&info))
+            .map(|info: String| ServerState::read(&info, config.durability))
             .map_err(|error| error.to_string()),
         Err(failure) => Err(failure.to_string()),
     };
-    Ok(Look { begun, server })
+    Ok(match server {
+        Ok(server) => Look { begun, version: Some(server.version), advice: server.advice },
+        Err(words) => Look { begun, version: None, advice: vec![Advice::untold(&words)] },
+    })
 }
 
 fn away(failure: Failure) -> LookError {
@@ -90,7 +131,7 @@ fn away(failure: Failure) -> LookError {
 
 impl ServerState {
     /// Reads the answer to `INFO`; what is not there is not judged.
-    pub(super) fn read(info: &str) -> ServerState {
+    pub(super) fn read(info: &str, durability: Durability) -> ServerState {
         let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
         let number = |name: &str| line(name).and_then(|text| text.parse::<u64>().ok());
         let mut advice = Vec::new();
@@ -112,6 +153,10 @@ impl ServerState {
             let hint = "`appendonly yes`; with `appendfsync always` nothing is lost that was answered with 2xx";
             advice.push(Advice { words: words.to_owned(), hint });
         }
+        if durability == Durability::Replica && number("connected_slaves") == Some(0) {
+            let words = "no replica follows Redis, and `redis.durability` asks for one: every put is answered 503";
+            advice.push(Advice { words: words.to_owned(), hint: NO_REPLICA });
+        }
         for status in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"] {
             if line(status) == Some("err") {
                 let words = format!("Redis cannot write to its disk: `{status}` is `err`");
@@ -127,14 +172,17 @@ mod tests {
     use super::*;
 
     fn advice(info: &str) -> Vec<String> {
-        ServerState::read(info).advice.into_iter().map(|advice| advice.words).collect()
+        ServerState::read(info, Durability::Memory).advice.into_iter().map(|advice| advice.words).collect()
     }
 
     #[test]
     fn what_would_lose_tasks_is_told_and_nothing_else() {
         let well = "# Server\r\nredis_version:7.0.15\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n\
                     rdb_last_bgsave_status:ok\r\naof_last_write_status:ok\r\n";
-        assert_eq!(ServerState::read(well), ServerState { version: "7.0.15".to_owned(), advice: Vec::new() });
+        assert_eq!(
+            ServerState::read(well, Durability::Replica),
+            ServerState { version: "7.0.15".to_owned(), advice: Vec::new() }
+        );
         // Managed servers leave lines out.
         assert_eq!(advice(""), Vec::<String>::new());
         let evicts = |most: u64, policy: &str| advice(&format!("maxmemory:{most}\r\nmaxmemory_policy:{policy}\r\n"));
@@ -148,6 +196,8 @@ mod tests {
         assert!(advice("aof_enabled:0\r\nrdb_saves:0\r\n")[0].contains("no snapshot since its start"));
         assert!(advice("aof_enabled:0\r\nrdb_saves:3\r\n")[0].contains("since its last snapshot"));
         assert!(advice("aof_enabled:0\r\n")[0].contains("since its last snapshot"));
+        let alone = |durability| ServerState::read("connected_slaves:0\r\n", durability).advice.len();
+        assert_eq!([Durability::Memory, Durability::Replica, Durability::Fsync].map(alone), [0, 1, 0]);
         assert!(advice("rdb_last_bgsave_status:err\r\n")[0].contains("`rdb_last_bgsave_status` is `err`"));
     }
 }

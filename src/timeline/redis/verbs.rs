@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::RedisTimeline;
 use super::call::Call;
+use super::dead::or_nothing;
 use super::reply::{Reply, broken};
 use crate::clock::Timestamp;
 use crate::task::{Counts, Key, Lane, Shard, TaskId};
@@ -61,19 +62,21 @@ impl RedisTimeline {
         &self,
         shard: Shard,
         key: &Key,
+        buried: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<RequeueAnswer, TimelineError> {
         let wake = self.keys(shard)?.wake();
         let fixed = |keys: &Keys| vec![keys.dead(), keys.dead_records(), keys.tasks(), keys.changes(), keys.lanes()];
         let build = |keys: &[String]| {
             let call = self.script(&scripts::REQUEUE, keys).arg(not_after.as_millis());
-            call.arg(key.task.as_str()).arg(key.due.as_millis()).arg(&wake)
+            call.arg(key.task.as_str()).arg(key.due.as_millis()).arg(or_nothing(buried)).arg(&wake)
         };
         let reply = self.in_its_lane(shard, Some(not_after), fixed, build).await?;
         match reply.code {
             Code::Requeued => Ok(RequeueAnswer::Requeued),
             Code::InFlight => Ok(RequeueAnswer::InFlight),
             Code::Unknown => Ok(RequeueAnswer::Unknown),
+            Code::Unreadable => Ok(RequeueAnswer::Unreadable),
             _ => Err(reply.unexpected()),
         }
     }
@@ -82,11 +85,13 @@ impl RedisTimeline {
         &self,
         shard: Shard,
         key: &Key,
+        buried: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<bool, TimelineError> {
         let keys = self.keys(shard)?;
         let call = self.script(&scripts::DISCARD, &[keys.dead(), keys.dead_records()]);
-        let reply = self.call(call.arg(not_after.as_millis()).arg(key.to_string()), Some(not_after)).await?;
+        let call = call.arg(not_after.as_millis()).arg(key.to_string()).arg(or_nothing(buried));
+        let reply = self.call(call, Some(not_after)).await?;
         match reply.code {
             Code::Discarded => Ok(true),
             Code::Unknown => Ok(false),
@@ -109,7 +114,7 @@ impl RedisTimeline {
             .arg(request.lease.as_millis().to_string())
             .arg(request.max.clamp(1, MAX_BATCH))
             .arg(request.max_bytes.min(MAX_CLAIM_BYTES))
-            .arg(if request.lone { "1" } else { "" })
+            .arg(if request.suspects_only { "1" } else { "" })
             .arg(keys.wake())
             .arg(lane.as_str());
         let mut reply = self.call(call, Some(request.not_after)).await?;

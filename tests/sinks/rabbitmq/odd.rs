@@ -21,6 +21,11 @@ fn sink_of(server: &Scripted) -> Arc<dyn Sink> {
     sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT)
 }
 
+/// One that waits for long: for tests of servers that answer.
+fn patient(server: &Scripted) -> Arc<dyn Sink> {
+    sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT * 10)
+}
+
 fn take(peer: &Peer, seen: &Seen) -> io::Result<()> {
     peer.ack(seen.channel, seen.tag, false)
 }
@@ -201,7 +206,7 @@ async fn a_server_whose_terms_cannot_be_is_told_at_the_log_in() {
         (Tune { channels: 3, ..USUAL }, "3 channels"),
     ] {
         let server = Scripted::start(tune, take);
-        let sink = sink_of(&server);
+        let sink = patient(&server);
         let told = sink.check().await.expect_err(expected).to_string();
         assert!(told.contains(expected), "{told}");
         let outcomes = publish(&sink, batch("a", 0..1)).await;
@@ -212,7 +217,7 @@ async fn a_server_whose_terms_cannot_be_is_told_at_the_log_in() {
     for tune in [Tune { frame: 4096, channels: 4, ..USUAL }, Tune { frame: 0, channels: 0, heartbeat: 0, beats: true }]
     {
         let server = Scripted::start(tune, take);
-        let sink = sink_of(&server);
+        let sink = patient(&server);
         let calls = (0..8).map(|call| publish(&sink, batch("a", call * 100..call * 100 + 100)));
         join_all(calls).await.into_iter().for_each(|outcomes| assert_eq!(outcomes, accepted(100)));
     }

@@ -11,7 +11,9 @@ use lapin::{Channel, ExchangeKind};
 use punctual_sinks::{Fault, Message, Outcome};
 use tokio::time::Instant;
 
-use super::super::{ANSWER_TIMEOUT, Broker, accepted, batch, keys, message, publish, publish_until_accepted};
+use super::super::{
+    ANSWER_TIMEOUT, Broker, PATIENCE, SOON, accepted, batch, keys, message, publish, publish_until_accepted,
+};
 use super::{Shared, sink, start};
 use crate::support::rabbitmq::RabbitServer;
 
@@ -48,7 +50,7 @@ fn declare_exchange(rabbit: &RabbitServer, vhost: &str, name: &str) {
 async fn what_no_queue_takes_is_told_from_what_one_takes() {
     let Some(broker) = Shared::start() else { return };
     declare_exchange(&broker.server, &broker.vhost, "x");
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let lost = |number: usize| number % 7 == 3;
     for round in 0..10 {
         let mixed: Vec<Message> = (round * 1000..round * 1000 + 1000)
@@ -82,7 +84,7 @@ async fn what_no_queue_takes_is_told_from_what_one_takes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_of_one_key_are_told_apart() {
     let Some(broker) = Shared::start() else { return };
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let outcomes = publish(&sink, vec![to("a", 1), to("nobody", 1), to("a", 1), to("nobody", 1)]).await;
     assert!(outcomes[0] == Outcome::Accepted && outcomes[2] == Outcome::Accepted, "{outcomes:?}");
     assert!(is_destinations(&outcomes[1]) && is_destinations(&outcomes[3]), "{outcomes:?}");
@@ -91,7 +93,7 @@ async fn two_of_one_key_are_told_apart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
     let Some(broker) = Shared::start() else { return };
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     for round in 0..3 {
         let mut mixed = batch("a", round * 100..round * 100 + 100);
         mixed[7].destination = "absent/key".to_owned();
@@ -115,7 +117,7 @@ async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exchange_that_was_deleted_is_the_destinations_fault_and_no_one_elses() {
     let Some(broker) = Shared::start() else { return };
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     declare_exchange(&broker.server, &broker.vhost, "gone");
     assert_eq!(publish(&sink, vec![to("gone/key", 1)]).await, accepted(1));
     broker.server.with_channel(&broker.vhost, async |channel: Channel| {
@@ -144,7 +146,7 @@ const SMALL: &str = "max_message_size = 65536";
 async fn what_is_too_large_is_rejected_and_the_two_hundred_around_it_are_not() {
     let Some(rabbit) = start(SMALL, &[]) else { return };
     rabbit.declare_queues("", &["a", "b"]);
-    let sink = rabbit.sink(ANSWER_TIMEOUT);
+    let sink = rabbit.sink(PATIENCE);
     for (size, round) in [(1, 0), (60_000, 1), (65_536, 2)] {
         let mut mixed = batch("a", round * 1000..round * 1000 + 203);
         mixed.iter_mut().for_each(|message| message.payload = Bytes::from(vec![b'x'; size]));
@@ -157,7 +159,7 @@ async fn what_is_too_large_is_rejected_and_the_two_hundred_around_it_are_not() {
         };
         let before = Instant::now();
         let outcomes = publish(&sink, mixed).await;
-        assert!(before.elapsed() < ANSWER_TIMEOUT, "{:?}", before.elapsed());
+        assert!(before.elapsed() < SOON, "{:?}", before.elapsed());
         for (index, outcome) in outcomes.iter().enumerate() {
             if [0, 100, 150].contains(&index) {
                 assert!(matches!(outcome, Outcome::Reject(words) if words.contains("message size")), "{outcome:?}");
@@ -184,7 +186,7 @@ async fn a_hundred_that_are_too_large_are_all_rejected() {
     for (index, message) in mixed.iter_mut().enumerate().step_by(2) {
         message.payload = Bytes::from(vec![b'x'; 65_736 - index]);
     }
-    let sink = rabbit.sink(ANSWER_TIMEOUT);
+    let sink = rabbit.sink(PATIENCE);
     for (index, outcome) in publish(&sink, mixed).await.iter().enumerate() {
         let is = if index % 2 == 0 { matches!(outcome, Outcome::Reject(_)) } else { *outcome == Outcome::Accepted };
         assert!(is, "{index}: {outcome:?}");
@@ -204,7 +206,7 @@ async fn a_nack_is_retry() {
         let options = QueueDeclareOptions { durable: true, ..Default::default() };
         channel.queue_declare("full".into(), options, arguments).await.expect("a queue");
     });
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let mut mixed = batch("a", 0..100);
     mixed.iter_mut().step_by(2).for_each(|message| message.destination = "full".to_owned());
     let outcomes = publish(&sink, mixed).await;
@@ -219,7 +221,7 @@ async fn a_nack_is_retry() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_amqp_cannot_carry_is_rejected() {
     let Some(broker) = Shared::start() else { return };
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let long = "x".repeat(256);
     let with_header = |name: &str, value: &str| {
         let mut message = message("a", 1);
@@ -295,7 +297,7 @@ async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_queue_is_noticed_between_two_publishes() {
     let Some(broker) = Shared::start() else { return };
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     assert_eq!(publish(&sink, batch("c", 0..10)).await, accepted(10));
     broker.server.with_channel(&broker.vhost, async |channel: Channel| {
         channel.queue_delete("c".into(), QueueDeleteOptions::default()).await.expect("it is deleted");
@@ -317,7 +319,7 @@ async fn who_is_not_let_in_is_told_why_without_the_secret() {
     let Some(rabbit) = start("", &[("us@er", "s3cret/:")]) else { return };
     rabbit.declare_queues("", &["a"]);
     let port = rabbit.server.port;
-    let good = sink(&format!("amqp://us%40er:s3cret%2F%3A@127.0.0.1:{port}/%2f"), ANSWER_TIMEOUT);
+    let good = sink(&format!("amqp://us%40er:s3cret%2F%3A@127.0.0.1:{port}/%2f"), PATIENCE);
     good.check().await.expect("let in");
     assert_eq!(publish(&good, batch("a", 0..1)).await, accepted(1));
     for (url, expected) in [
@@ -325,10 +327,10 @@ async fn who_is_not_let_in_is_told_why_without_the_secret() {
         (format!("amqp://nobody:s3cret@127.0.0.1:{port}"), "ACCESS_REFUSED - Login was refused"),
         (format!("amqp://us%40er:s3cret%2F%3A@127.0.0.1:{port}/elsewhere"), "vhost elsewhere not found"),
     ] {
-        let sink = sink(&url, ANSWER_TIMEOUT);
+        let sink = sink(&url, PATIENCE);
         let before = Instant::now();
         let outcomes = publish(&sink, batch("a", 0..1)).await;
-        assert!(before.elapsed() < ANSWER_TIMEOUT / 2, "the refusal is waited for");
+        assert!(before.elapsed() < SOON, "the refusal is waited for");
         let is = matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite);
         assert!(is && words(&outcomes[0]).contains(expected), "{outcomes:?}");
         let told = sink.check().await.expect_err("not let in").to_string();
@@ -346,7 +348,7 @@ async fn what_the_user_may_not_do_is_the_destinations_fault() {
     declare_exchange(&rabbit, "", "theirs");
     rabbit.control(&["set_permissions", "narrow", "", "mine|amq\\.default", ""]);
     let url = format!("amqp://narrow:pass@127.0.0.1:{}", rabbit.server.port);
-    let narrow = sink(&url, ANSWER_TIMEOUT);
+    let narrow = sink(&url, PATIENCE);
     narrow.check().await.expect("this user may publish");
     let mut mixed: Vec<Message> = (0..100).map(|number| to(["a", "mine/key"][number % 2], number)).collect();
     mixed[30].destination = "theirs/key".to_owned();

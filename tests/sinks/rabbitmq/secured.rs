@@ -6,7 +6,7 @@ use std::time::Duration;
 use punctual_sinks::{Fault, Outcome, Sink, SinkConfig, Tls};
 use tokio::time::Instant;
 
-use super::super::{ANSWER_TIMEOUT, accepted, batch, publish, publish_until_accepted};
+use super::super::{PATIENCE, SOON, accepted, batch, publish, publish_until_accepted};
 use crate::support::certificates::Certificates;
 use crate::support::have;
 use crate::support::rabbitmq::RabbitServer;
@@ -14,7 +14,7 @@ use crate::support::server::free_port;
 
 fn sink(url: &str, certificates: Option<&Certificates>) -> Option<Arc<dyn Sink>> {
     let tls = certificates.map_or_else(Tls::default, |own| Tls::from_ca_file(&own.ca_file()).expect("a CA file"));
-    let config = SinkConfig::parse(url).expect("a good URL").with_answer_timeout(ANSWER_TIMEOUT).with_tls(tls);
+    let config = SinkConfig::parse(url).expect("a good URL").with_answer_timeout(PATIENCE).with_tls(tls);
     assert!(!format!("{config:?}").contains("hunter"), "{config:?}");
     config.build().ok()
 }
@@ -31,7 +31,7 @@ async fn refused(sink: &Arc<dyn Sink>, expected: &[&str]) {
             assert!(!told.contains("hunter"), "a secret in `{told}`");
         }
     }
-    assert!(before.elapsed() < ANSWER_TIMEOUT, "{:?}", before.elapsed());
+    assert!(before.elapsed() < SOON, "{:?}", before.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -36,7 +36,8 @@ pub(crate) enum Action {
     Requeue(u8, u8, Way),
     Claim {
         by: usize,
-        lone: bool,
+        lane: u8,
+        suspects_only: bool,
         way: Way,
     },
     /// `Begun`: no answer comes, or none in time.
@@ -90,8 +91,8 @@ impl World {
         if self.left.ticks > 0 {
             actions.push(Action::Tick);
         }
-        let end = self.twin.leases.get(&lane()).and_then(|leases| leases.first()).map(|(end, _)| end);
-        if end.is_some_and(|end| end <= time(self.now).as_millis()) {
+        let mut ends = self.twin.leases.values().filter_map(|leases| leases.first());
+        if ends.any(|(end, _)| end <= time(self.now).as_millis()) {
             actions.push(Action::Reap);
         }
         actions
@@ -118,12 +119,12 @@ impl World {
     fn instance_actions(&self, rules: Rules, by: usize, actions: &mut Vec<Action>) {
         let ways: &[Way] = if self.left.losses > 0 { &[Way::Heard, Way::Unheard, Way::Parked] } else { &[Way::Heard] };
         let suspects = self.twin.crashes.values().any(|mark| mark.count >= 2);
-        if self.left.claims > 0 {
-            let waits = self.twin.head(&lane()).is_some();
+        for number in 0..if self.left.claims > 0 { rules.plan.lanes } else { 0 } {
+            let waits = self.twin.head(&lane(number)).is_some();
             for way in ways.iter().copied().filter(|way| waits || *way == Way::Parked) {
-                actions.push(Action::Claim { by, lone: false, way });
+                actions.push(Action::Claim { by, lane: number, suspects_only: false, way });
                 if suspects {
-                    actions.push(Action::Claim { by, lone: true, way });
+                    actions.push(Action::Claim { by, lane: number, suspects_only: true, way });
                 }
             }
         }

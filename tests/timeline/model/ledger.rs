@@ -2,7 +2,7 @@
 
 use punctual::task::Key;
 use punctual::timeline::memory::{Change, Twin};
-use punctual::timeline::{CancelAnswer, PutAnswer, PutResult, RequeueAnswer};
+use punctual::timeline::{CancelAnswer, PutAnswer, PutMode, PutResult, RequeueAnswer};
 
 use super::rules::{Kind, Rules, Wish, lane, read_record};
 use super::world::{key_of, member_of};
@@ -94,10 +94,17 @@ impl Ledger {
     pub(crate) fn put_answered(&mut self, wish: Wish, answer: PutAnswer) -> Law {
         let Wish { id, due, payload, .. } = wish;
         let told = answer.in_flight.map(|due| u8::try_from(due.as_millis()).unwrap());
+        let stands = self.wanted[usize::from(id)];
         match answer.result {
+            PutResult::Replaced if wish.mode == PutMode::Post => {
+                return broken("law 9: a post replaced a task");
+            }
             PutResult::Created | PutResult::Replaced => {}
-            PutResult::Unchanged if self.wanted[usize::from(id)].is_none() => {
-                return broken("law 9: a put was answered `unchanged`, but no task stands");
+            PutResult::Unchanged | PutResult::KeyReused if stands.is_none() => {
+                return broken(format!("law 9: a put was answered {:?}, but no task stands", answer.result));
+            }
+            PutResult::Unchanged if wish.mode == PutMode::Post && stands.is_some_and(|it| it.payload != payload) => {
+                return broken("law 9: a post was answered `unchanged`, but another message stands");
             }
             _ => return Ok(()),
         }
@@ -231,7 +238,7 @@ impl Ledger {
 fn stands_at(id: u8, wish: Wish, twin: &Twin) -> Option<i64> {
     let member = member_of(id);
     let (_, payload) = read_record(twin.tasks.get(&member)?);
-    let score = twin.score_in(&lane(), &member)?;
+    let (_, score) = twin.place(&member).filter(|(at, _)| *at == lane(wish.lane))?;
     match twin.changes.get(&member) {
         _ if payload != wish.payload => None,
         Some(Change::Cancelled) => None,
@@ -244,6 +251,6 @@ fn stands_at(id: u8, wish: Wish, twin: &Twin) -> Option<i64> {
 fn kept(id: u8, due: u8, twin: &Twin) -> bool {
     let key: Key = key_of(id, due);
     let member = punctual::task::Member::requeued(&key);
-    let requeued = twin.tasks.contains_key(&member) && twin.score_in(&lane(), &member).is_some();
+    let requeued = twin.tasks.contains_key(&member) && twin.place(&member).is_some();
     requeued || twin.dead_records.contains_key(key.to_string().as_str())
 }

@@ -16,12 +16,21 @@ mod search;
 mod structure;
 mod world;
 
+use punctual::timeline::PutMode;
 use rules::{Budget, Flaw, Kind, Plan, Rules, Wish};
 use search::search;
 use world::World;
 
 const fn wish(id: u8, due: u8, payload: u8, kind: Kind) -> Wish {
-    Wish { id, due, payload, kind }
+    Wish { id, due, payload, lane: 0, kind, mode: PutMode::Put }
+}
+
+const fn there(wish: Wish) -> Wish {
+    Wish { lane: 1, ..wish }
+}
+
+const fn post(due: u8, payload: u8) -> Wish {
+    Wish { mode: PutMode::Post, ..wish(0, due, payload, Kind::In) }
 }
 
 const fn budget(puts: u8, cancels: u8, requeues: u8, claims: u8) -> Budget {
@@ -33,6 +42,7 @@ static ONE_SHOT: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At)],
     wishes: &[wish(0, 1, 0, Kind::At), wish(0, 1, 1, Kind::At), wish(0, 2, 1, Kind::At)],
     ids: 1,
+    lanes: 1,
     rejects: false,
     budget: budget(2, 1, 0, 2),
 };
@@ -42,8 +52,29 @@ static RESET: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::In)],
     wishes: &[wish(0, 1, 0, Kind::In), wish(0, 2, 0, Kind::In), wish(0, 2, 1, Kind::In)],
     ids: 1,
+    lanes: 1,
     rejects: false,
     budget: Budget { crashes: 0, ..budget(2, 1, 0, 2) },
+};
+
+/// A time-out that is posted: repeated under its key, posted with another message, put and cancelled meanwhile.
+static POSTED: Plan = Plan {
+    standing: &[post(1, 0)],
+    wishes: &[post(2, 0), post(2, 1), wish(0, 2, 1, Kind::In)],
+    ids: 1,
+    lanes: 1,
+    rejects: false,
+    budget: Budget { crashes: 0, ..budget(2, 1, 0, 2) },
+};
+
+/// A task that is put into another lane and back, while it waits and while it is in flight.
+static MOVED: Plan = Plan {
+    standing: &[wish(0, 1, 0, Kind::At)],
+    wishes: &[there(wish(0, 1, 0, Kind::At)), there(wish(0, 2, 1, Kind::At)), wish(0, 1, 0, Kind::At)],
+    ids: 1,
+    lanes: 2,
+    rejects: false,
+    budget: Budget { losses: 0, ticks: 1, ..budget(2, 1, 0, 2) },
 };
 
 /// One recurring task of three occurrences.
@@ -51,6 +82,7 @@ static RECURRING: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::Every)],
     wishes: &[wish(0, 2, 0, Kind::Every), wish(0, 2, 1, Kind::Every), wish(0, 3, 1, Kind::At)],
     ids: 1,
+    lanes: 1,
     rejects: false,
     budget: Budget { publishes: 3, crashes: 0, ticks: 1, ..budget(1, 1, 0, 3) },
 };
@@ -60,6 +92,7 @@ static DEAD: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::Every)],
     wishes: &[wish(0, 1, 1, Kind::At), wish(0, 1, 0, Kind::At)],
     ids: 1,
+    lanes: 1,
     rejects: true,
     budget: Budget { publishes: 2, crashes: 0, ticks: 1, ..budget(1, 0, 1, 3) },
 };
@@ -69,6 +102,7 @@ static TWO: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At), wish(1, 1, 0, Kind::Every)],
     wishes: &[wish(0, 1, 1, Kind::At), wish(1, 2, 1, Kind::At)],
     ids: 2,
+    lanes: 1,
     rejects: false,
     budget: Budget { ticks: 1, crashes: 0, ..budget(1, 1, 0, 2) },
 };
@@ -78,6 +112,7 @@ static SUSPECT: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At)],
     wishes: &[wish(0, 1, 1, Kind::At), wish(0, 2, 1, Kind::At)],
     ids: 1,
+    lanes: 1,
     rejects: false,
     budget: Budget { extends: 1, losses: 0, ticks: 3, ..budget(1, 1, 0, 3) },
 };
@@ -114,6 +149,16 @@ fn the_laws_hold_for_a_one_shot_task() {
 #[test]
 fn the_laws_hold_for_a_time_out_that_is_reset() {
     holds("reset", &RESET, 30);
+}
+
+#[test]
+fn the_laws_hold_for_a_time_out_that_is_posted() {
+    holds("posted", &POSTED, 30);
+}
+
+#[test]
+fn the_laws_hold_for_a_task_that_moves_between_lanes() {
+    holds("moved", &MOVED, 30);
 }
 
 #[test]
@@ -159,4 +204,7 @@ flaws! {
     it_is_noticed_if_a_put_forgets_marks: PutForgetsMarks, ONE_SHOT, "law 9";
     it_is_noticed_if_an_instance_ignores_its_lease: PublishWithoutLease, ONE_SHOT, "law 4";
     it_is_noticed_if_an_instance_does_not_tell_that_it_began: BegunNotTold, ONE_SHOT, "law 9";
+    it_is_noticed_if_a_post_replaces_what_stands: PostReplaces, POSTED, "law 9";
+    it_is_noticed_if_a_task_that_moves_stays_where_it_was: MoveLeavesBehind, MOVED, "law 9";
+    it_is_noticed_if_a_task_in_flight_is_moved: MoveInFlight, MOVED, "law 2";
 }

@@ -1,11 +1,12 @@
 //! The twin's verbs as the model calls them, with one rule taken out if a test wants to see that it is needed.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use punctual::clock::Timestamp;
 use punctual::task::{Key, Lane, Member, TaskId};
-use punctual::timeline::memory::{Change, Twin};
+use punctual::timeline::memory::{Change, Twin, Zset};
 use punctual::timeline::{
     CancelAnswer, ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Put, PutAnswer, PutMode, PutResult, ReapRequest,
     RequeueAnswer, Settle, Settled, TimelineError, Token,
@@ -33,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) wishes: &'static [Wish],
     /// How many task ids there are.
     pub(crate) ids: u8,
+    /// How many lanes there are.
+    pub(crate) lanes: u8,
     /// Whether a sink may say that it will never accept.
     pub(crate) rejects: bool,
     /// How often the rest may happen.
@@ -60,7 +63,10 @@ pub(crate) struct Wish {
     pub(crate) id: u8,
     pub(crate) due: u8,
     pub(crate) payload: u8,
+    pub(crate) lane: u8,
     pub(crate) kind: Kind,
+    /// Whether it is a `PUT`, or a `POST` under a key that may be repeated.
+    pub(crate) mode: PutMode,
 }
 
 /// The kinds of schedule.
@@ -103,12 +109,18 @@ pub(crate) enum Flaw {
     PublishWithoutLease,
     /// An instance does not tell that a publish had begun.
     BegunNotTold,
+    /// A `POST` replaces what stands under its key.
+    PostReplaces,
+    /// A put that moves a task leaves it in its old lane too.
+    MoveLeavesBehind,
+    /// A put may move a task in flight.
+    MoveInFlight,
 }
 
-/// The lane of all tasks.
-pub(crate) fn lane() -> Lane {
-    thread_local!(static LANE: Lane = "l".parse().unwrap());
-    LANE.with(Lane::clone)
+/// The lanes, by their numbers.
+pub(crate) fn lane(number: u8) -> Lane {
+    thread_local!(static LANES: [Lane; 2] = ["l", "m"].map(|name| name.parse().unwrap()));
+    LANES.with(|lanes| lanes[usize::from(number)].clone())
 }
 
 /// The model's time as the timeline's.
@@ -132,23 +144,47 @@ impl Rules {
     }
 
     /// A put that was sent at `sent`.
-    pub(crate) fn put(self, twin: &mut Twin, now: u8, sent: u8, put: &Put) -> Result<PutAnswer, TimelineError> {
+    pub(crate) fn put(
+        self,
+        twin: &mut Twin,
+        now: u8,
+        sent: u8,
+        put: &Put,
+        mode: PutMode,
+    ) -> Result<PutAnswer, TimelineError> {
+        let mode = if self.has(Flaw::PostReplaces) { PutMode::Put } else { mode };
         let member = Member::from(&put.id);
+        let before = twin.place(&member);
         let marks = twin.crashes.clone();
         if self.has(Flaw::PutForgetsMarks) {
             twin.crashes.clear();
         }
-        let answers = twin.put(time(now), PutMode::Put, std::slice::from_ref(put), self.not_after(sent))?;
+        let answers = twin.put(time(now), mode, std::slice::from_ref(put), self.not_after(sent))?;
         if self.has(Flaw::PutForgetsMarks) {
             twin.crashes = marks;
-            twin.crashes.retain(|member, mark| twin_due(twin.due.get(&lane()), member) == Some(mark.due.as_millis()));
+            twin.crashes.retain(|member, mark| score(&twin.due, member) == Some(mark.due.as_millis()));
         }
         let mut answer = answers.answer[0];
-        let flies = twin_due(twin.due.get(&lane()), &member).is_some_and(|score| score < 0);
+        let flies = score(&twin.due, &member).is_some_and(|score| score < 0);
         if self.has(Flaw::NoRefusalOfTheDueInFlight) && answer.result == PutResult::InFlight && flies {
             twin.changes.insert(member.clone(), Change::Due(put.due));
             answer = PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: Some(put.due) };
             twin.tasks.insert(member.clone(), put.record.clone());
+        }
+        if let Some((lane, score)) = before.filter(|(lane, _)| *lane != put.lane) {
+            if self.has(Flaw::MoveLeavesBehind) && answer.result == PutResult::Replaced {
+                twin.due.entry(lane).or_default().set(member.clone(), score);
+            } else if self.has(Flaw::MoveInFlight)
+                && answer.result == PutResult::InFlight
+                && put.due.as_millis() != -score
+            {
+                twin.due.entry(put.lane.clone()).or_default().set(member.clone(), put.due.as_millis());
+                answer = PutAnswer {
+                    result: PutResult::Replaced,
+                    due: put.due,
+                    in_flight: Some(Timestamp::from_millis(-score)),
+                };
+            }
         }
         // How often it was replaced is of no matter here, and would make states differ.
         if matches!(answer.result, PutResult::Created | PutResult::Replaced) {
@@ -165,7 +201,7 @@ impl Rules {
 
     /// A requeue that was sent at `sent`.
     pub(crate) fn requeue(self, twin: &mut Twin, now: u8, sent: u8, key: &Key) -> Result<RequeueAnswer, TimelineError> {
-        twin.requeue(time(now), key, self.not_after(sent)).map(|told| told.answer)
+        twin.requeue(time(now), key, None, self.not_after(sent)).map(|told| told.answer)
     }
 
     /// A claim that was sent at `sent`.
@@ -175,7 +211,7 @@ impl Rules {
         now: u8,
         sent: u8,
         token: &Token,
-        (max, lone): (usize, bool),
+        (lane, max, suspects_only): (&Lane, usize, bool),
     ) -> Result<Claimed, TimelineError> {
         let request = ClaimRequest {
             token: token.clone(),
@@ -183,11 +219,11 @@ impl Rules {
             max_bytes: MAX_CLAIM_BYTES,
             lease: LEASE,
             not_after: self.not_after(sent),
-            lone,
+            suspects_only,
         };
-        let claimed = twin.claim(time(now), &lane(), &request)?.answer;
+        let claimed = twin.claim(time(now), lane, &request)?.answer;
         if self.has(Flaw::ClaimDoesNotNegate)
-            && let Some(line) = twin.due.get_mut(&lane())
+            && let Some(line) = twin.due.get_mut(lane)
         {
             for one in &claimed.occurrences {
                 line.set(one.member.clone(), one.due.as_millis());
@@ -197,8 +233,7 @@ impl Rules {
     }
 
     /// A settle.
-    pub(crate) fn settle(self, twin: &mut Twin, now: u8, settle: &Settle) -> Settled {
-        let lane = lane();
+    pub(crate) fn settle(self, twin: &mut Twin, now: u8, lane: &Lane, settle: &Settle) -> Settled {
         let claims = twin.claims.clone();
         let changes = twin.changes.clone();
         if self.has(Flaw::ShortCutAlways) {
@@ -209,15 +244,15 @@ impl Rules {
         if self.has(Flaw::SettleIgnoresChanges) {
             twin.changes.clear();
         }
-        let settled = twin.settle(time(now), &lane, settle).unwrap().answer;
+        let settled = twin.settle(time(now), lane, settle).unwrap().answer;
         if self.has(Flaw::SettleIgnoresChanges) {
             twin.changes = changes;
-            twin.changes.retain(|member, _| twin_due(twin.due.get(&lane), member).is_some_and(|score| score < 0));
+            twin.changes.retain(|member, _| score(&twin.due, member).is_some_and(|score| score < 0));
         }
         if self.has(Flaw::SettledPairStays)
-            && let Some(claim) = twin.claims.get_mut(&lane).and_then(|claims| claims.get_mut(&settle.token))
+            && let Some(claim) = twin.claims.get_mut(lane).and_then(|claims| claims.get_mut(&settle.token))
         {
-            claim.pairs.clone_from(&claims[&lane][&settle.token].pairs);
+            claim.pairs.clone_from(&claims[lane][&settle.token].pairs);
         }
         self.forget_marks(twin);
         settled
@@ -231,18 +266,17 @@ impl Rules {
         if self.has(Flaw::ReapDropsChanges) {
             twin.changes.clear();
         }
-        let line = twin.due.get(&lane());
         let flew: Vec<_> =
-            line.into_iter().flat_map(|line| line.negative()).map(|(_, member)| member.clone()).collect();
+            twin.due.values().flat_map(|line| line.negative()).map(|(_, member)| member.clone()).collect();
         let not_after = time(now);
         let request = ReapRequest { lease: LEASE, served: true, dead_keep: Duration::from_secs(1000), not_after };
-        twin.reap(time(now), &lane(), &request).unwrap();
-        if self.has(Flaw::ReapRestoresNow)
-            && let Some(line) = twin.due.get_mut(&lane())
-        {
-            for member in flew {
-                if line.score(&member).is_some_and(|score| score > 0) {
-                    line.set(member, time(now).as_millis());
+        for number in 0..self.plan.lanes {
+            twin.reap(time(now), &lane(number), &request).unwrap();
+        }
+        for line in twin.due.values_mut().filter(|_| self.has(Flaw::ReapRestoresNow)) {
+            for member in &flew {
+                if line.score(member).is_some_and(|score| score > 0) {
+                    line.set(member.clone(), time(now).as_millis());
                 }
             }
         }
@@ -266,12 +300,12 @@ impl Rules {
     }
 }
 
-fn twin_due(line: Option<&punctual::timeline::memory::Zset<Member>>, member: &Member) -> Option<i64> {
-    line?.score(member)
+fn score(due: &BTreeMap<Lane, Zset<Member>>, member: &Member) -> Option<i64> {
+    due.values().find_map(|line| line.score(member))
 }
 
 /// The record of a task.
-pub(crate) fn record(kind: Kind, due: u8, payload: u8) -> Bytes {
+pub(crate) fn record(kind: Kind, due: u8, payload: u8, lane: u8) -> Bytes {
     let (flags, body): (u8, &[u8]) = match kind {
         Kind::At => (0, &[payload, due]),
         Kind::In => (2, &[payload]),
@@ -279,7 +313,7 @@ pub(crate) fn record(kind: Kind, due: u8, payload: u8) -> Bytes {
     };
     let mut bytes = vec![1, flags, 0, 0, 0, 1];
     bytes.extend([0; 24]);
-    bytes.extend([1, b'l']);
+    bytes.extend([1, b'l' + lane]);
     bytes.extend(body);
     bytes.into()
 }

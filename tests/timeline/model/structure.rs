@@ -1,7 +1,7 @@
 //! How it is kept: what must be so inside a shard whatever was done to it.
 
 use punctual::clock::Timestamp;
-use punctual::task::Member;
+use punctual::task::{Lane, Member};
 use punctual::timeline::Token;
 use punctual::timeline::memory::{Mark, Twin};
 
@@ -10,36 +10,39 @@ use super::rules::lane;
 /// How it is kept: negative scores are the pairs in claims, every claim has a lease, and what stands beside a task
 /// names it.
 pub(crate) fn check_structure(twin: &Twin) -> Result<(), String> {
-    let lane = lane();
-    let line = twin.due.get(&lane);
+    (0..2).try_for_each(|number| check_lane(twin, &lane(number)))?;
+    let score = |member: &Member| twin.place(member).map(|(_, score)| score);
+    if let Some(member) = twin.changes.keys().find(|member| score(member).is_none_or(|score| score > 0)) {
+        return Err(format!("law 4: {member:?} has a change, but is not in flight"));
+    }
+    let named =
+        |(member, mark): (&Member, &Mark)| score(member).is_some_and(|score| score.abs() == mark.due.as_millis());
+    if !twin.crashes.iter().all(named) {
+        return Err("law 9: a mark names a due that its task does not have".into());
+    }
+    let waiting: usize = twin.due.values().map(|line| line.len()).sum();
+    if waiting != twin.tasks.len() || !twin.tasks.keys().all(|member| score(member).is_some()) {
+        return Err("law 10: a record without a due, or a due without a record".into());
+    }
+    Ok(())
+}
+
+fn check_lane(twin: &Twin, lane: &Lane) -> Result<(), String> {
+    let line = twin.due.get(lane);
     let claimed = line.into_iter().flat_map(|line| line.negative()).count();
-    let claims = twin.claims.get(&lane);
+    let claims = twin.claims.get(lane);
     let pairs = || claims.into_iter().flatten().flat_map(|(_, claim)| claim.pairs.iter());
-    let flies = |(member, due): &(Member, Timestamp)| twin.score_in(&lane, member) == Some(-due.as_millis());
+    let flies = |(member, due): &(Member, Timestamp)| twin.score_in(lane, member) == Some(-due.as_millis());
     let twice = |n: usize, pair: &(Member, Timestamp)| pairs().skip(n + 1).any(|other| other.0 == pair.0);
     if pairs().count() != claimed || !pairs().all(flies) || pairs().enumerate().any(|(n, pair)| twice(n, pair)) {
         return Err(format!("law 4: what is claimed is not what the claims hold: {line:?}, {claims:?}"));
     }
-    let leases = twin.leases.get(&lane);
+    let leases = twin.leases.get(lane);
     let leased = |token: &Token| leases.is_some_and(|leases| leases.score(token).is_some());
     if leases.map_or(0, |leases| leases.len()) != claims.map_or(0, |claims| claims.len())
         || !claims.into_iter().flat_map(|claims| claims.keys()).all(leased)
     {
         return Err("law 4: claims and leases are not of the same tokens".into());
-    }
-    if let Some(member) = twin.changes.keys().find(|member| twin.score_in(&lane, member).is_none_or(|score| score > 0))
-    {
-        return Err(format!("law 4: {member:?} has a change, but is not in flight"));
-    }
-    let named = |(member, mark): (&Member, &Mark)| {
-        twin.score_in(&lane, member).is_some_and(|score| score.abs() == mark.due.as_millis())
-    };
-    if !twin.crashes.iter().all(named) {
-        return Err("law 9: a mark names a due that its task does not have".into());
-    }
-    let waiting = line.into_iter().flat_map(|line| line.iter()).count();
-    if waiting != twin.tasks.len() || !twin.tasks.keys().all(|member| twin.score_in(&lane, member).is_some()) {
-        return Err("law 10: a record without a due, or a due without a record".into());
     }
     Ok(())
 }

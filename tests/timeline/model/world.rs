@@ -35,6 +35,7 @@ pub(crate) struct World {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Claim {
     token: u8,
+    lane: u8,
     /// The tick at which the lease ends that was confirmed last; of a claim whose reply is missing, its `not_after`.
     pub(crate) until: u8,
     /// What it holds; `None` while the reply is missing.
@@ -48,6 +49,7 @@ pub(crate) struct Claim {
 pub(crate) struct Item {
     copy: Copy,
     kind: Kind,
+    lane: u8,
     /// The score of a requeued occurrence, whose key is in `copy`.
     requeued: Option<u8>,
     pub(crate) status: Status,
@@ -76,8 +78,8 @@ pub(crate) enum Call {
     Put { sent: u8, wish: u8 },
     Cancel { sent: u8, id: u8 },
     Requeue { sent: u8, id: u8, due: u8 },
-    Claim { sent: u8, token: u8, lone: bool },
-    Settle { token: u8, what: Sent },
+    Claim { sent: u8, token: u8, lane: u8, suspects_only: bool },
+    Settle { token: u8, lane: u8, what: Sent },
 }
 
 fn task_id(id: u8) -> TaskId {
@@ -116,7 +118,7 @@ impl Item {
         let next = due(self.copy.due + 1);
         let counts = Counts::default();
         let burial = || Burial {
-            record: record(self.kind, self.copy.due, self.copy.payload),
+            record: record(self.kind, self.copy.due, self.copy.payload, self.lane),
             reason: "rejected".into(),
             words: String::new(),
         };
@@ -188,21 +190,21 @@ impl World {
                     false => self.network.push(Call::Requeue { sent, id, due }),
                 }
             }
-            Action::Claim { by, lone, way } => {
+            Action::Claim { by, lane, suspects_only, way } => {
                 let token = rules.plan.budget.claims - self.left.claims;
                 self.left.claims -= 1;
                 let items = match self.goes(way) {
-                    true => self.claim(rules, sent, token, lone),
+                    true => self.claim(rules, sent, token, (lane, suspects_only)),
                     false => {
-                        self.network.push(Call::Claim { sent, token, lone });
+                        self.network.push(Call::Claim { sent, token, lane, suspects_only });
                         Vec::new()
                     }
                 };
                 if way == Way::Heard && !items.is_empty() {
                     let until = sent + ticks();
-                    self.instances[by].push(Claim { token, until, items: Some(items), sent: None });
+                    self.instances[by].push(Claim { token, lane, until, items: Some(items), sent: None });
                 } else if way != Way::Heard {
-                    self.instances[by].push(Claim { token, until: sent, items: None, sent: None });
+                    self.instances[by].push(Claim { token, lane, until: sent, items: None, sent: None });
                 }
             }
             Action::PublishAccepted { by, claim, item } => self.publish(by, claim, item, Status::Accepted)?,
@@ -211,27 +213,27 @@ impl World {
             Action::Settle { by, claim, named, way } => {
                 let what = self.instances[by][claim].names(named);
                 self.instances[by][claim].sent = Some(what.clone());
-                let number = self.instances[by][claim].token;
+                let (number, lane) = (self.instances[by][claim].token, self.instances[by][claim].lane);
                 if self.goes(way) {
-                    let settled = self.settle(rules, number, &what);
+                    let settled = self.settle(rules, number, lane, &what);
                     if way == Way::Heard {
                         self.heard(by, claim, &settled);
                     }
                 } else {
-                    self.network.push(Call::Settle { token: number, what });
+                    self.network.push(Call::Settle { token: number, lane, what });
                 }
             }
             Action::RepeatSettle { by, claim } => {
                 let held = &self.instances[by][claim];
-                let (number, what) = (held.token, held.sent.clone().unwrap());
-                let settled = self.settle(rules, number, &what);
+                let (number, lane, what) = (held.token, held.lane, held.sent.clone().unwrap());
+                let settled = self.settle(rules, number, lane, &what);
                 self.heard(by, claim, &settled);
             }
             Action::Extend { by, claim, heard } => {
                 self.left.extends -= 1;
                 self.left.losses -= u8::from(!heard);
-                let number = self.instances[by][claim].token;
-                let lives = Arc::make_mut(&mut self.twin).extend(time(self.now), &[(lane(), token(number))], LEASE)[0];
+                let (number, at) = (self.instances[by][claim].token, lane(self.instances[by][claim].lane));
+                let lives = Arc::make_mut(&mut self.twin).extend(time(self.now), &[(at, token(number))], LEASE)[0];
                 if heard && lives {
                     self.instances[by][claim].until = self.now + ticks();
                 } else if heard {
@@ -264,22 +266,24 @@ impl World {
             Call::Put { sent, wish } => self.put(rules, sent, rules.plan.wishes[usize::from(wish)]),
             Call::Cancel { sent, id } => self.cancel(rules, sent, id),
             Call::Requeue { sent, id, due } => self.requeue(rules, sent, id, due),
-            Call::Claim { sent, token, lone } => {
-                self.claim(rules, sent, token, lone);
+            Call::Claim { sent, token, lane, suspects_only } => {
+                self.claim(rules, sent, token, (lane, suspects_only));
                 Ok(())
             }
-            Call::Settle { token, what } => {
-                self.settle(rules, token, &what);
+            Call::Settle { token, lane, what } => {
+                self.settle(rules, token, lane, &what);
                 Ok(())
             }
         }
     }
 
     fn put(&mut self, rules: Rules, sent: u8, wish: Wish) -> Result<(), String> {
-        let record = record(wish.kind, wish.due, wish.payload);
-        let put = Put { id: task_id(wish.id), lane: lane(), due: due(wish.due), record };
+        let record = record(wish.kind, wish.due, wish.payload, wish.lane);
+        let put = Put { id: task_id(wish.id), lane: lane(wish.lane), due: due(wish.due), record };
         let before = self.twin.clone();
-        let Ok(answer) = rules.put(Arc::make_mut(&mut self.twin), self.now, sent, &put) else { return Ok(()) };
+        let Ok(answer) = rules.put(Arc::make_mut(&mut self.twin), self.now, sent, &put, wish.mode) else {
+            return Ok(());
+        };
         if !matches!(answer.result, PutResult::Created | PutResult::Replaced) && self.twin != before {
             return Err(format!("law 9: a put was answered {:?} and yet wrote", answer.result));
         }
@@ -302,9 +306,9 @@ impl World {
         if self.now == sent { self.ledger.requeue_answered(id, due, answer) } else { Ok(()) }
     }
 
-    fn claim(&mut self, rules: Rules, sent: u8, number: u8, lone: bool) -> Vec<Item> {
+    fn claim(&mut self, rules: Rules, sent: u8, number: u8, (at, suspects_only): (u8, bool)) -> Vec<Item> {
         let token = token(number);
-        let claimed = rules.claim(Arc::make_mut(&mut self.twin), self.now, sent, &token, (2, lone));
+        let claimed = rules.claim(Arc::make_mut(&mut self.twin), self.now, sent, &token, (&lane(at), 2, suspects_only));
         let occurrences = claimed.map(|claimed| claimed.occurrences).unwrap_or_default();
         let item = |occurrence: punctual::timeline::Occurrence| {
             let key = occurrence.member.key(occurrence.due);
@@ -312,7 +316,7 @@ impl World {
             let (kind, payload) = read_record(&occurrence.record);
             let small = |time: Timestamp| u8::try_from(time.as_millis()).unwrap();
             let requeued = occurrence.member.requeued_key().map(|_| small(occurrence.due));
-            Item { copy: Copy { id, due: small(key.due), payload }, kind, requeued, status: Status::Idle }
+            Item { copy: Copy { id, due: small(key.due), payload }, kind, lane: at, requeued, status: Status::Idle }
         };
         occurrences.into_iter().map(item).collect()
     }
@@ -324,7 +328,7 @@ impl World {
         let same = |other: &Item| (other.member(), other.score()) == (one.member(), one.score());
         let holds = |claim: &&Claim| claim.items.iter().flatten().any(|item| same(item) && !claim.lets_go_of(item));
         let holders = self.instances.iter().flatten().filter(|other| other.until > self.now).filter(holds).count();
-        let claims = self.twin.claims.get(&lane()).and_then(|claims| claims.get(&token(held.token)));
+        let claims = self.twin.claims.get(&lane(held.lane)).and_then(|claims| claims.get(&token(held.token)));
         let pair = (one.member(), due(one.score()));
         if holders > 1 || !claims.is_some_and(|claim| claim.pairs.contains(&pair)) {
             return Err(format!("law 4: {:?} is published by one who does not hold it alone", one.copy));
@@ -337,11 +341,11 @@ impl World {
         Ok(())
     }
 
-    fn settle(&mut self, rules: Rules, number: u8, what: &Sent) -> Settled {
+    fn settle(&mut self, rules: Rules, number: u8, at: u8, what: &Sent) -> Settled {
         let verdicts: Vec<_> = what.named.iter().map(|item| item.settlement(rules)).collect();
         let rest = if what.back { Rest::Back } else { Rest::Keep };
         let settle = Settle { token: token(number), verdicts, rest, lease: LEASE, dead_cap: 9 };
-        let settled = rules.settle(Arc::make_mut(&mut self.twin), self.now, &settle);
+        let settled = rules.settle(Arc::make_mut(&mut self.twin), self.now, &lane(at), &settle);
         for item in what.named.iter().filter(|_| !settled.lost) {
             let (member, ended) = (item.member(), item.status > Status::Begun);
             let changed = settled.changed.contains(&member);

@@ -15,7 +15,8 @@ use punctual::task::{Counts, Key, Lane, Member, Record, Shard, TaskId, When};
 use punctual::timeline::memory::MemoryTimeline;
 use punctual::timeline::redis::RedisTimeline;
 use punctual::timeline::{
-    Burial, ClaimRequest, Claimed, GlanceRequest, Put, ReapRequest, Settle, Settlement, Timeline, Token, Verdict, Wake,
+    BrowseRequest, Burial, ClaimRequest, Claimed, DeadFilter, GlanceRequest, Grave, Put, ReapRequest, Settle,
+    Settlement, Timeline, Token, Verdict, Wake,
 };
 use tokio::sync::broadcast;
 
@@ -158,15 +159,24 @@ impl Both {
                 drop(both!(self, step, |timeline| timeline.glance(shard, request.clone())));
                 shard
             }
-            Step::Requeue { key, late } | Step::Discard { key, late } if !self.keys.is_empty() => {
+            Step::Requeue { key, meant, late } | Step::Discard { key, meant, late } if !self.keys.is_empty() => {
                 let (key, not_after) = (key.get(&self.keys).clone(), self.not_after(*late));
                 let shard = Shard::of(&key.task, self.shards);
+                let known = self.memory.twin(shard).dead.score(&key.to_string().into()).unwrap_or(0);
+                let buried = meant.map(|right| Timestamp::from_millis(if right { known } else { known + 1 }));
                 match step {
                     Step::Requeue { .. } => {
-                        drop(both!(self, step, |timeline| timeline.requeue(shard, &key, not_after)));
+                        drop(both!(self, step, |timeline| timeline.requeue(shard, &key, buried, not_after)));
                     }
-                    _ => drop(both!(self, step, |timeline| timeline.discard(shard, &key, not_after))),
+                    _ => drop(both!(self, step, |timeline| timeline.discard(shard, &key, buried, not_after))),
                 }
+                shard
+            }
+            Step::Browse { .. } => self.browse(step).await?,
+            Step::Show { key } if !self.keys.is_empty() => {
+                let key = key.get(&self.keys).clone();
+                let shard = Shard::of(&key.task, self.shards);
+                drop(both!(self, step, |timeline| timeline.show(shard, &key)));
                 shard
             }
             Step::Strand { id, lane } => {
@@ -188,13 +198,13 @@ impl Both {
                 self.clock.set(Timestamp::from_millis(self.clock.now().as_millis() + by));
                 return Ok(None);
             }
-            Step::Extend { .. } | Step::Requeue { .. } | Step::Discard { .. } => return Ok(None),
+            Step::Extend { .. } | Step::Requeue { .. } | Step::Discard { .. } | Step::Show { .. } => return Ok(None),
         };
         Ok(Some(shard))
     }
 
     async fn claim(&mut self, step: &Step) -> Result<Shard, TestCaseError> {
-        let Step::Claim { id, lane, max, max_bytes, lone, late } = step else { unreachable!() };
+        let Step::Claim { id, lane, max, max_bytes, suspects_only, late } = step else { unreachable!() };
         let (shard, lane) = (self.id(*id).1, Both::lane(*lane));
         self.next_token += 1;
         let token = Token(format!("{}.{}", self.next_token % 2, self.next_token));
@@ -204,7 +214,7 @@ impl Both {
             max_bytes: *max_bytes,
             lease: LEASE,
             not_after: self.not_after(*late),
-            lone: *lone,
+            suspects_only: *suspects_only,
         };
         let claimed = both!(self, step, |timeline| timeline.claim(shard, &lane, request.clone()));
         if let Ok(claimed) = claimed {
@@ -223,8 +233,9 @@ impl Both {
         let recent = &self.claims[self.claims.len().saturating_sub(3)..];
         let (shard, lane, token, claimed) = claim.get(recent).clone();
         let verdicts = claimed.occurrences.iter().zip(verdicts).filter_map(|(one, word)| {
+            let reason = if one.due.as_millis() % 2 == 0 { "rejected" } else { "retries" };
             let burial =
-                || Burial { record: one.record.clone(), reason: "rejected".into(), words: "zu groß:\n1 > 0\n".into() };
+                || Burial { record: one.record.clone(), reason: reason.into(), words: "zu groß:\n1 > 0\n".into() };
             let due = |after: &i64| Timestamp::from_millis(one.due.as_millis() + after);
             let counts = Counts { accepted: 1, dead: 2, passed_over: 1 << 60, last_due: Some(one.due) };
             let verdict = match word {
@@ -240,6 +251,26 @@ impl Both {
         let settle = Settle { token, verdicts: verdicts.collect(), rest: *rest, lease: LEASE, dead_cap: *dead_cap };
         drop(both!(self, step, |timeline| timeline.settle(shard, &lane, settle.clone())));
         Ok(Some(shard))
+    }
+
+    async fn browse(&mut self, step: &Step) -> Result<Shard, TestCaseError> {
+        let Step::Browse { id, after, from, to, lane, reason, max, whole } = step else { unreachable!() };
+        let shard = self.id(*id).1;
+        // Behind one that is there, or was: buried then, or at another time.
+        let after = after.filter(|_| !self.keys.is_empty()).map(|place| {
+            let key = place.get(&self.keys).clone();
+            let known = self.memory.twin(shard).dead.score(&key.to_string().into());
+            Grave { buried: known.map_or(self.clock.now(), Timestamp::from_millis), key }
+        });
+        let filter = DeadFilter {
+            lane: lane.map(Both::lane),
+            reason: reason.map(str::to_owned),
+            from: from.map(at),
+            to: to.map(at),
+        };
+        let request = BrowseRequest { filter, after, max: *max, whole: *whole };
+        drop(both!(self, step, |timeline| timeline.browse(shard, request.clone())));
+        Ok(shard)
     }
 
     fn compare(&self, shard: Shard, step: &Step) -> Result<(), TestCaseError> {

@@ -25,7 +25,7 @@ pub(crate) enum Step {
         lane: usize,
         max: usize,
         max_bytes: usize,
-        lone: bool,
+        suspects_only: bool,
         late: bool,
     },
     Settle {
@@ -50,11 +50,28 @@ pub(crate) enum Step {
     },
     Requeue {
         key: Index,
+        meant: Option<bool>,
         late: bool,
     },
+    /// `meant`: any burial, the one that there is, another.
     Discard {
         key: Index,
+        meant: Option<bool>,
         late: bool,
+    },
+    /// From behind one of the dead, or from the first.
+    Browse {
+        id: usize,
+        after: Option<Index>,
+        from: Option<i64>,
+        to: Option<i64>,
+        lane: Option<usize>,
+        reason: Option<&'static str>,
+        max: usize,
+        whole: bool,
+    },
+    Show {
+        key: Index,
     },
     Advance(i64),
     /// No verb does this: the leases of a lane are gone.
@@ -133,19 +150,36 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     let words = prop::collection::vec(any_word(), 5);
     let glance = (id(), prop::collection::vec((0..3_usize, prop::bool::weighted(0.7)), 0..3), any::<bool>());
     let span = select(vec![1, 3, 900, 1000, 5000, 15_000, 15_000, 18_100, -20_000]);
+    let time = || prop::option::weighted(0.3, select(vec![0, 1, 3, 5000, 15_000]));
+    let meant = || prop::option::of(prop::bool::weighted(0.7));
+    let reason = prop::option::weighted(0.4, select(vec!["rejected", "retries", "reject"]));
+    let browse = (
+        id(),
+        prop::option::of(any::<Index>()),
+        time(),
+        time(),
+        prop::option::weighted(0.3, lane()),
+        reason,
+        select(vec![1, 2, 1000]),
+        any::<bool>(),
+    );
     prop_oneof![
         8 => (puts, mode, late()).prop_map(|(puts, mode, late)| Step::Put { puts, mode, late }),
         3 => (id(), late()).prop_map(|(id, late)| Step::Cancel { id, late }),
         1 => id().prop_map(|id| Step::Get { id }),
-        8 => claim.prop_map(|(id, lane, max, max_bytes, lone, late)| Step::Claim { id, lane, max, max_bytes, lone, late }),
+        8 => claim.prop_map(|(id, lane, max, max_bytes, suspects_only, late)| Step::Claim { id, lane, max, max_bytes, suspects_only, late }),
         8 => (any::<Index>(), words, rest, select(vec![1, 2, 100]))
             .prop_map(|(claim, verdicts, rest, dead_cap)| Step::Settle { claim, verdicts, rest, dead_cap }),
         1 => prop::collection::vec(any::<Index>(), 1..4).prop_map(|claims| Step::Extend { claims }),
         5 => (id(), lane(), prop::bool::weighted(0.7), late())
             .prop_map(|(id, lane, served, late)| Step::Reap { id, lane, served, late }),
         3 => glance.prop_map(|(id, lanes, depth)| Step::Glance { id, lanes, depth }),
-        3 => (any::<Index>(), late()).prop_map(|(key, late)| Step::Requeue { key, late }),
-        1 => (any::<Index>(), late()).prop_map(|(key, late)| Step::Discard { key, late }),
+        3 => (any::<Index>(), meant(), late()).prop_map(|(key, meant, late)| Step::Requeue { key, meant, late }),
+        1 => (any::<Index>(), meant(), late()).prop_map(|(key, meant, late)| Step::Discard { key, meant, late }),
+        3 => browse.prop_map(|(id, after, from, to, lane, reason, max, whole)| {
+            Step::Browse { id, after, from, to, lane, reason, max, whole }
+        }),
+        1 => any::<Index>().prop_map(|key| Step::Show { key }),
         5 => span.prop_map(Step::Advance),
         1 => (id(), lane()).prop_map(|(id, lane)| Step::Strand { id, lane }),
         1 => id().prop_map(|id| Step::LoseRecord { id }),

@@ -1,0 +1,91 @@
+-- browse: looks through the dead in the order of their burial, from where the last look ended.
+-- KEYS  1 dead (zset)  2 dead:records (hash)
+-- ARGV  1 now ms, "" = Redis' time  2 after ms, "" = from the first  3 after_key  4 from ms, "" = the first  5 to ms, "" = the last
+--       6 lane, "" = any  7 reason, "" = any  8 max  9 max_bytes  10 whole, "" or 1
+-- REPLY { now, "browsed", last ms or "", last key or "", { key, buried, value or "" }... }
+-- KEEPS writes nothing, and looks at 128 dead at most; where it stopped before the end, it says at which.
+
+local dead, dead_records = KEYS[1], KEYS[2]
+local after, after_key, from, to = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local lane, reason, max, max_bytes, whole = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] ~= ''
+if #KEYS ~= 2 or #ARGV ~= 10 then
+  return redis.error_reply('BADCALL browse: the numbers of keys and arguments do not fit')
+end
+
+local time = redis.call('TIME')
+local micros = ARGV[1] ~= '' and ARGV[1] .. '000' or string.format('%.0f', time[1] * 1000000 + time[2])
+
+-- By bytes, as Redis orders them: Lua would compare by the server's locale.
+local function is_after(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = string.byte(one, i), string.byte(other, i)
+    if a ~= b then
+      return a > b
+    end
+  end
+  return #one > #other
+end
+
+-- The rank of the first that comes after (ms, key), whether that one is still there or not: among those of the same
+-- millisecond, of which there may be many, it is searched by halves.
+local function rank_after(ms, key)
+  local low = redis.call('ZCOUNT', dead, '-inf', '(' .. ms)
+  local high = low + redis.call('ZCOUNT', dead, ms, ms)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if is_after(redis.call('ZRANGE', dead, middle, middle)[1], key) then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
+end
+
+local first = from ~= '' and redis.call('ZCOUNT', dead, '-inf', '(' .. from) or 0
+if after ~= '' then
+  first = math.max(first, rank_after(after, after_key))
+end
+local beyond = to ~= '' and redis.call('ZCOUNT', dead, '-inf', '(' .. to) or redis.call('ZCARD', dead)
+local last = math.min(first + 128, beyond) - 1
+local rows = last >= first and redis.call('ZRANGE', dead, first, last, 'WITHSCORES') or {}
+
+-- What is damaged or cut off is of no lane and of no reason.
+local function matches(value)
+  if lane == '' and reason == '' then
+    return true
+  end
+  local ends = #value >= 4 and 4 + struct.unpack('>I4', value)
+  if not ends or #value < ends then
+    return false
+  end
+  if lane ~= '' and string.sub(value, 36, 35 + (string.byte(value, 35) or 0)) ~= lane then
+    return false
+  end
+  return reason == '' or string.sub(value, ends + 1, ends + 1 + #reason) == reason .. '\n'
+end
+
+local reads, all = whole or lane ~= '' or reason ~= '', lane == '' and reason == ''
+local keys, bytes = {}, 0
+for i = 1, #rows, 2 do
+  -- What is read counts, wanted or not: it is what blocks Redis.
+  bytes = bytes + (reads and redis.call('HSTRLEN', dead_records, rows[i]) or 0)
+  if (all and #keys >= max) or (bytes > max_bytes and #keys > 0) then
+    break
+  end
+  keys[#keys + 1] = rows[i]
+end
+local values = reads and #keys > 0 and redis.call('HMGET', dead_records, unpack(keys)) or {}
+local found, looked = {}, 0
+for i = 1, #keys do
+  if #found / 3 >= max then
+    break
+  end
+  looked = i
+  local value = values[i]
+  if not reads or (value and matches(value)) then
+    found[#found + 1], found[#found + 2], found[#found + 3] = keys[i], rows[2 * i], whole and value or ''
+  end
+end
+local more = first + looked < beyond
+return { micros, 'browsed', more and rows[2 * looked] or '', more and rows[2 * looked - 1] or '', found }

@@ -1,0 +1,323 @@
+//! `punctual dead list | show | requeue | discard`: what a running instance does not try again by itself.
+
+use anyhow::anyhow;
+use clap::{Args, Subcommand};
+use hyper::Method;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::client::{Answer, Client};
+use super::out::{self, Words};
+use super::task::{Place, path_segment, refused};
+use super::{Failure, say, tell};
+
+/// How many an instance shows at a time.
+const PAGE: usize = 1000;
+
+#[derive(Subcommand)]
+pub(super) enum DeadCommand {
+    /// List the dead, the oldest burial first
+    List(ListArguments),
+    /// Show a dead occurrence with its message
+    Show(ShowArguments),
+    /// Bring the dead back: they are due now, under their old keys
+    Requeue(ManyArguments),
+    /// Forget the dead
+    Discard(ManyArguments),
+}
+
+/// Which of the dead are meant.
+#[derive(Args)]
+struct Filter {
+    /// Of this lane
+    #[arg(long, value_name = "NAME")]
+    lane: Option<String>,
+    /// For this reason: rejected, retries, destination, poison, "too late"
+    #[arg(long, value_name = "REASON")]
+    reason: Option<String>,
+    /// Buried then or later: 2026-11-21T18:00:00Z
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+    /// Buried before
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+}
+
+#[derive(Args)]
+pub(super) struct ListArguments {
+    #[command(flatten)]
+    filter: Filter,
+    /// How many at most
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args)]
+pub(super) struct ShowArguments {
+    /// The idempotency key
+    key: String,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("which").required(true).multiple(true).args(["keys", "lane", "reason", "from", "to", "all"]))]
+pub(super) struct ManyArguments {
+    /// Idempotency keys
+    #[arg(value_name = "KEY", conflicts_with_all = ["lane", "reason", "from", "to", "all"])]
+    keys: Vec<String>,
+    #[command(flatten)]
+    filter: Filter,
+    /// All of the dead, whatever lane, reason and time
+    #[arg(long, conflicts_with_all = ["lane", "reason", "from", "to"])]
+    all: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Deserialize)]
+struct PageView {
+    items: Vec<Box<RawValue>>,
+    next_cursor: Option<String>,
+}
+
+/// What is shown of one in a list.
+#[derive(Deserialize)]
+struct DeadView {
+    key: Words,
+    reason: Words,
+    words: Words,
+    buried: Words,
+    lane: Option<Words>,
+    destination: Option<Words>,
+}
+
+/// What came of one.
+#[derive(Deserialize)]
+struct DoneView {
+    result: Words,
+}
+
+/// What came of many, by the one word or the other.
+#[derive(Deserialize)]
+struct ManyView {
+    #[serde(alias = "requeued", alias = "discarded")]
+    done: u64,
+    #[serde(default)]
+    in_flight: u64,
+    #[serde(default)]
+    unserved: u64,
+    #[serde(default)]
+    unreadable: u64,
+    more: bool,
+    next_cursor: Option<String>,
+}
+
+/// What is done with the dead, in the words of the API.
+#[derive(Clone, Copy)]
+enum Act {
+    Requeue,
+    Discard,
+}
+
+impl Act {
+    fn verb(self) -> &'static str {
+        match self {
+            Act::Requeue => "requeue",
+            Act::Discard => "discard",
+        }
+    }
+
+    fn done(self) -> &'static str {
+        match self {
+            Act::Requeue => "requeued",
+            Act::Discard => "discarded",
+        }
+    }
+}
+
+pub(super) fn run(command: DeadCommand) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    runtime.block_on(async {
+        match command {
+            DeadCommand::List(arguments) => list(&arguments).await,
+            DeadCommand::Show(arguments) => show(&arguments).await,
+            DeadCommand::Requeue(arguments) => act(Act::Requeue, &arguments).await,
+            DeadCommand::Discard(arguments) => act(Act::Discard, &arguments).await,
+        }
+    })
+}
+
+async fn list(arguments: &ListArguments) -> Result<(), Failure> {
+    let caller = Caller::new(&arguments.place)?;
+    let mut left = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
+    let mut cursor: Option<String> = None;
+    loop {
+        let limit = left.min(PAGE).to_string();
+        let mut path = format!("/v1/dead?limit={limit}");
+        for (name, value) in arguments.filter.said().into_iter().chain(cursor.map(|cursor| ("cursor", cursor))) {
+            path.push_str(&format!("&{name}={}", path_segment(&value)));
+        }
+        let (_, page) = caller.call::<PageView>(Method::GET, &path, None, "cannot list the dead").await?;
+        for item in &page.items {
+            match serde_json::from_str::<DeadView>(item.get()) {
+                _ if arguments.place.json => out::write(format!("{}\n", item.get()).as_bytes())?,
+                Ok(dead) => say(&line(&dead))?,
+                Err(_) => return Err(caller.no_instance("cannot list the dead", 200)),
+            }
+        }
+        left = left.saturating_sub(page.items.len());
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(());
+        }
+        if left == 0 {
+            tell("there are more: `--limit` says how many are shown\n");
+            return Ok(());
+        }
+    }
+}
+
+/// One of a list. What has no spaces comes first, so that columns can be cut out.
+fn line(dead: &DeadView) -> String {
+    let shown = |words: &Option<Words>| words.as_ref().map_or("-", Words::as_str).to_owned();
+    let (lane, destination) = (shown(&dead.lane), shown(&dead.destination));
+    format!("{}  {}  {lane}  {destination}  {}: {}\n", dead.key, dead.buried, dead.reason, dead.words)
+}
+
+async fn show(arguments: &ShowArguments) -> Result<(), Failure> {
+    let caller = Caller::new(&arguments.place)?;
+    let doing = format!("cannot show the dead occurrence `{}`", Words::from(arguments.key.clone()));
+    let path = format!("/v1/dead/{}", path_segment(&arguments.key));
+    let (answer, _) = caller.call::<DeadView>(Method::GET, &path, None, &doing).await?;
+    if arguments.place.json {
+        return out::write(format!("{}\n", answer.text.trim_end()).as_bytes());
+    }
+    match serde_json::from_str::<Value>(&answer.text) {
+        Ok(dead) => say(&format!("{dead:#}\n")),
+        Err(_) => say(&format!("{}\n", answer.text)),
+    }
+}
+
+async fn act(act: Act, arguments: &ManyArguments) -> Result<(), Failure> {
+    let caller = Caller::new(&arguments.place)?;
+    if arguments.keys.is_empty() { many(act, &caller, arguments).await } else { each(act, &caller, arguments).await }
+}
+
+/// One after the other; what fails of one keeps no other from being done.
+async fn each(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Result<(), Failure> {
+    let mut failed: Option<Failure> = None;
+    for key in &arguments.keys {
+        let shown = Words::from(key.clone());
+        let doing = format!("cannot {} the dead occurrence `{shown}`", act.verb());
+        let path = format!("/v1/dead/{}", path_segment(key));
+        let (method, path, body) = match act {
+            Act::Requeue => (Method::POST, format!("{path}/requeue"), Some("{}".to_owned())),
+            Act::Discard => (Method::DELETE, path, None),
+        };
+        let called = caller.call::<DoneView>(method, &path, body, &doing);
+        match called.await {
+            Ok((answer, _)) if arguments.place.json => {
+                out::write(format!("{}\n", answer.text.trim_end()).as_bytes())?;
+            }
+            Ok((_, done)) => say(&format!("{} {shown}\n", done.result))?,
+            Err(failure) => {
+                if let Some(before) = failed.replace(failure) {
+                    before.tell();
+                }
+            }
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// All that are meant, request by request until the instance says that there are no more.
+async fn many(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Result<(), Failure> {
+    let (path, doing) = (format!("/v1/dead:{}", act.verb()), format!("cannot {} the dead", act.verb()));
+    let mut body: Map<String, Value> =
+        arguments.filter.said().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
+    let (mut done, mut in_flight, mut others) = (0, 0, 0);
+    loop {
+        let called = caller.call::<ManyView>(Method::POST, &path, Some(Value::from(body.clone()).to_string()), &doing);
+        let view = match called.await {
+            Ok((_, view)) => view,
+            Err(failure) => {
+                if done > 0 {
+                    tell(&format!("{} {done} before this:\n", act.done()));
+                }
+                return Err(failure);
+            }
+        };
+        done += view.done;
+        // Where it goes on behind those, they are not met again.
+        in_flight += view.in_flight;
+        others += view.unserved + view.unreadable;
+        match view.next_cursor.filter(|_| view.more) {
+            Some(cursor) => body.insert("cursor".into(), Value::from(cursor)),
+            None => break,
+        };
+    }
+    if others > 0 {
+        tell(&format!("{others} stay dead: their lanes are not configured, or they cannot be read\n"));
+    }
+    match act {
+        Act::Requeue if arguments.place.json => {
+            out::write(format!("{}\n", json!({"requeued": done, "in_flight": in_flight})).as_bytes())
+        }
+        Act::Discard if arguments.place.json => out::write(format!("{}\n", json!({"discarded": done})).as_bytes()),
+        _ if in_flight > 0 => {
+            say(&format!("{} {done}; {in_flight} stay dead: their keys wait or are in flight\n", act.done()))
+        }
+        _ => say(&format!("{} {done}\n", act.done())),
+    }
+}
+
+impl Filter {
+    /// What is said, by the names that the API has for it.
+    fn said(&self) -> Vec<(&'static str, String)> {
+        let all = [("lane", &self.lane), ("reason", &self.reason), ("from", &self.from), ("to", &self.to)];
+        all.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect()
+    }
+}
+
+/// An instance, and how its answers are shown.
+struct Caller<'a> {
+    place: &'a Place,
+    client: Client,
+}
+
+impl Caller<'_> {
+    fn new(place: &Place) -> Result<Caller<'_>, Failure> {
+        Ok(Caller { place, client: Client::new(&place.target)? })
+    }
+
+    /// Calls the API; an answer that is no success is a failure in its words, and so is one that no instance gives.
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+        doing: &str,
+    ) -> Result<(Answer, T), Failure> {
+        let answer = self.client.call(method, path, body).await;
+        let answer = answer.map_err(|error| error.while_doing(doing, &self.client))?;
+        if !(200..300).contains(&answer.status) {
+            return Err(refused(&self.client, &answer, doing, self.place.json));
+        }
+        match serde_json::from_str(&answer.text) {
+            Ok(view) => Ok((answer, view)),
+            Err(_) => Err(self.no_instance(doing, answer.status)),
+        }
+    }
+
+    fn no_instance(&self, doing: &str, status: u16) -> Failure {
+        let shown = self.client.shown();
+        Failure::failed(anyhow!(
+            "{doing}: `{shown}` answered {status} with what is no answer of an instance of punctual"
+        ))
+    }
+}

@@ -1,0 +1,224 @@
+//! `punctual verify`: attacks instances while they publish, and judges what they published.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::serve::{self, Signals};
+use super::{Failure, say, tell};
+use crate::task::duration;
+use crate::verify::campaign::{self, Options, Step};
+use crate::verify::{Kind, Missing, absent};
+
+/// Client libraries complain of every connection that is lost: here they are meant to be.
+const LOGS: &str = "warn,lapin=off,rdkafka=off,librdkafka=off";
+
+#[derive(Args)]
+pub(super) struct VerifyArguments {
+    /// What to publish to: redis, kafka, rabbitmq or nats, started for this alone; or a URL of yours
+    #[arg(long, value_name = "SINK", default_value = "redis")]
+    sink: String,
+    /// Where tasks wait, in a namespace of this campaign's own; without it a redis-server started for this alone
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// How many instances to attack
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=32))]
+    instances: u16,
+    /// How many tasks to put each second
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// How long faults come in each round
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    seconds: u64,
+    /// How many rounds, each on its own and with the next seed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    rounds: u64,
+    /// What the faults follow from; without it another one each time
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// The mean time between two faults
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
+    pause: Duration,
+    /// Instead of all that: let one of two sinks be away for this long, and tell what becomes of its lane and the other
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with_all = ["seconds", "rounds", "pause"])]
+    absent: Option<Duration>,
+    /// Show the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
+    crate::telemetry::start(LOGS, false).map_err(|words| Failure::usage(anyhow!(words)))?;
+    let options = options(arguments)?;
+    serve::runtime()?.block_on(async {
+        let (stop, progress) = (CancellationToken::new(), Progress::new(&options));
+        let step = |step: Step| progress.show(&step);
+        match arguments.absent {
+            None => {
+                let campaign = until_told(campaign::run(&options, &stop, &step), &stop, left(&options)).await;
+                progress.bar.finish_and_clear();
+                let report = campaign?;
+                show(&report, arguments.json)?;
+                if report.violations == 0 && report.shows_nothing() {
+                    let words = "nothing was shown: there was a round without a fault, a promise or a message";
+                    return Err(Failure::failed(anyhow!(words)).hint("more `--seconds`, or a shorter `--pause`"));
+                }
+                judged(report.violations, &format!("the same faults come again with `--seed {}`", report.seed))
+            }
+            Some(away) => {
+                let absence = until_told(absent::run(&options, away, &stop, &step), &stop, None).await;
+                progress.bar.finish_and_clear();
+                let absence = absence?;
+                show(&absence, arguments.json)?;
+                judged(absence.lost.max(absence.dead), "an absent sink must cost nothing")
+            }
+        }
+    })
+}
+
+/// What stays behind when a campaign on servers of the user's is ended at once.
+fn left(options: &Options) -> Option<String> {
+    let name = &options.name;
+    let (keys, destinations) = (format!("keys `punctual:{{{name}-*`"), format!("streams, topics or queues `{name}-*`"));
+    match (&options.redis, &options.sink) {
+        (None, None) => None,
+        (Some(_), None) => Some(format!("what it made is left in your Redis: {keys}")),
+        (None, Some(_)) => Some(format!("what it made is left in your sink: {destinations}")),
+        (Some(_), Some(_)) => Some(format!("what it made is left in your servers: {keys}; {destinations}")),
+    }
+}
+
+/// Does something until its end; a signal stops it in order, a second one at once: then `left` is what stays behind.
+async fn until_told<T>(
+    doing: impl Future<Output = anyhow::Result<T>>,
+    stop: &CancellationToken,
+    left: Option<String>,
+) -> Result<T, Failure> {
+    let mut signals = Signals::listen()?;
+    let mut doing = std::pin::pin!(doing);
+    let signal = tokio::select! {
+        done = doing.as_mut() => return done.map_err(failure),
+        signal = signals.next() => signal,
+    };
+    tell(&format!("{signal}: no more faults; waiting until all is published\n"));
+    stop.cancel();
+    tokio::select! {
+        done = doing => done.map_err(failure),
+        signal = signals.next() => {
+            let failure = Failure::failed(anyhow!("{signal} received again: ended at once"));
+            Err(match left {
+                Some(left) => failure.hint(left),
+                None => failure,
+            })
+        }
+    }
+}
+
+fn show(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
+    if !json {
+        return say(&report.to_string());
+    }
+    let text = serde_json::to_string(report).map_err(Failure::failed)?;
+    say(&format!("{text}\n"))
+}
+
+fn judged(violations: u64, hint: &str) -> Result<(), Failure> {
+    match violations {
+        0 => Ok(()),
+        count => Err(Failure::failed(anyhow!("{count} violations of the laws")).hint(hint)),
+    }
+}
+
+/// What was not there is said with what to do.
+fn failure(error: anyhow::Error) -> Failure {
+    match error.downcast::<Missing>() {
+        Ok(missing) => Failure::usage(anyhow!("{missing}")).hint(missing.hint),
+        Err(error) => Failure::failed(error),
+    }
+}
+
+fn options(arguments: &VerifyArguments) -> Result<Options, Failure> {
+    let (kind, sink) = kind(&arguments.sink)?;
+    if arguments.pause < Duration::from_millis(10) {
+        return Err(Failure::usage(anyhow!("`--pause` is at least 10ms")));
+    }
+    Ok(Options {
+        name: format!("verify-{:08x}", rand::random::<u32>()),
+        kind,
+        sink: sink.map(Into::into),
+        redis: arguments.redis.clone().map(Into::into),
+        instances: arguments.instances.into(),
+        rate: arguments.rate,
+        length: Duration::from_secs(arguments.seconds),
+        rounds: arguments.rounds,
+        seed: arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>())),
+        pause: arguments.pause,
+    })
+}
+
+/// What a `--sink` names, and its URL if it is one.
+fn kind(sink: &str) -> Result<(Kind, Option<String>), Failure> {
+    let kinds = [Kind::Redis, Kind::Kafka, Kind::RabbitMq, Kind::Nats];
+    if let Some(kind) = kinds.into_iter().find(|kind| kind.name() == sink) {
+        return Ok((kind, None));
+    }
+    let scheme = sink.split_once("://").map_or("", |(scheme, _)| scheme);
+    let kind = match scheme.split('+').next().unwrap_or_default() {
+        "redis" | "rediss" => Kind::Redis,
+        "kafka" => Kind::Kafka,
+        "amqp" | "amqps" => Kind::RabbitMq,
+        "nats" | "tls" => Kind::Nats,
+        // The URL may hold a password.
+        _ => {
+            return Err(Failure::usage(anyhow!("`--sink` names nothing that can be attacked"))
+                .hint("redis, kafka, rabbitmq, nats, or a URL: redis://, kafka://, amqp://, nats://"));
+        }
+    };
+    Ok((kind, Some(sink.to_owned())))
+}
+
+/// A bar on a terminal, else a line for each round.
+struct Progress {
+    bar: ProgressBar,
+    words: Mutex<&'static str>,
+}
+
+impl Progress {
+    fn new(options: &Options) -> Progress {
+        tell(&format!("verify: sink {}, seed {}\n", options.kind.name(), options.seed));
+        let target = match io::stderr().is_terminal() {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}");
+        let bar = ProgressBar::with_draw_target(Some(1000), target);
+        Progress {
+            bar: bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
+            words: Mutex::default(),
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of 1000")]
+    fn show(&self, step: &Step) {
+        if let Some(line) = &step.line {
+            return self.bar.suspend(|| tell(&format!("{line}\n")));
+        }
+        self.bar.set_position((step.share * 1000.0) as u64);
+        let Step { round, faults, promised, published, words, .. } = step;
+        self.bar.set_message(format!("round {round}: {words}, faults {faults}, promised {promised}, read {published}"));
+        if self.bar.is_hidden()
+            && let Ok(mut told) = self.words.lock()
+            && *told != *words
+        {
+            *told = words;
+            tell(&format!("round {round}: {words}\n"));
+        }
+    }
+}

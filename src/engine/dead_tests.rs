@@ -1,0 +1,193 @@
+//! Pages and sweeps over the dead of several shards, against the timeline in memory.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::clock::{Clock, ManualClock};
+use crate::engine::intake::LaneRule;
+use crate::task::{Member, When, samples};
+use crate::timeline::Timeline;
+use crate::timeline::memory::{Fault, MemoryTimeline, Verb};
+
+const SHARDS: u16 = 4;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A way in to so many dead on four shards, buried in an order that is none of their names.
+fn with_dead(count: u16) -> (Intake, Vec<Key>) {
+    let (intake, _, _, keys) = stage(count);
+    (intake, keys)
+}
+
+fn stage(count: u16) -> (Intake, Arc<MemoryTimeline>, Arc<ManualClock>, Vec<Key>) {
+    let clock = Arc::new(ManualClock::new(samples::NOW));
+    let timeline = Arc::new(MemoryTimeline::new(clock.clone(), SHARDS));
+    let mut graves = Vec::new();
+    for number in 0..count {
+        let due = clock.now().minus(SECOND);
+        let key = Key { task: format!("t{number}").parse().unwrap(), due };
+        let record = Record::new(samples::task(When::At(due)), Lane::default(), due).buried(key.clone()).encode();
+        let reason = if number % 50 == 7 { "poison" } else { "rejected" };
+        let burial = Burial { record, reason: reason.into(), words: String::new() };
+        let buried = clock.now().minus(Duration::from_millis(u64::from(number) * 7919 % 101));
+        timeline.edit(Shard::of(&key.task, SHARDS), |twin| {
+            twin.dead.set(key.to_string().into(), buried.as_millis());
+            twin.dead_records.insert(key.to_string().into(), burial);
+        });
+        graves.push(Grave { buried, key });
+    }
+    graves.sort();
+    let served = BTreeMap::from([(Lane::default(), LaneRule { destination_required: false })]);
+    let intake = Intake::new(timeline.clone(), served).with_destinations([(Lane::default(), "news".to_owned())]);
+    (intake, timeline, clock, graves.into_iter().map(|grave| grave.key).collect())
+}
+
+async fn all(intake: &Intake, filter: &DeadFilter, max: usize) -> Vec<Key> {
+    let (mut keys, mut after) = (Vec::new(), None);
+    loop {
+        // No patience: a page ends after one look.
+        let page = intake.dead(filter, after, max, Duration::ZERO).await.unwrap();
+        assert!(page.dead.len() <= max);
+        keys.extend(page.dead.into_iter().map(|dead| dead.grave.key));
+        after = page.next;
+        if after.is_none() {
+            return keys;
+        }
+    }
+}
+
+#[tokio::test]
+async fn pages_over_all_shards_have_each_dead_once_and_the_oldest_first() {
+    let (intake, expected) = with_dead(400);
+    for max in [1, 7, 100, 1000] {
+        assert!(all(&intake, &DeadFilter::default(), max).await == expected, "{max} a page");
+    }
+    let poison = DeadFilter { reason: Some("poison".into()), ..DeadFilter::default() };
+    let few: Vec<Key> = all(&intake, &poison, 3).await;
+    let meant = |key: &&Key| key.task.as_str()[1..].parse::<u16>().unwrap() % 50 == 7;
+    assert_eq!(few, expected.iter().filter(meant).cloned().collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn where_a_dead_names_no_destination_its_lanes_is_shown() {
+    let (intake, expected) = with_dead(1);
+    let (summary, record) = intake.dead_one(&expected[0]).await.unwrap().unwrap();
+    assert_eq!(summary.destination, record.task.message.destination.or(Some("news".to_owned())));
+    assert_eq!(summary.lane, Some(Lane::default()));
+    assert!(intake.dead_one(&"none:1".parse().unwrap()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_sweep_goes_through_all_shards_and_ends() {
+    let (intake, expected) = with_dead(3000);
+    let filter = DeadFilter { reason: Some("rejected".into()), ..DeadFilter::default() };
+    let (mut done, mut from, mut rounds) = (0, None, 0);
+    loop {
+        let swept = intake.requeue_all(&filter, from, Duration::ZERO).await.unwrap();
+        done += swept.done;
+        rounds += 1;
+        from = swept.next;
+        if from.is_none() {
+            break;
+        }
+    }
+    let left = all(&intake, &DeadFilter::default(), 1000).await;
+    assert_eq!((done as usize + left.len(), left.len()), (expected.len(), 60));
+    // The time is looked at before each: a request whose time is up begins no more than the first few.
+    assert!(rounds >= expected.len() / SIDE_BY_SIDE, "{rounds}");
+}
+
+#[tokio::test]
+async fn a_requeue_that_may_have_taken_effect_is_told_before_one_that_did_not() {
+    let (intake, timeline, clock, _) = stage(2);
+    timeline.fail_next(Verb::Requeue, Fault::ReplyLost);
+    timeline.fail_next(Verb::Requeue, Fault::Refused("OOM".into()));
+    let filter = DeadFilter::default();
+    let sweep = intake.requeue_all(&filter, None, SECOND);
+    let pass = async {
+        tokio::task::yield_now().await;
+        clock.advance(SECOND * 2);
+    };
+    let (swept, ()) = tokio::join!(sweep, pass);
+    assert!(matches!(swept, Err(TimelineError::Unknown(_))), "{swept:?}");
+}
+
+#[tokio::test]
+async fn what_stays_dead_is_counted_once_though_a_slice_fails() {
+    let (intake, timeline, clock, keys) = stage(3);
+    // The first gets no answer, the second is in flight, the third is requeued.
+    timeline.edit(Shard::of(&keys[1].task, SHARDS), |twin| {
+        twin.tasks.insert(Member::requeued(&keys[1]), bytes::Bytes::new());
+    });
+    timeline.fail_next(Verb::Requeue, Fault::ReplyLost);
+    let pass = async {
+        while intake.dead_one(&keys[2]).await.unwrap().is_some() {
+            tokio::task::yield_now().await;
+        }
+        clock.advance(SECOND * 2);
+    };
+    let filter = DeadFilter::default();
+    let (first, ()) = tokio::join!(intake.requeue_all(&filter, None, SECOND), pass);
+    let first = first.unwrap();
+    assert_eq!((first.done, first.in_flight), (1, 0));
+    let second = intake.requeue_all(&filter, first.next, SECOND).await.unwrap();
+    assert_eq!((second.done, second.in_flight, second.next), (0, 1, None));
+}
+
+#[tokio::test]
+async fn what_nobody_would_publish_stays_dead() {
+    let (intake, timeline, _, keys) = stage(3);
+    let other = "gone".parse::<Lane>().unwrap();
+    timeline.edit(Shard::of(&keys[0].task, SHARDS), |twin| {
+        let burial = twin.dead_records.get_mut(keys[0].to_string().as_str()).unwrap();
+        let record = Record::decode(&burial.record).unwrap();
+        burial.record = Record { lane: other.clone(), ..record }.encode();
+    });
+    timeline.edit(Shard::of(&keys[1].task, SHARDS), |twin| {
+        twin.dead_records.get_mut(keys[1].to_string().as_str()).unwrap().record = "x".into();
+    });
+    let never = Timestamp::from_millis(i64::MAX);
+    let damaged = timeline.requeue(Shard::of(&keys[1].task, SHARDS), &keys[1], None, never).await;
+    assert_eq!(damaged, Ok(RequeueAnswer::Unreadable));
+    let one = intake.requeue(&keys[0], SECOND).await;
+    assert!(matches!(&one, Err(RequeueError::UnknownLane(lane)) if *lane == other), "{one:?}");
+    assert!(matches!(intake.requeue(&keys[1], SECOND).await, Err(RequeueError::Record(_))));
+    let swept = intake.requeue_all(&DeadFilter::default(), None, SECOND).await.unwrap();
+    assert_eq!(swept, Swept { done: 1, unserved: 1, unreadable: 1, ..Swept::default() });
+    assert_eq!(all(&intake, &DeadFilter::default(), 10).await, &keys[..2]);
+}
+
+/// Another may have requeued it, and it may have died of something else, which is not what was asked for.
+#[tokio::test]
+async fn what_was_buried_anew_since_it_was_looked_at_is_left_as_it_is() {
+    for act in [Act::Requeue, Act::Discard] {
+        let (intake, timeline, clock, keys) = stage(3);
+        let (dead, _) = intake.look_through(&DeadFilter::default(), None, SLICE, true).await.unwrap();
+        clock.advance(SECOND);
+        timeline.edit(Shard::of(&keys[1].task, SHARDS), |twin| {
+            twin.dead.set(keys[1].to_string().into(), clock.now().as_millis());
+            twin.dead_records.get_mut(keys[1].to_string().as_str()).unwrap().reason = "too late".into();
+        });
+        let (mut swept, not_after) = (Swept::default(), clock.now().plus(SECOND));
+        let (_, end) = intake.sweep_slice(act, &dead, |_| true, not_after, &mut swept).await;
+        assert!(matches!(end, End::Whole));
+        assert_eq!(swept, Swept { done: 2, ..Swept::default() });
+        assert_eq!(all(&intake, &DeadFilter::default(), 10).await, [keys[1].clone()]);
+    }
+}
+
+/// A timeline may be asked to look by any number of people: others' calls find room between two looks.
+#[tokio::test(start_paused = true)]
+async fn a_look_waits_for_the_one_before_and_for_its_rest() {
+    let (intake, _) = with_dead(10);
+    let held = intake.looks.clone().lock_owned().await;
+    let (filter, begun) = (DeadFilter::default(), Instant::now());
+    let look = || intake.dead(&filter, None, 1, SECOND);
+    let release = async move {
+        let mut held = held;
+        tokio::time::sleep(SECOND).await;
+        *held = Some(Instant::now() + LONGEST_REST);
+    };
+    let (one, two, ()) = tokio::join!(look(), look(), release);
+    assert_eq!(one.unwrap(), two.unwrap());
+    assert!(begun.elapsed() >= SECOND + LONGEST_REST);
+}

@@ -1,0 +1,92 @@
+//! `/v1/dead:requeue` and `/v1/dead:discard`: many of the dead at once.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+
+use super::views::{DiscardedView, RequeuedView};
+use super::{bad_cursor, grave_text, meant, read_grave, reasons};
+use crate::clock::Timestamp;
+use crate::engine::dead::Sweep;
+use crate::http::openapi::{BODY, TIMELINE};
+use crate::http::problem::Problem;
+use crate::http::{Api, body, openapi};
+use crate::task::spec::{self, Fault};
+use crate::timeline::DeadFilter;
+
+/// `POST`: puts all back that are meant.
+#[utoipa::path(
+    post,
+    path = "/v1/dead:requeue",
+    operation_id = "requeue_many_dead",
+    summary = "Requeue many of the dead",
+    description = "All that are meant and were dead when it began; `{}` means all there are. They are due now, and published under \
+        their old keys. Once the time is up that a request has, the answer says `more` and where to go on.",
+    tag = "dead",
+    request_body(content = openapi::task::DeadFilter, example = json!({"lane": "default", "reason": "destination"})),
+    responses((status = 200, body = RequeuedView, description = "What was done.",
+        example = json!({"requeued": 12, "in_flight": 0, "more": false}))),
+    extensions(("x-codes" = json!([BODY, TIMELINE].concat()))),
+)]
+pub(in crate::http) async fn requeue(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let (filter, from) = read(&api, request).await?;
+    let swept = api.intake.requeue_all(&filter, from, api.limits.timeline_timeout).await?;
+    api.metrics.requeue("requeued", swept.done);
+    api.metrics.requeue("in_flight", swept.in_flight);
+    api.metrics.requeue("unserved", swept.unserved);
+    api.metrics.requeue("unreadable", swept.unreadable);
+    let next_cursor = swept.next.as_ref().map(sweep_text);
+    let view = RequeuedView {
+        requeued: swept.done,
+        in_flight: swept.in_flight,
+        unserved: swept.unserved,
+        unreadable: swept.unreadable,
+        more: next_cursor.is_some(),
+        next_cursor,
+    };
+    Ok(Json(view).into_response())
+}
+
+/// `POST`: forgets all that are meant.
+#[utoipa::path(
+    post,
+    path = "/v1/dead:discard",
+    operation_id = "discard_many_dead",
+    summary = "Discard many of the dead",
+    description = "All that are meant and were dead when it began; `{}` means all there are. Once the time is up that a request has, \
+        the answer says `more` and where to go on.",
+    tag = "dead",
+    request_body(content = openapi::task::DeadFilter, example = json!({"reason": "rejected", "to": "2026-12-01T00:00:00Z"})),
+    responses((status = 200, body = DiscardedView, description = "What was done.",
+        example = json!({"discarded": 12, "more": false}))),
+    extensions(("x-codes" = json!([BODY, TIMELINE].concat()))),
+)]
+pub(in crate::http) async fn discard(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let (filter, from) = read(&api, request).await?;
+    let swept = api.intake.discard_all(&filter, from, api.limits.timeline_timeout).await?;
+    api.metrics.discard("discarded", swept.done);
+    let next_cursor = swept.next.as_ref().map(sweep_text);
+    Ok(Json(DiscardedView { discarded: swept.done, more: next_cursor.is_some(), next_cursor }).into_response())
+}
+
+async fn read(api: &Api, request: Request) -> Result<(DeadFilter, Option<Sweep>), Problem> {
+    let (parts, body) = request.into_parts();
+    let body = body::json(&parts.headers, body, &api.limits).await?;
+    let filter = spec::read_filter(&body, &reasons(), None).map_err(Problem::invalid)?;
+    let from = filter.cursor.as_deref().map(read_sweep).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
+    Ok((meant(filter), from))
+}
+
+/// Where a sweep goes on, as a cursor: the time until which, a tilde, the last that was looked at.
+fn sweep_text(sweep: &Sweep) -> String {
+    format!("{}~{}", sweep.until.as_millis(), sweep.after.as_ref().map(grave_text).unwrap_or_default())
+}
+
+fn read_sweep(cursor: &str) -> Result<Sweep, Fault> {
+    let (until, after) = cursor.split_once('~').ok_or_else(bad_cursor)?;
+    let until = Timestamp::from_millis(until.parse().map_err(|_| bad_cursor())?);
+    let after = if after.is_empty() { None } else { Some(read_grave(after)?) };
+    Ok(Sweep { after, until })
+}

@@ -1,0 +1,268 @@
+//! `/v1/dead`: what is not tried again by itself; shows it, requeues it, discards it.
+
+pub(super) mod many;
+mod views;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use utoipa::IntoParams;
+
+use self::views::{DeadListView, DeadView, DoneView, WholeDeadView, whole_view};
+use super::openapi::words::Reason as ReasonWord;
+use super::openapi::{BODY, TIMELINE};
+use super::problem::Problem;
+use super::{Api, body, json};
+use crate::engine::Reason;
+use crate::engine::dead::RequeueError;
+use crate::task::record::RecordError;
+use crate::task::spec::{self, Fault, Filter};
+use crate::task::{Key, id::BadName};
+use crate::timeline::{DeadFilter, Grave, RequeueAnswer};
+
+/// How many are shown unless another number is asked for.
+const LIMIT: usize = 100;
+
+/// How many are shown at most.
+const MOST: u64 = 1000;
+
+/// An idempotency key as it stands in the path.
+type KeyInPath = Result<Path<String>, PathRejection>;
+
+/// The parameter of the path, as the document has it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "it only stands in the document")]
+struct DeadKey {
+    /// The idempotency key, `<task id>:<due in ms>`.
+    #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}:[1-9][0-9]{0,14}$", example = "order-1:1795266000000")]
+    key: String,
+}
+
+/// The parameters of a list, as the document has them.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it only stands in the document")]
+struct ListQuery {
+    /// Of this lane.
+    #[param(required = false, nullable = false, pattern = "^[a-z0-9-]{1,32}$", example = "default")]
+    lane: Option<String>,
+    /// Dead for this reason.
+    #[param(required = false, nullable = false, value_type = ReasonWord, example = "rejected")]
+    reason: Option<String>,
+    /// Buried then or later. A `+` has to be written `%2B`.
+    #[param(required = false, nullable = false, format = DateTime)]
+    from: Option<String>,
+    /// Buried before.
+    #[param(required = false, nullable = false, format = DateTime)]
+    to: Option<String>,
+    /// How many at most.
+    #[param(required = false, nullable = false, minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<u32>,
+    /// The `next_cursor` of the page before.
+    #[param(required = false, nullable = false)]
+    cursor: Option<String>,
+}
+
+/// `GET`: the dead, the oldest burial first.
+#[utoipa::path(
+    get,
+    path = "/v1/dead",
+    operation_id = "list_dead",
+    summary = "List the dead",
+    description = "The oldest burial first. Where few are meant among many a page may hold none and yet a `next_cursor`: the list \
+        has ended where there is none.",
+    tag = "dead",
+    params(ListQuery),
+    responses((status = 200, body = DeadListView, description = "A page of the list.",
+        example = json!({"items": [{"key": "order-1:1795266000000", "task": "order-1", "due": "2026-11-21T13:00:00.000Z",
+            "due_ms": 1_795_266_000_000_i64, "lane": "default", "destination": "orders.report", "reason": "rejected",
+            "words": "message too large", "buried": "2026-11-21T13:00:00.012Z", "buried_ms": 1_795_266_000_012_i64}]}))),
+    extensions(("x-codes" = json!([TIMELINE, &["invalid"]].concat()))),
+)]
+pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let asked = query(request.uri())?;
+    let filter = spec::read_filter(asked.as_bytes(), &reasons(), Some(MOST)).map_err(Problem::invalid)?;
+    let after = filter.cursor.as_deref().map(read_grave).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
+    let limit = filter.limit.unwrap_or(LIMIT);
+    let page = api.intake.dead(&meant(filter), after, limit, api.limits.timeline_timeout / 2).await?;
+    let next_cursor = page.next.as_ref().map(grave_text);
+    let items = page.dead.into_iter().map(DeadView::from).collect();
+    Ok(Json(DeadListView { items, next_cursor }).into_response())
+}
+
+/// `GET`: one of the dead, with its message.
+#[utoipa::path(
+    get,
+    path = "/v1/dead/{key}",
+    operation_id = "show_dead",
+    summary = "Look a dead occurrence up",
+    tag = "dead",
+    params(DeadKey),
+    responses((status = 200, body = WholeDeadView, description = "The dead occurrence.",
+        example = json!({"key": "order-1:1795266000000", "task": "order-1", "due": "2026-11-21T13:00:00.000Z",
+            "due_ms": 1_795_266_000_000_i64, "lane": "default", "destination": "orders.report", "reason": "rejected",
+            "words": "message too large", "buried": "2026-11-21T13:00:00.012Z", "buried_ms": 1_795_266_000_012_i64,
+            "message": {"destination": "orders.report", "payload": {"order": 1}}}))),
+    extensions(("x-codes" = json!([TIMELINE, &["unknown", "invalid", "unreadable"]].concat()))),
+)]
+pub(super) async fn show(State(api): State<Arc<Api>>, key: KeyInPath) -> Result<Response, Problem> {
+    let key = read_key(key)?;
+    let Some((dead, record)) = api.intake.dead_one(&key).await? else { return Err(unknown(&key)) };
+    match whole_view(dead, &record) {
+        Ok(view) => Ok(json(StatusCode::OK, view)),
+        Err(error) => Err(Problem::unreadable(&error)),
+    }
+}
+
+/// `DELETE`: forgets one of the dead.
+#[utoipa::path(
+    delete,
+    path = "/v1/dead/{key}",
+    operation_id = "discard_dead",
+    summary = "Discard a dead occurrence",
+    tag = "dead",
+    params(DeadKey),
+    responses((status = 200, body = DoneView, description = "It is gone.",
+        example = json!({"key": "order-1:1795266000000", "result": "discarded"}))),
+    extensions(("x-codes" = json!([TIMELINE, &["unknown", "invalid"]].concat()))),
+)]
+pub(super) async fn discard(State(api): State<Arc<Api>>, key: KeyInPath) -> Result<Response, Problem> {
+    let key = read_key(key)?;
+    if !api.intake.discard(&key, api.limits.timeline_timeout).await? {
+        api.metrics.discard("unknown", 1);
+        return Err(unknown(&key));
+    }
+    api.metrics.discard("discarded", 1);
+    Ok(Json(DoneView { key: key.to_string(), result: "discarded" }).into_response())
+}
+
+/// `POST`: puts one of the dead back.
+#[utoipa::path(
+    post,
+    path = "/v1/dead/{key}/requeue",
+    operation_id = "requeue_dead",
+    summary = "Requeue a dead occurrence",
+    description = "It is due now, and published under its old key. The body is empty or `{}`; its content-type has to be said all \
+        the same, so that no page of another site can send it.",
+    tag = "dead",
+    params(DeadKey),
+    request_body(content = views::NothingMore, example = json!({})),
+    responses((status = 200, body = DoneView, description = "It waits, and is due.",
+        example = json!({"key": "order-1:1795266000000", "result": "requeued"}))),
+    extensions(("x-codes" = json!([BODY, TIMELINE, &["unknown", "in_flight", "unreadable"]].concat()))),
+)]
+pub(super) async fn requeue(
+    State(api): State<Arc<Api>>,
+    key: KeyInPath,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let body = body::json(&parts.headers, body, &api.limits).await?;
+    let mut faults = if body.is_empty() { Vec::new() } else { spec::read_nothing(&body).err().unwrap_or_default() };
+    let key = match key_of(key) {
+        Ok(key) if faults.is_empty() => key,
+        key => {
+            faults.splice(..0, key.err());
+            return Err(Problem::invalid(faults));
+        }
+    };
+    let requeued = api.intake.requeue(&key, api.limits.timeline_timeout).await;
+    match requeued.map_err(|error| not_requeued(&api, error))? {
+        RequeueAnswer::Requeued => {
+            api.metrics.requeue("requeued", 1);
+            Ok(Json(DoneView { key: key.to_string(), result: "requeued" }).into_response())
+        }
+        RequeueAnswer::InFlight => {
+            api.metrics.requeue("in_flight", 1);
+            let detail =
+                format!("the occurrence `{key}` waits or is in flight: it was requeued, or its task has that due");
+            let problem = Problem::new(StatusCode::CONFLICT, "in_flight", detail);
+            Err(Problem { key: Some(key.to_string()), ..problem })
+        }
+        RequeueAnswer::Unknown => {
+            api.metrics.requeue("unknown", 1);
+            Err(unknown(&key))
+        }
+        RequeueAnswer::Unreadable => {
+            Err(not_requeued(&api, RecordError::Damaged("too little of it is left".to_owned()).into()))
+        }
+    }
+}
+
+fn not_requeued(api: &Api, error: RequeueError) -> Problem {
+    match error {
+        RequeueError::UnknownLane(lane) => {
+            api.metrics.requeue("unserved", 1);
+            Problem::fault("/lane", "unknown_lane", format!("the lane `{lane}` is not configured: it stays dead"))
+        }
+        RequeueError::Record(error) => {
+            api.metrics.requeue("unreadable", 1);
+            Problem::unreadable(&error)
+        }
+        RequeueError::Timeline(error) => error.into(),
+    }
+}
+
+/// The words that a reason may be.
+fn reasons() -> [&'static str; 5] {
+    Reason::ALL.map(Reason::as_str)
+}
+
+fn meant(filter: Filter) -> DeadFilter {
+    DeadFilter { lane: filter.lane, reason: filter.reason, from: filter.from, to: filter.to }
+}
+
+/// The parameters of a query as JSON, so that they are read, and their faults named, as a body's are.
+fn query(uri: &axum::http::Uri) -> Result<String, Problem> {
+    let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
+    let broken = |_| Fault { pointer: String::new(), code: "bad_value", detail: "the query cannot be read".to_owned() };
+    let Query(pairs) = pairs.map_err(|error| Problem::invalid(vec![broken(error)]))?;
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    // A number as JSON has it: no sign, no zero before it.
+    let is_number = |text: &str| text.parse::<u64>().is_ok_and(|number| number.to_string() == text);
+    let member = |(name, value): &(String, String)| match &**name {
+        "limit" if is_number(value) => format!("\"limit\":{value}"),
+        _ => format!("{}:{}", text(name), text(value)),
+    };
+    Ok(format!("{{{}}}", pairs.iter().map(member).collect::<Vec<_>>().join(",")))
+}
+
+/// A place among the dead as a cursor has it.
+fn grave_text(grave: &Grave) -> String {
+    format!("{}.{}", grave.buried.as_millis(), grave.key)
+}
+
+fn read_grave(cursor: &str) -> Result<Grave, Fault> {
+    let read = || {
+        let (buried, key) = cursor.split_once('.')?;
+        let buried = crate::clock::Timestamp::from_millis(buried.parse().ok()?);
+        Some(Grave { buried, key: key.parse().ok()? })
+    };
+    read().ok_or_else(bad_cursor)
+}
+
+fn bad_cursor() -> Fault {
+    let detail = "it is no `next_cursor` that was given here".to_owned();
+    Fault { pointer: "/cursor".to_owned(), code: "bad_value", detail }
+}
+
+fn read_key(key: KeyInPath) -> Result<Key, Problem> {
+    key_of(key).map_err(|fault| Problem::invalid(vec![fault]))
+}
+
+fn key_of(key: KeyInPath) -> Result<Key, Fault> {
+    let fault = |detail: String| Fault { pointer: "/key".to_owned(), code: "bad_key", detail };
+    let Path(key) = key.map_err(|_| fault("the key in the path cannot be read".to_owned()))?;
+    // Not shown again: nothing says how long it is.
+    let expected = |_: BadName| fault("an idempotency key is expected: `<task id>:<due in ms>`".to_owned());
+    key.parse().map_err(expected)
+}
+
+fn unknown(key: &Key) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "unknown", format!("there is no dead occurrence `{key}`"))
+}

@@ -1,0 +1,83 @@
+//! The verbs about the dead that only look.
+
+use bytes::Bytes;
+
+use super::RedisTimeline;
+use super::reply::{Fields, broken};
+use crate::clock::Timestamp;
+use crate::task::{Key, Lane, Shard};
+use crate::timeline::scripts::{self, Code};
+use crate::timeline::{BrowseRequest, Browsed, Burial, Dead, Grave, MAX_BROWSED, MAX_BROWSED_BYTES, TimelineError};
+
+impl RedisTimeline {
+    pub(super) async fn browse_dead(&self, shard: Shard, request: &BrowseRequest) -> Result<Browsed, TimelineError> {
+        let keys = self.keys(shard)?;
+        let filter = &request.filter;
+        let call = self
+            .script(&scripts::BROWSE, &[keys.dead(), keys.dead_records()])
+            .arg(or_nothing(request.after.as_ref().map(|grave| grave.buried)))
+            .arg(request.after.as_ref().map(|grave| grave.key.to_string()).unwrap_or_default())
+            .arg(or_nothing(filter.from))
+            .arg(or_nothing(filter.to))
+            .arg(filter.lane.as_ref().map(Lane::as_str).unwrap_or_default())
+            .arg(filter.reason.as_deref().unwrap_or_default())
+            .arg(request.max.clamp(1, MAX_BROWSED))
+            .arg(MAX_BROWSED_BYTES)
+            .arg(if request.whole { "1" } else { "" });
+        let mut reply = self.call(call, None).await?;
+        if reply.code != Code::Browsed {
+            return Err(reply.unexpected());
+        }
+        let fields = reply.fields();
+        let (buried, key) = (fields.optional_time()?, fields.optional_text()?);
+        let last = match (buried, key) {
+            (Some(buried), Some(key)) => Some(grave(&key, buried)?),
+            _ => None,
+        };
+        let mut found = fields.list()?;
+        let mut dead = Vec::with_capacity(found.left() / 3);
+        while found.left() > 0 {
+            dead.push(one(&mut found, request.whole)?);
+        }
+        Ok(Browsed { dead, last })
+    }
+
+    pub(super) async fn show_dead(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {
+        let keys = self.keys(shard)?;
+        let call = self.script(&scripts::SHOW, &[keys.dead(), keys.dead_records()]).arg(key.to_string());
+        let mut reply = self.call(call, None).await?;
+        match reply.code {
+            Code::Unknown => Ok(None),
+            Code::Shown => {
+                let grave = Grave { buried: reply.fields().time()?, key: key.clone() };
+                Ok(Some(Dead { grave, burial: burial(&reply.fields().bytes()?) }))
+            }
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+/// A time as scripts take it, "" where there is none.
+pub(super) fn or_nothing(time: Option<Timestamp>) -> String {
+    time.map(|time| time.as_millis().to_string()).unwrap_or_default()
+}
+
+/// Key, time of the burial, and what is kept if that was asked for.
+fn one(fields: &mut Fields, whole: bool) -> Result<Dead, TimelineError> {
+    let (key, buried, value) = (fields.text()?, fields.time()?, fields.bytes()?);
+    Ok(Dead { grave: grave(&key, buried)?, burial: burial(&value).filter(|_| whole) })
+}
+
+fn grave(key: &str, buried: Timestamp) -> Result<Grave, TimelineError> {
+    Ok(Grave { buried, key: key.parse().map_err(|_| broken("a key of the dead that is none"))? })
+}
+
+/// What settle wrote: four bytes of length, the record, the reason, a line break, the words. Nothing where it is damaged:
+/// one that cannot be read must hide no other.
+fn burial(value: &Bytes) -> Option<Burial> {
+    let (length, rest) = value.split_first_chunk::<4>()?;
+    let (record, text) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+    let text = String::from_utf8_lossy(text);
+    let (reason, words) = text.split_once('\n')?;
+    Some(Burial { record: value.slice_ref(record), reason: reason.to_owned(), words: words.to_owned() })
+}

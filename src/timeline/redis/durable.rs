@@ -1,0 +1,408 @@
+//! Waits until what was written is kept elsewhere than in Redis' memory: on a replica, or on its disk.
+//!
+//! `WAIT` and `WAITAOF` answer for the writes of the connection that they are sent on, and block it. So they have one of
+//! their own, to the same process as the commands, made before anything is sent there. What counts as a connection's
+//! writes differs: before Redis 7.2 everything that the server had written when the connection's last command ended, since
+//! then its own last write alone. Therefore each wait is sent behind a write of its own, which everything that was answered
+//! before comes before, in whichever way it is counted. Callers share waits: those who ask while one is under way have
+//! the next one together. Where that connection is lost, another one is made to the same process, and the wait is repeated
+//! there: what is under way on the other connection does not notice.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+
+use super::RedisTimeline;
+use super::call::{Failure, words};
+use super::link::Connector;
+use super::server::Advice;
+use super::session::Session;
+use crate::clock::Timestamp;
+use crate::timeline::{CancelAnswer, PutAnswer, PutResult, RequeueAnswer, TimelineError};
+
+/// Writes and takes back, so that it leaves nothing; the first call is one that a full Redis allows, and then the others.
+const WRITE: &str =
+    "redis.call('HDEL', KEYS[1], '') redis.call('HSET', KEYS[1], '', '') return redis.call('HDEL', KEYS[1], '')";
+
+/// The longest that one wait is asked for.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// How often the connection is used when nobody waits, so that nothing on the way takes it for forgotten.
+const KEPT_ALIVE: Duration = Duration::from_secs(1);
+
+/// How long the first write may take to be kept before there is a warning: well above an `everysec`.
+const PROOF: Duration = Duration::from_secs(3);
+
+/// The pause before another connection is made again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where what a put, cancel, requeue or discard wrote has to be before it is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// In Redis' memory: how much of it a crash costs is a matter of how Redis persists.
+    #[default]
+    Memory,
+    /// On one replica at least.
+    Replica,
+    /// On Redis' own disk; needs `WAITAOF`, which Redis has since 7.2, and `appendonly yes`.
+    Fsync,
+}
+
+impl Durability {
+    /// As the configuration names it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Memory => "memory",
+            Durability::Replica => "replica",
+            Durability::Fsync => "fsync",
+        }
+    }
+
+    /// The command that waits for it, for as long as this.
+    pub(super) fn wait(self, limit: Duration) -> Cmd {
+        let mut wait = redis::cmd(if self == Durability::Fsync { "WAITAOF" } else { "WAIT" });
+        wait.arg(1);
+        if self == Durability::Fsync {
+            wait.arg(0);
+        }
+        // 0 would be for ever.
+        wait.arg(u64::try_from(limit.min(LONGEST).as_millis()).unwrap_or(u64::MAX).max(1));
+        wait
+    }
+
+    /// Whether that is what the command has answered.
+    fn is_reached(self, answer: &Value) -> bool {
+        let number = match (self, answer) {
+            (Durability::Fsync, Value::Array(numbers)) => numbers.first(),
+            (_, answer) => Some(answer),
+        };
+        matches!(number, Some(Value::Int(1..)))
+    }
+
+    fn not_reached(self) -> &'static str {
+        match self {
+            Durability::Memory => "it is in memory alone",
+            Durability::Replica => "no replica has confirmed it in time",
+            Durability::Fsync => "Redis did not confirm in time that it is on its disk",
+        }
+    }
+}
+
+/// Says of a session when what was written on it is kept.
+pub(super) struct Witness {
+    ask: mpsc::UnboundedSender<Asked>,
+    waiting: AbortHandle,
+}
+
+struct Asked {
+    until: Instant,
+    answer: oneshot::Sender<Result<(), String>>,
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.waiting.abort();
+    }
+}
+
+impl Witness {
+    /// Waits on `line`, a connection of its own, beside `session`.
+    pub(super) fn new(connector: &Connector, session: &Session, line: Session, key: String) -> Self {
+        let (ask, asked) = mpsc::unbounded_channel();
+        let mut write = redis::cmd("EVAL");
+        write.arg(WRITE).arg(1).arg(key);
+        debug_assert!(session.witness.is_none(), "the two would hold each other for ever");
+        let line = Line { connector: connector.clone(), beside: session.clone(), line, write };
+        Witness { ask, waiting: tokio::spawn(line.serve(asked)).abort_handle() }
+    }
+
+    /// Returns once everything that was answered before this call is kept; else why that is not known.
+    pub(super) async fn confirm(&self, durability: Durability, until: Instant) -> Result<(), String> {
+        let (answer, said) = oneshot::channel();
+        let lost = || "the connection was lost meanwhile".to_owned();
+        self.ask.send(Asked { until, answer }).map_err(|_| lost())?;
+        match timeout_at(until, said).await {
+            Ok(said) => said.unwrap_or_else(|_| Err(lost())),
+            Err(_) => Err(durability.not_reached().to_owned()),
+        }
+    }
+}
+
+/// The connection that is waited on.
+struct Line {
+    connector: Connector,
+    /// The one that is written on.
+    beside: Session,
+    line: Session,
+    write: Cmd,
+}
+
+impl Line {
+    /// Answers all who ask, until the connection that is written on is lost.
+    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Asked>) {
+        while !self.beside.broken() {
+            let first = tokio::select! {
+                first = asked.recv() => first,
+                () = tokio::time::sleep(KEPT_ALIVE) => {
+                    if let Err(Failure::Unanswered(reason)) = self.ask(&redis::cmd("PING"), Duration::ZERO).await {
+                        self.renew(&reason).await;
+                    }
+                    continue;
+                }
+            };
+            let Some(first) = first else { return };
+            let mut together = vec![first];
+            while let Ok(next) = asked.try_recv() {
+                together.push(next);
+            }
+            self.answer(together).await;
+        }
+    }
+
+    /// One wait for everybody who has asked so far, repeated on another connection where this one is lost.
+    async fn answer(&mut self, mut together: Vec<Asked>) {
+        let said = loop {
+            together.retain(|one| !one.answer.is_closed());
+            let Some(until) = together.iter().map(|one| one.until).max() else { return };
+            match self.wait(until).await {
+                Err(Failure::Unanswered(reason)) if !self.beside.broken() => self.renew(&reason).await,
+                Ok(true) => break Ok(()),
+                Ok(false) => break Err(self.connector.durability.not_reached().to_owned()),
+                Err(failure) => break Err(failure.to_string()),
+            }
+        };
+        for one in together {
+            // An error means that nobody waits any more.
+            drop(one.answer.send(said.clone()));
+        }
+    }
+
+    /// Whether it is kept by then.
+    async fn wait(&self, until: Instant) -> Result<bool, Failure> {
+        self.ask(&self.write, Duration::ZERO).await?;
+        let left = until.saturating_duration_since(Instant::now());
+        let durability = self.connector.durability;
+        let answer = self.ask(&durability.wait(left), left.min(LONGEST)).await?;
+        Ok(durability.is_reached(&answer))
+    }
+
+    /// Asks, for that long and what any answer may take.
+    async fn ask(&self, command: &Cmd, longer: Duration) -> Result<Value, Failure> {
+        let answer = self.line.ask(command, longer + self.connector.response_timeout, None).await;
+        if matches!(answer, Err(Failure::Refused(_))) && self.line.broken() {
+            // It is a replica now: what was written beside may be gone.
+            self.beside.break_off(&self.line.reason());
+        }
+        answer
+    }
+
+    /// Makes another connection to the same process.
+    async fn renew(&mut self, reason: &str) {
+        tracing::debug!(reason, "the connection that says what is kept was lost, making a new one");
+        while !self.beside.broken() {
+            if let Ok(line) = self.connector.beside(&self.beside).await {
+                let patience = self.connector.response_timeout;
+                match (process(&self.beside, patience).await, process(&line, patience).await) {
+                    (Ok(one), Ok(other)) if one == other => {
+                        self.line = line;
+                        return;
+                    }
+                    (Ok(_), Ok(_)) => self.beside.break_off(TWO_SERVERS),
+                    _ => {}
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+const TWO_SERVERS: &str = "two connections to it lead to two servers";
+
+/// Why a Redis can't say when something is kept.
+pub(super) enum Unable {
+    /// It does not know how, or may not.
+    Never(String),
+    /// It says so now.
+    Now(String),
+}
+
+/// Whether a Redis can say when something is kept; and whether `line`, which is to ask it, leads to the same process as
+/// `session`: two connections to one address need not.
+pub(super) async fn able(
+    durability: Durability,
+    session: &Session,
+    line: Option<&Session>,
+    patience: Duration,
+) -> Result<(), Unable> {
+    let probe = match durability {
+        Durability::Memory => return Ok(()),
+        Durability::Replica => redis::cmd("WAIT").arg(0).arg(1).to_owned(),
+        // It needs what it is asked for, so that it says whether it has a log at all.
+        Durability::Fsync => durability.wait(Duration::ZERO),
+    };
+    let told = |failure| unable(durability, failure);
+    if let Some(line) = line {
+        let (one, other) =
+            (process(session, patience).await.map_err(told)?, process(line, patience).await.map_err(told)?);
+        if one != other {
+            return Err(Unable::Now(TWO_SERVERS.to_owned()));
+        }
+    }
+    session.ask(&probe, patience, None).await.map(drop).map_err(told)
+}
+
+fn unable(durability: Durability, failure: Failure) -> Unable {
+    match failure {
+        // To `WAIT` on what has just become a replica, too.
+        Failure::Refused(error)
+            if matches!(error.code(), "ERR" | "NOPERM") && !words(&error).contains("replica instances") =>
+        {
+            let needs = match durability {
+                Durability::Fsync => "`appendonly yes`, `WAITAOF`, which there is since Redis 7.2,",
+                _ => "`WAIT`",
+            };
+            let name = durability.name();
+            Unable::Never(format!(
+                "`redis.durability = \"{name}\"` needs {needs} and `INFO`; this Redis answered: {}",
+                words(&error)
+            ))
+        }
+        failure => Unable::Now(failure.to_string()),
+    }
+}
+
+/// The name that a server's process gives itself, anew at each start.
+async fn process(session: &Session, patience: Duration) -> Result<String, Failure> {
+    let info = session.ask(redis::cmd("INFO").arg("server"), patience, None).await?;
+    let info: String = redis::from_redis_value(info).unwrap_or_default();
+    let id = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(|id| id.trim().to_owned());
+    id.ok_or_else(|| Failure::Unanswered("its `INFO` has no `run_id`".to_owned()))
+}
+
+/// An answer that is given only once what it says is kept. What stands counts like what was written, and so does what is
+/// gone: an earlier call may have been told that it is not known to be kept.
+pub(super) trait Promise: Sized {
+    /// What is told when it is not known to be kept; `None` of an answer that nothing need be kept for.
+    fn unsure(&self) -> Option<&'static str>;
+
+    /// What is left of it when that is not known.
+    fn unkept(self, words: &str) -> Result<Self, TimelineError> {
+        match self.unsure() {
+            Some(unsure) => Err(TimelineError::Unkept(format!("{unsure}: {words}"))),
+            None => Ok(self),
+        }
+    }
+}
+
+const DONE: &str = "it took effect, but is not known to be kept";
+
+/// Of what an earlier call may have ended.
+const GONE: &str = "there is none, but that is not known to be kept";
+
+impl Promise for PutAnswer {
+    fn unsure(&self) -> Option<&'static str> {
+        matches!(self.result, PutResult::Created | PutResult::Replaced | PutResult::Unchanged).then_some(DONE)
+    }
+}
+
+impl Promise for Vec<PutAnswer> {
+    fn unsure(&self) -> Option<&'static str> {
+        self.iter().find_map(Promise::unsure)
+    }
+
+    /// What was refused is refused, whatever becomes of the others.
+    fn unkept(mut self, words: &str) -> Result<Self, TimelineError> {
+        if self.iter().all(|answer| answer.unsure().is_some()) {
+            return Err(TimelineError::Unkept(format!("{DONE}: {words}")));
+        }
+        let unsure = self.iter_mut().filter(|answer| answer.unsure().is_some());
+        unsure.for_each(|answer| answer.result = PutResult::Unkept);
+        Ok(self)
+    }
+}
+
+impl Promise for CancelAnswer {
+    fn unsure(&self) -> Option<&'static str> {
+        Some(if *self == CancelAnswer::Unknown { GONE } else { DONE })
+    }
+}
+
+impl Promise for RequeueAnswer {
+    fn unsure(&self) -> Option<&'static str> {
+        match self {
+            RequeueAnswer::Requeued => Some(DONE),
+            RequeueAnswer::InFlight | RequeueAnswer::Unreadable => None,
+            RequeueAnswer::Unknown => Some(GONE),
+        }
+    }
+}
+
+/// Of a discard: whether there was one.
+impl Promise for bool {
+    fn unsure(&self) -> Option<&'static str> {
+        Some(if *self { DONE } else { GONE })
+    }
+}
+
+impl RedisTimeline {
+    /// What there is to say of a Redis that does not confirm even one write: with `appendfsync no` none ever is.
+    pub(super) async fn unproven(&self, session: &Session) -> Option<Advice> {
+        if self.durability == Durability::Memory {
+            return None;
+        }
+        // One that can't tell at all is told of elsewhere.
+        let words = session.witness().ok()?.confirm(self.durability, Instant::now() + PROOF).await.err()?;
+        Some(Advice::unproven(self.durability, &words, PROOF)).filter(|_| !session.broken())
+    }
+
+    /// Makes a call whose answer is given only once what it promises is kept.
+    pub(super) async fn durably<T: Promise>(
+        &self,
+        not_after: Timestamp,
+        call: impl Future<Output = Result<T, TimelineError>>,
+    ) -> Result<T, TimelineError> {
+        if self.durability == Durability::Memory {
+            return call.await;
+        }
+        // Made before the call is sent: a connection made later might lead to another process, which knows nothing of it.
+        let session = self.hub.session().map_err(TimelineError::Away)?;
+        let witness = session.witness().map_err(|words| TimelineError::Refused(words.to_owned()))?;
+        let answer = call.await?;
+        if answer.unsure().is_none() {
+            return Ok(answer);
+        }
+        let until = Instant::now() + not_after.since(self.clock.now()).min(LONGEST);
+        match witness.confirm(self.durability, until).await {
+            Err(words) => answer.unkept(&words),
+            // The call may have gone over a later session, to another server; that one is made only once this is given up.
+            Ok(()) if session.broken() => answer.unkept(&session.reason()),
+            Ok(()) => Ok(answer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_bounded_and_its_answer_counted() {
+        let packed = |wait: Cmd| String::from_utf8(wait.get_packed_command()).unwrap();
+        assert!(packed(Durability::Replica.wait(Duration::ZERO)).ends_with("WAIT\r\n$1\r\n1\r\n$1\r\n1\r\n"));
+        assert!(packed(Durability::Fsync.wait(Duration::MAX)).ends_with("\r\n$1\r\n1\r\n$1\r\n0\r\n$7\r\n3600000\r\n"));
+        let two = |local, replicas| Value::Array(vec![Value::Int(local), Value::Int(replicas)]);
+        for (durability, answer, reached) in [
+            (Durability::Replica, Value::Int(0), false),
+            (Durability::Replica, Value::Int(2), true),
+            (Durability::Fsync, two(0, 3), false),
+            (Durability::Fsync, two(1, 0), true),
+            (Durability::Fsync, Value::Array(Vec::new()), false),
+        ] {
+            assert_eq!(durability.is_reached(&answer), reached, "{durability:?} {answer:?}");
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! What follows for one task from the answers its user got: pure, and told by hand in the tests.
+//!
+//! A user asks one thing after the other of a task. Each put makes a version; a version's occurrences must be published,
+//! may be, or never are. A request without a definite answer leaves open which version stands; from one that nobody
+//! answered at all (the instance died, or stood still) an effect may come at any later time, so that its user does nothing
+//! else to that task.
+
+use std::fmt::Write as _;
+
+/// What a version of a task is due at, as far as its answer told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dues {
+    /// Not told.
+    Untold,
+    /// Once.
+    One(i64),
+    /// From the first to the last, every `step` ms.
+    Series { first: i64, step: i64, last: i64 },
+}
+
+/// What a user asks for when he puts a task; times in ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// Once, at a time.
+    At(i64),
+    /// Once, a while after the put.
+    In,
+    /// Every `step`, so many times; none later than `end`. The first is `start`, if that is still ahead.
+    Series { start: Option<i64>, step: i64, limit: i64, end: Option<i64> },
+}
+
+/// A definite answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// A put made the task; an occurrence of a cancelled one may still arrive under this due.
+    Created { due: i64, in_flight: Option<i64> },
+    /// A put replaced it; an occurrence of the former may still arrive.
+    Replaced { due: i64, in_flight: Option<i64> },
+    /// It stands already.
+    Unchanged { due: i64 },
+    /// 409: nothing was changed.
+    Refused,
+    /// A cancel took it out; an occurrence may still arrive where it had been handed out before.
+    Cancelled { handed_out: Option<i64> },
+    /// A cancel met it in flight: that occurrence may still arrive.
+    CancelledInFlight { due: i64 },
+    /// There is no such task.
+    Unknown,
+}
+
+/// What a request found.
+enum Found {
+    Nothing,
+    Waiting,
+    InFlight(i64),
+}
+
+/// One put that took effect, or may have.
+#[derive(Clone, Debug)]
+pub(super) struct Version {
+    pub(super) plan: Plan,
+    /// Where it waits.
+    pub(super) lane: &'static str,
+    pub(super) dues: Dues,
+    /// It may also be published at dues that no answer told.
+    pub(super) any: bool,
+    /// It must be published at least once, at whatever due.
+    pub(super) some: bool,
+    /// Occurrences due before this must be published, ...
+    pub(super) must_below: i64,
+    /// ... those before this may be, later ones never.
+    pub(super) may_below: i64,
+    /// When its answer came, at the latest.
+    pub(super) told: i64,
+    /// It was put more than once.
+    ran: Ran,
+}
+
+/// Whether a version was through before it was put again as it is: then what becomes of it after takes nothing back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ran {
+    No,
+    Maybe,
+    Yes,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    /// The version that a put makes; none for a cancel.
+    version: Option<usize>,
+    /// It was sent before, and may have taken effect.
+    unsure: bool,
+    /// It was sent before, and may still take effect.
+    ghost: bool,
+}
+
+/// A message that was read.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) due: i64,
+    /// Whose payload it had; `None`: nobody's.
+    pub(super) version: Option<usize>,
+}
+
+/// All that is known of one task.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Entry {
+    pub(super) versions: Vec<Version>,
+    /// The versions of which one may stand, oldest first.
+    standing: Vec<usize>,
+    /// Whether it may be that none does.
+    gone: bool,
+    op: Option<Op>,
+    /// A request may still take effect.
+    pub(super) haunted: bool,
+    /// Nothing more is asked of it.
+    pub(super) over: bool,
+    pub(super) seen: Vec<Seen>,
+    /// What was asked and answered, in words.
+    pub(super) history: String,
+}
+
+impl Version {
+    /// Whether it may be published at this due.
+    pub(super) fn allows(&self, due: i64) -> bool {
+        due < self.may_below && self.names(due)
+    }
+
+    /// Whether this due is one of its own, withdrawn or not.
+    pub(super) fn names(&self, due: i64) -> bool {
+        self.any
+            || match self.dues {
+                Dues::Untold => false,
+                Dues::One(one) => one == due,
+                Dues::Series { first, step, last } => (first..=last).contains(&due) && (due - first) % step == 0,
+            }
+    }
+
+    /// All that it is due at.
+    pub(super) fn dues(&self) -> impl Iterator<Item = i64> + use<> {
+        let (first, step, last) = match self.dues {
+            Dues::Untold => (1, 1, 0),
+            Dues::One(due) => (due, 1, due),
+            Dues::Series { first, step, last } => (first, step, last),
+        };
+        (0..).map(move |n| first + n * step).take_while(move |due| *due <= last)
+    }
+
+    /// What must be published.
+    pub(super) fn must(&self) -> impl Iterator<Item = i64> + use<> {
+        let below = self.must_below;
+        self.dues().take_while(move |due| *due < below)
+    }
+
+    /// Whether it is a series of which the end was cut off.
+    pub(super) fn is_cut(&self) -> bool {
+        matches!(self.dues, Dues::Series { last, .. } if self.must_below <= last)
+    }
+
+    fn cut(&mut self, must_below: i64, may_below: i64) {
+        if self.ran != Ran::Yes {
+            (self.must_below, self.may_below) = (must_below, may_below);
+            self.some = false;
+        }
+    }
+
+    /// It stood, waited and was withdrawn: what had come due of a series is published, a one-shot never is.
+    fn withdraw(&mut self, at: i64) {
+        match self.plan {
+            Plan::Series { .. } => self.cut(i64::MIN, at + 1),
+            _ if self.ran == Ran::Maybe => self.cut(i64::MIN, at + 1),
+            _ => self.cut(i64::MIN, i64::MIN),
+        }
+    }
+
+    /// It stood, was in flight at `due`, or was to follow that, and was withdrawn.
+    fn withdraw_in_flight(&mut self, due: i64, surely: bool, at: i64) {
+        match self.plan {
+            _ if self.ran == Ran::Maybe => self.cut(i64::MIN, at + 1),
+            Plan::Series { .. } => self.cut(if surely { due } else { i64::MIN }, due + 1),
+            _ if self.names(due) => self.cut(i64::MIN, due + 1),
+            _ => self.cut(i64::MIN, i64::MIN),
+        }
+    }
+}
+
+impl Plan {
+    /// The dues that follow from the first.
+    fn dues(self, first: i64) -> Dues {
+        match self {
+            Plan::At(_) | Plan::In => Dues::One(first),
+            Plan::Series { step, limit, end, .. } => {
+                let last = first + (limit - 1) * step;
+                let last = end.map_or(last, |end| last.min(first + (end - first).div_euclid(step) * step));
+                Dues::Series { first, step, last }
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// A put is about to be sent; returns its version.
+    pub(super) fn put(&mut self, plan: Plan, lane: &'static str) -> usize {
+        let dues = if let Plan::At(due) = plan { Dues::One(due) } else { Dues::Untold };
+        // Until it is answered, whatever has its payload is its own.
+        let (any, some, must_below, may_below) = (dues == Dues::Untold, false, i64::MIN, i64::MAX);
+        let (told, ran) = (i64::MAX, Ran::No);
+        self.versions.push(Version { plan, lane, dues, any, some, must_below, may_below, told, ran });
+        self.op = Some(Op { version: Some(self.versions.len() - 1), unsure: false, ghost: false });
+        self.versions.len() - 1
+    }
+
+    /// The version that stands is about to be put again; `None` when it is not known which does.
+    pub(super) fn put_again(&mut self) -> Option<usize> {
+        let (&[version], false) = (&self.standing[..], self.gone) else { return None };
+        self.op = Some(Op { version: Some(version), unsure: false, ghost: false });
+        Some(version)
+    }
+
+    /// A cancel is about to be sent.
+    pub(super) fn cancel(&mut self) {
+        self.op = Some(Op { version: None, unsure: false, ghost: false });
+    }
+
+    /// The request was answered: it took effect before, or never will.
+    pub(super) fn unsure(&mut self) {
+        self.history.push_str("; 503");
+        if let Some(op) = &mut self.op {
+            op.unsure = true;
+        }
+    }
+
+    /// The request was not answered: it took effect, will or will not.
+    pub(super) fn unanswered(&mut self) {
+        self.history.push_str("; no answer");
+        if let Some(op) = &mut self.op {
+            (op.unsure, op.ghost) = (true, true);
+        }
+        self.haunted = true;
+    }
+
+    /// The request under way is not repeated: whether it took effect stays open.
+    pub(super) fn leave(&mut self) {
+        let Some(Op { version, unsure, ghost }) = self.op.take() else { return };
+        self.history.push_str("; left at that");
+        match version {
+            // It was never sent: nothing is there of what it would have made.
+            Some(version) if !unsure && !self.standing.contains(&version) => self.versions.truncate(version),
+            _ if !unsure => {}
+            Some(version) => {
+                self.versions[version].any |= ghost || !matches!(self.versions[version].plan, Plan::At(_));
+                if !self.standing.contains(&version) {
+                    self.standing.push(version);
+                }
+            }
+            None => self.gone = true,
+        }
+    }
+
+    /// The answer to the request under way, which came when it was `at` by the timeline's clock, or before.
+    ///
+    /// # Errors
+    /// Why no instance that keeps the laws can answer that.
+    pub(super) fn told(&mut self, told: Told, at: i64) -> Result<(), String> {
+        let Some(op) = self.op.take() else { return Err("an answer to nothing".to_owned()) };
+        _ = write!(self.history, "; {told:?} by {at}");
+        let fault = self.contradiction(op, told);
+        let found = match told {
+            Told::Created { in_flight: Some(due), .. } | Told::Replaced { in_flight: Some(due), .. } => {
+                Found::InFlight(due)
+            }
+            Told::Cancelled { handed_out: Some(due) } | Told::CancelledInFlight { due } => Found::InFlight(due),
+            Told::Created { .. } | Told::Unknown => Found::Nothing,
+            Told::Replaced { .. } | Told::Cancelled { .. } => Found::Waiting,
+            Told::Unchanged { .. } if !op.unsure => return fault.map_or(Ok(()), Err),
+            // The first request, which nobody answered, did it: what it found is not known.
+            Told::Unchanged { .. } => Found::Nothing,
+            Told::Refused if op.unsure => {
+                // What it was refused for may be the occurrence of its own first request: that is left open.
+                self.op = Some(op);
+                self.leave();
+                return fault.map_or(Ok(()), Err);
+            }
+            Told::Refused => {
+                // What stood still does; of the new version nothing is there.
+                if let Some(version) = op.version.filter(|version| !self.standing.contains(version)) {
+                    self.versions[version].any = false;
+                    self.versions[version].cut(i64::MIN, i64::MIN);
+                }
+                return fault.map_or(Ok(()), Err);
+            }
+        };
+        // The same as stands, or stood until it was published.
+        let again = self.standing().is_some() && op.version.is_some_and(|version| self.standing.contains(&version));
+        self.end_former(op, &found, at);
+        self.gone = op.version.is_none();
+        self.standing = op.version.into_iter().collect();
+        if let (Some(version), Told::Created { due, .. } | Told::Replaced { due, .. } | Told::Unchanged { due }) =
+            (op.version, told)
+        {
+            if again {
+                let ran = &mut self.versions[version].ran;
+                *ran = match told {
+                    Told::Created { .. } => Ran::Yes,
+                    _ if *ran == Ran::No => Ran::Maybe,
+                    _ => *ran,
+                };
+            } else {
+                let unchanged = matches!(told, Told::Unchanged { .. });
+                self.versions[version].promise(due, op, unchanged);
+                self.versions[version].told = at;
+            }
+        }
+        fault.map_or(Ok(()), Err)
+    }
+
+    /// What becomes of the versions that may have stood.
+    fn end_former(&mut self, op: Op, found: &Found, at: i64) {
+        let alone = self.standing.len() == 1 && !self.gone;
+        let newest = self.standing.last().copied();
+        for index in self.standing.iter().copied().filter(|index| Some(*index) != op.version) {
+            let former = &mut self.versions[index];
+            match found {
+                // Another request may have ended it unseen: after that, nothing of it comes due.
+                _ if op.unsure || Some(index) != newest => former.cut(i64::MIN, at + 1),
+                Found::Waiting => former.withdraw(at),
+                Found::InFlight(due) => former.withdraw_in_flight(*due, alone, at),
+                // It had ended by itself: all of it is published.
+                Found::Nothing if alone => {}
+                Found::Nothing => former.cut(i64::MIN, at + 1),
+            }
+        }
+    }
+
+    /// What no answer can be after those before.
+    fn contradiction(&self, op: Op, told: Told) -> Option<String> {
+        let new = op.version.is_some_and(|version| !self.standing.contains(&version));
+        let nothing = self.standing.is_empty() && !op.unsure;
+        let (due, in_flight) = match told {
+            Told::Created { due, in_flight } | Told::Replaced { due, in_flight } => (Some(due), in_flight),
+            Told::Unchanged { due } => (Some(due), None),
+            Told::Cancelled { handed_out } => (None, handed_out),
+            Told::CancelledInFlight { due } => (None, Some(due)),
+            Told::Refused | Told::Unknown => (None, None),
+        };
+        let asked = op.version.map(|version| self.versions[version].plan);
+        if let (Some(Plan::At(asked)), Some(due)) = (asked, due)
+            && asked != due
+        {
+            return Some(format!("put at {asked}, answered with {due}"));
+        }
+        if let Some(due) = in_flight
+            && !self.versions.iter().any(|version| version.names(due))
+        {
+            return Some(format!("{due} is in flight, which was never promised"));
+        }
+        match told {
+            Told::Replaced { .. } | Told::Cancelled { .. } if nothing => Some("it stood when nothing could".to_owned()),
+            Told::Unchanged { .. } if new && !op.unsure => Some("another body was `unchanged`".to_owned()),
+            Told::Replaced { .. } if !new => Some("an equal body was `replaced`".to_owned()),
+            Told::Created { in_flight: Some(_), .. } if self.standing().is_some() && !op.unsure => {
+                Some("it was cancelled by nobody".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// Nothing more is asked of it.
+    pub(super) fn end(&mut self) {
+        self.leave();
+        self.over = true;
+        if self.standing.len() > 1 || self.gone {
+            for &index in &self.standing {
+                self.versions[index].must_below = i64::MIN;
+                self.versions[index].some = false;
+            }
+        }
+    }
+
+    /// The version that stands, or has ended by itself, if that is certain.
+    pub(super) fn standing(&self) -> Option<&Version> {
+        match self.standing[..] {
+            [version] if !self.gone => self.versions.get(version),
+            _ => None,
+        }
+    }
+
+    /// Whether the occurrence was read, with this version's payload.
+    pub(super) fn has(&self, version: usize, due: i64) -> bool {
+        self.seen.iter().any(|seen| seen.due == due && seen.version == Some(version))
+    }
+
+    /// Whether all that must be published was read.
+    pub(super) fn is_complete(&self) -> bool {
+        self.versions.iter().enumerate().all(|(index, version)| {
+            (!version.some || self.seen.iter().any(|seen| seen.version == Some(index)))
+                && version.must().all(|due| self.has(index, due))
+        })
+    }
+}
+
+impl Version {
+    /// A put was answered with its first due.
+    fn promise(&mut self, due: i64, op: Op, unchanged: bool) {
+        let first = match self.plan {
+            // The first request may have begun it long ago.
+            Plan::Series { start, .. } => !unchanged || start == Some(due),
+            _ => true,
+        };
+        self.dues = if first { self.plan.dues(due) } else { Dues::One(due) };
+        self.must_below = i64::MAX;
+        self.may_below = i64::MAX;
+        self.ran = if op.unsure { Ran::Maybe } else { Ran::No };
+        // A first request may have had another due; it may have ended, and been begun anew.
+        self.any = op.unsure && !matches!(self.plan, Plan::At(_));
+        // One that is still to come would give it yet another.
+        self.some = op.ghost && self.plan == Plan::In;
+        if self.some {
+            self.must_below = i64::MIN;
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The judgement: what was published, is dead or is left over, against what was promised.
+
+use std::collections::HashMap;
+
+use super::entry::Entry;
+use super::ledger::Ledger;
+use super::{Fault, Tally};
+
+/// A dead occurrence, as it stood in the timeline when nothing was put any more.
+#[derive(Clone, Debug)]
+pub(super) struct Dead {
+    pub(super) key: String,
+    pub(super) buried: i64,
+    pub(super) reason: String,
+    pub(super) words: String,
+}
+
+/// How long before a put nothing may have been wrong for its moment to count as calm.
+const CALM: i64 = 10_000;
+
+/// A lane whose sleepers are not woken is found by the look that each instance takes once a second: with five of them half
+/// of all that is put so shortly before its due is later than this.
+const WOKEN: i64 = 100;
+
+/// How many must have been taken in calm moments before they say anything.
+const ENOUGH: usize = 5;
+
+/// Judges what is left in the ledger, and what the timeline holds; `left` is what should not be there, each with words.
+pub(super) fn judge(ledger: &mut Ledger, dead: &[Dead], left: &[(String, String)], faults: &[Fault]) -> Tally {
+    let dead: HashMap<&str, &Dead> = dead.iter().map(|dead| (dead.key.as_str(), dead)).collect();
+    let mut ids: Vec<String> = ledger.tasks.keys().cloned().collect();
+    ids.sort_unstable();
+    for id in &ids {
+        for (law, due, words) in ledger.faults(id) {
+            ledger.violations.add(law, format!("{id}:{due}"), words);
+        }
+        let Some(entry) = ledger.tasks.remove(id) else { continue };
+        ledger.count(&entry);
+        for due in missing(&entry, ledger.deduplicates) {
+            let key = format!("{id}:{due}");
+            if !dead.contains_key(key.as_str()) {
+                ledger.violations.add("lost", key, format!("never published; {}", entry.history));
+            }
+        }
+        if entry
+            .versions
+            .iter()
+            .enumerate()
+            .any(|(index, version)| version.some && !entry.seen.iter().any(|seen| seen.version == Some(index)))
+        {
+            ledger.violations.add("lost", id, format!("never published at all; {}", entry.history));
+        }
+        ledger.tasks.insert(id.clone(), entry);
+    }
+    judge_dead(ledger, &dead, faults);
+    judge_strangers(ledger);
+    for (key, words) in left {
+        ledger.violations.add("left_over", key, words);
+    }
+    let quiet = judge_quiet(ledger, faults);
+    let counted = &ledger.counted;
+    Tally {
+        tasks: 0,
+        tasks_per_second: 0.0,
+        promised: counted.promised,
+        allowed: counted.allowed,
+        untold: counted.untold,
+        published: counted.published,
+        copies: counted.copies,
+        repeated: 0,
+        late_ms: counted.late.quantiles(),
+        quiet_ms: quiet,
+    }
+}
+
+/// What had to be published of a task and was not.
+fn missing(entry: &Entry, deduplicates: bool) -> Vec<i64> {
+    let mut missing = Vec::new();
+    for (index, version) in entry.versions.iter().enumerate() {
+        // What was cut off a series is its end: before an occurrence that was published all were.
+        let last = entry.seen.iter().filter(|seen| seen.version == Some(index) && version.is_cut());
+        let last = last.map(|seen| seen.due).max().unwrap_or(i64::MIN);
+        for due in version.dues().take_while(|due| *due < version.must_below.max(last)) {
+            // Where the sink drops what has a key that it knows, any message under it will do.
+            let twin = || deduplicates && entry.seen.iter().any(|seen| seen.due == due && seen.version.is_some());
+            if !entry.has(index, due) && !twin() {
+                missing.push(due);
+            }
+        }
+    }
+    missing
+}
+
+/// Nothing dies: users let a task be tried often enough, and what a sink that is away or ill could not take is not counted.
+fn judge_dead(ledger: &mut Ledger, dead: &HashMap<&str, &Dead>, faults: &[Fault]) {
+    for Dead { key, buried, reason, words } in dead.values() {
+        let fault = faults.iter().rfind(|fault| fault.kind.starts_with("sink") && fault.from <= *buried);
+        let when = fault.map_or_else(
+            || "before any fault of the sink".to_owned(),
+            |fault| {
+                format!("{} ms after `{}` began, which lasted {} ms", buried - fault.from, fault.kind, fault.lasted())
+            },
+        );
+        ledger.violations.add("dead", key, format!("dead at {buried}, `{reason}` ({words:.200}): {when}"));
+    }
+}
+
+/// Messages of ids that nobody was told: a post that was never answered explains them.
+fn judge_strangers(ledger: &mut Ledger) {
+    for (id, messages) in std::mem::take(&mut ledger.strangers) {
+        for message in messages {
+            let name = message.payload.split('"').nth(3).unwrap_or("");
+            match ledger.unnamed.get(name) {
+                Some(entry) if entry.haunted => ledger.counted.untold += 1,
+                _ => {
+                    let evidence = format!("nobody was promised this key; task `{id}`: {:.300}", message.payload);
+                    ledger.violations.add("wrong_key", message.key, evidence);
+                }
+            }
+        }
+    }
+}
+
+/// In calm moments a sleeper is woken, not found by the look once a second; and what is published is published once.
+fn judge_quiet(ledger: &mut Ledger, faults: &[Fault]) -> [i64; 3] {
+    let calm = |due: i64, late: i64| {
+        faults.iter().all(|fault| fault.until + CALM <= due - CALM / 10 || fault.from >= due + late)
+    };
+    let mut taken = super::figures::Lateness::default();
+    let mut judged = 0;
+    for (_, late) in ledger.counted.quiet.iter().filter(|(due, late)| calm(*due, *late)) {
+        taken.add(*late);
+        judged += 1;
+    }
+    let figures = taken.quantiles();
+    if judged < ENOUGH {
+        return figures;
+    }
+    if figures[0] > WOKEN {
+        let evidence = format!("of {judged} one-shots in calm moments half were {} ms late or more", figures[0]);
+        ledger.violations.add("not_woken", "quiet", evidence);
+    }
+    // One may be, on a machine that stood still.
+    let copies = ledger.counted.quiet_copies.iter().filter(|(due, late)| calm(*due, *late)).count();
+    if copies * 2 > judged {
+        let evidence = format!("{judged} one-shots in calm moments were published {copies} times more than once each");
+        ledger.violations.add("copied", "quiet", evidence);
+    }
+    figures
+}

@@ -1,0 +1,351 @@
+//! What every task was promised, what was read of it, and what of that need not be remembered any more.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+
+use super::Violation;
+use super::entry::{Entry, Plan, Seen, Told};
+use super::figures::Lateness;
+
+/// A message as the sink holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// Its idempotency key.
+    pub(super) key: String,
+    /// Its payload.
+    pub(super) payload: String,
+    /// When the sink took it, at the latest, in the timeline's ms.
+    pub(super) stamp: i64,
+    /// Whether it may be one that was read before.
+    pub(super) again: bool,
+}
+
+/// How the ids begin of what users put into the lane that nothing else uses.
+pub(super) const QUIET: &str = "quiet-";
+
+/// How many violations of one law are shown.
+const SHOWN: usize = 100;
+
+/// The account, but for the judgement at the end (see `judge`).
+pub(super) struct Ledger {
+    /// By id.
+    pub(super) tasks: HashMap<String, Entry>,
+    /// Tasks whose id the server makes and has not told yet, by the name in their payload.
+    pub(super) unnamed: HashMap<String, Entry>,
+    /// The name in the payload, where it is not the id.
+    names: HashMap<String, String>,
+    /// The other way round, until it is asked for.
+    ids: HashMap<String, String>,
+    /// Messages of ids that nobody was told, by id.
+    pub(super) strangers: HashMap<String, Vec<Message>>,
+    ended: Ended,
+    pub(super) counted: Counted,
+    pub(super) violations: Violations,
+    /// Whether the sink drops a message whose key it has seen shortly before.
+    pub(super) deduplicates: bool,
+}
+
+/// What has been counted so far.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    pub(super) promised: u64,
+    pub(super) allowed: u64,
+    pub(super) untold: u64,
+    pub(super) published: u64,
+    pub(super) copies: u64,
+    pub(super) late: Lateness,
+    /// Of the lane that nothing else uses: due, and how late.
+    pub(super) quiet: Vec<(i64, i64)>,
+    /// The same of what was read of it once more.
+    pub(super) quiet_copies: Vec<(i64, i64)>,
+}
+
+impl Counted {
+    /// A message was read whose key and payload had been read before.
+    fn copy(&mut self, message: &Message) {
+        if message.again {
+            return;
+        }
+        self.copies += 1;
+        if let Some((id, due)) = parts(&message.key)
+            && id.starts_with(QUIET)
+        {
+            self.quiet_copies.push((due, message.stamp - due));
+        }
+    }
+}
+
+/// What was broken, by law.
+#[derive(Debug, Default)]
+pub(super) struct Violations {
+    pub(super) all: Vec<Violation>,
+    pub(super) broken: BTreeMap<&'static str, u64>,
+}
+
+impl Violations {
+    /// Notes a violation; shown are the first of each law.
+    pub(super) fn add(&mut self, law: &'static str, key: impl Into<String>, evidence: impl Into<String>) {
+        let count = self.broken.entry(law).or_default();
+        *count += 1;
+        if *count <= SHOWN as u64 {
+            self.all.push(Violation { law, key: key.into(), evidence: evidence.into() });
+        }
+    }
+}
+
+/// Keys whose tasks are through, each with the payload it may have: 16 bytes for one.
+struct Ended {
+    hasher: RandomState,
+    /// Key to payload; 0 for one that must not be published.
+    payloads: HashMap<u64, u64>,
+    /// Further payloads that a key may have.
+    others: HashSet<(u64, u64)>,
+}
+
+impl Ended {
+    fn key(&self, key: &str) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    fn payload(payload: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        payload.hash(&mut hasher);
+        hasher.finish().max(1)
+    }
+
+    fn may(&mut self, key: &str, payload: &str) {
+        let (key, payload) = (self.key(key), Ended::payload(payload));
+        let first = self.payloads.entry(key).or_insert(payload);
+        if *first == 0 {
+            *first = payload;
+        } else if *first != payload {
+            self.others.insert((key, payload));
+        }
+    }
+
+    fn never(&mut self, key: &str) {
+        let key = self.key(key);
+        self.payloads.entry(key).or_insert(0);
+    }
+}
+
+/// What the payload of a task's version says: whose it is, and which; longer or shorter, by the name.
+pub(super) fn payload(name: &str, version: usize) -> String {
+    let sum = name.bytes().fold(version, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
+    let length = if sum % 97 == 0 { 4000 } else { sum % 40 };
+    format!("{{\"task\": \"{name}\", \"version\":{version}, \"pad\":\"{}\"}}", "x".repeat(length))
+}
+
+/// Where a message with this payload goes.
+pub(super) fn destination<'a>(payload: &str, destinations: &'a [String]) -> &'a str {
+    let sum: usize = payload.bytes().map(usize::from).sum();
+    destinations.get(sum % destinations.len().max(1)).map_or("", String::as_str)
+}
+
+/// Task and due, as a key says.
+pub(super) fn parts(key: &str) -> Option<(&str, i64)> {
+    let (task, due) = key.rsplit_once(':')?;
+    Some((task, due.parse().ok()?))
+}
+
+impl Ledger {
+    /// An empty one.
+    pub(super) fn new(deduplicates: bool) -> Ledger {
+        Ledger {
+            tasks: HashMap::new(),
+            unnamed: HashMap::new(),
+            names: HashMap::new(),
+            ids: HashMap::new(),
+            strangers: HashMap::new(),
+            ended: Ended { hasher: RandomState::new(), payloads: HashMap::new(), others: HashSet::new() },
+            counted: Counted::default(),
+            violations: Violations::default(),
+            deduplicates,
+        }
+    }
+
+    /// A put is about to be sent; returns the payload that it must carry.
+    pub(super) fn put(&mut self, id: &str, plan: Plan, lane: &'static str, words: &str) -> String {
+        let entry = self.tasks.entry(id.to_owned()).or_default();
+        entry.history.push_str(words);
+        let version = entry.put(plan, lane);
+        payload(id, version)
+    }
+
+    /// The same for a task whose id the server makes; `name` stands in its payload.
+    pub(super) fn post(&mut self, name: &str, plan: Plan, lane: &'static str) -> String {
+        let version = self.unnamed.entry(name.to_owned()).or_default().put(plan, lane);
+        payload(name, version)
+    }
+
+    /// The id of a task that was posted.
+    pub(super) fn name(&mut self, name: &str, id: &str) {
+        let Some(entry) = self.unnamed.remove(name) else { return };
+        self.tasks.insert(id.to_owned(), entry);
+        self.names.insert(id.to_owned(), name.to_owned());
+        self.ids.insert(name.to_owned(), id.to_owned());
+        for message in self.strangers.remove(id).into_iter().flatten() {
+            self.see(&message);
+        }
+    }
+
+    /// The id that a posted task got, if that was told; asked for once.
+    pub(super) fn id_of(&mut self, name: &str) -> Option<String> {
+        self.ids.remove(name)
+    }
+
+    /// A task that is asked something of, by its id, or by its name until that is told.
+    pub(super) fn entry(&mut self, id: &str) -> Option<&mut Entry> {
+        self.tasks.get_mut(id).or_else(|| self.unnamed.get_mut(id))
+    }
+
+    /// The very task that stands is about to be put again, if that is known: its payload, due and lane.
+    pub(super) fn put_again(&mut self, id: &str, words: &str) -> Option<(String, i64, &'static str)> {
+        let entry = self.tasks.get_mut(id)?;
+        let Some(Plan::At(due)) = entry.standing().map(|version| version.plan) else { return None };
+        let version = entry.put_again()?;
+        entry.history.push_str(words);
+        Some((payload(id, version), due, entry.versions[version].lane))
+    }
+
+    /// A definite answer, which came when it was `at` by the timeline's clock, or before.
+    pub(super) fn told(&mut self, id: &str, told: Told, at: i64) {
+        let Some(entry) = self.tasks.get_mut(id) else { return };
+        if let Err(words) = entry.told(told, at) {
+            self.violations.add("wrong_answer", id, format!("{words}; {}", entry.history));
+        }
+    }
+
+    /// An answer that no instance that works can give.
+    pub(super) fn wrong_answer(&mut self, id: &str, words: &str) {
+        let history = self.tasks.get(id).map_or("", |entry| &entry.history);
+        let evidence = format!("{words:.400}; {history}");
+        self.violations.add("wrong_answer", id, evidence);
+    }
+
+    /// Nothing more is asked of a task.
+    pub(super) fn end(&mut self, id: &str) {
+        if let Some(entry) = self.entry(id) {
+            entry.end();
+        }
+        self.fold(id);
+    }
+
+    /// A message was read.
+    pub(super) fn saw(&mut self, message: &Message) {
+        self.counted.published += 1;
+        match parts(&message.key) {
+            Some((_, due)) if message.stamp < due => {
+                let evidence = format!("{} ms before its due: {:.200}", due - message.stamp, message.payload);
+                self.violations.add("early", &message.key, evidence);
+            }
+            Some(_) => {}
+            None => return self.violations.add("wrong_key", &message.key, message.payload.clone()),
+        }
+        self.see(message);
+    }
+
+    fn see(&mut self, message: &Message) {
+        let Some((id, due)) = parts(&message.key) else { return };
+        let Some(entry) = self.tasks.get_mut(id) else { return self.see_late(message) };
+        let name = self.names.get(id).map_or(id, String::as_str);
+        let version = (0..entry.versions.len()).find(|version| payload(name, *version) == message.payload);
+        if entry.seen.iter().any(|seen| seen.due == due && seen.version == version) {
+            self.counted.copy(message);
+            return;
+        }
+        if version.is_none() {
+            entry.history += &format!("; published: {:.300}", message.payload);
+        }
+        let late = message.stamp - due;
+        if id.starts_with(QUIET) {
+            self.counted.quiet.push((due, late));
+        }
+        // What was put after its due says nothing about lateness.
+        if version.is_some_and(|version| entry.versions[version].told < due) {
+            self.counted.late.add(late);
+        }
+        entry.seen.push(Seen { due, version });
+        if entry.over {
+            self.fold(id);
+        }
+    }
+
+    /// A message of a task that is through, or of nobody's.
+    fn see_late(&mut self, message: &Message) {
+        let (key, payload) = (self.ended.key(&message.key), Ended::payload(&message.payload));
+        match self.ended.payloads.get(&key) {
+            Some(&known) if known == payload || self.ended.others.contains(&(key, payload)) => {
+                self.counted.copy(message);
+            }
+            Some(0) => {
+                let evidence = format!("withdrawn before it was in flight: {:.200}", message.payload);
+                self.violations.add("cancelled_but_published", &message.key, evidence);
+            }
+            Some(_) => {
+                let evidence = format!("not what was promised under this key: {:.200}", message.payload);
+                self.violations.add("other_payload", &message.key, evidence);
+            }
+            None => {
+                let id = parts(&message.key).map_or(&*message.key, |(id, _)| id);
+                self.strangers.entry(id.to_owned()).or_default().push(message.clone());
+            }
+        }
+    }
+
+    /// Forgets all of a task but its keys, once it is through and everything is as promised.
+    fn fold(&mut self, id: &str) {
+        let through = |entry: &Entry| {
+            let loose = |version: &super::entry::Version| version.any || version.is_cut();
+            entry.over && !entry.haunted && entry.is_complete() && !entry.versions.iter().any(loose)
+        };
+        if !self.tasks.get(id).is_some_and(through) || !self.faults(id).is_empty() {
+            return;
+        }
+        let Some(entry) = self.tasks.remove(id) else { return };
+        let name = self.names.remove(id);
+        self.count(&entry);
+        for (number, version) in entry.versions.iter().enumerate() {
+            let payload = payload(name.as_deref().unwrap_or(id), number);
+            for due in version.dues() {
+                let key = format!("{id}:{due}");
+                if version.allows(due) { self.ended.may(&key, &payload) } else { self.ended.never(&key) }
+            }
+        }
+    }
+
+    /// Counts what of a task was promised and what came beside it.
+    pub(super) fn count(&mut self, entry: &Entry) {
+        let must: u64 = entry.versions.iter().map(|version| version.must().count() as u64).sum();
+        self.counted.promised += must;
+        for seen in &entry.seen {
+            let Some(version) = seen.version.and_then(|version| entry.versions.get(version)) else { continue };
+            if !version.dues().any(|due| due == seen.due) {
+                self.counted.untold += 1;
+            } else if seen.due >= version.must_below {
+                self.counted.allowed += 1;
+            }
+        }
+    }
+
+    /// What was published of a task against what it was promised, each as law, due and words.
+    pub(super) fn faults(&self, id: &str) -> Vec<(&'static str, i64, String)> {
+        let Some(entry) = self.tasks.get(id) else { return Vec::new() };
+        let mut faults = Vec::new();
+        for seen in &entry.seen {
+            let version = seen.version.and_then(|version| entry.versions.get(version));
+            if version.is_some_and(|version| version.allows(seen.due)) {
+                continue;
+            }
+            let known = entry.versions.iter().any(|version| version.allows(seen.due));
+            let (law, words) = match version {
+                _ if known => ("other_payload", "another version was promised under this key"),
+                Some(version) if version.names(seen.due) => ("cancelled_but_published", "it was withdrawn before"),
+                _ => ("wrong_key", "nobody was promised this key"),
+            };
+            let version = seen.version.map_or("no version".to_owned(), |version| format!("version {version}"));
+            faults.push((law, seen.due, format!("{version} was published: {words}; {}", entry.history)));
+        }
+        faults
+    }
+}

@@ -1,0 +1,134 @@
+//! Reads Kafka topics from their first message on, without a group: <https://kafka.apache.org/documentation/>
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::{Headers, Message};
+use rdkafka::{Offset, TopicPartitionList};
+use secrecy::ExposeSecret;
+
+use super::Inlet;
+use crate::verify::Place;
+
+/// Partitions of each topic.
+const PARTITIONS: i32 = 4;
+
+/// How long a call may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long it is waited for messages before the brokers are asked whether there are more.
+const POLL: Duration = Duration::from_millis(300);
+
+/// By topic and partition the next offset.
+type Places = BTreeMap<(String, i32), i64>;
+
+/// Makes the topics; the broker stamps their messages.
+pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
+    let config = config(place)?;
+    let admin: AdminClient<DefaultClientContext> = config.create().context("a client of Kafka")?;
+    let topics: Vec<NewTopic<'_>> = place
+        .destinations
+        .iter()
+        .map(|name| {
+            NewTopic::new(name, PARTITIONS, TopicReplication::Fixed(1))
+                .set("message.timestamp.type", "LogAppendTime")
+                .set("segment.bytes", "67108864")
+                .set("retention.ms", "1800000")
+        })
+        .collect();
+    let made = admin.create_topics(&topics, &AdminOptions::new().operation_timeout(Some(LIMIT))).await;
+    for made in made.context("making topics")? {
+        match made {
+            Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+            Err((name, error)) => anyhow::bail!("making the topic `{name}`: {error}"),
+        }
+    }
+    let places: Places = place
+        .destinations
+        .iter()
+        .flat_map(|name| (0..PARTITIONS).map(move |partition| ((name.clone(), partition), 0)))
+        .collect();
+    // The library polls and is dropped outside of the runtime.
+    std::thread::Builder::new().name("verify-kafka".to_owned()).spawn(move || {
+        let mut places = places;
+        while !inlet.stop.is_cancelled() {
+            if let Err(error) = read(&config, &mut places, &inlet) {
+                inlet.unknown();
+                tracing::debug!(%error, "Kafka cannot be read");
+                std::thread::sleep(POLL);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn config(place: &Place) -> Result<ClientConfig> {
+    let url = place.url.expose_secret();
+    let (_, brokers) = url.split_once("://").context("the address of Kafka")?;
+    anyhow::ensure!(url.starts_with("kafka://") && !brokers.contains('@'), "Kafka is read without TLS and log-in only");
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", brokers.trim_end_matches('/'))
+        .set("group.id", "punctual-verify")
+        .set("enable.auto.commit", "false")
+        .set("auto.offset.reset", "earliest")
+        .set("broker.address.family", "v4")
+        .set("reconnect.backoff.max.ms", "500")
+        .set("fetch.wait.max.ms", "50")
+        .set_log_level(RDKafkaLogLevel::Emerg);
+    Ok(config)
+}
+
+fn read(config: &ClientConfig, places: &mut Places, inlet: &Inlet) -> KafkaResult<()> {
+    let consumer: BaseConsumer = config.create()?;
+    let mut assignment = TopicPartitionList::new();
+    for ((topic, partition), next) in &*places {
+        assignment.add_partition_offset(topic, *partition, Offset::Offset(*next))?;
+    }
+    consumer.assign(&assignment)?;
+    while !inlet.stop.is_cancelled() {
+        match consumer.poll(POLL) {
+            Some(Ok(message)) => {
+                let place = (message.topic().to_owned(), message.partition());
+                let next = places.entry(place).or_default();
+                if message.offset() < *next {
+                    continue;
+                }
+                *next = message.offset() + 1;
+                let mut headers = message.headers().into_iter().flat_map(Headers::iter);
+                let key = headers.find(|header| header.key == "idempotency-key").and_then(|header| header.value);
+                let key = key.map(String::from_utf8_lossy);
+                let payload = message.payload().unwrap_or_default();
+                inlet.take(message.topic(), key.as_deref(), payload, message.timestamp().to_millis(), false);
+            }
+            Some(Err(error)) => {
+                // It connects again by itself.
+                inlet.unknown();
+                tracing::debug!(%error, "Kafka cannot be read");
+            }
+            None => match all_read(&consumer, places) {
+                Ok(true) => inlet.nothing_more(),
+                Ok(false) | Err(_) => inlet.unknown(),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Whether the brokers hold nothing that was not read.
+fn all_read(consumer: &BaseConsumer, places: &Places) -> KafkaResult<bool> {
+    for ((topic, partition), next) in places {
+        let (_, end) = consumer.fetch_watermarks(topic, *partition, Duration::from_secs(1))?;
+        if end > *next {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,109 @@
+//! Addresses of servers: taken apart, so that a proxy can stand in between.
+
+use super::{Kind, Missing};
+
+/// A URL of one server, in its parts.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Address {
+    scheme: String,
+    /// With its `@`; may hold a password.
+    user: String,
+    host: String,
+    port: u16,
+    /// What follows: a virtual host, a database.
+    rest: String,
+}
+
+impl Address {
+    /// Takes a URL of that kind of server apart.
+    ///
+    /// # Errors
+    /// When there is more than one server, or TLS: no proxy can stand in between.
+    pub(super) fn of(kind: Kind, url: &str) -> Result<Address, Missing> {
+        let (scheme, port) = scheme(kind);
+        let no = |words: &str| Missing::new(words, &format!("name one plain address: {scheme}://127.0.0.1:{port}"));
+        let Some(rest) = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://")) else {
+            return Err(no(&format!("`verify` attacks connections in the open, by `{scheme}://`")));
+        };
+        let (authority, rest) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let (user, servers) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        if servers.contains(',') {
+            return Err(no("`verify` attacks the connections to one server"));
+        }
+        let (host, port) = match servers.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
+            Some((host, port)) => (host, port.parse().map_err(|_| no("a port is a number of 1 to 65535"))?),
+            None => (servers, port),
+        };
+        if host.is_empty() {
+            return Err(no("an address begins with a host"));
+        }
+        let [scheme, user, host, rest] = [scheme, user, host, rest].map(str::to_owned);
+        Ok(Address { scheme, user, host, port, rest })
+    }
+
+    /// Of a server of our own.
+    pub(super) fn own(kind: Kind, port: u16) -> Address {
+        let [scheme, user, host, rest] = [scheme(kind).0, "", "127.0.0.1", ""].map(str::to_owned);
+        Address { scheme, user, host, port, rest }
+    }
+
+    /// The URL.
+    pub(super) fn url(&self) -> secrecy::SecretString {
+        format!("{}://{}{}{}", self.scheme, self.user, self.server(), self.rest).into()
+    }
+
+    /// The URL by which the same is reached through a proxy.
+    pub(super) fn through(&self, port: u16) -> secrecy::SecretString {
+        format!("{}://{}127.0.0.1:{port}{}", self.scheme, self.user, self.rest).into()
+    }
+
+    /// `host:port`.
+    pub(super) fn server(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+fn scheme(kind: Kind) -> (&'static str, u16) {
+    match kind {
+        Kind::Redis => ("redis", 6379),
+        Kind::Kafka => ("kafka", 9092),
+        Kind::RabbitMq => ("amqp", 5672),
+        Kind::Nats => ("nats", 4222),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret;
+
+    use super::*;
+
+    #[test]
+    fn an_address_keeps_all_but_its_server_behind_a_proxy() {
+        for (kind, url, server, through) in [
+            (Kind::Redis, "redis://h", "h:6379", "redis://127.0.0.1:1"),
+            (Kind::Redis, "redis://u:p@ss@h:2/3", "h:2", "redis://u:p@ss@127.0.0.1:1/3"),
+            (Kind::RabbitMq, "amqp://u:p@h/v", "h:5672", "amqp://u:p@127.0.0.1:1/v"),
+            (Kind::Nats, "nats://[::1]", "[::1]:4222", "nats://127.0.0.1:1"),
+            (Kind::Kafka, "kafka://[::1]:9", "[::1]:9", "kafka://127.0.0.1:1"),
+        ] {
+            let address = Address::of(kind, url).unwrap();
+            assert_eq!((address.server().as_str(), address.through(1).expose_secret()), (server, through));
+            assert!(Address::of(kind, address.url().expose_secret()).unwrap() == address);
+        }
+    }
+
+    #[test]
+    fn what_no_proxy_can_stand_before_is_refused_without_its_password() {
+        for (kind, url) in [
+            (Kind::Redis, "rediss://u:secret@h"),
+            (Kind::Nats, "nats://u:secret@h,i"),
+            (Kind::Kafka, "kafka://u:secret@h:x"),
+            (Kind::Kafka, "kafka://u:secret@"),
+            (Kind::Kafka, "secret"),
+        ] {
+            let refused = Address::of(kind, url).err().unwrap();
+            assert!(!format!("{refused} {refused:?}").contains("secret"));
+        }
+    }
+}

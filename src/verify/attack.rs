@@ -1,0 +1,214 @@
+//! Carries out what was planned, and tells what it met.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::Fault;
+use super::crew::{Crew, Turn};
+use super::plan::{Blow, Harm, Planned, Side};
+use super::proxy::{Mode, Proxy};
+
+/// How long a fault waits for its victim to hold a claim.
+const CATCH: Duration = Duration::from_millis(300);
+
+/// How long what a dead instance sent may still be on its way to Redis.
+const ON_ITS_WAY: Duration = Duration::from_millis(20);
+
+/// How far an attack has come.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    /// What was carried out, in the order of its beginnings.
+    pub(super) faults: Vec<Fault>,
+    /// What was planned and met nothing: what it should meet was not well in time, or there was no connection.
+    pub(super) skipped: u64,
+}
+
+impl Done {
+    fn note(&mut self, fault: Option<Fault>) {
+        self.skipped += u64::from(fault.is_none());
+        self.faults.extend(fault);
+    }
+}
+
+/// Carries out a plan, one fault after the other as far as they meet the same; ends early when it is told to.
+pub(super) async fn attack(crew: &Arc<Crew>, plan: &[Planned], stop: &CancellationToken, tell: impl Fn(usize)) -> Done {
+    let mut begun = Instant::now();
+    let (mut running, mut done) = (JoinSet::new(), Done::default());
+    for planned in plan {
+        tokio::select! {
+            () = sleep_until(begun + planned.at) => {}
+            () = stop.cancelled() => break,
+        }
+        let waiting = Instant::now();
+        match crew.turn(planned).await {
+            Some(turn) => {
+                running.spawn(carry_out(Arc::clone(crew), *planned, turn));
+            }
+            None => done.skipped += 1,
+        }
+        // What had to wait puts off all that follows, so that the same faults meet in the same way.
+        begun += waiting.elapsed();
+        while let Some(Ok(fault)) = running.try_join_next() {
+            done.note(fault);
+        }
+        tell(done.faults.len());
+    }
+    while let Some(ended) = running.join_next().await {
+        done.note(ended.ok().flatten());
+    }
+    done.faults.sort_by_key(|fault| fault.from);
+    done
+}
+
+/// Carries out one fault; `None` when it met nothing.
+async fn carry_out(crew: Arc<Crew>, planned: Planned, turn: Turn) -> Option<Fault> {
+    let mut held = catch(&crew, planned.instance).await;
+    let from = crew.eye.now();
+    let met = match (planned.blow, planned.instance) {
+        (Blow::Kill, Some(number)) => {
+            let id = crew.instance(number).id();
+            crew.kill(number).await;
+            // Nobody settles what it held before its lease has ended; what it had sent before it died has arrived by then.
+            sleep(ON_ITS_WAY).await;
+            held = crew.eye.holders().await.iter().any(|holder| Some(holder) == id.as_ref());
+            sleep(planned.lasts).await;
+            start_again(&crew, number).await;
+            true
+        }
+        (Blow::Stop, Some(number)) => {
+            let stopped = stop(&crew, number, planned.lasts).await;
+            held = stopped == Some(true);
+            stopped.is_some()
+        }
+        (Blow::Term, Some(number)) => {
+            crew.end(number).await;
+            sleep(planned.lasts).await;
+            start_again(&crew, number).await;
+            true
+        }
+        (Blow::Link(side, harm), Some(number)) => match crew.ground.links[number].proxy(side) {
+            Some(proxy) => {
+                let ill = || {
+                    if side == Side::Redis {
+                        crew.redis_is_ill(Some(number))
+                    }
+                };
+                ill();
+                let met = break_link(proxy, harm, &planned).await;
+                ill();
+                met
+            }
+            None => false,
+        },
+        (Blow::Restart(side), _) => server(&crew, side, &planned, true).await,
+        (Blow::Stall(side), _) => server(&crew, side, &planned, false).await,
+        (Blow::Flush, _) => {
+            crew.redis_is_ill(None);
+            crew.eye
+                .flush_scripts()
+                .await
+                .inspect_err(|error| tracing::debug!(%error, "no scripts were forgotten"))
+                .is_ok()
+        }
+        (Blow::Kill | Blow::Stop | Blow::Term | Blow::Link(..), None) => false,
+    };
+    drop(turn);
+    let fault = Fault { kind: planned.blow.name(), instance: planned.instance, from, until: crew.eye.now(), held };
+    met.then_some(fault)
+}
+
+/// Waits a moment for an instance, or for any, to hold a claim; whether it does.
+async fn catch(crew: &Crew, instance: Option<usize>) -> bool {
+    let id = instance.and_then(|number| crew.instance(number).id());
+    let begun = Instant::now();
+    loop {
+        let holders = crew.eye.holders().await;
+        let held = id.as_ref().map_or(!holders.is_empty(), |id| holders.contains(id));
+        if held || begun.elapsed() >= CATCH {
+            return held;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn start_again(crew: &Crew, number: usize) {
+    if let Err(error) = crew.start_one(number).await {
+        tracing::warn!(number, "an instance does not start: {error:#}");
+    }
+}
+
+/// Lets an instance stand still; whether it held a claim meanwhile. `None` when it could not be stopped.
+async fn stop(crew: &Crew, number: usize, lasts: Duration) -> Option<bool> {
+    let instance = crew.instance(number);
+    if let Err(error) = instance.signal("STOP") {
+        tracing::debug!(%error, "an instance does not stand still");
+        return None;
+    }
+    let id = instance.id();
+    let held = crew.eye.holders().await.iter().any(|holder| Some(holder) == id.as_ref());
+    sleep(lasts).await;
+    if let Err(error) = instance.signal("CONT") {
+        tracing::debug!(%error, "an instance does not go on");
+    }
+    Some(held)
+}
+
+/// Breaks the connections of an instance to a server; whether there were any.
+async fn break_link(proxy: &Proxy, harm: Harm, planned: &Planned) -> bool {
+    let mut met = proxy.open() > 0;
+    match harm {
+        Harm::Cut => {
+            proxy.set(Mode::Refuse);
+            proxy.cut();
+            sleep(planned.lasts).await;
+        }
+        Harm::Hole => {
+            proxy.set(Mode::Hole);
+            sleep(planned.lasts).await;
+            met |= proxy.cut() > 0;
+        }
+        Harm::Delay => {
+            proxy.set(Mode::Delay(planned.delay));
+            sleep(planned.lasts).await;
+        }
+        Harm::Half => {
+            proxy.half(planned.way);
+        }
+        Harm::Late => {
+            proxy.set(Mode::Late);
+            sleep(planned.lasts).await;
+        }
+    }
+    // What connected meanwhile met it, too.
+    met |= matches!(harm, Harm::Delay | Harm::Late) && proxy.open() > 0;
+    proxy.set(Mode::Pass);
+    met
+}
+
+/// Ends a server and starts it again, or lets it stand still; whether that was done.
+async fn server(crew: &Crew, side: Side, planned: &Planned, restart: bool) -> bool {
+    let Some(server) = &crew.ground.backend(side).server else { return false };
+    if side == Side::Redis {
+        crew.redis_is_ill(None);
+    }
+    let done = if restart {
+        let killed = server.kill().await;
+        sleep(planned.lasts).await;
+        match killed {
+            Ok(()) => server.revive().await,
+            error => error,
+        }
+    } else {
+        let stopped = server.signal("STOP");
+        sleep(planned.lasts).await;
+        stopped.and(server.signal("CONT"))
+    };
+    if side == Side::Redis {
+        crew.redis_is_ill(None);
+    }
+    done.inspect_err(|error| tracing::error!("a server is not as it was: {error:#}")).is_ok()
+}

@@ -1,0 +1,181 @@
+//! Looks into the timeline's Redis from outside: who holds a claim, what time it is, how much stands there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline};
+use secrecy::ExposeSecret;
+use tokio::time::Instant;
+
+use super::TimelinePlace;
+
+/// What stands under a shard beside what each lane has.
+const SHARD_KEYS: [(&str, &str); 7] = [
+    ("tasks", "HLEN"),
+    ("changes", "HLEN"),
+    ("crashes", "HLEN"),
+    ("counts", "HLEN"),
+    ("dead", "ZCARD"),
+    ("dead:records", "HLEN"),
+    ("lanes", "SCARD"),
+];
+
+/// What each lane of a shard has.
+const LANE_KEYS: [(&str, &str); 3] = [("due", "ZCARD"), ("leases", "ZCARD"), ("claims", "HLEN")];
+
+/// Looks into one namespace, on a connection of its own that no proxy stands in.
+#[derive(Debug)]
+pub(super) struct Eye {
+    client: redis::Client,
+    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+    place: TimelinePlace,
+    /// A moment here, and what time it was there, in ms.
+    clock: Mutex<(Instant, i64)>,
+}
+
+impl Eye {
+    /// Looks at the time there.
+    ///
+    /// # Errors
+    /// When Redis cannot be reached.
+    pub(super) async fn open(place: TimelinePlace) -> redis::RedisResult<Eye> {
+        let client = redis::Client::open(place.url.expose_secret())?;
+        let clock = Mutex::new((Instant::now(), 0));
+        let eye = Eye { client, connection: tokio::sync::Mutex::default(), place, clock };
+        eye.set_clock().await?;
+        Ok(eye)
+    }
+
+    /// The time there, in ms, as far as it is known here.
+    pub(super) fn now(&self) -> i64 {
+        let (then, ms) = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        ms.saturating_add(i64::try_from(then.elapsed().as_millis()).unwrap_or(i64::MAX))
+    }
+
+    /// Looks at the time again.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn set_clock(&self) -> redis::RedisResult<()> {
+        let asked = Instant::now();
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME");
+        let ((seconds, micros),): ((i64, i64),) = self.ask(&pipe).await?;
+        let middle = asked + asked.elapsed() / 2;
+        *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = (middle, seconds * 1000 + micros / 1000);
+        Ok(())
+    }
+
+    /// The instances that hold a claim now, under a lease that lasts, by their ids; none when Redis does not answer.
+    pub(super) async fn holders(&self) -> BTreeSet<String> {
+        let (now, mut pipe) = (self.now(), redis::pipe());
+        self.lane_keys("leases").for_each(|key| {
+            pipe.cmd("ZRANGEBYSCORE").arg(key).arg(format!("({now}")).arg("+inf");
+        });
+        let tokens: Vec<Vec<String>> = self.ask(&pipe).await.unwrap_or_default();
+        let id = |token: &String| token.split_once('.').map_or(token.clone(), |(id, _)| id.to_owned());
+        tokens.iter().flatten().map(id).collect()
+    }
+
+    /// Claims that a dead instance left, by their tokens.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn claims_of(&self, id: &str) -> redis::RedisResult<Vec<String>> {
+        let mut pipe = redis::pipe();
+        self.lane_keys("claims").for_each(|key| {
+            pipe.cmd("HKEYS").arg(key);
+        });
+        let tokens: Vec<Vec<String>> = self.ask(&pipe).await?;
+        let own = |token: &String| token.strip_prefix(id).is_some_and(|rest| rest.starts_with('.'));
+        Ok(tokens.into_iter().flatten().filter(own).collect())
+    }
+
+    /// Forgets the scripts.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn flush_scripts(&self) -> redis::RedisResult<()> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("SCRIPT").arg("FLUSH").ignore();
+        self.ask(&pipe).await
+    }
+
+    /// Its memory but for the buffers of connections, and how many entries stand in each sort of key.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn size(&self) -> redis::RedisResult<BTreeMap<String, u64>> {
+        let keys: Vec<(&str, &str, String)> = self.all_keys().collect();
+        let mut pipe = redis::pipe();
+        keys.iter().for_each(|(_, count, key)| {
+            pipe.cmd(count).arg(key);
+        });
+        let counts: Vec<u64> = self.ask(&pipe).await?;
+        let mut size = BTreeMap::new();
+        for ((sort, ..), count) in keys.iter().zip(counts) {
+            *size.entry(format!("redis_{}", sort.replace(':', "_"))).or_default() += count;
+        }
+        let mut pipe = redis::pipe();
+        pipe.cmd("INFO").arg("memory").cmd("DBSIZE");
+        let (memory, keys): (String, u64) = self.ask(&pipe).await?;
+        let bytes = |name: &str| -> u64 {
+            let line = memory.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or_default()
+        };
+        let used = bytes("used_memory").saturating_sub(bytes("mem_clients_normal"));
+        size.insert("redis_memory".to_owned(), used);
+        size.insert("redis_keys".to_owned(), keys);
+        Ok(size)
+    }
+
+    /// Removes what the campaign wrote.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn clear(&self) -> redis::RedisResult<()> {
+        let namespace = &self.place.namespace;
+        let reaps = self.lane_keys("reap-at");
+        let mut pipe = redis::pipe();
+        // One by one: in a cluster they may be anywhere.
+        let all = self.all_keys().map(|(.., key)| key).chain(reaps);
+        for key in all.chain(["layout", "nothing"].map(|key| format!("punctual:{{{namespace}}}:{key}"))) {
+            pipe.cmd("UNLINK").arg(key).ignore();
+        }
+        self.ask(&pipe).await
+    }
+
+    fn all_keys(&self) -> impl Iterator<Item = (&'static str, &'static str, String)> {
+        let of_shards = SHARD_KEYS.into_iter().flat_map(move |(sort, count)| {
+            (0..self.place.shards).map(move |shard| (sort, count, self.place.key(shard, sort)))
+        });
+        let of_lanes = LANE_KEYS
+            .into_iter()
+            .flat_map(move |(sort, count)| self.lane_keys(sort).map(move |key| (sort, count, key)));
+        of_shards.chain(of_lanes)
+    }
+
+    fn lane_keys(&self, sort: &str) -> impl Iterator<Item = String> {
+        (0..self.place.shards).flat_map(move |shard| {
+            self.place.lanes.iter().map(move |lane| self.place.key(shard, &format!("{sort}:{lane}")))
+        })
+    }
+
+    async fn ask<T: FromRedisValue>(&self, pipe: &Pipeline) -> redis::RedisResult<T> {
+        let mut guard = self.connection.lock().await;
+        let mut connection = match guard.take() {
+            Some(connection) => connection,
+            None => {
+                let limit = Some(Duration::from_secs(1));
+                let config = AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
+                self.client.get_multiplexed_async_connection_with_config(&config).await?
+            }
+        };
+        // One that failed is not used again.
+        let answer = pipe.query_async(&mut connection).await?;
+        *guard = Some(connection);
+        Ok(answer)
+    }
+}

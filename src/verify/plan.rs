@@ -1,0 +1,259 @@
+//! Which fault comes when and where: a pure function of the seed.
+
+use std::time::Duration;
+
+use rand::prelude::*;
+use rand::rngs::StdRng;
+
+use super::proxy::Way;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Blow {
+    /// kill -9 of an instance.
+    Kill,
+    /// SIGSTOP of an instance, past its leases.
+    Stop,
+    /// SIGTERM of an instance.
+    Term,
+    /// Of an instance's connections to a server.
+    Link(Side, Harm),
+    /// kill -9 of a server, which is started again.
+    Restart(Side),
+    /// SIGSTOP of a server.
+    Stall(Side),
+    /// Redis forgets the scripts.
+    Flush,
+}
+
+/// What an instance is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Side {
+    /// Where tasks wait.
+    Redis,
+    /// Where messages go.
+    Sink,
+}
+
+/// What is done to connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Harm {
+    Cut,
+    Hole,
+    Delay,
+    Half,
+    Late,
+}
+
+impl Side {
+    const BOTH: [Side; 2] = [Side::Redis, Side::Sink];
+}
+
+impl Harm {
+    const ALL: [Harm; 5] = [Harm::Cut, Harm::Hole, Harm::Delay, Harm::Half, Harm::Late];
+}
+
+impl Blow {
+    /// Every kind, with how many of them there are among each pack of faults.
+    pub(super) fn all() -> Vec<(Blow, usize)> {
+        let mut all = vec![(Blow::Kill, 10), (Blow::Stop, 3), (Blow::Term, 3), (Blow::Flush, 1)];
+        for side in Side::BOTH {
+            all.extend(Harm::ALL.map(|harm| (Blow::Link(side, harm), 2)));
+            all.extend([(Blow::Restart(side), 1), (Blow::Stall(side), 1)]);
+        }
+        all
+    }
+
+    /// What it is called in reports.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Blow::Kill => "kill",
+            Blow::Stop => "stop",
+            Blow::Term => "term",
+            Blow::Link(Side::Redis, Harm::Cut) => "redis_cut",
+            Blow::Link(Side::Redis, Harm::Hole) => "redis_hole",
+            Blow::Link(Side::Redis, Harm::Delay) => "redis_delay",
+            Blow::Link(Side::Redis, Harm::Half) => "redis_half",
+            Blow::Link(Side::Redis, Harm::Late) => "redis_late",
+            Blow::Link(Side::Sink, Harm::Cut) => "sink_cut",
+            Blow::Link(Side::Sink, Harm::Hole) => "sink_hole",
+            Blow::Link(Side::Sink, Harm::Delay) => "sink_delay",
+            Blow::Link(Side::Sink, Harm::Half) => "sink_half",
+            Blow::Link(Side::Sink, Harm::Late) => "sink_late",
+            Blow::Restart(Side::Redis) => "redis_restart",
+            Blow::Restart(Side::Sink) => "sink_restart",
+            Blow::Stall(Side::Redis) => "redis_stall",
+            Blow::Stall(Side::Sink) => "sink_stall",
+            Blow::Flush => "script_flush",
+        }
+    }
+
+    /// Whether it meets one instance, and not a server.
+    fn meets_an_instance(self) -> bool {
+        matches!(self, Blow::Kill | Blow::Stop | Blow::Term | Blow::Link(..))
+    }
+
+    /// The server that it meets, or the way to it.
+    pub(super) fn side(self) -> Option<Side> {
+        match self {
+            Blow::Kill | Blow::Stop | Blow::Term => None,
+            Blow::Link(side, _) | Blow::Restart(side) | Blow::Stall(side) => Some(side),
+            Blow::Flush => Some(Side::Redis),
+        }
+    }
+
+    /// How long what is broken stays so, from a number of 0 to 1.
+    fn lasts(self, share: f64) -> Duration {
+        let (least, most) = match self {
+            Blow::Kill | Blow::Term => (50, 1000),
+            // A lease lasts 3 s.
+            Blow::Stop => (3200, 4500),
+            Blow::Link(_, Harm::Cut) => (0, 1200),
+            Blow::Link(_, Harm::Hole | Harm::Late) => (1200, 4000),
+            Blow::Link(_, Harm::Delay) => (800, 2500),
+            Blow::Link(_, Harm::Half) | Blow::Flush => (0, 1),
+            Blow::Restart(_) => (10, 800),
+            Blow::Stall(_) => (300, 4000),
+        };
+        Duration::from_millis(least) + Duration::from_millis(most - least).mul_f64(share)
+    }
+
+    /// About how long after that until all is as before.
+    fn recovers(self) -> Duration {
+        Duration::from_millis(match self {
+            Blow::Kill | Blow::Restart(_) => 700,
+            Blow::Term => 1000,
+            _ => 200,
+        })
+    }
+}
+
+/// A fault to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Planned {
+    /// From the beginning.
+    pub(super) at: Duration,
+    pub(super) blow: Blow,
+    /// The instance that it meets, if it does not meet a server.
+    pub(super) instance: Option<usize>,
+    pub(super) lasts: Duration,
+    /// Of a delay: how long it is. Of a stop or the like: nothing.
+    pub(super) delay: Duration,
+    /// Of what has a direction.
+    pub(super) way: Way,
+}
+
+/// The faults of so many seconds, in their order: kinds of `blows`, on so many instances, of which one at least stays well.
+pub(super) fn plan(seed: u64, instances: usize, length: Duration, pause: Duration, blows: &[Blow]) -> Vec<Planned> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut plan = Vec::new();
+    let (mut at, mut pack) = (Duration::ZERO, Vec::new());
+    // Until when each is ill: the instances, then Redis, then the sink.
+    let mut ill = vec![Duration::ZERO; instances + 2];
+    loop {
+        // Times between faults that know nothing of each other, none out of all proportion.
+        let wait = -(1.0 - random.random::<f64>()).ln();
+        at += pause.mul_f64(wait.min(4.0));
+        if pack.is_empty() {
+            pack = fresh_pack(blows, &mut random);
+        }
+        let Some(blow) = pack.pop() else { return plan };
+        let met = if blow.meets_an_instance() {
+            at = at.max(when_two_are_well(&ill[..instances]));
+            let well: Vec<usize> = (0..instances).filter(|&instance| ill[instance] <= at).collect();
+            *well.choose(&mut random).unwrap_or(&0)
+        } else {
+            let server = instances + usize::from(blow.side() == Some(Side::Sink));
+            at = at.max(ill[server]);
+            server
+        };
+        let lasts = blow.lasts(random.random());
+        let delay = Duration::from_millis(random.random_range(5..=400));
+        let way = if random.random() { Way::Up } else { Way::Down };
+        if at >= length {
+            return plan;
+        }
+        ill[met] = at + lasts + blow.recovers();
+        let instance = blow.meets_an_instance().then_some(met);
+        plan.push(Planned { at, blow, instance, lasts, delay, way });
+    }
+}
+
+/// All the kinds as often as they are to come, shuffled.
+fn fresh_pack(blows: &[Blow], random: &mut StdRng) -> Vec<Blow> {
+    let all = Blow::all();
+    let counted = all.into_iter().filter(|(blow, _)| blows.contains(blow));
+    let mut pack: Vec<Blow> = counted.flat_map(|(blow, count)| std::iter::repeat_n(blow, count)).collect();
+    pack.shuffle(random);
+    pack
+}
+
+/// From when on an instance can be met so that another stays well; of a single one, when it is well itself.
+fn when_two_are_well(ill: &[Duration]) -> Duration {
+    let mut until = ill.to_vec();
+    until.sort_unstable();
+    until.get(1).or(until.first()).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn blows() -> Vec<Blow> {
+        Blow::all().into_iter().map(|(blow, _)| blow).collect()
+    }
+
+    fn long(seed: u64, instances: usize) -> Vec<Planned> {
+        plan(seed, instances, Duration::from_secs(1200), Duration::from_millis(700), &blows())
+    }
+
+    #[test]
+    fn the_same_seed_plans_the_same_faults_and_another_one_others() {
+        assert_eq!(long(7, 4), long(7, 4));
+        let faults = |seed| long(seed, 4).iter().map(|planned| (planned.blow, planned.instance)).collect::<Vec<_>>();
+        assert_ne!(faults(7), faults(8));
+        let short = plan(7, 4, Duration::from_secs(60), Duration::from_millis(700), &blows());
+        assert_eq!(short[..], long(7, 4)[..short.len()], "a longer one begins as a shorter one");
+    }
+
+    #[test]
+    fn every_kind_is_among_the_first_sixty_and_a_name_of_its_own() {
+        for seed in 0..50 {
+            let kinds: BTreeSet<Blow> = long(seed, 3).iter().take(60).map(|planned| planned.blow).collect();
+            assert_eq!(kinds, blows().into_iter().collect());
+        }
+        let names: BTreeSet<&str> = blows().into_iter().map(Blow::name).collect();
+        assert_eq!(names.len(), 18);
+    }
+
+    #[test]
+    fn one_instance_stays_well_and_none_is_met_while_it_is_ill() {
+        for (seed, instances) in [(1, 2), (2, 3), (3, 4), (4, 8)] {
+            let mut ill = vec![Duration::ZERO; instances];
+            for planned in long(seed, instances) {
+                let Some(instance) = planned.instance else { continue };
+                assert!(ill[instance] <= planned.at, "{planned:?}");
+                ill[instance] = planned.at + planned.lasts;
+                assert!(ill.iter().any(|until| *until <= planned.at), "{planned:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn four_instances_take_at_least_a_fault_a_second() {
+        for seed in 0..20 {
+            let faults = long(seed, 4).len();
+            assert!((1000..=2000).contains(&faults), "{faults} in 1200 s");
+        }
+    }
+
+    #[test]
+    fn kinds_that_cannot_be_carried_out_are_left_out() {
+        let blows = [Blow::Kill, Blow::Link(Side::Redis, Harm::Cut)];
+        let plan = plan(1, 3, Duration::from_secs(100), Duration::from_secs(1), &blows);
+        assert!(plan.len() > 50 && plan.iter().all(|planned| blows.contains(&planned.blow)));
+        assert!(plan.windows(2).all(|two| two[0].at <= two[1].at));
+    }
+}

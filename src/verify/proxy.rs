@@ -1,0 +1,374 @@
+//! A proxy that stands between an instance and a server, and does to their connections what networks do.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// What one connection may hold back; beyond it the sender is made to wait, as full buffers of a network would.
+const HELD: usize = 16 << 20;
+
+/// What happens to all that goes through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Nothing.
+    #[default]
+    Pass,
+    /// Whoever connects is turned away.
+    Refuse,
+    /// Nothing arrives anywhere and nobody is told; whoever connects hears nothing.
+    Hole,
+    /// All of it arrives this much later.
+    Delay(Duration),
+    /// All of it is held back, and arrives when this ends, even if whoever sent it has closed meanwhile.
+    Late,
+}
+
+/// A direction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From the instance to the server.
+    Up,
+    /// From the server to the instance.
+    Down,
+}
+
+/// What connections look at; the numbers count what happened once.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    mode: Mode,
+    cuts: u64,
+    /// How often one direction of every connection was closed, and the other.
+    halves: [u64; 2],
+}
+
+/// What went through.
+#[derive(Debug, Default)]
+struct Counts {
+    open: AtomicU64,
+    bytes: AtomicU64,
+    late: AtomicU64,
+}
+
+/// A proxy for connections to one server.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    /// Where it listens, on 127.0.0.1.
+    pub(super) port: u16,
+    state: watch::Sender<State>,
+    counts: Arc<Counts>,
+    listening: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Listens; the server, `host:port`, need not be there yet.
+    ///
+    /// # Errors
+    /// When no port is to be had.
+    pub(super) async fn start(server: String) -> io::Result<Proxy> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let port = listener.local_addr()?.port();
+        let (state, seen) = watch::channel(State::default());
+        let counts = Arc::new(Counts::default());
+        let listening = tokio::spawn(listen(listener, server, seen, Arc::clone(&counts)));
+        Ok(Proxy { port, state, counts, listening })
+    }
+
+    /// From now on this happens, to connections that are there, too.
+    pub(super) fn set(&self, mode: Mode) {
+        self.state.send_modify(|state| state.mode = mode);
+    }
+
+    /// Ends every connection without a word of farewell; nothing that was held back arrives. Returns how many there were.
+    pub(super) fn cut(&self) -> u64 {
+        self.state.send_modify(|state| state.cuts += 1);
+        self.open()
+    }
+
+    /// Closes one direction of every connection, once what was sent before has arrived. Returns how many there were.
+    pub(super) fn half(&self, way: Way) -> u64 {
+        self.state.send_modify(|state| state.halves[way as usize] += 1);
+        self.open()
+    }
+
+    /// Connections that are there.
+    pub(super) fn open(&self) -> u64 {
+        self.counts.open.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were sent through it so far.
+    #[cfg(test)]
+    fn bytes(&self) -> u64 {
+        self.counts.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that reached the server after whoever had sent them had closed its end.
+    pub(super) fn late(&self) -> u64 {
+        self.counts.late.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.listening.abort();
+    }
+}
+
+async fn listen(listener: TcpListener, server: String, state: watch::Receiver<State>, counts: Arc<Counts>) {
+    let mut carried = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((client, _)) => {
+                    carried.spawn(carry(client, server.clone(), state.clone(), Arc::clone(&counts)));
+                }
+                // No file descriptors are left: some will be.
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            },
+            Some(_) = carried.join_next() => {}
+        }
+    }
+}
+
+/// Carries one connection to its end.
+async fn carry(mut client: TcpStream, server: String, state: watch::Receiver<State>, counts: Arc<Counts>) {
+    let begun = *state.borrow();
+    if begun.mode == Mode::Refuse {
+        return reset(&client);
+    }
+    counts.open.fetch_add(1, Ordering::Relaxed);
+    let upstream = tokio::select! {
+        upstream = reach(&server, state.clone()) => upstream.ok(),
+        () = cut(begun, state.clone()) => None,
+    };
+    match upstream {
+        None => reset(&client),
+        Some(mut upstream) => {
+            let (client_reads, client_writes) = client.split();
+            let (server_reads, server_writes) = upstream.split();
+            let pipe = |way| Pipe { way, begun, state: state.clone(), counts: &counts };
+            let whole = tokio::select! {
+                _ = async {
+                    let (up, down) = (pipe(Way::Up), pipe(Way::Down));
+                    tokio::join!(up.pump(client_reads, server_writes), down.pump(server_reads, client_writes))
+                } => true,
+                () = cut(begun, state.clone()) => false,
+            };
+            if !whole {
+                reset(&client);
+                reset(&upstream);
+            }
+        }
+    }
+    counts.open.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Connects to the server, once it is not behind a hole.
+async fn reach(server: &str, mut state: watch::Receiver<State>) -> io::Result<TcpStream> {
+    state.wait_for(|state| state.mode != Mode::Hole).await.map_err(io::Error::other)?;
+    let upstream = TcpStream::connect(server).await?;
+    upstream.set_nodelay(true)?;
+    Ok(upstream)
+}
+
+/// Returns when connections are cut that were there at that time, or the proxy is gone.
+async fn cut(begun: State, mut state: watch::Receiver<State>) {
+    let known = state.wait_for(|state| state.cuts != begun.cuts).await;
+    drop(known);
+}
+
+/// Lets a connection end without farewell.
+fn reset(stream: &TcpStream) {
+    if let Err(error) = stream.set_zero_linger() {
+        tracing::debug!(%error, "a connection ends in order");
+    }
+}
+
+/// One direction of a connection.
+struct Pipe<'a> {
+    way: Way,
+    /// What held when the connection was made.
+    begun: State,
+    state: watch::Receiver<State>,
+    counts: &'a Counts,
+}
+
+impl Pipe<'_> {
+    /// Moves bytes until the sender has closed its end and all that it sent has arrived, or the receiver is gone.
+    async fn pump(mut self, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) {
+        let mut held: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
+        let (mut held_bytes, mut ended, mut buffer) = (0, false, vec![0; 64 << 10]);
+        loop {
+            let State { mode, halves, .. } = *self.state.borrow_and_update();
+            ended |= halves[self.way as usize] != self.begun.halves[self.way as usize];
+            let next = match mode {
+                Mode::Hole | Mode::Late => None,
+                _ => held.front().map(|(due, _)| *due),
+            };
+            if ended && held.is_empty() && mode != Mode::Hole {
+                // Gone already, then.
+                return to.shutdown().await.unwrap_or_default();
+            }
+            tokio::select! {
+                changed = self.state.changed() => if changed.is_err() { return },
+                () = async { sleep_until(next.unwrap_or_else(Instant::now)).await }, if next.is_some() => {
+                    let Some((_, bytes)) = held.pop_front() else { continue };
+                    held_bytes -= bytes.len();
+                    if to.write_all(&bytes).await.is_err() {
+                        return;
+                    }
+                    if ended && self.way == Way::Up {
+                        self.counts.late.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    }
+                }
+                read = from.read(&mut buffer), if !ended && mode != Mode::Hole && held_bytes < HELD => {
+                    let Ok(count @ 1..) = read else {
+                        ended = true;
+                        continue;
+                    };
+                    self.counts.bytes.fetch_add(count as u64, Ordering::Relaxed);
+                    let wait = if let Mode::Delay(wait) = mode { wait } else { Duration::ZERO };
+                    held_bytes += count;
+                    held.push_back((Instant::now() + wait, buffer[..count].to_vec()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A proxy, and a server behind it that tells each connection it gets.
+    async fn field() -> (Proxy, TcpListener) {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        (Proxy::start(server.local_addr().unwrap().to_string()).await.unwrap(), server)
+    }
+
+    /// A connection that has carried a byte, so that both of its halves are there.
+    async fn pair(proxy: &Proxy, server: &TcpListener) -> (TcpStream, TcpStream) {
+        let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port)).await.unwrap();
+        let mut upstream = server.accept().await.unwrap().0;
+        client.write_all(b"!").await.unwrap();
+        assert_eq!(read(&mut upstream, 1).await, b"!");
+        (client, upstream)
+    }
+
+    async fn read(stream: &mut TcpStream, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        stream.read_exact(&mut bytes).await.unwrap();
+        bytes
+    }
+
+    /// Nothing has come, and nothing comes for a moment.
+    async fn silent(stream: &mut TcpStream) -> bool {
+        tokio::time::timeout(Duration::from_millis(50), stream.read(&mut [0])).await.is_err()
+    }
+
+    #[tokio::test]
+    async fn what_passes_arrives_in_its_order_both_ways_and_so_does_the_end() {
+        let (proxy, server) = field().await;
+        let (mut client, mut upstream) = pair(&proxy, &server).await;
+        let sent: Vec<u8> = (0..1_000_000_u32).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
+        let sending = async {
+            client.write_all(&sent).await.unwrap();
+            assert_eq!(read(&mut client, 2).await, b"ok");
+        };
+        let receiving = async {
+            assert!(read(&mut upstream, sent.len()).await == sent);
+            upstream.write_all(b"ok").await.unwrap();
+        };
+        tokio::join!(sending, receiving);
+        assert_eq!((proxy.open(), proxy.bytes(), proxy.late()), (1, sent.len() as u64 + 3, 0));
+        drop(client);
+        assert_eq!(upstream.read(&mut [0]).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_cut_ends_every_connection_and_whoever_comes_is_turned_away() {
+        let (proxy, server) = field().await;
+        let (mut client, mut upstream) = pair(&proxy, &server).await;
+        proxy.set(Mode::Refuse);
+        assert_eq!(proxy.cut(), 1);
+        assert!(client.read(&mut [0]).await.is_err(), "no farewell");
+        assert!(upstream.read(&mut [0]).await.is_err(), "no farewell");
+        let mut next = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port)).await.unwrap();
+        assert!(matches!(next.read(&mut [0]).await, Ok(0) | Err(_)));
+        proxy.set(Mode::Pass);
+        let (mut client, mut upstream) = pair(&proxy, &server).await;
+        client.write_all(b"again").await.unwrap();
+        assert_eq!(read(&mut upstream, 5).await, b"again");
+    }
+
+    #[tokio::test]
+    async fn nothing_gets_through_a_hole_and_nothing_of_it_arrives_after_a_cut() {
+        let (proxy, server) = field().await;
+        let (mut client, mut upstream) = pair(&proxy, &server).await;
+        proxy.set(Mode::Hole);
+        client.write_all(b"lost").await.unwrap();
+        upstream.write_all(b"lost").await.unwrap();
+        let mut next = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port)).await.unwrap();
+        assert!(silent(&mut upstream).await && silent(&mut client).await && silent(&mut next).await);
+        proxy.cut();
+        assert!(upstream.read(&mut [0]).await.is_err() && client.read(&mut [0]).await.is_err());
+        assert!(next.read(&mut [0]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_delayed_arrives_in_its_order_and_not_before() {
+        let (proxy, server) = field().await;
+        let (mut client, mut upstream) = pair(&proxy, &server).await;
+        let wait = Duration::from_millis(60);
+        proxy.set(Mode::Delay(wait));
+        let sent = Instant::now();
+        client.write_all(b"one").await.unwrap();
+        assert_eq!(read(&mut upstream, 3).await, b"one");
+        assert!(sent.elapsed() >= wait);
+        client.write_all(b"two").await.unwrap();
+        while proxy.bytes() < 7 {
+            tokio::task::yield_now().await;
+        }
+        proxy.set(Mode::Pass);
+        client.write_all(b"three").await.unwrap();
+        assert_eq!(read(&mut upstream, 8).await, b"twothree");
+    }
+
+    #[tokio::test]
+    async fn what_is_late_arrives_although_whoever_sent_it_has_closed() {
+        let (proxy, server) = field().await;
+        let (mut client, mut upstream) = pair(&proxy, &server).await;
+        proxy.set(Mode::Late);
+        client.write_all(b"late").await.unwrap();
+        upstream.write_all(b"answer").await.unwrap();
+        assert!(silent(&mut upstream).await && silent(&mut client).await);
+        drop(client);
+        assert!(silent(&mut upstream).await);
+        proxy.set(Mode::Pass);
+        assert_eq!(read(&mut upstream, 4).await, b"late");
+        assert_eq!(upstream.read(&mut [0]).await.unwrap_or_default(), 0);
+        assert_eq!(proxy.late(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_half_closed_connection_carries_the_other_way() {
+        for way in [Way::Up, Way::Down] {
+            let (proxy, server) = field().await;
+            let (client, upstream) = pair(&proxy, &server).await;
+            let (mut closed, mut open) = if way == Way::Up { (upstream, client) } else { (client, upstream) };
+            assert_eq!(proxy.half(way), 1);
+            assert_eq!(closed.read(&mut [0]).await.unwrap(), 0);
+            closed.write_all(b"still").await.unwrap();
+            assert_eq!(read(&mut open, 5).await, b"still");
+        }
+    }
+}

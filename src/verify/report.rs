@@ -1,0 +1,207 @@
+//! What a campaign showed: for people, and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Write};
+
+use serde::Serialize;
+
+use super::Fault;
+use super::account::{Tally, Violation};
+use super::samples::Row;
+
+/// Violations of one round that are shown to people.
+const SHOWN: usize = 20;
+
+/// What a campaign showed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What it published to: `redis`, `kafka`, `rabbitmq`, `nats`.
+    pub sink: &'static str,
+    /// The seed of the first round; each later one has the next.
+    pub seed: u64,
+    /// Instances.
+    pub instances: usize,
+    /// Tasks put each second.
+    pub rate: u32,
+    /// Seconds of faults in each round.
+    pub seconds: u64,
+    /// What could not be done here, and why.
+    pub left_out: Vec<String>,
+    /// Faults of all rounds.
+    pub faults: usize,
+    /// Kills of all rounds that met an instance with a claim.
+    pub kills_held: usize,
+    /// Faults of all rounds by their kind.
+    pub kinds: BTreeMap<&'static str, Counted>,
+    /// Broken laws of all rounds.
+    pub violations: u64,
+    /// Each round.
+    pub rounds: Vec<Round>,
+}
+
+/// Faults of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counted {
+    /// How many were carried out.
+    pub faults: usize,
+    /// How many met an instance with a claim, or a server while a claim was held.
+    pub held: usize,
+}
+
+/// One round.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Round {
+    /// Its seed: by it the same faults are planned again.
+    pub seed: u64,
+    /// Faults that were carried out.
+    pub faults: usize,
+    /// Faults that were planned and met nothing: none that was well in time, or no connection.
+    pub skipped: u64,
+    /// How often an instance that ended in order was looked at for claims that it left.
+    pub ends_judged: u64,
+    /// Faults by their kind.
+    pub kinds: BTreeMap<&'static str, Counted>,
+    /// Bytes that reached a server after their sender had closed the connection.
+    pub late_bytes: u64,
+    /// What second requests of users were answered.
+    pub races: BTreeMap<String, u64>,
+    /// What was counted where the laws were kept.
+    pub tally: Tally,
+    /// How often each law was broken.
+    pub broken: BTreeMap<&'static str, u64>,
+    /// What was broken, the first of each law.
+    pub violations: Vec<Violation>,
+    /// Lines at ERROR in the logs of the instances that are not about dead occurrences; no violations by themselves.
+    pub errors: u64,
+    /// The first of them.
+    pub error_lines: Vec<String>,
+    /// Where the logs of the instances were kept, if a law was broken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logs: Option<String>,
+    /// What instances and Redis took.
+    pub resources: BTreeMap<String, Row>,
+    /// Whether it was ended before its time.
+    pub ended_early: bool,
+    /// What could not be removed from servers of the user's, and why.
+    pub left_behind: Vec<String>,
+}
+
+/// Counts faults by their kind.
+pub(super) fn count(faults: &[Fault]) -> BTreeMap<&'static str, Counted> {
+    let mut kinds: BTreeMap<&'static str, Counted> = BTreeMap::new();
+    for fault in faults {
+        let counted = kinds.entry(fault.kind).or_default();
+        counted.faults += 1;
+        counted.held += usize::from(fault.held);
+    }
+    kinds
+}
+
+impl Report {
+    /// Whether some round had no fault, no promise or no message: then that no law was broken says nothing.
+    #[must_use]
+    pub fn shows_nothing(&self) -> bool {
+        let empty = |round: &Round| round.faults == 0 || round.tally.promised == 0 || round.tally.published == 0;
+        self.rounds.is_empty() || self.rounds.iter().any(empty)
+    }
+
+    /// Adds what another round showed.
+    pub(super) fn add(&mut self, round: Round) {
+        self.faults += round.faults;
+        self.violations += round.broken.values().sum::<u64>();
+        for (kind, counted) in &round.kinds {
+            let sum = self.kinds.entry(kind).or_default();
+            sum.faults += counted.faults;
+            sum.held += counted.held;
+        }
+        self.kills_held = self.kinds.get("kill").map_or(0, |kills| kills.held);
+        self.rounds.push(round);
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for round in &self.rounds {
+            writeln!(f, "{round}")?;
+        }
+        self.left_out.iter().try_for_each(|words| writeln!(f, "left out: {words}"))?;
+        writeln!(f, "{:<20} {:>8} {:>8}", "fault", "times", "held")?;
+        for (kind, Counted { faults, held }) in &self.kinds {
+            writeln!(f, "{kind:<20} {faults:>8} {held:>8}")?;
+        }
+        writeln!(
+            f,
+            "\n{}: {} faults in {} rounds of {} s, {} instances, {} tasks/s, seed {}",
+            self.sink,
+            self.faults,
+            self.rounds.len(),
+            self.seconds,
+            self.instances,
+            self.rate,
+            self.seed
+        )?;
+        match self.violations {
+            0 => f.write_str("violations: 0\n"),
+            count => writeln!(f, "violations: {count}"),
+        }
+    }
+}
+
+impl Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { tasks, tasks_per_second, promised, published, copies, repeated, late_ms, quiet_ms, .. } =
+            &self.tally;
+        let early = if self.ended_early { ", ended early" } else { "" };
+        writeln!(f, "seed {}: {} faults, {} met nothing{early}", self.seed, self.faults, self.skipped)?;
+        writeln!(f, "  tasks {tasks}, {tasks_per_second:.0} each second")?;
+        writeln!(f, "  promised {promised}, read {published}, copies {copies}, requests repeated {repeated}")?;
+        writeln!(f, "  {} bytes reached their server late", self.late_bytes)?;
+        writeln!(f, "  late p50 {} ms, p99 {} ms, most {} ms", late_ms[0], late_ms[1], late_ms[2])?;
+        match quiet_ms {
+            [0, 0, 0] => writeln!(f, "  in calm: nothing was due")?,
+            [half, most, all] => writeln!(f, "  in calm p50 {half} ms, p99 {most} ms, most {all} ms")?,
+        }
+        if !self.races.is_empty() {
+            let races: Vec<String> = self.races.iter().map(|(answer, count)| format!("{answer} {count}")).collect();
+            writeln!(f, "  second requests: {}", races.join(", "))?;
+        }
+        let heads = ["4th/2nd", "of means"];
+        writeln!(
+            f,
+            "  {:<28} {:>11} {:>11} {:>11} {:>11} {:>8} {:>8}",
+            "median of quarter", 1, 2, 3, 4, heads[0], heads[1]
+        )?;
+        for (name, Row { medians: [a, b, c, d], last_to_second, mean_last_to_second, .. }) in &self.resources {
+            let [ratio, of_means] = [last_to_second, mean_last_to_second]
+                .map(|ratio| ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")));
+            writeln!(f, "  {name:<28} {a:>11.0} {b:>11.0} {c:>11.0} {d:>11.0} {ratio:>8} {of_means:>8}")?;
+        }
+        if self.errors > 0 {
+            writeln!(f, "  lines at ERROR: {}", self.errors)?;
+            self.error_lines.iter().try_for_each(|line| writeln!(f, "    {}", visible(line)))?;
+        }
+        for (law, count) in &self.broken {
+            writeln!(f, "  VIOLATION {law}: {count}")?;
+            let shown = self.violations.iter().filter(|violation| violation.law == *law).take(SHOWN);
+            for Violation { key, evidence, .. } in shown {
+                writeln!(f, "    {}: {}", visible(key), visible(evidence))?;
+            }
+        }
+        self.left_behind.iter().try_for_each(|words| writeln!(f, "  left behind: {words}"))?;
+        self.logs.iter().try_for_each(|folder| writeln!(f, "  the logs of the instances are kept in {folder}"))
+    }
+}
+
+/// Words of others, without what a terminal obeys.
+fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            // Writing to a text cannot fail.
+            write!(shown, "\\u{:04x}", u32::from(character)).unwrap_or_default();
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}

@@ -1,0 +1,137 @@
+//! `punctual dead list | show | requeue | discard` against a running instance.
+
+use serde_json::Value;
+
+use super::task::answers;
+use super::{run, serve, url, wait_for};
+
+/// Overdue by years, and its catch-up is none: dead as soon as it is looked at.
+const TOO_LATE: &str =
+    r#"{"schedule":{"at":"2020-01-01T00:00:00Z"},"message":{"payload":{"n": 1.0}},"catch_up":"none"}"#;
+
+/// An instance with so many dead, `t0` and so on.
+fn with_dead(count: usize) -> (crate::support::server::Server, String) {
+    let server = serve(&[]);
+    let url = url(&server);
+    let lines: String =
+        (0..count).map(|n| format!("{}\n", TOO_LATE.replacen('{', &format!("{{\"id\":\"t{n}\","), 1))).collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    let put = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &url]);
+    assert_eq!(put.code, Some(0), "{}", put.err);
+    for _ in 0..1000 {
+        if list(&url).len() == count {
+            return (server, url);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("{:?}", list(&url));
+}
+
+fn list(url: &str) -> Vec<Value> {
+    let listed = run(&["dead", "list", "--json", "--limit", "5000", "--url", url]);
+    assert_eq!((listed.code, listed.err.as_str()), (Some(0), ""), "{}", listed.out);
+    listed.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn key(number: usize) -> String {
+    format!("t{number}:1577836800000")
+}
+
+#[test]
+fn the_dead_are_listed_and_shown() {
+    let (_server, url) = with_dead(3);
+    let listed = run(&["dead", "list", "--url", &url]);
+    assert_eq!((listed.code, listed.err.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = listed.out.lines().collect();
+    assert_eq!(lines.len(), 3, "{}", listed.out);
+    for number in 0..3 {
+        assert!(lines.iter().any(|line| line.starts_with(&format!("{}  20", key(number)))), "{}", listed.out);
+    }
+    assert!(lines[0].ends_with("  default  -  too late: overdue by more than its catch-up allows"), "{}", lines[0]);
+    let first = run(&["dead", "list", "--limit", "1", "--reason", "too late", "--lane", "default", "--url", &url]);
+    assert_eq!((first.code, first.out.lines().count()), (Some(0), 1));
+    assert_eq!(first.err, "there are more: `--limit` says how many are shown\n");
+    for none in [&["--reason", "poison"][..], &["--lane", "x"], &["--to", "2026-01-01T00:00:00+01:00"]] {
+        let listed = run(&[&["dead", "list", "--url", &url], none].concat());
+        assert_eq!((listed.code, listed.out.as_str(), listed.err.as_str()), (Some(0), "", ""), "{none:?}");
+    }
+    let shown = run(&["dead", "show", &key(1), "--url", &url]);
+    assert!(shown.code == Some(0) && shown.out.contains("\"reason\": \"too late\""), "{}", shown.out);
+    let shown = run(&["dead", "show", &key(1), "--url", &url, "--json"]);
+    assert!(shown.out.contains("\"payload\":{\"n\": 1.0}"), "byte for byte: {}", shown.out);
+}
+
+#[test]
+fn what_is_requeued_is_published_under_its_key() {
+    let (server, url) = with_dead(4);
+    let one = run(&["dead", "requeue", &key(0), "--url", &url]);
+    assert_eq!((one.code, one.out, one.err.as_str()), (Some(0), format!("requeued {}\n", key(0)), ""));
+    wait_for(&server.log(), &format!("\"key\":\"{}\"", key(0)));
+    // What fails of one keeps no other from being done.
+    let some = run(&["dead", "requeue", "none:5", &key(1), "a", "--url", &url]);
+    assert_eq!((some.code, some.out), (Some(1), format!("requeued {}\n", key(1))));
+    for words in ["`none:5`: there is no dead occurrence `none:5`", "the dead occurrence `a`: /key: "] {
+        assert!(some.err.contains(words), "no `{words}` in {}", some.err);
+    }
+    let rest = run(&["dead", "requeue", "--reason", "too late", "--url", &url, "--json"]);
+    assert_eq!((rest.code, rest.out.as_str()), (Some(0), "{\"in_flight\":0,\"requeued\":2}\n"), "{}", rest.err);
+    wait_for(&server.log(), &format!("\"key\":\"{}\"", key(3)));
+    assert!(list(&url).is_empty());
+}
+
+#[test]
+fn what_is_discarded_is_gone() {
+    let (_server, url) = with_dead(3);
+    let one = run(&["dead", "discard", &key(0), "--url", &url, "--json"]);
+    assert_eq!(one.code, Some(0), "{}", one.err);
+    assert_eq!(serde_json::from_str::<Value>(&one.out).unwrap()["result"], "discarded");
+    let again = run(&["dead", "discard", &key(0), "--url", &url]);
+    assert!(
+        again.code == Some(1) && again.err.contains("error: cannot discard the dead occurrence `t0:"),
+        "{}",
+        again.err
+    );
+    let none = run(&["dead", "discard", "--lane", "other", "--url", &url]);
+    assert_eq!((none.code, none.out.as_str()), (Some(0), "discarded 0\n"));
+    let all = run(&["dead", "discard", "--all", "--url", &url]);
+    assert_eq!((all.code, all.out.as_str()), (Some(0), "discarded 2\n"));
+    assert!(list(&url).is_empty());
+}
+
+#[test]
+fn many_are_never_meant_by_accident() {
+    for command in ["requeue", "discard"] {
+        for arguments in [&[][..], &["a:1", "--all"], &["a:1", "--lane", "x"], &["--all", "--reason", "poison"]] {
+            let told = run(&[&["dead", command, "--url", "http://127.0.0.1:1"], arguments].concat());
+            assert_eq!((told.code, told.out.as_str()), (Some(2), ""), "{command} {arguments:?}: {}", told.err);
+        }
+    }
+    let server = serve(&[]);
+    let wrong = run(&["dead", "requeue", "--reason", "rejectd", "--from", "yesterday", "--url", &url(&server)]);
+    assert_eq!((wrong.code, wrong.out.as_str()), (Some(1), ""));
+    for words in ["error: cannot requeue the dead: ", "\n  /reason: ", "did you mean `rejected`", "\n  /from: "] {
+        assert!(wrong.err.contains(words), "no `{words}` in {}", wrong.err);
+    }
+    assert_eq!(run(&["dead", "list", "--limit", "0"]).code, Some(2));
+}
+
+#[test]
+fn what_is_no_instance_has_no_dead() {
+    for (status, body) in [("200 OK", &b"<html>log in</html>"[..]), ("200 OK", b"{}"), ("502 Bad Gateway", b"sorry")] {
+        let place = answers(status, body);
+        for arguments in [&["list"][..], &["show", "a:1"], &["requeue", "a:1"], &["discard", "--all"]] {
+            let told = run(&[&["dead"], arguments, &["--url", &place]].concat());
+            assert_eq!((told.code, told.out.as_str()), (Some(1), ""), "{status} {arguments:?}: {}", told.err);
+            assert!(told.err.contains(&format!("`{place}` answered {}", &status[..3])), "{}", told.err);
+        }
+    }
+    let item = r#"{"key":"\u001b[2J","buried":"","reason":"\n","words":"forged\u009b"}"#;
+    let place = answers("200 OK", format!("{{\"items\":[{item}]}}").as_bytes());
+    let told = run(&["dead", "list", "--url", &place]);
+    assert!(
+        told.code == Some(0) && !told.out.contains(['\u{1b}', '\u{9b}']) && told.out.lines().count() == 1,
+        "{:?}",
+        told.out
+    );
+}

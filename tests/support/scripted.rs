@@ -1,0 +1,124 @@
+//! A relay before a real Redis that answers some commands itself: what a server says in states, or of versions, that a
+//! test cannot bring about.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A command that a client sent: on which connection, in order of their making, and its words.
+pub(crate) struct Asked<'a> {
+    /// The number of the connection.
+    pub(crate) connection: usize,
+    /// The words.
+    pub(crate) words: &'a [String],
+}
+
+impl Asked<'_> {
+    /// Whether it is this command, whatever the case of its letters.
+    pub(crate) fn is(&self, command: &str) -> bool {
+        self.words[0].eq_ignore_ascii_case(command)
+    }
+}
+
+/// What is answered instead of the server, as it goes over the wire; `None` leaves it to the server.
+type Answer = dyn Fn(&Asked) -> Option<String> + Send + Sync;
+
+/// The relay. Its threads end with their connections, or with the test process.
+pub(crate) struct Scripted {
+    /// Where it listens, on 127.0.0.1.
+    pub(crate) port: u16,
+    connections: Arc<Mutex<HashMap<usize, TcpStream>>>,
+}
+
+impl Scripted {
+    /// Listens before the server on this port. `answer` may take its time: other connections do not wait for it.
+    pub(crate) fn before(server: u16, answer: impl Fn(&Asked) -> Option<String> + Send + Sync + 'static) -> Scripted {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let (answer, connections): (Arc<Answer>, _) = (Arc::new(answer), Arc::new(Mutex::new(HashMap::new())));
+        let known = Arc::clone(&connections);
+        std::thread::spawn(move || {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            for client in listener.incoming().map_while(Result::ok) {
+                let (number, answer, known) =
+                    (NEXT.fetch_add(1, Ordering::Relaxed), Arc::clone(&answer), Arc::clone(&known));
+                let copy = client.try_clone().expect("a socket");
+                known.lock().expect("nobody panics holding it").insert(number, copy);
+                // An error is the end of one of the two sides, and then of both.
+                std::thread::spawn(move || {
+                    drop(relay(number, &client, server, &*answer));
+                    drop(client.shutdown(Shutdown::Both));
+                    known.lock().expect("nobody panics holding it").remove(&number);
+                });
+            }
+        });
+        Scripted { port, connections }
+    }
+
+    /// `redis://127.0.0.1:<port>`.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Cuts the connections that are chosen by their numbers.
+    pub(crate) fn cut(&self, chosen: impl Fn(usize) -> bool) {
+        let connections = self.connections.lock().expect("nobody panics holding it");
+        for (_, client) in connections.iter().filter(|(number, _)| chosen(**number)) {
+            drop(client.shutdown(Shutdown::Both));
+        }
+    }
+}
+
+/// Serves one connection: a command, its answer, the next command.
+fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer) -> std::io::Result<()> {
+    let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server))?;
+    for socket in [client, &server] {
+        socket.set_nodelay(true)?;
+    }
+    let (mut commands, mut answers) = (BufReader::new(client.try_clone()?), BufReader::new(server.try_clone()?));
+    let (mut to_client, mut to_server) = (client, &server);
+    loop {
+        let mut raw = Vec::new();
+        let mut words = Vec::new();
+        read_value(&mut commands, &mut raw, &mut words)?;
+        let asked = Asked { connection, words: &words };
+        if let Some(answer) = answer(&asked) {
+            to_client.write_all(answer.as_bytes())?;
+            continue;
+        }
+        to_server.write_all(&raw)?;
+        if asked.is("SUBSCRIBE") {
+            // From here on the server speaks unasked.
+            let (mut to_server, mut commands) = (server.try_clone()?, commands);
+            std::thread::spawn(move || std::io::copy(&mut commands, &mut to_server));
+            return std::io::copy(&mut answers, &mut to_client).map(drop);
+        }
+        let mut reply = Vec::new();
+        read_value(&mut answers, &mut reply, &mut Vec::new())?;
+        to_client.write_all(&reply)?;
+    }
+}
+
+/// Reads one value of the protocol: its bytes, and the strings in it.
+fn read_value(from: &mut impl BufRead, raw: &mut Vec<u8>, words: &mut Vec<String>) -> std::io::Result<()> {
+    let begin = raw.len();
+    if from.read_until(b'\n', raw)? == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    let line = String::from_utf8_lossy(&raw[begin + 1..]).trim().to_owned();
+    let number = || line.parse::<i64>().map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData));
+    match raw[begin] {
+        b'*' => (0..number()?).try_for_each(|_| read_value(from, raw, words)),
+        b'$' => {
+            let Ok(length) = u64::try_from(number()?) else { return Ok(()) };
+            let start = raw.len();
+            from.by_ref().take(length + 2).read_to_end(raw)?;
+            let end = raw.len().saturating_sub(2).max(start);
+            words.push(String::from_utf8_lossy(&raw[start..end]).into_owned());
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,219 @@
+//! The dead: looked through in the order of their burial, a bounded part at a time, whatever goes on meanwhile.
+
+use std::collections::BTreeSet;
+
+use punctual::task::{Key, TaskId};
+use punctual::timeline::{
+    BrowseRequest, Browsed, DeadFilter, Grave, MAX_BROWSED, MAX_BROWSED_BYTES, PutMode, RequeueAnswer, Rest, Settle,
+    Verdict,
+};
+
+use super::stage::{LEASE, Stage, at, burial, key, lane, lane_named, ms, once, once_in, settlement};
+
+super::laws! {
+    the_dead_are_shown_in_the_order_of_their_burial,
+    every_dead_is_shown_once_though_others_go_and_come,
+    only_the_dead_that_are_meant_are_shown,
+    only_the_burial_that_is_meant_is_requeued_or_discarded,
+    a_look_at_the_dead_is_bounded_in_entries_and_bytes,
+    what_is_kept_of_the_dead_is_what_was_buried,
+}
+
+impl Stage {
+    /// Buries an occurrence of each of these tasks, all in one millisecond, in the default lane.
+    async fn bury(&self, ids: &[TaskId], reason: &str, payload: &str) -> Vec<Key> {
+        for ids in ids.chunks(500) {
+            let puts = ids.iter().map(|id| once(id, at(0), payload)).collect();
+            self.timeline.put(self.shard(), PutMode::Put, puts, self.soon()).await.unwrap();
+            loop {
+                let (token, claimed) = self.claim().await;
+                if claimed.occurrences.is_empty() {
+                    break;
+                }
+                let dead = claimed.occurrences.iter().map(|one| settlement(one, Verdict::Dead(burial(one, reason))));
+                let settle =
+                    Settle { token, verdicts: dead.collect(), rest: Rest::Keep, lease: LEASE, dead_cap: 1 << 40 };
+                self.timeline.settle(self.shard(), &lane(), settle).await.unwrap();
+            }
+        }
+        ids.iter().map(|id| key(id, at(0))).collect()
+    }
+
+    async fn browse(&self, filter: &DeadFilter, after: Option<Grave>, max: usize) -> Browsed {
+        let request = BrowseRequest { filter: filter.clone(), after, max, whole: false };
+        self.timeline.browse(self.shard(), request).await.unwrap()
+    }
+
+    /// All that are meant, look by look; how many looks it took.
+    async fn browse_all(&self, filter: &DeadFilter, max: usize) -> (Vec<Key>, usize) {
+        let (mut keys, mut after, mut looks) = (Vec::new(), None, 0);
+        loop {
+            let browsed = self.browse(filter, after.clone(), max).await;
+            keys.extend(browsed.dead.iter().map(|dead| dead.grave.key.clone()));
+            looks += 1;
+            assert!(browsed.last.is_none() || browsed.last > after, "it goes on");
+            after = browsed.last;
+            if after.is_none() {
+                return (keys, looks);
+            }
+        }
+    }
+}
+
+async fn the_dead_are_shown_in_the_order_of_their_burial(stage: Stage) {
+    let ids = stage.ids(7);
+    let mut buried = Vec::new();
+    // Later ids first; two of them in one millisecond, in the order of their keys.
+    for part in [&ids[5..7], &ids[2..4], &ids[0..1]] {
+        stage.clock.advance(ms(5));
+        buried.extend(stage.bury(part, "rejected", "a").await);
+    }
+    for max in [1, 2, 5, 1000] {
+        assert_eq!(stage.browse_all(&DeadFilter::default(), max).await.0, buried, "{max} at a time");
+    }
+    let first = stage.browse(&DeadFilter::default(), None, 1).await;
+    assert_eq!(first.last, Some(Grave { buried: at(5), key: buried[0].clone() }));
+    assert_eq!(stage.browse(&DeadFilter::default(), None, 5).await.last, None, "there are no others");
+}
+
+async fn every_dead_is_shown_once_though_others_go_and_come(stage: Stage) {
+    let ids = stage.ids(40);
+    let buried = stage.bury(&ids[..30], "rejected", "a").await;
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let browsed = stage.browse(&DeadFilter::default(), after, 3).await;
+        for dead in &browsed.dead {
+            seen.push(dead.grave.key.clone());
+            // The very one that the next look goes on from is gone by then.
+            assert_eq!(stage.timeline.discard(stage.shard(), &dead.grave.key, None, stage.soon()).await, Ok(true));
+        }
+        if seen.len() == 15 {
+            stage.clock.advance(ms(1));
+            stage.bury(&ids[30..], "rejected", "a").await;
+        }
+        let Some(last) = browsed.last else { break };
+        after = Some(last);
+    }
+    assert_eq!(seen[..30], buried);
+    assert_eq!(seen.iter().collect::<BTreeSet<_>>().len(), 40);
+    assert!(stage.state().dead.is_empty());
+}
+
+async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
+    let ids = stage.ids(4);
+    stage.clock.set(at(10));
+    let rejected = stage.bury(&ids[..1], "rejected", "a").await.remove(0);
+    stage.clock.set(at(20));
+    let late = stage.bury(&ids[1..2], "too late", "a").await.remove(0);
+    let other = lane_named("other");
+    stage.create(once_in(&ids[2], at(0), "a", &other)).await;
+    let request = stage.request();
+    let token = request.token.clone();
+    let claimed = stage.timeline.claim(stage.shard(), &other, request).await.unwrap();
+    let one = &claimed.occurrences[0];
+    let verdicts = vec![settlement(one, Verdict::Dead(burial(one, "rejected")))];
+    let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 9 };
+    stage.timeline.settle(stage.shard(), &other, settle).await.unwrap();
+    let elsewhere = key(&ids[2], at(0));
+
+    let all = [&rejected, &late, &elsewhere];
+    let filter = |lane: Option<&str>, reason: Option<&str>, from: Option<i64>, to: Option<i64>| DeadFilter {
+        lane: lane.map(lane_named),
+        reason: reason.map(str::to_owned),
+        from: from.map(at),
+        to: to.map(at),
+    };
+    for (filter, meant) in [
+        (filter(None, None, None, None), &all[..]),
+        (filter(Some("default"), None, None, None), &all[..2]),
+        (filter(Some("other"), None, None, None), &all[2..]),
+        (filter(Some("oth"), None, None, None), &[]),
+        (filter(None, Some("rejected"), None, None), &[&rejected, &elsewhere]),
+        (filter(None, Some("reject"), None, None), &[]),
+        (filter(Some("default"), Some("too late"), None, None), &all[1..2]),
+        (filter(Some("other"), Some("too late"), None, None), &[]),
+        // From a time on, before another.
+        (filter(None, None, Some(11), None), &all[1..]),
+        (filter(None, None, Some(10), Some(20)), &all[..1]),
+        (filter(None, None, None, Some(10)), &[]),
+        (filter(None, None, Some(21), None), &[]),
+        (filter(None, None, Some(20), Some(10)), &[]),
+    ] {
+        for max in [1, 1000] {
+            let mut shown = stage.browse_all(&filter, max).await.0;
+            let mut meant: Vec<Key> = meant.iter().map(|key| (*key).clone()).collect();
+            shown.sort();
+            meant.sort();
+            assert_eq!(shown, meant, "{filter:?}");
+        }
+    }
+}
+
+/// Between a look and what is done about it a key may be requeued and buried anew, for a reason that nobody has seen.
+async fn only_the_burial_that_is_meant_is_requeued_or_discarded(stage: Stage) {
+    let (ids, shard) = (stage.ids(1), stage.shard());
+    let key = stage.bury(&ids, "rejected", "a").await.remove(0);
+    let requeue = |buried: Option<i64>| stage.timeline.requeue(shard, &key, buried.map(at), stage.soon());
+    let discard = |buried: Option<i64>| stage.timeline.discard(shard, &key, buried.map(at), stage.soon());
+    assert_eq!(requeue(Some(0)).await, Ok(RequeueAnswer::Requeued));
+    assert_eq!(requeue(Some(0)).await, Ok(RequeueAnswer::Unknown), "another was faster");
+    assert_eq!(requeue(None).await, Ok(RequeueAnswer::InFlight));
+    stage.clock.advance(ms(5));
+    let (token, one) = stage.claim_one().await;
+    stage.settle_one(&token, &one, Verdict::Dead(burial(&one, "too late"))).await;
+    let before = stage.state();
+    for other in [0, 4, 6] {
+        assert_eq!(requeue(Some(other)).await, Ok(RequeueAnswer::Unknown));
+        assert_eq!(discard(Some(other)).await, Ok(false));
+    }
+    assert_eq!(stage.state(), before);
+    assert_eq!(discard(Some(5)).await, Ok(true));
+    assert!(stage.state().dead.is_empty());
+}
+
+async fn a_look_at_the_dead_is_bounded_in_entries_and_bytes(stage: Stage) {
+    let ids = stage.ids(2106);
+    stage.bury(&ids[..2100], "rejected", "a").await;
+    let none = DeadFilter { reason: Some("poison".into()), ..DeadFilter::default() };
+    let (found, looks) = stage.browse_all(&none, 1000).await;
+    let expected = 2100_usize.div_ceil(MAX_BROWSED);
+    assert_eq!((found.len(), looks), (0, expected), "so many are looked at, whatever they are");
+    assert_eq!(stage.browse_all(&DeadFilter::default(), 1000).await.0.len(), 2100);
+    assert_eq!(stage.browse_all(&DeadFilter::default(), 5000).await.1, expected, "never more");
+
+    stage.clock.advance(ms(1));
+    let large = "x".repeat(MAX_BROWSED_BYTES * 2 / 5);
+    stage.bury(&ids[2100..2105], "rejected", &large).await;
+    stage.clock.advance(ms(1));
+    stage.bury(&ids[2105..], "rejected", &"x".repeat(MAX_BROWSED_BYTES + 1)).await;
+    let meant = DeadFilter { from: Some(at(1)), ..DeadFilter::default() };
+    let mut after = None;
+    let mut found = Vec::new();
+    while found.is_empty() || after.is_some() {
+        let request = BrowseRequest { filter: meant.clone(), after, max: 1000, whole: true };
+        let browsed = stage.timeline.browse(stage.shard(), request).await.unwrap();
+        found.push(browsed.dead.len());
+        after = browsed.last;
+    }
+    assert_eq!(found, [2, 2, 1, 1], "up to so many bytes, the first whatever its size");
+    assert_eq!(stage.browse_all(&meant, 1000).await.1, 1, "where nothing is read, bytes do not count");
+}
+
+async fn what_is_kept_of_the_dead_is_what_was_buried(stage: Stage) {
+    let id = stage.id();
+    stage.create(once(&id, at(0), "ä\0\n")).await;
+    let (token, occurrence) = stage.claim_one().await;
+    let mut buried = burial(&occurrence, "rejected");
+    buried.words = "zu groß:\n1 > 0\n".into();
+    stage.clock.advance(ms(7));
+    stage.settle_one(&token, &occurrence, Verdict::Dead(buried.clone())).await;
+    let (shard, dead) = (stage.shard(), key(&id, at(0)));
+    let shown = stage.timeline.show(shard, &dead).await.unwrap().unwrap();
+    assert_eq!(shown.grave, Grave { buried: at(7), key: dead.clone() });
+    assert_eq!(shown.burial, Some(buried));
+    let request = BrowseRequest { filter: DeadFilter::default(), after: None, max: 9, whole: true };
+    assert_eq!(stage.timeline.browse(shard, request).await.unwrap().dead, [shown]);
+    assert_eq!(stage.timeline.show(shard, &key(&id, at(1))).await, Ok(None));
+    stage.timeline.discard(shard, &dead, None, stage.soon()).await.unwrap();
+    assert_eq!(stage.timeline.show(shard, &dead).await, Ok(None));
+}
