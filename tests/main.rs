@@ -5,6 +5,7 @@
 //! - `compose`     docker-compose.yml, Dockerfile and README say the same; read, not started
 //! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and into the log
 //! - `consumers`   the examples that consume, each run against a broker that has every message twice
+//! - `crash_points` an instance ends at every step between claim and settle, for each sink (feature `fault-points`)
 //! - `destinations` what a broker never takes ends dead with its words, and delays nothing else
 //! - `embedded`    the example that embeds punctual, run as it stands
 //! - `end_to_end`  three instances, one killed, one stopped: exactly what was asked for is published
@@ -13,12 +14,15 @@
 //! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
 //! - `memory`      large payloads in bounded memory
 //! - `metrics`     the README's table, the board and the alerts name what `/metrics` shows
+//! - `mutants`     every law has a patch that breaks it, and each still applies; `make mutants` runs them
 //! - `outage`      everything around an instance fails, and what was promised is published all the same
 //! - `rooms`       who may know whom in `src/`
 //! - `sinks`       one suite for every sink: what it can do, and what it does in an outage
 //! - `support`     starts servers and `punctual serve` processes, and ends them
 //! - `three_brokers` three lanes on three brokers, one of which is shut down
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
+//! - `trouble`     Redis in trouble: every state that it can be in, what is kept where, clocks that jump, holders that stand still
+//! - `verify`      a short campaign of `punctual verify` for each sink, and how it ends
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
@@ -27,6 +31,8 @@ mod cli;
 mod compose;
 mod connections;
 mod consumers;
+#[cfg(feature = "fault-points")]
+mod crash_points;
 mod destinations;
 mod embedded;
 mod end_to_end;
@@ -35,12 +41,15 @@ mod jetstream;
 mod lua;
 mod memory;
 mod metrics;
+mod mutants;
 mod outage;
 mod rooms;
 mod sinks;
 mod support;
 mod three_brokers;
 mod timeline;
+mod trouble;
+mod verify;
 
 #[test]
 fn the_harness_starts_and_ends_servers() {

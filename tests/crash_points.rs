@@ -1,0 +1,261 @@
+//! An instance ends as by `kill -9` at every step between claim and settle, for each sink: what the consumer saw of it.
+//!
+//! Whatever the step, another instance ends the claim and publishes what is left: each occurrence reaches the consumer,
+//! under its key, with its payload; once where nothing had been handed over, or all of that was settled, at most twice else.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use punctual::engine::fault::Point;
+use serde_json::json;
+
+use crate::support::http::Api;
+use crate::support::kafka::{KafkaServer, have_kafka};
+use crate::support::nats::NatsServer;
+use crate::support::published::{Published, read_stream, read_subject, read_topic};
+use crate::support::punctual::Punctual;
+use crate::support::rabbitmq::RabbitServer;
+use crate::support::redis::RedisServer;
+use crate::support::shards::Shards;
+use crate::support::{have, patient, say};
+
+/// Tasks that are due at the very same time, and so in one claim.
+const HERD: usize = 40;
+
+/// The signal of `abort`.
+const SIGABRT: i32 = 6;
+
+/// What a consumer may see of a claim whose holder ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// Nothing had been handed over, or all of it was settled.
+    Once,
+    /// Something was handed over that was not settled.
+    Again,
+}
+
+fn expected(point: Point) -> Seen {
+    match point {
+        Point::AfterClaim | Point::BeforePublish | Point::AfterSettle | Point::BeforeReap | Point::AfterReap => {
+            Seen::Once
+        }
+        // Half of it was handed over, and settled.
+        Point::AfterPartSettle | Point::BeforeExtend | Point::AfterExtend => Seen::Once,
+        Point::MidPublish | Point::MidBatch | Point::AfterPublish | Point::BeforeSettle => Seen::Again,
+    }
+}
+
+#[test]
+fn redis_streams_sees_each_occurrence_whatever_the_instance_died_of() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    run("Redis Streams", &redis, &redis.url(), || read_stream(redis.server.port, "crash"));
+}
+
+#[test]
+fn nats_jetstream_sees_each_occurrence_whatever_the_instance_died_of() {
+    if !have("redis-server") || !have("nats-server") {
+        return;
+    }
+    let (redis, nats) = (RedisServer::start(&[]), NatsServer::start(""));
+    // A window this short keeps the copies, so that they are counted and compared.
+    nats.connect().create_stream("CRASH", &["crash"], &json!({"duplicate_window": 100_000_000}));
+    run("NATS JetStream", &redis, &nats.url(), || read_subject(&nats, "CRASH"));
+}
+
+#[test]
+fn kafka_sees_each_occurrence_whatever_the_instance_died_of() {
+    if !have("redis-server") || !have_kafka() {
+        return;
+    }
+    let (redis, kafka) = (RedisServer::start(&[]), KafkaServer::start());
+    kafka.create_stamped_topic("crash", 4);
+    run("Kafka", &redis, &kafka.url(), || read_topic(&kafka, "crash"));
+}
+
+#[test]
+fn rabbitmq_sees_each_occurrence_whatever_the_instance_died_of() {
+    if !have("redis-server") || !have("rabbitmq-server") {
+        return;
+    }
+    let (redis, rabbit) = (RedisServer::start(&[]), RabbitServer::start("", &[], &[]));
+    rabbit.declare_queues("", &["crash"]);
+    run("RabbitMQ", &redis, &rabbit.url(""), || {
+        let message = |delivery: &lapin::message::Delivery| Published {
+            key: delivery.properties.message_id().as_ref().expect("a key").to_string(),
+            payload: String::from_utf8(delivery.data.clone()).expect("text"),
+            // It stamps nothing.
+            stamp: i64::MAX,
+        };
+        rabbit.queue("", "crash").iter().map(message).collect()
+    });
+}
+
+/// Every point in turn, then the table; `read` reads back what the sink holds.
+fn run(name: &str, redis: &RedisServer, sink: &str, read: impl FnOnce() -> Vec<Published>) {
+    let config = config(redis, sink, 1, 5);
+    let mut promised = BTreeMap::new();
+    for point in Point::ALL {
+        promised.extend(crash_at(point, redis, &config));
+    }
+    let published = read();
+    let mut table = format!("crash points, {name}: what the consumer saw of {} occurrences each\n", HERD + 2);
+    for point in Point::ALL {
+        let seen =
+            judge(point, &promised, &published).unwrap_or_else(|fault| panic!("{name}, {}: {fault}", point.name()));
+        table += &format!("  {:<18} {seen}\n", point.name());
+    }
+    let strangers: Vec<_> = published.iter().filter(|message| !promised.contains_key(&message.key)).collect();
+    assert!(strangers.is_empty(), "{name}: nobody asked for {strangers:?}");
+    say(table.trim_end());
+}
+
+fn config(redis: &RedisServer, sink: &str, shards: u16, poison_limit: u32) -> String {
+    format!(
+        "[redis]\nurl = \"{}\"\n[timeline]\nshards = {shards}\n[claim]\nlease = \"4s\"\npoison_limit = {poison_limit}\n\
+         [sinks.default]\nurl = \"{sink}\"\nanswer_timeout = \"2s\"\n[lanes.default]\ndestination = \"crash\"\n",
+        redis.url()
+    )
+}
+
+/// One instance ends at a point, another does what is left: the keys that are promised, each with its payload.
+fn crash_at(point: Point, redis: &RedisServer, config: &str) -> BTreeMap<String, String> {
+    let mut left = Shards::new(redis, 1, &["default"]);
+    let fault = |point: Point| vec![format!("PUNCTUAL_FAULT_POINT={}", point.name())];
+    let reaps = matches!(point, Point::BeforeReap | Point::AfterReap);
+    let first = if reaps { Point::AfterClaim } else { point };
+    let mut victim = ready(Punctual::start_unready_in(&fault(first), config));
+    let due = left.now() + 2000;
+    let promised = put(&victim.api(), point.name(), due);
+    ended(&mut victim, first);
+    if matches!(point, Point::AfterPartSettle | Point::BeforeExtend | Point::AfterExtend) {
+        let all = HERD as u64 + 1;
+        assert_eq!(left.tasks(), all - all / 2, "{}: half of it is settled", point.name());
+    }
+    if reaps {
+        ended(&mut Punctual::start_unready_in(&fault(point), config), point);
+    }
+    let heir = Punctual::start(config);
+    left.until_nothing_is_left(Duration::from_secs(30));
+    drop(heir);
+    promised
+}
+
+/// Waits until an instance is ready.
+fn ready(mut instance: Punctual) -> Punctual {
+    instance.until("ready", |instance| instance.api().ready().is_some_and(|answer| answer.status == 200));
+    instance
+}
+
+/// Waits until an instance has ended at its fault point, not in another way.
+fn ended(instance: &mut Punctual, point: Point) {
+    let status = instance.wait();
+    assert_eq!(status.signal(), Some(SIGABRT), "{}: {status}\n{}", point.name(), instance.log());
+}
+
+/// A herd at `due`, and one of two dues a second apart; what they promise.
+fn put(api: &Api, name: &str, due: i64) -> BTreeMap<String, String> {
+    let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
+    let (mut lines, mut promised) = (String::new(), BTreeMap::new());
+    for number in 0..HERD {
+        let (id, payload) = (format!("{name}-{number}"), json!({ "of": name, "number": number }));
+        lines += &format!("{}\n", json!({"id": id, "schedule": {"at": at}, "message": {"payload": payload}}));
+        promised.insert(format!("{id}:{due}"), payload.to_string());
+    }
+    let (id, schedule) = (format!("{name}-every"), json!({"every": "1s", "start": at, "limit": 2}));
+    lines += &format!("{}\n", json!({"id": id, "schedule": schedule, "message": {"payload": name}}));
+    for due in [due, due + 1000] {
+        promised.insert(format!("{id}:{due}"), json!(name).to_string());
+    }
+    let answer = api.send("POST", "/v1/tasks:batch", Some(&lines)).expect("an answer");
+    let created = answer.lines().iter().filter(|line| line["result"] == "created").count();
+    assert_eq!(created, HERD + 1, "{}", answer.text);
+    promised
+}
+
+/// What was seen of a point's occurrences: messages and copies, or what is wrong with them.
+fn judge(point: Point, promised: &BTreeMap<String, String>, published: &[Published]) -> Result<String, String> {
+    let mine = format!("{}-", point.name());
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for message in published.iter().filter(|message| message.key.starts_with(&mine)) {
+        *seen.entry(&message.key).or_default() += 1;
+        if promised.get(&message.key) != Some(&message.payload) {
+            return Err(format!("law 3: {message:?} was not promised"));
+        }
+        if message.stamp < message.parts().1 {
+            return Err(format!("law 1: {message:?} is early"));
+        }
+    }
+    let lost: Vec<_> =
+        promised.keys().filter(|key| key.starts_with(&mine) && !seen.contains_key(key.as_str())).collect();
+    if !lost.is_empty() {
+        return Err(format!("law 2: {lost:?} are lost"));
+    }
+    let messages: usize = seen.values().sum();
+    let copies = messages - seen.len();
+    let most = seen.values().max().copied().unwrap_or(0);
+    let fits = match expected(point) {
+        Seen::Once => copies == 0,
+        Seen::Again => copies > 0 && most == 2,
+    };
+    let seen = format!("{messages} messages, {copies} copies");
+    if fits { Ok(seen) } else { Err(format!("{seen}, one {most} times; expected {:?}", expected(point))) }
+}
+
+/// Those in the same claim are published once each: nothing had been handed over.
+#[test]
+fn the_neighbours_of_poison_reach_their_consumer() {
+    if have("redis-server") && have("redis-cli") {
+        poison(1);
+    }
+}
+
+/// An instance that holds poison in one shard holds no suspects of the others, which would be poison with it.
+#[test]
+fn the_neighbours_of_poison_in_other_shards_reach_their_consumer() {
+    if have("redis-server") && have("redis-cli") {
+        poison(4);
+    }
+}
+
+/// Whoever touches one of a thousand occurrences dies: the others reach their consumer, and that one ends dead.
+fn poison(shards: u16) {
+    const HERD: usize = 1000;
+    const LIMIT: u32 = 4;
+    let redis = RedisServer::start(&[]);
+    let config = config(&redis, &redis.url(), shards, LIMIT);
+    let mut left = Shards::new(&redis, shards, &["default"]);
+    let variables = ["PUNCTUAL_FAULT_POINT=before_publish", "PUNCTUAL_FAULT_ID=t500"].map(str::to_owned);
+    let mut instance = ready(Punctual::start_unready_in(&variables, &config));
+    let due = left.now() + 3000;
+    let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
+    let task = |n: usize| json!({"id": format!("t{n:03}"), "schedule": {"at": at}, "message": {"payload": n}});
+    let lines: String = (0..HERD).map(|n| format!("{}\n", task(n))).collect();
+    let answer = instance.api().send("POST", "/v1/tasks:batch", Some(&lines)).expect("an answer");
+    assert_eq!(answer.lines().iter().filter(|line| line["result"] == "created").count(), HERD);
+    for _ in 0..=LIMIT {
+        ended(&mut instance, Point::BeforePublish);
+        instance = Punctual::start_unready_in(&variables, &config);
+    }
+    let key = format!("t500:{due}");
+    let at_rest = patient(Duration::from_secs(60), || left.tasks() == 0);
+    assert!(at_rest, "left in Redis: {:?}", left.count());
+    instance.until("alive", |_| true);
+    let dead: Vec<_> = left.dead().into_iter().map(|(key, reason, _)| (key, reason)).collect();
+    assert_eq!(dead, [(key.clone(), "poison".to_owned())]);
+    let mut keys: Vec<_> = read_stream(redis.server.port, "crash").into_iter().map(|message| message.key).collect();
+    keys.sort();
+    // What other shards had handed over when the instance died comes again.
+    if shards > 1 {
+        keys.dedup();
+    }
+    let neighbours = (0..HERD).map(|n| format!("t{n:03}:{due}")).filter(|other| *other != key);
+    assert_eq!(keys, neighbours.collect::<Vec<_>>(), "of {shards} shards");
+    say(&format!(
+        "poison: {} instances died of one of {HERD} in {shards} shards; the others were published",
+        LIMIT + 1
+    ));
+}

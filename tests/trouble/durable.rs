@@ -1,0 +1,453 @@
+//! `redis.durability`: nothing is answered with success before it is kept where the configuration says.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex};
+
+use super::*;
+use crate::support::have;
+use crate::support::scripted::{Asked, Scripted};
+
+/// Long enough for a call on a busy machine, and then it is not confirmed.
+const SHORT: Duration = Duration::from_secs(4);
+
+fn unkept(answer: &Result<PutResult, TimelineError>, words: &str) -> bool {
+    matches!(answer, Err(TimelineError::Unkept(told)) if told.contains(words))
+}
+
+#[tokio::test]
+async fn without_a_replica_that_follows_nothing_is_told_to_be_kept_and_all_of_it_took_effect() {
+    if !have("redis-server") {
+        return;
+    }
+    let pair = Pair::start();
+    let timeline = connected(&pair.master.url(), Durability::Replica).await;
+    assert_eq!(put(&timeline, "a", SOON).await, Ok(PutResult::Created));
+    assert_eq!(put(&timeline, "gone", SOON).await, Ok(PutResult::Created));
+
+    pair.replica.server.signal("STOP");
+    let answer = put(&timeline, "b", SHORT).await;
+    assert!(unkept(&answer, "no replica has confirmed it"), "{answer:?}");
+    let cancelled = timeline.cancel(shard(), &task("gone"), within(&timeline, SHORT)).await;
+    assert!(matches!(&cancelled, Err(TimelineError::Unkept(_))), "{cancelled:?}");
+    // What it says of what took effect is not what the master would answer a second time without asking a replica.
+    let again = put(&timeline, "b", SHORT).await;
+    assert!(unkept(&again, "no replica"), "{again:?}");
+    assert!(timeline.get(shard(), &task("b")).await.unwrap().is_some());
+    assert_eq!(timeline.get(shard(), &task("gone")).await, Ok(None));
+
+    pair.replica.server.signal("CONT");
+    assert_eq!(put(&timeline, "b", SOON).await, Ok(PutResult::Unchanged));
+    let gone = timeline.cancel(shard(), &task("gone"), within(&timeline, SOON)).await;
+    assert_eq!(gone, Ok(CancelAnswer::Unknown));
+}
+
+fn record(body: &str) -> bytes::Bytes {
+    // As the scripts read it: header, lane, body.
+    let mut record = vec![1, 0, 0, 0, 0, 1];
+    record.extend_from_slice(&[0; 24]);
+    record.extend_from_slice(b"\x07default");
+    record.extend_from_slice(body.as_bytes());
+    record.into()
+}
+
+pub(super) fn new(id: &str, due: i64, body: &str) -> Put {
+    Put { id: task(id), lane: Lane::default(), due: Timestamp::from_millis(due), record: record(body) }
+}
+
+async fn put_all(timeline: &RedisTimeline, mode: PutMode, puts: Vec<Put>) -> Vec<PutResult> {
+    let answers = timeline.put(shard(), mode, puts, within(timeline, SHORT)).await.unwrap();
+    answers.iter().map(|answer| answer.result).collect()
+}
+
+/// Claims all that is due, under this token.
+pub(super) async fn claim(timeline: &RedisTimeline, token: &str) -> Vec<Occurrence> {
+    let request = ClaimRequest {
+        token: Token(token.to_owned()),
+        max: 10,
+        max_bytes: 1 << 20,
+        lease: SOON,
+        not_after: within(timeline, SOON),
+        suspects_only: false,
+    };
+    timeline.claim(shard(), &Lane::default(), request).await.unwrap().occurrences
+}
+
+/// Puts tasks that are due, and buries them.
+async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
+    put_all(timeline, PutMode::Put, ids.iter().map(|id| new(id, 1000, "")).collect()).await;
+    let taken = claim(timeline, "i.bury").await;
+    let burial =
+        |one: &Occurrence| Burial { record: one.record.clone(), reason: "rejected".into(), words: "no".into() };
+    let dead =
+        |one: &Occurrence| Settlement { member: one.member.clone(), due: one.due, verdict: Verdict::Dead(burial(one)) };
+    let settle = Settle {
+        token: Token("i.bury".to_owned()),
+        verdicts: taken.iter().map(dead).collect(),
+        rest: Rest::Keep,
+        lease: SOON,
+        dead_cap: 100,
+    };
+    let settled = timeline.settle(shard(), &Lane::default(), settle).await.unwrap();
+    assert_eq!((taken.len(), settled), (ids.len(), Settled::default()));
+    ids.iter().map(|id| Key { task: task(id), due: Timestamp::from_millis(1000) }).collect()
+}
+
+#[tokio::test]
+async fn every_verb_of_users_waits_for_the_replica_and_those_of_instances_do_not() {
+    if !have("redis-server") {
+        return;
+    }
+    let pair = Pair::start();
+    let timeline = connected(&pair.master.url(), Durability::Replica).await;
+    let keys = bury(&timeline, &["back", "away"]).await;
+    pair.replica.server.signal("STOP");
+    let deadline = || within(&timeline, SHORT);
+    let posted = timeline.put(shard(), PutMode::Post, vec![new("post", 9_000_000_000_000, "")], deadline()).await;
+    let requeued = timeline.requeue(shard(), &keys[0], None, deadline()).await;
+    let discarded = timeline.discard(shard(), &keys[1], None, deadline()).await;
+    let told = [posted.map(drop), requeued.map(drop), discarded.map(drop)];
+    for told in told {
+        let words = "it took effect, but is not known to be kept: no replica has confirmed it in time";
+        assert_eq!(told, Err(TimelineError::Unkept(words.to_owned())));
+    }
+    // All of them took effect. Nobody waits for a replica to publish.
+    assert!(timeline.get(shard(), &task("post")).await.unwrap().is_some());
+    assert_eq!(claim(&timeline, "i.publish").await.len(), 1);
+    assert_eq!(timeline.show(shard(), &keys[1]).await, Ok(None));
+    pair.replica.server.signal("CONT");
+    assert_eq!(timeline.discard(shard(), &keys[1], None, within(&timeline, SOON)).await, Ok(false));
+}
+
+/// The wait blocks the connection that it is on: nothing else may be behind it.
+#[tokio::test]
+async fn who_waits_for_a_replica_holds_up_nobody_else() {
+    if !have("redis-server") {
+        return;
+    }
+    let pair = Pair::start();
+    let timeline = connected(&pair.master.url(), Durability::Replica).await;
+    pair.replica.server.signal("STOP");
+    let (waiting, other) = (put(&timeline, "a", Duration::from_secs(20)), async {
+        while timeline.get(shard(), &task("a")).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let glance = GlanceRequest { lanes: Vec::new(), lease: SOON, dead_keep: SOON, depth: false };
+        timeline.glance(shard(), glance).await.unwrap();
+        // Whoever asks while a wait is under way shares the next one.
+        let others = ["b", "c", "d"].map(|id| put(&timeline, id, Duration::from_secs(20)));
+        let resumed = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            pair.replica.server.signal("CONT");
+        };
+        tokio::join!(futures_util::future::join_all(others), resumed).0
+    });
+    let (first, others) = tokio::join!(waiting, other);
+    assert_eq!(first, Ok(PutResult::Created));
+    assert!(others.iter().all(|other| *other == Ok(PutResult::Created)), "{others:?}");
+}
+
+#[tokio::test]
+async fn what_was_confirmed_stands_on_the_replica_that_takes_over() {
+    if !have("redis-server") {
+        return;
+    }
+    let mut pair = Pair::start();
+    let timeline = connected(&pair.master.url(), Durability::Replica).await;
+    let promised = Mutex::new(Vec::new());
+    let puts = futures_util::future::join_all((0..8).map(|client| {
+        let (timeline, promised) = (&timeline, &promised);
+        async move {
+            for number in 0.. {
+                let id = format!("{client}-{number}");
+                match put(timeline, &id, SHORT).await {
+                    Ok(_) => promised.lock().unwrap().push(id),
+                    // The master is dead.
+                    Err(TimelineError::Away(_)) => return,
+                    Err(_) => {}
+                }
+            }
+        }
+    }));
+    let failover = async {
+        // The replica may still be fetching what there is.
+        while promised.lock().unwrap().len() < 20 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            pair.replica.server.signal("STOP");
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            pair.replica.server.signal("CONT");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        // What is written from here on is never replicated.
+        pair.replica.server.signal("STOP");
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        pair.master.server.kill();
+    };
+    tokio::join!(puts, failover);
+    pair.replica.server.signal("CONT");
+    let mut raw = pair.replica.connect();
+    ::redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut raw).unwrap();
+    let promised = promised.into_inner().unwrap();
+    let key = "punctual:{default:0}:tasks";
+    let there: Vec<String> = ::redis::cmd("HKEYS").arg(key).query(&mut raw).unwrap();
+    let lost: Vec<_> = promised.iter().filter(|id| !there.contains(id)).collect();
+    assert!(lost.is_empty() && promised.len() >= 20, "of {} promised, lost: {lost:?}", promised.len());
+    crate::support::say(&format!(
+        "trouble, durability replica: {} puts promised across a kill of the master, 0 lost; {} tasks on the replica",
+        promised.len(),
+        there.len()
+    ));
+}
+
+/// A cancel must be possible on a full Redis, and so must be what its wait writes.
+#[tokio::test]
+async fn a_full_redis_still_says_what_is_kept() {
+    if !have("redis-server") {
+        return;
+    }
+    let pair = Pair::start();
+    let timeline = connected(&pair.master.url(), Durability::Replica).await;
+    assert_eq!(put(&timeline, "a", SOON).await, Ok(PutResult::Created));
+    let mut raw = pair.master.connect();
+    ::redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).exec(&mut raw).unwrap();
+    let refused = put(&timeline, "b", SOON).await;
+    assert!(matches!(&refused, Err(TimelineError::Refused(words)) if words.starts_with("OOM")), "{refused:?}");
+    let cancelled = timeline.cancel(shard(), &task("a"), within(&timeline, SOON)).await;
+    assert_eq!(cancelled, Ok(CancelAnswer::Cancelled { handed_out: None }));
+    let left: u64 = ::redis::cmd("EXISTS").arg("punctual:{default}:nothing").query(&mut raw).unwrap();
+    assert_eq!(left, 0, "what is written to wait for is not left there");
+}
+
+/// How Redis 7.2 and later count what `WAITAOF` answers for: each connection's own last write, no other command.
+#[derive(Default)]
+struct Disk {
+    state: Mutex<DiskState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct DiskState {
+    written: u64,
+    own: HashMap<usize, u64>,
+    synced: u64,
+    waits: u32,
+}
+
+impl Disk {
+    fn answer(&self, asked: &Asked) -> Option<String> {
+        let mut state = self.state.lock().unwrap();
+        if asked.is("EVAL") || asked.is("EVALSHA") {
+            state.written += 1;
+            let written = state.written;
+            state.own.insert(asked.connection, written);
+        }
+        if !asked.is("WAITAOF") {
+            return None;
+        }
+        assert_eq!(asked.words[1..3], ["1", "0"], "one local disk, no replica");
+        state.waits += 1;
+        let own = state.own.get(&asked.connection).copied().unwrap_or(0);
+        let limit = Duration::from_millis(asked.words[3].parse().unwrap());
+        let waited = self.changed.wait_timeout_while(state, limit, |state| state.synced < own).unwrap();
+        Some(format!("*2\r\n:{}\r\n:0\r\n", u8::from(waited.0.synced >= own)))
+    }
+
+    /// What was written so far is on the disk now.
+    fn sync(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.synced = state.written;
+        self.changed.notify_all();
+    }
+}
+
+/// A Redis of version 7.2, as far as `WAITAOF` goes, and its disk.
+fn with_disk(server: &RedisServer) -> (Scripted, Arc<Disk>) {
+    let disk = Arc::new(Disk::default());
+    let asked = Arc::clone(&disk);
+    (Scripted::before(server.server.port, move |command| asked.answer(command)), disk)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_told_to_be_kept_before_it_is_on_the_disk() {
+    if !have("redis-server") {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let (scripted, disk) = with_disk(&server);
+    let timeline = connected(&scripted.url(), Durability::Fsync).await;
+    let answer = put(&timeline, "a", SHORT).await;
+    assert!(unkept(&answer, "on its disk"), "{answer:?}");
+    assert!(timeline.get(shard(), &task("a")).await.unwrap().is_some(), "it took effect");
+    let waits = disk.state.lock().unwrap().waits;
+    let (answer, ()) = tokio::join!(put(&timeline, "b", SOON), async {
+        while disk.state.lock().unwrap().waits == waits {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        disk.sync();
+    });
+    assert_eq!(answer, Ok(PutResult::Created));
+}
+
+/// What wrote nothing need be kept nowhere: it is told at once, alone or beside what was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_promises_nothing_waits_for_nothing() {
+    if !have("redis-server") {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let plain = connected(&server.url(), Durability::Memory).await;
+    put_all(&plain, PutMode::Put, vec![new("used", 9_000_000_000_000, "a"), new("held", 1000, "a")]).await;
+    assert_eq!(claim(&plain, "i.1").await.len(), 1);
+    // Its disk never keeps anything.
+    let (scripted, disk) = with_disk(&server);
+    let timeline = connected(&scripted.url(), Durability::Fsync).await;
+    let waits = || disk.state.lock().unwrap().waits;
+    let before = waits();
+    let another = || new("used", 9_000_000_000_000, "b");
+    assert_eq!(put_all(&timeline, PutMode::Post, vec![another()]).await, [PutResult::KeyReused]);
+    let refused = vec![new("held", 1000, "b"), new("never", 0, "b")];
+    assert_eq!(put_all(&timeline, PutMode::Put, refused).await, [PutResult::InFlight, PutResult::BadDue]);
+    assert_eq!(waits(), before, "nobody was asked what is kept");
+
+    let beside = vec![another(), new("fresh", 9_000_000_000_000, "b")];
+    let answers = put_all(&timeline, PutMode::Post, beside).await;
+    assert_eq!(answers, [PutResult::KeyReused, PutResult::Unkept]);
+    // An earlier call may have cancelled it, and been told that this is not known to be kept.
+    let cancelled = timeline.cancel(shard(), &task("nobody"), within(&timeline, SHORT)).await;
+    let words = "there is none, but that is not known to be kept: Redis did not confirm in time that it is on its disk";
+    assert_eq!(cancelled, Err(TimelineError::Unkept(words.to_owned())));
+}
+
+/// The connection that is waited on may be closed by whatever is on the way. Nobody notices: another one is made.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_connection_that_is_waited_on_is_made_anew_and_takes_nothing_with_it() {
+    if !have("redis-server") {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let state = Arc::new(Mutex::new((None, 0, Vec::new())));
+    let seen = Arc::clone(&state);
+    let scripted = Scripted::before(server.server.port, move |asked| {
+        let mut state = seen.lock().unwrap();
+        // The others send scripts by their hashes.
+        if asked.is("EVAL") {
+            state.0 = Some(asked.connection);
+            if state.1 > 0 {
+                state.1 -= 1;
+                drop(state);
+                // Longer than an answer may take.
+                std::thread::sleep(Duration::from_millis(2500));
+                return None;
+            }
+        }
+        if asked.is("PING") && state.0 == Some(asked.connection) {
+            state.2.push(asked.connection);
+        }
+        asked.is("WAIT").then(|| ":1\r\n".to_owned())
+    });
+    let config = RedisConfig {
+        durability: Durability::Replica,
+        response_timeout: Duration::from_secs(1),
+        ..RedisConfig::new(&scripted.url(), "default".parse().unwrap(), 1)
+    };
+    let timeline = RedisTimeline::connect(config).unwrap();
+    until_up(&timeline).await;
+    assert_eq!(put(&timeline, "a", SOON).await, Ok(PutResult::Created));
+    let line = || state.lock().unwrap().0.unwrap();
+    let first = line();
+    assert!(crate::support::patient(SOON, || state.lock().unwrap().2.contains(&first)), "it is left idle");
+    scripted.cut(|number| number == first);
+    assert_eq!(put(&timeline, "b", SOON).await, Ok(PutResult::Created));
+    let second = line();
+    assert_ne!(first, second);
+    state.lock().unwrap().1 = 1;
+    assert_eq!(put(&timeline, "c", SOON).await, Ok(PutResult::Created));
+    assert_ne!(line(), second, "one that is silent is given up");
+    assert_eq!(*timeline.link().borrow(), Link::Up(1), "the session that is written on stands");
+}
+
+/// Against a server that has the command: what counts as a connection's writes is its own affair.
+#[tokio::test]
+async fn a_real_disk_confirms() {
+    if !have("redis-server") {
+        return;
+    }
+    let version = std::process::Command::new("redis-server").arg("--version").output().unwrap();
+    let version = String::from_utf8(version.stdout).unwrap();
+    let number = version.split("v=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+    let mut parts = number.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    if (parts.next(), parts.next()) < (Some(7), Some(2)) {
+        crate::support::say(&format!("trouble, durability fsync: this Redis is {number} and has no WAITAOF: not run"));
+        return;
+    }
+    for fsync in ["everysec", "always"] {
+        let server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", fsync]);
+        let timeline = connected(&server.url(), Durability::Fsync).await;
+        for number in 0..5 {
+            assert_eq!(put(&timeline, &number.to_string(), SOON).await, Ok(PutResult::Created), "{fsync}");
+        }
+        let cancelled = timeline.cancel(shard(), &task("0"), within(&timeline, SOON)).await;
+        assert_eq!(cancelled, Ok(CancelAnswer::Cancelled { handed_out: None }), "{fsync}");
+    }
+}
+
+/// A wait answers for its own connection. When the one of the commands was lost, that says nothing of what was put there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing() {
+    if !have("redis-server") {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let relay: Arc<std::sync::OnceLock<Scripted>> = Arc::default();
+    let (cutting, cuts) = (Arc::clone(&relay), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+    let cut = Arc::clone(&cuts);
+    let scripted = Scripted::before(server.server.port, move |asked| {
+        // The one that waits is let be: it confirms while the others are cut.
+        asked.is("WAIT").then(|| {
+            // Once: the next session asks, too.
+            if cut.swap(false, std::sync::atomic::Ordering::Relaxed) {
+                cutting.get().unwrap().cut(|number| number != asked.connection);
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            ":1\r\n".to_owned()
+        })
+    });
+    let scripted = relay.get_or_init(|| scripted);
+    let timeline = connected(&scripted.url(), Durability::Replica).await;
+    assert_eq!(put(&timeline, "a", SOON).await, Ok(PutResult::Created));
+    cuts.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (answer, _) = tokio::join!(put(&timeline, "b", Duration::from_secs(10)), async {
+        // Somebody uses the connection, and learns that it is lost.
+        for _ in 0..40 {
+            drop(timeline.get(shard(), &task("b")).await);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    assert!(matches!(answer, Err(TimelineError::Unkept(_))), "{answer:?}");
+}
+
+/// Two connections to one address may lead to two servers while an address moves.
+#[tokio::test]
+async fn a_connection_to_another_process_confirms_nothing() {
+    if !have("redis-server") {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let starts = std::sync::atomic::AtomicU32::new(0);
+    let scripted = Scripted::before(server.server.port, move |asked| {
+        let info = |id: u32| format!("# Server\r\nredis_version:7.2.0\r\nrun_id:{id:040}\r\n");
+        let answer = |text: String| format!("${}\r\n{text}\r\n", text.len());
+        // Each time it is asked it is another one.
+        asked.is("INFO").then(|| answer(info(starts.fetch_add(1, std::sync::atomic::Ordering::Relaxed))))
+    });
+    let config = RedisConfig {
+        durability: Durability::Replica,
+        ..RedisConfig::new(&scripted.url(), "default".parse().unwrap(), 1)
+    };
+    let timeline = RedisTimeline::connect(config).unwrap();
+    let mut link = timeline.link();
+    let told = |link: &Link| matches!(link, Link::Down(words) if words.contains("lead to two servers"));
+    tokio::time::timeout(SOON, link.wait_for(told)).await.unwrap().unwrap();
+}

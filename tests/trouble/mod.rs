@@ -1,0 +1,88 @@
+//! Redis in trouble: what each of its states does to what is put, claimed and settled; what is answered only once it is
+//! kept elsewhere; and that all that was promised is published once it is over.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
+mod clocks;
+mod durable;
+mod late_disk;
+mod states;
+mod stopped;
+mod strict;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual::clock::Timestamp;
+use punctual::task::{Key, Lane, Shard, TaskId};
+use punctual::timeline::redis::{Durability, RedisConfig, RedisTimeline};
+use punctual::timeline::*;
+
+use crate::support::redis::RedisServer;
+
+/// How long something may take that goes on by itself: a generous deadline, not an expectation.
+const SOON: Duration = Duration::from_secs(30);
+
+fn shard() -> Shard {
+    Shard::all(1).next().unwrap()
+}
+
+fn task(id: &str) -> TaskId {
+    id.parse().unwrap()
+}
+
+/// A timeline of one shard, on Redis' own time, once it is up.
+async fn connected(url: &str, durability: Durability) -> Arc<RedisTimeline> {
+    let config = RedisConfig { durability, ..RedisConfig::new(url, "default".parse().unwrap(), 1) };
+    let timeline = RedisTimeline::connect(config).unwrap();
+    until_up(&timeline).await;
+    timeline
+}
+
+async fn until_up(timeline: &RedisTimeline) {
+    let mut link = timeline.link();
+    let up = tokio::time::timeout(SOON, link.wait_for(|link| matches!(link, Link::Up(_)))).await;
+    up.unwrap().unwrap();
+}
+
+fn within(timeline: &RedisTimeline, span: Duration) -> Timestamp {
+    timeline.clock().now().plus(span)
+}
+
+/// Puts a task that is due in an hour, within this time.
+async fn put(timeline: &RedisTimeline, id: &str, span: Duration) -> Result<PutResult, TimelineError> {
+    // A record as the scripts read it: header, lane, body.
+    let mut record = vec![1, 0, 0, 0, 0, 1];
+    record.extend_from_slice(&[0; 24]);
+    record.extend_from_slice(b"\x07default");
+    let put = Put {
+        id: task(id),
+        lane: Lane::default(),
+        due: Timestamp::from_millis(9_000_000_000_000),
+        record: record.into(),
+    };
+    let answers = timeline.put(shard(), PutMode::Put, vec![put], within(timeline, span)).await;
+    answers.map(|answers| answers[0].result)
+}
+
+/// A server with a replica that has all of it.
+struct Pair {
+    master: RedisServer,
+    replica: RedisServer,
+}
+
+impl Pair {
+    fn start() -> Pair {
+        let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
+        let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master.server.port.to_string()]);
+        let pair = Pair { master, replica };
+        assert!(crate::support::patient(SOON, || pair.in_step()), "the replica does not follow");
+        pair
+    }
+
+    fn in_step(&self) -> bool {
+        let mut raw = self.master.connect();
+        ::redis::cmd("PING").exec(&mut raw).unwrap();
+        ::redis::cmd("WAIT").arg(1).arg(100).query::<u32>(&mut raw).unwrap() == 1
+    }
+}

@@ -1,0 +1,100 @@
+//! A holder that stands still past its lease, and goes on: what it does then is what was answered meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::support::punctual::Punctual;
+use crate::support::scripted::Scripted;
+use crate::support::shards::Shards;
+use crate::support::{have, patient, say};
+
+/// A sink that takes nothing for a while, though it is sent to it.
+fn held_back(sink: &RedisServer) -> (Scripted, Arc<AtomicBool>) {
+    let hold = Arc::new(AtomicBool::new(true));
+    let held = Arc::clone(&hold);
+    let relay = Scripted::before(sink.server.port, move |asked| {
+        while asked.words.iter().any(|word| word.eq_ignore_ascii_case("XADD") || word == "out")
+            && held.load(Ordering::Relaxed)
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    });
+    (relay, hold)
+}
+
+fn config(timeline: &RedisServer, lanes: &str) -> String {
+    format!("[redis]\nurl = \"{}\"\n[claim]\nlease = \"3s\"\n{lanes}", timeline.url())
+}
+
+/// Law 9: `cancelled` with `handed_out` names the one key that a holder that stood still may yet send; nothing else of that
+/// task comes, and a task that nobody cancelled is published all the same. Law 4: what the holder settles afterwards is lost.
+#[test]
+fn definite_answers_what_a_stopped_holder_sends_after_a_cancel_is_what_the_answer_told() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let (timeline, sink) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let (relay, hold) = held_back(&sink);
+    let lanes = format!(
+        "[sinks.default]\nurl = \"{}\"\nanswer_timeout = \"1500ms\"\n[lanes.default]\nsink = \"default\"\n[lanes.held]\nsink = \"default\"\n",
+        relay.url()
+    );
+    let frozen = Punctual::start(&config(&timeline, &lanes));
+    // It serves another lane, and reaps all.
+    let other = "[sinks.default]\nurl = \"memory:\"\nanswer_timeout = \"1s\"\n[lanes.default]\nsink = \"default\"\n";
+    let other = Punctual::start(&config(&timeline, other));
+    let mut left = Shards::new(&timeline, 4, &["default", "held"]);
+
+    let put = |id: &str, schedule: Value| {
+        let message = json!({"destination": "out", "payload": {"task": id}});
+        let task = json!({"schedule": schedule, "lane": "held", "message": message});
+        let answer = frozen.api().put(id, &task.to_string()).unwrap();
+        assert_eq!(answer.status, 201, "{answer:?}");
+    };
+    // All at once, so that they are held at once.
+    let (seconds, micros): (i64, i64) = ::redis::cmd("TIME").query(&mut timeline.connect()).unwrap();
+    let at = jiff::Timestamp::from_millisecond(seconds * 1000 + micros / 1000 + 2000).unwrap().to_string();
+    put("once", json!({"at": at}));
+    put("every", json!({"every": "1s", "start": at}));
+    put("kept", json!({"at": at}));
+    let id = frozen.id();
+    let caught = patient(SOON, || left.held_by(&id).len() == 3);
+    assert!(caught, "{:?}\n{}", left.held_by(&id), frozen.log());
+    let dues: BTreeMap<String, i64> = left.held_by(&id).into_iter().collect();
+    frozen.signal("STOP");
+    assert!(patient(SOON, || left.held_by(&id).is_empty()), "nobody reaps\n{}", other.log());
+
+    let mut told = BTreeMap::new();
+    for task in ["once", "every"] {
+        let answer = other.api().send("DELETE", &format!("/v1/tasks/{task}"), None).unwrap().json();
+        let key = format!("{task}:{}", dues[task]);
+        let expected = json!({"id": task, "result": "cancelled", "handed_out": true, "key": key});
+        assert_eq!(answer, expected);
+        told.insert(task, key);
+        assert_eq!(other.api().send("GET", &format!("/v1/tasks/{task}"), None).unwrap().status, 404);
+    }
+    // What it had sent arrives now, and it goes on.
+    hold.store(false, Ordering::Relaxed);
+    frozen.signal("CONT");
+    left.until_nothing_is_left(SOON);
+    // A second turn of what is due every second would have come by now.
+    std::thread::sleep(Duration::from_secs(3));
+    let mut published: BTreeMap<String, usize> = BTreeMap::new();
+    for entry in sink.stream("out") {
+        let key = entry.text("idempotency-key").unwrap().to_owned();
+        assert_eq!(entry.text("payload").unwrap(), format!("{{\"task\":\"{}\"}}", key.split(':').next().unwrap()));
+        *published.entry(key).or_default() += 1;
+    }
+    let allowed: Vec<&String> = told.values().collect();
+    let kept = format!("kept:{}", dues["kept"]);
+    assert!(published.contains_key(&kept), "{published:?}\n{}", frozen.log());
+    assert!(published.keys().all(|key| *key == kept || allowed.contains(&key)), "{published:?}, told {allowed:?}");
+    for log in [frozen.log_lines(&[" ERROR "]), other.log_lines(&[" ERROR "])] {
+        assert!(log.is_empty(), "{log:?}");
+    }
+    say(&format!("trouble, a stopped holder: told {allowed:?}; published {published:?}"));
+}
