@@ -7,6 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -65,16 +66,19 @@ pub struct Commands {
     /// Where it leads to.
     server: (String, u16),
     driver: JoinHandle<()>,
+    /// The driver learns that it is to end only when it is polled next; who comes until then must not take it for alive.
+    ended: AtomicBool,
 }
 
 impl Commands {
     /// Whether the connection can still be used, as far as is known.
     pub fn alive(&self) -> bool {
-        !self.driver.is_finished()
+        !self.ended.load(Ordering::SeqCst) && !self.driver.is_finished()
     }
 
     /// Ends the connection at once, for all who hold it.
     pub fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
         self.driver.abort();
     }
 }
@@ -340,7 +344,8 @@ async fn commands(
 ) -> Result<Commands, Away> {
     let made = MultiplexedConnection::new_with_config(log_in, stream, config).await;
     let (connection, driver) = made.map_err(|error| away(&error))?;
-    Ok(Commands { connection, server: server.clone(), driver: tokio::spawn(driver) })
+    let driver = tokio::spawn(driver);
+    Ok(Commands { connection, server: server.clone(), driver, ended: AtomicBool::new(false) })
 }
 
 /// What the first of these attempts that succeeds has made; else the words of all. The next one is begun when one has

@@ -131,7 +131,7 @@ fn crash_at(point: Point, redis: &RedisServer, config: &str) -> BTreeMap<String,
     let due = left.now() + 2000;
     let promised = put(&victim.api(), point.name(), due);
     ended(&mut victim, first);
-    if matches!(point, Point::AfterPartSettle | Point::BeforeExtend | Point::AfterExtend) {
+    if point.is_after_half() {
         let all = HERD as u64 + 1;
         assert_eq!(left.tasks(), all - all / 2, "{}: half of it is settled", point.name());
     }

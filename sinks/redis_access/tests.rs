@@ -63,6 +63,17 @@ async fn connect(access: &RedisAccess, limit: Duration) -> Result<Commands, Away
     access.connect(SOCKET, config, limit).await
 }
 
+/// Nothing runs between the two: the driver of the connection has not been polled yet.
+#[tokio::test]
+async fn a_connection_that_was_ended_is_alive_for_nobody() {
+    let server = Fake::server(Duration::ZERO, "master").await;
+    let access = parse(&format!("redis://127.0.0.1:{}", server.port)).expect("a good URL");
+    let commands = connect(&access, Duration::from_secs(10)).await.expect("a server");
+    assert!(commands.alive());
+    commands.end();
+    assert!(!commands.alive());
+}
+
 /// Question, log-in and role take 1.2 s, more than a third of the time.
 #[tokio::test]
 async fn silent_sentinels_take_no_time_from_a_slow_one_before_or_behind_them() {

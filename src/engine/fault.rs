@@ -74,6 +74,12 @@ mod armed {
             Point::AfterReap,
         ];
 
+        /// Whether it is reached only once the first half of a batch is settled.
+        #[must_use]
+        pub fn is_after_half(self) -> bool {
+            matches!(self, Point::AfterPartSettle | Point::BeforeExtend | Point::AfterExtend)
+        }
+
         /// Its name in `PUNCTUAL_FAULT_POINT`.
         #[must_use]
         pub fn name(self) -> &'static str {
@@ -125,8 +131,7 @@ mod armed {
     /// Passes a point that is about tasks.
     pub(in crate::engine) fn reached_with<'a, T: Iterator<Item = &'a str>>(point: Point, tasks: impl FnOnce() -> T) {
         let Some(plan) = plan().filter(|plan| plan.point == point) else { return };
-        let after_part = matches!(point, Point::AfterPartSettle | Point::BeforeExtend | Point::AfterExtend);
-        if after_part && UNSETTLED.load(Ordering::SeqCst) > 0 {
+        if point.is_after_half() && UNSETTLED.load(Ordering::SeqCst) > 0 {
             return;
         }
         let meant = plan.task.as_ref().is_none_or(|task| tasks().any(|one| one == task));
@@ -150,8 +155,8 @@ mod armed {
     /// Whether a batch goes out in halves, so that the point can be reached: this many at first, and the others as if the sink
     /// did not answer, since the process is to end before.
     pub(in crate::engine) fn first_half(of: usize) -> Option<usize> {
-        let between = [Point::MidPublish, Point::AfterPartSettle, Point::BeforeExtend, Point::AfterExtend];
-        let half = plan().filter(|plan| between.contains(&plan.point) && of > 1).map(|_| of / 2)?;
+        let between = |point: Point| point == Point::MidPublish || point.is_after_half();
+        let half = plan().filter(|plan| between(plan.point) && of > 1).map(|_| of / 2)?;
         UNSETTLED.store(half, Ordering::SeqCst);
         Some(half)
     }
