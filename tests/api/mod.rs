@@ -9,6 +9,7 @@ mod batch;
 mod client;
 mod dead;
 mod document;
+mod hardly_http;
 mod limits;
 mod long_batch;
 mod openapi;
