@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // An order that is to be cancelled unless it is paid, and one that is paid in time.
     for id in ["order-1.unpaid", "order-2.unpaid"] {
-        let json = br#"{"schedule": {"in": "300ms"}, "message": {"payload": {"cancel": true}}}"#;
+        let json = br#"{"schedule": {"in": "2s"}, "message": {"payload": {"cancel": true}}}"#;
         let task = spec::read(json, &Limits::default(), false, intake.clock().now()).map_err(|f| format!("{f:?}"))?;
         let put = (id.parse::<TaskId>()?, task.lane, task.task);
         for answer in intake.put(PutMode::Put, vec![put], Duration::from_secs(1)).await {

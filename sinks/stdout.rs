@@ -280,10 +280,12 @@ mod tests {
         let text = Arc::new(std::sync::Mutex::new(Vec::new()));
         let (let_go, go) = std::sync::mpsc::channel();
         let writer = Moody { text: Arc::clone(&text), fail: true, go };
-        let sink = StdoutSink::to(writer, Duration::from_millis(200)).unwrap();
-        let one = |key: &str| sink.publish(vec![message(key, "1")]).collect::<Vec<_>>();
+        // Long where an answer comes by itself, short where none does.
+        let (long, short) = (Duration::from_secs(30), Duration::from_millis(200));
+        let mut sink = StdoutSink::to(writer, long).unwrap();
+        let one = |sink: &StdoutSink, key: &str| sink.publish(vec![message(key, "1")]).collect::<Vec<_>>();
 
-        let broken = one("a").await;
+        let broken = one(&sink, "a").await;
         assert!(matches!(&broken[..], [(0, Outcome::Retry(t))] if t.fault == Fault::Sink && !t.definite), "{broken:?}");
         assert!(sink.check().await.is_err());
         assert!(
@@ -291,14 +293,16 @@ mod tests {
             "only a write can show that somebody reads again: one has to be let through"
         );
 
-        let blocked = one("b").await;
+        Arc::get_mut(&mut sink.inner).unwrap().answer_timeout = short;
+        let blocked = one(&sink, "b").await;
         assert!(matches!(&blocked[..], [(0, Outcome::Retry(t))] if t.fault == Fault::Unclear), "{blocked:?}");
-        let waiting = one("c").await;
+        let waiting = one(&sink, "c").await;
         assert!(matches!(&waiting[..], [(0, Outcome::Retry(_))]), "{waiting:?}");
 
+        Arc::get_mut(&mut sink.inner).unwrap().answer_timeout = long;
         let_go.send(()).unwrap();
         let_go.send(()).unwrap();
-        assert_eq!(one("d").await, [(0, Outcome::Accepted)]);
+        assert_eq!(one(&sink, "d").await, [(0, Outcome::Accepted)]);
         assert!(sink.check().await.is_ok());
         let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
@@ -309,6 +313,6 @@ mod tests {
         );
         assert!(lines[1].contains("\"key\":\"b\"") && lines[2].contains("\"key\":\"d\""), "{text}");
         sink.close(Duration::from_secs(1)).await.unwrap();
-        assert!(matches!(&one("e").await[..], [(0, Outcome::Retry(t))] if t.definite && t.fault == Fault::Sink));
+        assert!(matches!(&one(&sink, "e").await[..], [(0, Outcome::Retry(t))] if t.definite && t.fault == Fault::Sink));
     }
 }

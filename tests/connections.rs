@@ -17,6 +17,15 @@ use crate::support::{have, patient, say};
 /// How long something may take that goes on by itself: a generous deadline, not an expectation.
 const SOON: Duration = Duration::from_secs(30);
 
+/// How long a failover may take: a Sentinel that stood still itself does nothing for half a minute.
+const FAILOVER: Duration = Duration::from_secs(120);
+
+/// After how many ms without an answer the Sentinel takes the master for dead, once that was killed.
+const DEAD: u32 = 1000;
+
+/// The same as long as it was not: one that is slow on a busy machine stays, or what its replica lacks would be lost.
+const SLOW: u32 = 60_000;
+
 const PASSWORD: &str = "hunter2";
 
 /// Puts tasks that are due at once; all of them are promised.
@@ -24,8 +33,15 @@ fn put(api: &Api, lane: &str, destination: &str, numbers: std::ops::Range<u32>) 
     for number in numbers {
         let message = json!({"destination": destination, "payload": number});
         let task = json!({"schedule": {"in": "10ms"}, "lane": lane, "message": message});
-        let answer = api.put(&format!("{lane}-{number}"), &task.to_string()).expect("an answer");
-        assert_eq!(answer.status, 201, "{answer:?}");
+        let mut again = false;
+        let promised = patient(SOON, || {
+            let answer = api.put(&format!("{lane}-{number}"), &task.to_string()).expect("an answer");
+            assert!(matches!((answer.status, again), (201 | 503, _) | (200, true)), "{answer:?}");
+            // It took effect or not.
+            again |= answer.status == 503;
+            answer.status != 503
+        });
+        assert!(promised, "`{lane}-{number}` is never promised");
     }
 }
 
@@ -177,7 +193,7 @@ impl Watched {
             let text = format!(
                 "bind 127.0.0.1\n{}dir \"{}\"\nrequirepass {SENTINELS_OWN}\n\
                  sentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main {PASSWORD}\n\
-                 sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 6000\n",
+                 sentinel down-after-milliseconds main {SLOW}\nsentinel failover-timeout main 6000\n",
                 listen(port),
                 dir.display(),
                 master.port
@@ -245,8 +261,15 @@ impl Watched {
     /// Waits until the Sentinel names this one, and it is the only master: what the other one still took would be lost.
     fn until_master(&self, index: usize) {
         let moved =
-            patient(SOON, || self.master() == Some(index) && self.is_master(index) && !self.is_master(1 - index));
+            patient(FAILOVER, || self.master() == Some(index) && self.is_master(index) && !self.is_master(1 - index));
         assert!(moved, "no failover");
+    }
+
+    /// Sets after how many ms without an answer the Sentinel takes the master for dead.
+    fn down_after(&self, ms: u32) {
+        let set = redis::cmd("SENTINEL").arg("set").arg("main").arg("down-after-milliseconds").arg(ms).to_owned();
+        let is_set = || self.sentinel().and_then(|mut sentinel| set.query::<()>(&mut sentinel)).is_ok();
+        assert!(patient(SOON, is_set), "the Sentinel takes no such setting");
     }
 
     fn is_master(&self, index: usize) -> bool {
@@ -271,13 +294,15 @@ fn follow_a_failover(tls: Option<Certificates>) {
     assert!(patient(SOON, || watched.in_step()));
 
     watched.redis[0].kill();
+    watched.down_after(DEAD);
     watched.until_master(1);
+    watched.down_after(SLOW);
     until_ready(&mut instance);
     put(&instance.api(), "default", "out", 50..100);
     until_length(&watched, &instance, 100);
 
     watched.redis[0].restart();
-    assert!(patient(SOON, || watched.in_step()), "the old master is no replica");
+    assert!(patient(FAILOVER, || watched.in_step()), "the old master is no replica");
     let begin = redis::cmd("SENTINEL").arg("failover").arg("main").to_owned();
     let failover = || watched.sentinel().and_then(|mut sentinel| begin.query::<()>(&mut sentinel)).is_ok();
     assert!(patient(SOON, failover), "no failover is begun");
@@ -317,7 +342,7 @@ fn until_ready(instance: &mut Punctual) {
 }
 
 fn until_length(watched: &Watched, instance: &Punctual, expected: u32) {
-    let there = patient(SOON, || watched.length("out").is_some_and(|length| length >= expected));
+    let there = patient(FAILOVER, || watched.length("out").is_some_and(|length| length >= expected));
     assert!(there, "{:?} of {expected}\n{}", watched.length("out"), instance.log());
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::consumer::Consumer;
 use crate::support::kafka::{KafkaServer, have_kafka};
-use crate::support::load::Load;
+use crate::support::load::{Load, undelayed_by};
 use crate::support::published::{Published, read_arrivals, read_topic};
 use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
@@ -31,8 +31,8 @@ struct Broker<'a> {
     /// What it says of a message to `nobody`, and of one that is too large.
     unknown: &'a str,
     too_large: &'a str,
-    /// What it holds at a destination.
-    read: &'a dyn Fn(&str) -> Vec<Published>,
+    /// What it holds at a destination, where so many keys are expected.
+    read: &'a dyn Fn(&str, usize) -> Vec<Published>,
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn what_kafka_refuses_ends_dead_and_delays_nothing_else() {
         url: &kafka.url(),
         unknown: "Unknown topic",
         too_large: "Broker: Message size too large",
-        read: &|topic| read_topic(&kafka, topic),
+        read: &|topic, _| read_topic(&kafka, topic),
     });
 }
 
@@ -68,36 +68,48 @@ fn what_rabbitmq_refuses_ends_dead_and_delays_nothing_else() {
         url: &rabbit.url(""),
         unknown: "NO_ROUTE",
         too_large: "larger than configured max size 65536",
-        read: &|queue| read_arrivals(&arrivals.iter().find(|(name, _)| *name == queue).expect("a consumer").1),
+        read: &|queue, expected| {
+            let (_, consumer) = arrivals.iter().find(|(name, _)| *name == queue).expect("a consumer");
+            read_arrivals(consumer, expected)
+        },
     });
 }
 
 fn refused_by(broker: &Broker) {
     let redis = RedisServer::start(&[]);
     let instance = Punctual::start(&format!(
-        "[redis]\nurl = \"{}\"\n[timeline]\nshards = 1\n[claim]\nlease = \"5s\"\n\
-         [sinks.default]\nurl = \"{}\"\nanswer_timeout = \"2s\"\npatience = \"{}s\"\n",
+        "[redis]\nurl = \"{0}\"\n[timeline]\nshards = 1\n[claim]\nlease = \"5s\"\n\
+         [sinks]\nanswer_timeout = \"2s\"\n[sinks.apart]\nurl = \"{1}\"\n\
+         [sinks.default]\nurl = \"{1}\"\npatience = \"{2}s\"\n\
+         [lanes.default]\nsink = \"default\"\n[lanes.apart]\nsink = \"apart\"\n",
         redis.url(),
         broker.url,
         PATIENCE.as_secs()
     ));
-    let mut shards = Shards::new(&redis, 1, &["default"]);
+    let mut shards = Shards::new(&redis, 1, &["default", "apart"]);
     let stage = Stage::new(shards.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "good");
+    // The same to the same broker, by a sink of its own.
+    let apart = Load::new(vec![instance.api()], &stage, "apart", "good");
     let (large, lost) = std::thread::scope(|scope| {
-        let _ends = load.guard();
+        let (_ends, _apart_ends) = (load.guard(), apart.guard());
         scope.spawn(|| load.run());
+        scope.spawn(|| apart.run());
         let large = too_large_among_200(broker, &instance, &stage, &mut shards);
         let lost = unknown_destination(broker, &instance, &stage, &mut shards);
         (large, lost)
     });
     let tasks = patient(SOON, || shards.tasks() == 0);
     assert!(tasks, "there is left: {:?}", shards.count());
-    let published = (broker.read)("good");
-    let tally = load.ledger().check(&published).unwrap_or_else(|faults| panic!("{faults}{}", load.answers()));
-    let [_, most, latest] = tally.late;
+    let expected = load.ledger().expected() + apart.ledger().expected();
+    let published = (broker.read)("good", expected);
+    let (of_apart, published) = published.into_iter().partition(|message| message.key.starts_with("apart-"));
+    let check = |load: &Load, published: Vec<Published>| {
+        load.ledger().check(&published).unwrap_or_else(|faults| panic!("{faults}{}", load.answers()))
+    };
+    let tally = check(&load, published);
     // Those who wait for `nobody` wait alone.
-    assert!(most * 3 < lost && latest < lost, "something waited for {latest} ms: {tally}");
+    undelayed_by(lost, &tally, &check(&apart, of_apart));
     assert_eq!(load.answers(), format!("{{\"201\": {}}}", tally.expected));
     say(&format!(
         "refused, {}: `{}` and 200 beside it accepted; dead after {lost} ms of patience with `{}`; meanwhile {tally}",
@@ -126,7 +138,7 @@ fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &Stage, shar
         |published: &Published| published.key.starts_with("small-") && published.key.ends_with(&due.to_string());
     let mut keys = BTreeSet::new();
     let all = patient(SOON, || {
-        keys.extend((broker.read)("narrow").into_iter().filter(small).map(|published| published.key));
+        keys.extend((broker.read)("narrow", 200).into_iter().filter(small).map(|published| published.key));
         keys.len() >= 200
     });
     assert!(all, "{} of 200 neighbours are accepted", keys.len());

@@ -2,14 +2,11 @@
 
 use std::process::Command;
 
+use crate::support::consumer::built;
+
 #[test]
 fn the_embedded_example_receives_what_is_due_and_not_what_was_cancelled() {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let output = Command::new(cargo)
-        .args(["run", "--quiet", "--locked", "--example", "embedded"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .expect("cargo runs");
+    let output = Command::new(built("embedded")).output().expect("the example runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let received: Vec<&str> = text.lines().filter(|line| line.starts_with("received ")).collect();

@@ -35,7 +35,7 @@ fn exactly_what_was_asked_for_is_published_to_redis_streams() {
         return;
     }
     let redis = RedisServer::start(&[]);
-    run("Redis Streams", &redis, &redis.url(), "end-to-end", || read_stream(redis.server.port, "end-to-end"));
+    run("Redis Streams", &redis, &redis.url(), "end-to-end", |_| read_stream(redis.server.port, "end-to-end"));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn exactly_what_was_asked_for_is_published_to_nats_jetstream() {
     // A window this short keeps the copies, so that they are counted and compared.
     let window = json!({"duplicate_window": 100_000_000});
     nats.connect().create_stream("END", &["end-to-end"], &window);
-    run("NATS JetStream", &redis, &nats.url(), "end-to-end", || read_subject(&nats, "END"));
+    run("NATS JetStream", &redis, &nats.url(), "end-to-end", |_| read_subject(&nats, "END"));
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn exactly_what_was_asked_for_is_published_to_kafka() {
     }
     let (redis, kafka) = (RedisServer::start(&[]), KafkaServer::start());
     kafka.create_stamped_topic("end-to-end", 4);
-    run("Kafka", &redis, &kafka.url(), "end-to-end", || read_topic(&kafka, "end-to-end"));
+    run("Kafka", &redis, &kafka.url(), "end-to-end", |_| read_topic(&kafka, "end-to-end"));
 }
 
 /// RabbitMQ stamps no time: when a message arrives at a consumer that is attached throughout takes its place.
@@ -69,18 +69,24 @@ fn exactly_what_was_asked_for_is_published_to_rabbitmq() {
     let (redis, rabbit) = (RedisServer::start(&[]), RabbitServer::start("", &[], &[]));
     rabbit.declare_queues("", &["end-to-end"]);
     let arrivals = Consumer::start("consume_rabbitmq", &[&rabbit.url("%2f"), "end-to-end"]);
-    run("RabbitMQ", &redis, &rabbit.url(""), "end-to-end", || {
-        let all = read_arrivals(&arrivals);
+    run("RabbitMQ", &redis, &rabbit.url(""), "end-to-end", |expected| {
+        let all = read_arrivals(&arrivals, expected);
         assert_eq!(rabbit.queue("", "end-to-end").len(), 0, "the consumer has not had all of it");
         all
     });
 }
 
-/// Everything but the sink's server; `read` reads back what it holds.
-fn run(name: &str, redis: &RedisServer, sink: &str, destination: &'static str, read: impl FnOnce() -> Vec<Published>) {
+/// Everything but the sink's server; `read` reads back what it holds, where so many keys are expected.
+fn run(
+    name: &str,
+    redis: &RedisServer,
+    sink: &str,
+    destination: &'static str,
+    read: impl FnOnce(usize) -> Vec<Published>,
+) {
     // A broker on a busy machine that answers some within the time and some not would make dead of those.
     let config = format!(
-        "[redis]\nurl = \"{}\"\n[timeline]\nshards = {SHARDS}\n[claim]\nlease = \"10s\"\n\
+        "[redis]\nurl = \"{}\"\n[timeline]\nshards = {SHARDS}\n[claim]\nlease = \"15s\"\n\
          [sinks.default]\nurl = \"{sink}\"\nanswer_timeout = \"5s\"\n",
         redis.url()
     );
@@ -119,7 +125,9 @@ fn run(name: &str, redis: &RedisServer, sink: &str, destination: &'static str, r
         let errors = instance.log_lines(&[" ERROR "]);
         assert!(errors.is_empty(), "{errors:?}");
     }
-    let tally = users.ledger().check(&read()).unwrap_or_else(|faults| panic!("{name}: {faults}{}", users.answers()));
+    let expected = users.ledger().expected();
+    let tally = users.ledger().check(&read(expected));
+    let tally = tally.unwrap_or_else(|faults| panic!("{name}: {faults}{}", users.answers()));
     assert!(tally.expected >= 15_000 + 4_000, "{tally}");
     let unknown = users.fleet.unknown();
     say(&format!("end to end, {name}: {tally}; {unknown} requests not answered and repeated; {}", users.answers()));

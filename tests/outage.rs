@@ -182,7 +182,8 @@ fn a_full_redis_still_drains() {
     put_recurring(&instance.api(), &load, 20, 12);
     servers.timeline.limit_memory(2 << 20);
     let padding = "x".repeat(20_000);
-    let filled = patient(SOON, || !load.put(6000, &padding));
+    // What fills it is due only when all that is to be seen of a full one was seen.
+    let filled = patient(SOON, || !load.put(8000, &padding));
     assert!(filled, "2 MiB are never full: {}", load.answers());
     let refused = load.refused().expect("a put is refused");
     assert_eq!(refused["code"], "timeline_refused", "{refused}");
@@ -190,11 +191,16 @@ fn a_full_redis_still_drains() {
     let said = until_ready(&mut instance, false).json();
     assert_eq!(said["timeline"]["status"], "refusing", "{said}");
     until_logged(&mut instance, &[" WARN ", "the timeline refuses what is put", "OOM"]);
-    // Not at the brink, where every other put still finds room: what it holds is published all the same.
-    servers.timeline.limit_memory(-(256 << 10));
-    let before = servers.published().len();
-    let goes_on = patient(SOON, || load.put(6000, &padding) || servers.published().len() >= before + 20);
-    assert!(goes_on && !load.put(6000, &padding), "a full Redis does not drain: {}", load.answers());
+    // Once more where that took so long that what fills it was due, too.
+    let goes_on = (0..5).any(|_| {
+        patient(SOON, || !load.put(8000, &padding));
+        // Not at the brink, where every other put still finds room: what it holds is published all the same.
+        servers.timeline.limit_memory(-(256 << 10));
+        let before = servers.published().len();
+        let goes_on = patient(SOON, || load.put(8000, &padding) || servers.published().len() >= before + 20);
+        goes_on && !load.put(8000, &padding)
+    });
+    assert!(goes_on, "a full Redis does not drain: {}", load.answers());
     // That makes room, by itself.
     let room = patient(SOON, || load.put(500, &padding));
     assert!(room, "a full Redis does not drain: {}", load.answers());
@@ -235,20 +241,23 @@ fn an_instance_may_stand_still_past_its_lease() {
     check("an instance stopped past its lease", &[&frozen, &other], &load, left, || servers.published());
 }
 
-/// Kills and restarts the sink of the lane `default`, while the lane `other` is served by another one.
+/// Kills and restarts the sink of the lane `default`, while the lane `other` is served by another one. `published`
+/// reads back what the killed one holds, where so many keys are expected.
 fn sink_killed(
     name: &str,
     sink: &str,
     kill: impl FnOnce(),
     restart: impl FnOnce(),
-    published: impl FnOnce() -> Vec<Published>,
+    published: impl FnOnce(usize) -> Vec<Published>,
 ) {
     let (timeline, other_sink) = (RedisServer::start(&[]), RedisServer::start(&[]));
     let more = format!(
         "[sinks.other]\nurl = \"{}\"\nanswer_timeout = \"2s\"\n[lanes.default]\nsink = \"default\"\n[lanes.other]\nsink = \"other\"\n",
         other_sink.url()
     );
-    let mut instance = Punctual::start(&(config(&timeline, sink) + &more));
+    // A broker that has just come back may take its time for an answer.
+    let config = config(&timeline, sink).replace("\"5s\"", "\"10s\"").replace("\"2s\"", "\"5s\"");
+    let mut instance = Punctual::start(&(config + &more));
     let mut left = shards(&timeline, &["default", "other"]);
     let stage = Stage::new(left.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
@@ -283,7 +292,8 @@ fn sink_killed(
     check(&format!("{name} killed, the other lane"), &[], &other, shards(&timeline, &["other"]), || {
         read_stream(other_sink.server.port, "out")
     });
-    check(&format!("{name} killed"), &[&instance], &load, left, published);
+    let expected = load.ledger().expected();
+    check(&format!("{name} killed"), &[&instance], &load, left, || published(expected));
 }
 
 #[test]
@@ -294,7 +304,7 @@ fn a_killed_redis_streams_sink_costs_nothing() {
     let sink = std::cell::RefCell::new(RedisServer::start(DURABLE));
     let (url, port) = (sink.borrow().url(), sink.borrow().server.port);
     let (kill, restart) = (|| sink.borrow_mut().server.kill(), || sink.borrow_mut().server.restart());
-    sink_killed("Redis Streams", &url, kill, restart, || read_stream(port, "out"));
+    sink_killed("Redis Streams", &url, kill, restart, |_| read_stream(port, "out"));
 }
 
 #[test]
@@ -306,7 +316,7 @@ fn a_killed_nats_server_costs_nothing() {
     nats.borrow().connect().create_stream("OUT", &["out"], &serde_json::json!({}));
     let url = nats.borrow().url();
     let (kill, restart) = (|| nats.borrow_mut().server.kill(), || nats.borrow_mut().server.restart());
-    sink_killed("NATS", &url, kill, restart, || read_subject(&nats.borrow(), "OUT"));
+    sink_killed("NATS", &url, kill, restart, |_| read_subject(&nats.borrow(), "OUT"));
 }
 
 #[test]
@@ -318,7 +328,7 @@ fn a_killed_kafka_costs_nothing() {
     kafka.borrow().create_stamped_topic("out", 2);
     let url = kafka.borrow().url();
     let (kill, restart) = (|| kafka.borrow_mut().server.kill(), || kafka.borrow_mut().server.restart());
-    sink_killed("Kafka", &url, kill, restart, || read_topic(&kafka.borrow(), "out"));
+    sink_killed("Kafka", &url, kill, restart, |_| read_topic(&kafka.borrow(), "out"));
 }
 
 /// The consumer loses its connection with the server, and is given again what it had not acknowledged.
@@ -332,5 +342,5 @@ fn a_killed_rabbitmq_costs_nothing() {
     let arrivals = Consumer::start("consume_rabbitmq", &[&rabbit.borrow().url("%2f"), "out"]);
     let url = rabbit.borrow().url("");
     let (kill, restart) = (|| rabbit.borrow_mut().server.kill(), || rabbit.borrow_mut().server.restart());
-    sink_killed("RabbitMQ", &url, kill, restart, || read_arrivals(&arrivals));
+    sink_killed("RabbitMQ", &url, kill, restart, |expected| read_arrivals(&arrivals, expected));
 }

@@ -132,8 +132,8 @@ pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), 
         tally.shown = None;
         timeout(PATIENCE, end).await.ok();
         std::thread::spawn(|| {
-            std::thread::sleep(PATIENCE);
-            // Nobody takes the words of the end either.
+            // Far longer than the words of the end take unless nobody takes them either.
+            std::thread::sleep(5 * PATIENCE);
             std::process::exit(1);
         });
     }

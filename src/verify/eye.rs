@@ -25,6 +25,9 @@ const SHARD_KEYS: [(&str, &str); 7] = [
 /// What each lane of a shard has.
 const LANE_KEYS: [(&str, &str); 3] = [("due", "ZCARD"), ("leases", "ZCARD"), ("claims", "HLEN")];
 
+/// How long an answer may take that matters more than the moment.
+const PATIENCE: Duration = Duration::from_secs(15);
+
 /// Looks into one namespace, on a connection of its own that no proxy stands in.
 #[derive(Debug)]
 pub(super) struct Eye {
@@ -44,7 +47,7 @@ impl Eye {
         let client = redis::Client::open(place.url.expose_secret())?;
         let clock = Mutex::new((Instant::now(), 0));
         let eye = Eye { client, connection: tokio::sync::Mutex::default(), place, clock };
-        eye.set_clock().await?;
+        patiently(|| eye.set_clock()).await?;
         Ok(eye)
     }
 
@@ -144,7 +147,7 @@ impl Eye {
         for key in all.chain(["layout", "nothing"].map(|key| format!("punctual:{{{namespace}}}:{key}"))) {
             pipe.cmd("UNLINK").arg(key).ignore();
         }
-        self.ask(&pipe).await
+        patiently(|| self.ask(&pipe)).await
     }
 
     fn all_keys(&self) -> impl Iterator<Item = (&'static str, &'static str, String)> {
@@ -177,5 +180,16 @@ impl Eye {
         let answer = pipe.query_async(&mut connection).await?;
         *guard = Some(connection);
         Ok(answer)
+    }
+}
+
+/// Asks again while no answer comes in time: for what a campaign cannot begin without, or would leave behind.
+async fn patiently<T, A: Future<Output = redis::RedisResult<T>>>(ask: impl Fn() -> A) -> redis::RedisResult<T> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match ask().await {
+            Err(error) if error.is_timeout() && Instant::now() < until => {}
+            answered => return answered,
+        }
     }
 }

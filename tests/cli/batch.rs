@@ -306,7 +306,7 @@ fn a_signal_ends_what_waits_for_its_file_to_open() {
     // It may not wait yet, and then ends all the same.
     std::thread::sleep(Duration::from_millis(500));
     support::server::signal_pid(child.id(), "TERM");
-    let code = (0..500).find_map(|_| {
+    let code = (0..3000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(20));
         child.try_wait().unwrap()
     });
@@ -317,7 +317,7 @@ fn a_signal_ends_what_waits_for_its_file_to_open() {
 /// An instance whose patience is short.
 fn impatient() -> crate::support::punctual::Punctual {
     crate::support::punctual::Punctual::start_unready(
-        "body_timeout = \"1s\"\n[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"stdout:\"\n",
+        "body_timeout = \"3s\"\n[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"stdout:\"\n",
     )
 }
 
@@ -338,7 +338,7 @@ fn a_pause_that_is_too_long_is_the_end_and_no_line_of_its_own() {
     drop(to);
     assert_eq!((put.code, put.out.as_str()), (Some(1), "put 1 tasks: 1 created\n"), "{}", put.err);
     let known = "all lines up to 1 are answered, 1 of them put and 0 failed";
-    assert!(!put.err.contains("line 2: ") && put.err.contains(known) && put.err.contains("within 1s"), "{}", put.err);
+    assert!(!put.err.contains("line 2: ") && put.err.contains(known) && put.err.contains("within 3s"), "{}", put.err);
 }
 
 #[test]

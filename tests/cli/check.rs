@@ -49,7 +49,10 @@ fn each_way(of: &str, port: u16, right: &Path, config: impl Fn(&str, u16) -> Str
     let trusted = |right_one: bool| if right_one { right.to_owned() } else { other.ca_file() };
     let told = CASES.map(|(kind, code, password, there, trust)| {
         let port = if there { port } else { free_port() };
-        let tls = format!("[tls]\nca_file = \"{}\"\n[sinks]\nanswer_timeout = \"4s\"\n", trusted(trust).display());
+        let tls = format!(
+            "[tls]\nca_file = \"{}\"\n[claim]\nlease = \"20s\"\n[sinks]\nanswer_timeout = \"10s\"\n",
+            trusted(trust).display()
+        );
         let (run, found) = check(&format!("{tls}{}", config(password, port)));
         let shown = format!("{of}, {kind}:\n{}{}", run.out, run.err);
         assert_eq!(run.code, Some(code), "{shown}");

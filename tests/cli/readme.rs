@@ -101,7 +101,7 @@ fn play_on(story: &str, servers: &[(&str, &str)], act: impl FnOnce(u16, &Path)) 
             "tour" => {
                 let port = serving.as_ref().expect("`serve` comes before `tour`").port.to_string();
                 let run = Command::new("bash")
-                    .args(["-euo", "pipefail", "-c", &text.replace("7171", &port)])
+                    .args(["-euo", "pipefail", "-c", &text.replace("7171", &port).replace("sleep 3", "sleep 8")])
                     .env("PUNCTUAL_URL", format!("http://127.0.0.1:{port}"))
                     .stdin(Stdio::null())
                     .output();

@@ -3,10 +3,12 @@
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{punctual, read, run, run_with, serve, url, wait_for};
+use crate::support::patient;
 
 #[test]
 fn a_task_is_put_shown_and_cancelled() {
@@ -70,7 +72,7 @@ fn a_task_comes_from_a_file_or_from_stdin_and_is_published() {
     assert_eq!(put.code, Some(0), "{}", put.err);
     wait_for(&server.log(), "\"payload\":\"from a file\"");
     wait_for(&server.log(), "\"payload\":\"from stdin\"");
-    let metrics = ureq::get(format!("{url}/metrics")).call().unwrap().body_mut().read_to_string().unwrap();
+    let metrics = || ureq::get(format!("{url}/metrics")).call().unwrap().body_mut().read_to_string().unwrap();
     for line in [
         "punctual_timeline_calls_total{verb=\"put\",result=\"ok\"} 2",
         "punctual_claimed_total{lane=\"default\"} 2",
@@ -78,7 +80,8 @@ fn a_task_comes_from_a_file_or_from_stdin_and_is_published() {
         "punctual_lateness_seconds_count{lane=\"default\"} 2",
         "punctual_puts_total{result=\"created\"} 2",
     ] {
-        assert!(metrics.contains(line), "no {line} in {metrics}");
+        // What is printed has not been judged yet.
+        assert!(patient(Duration::from_secs(30), || metrics().contains(line)), "no {line} in {}", metrics());
     }
 }
 

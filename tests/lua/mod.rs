@@ -94,6 +94,7 @@ impl Stage {
         let clock = Arc::new(ManualClock::new(at(1000)));
         let mut config = RedisConfig::new(&server.url(), namespace.clone(), 1);
         config.time = Some(clock.clone());
+        config.response_timeout = Duration::from_secs(30);
         let timeline = RedisTimeline::connect(config).unwrap();
         up(&timeline).await;
         let prefix = format!("punctual:{{{namespace}:0}}:");

@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use punctual_sinks::{Message, Outcome, Sink};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// Where a test waits for it to pass.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -89,15 +90,44 @@ async fn publish(sink: &Arc<dyn Sink>, batch: Vec<Message>) -> Vec<Outcome> {
 
 /// Publishes until all is accepted, as the scheduler would; at most for 30 s.
 async fn publish_until_accepted(sink: &Arc<dyn Sink>, batch: Vec<Message>) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    publish_until(sink, batch, |outcome| *outcome == Outcome::Accepted).await;
+}
+
+/// Publishes until all outcomes are as they are to be; at most for 30 s.
+async fn publish_until(sink: &Arc<dyn Sink>, batch: Vec<Message>, is: impl Fn(&Outcome) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let outcomes = publish(sink, batch.clone()).await;
-        if outcomes.iter().all(|outcome| *outcome == Outcome::Accepted) {
+        if outcomes.iter().all(&is) {
             return;
         }
-        assert!(tokio::time::Instant::now() < deadline, "not accepted after 30 s: {:?}", outcomes[0]);
+        assert!(Instant::now() < deadline, "after 30 s it still is {:?}", outcomes[0]);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// What comes of `doing`, which is to take no longer than `limit`. Counted in beats of this process: however long that
+/// stands still on a busy machine, it is one beat.
+async fn in_time<T>(what: &str, limit: Duration, doing: impl Future<Output = T>) -> T {
+    const BEAT: Duration = Duration::from_millis(50);
+    let beats = limit.as_millis() / BEAT.as_millis();
+    let mut beating = tokio::spawn(async move {
+        let mut ticks = interval(BEAT);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first comes at once.
+        for _ in 0..=beats {
+            ticks.tick().await;
+        }
+    });
+    let done = tokio::select! {
+        biased;
+        _ = &mut beating => None,
+        done = doing => Some(done),
+    };
+    // It may have kept its thread until the time was up.
+    let done = done.filter(|_| !beating.is_finished());
+    beating.abort();
+    done.unwrap_or_else(|| panic!("{what} took longer than {limit:?}"))
 }
 
 fn accepted(count: usize) -> Vec<Outcome> {

@@ -6,22 +6,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_sinks::{Fault, Outcome, Sink};
-use tokio::time::Instant;
 
-use super::{ANSWER_TIMEOUT, Process, accepted, batch, keys, publish, publish_until_accepted};
+use super::{ANSWER_TIMEOUT, PATIENCE, Process, accepted, batch, in_time, keys, publish, publish_until_accepted};
 
 /// The answer timeout, and what a busy machine needs to count 20 000 answers.
 const IN_TIME: Duration = Duration::from_millis(4000);
 
 pub(super) async fn a_killed_server_is_the_sinks_fault_until_it_is_back(mut broker: impl Process) {
     let sink = broker.sink(ANSWER_TIMEOUT);
-    assert_eq!(publish(&sink, batch("a", 0..10)).await, accepted(10));
+    publish_until_accepted(&sink, batch("a", 0..10)).await;
     broker.server().kill();
     for round in 0..3 {
-        let before = Instant::now();
-        let outcomes = publish(&sink, batch("b", 0..500)).await;
-        assert!(before.elapsed() <= IN_TIME, "round {round} took {:?}", before.elapsed());
-        for outcome in outcomes {
+        for outcome in in_time(&format!("round {round}"), IN_TIME, publish(&sink, batch("b", 0..500))).await {
             assert!(matches!(&outcome, Outcome::Retry(t) if t.fault == Fault::Sink), "{outcome:?}");
         }
     }
@@ -36,9 +32,9 @@ pub(super) async fn a_killed_server_is_the_sinks_fault_until_it_is_back(mut brok
 /// Batch after batch until the server is killed under one of them. What was accepted is there when it is back, and nothing
 /// of which it was said that it is not.
 pub(super) async fn killed_in_the_middle_of_a_batch_it_answers_everything(mut broker: impl Process) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     let under_load = Arc::new(tokio::sync::Notify::new());
-    let load = {
+    let mut load = {
         let (sink, under_load) = (Arc::clone(&sink), Arc::clone(&under_load));
         tokio::spawn(async move {
             let (mut accepted_keys, mut refused_keys) = (Vec::new(), Vec::new());
@@ -61,7 +57,10 @@ pub(super) async fn killed_in_the_middle_of_a_batch_it_answers_everything(mut br
             panic!("the server was killed and nobody noticed");
         })
     };
-    under_load.notified().await;
+    tokio::select! {
+        () = under_load.notified() => {}
+        ended = &mut load => panic!("not all is accepted of a server that is there: {:?}", ended.map(drop)),
+    }
     tokio::time::sleep(Duration::from_millis(20)).await;
     broker.server().kill();
     let (accepted_keys, refused_keys) = load.await.expect("no panic");
@@ -79,20 +78,15 @@ pub(super) async fn killed_in_the_middle_of_a_batch_it_answers_everything(mut br
 
 pub(super) async fn a_stopped_server_is_retry_in_time_and_recovers(mut broker: impl Process) {
     let sink = broker.sink(ANSWER_TIMEOUT);
-    assert_eq!(publish(&sink, batch("a", 0..10)).await, accepted(10));
+    publish_until_accepted(&sink, batch("a", 0..10)).await;
     broker.server().signal("STOP");
     // The first finds the connection open, the second makes a new one to a server that does not answer.
     for round in 0..2 {
-        let before = Instant::now();
-        let outcomes = publish(&sink, batch("b", 0..20_000)).await;
-        assert!(before.elapsed() <= IN_TIME, "round {round} took {:?}", before.elapsed());
-        for outcome in outcomes {
+        for outcome in in_time(&format!("round {round}"), IN_TIME, publish(&sink, batch("b", 0..20_000))).await {
             assert!(matches!(&outcome, Outcome::Retry(t) if t.fault != Fault::Destination), "{outcome:?}");
         }
     }
-    let before = Instant::now();
-    sink.check().await.expect_err("nobody answers");
-    assert!(before.elapsed() <= IN_TIME, "the check took {:?}", before.elapsed());
+    in_time("the check", IN_TIME, sink.check()).await.expect_err("nobody answers");
     broker.server().signal("CONT");
     publish_until_accepted(&sink, batch("c", 0..500)).await;
     assert!(broker.received("c").len() >= 500);
@@ -102,7 +96,8 @@ pub(super) async fn a_stopped_server_is_retry_in_time_and_recovers(mut broker: i
 /// The server stands still with more under way than the sockets hold, and dies. All of it is answered `Retry`, and a
 /// client library that sent the rest to the next server would do so behind everybody's back.
 pub(super) async fn what_was_held_when_the_server_died_is_never_sent(mut broker: impl Process) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    // So that its death is what answers, and not that the time is up.
+    let sink = broker.sink(PATIENCE);
     assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
     broker.server().signal("STOP");
     let mut held = batch("b", 0..20_000);
@@ -122,7 +117,7 @@ pub(super) async fn what_was_held_when_the_server_died_is_never_sent(mut broker:
 
 /// A restart between two publishes costs nothing: the lost connection was seen, and no message was handed to it.
 pub(super) async fn an_idle_connection_that_was_lost_is_made_anew(mut broker: impl Process) {
-    let sink = broker.sink(ANSWER_TIMEOUT);
+    let sink = broker.sink(PATIENCE);
     assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
     broker.server().kill();
     broker.server().restart();
@@ -134,10 +129,13 @@ pub(super) async fn an_idle_connection_that_was_lost_is_made_anew(mut broker: im
 /// Each task of a client library that outlived its connection would hold what that had not sent.
 async fn leaves_nothing_behind(sink: Arc<dyn Sink>) {
     drop(sink);
-    let deadline = Instant::now() + ANSWER_TIMEOUT;
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    while tasks() > 0 {
-        assert!(Instant::now() < deadline, "{} tasks are left", tasks());
+    // 3 s, less those in which this process stands still.
+    for _ in 0..300 {
+        if tasks() == 0 {
+            return;
+        }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    panic!("{} tasks are left", tasks());
 }

@@ -86,7 +86,7 @@ impl Drop for Consumer {
 }
 
 /// Where cargo has put an example: `cargo test` builds them all, beside the tests.
-fn built(example: &str) -> PathBuf {
+pub(crate) fn built(example: &str) -> PathBuf {
     let tests = std::env::current_exe().expect("this program has a path");
     let target = tests.parent().and_then(Path::parent).expect("it stands in `deps`");
     let program = target.join("examples").join(example);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::http::{Api, NoAnswer};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Tally};
 use super::stage::Stage;
 
 /// How far ahead of their due tasks are put, in ms: from at once to this.
@@ -123,6 +123,14 @@ impl Load {
     }
 }
 
+/// What took so many ms delayed nobody beside it: a load is late by no good part of that, but for what delays as much a
+/// load that has nothing to do with it, as where everything stands still for a moment.
+pub(crate) fn undelayed_by(ms: i64, beside: &Tally, apart: &Tally) {
+    let ([half, most, latest], [_, most_apart, latest_apart]) = (beside.late, apart.late);
+    let alone = half * 3 < ms && (most - most_apart) * 3 < ms && latest - latest_apart < ms;
+    assert!(alone, "something waited for what took {ms} ms: {beside}; apart from it: {apart}");
+}
+
 /// Puts tasks that are due every second, `limit` times each; all of them are promised.
 pub(crate) fn put_recurring(api: &Api, load: &Load, tasks: i64, limit: i64) {
     let start = load.stage.now() / 1000 * 1000 + 2000;
@@ -135,6 +143,10 @@ pub(crate) fn put_recurring(api: &Api, load: &Load, tasks: i64, limit: i64) {
         let task = json!({"schedule": schedule, "lane": load.lane, "message": message});
         let answer = api.put(&id, &task.to_string()).expect("an answer");
         assert_eq!(answer.status, 201, "{answer:?}");
-        (0..limit).for_each(|turn| load.ledger().must(&id, first + turn * 1000, &payload.to_string()));
+        // One that is put after its start begins with a later due of the same series.
+        let told = answer.json()["due_ms"].as_i64().expect("a due");
+        let late = load.stage.now() > first - 500 && told > first && (told - first) % 1000 == 0;
+        assert!(told == first || late, "from {first} on: {answer:?}");
+        (0..limit).for_each(|turn| load.ledger().must(&id, told + turn * 1000, &payload.to_string()));
     }
 }

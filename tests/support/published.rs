@@ -1,12 +1,15 @@
 //! What was published, as the server that took it shows it: no code of punctual reads it.
 
+use std::collections::BTreeSet;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::consumer::Consumer;
 use super::kafka::{KafkaServer, Record};
 use super::nats::{NatsServer, Stored};
+use super::patient;
 
 /// A message that a broker holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,9 +75,14 @@ pub(crate) fn read_topic(kafka: &KafkaServer, topic: &str) -> Vec<Published> {
     kafka.records(topic).into_iter().map(message).collect()
 }
 
-/// All that has arrived at a consumer that was there throughout, when no more comes for a second: its own clock stands in
-/// for the broker's where that stamps nothing.
-pub(crate) fn read_arrivals(consumer: &Consumer) -> Vec<Published> {
+/// All that has arrived at a consumer that was there throughout, when as many keys as are expected have come and no
+/// more come for a second: its own clock stands in for the broker's where that stamps nothing.
+pub(crate) fn read_arrivals(consumer: &Consumer, expected: usize) -> Vec<Published> {
+    // Where some never come, the comparison says which.
+    patient(Duration::from_secs(60), || {
+        let keys: BTreeSet<String> = consumer.deliveries().into_iter().map(|delivery| delivery.key).collect();
+        keys.len() >= expected
+    });
     let mut before = 0;
     loop {
         let deliveries = consumer.wait(before);

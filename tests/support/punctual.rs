@@ -35,6 +35,13 @@ impl Punctual {
 
     /// Starts one with more variables in its environment (`["NAME=value"]`); returns once its API listens.
     pub(crate) fn start_unready_in(environment: &[String], config: &str) -> Punctual {
+        let mut instance = Punctual::spawn_in(environment, config);
+        instance.until("listening", |instance| TcpStream::connect((Ipv4Addr::LOCALHOST, instance.port)).is_ok());
+        instance
+    }
+
+    /// Starts one that may end before anybody sees it listening; returns at once.
+    pub(crate) fn spawn_in(environment: &[String], config: &str) -> Punctual {
         let dir = TempDir::with_prefix("punctual-test-").expect("a folder for the instance");
         let port = free_port();
         let file = dir.path().join("punctual.toml");
@@ -45,9 +52,7 @@ impl Punctual {
         let command = command.iter().map(|&argument| argument.to_owned());
         let command = ["env".to_owned()].into_iter().chain(environment.iter().cloned()).chain(command).collect();
         let child = spawn(command, dir.path().to_owned(), output);
-        let mut instance = Punctual { child, ended: None, port, dir };
-        instance.until("listening", |instance| TcpStream::connect((Ipv4Addr::LOCALHOST, instance.port)).is_ok());
-        instance
+        Punctual { child, ended: None, port, dir }
     }
 
     /// Its process id.
@@ -83,16 +88,16 @@ impl Punctual {
         log.lines().filter(|line| words.iter().all(|word| line.contains(word))).map(ToOwned::to_owned).collect()
     }
 
-    /// Waits until something holds of it; fails at once if it ended, and after 30 s, both with its log.
+    /// Waits until something holds of it; fails at once if it ended, and after 2 min, both with its log.
     pub(crate) fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Punctual) -> bool) {
-        let done = patient(Duration::from_secs(30), || {
+        let done = patient(Duration::from_secs(120), || {
             if self.ended.is_none() {
                 self.ended = self.child.try_wait().expect("a child can be waited for");
             }
             assert!(self.ended.is_none(), "`punctual serve` ended: {:?}\n{}", self.ended, self.log());
             holds(self)
         });
-        assert!(done, "`punctual serve` is not {what} after 30 s\n{}", self.log());
+        assert!(done, "`punctual serve` is not {what} after 2 min\n{}", self.log());
     }
 
     /// Sends a signal, by name: `STOP`, `CONT`, `TERM`.

@@ -1,6 +1,8 @@
 //! What stands in Redis, looked at from outside: whose claims, what waits, and whether nothing is left.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use redis::Connection;
@@ -115,7 +117,11 @@ impl Shards {
 /// Stops an instance (SIGSTOP) at a moment at which Redis shows a claim of its own that is enough.
 pub(crate) fn stop_with_a_claim(instance: &Punctual, shards: &mut Shards, enough: impl Fn(&[(String, i64)]) -> bool) {
     let id = instance.id();
-    let caught = patient(Duration::from_secs(20), || {
+    // One that is there already: to start a `kill` takes longer than most claims.
+    let mut shell = Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
+    let mut orders = shell.stdin.take().expect("its input");
+    let mut done = BufReader::new(shell.stdout.take().expect("its output"));
+    let caught = patient(Duration::from_secs(60), || {
         // Seen first, by looking often: one that is stopped at random mostly waits.
         let seen = (0..50).any(|_| {
             std::thread::sleep(Duration::from_micros(200));
@@ -124,7 +130,8 @@ pub(crate) fn stop_with_a_claim(instance: &Punctual, shards: &mut Shards, enough
         if !seen {
             return false;
         }
-        instance.signal("STOP");
+        writeln!(orders, "kill -STOP {}; echo", instance.pid()).expect("the shell takes a line");
+        done.read_line(&mut String::new()).expect("the shell answers");
         // What it had sent is still executed: a claim, or the end of the one that was seen.
         std::thread::sleep(Duration::from_millis(20));
         let holds = enough(&shards.held_by(&id));
@@ -133,5 +140,7 @@ pub(crate) fn stop_with_a_claim(instance: &Punctual, shards: &mut Shards, enough
         }
         holds
     });
+    drop(orders);
+    shell.wait().expect("the shell ends");
     assert!(caught, "`{id}` is never seen with such a claim");
 }

@@ -54,8 +54,8 @@ pub(super) fn new(id: &str, due: i64, body: &str) -> Put {
     Put { id: task(id), lane: Lane::default(), due: Timestamp::from_millis(due), record: record(body) }
 }
 
-async fn put_all(timeline: &RedisTimeline, mode: PutMode, puts: Vec<Put>) -> Vec<PutResult> {
-    let answers = timeline.put(shard(), mode, puts, within(timeline, SHORT)).await.unwrap();
+async fn put_all(timeline: &RedisTimeline, mode: PutMode, puts: Vec<Put>, span: Duration) -> Vec<PutResult> {
+    let answers = timeline.put(shard(), mode, puts, within(timeline, span)).await.unwrap();
     answers.iter().map(|answer| answer.result).collect()
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn claim(timeline: &RedisTimeline, token: &str) -> Vec<Occurren
 
 /// Puts tasks that are due, and buries them.
 async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
-    put_all(timeline, PutMode::Put, ids.iter().map(|id| new(id, 1000, "")).collect()).await;
+    put_all(timeline, PutMode::Put, ids.iter().map(|id| new(id, 1000, "")).collect(), SOON).await;
     let taken = claim(timeline, "i.bury").await;
     let burial =
         |one: &Occurrence| Burial { record: one.record.clone(), reason: "rejected".into(), words: "no".into() };
@@ -298,7 +298,8 @@ async fn what_promises_nothing_waits_for_nothing() {
     }
     let server = RedisServer::start(&[]);
     let plain = connected(&server.url(), Durability::Memory).await;
-    put_all(&plain, PutMode::Put, vec![new("used", 9_000_000_000_000, "a"), new("held", 1000, "a")]).await;
+    let puts = vec![new("used", 9_000_000_000_000, "a"), new("held", 1000, "a")];
+    put_all(&plain, PutMode::Put, puts, SOON).await;
     assert_eq!(claim(&plain, "i.1").await.len(), 1);
     // Its disk never keeps anything.
     let (scripted, disk) = with_disk(&server);
@@ -306,13 +307,13 @@ async fn what_promises_nothing_waits_for_nothing() {
     let waits = || disk.state.lock().unwrap().waits;
     let before = waits();
     let another = || new("used", 9_000_000_000_000, "b");
-    assert_eq!(put_all(&timeline, PutMode::Post, vec![another()]).await, [PutResult::KeyReused]);
+    assert_eq!(put_all(&timeline, PutMode::Post, vec![another()], SOON).await, [PutResult::KeyReused]);
     let refused = vec![new("held", 1000, "b"), new("never", 0, "b")];
-    assert_eq!(put_all(&timeline, PutMode::Put, refused).await, [PutResult::InFlight, PutResult::BadDue]);
+    assert_eq!(put_all(&timeline, PutMode::Put, refused, SOON).await, [PutResult::InFlight, PutResult::BadDue]);
     assert_eq!(waits(), before, "nobody was asked what is kept");
 
     let beside = vec![another(), new("fresh", 9_000_000_000_000, "b")];
-    let answers = put_all(&timeline, PutMode::Post, beside).await;
+    let answers = put_all(&timeline, PutMode::Post, beside, SHORT).await;
     assert_eq!(answers, [PutResult::KeyReused, PutResult::Unkept]);
     // An earlier call may have cancelled it, and been told that this is not known to be kept.
     let cancelled = timeline.cancel(shard(), &task("nobody"), within(&timeline, SHORT)).await;
@@ -402,14 +403,19 @@ async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing(
     let server = RedisServer::start(&[]);
     let relay: Arc<std::sync::OnceLock<Scripted>> = Arc::default();
     let (cutting, cuts) = (Arc::clone(&relay), Arc::new(std::sync::atomic::AtomicBool::new(false)));
-    let cut = Arc::clone(&cuts);
+    let (cut, opened) = (Arc::clone(&cuts), std::sync::atomic::AtomicU32::new(0));
     let scripted = Scripted::before(server.server.port, move |asked| {
-        // The one that waits is let be: it confirms while the others are cut.
+        // So each session begins, and only once the one before was given up.
+        if asked.is("DEL") {
+            opened.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        // The one that waits is let be: it confirms when the others are cut.
         asked.is("WAIT").then(|| {
             // Once: the next session asks, too.
             if cut.swap(false, std::sync::atomic::Ordering::Relaxed) {
+                let before = opened.load(std::sync::atomic::Ordering::Relaxed);
                 cutting.get().unwrap().cut(|number| number != asked.connection);
-                std::thread::sleep(Duration::from_millis(300));
+                crate::support::patient(SOON, || opened.load(std::sync::atomic::Ordering::Relaxed) > before);
             }
             ":1\r\n".to_owned()
         })
@@ -418,7 +424,7 @@ async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing(
     let timeline = connected(&scripted.url(), Durability::Replica).await;
     assert_eq!(put(&timeline, "a", SOON).await, Ok(PutResult::Created));
     cuts.store(true, std::sync::atomic::Ordering::Relaxed);
-    let (answer, _) = tokio::join!(put(&timeline, "b", Duration::from_secs(10)), async {
+    let (answer, _) = tokio::join!(put(&timeline, "b", SOON), async {
         // Somebody uses the connection, and learns that it is lost.
         for _ in 0..40 {
             drop(timeline.get(shard(), &task("b")).await);

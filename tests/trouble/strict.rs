@@ -176,7 +176,15 @@ fn one_that_takes_over_later_and_cannot_tell_publishes_and_takes_nothing_in() {
     scripted.cut(|_| true);
     let published = crate::support::patient(SOON, || sink.stream("out").len() == 1);
     assert!(published, "{}", instance.log());
-    let refused = put("b", "1h").json();
+    let mut refused = put("b", "1h").json();
+    // The connection may not be back yet.
+    crate::support::patient(SOON, || {
+        let back = !["timeline_away", "timeline_unknown"].iter().any(|code| refused["code"] == *code);
+        if !back {
+            refused = put("b", "1h").json();
+        }
+        back
+    });
     assert_eq!(refused["code"], "timeline_refused", "{refused}");
     assert!(refused["detail"].as_str().unwrap().contains("`redis.durability = \"fsync\"` needs"), "{refused}");
     instance.until("heard to say why", |instance| {
@@ -192,15 +200,26 @@ fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does
     let redis = RedisServer::start(&["--appendonly", "yes"]);
     let config =
         format!("[redis]\nurl = \"{}\"\ndurability = \"replica\"\n[sinks.a]\nurl = \"memory:\"\n", redis.url());
-    let mut instance = Punctual::start_unready_in(&["PUNCTUAL__HTTP__TIMELINE_TIMEOUT=500ms".to_owned()], &config);
+    let mut instance = Punctual::start_unready_in(&["PUNCTUAL__HTTP__TIMELINE_TIMEOUT=1s".to_owned()], &config);
     instance.until("ready", |instance| instance.api().ready().is_some_and(|answer| answer.status == 200));
     instance.until("heard to warn", |instance| {
         !instance.log_lines(&[" WARN ", "no replica follows Redis, and `redis.durability` asks for one"]).is_empty()
     });
     let task = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
-    let answer = instance.api().put("a", task).unwrap();
-    assert_eq!((answer.status, &answer.json()["code"]), (503, &"timeline_unknown".into()), "{answer:?}");
-    assert!(answer.text.contains("it took effect, but is not known to be kept: no replica"), "{answer:?}");
+    let api = instance.api();
+    let told = |method: &str, body: Option<&str>, words: &str| {
+        let mut last = None;
+        // Once more where Redis was slow for once: then nobody knows whether it took effect.
+        let told = crate::support::patient(SOON, || {
+            let answer = api.send(method, "/v1/tasks/a", body).unwrap();
+            assert_eq!(answer.status, 503, "{answer:?}");
+            let told = answer.json()["code"] == "timeline_unknown" && answer.text.contains(words);
+            last = Some(answer);
+            told
+        });
+        assert!(told, "{last:?}");
+    };
+    told("PUT", Some(task), "it took effect, but is not known to be kept: no replica");
     // Whoever sends requests here learns that they are in vain.
     instance.until("unready", |instance| {
         assert_eq!(instance.api().put("a", task).unwrap().status, 503);
@@ -211,8 +230,7 @@ fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does
     });
     assert_eq!(instance.log_lines(&[" WARN ", "what is put is not known to be kept"]).len(), 1, "{}", instance.log());
     assert_eq!(instance.api().send("GET", "/v1/tasks/a", None).unwrap().status, 200);
-    let cancelled = instance.api().send("DELETE", "/v1/tasks/a", None).unwrap();
-    assert_eq!((cancelled.status, &cancelled.json()["code"]), (503, &"timeline_unknown".into()), "{cancelled:?}");
+    told("DELETE", None, "is not known to be kept: no replica");
     assert_eq!(instance.api().send("GET", "/v1/tasks/a", None).unwrap().status, 404);
     assert!(instance.api().metric("punctual_timeline_calls_total{verb=\"put\",result=\"unkept\"}") >= 1.0);
     let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &redis.server.port.to_string()]);

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use punctual_sinks::{Fault, Message, Outcome, Sink};
 use tokio::time::{Instant, sleep};
 
-use super::super::{accepted, batch, publish};
+use super::super::{PATIENCE, accepted, batch, in_time, publish, publish_until, publish_until_accepted};
 use super::scripted::{Peer, Scripted, Seen, Tune, USUAL, frame, refusal};
 use super::sink;
 
@@ -23,7 +23,20 @@ fn sink_of(server: &Scripted) -> Arc<dyn Sink> {
 
 /// One that waits for long: for tests of servers that answer.
 fn patient(server: &Scripted) -> Arc<dyn Sink> {
-    sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT * 10)
+    sink(&format!("amqp://127.0.0.1:{}", server.port), PATIENCE)
+}
+
+/// Whether it was only too slow, or the machine was.
+fn is_late(words: &str) -> bool {
+    words.contains("no answer") || words.contains("has said nothing")
+}
+
+/// Checks until the server answers, each time in time: one that does not wait for long may do so in vain at first.
+async fn reach(name: &str, sink: &Arc<dyn Sink>) {
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = in_time(name, sink.answer_timeout(), sink.check()).await {
+        assert!(is_late(&error.to_string()) && Instant::now() < deadline, "{name}: {error}");
+    }
 }
 
 fn take(peer: &Peer, seen: &Seen) -> io::Result<()> {
@@ -53,7 +66,7 @@ async fn a_refusal_proves_nothing_of_a_message_that_was_sent_before() {
             2 => peer.close(seen.channel, 406, "PRECONDITION_FAILED - of one of them"),
             _ => peer.close(seen.channel, code, words),
         });
-        let outcomes = publish(&sink_of(&server), batch("a", 0..3)).await;
+        let outcomes = publish(&patient(&server), batch("a", 0..3)).await;
         assert!(outcomes.iter().all(is_open), "{outcomes:?}");
     }
 }
@@ -62,7 +75,7 @@ async fn a_refusal_proves_nothing_of_a_message_that_was_sent_before() {
 async fn a_refusal_that_tells_nothing_proves_nothing() {
     for (code, definite) in [(541, false), (504, false), (999, false), (404, true), (312, true)] {
         let server = Scripted::start(USUAL, move |peer, seen| peer.close(seen.channel, code, "so it is"));
-        let outcomes = publish(&sink_of(&server), batch("a", 0..1)).await;
+        let outcomes = publish(&patient(&server), batch("a", 0..1)).await;
         assert!(
             matches!(&outcomes[0], Outcome::Retry(trouble) if trouble.definite == definite),
             "{code}: {outcomes:?}"
@@ -81,7 +94,7 @@ async fn what_comes_back_under_another_name_is_not_accepted() {
             }
             Ok(())
         });
-        let outcomes = publish(&sink_of(&server), batch("a", 0..3)).await;
+        let outcomes = publish(&patient(&server), batch("a", 0..3)).await;
         assert!(outcomes.iter().all(is_open), "{outcomes:?}");
     }
 }
@@ -90,36 +103,41 @@ async fn what_comes_back_under_another_name_is_not_accepted() {
 async fn what_was_given_up_while_the_server_took_nothing_is_not_sent_later() {
     let server = Scripted::start(USUAL, take);
     let sink = sink_of(&server);
-    assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
+    publish_until_accepted(&sink, batch("a", 0..1)).await;
     server.block(true);
     let outcomes = publish(&sink, large()).await;
     let blocked = |outcome: &Outcome| matches!(outcome, Outcome::Retry(t) if t.fault == Fault::Sink && t.words == "blocked: low on patience");
     assert!(outcomes.iter().all(blocked), "{outcomes:?}");
-    // On a new connection it is asked before anything is sent.
-    let outcomes = publish(&sink, large()).await;
-    assert!(outcomes.iter().all(|outcome| blocked(outcome) && !is_open(outcome)), "{outcomes:?}");
+    // On a new connection it is asked before anything is sent. It may not be heard in time.
+    let late = |outcome: &Outcome| matches!(outcome, Outcome::Retry(t) if is_late(&t.words));
+    let asked = |outcome: &Outcome| {
+        assert!(!is_open(outcome) && (blocked(outcome) || late(outcome)), "{outcome:?}");
+        blocked(outcome)
+    };
+    publish_until(&sink, large(), asked).await;
     assert!(sink.check().await.expect_err("it takes nothing").to_string().contains("blocked: low on patience"));
     server.block(false);
     sleep(Duration::from_millis(500)).await;
     assert!(server.messages() <= 10, "{} of 400", server.messages());
-    assert_eq!(publish(&sink, batch("a", 0..10)).await, accepted(10));
+    publish_until_accepted(&sink, batch("a", 0..10)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dropped_stream_left_while_the_server_took_nothing_is_not_sent_later() {
     let server = Scripted::start(USUAL, take);
     let sink = sink_of(&server);
-    assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
+    publish_until_accepted(&sink, batch("a", 0..1)).await;
     server.block(true);
-    let mut answers = sink.publish(large());
+    let (mut answers, before) = (sink.publish(large()), Instant::now());
     let nothing = tokio::time::timeout(ANSWER_TIMEOUT / 4, answers.next()).await;
-    assert!(nothing.is_err(), "{nothing:?}");
+    // Unless everything stood still until its time was up.
+    assert!(nothing.is_err() || before.elapsed() >= ANSWER_TIMEOUT / 2, "{nothing:?}");
     drop(answers);
     sleep(ANSWER_TIMEOUT * 3 / 2).await;
     server.block(false);
     sleep(Duration::from_millis(500)).await;
     assert!(server.messages() <= 10, "{} of 200", server.messages());
-    assert_eq!(publish(&sink, batch("a", 0..10)).await, accepted(10));
+    publish_until_accepted(&sink, batch("a", 0..10)).await;
 }
 
 /// It says that it lives, but reads slowly: a message at a time, and then none for long.
@@ -132,6 +150,7 @@ async fn what_a_slow_server_has_not_read_is_not_sent_later() {
         take(peer, seen)
     });
     let sink = sink_of(&server);
+    reach("at first", &sink).await;
     let outcomes = publish(&sink, large()).await;
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Outcome::Accepted).count(), 3);
     sleep(ANSWER_TIMEOUT * 2).await;
@@ -186,14 +205,13 @@ async fn nonsense_is_neither_taken_for_the_word_nor_waited_for() {
     ];
     join_all(scripts.into_iter().map(|(name, script)| async move {
         let server = Scripted::start(USUAL, script);
-        let sink = sink_of(&server);
-        let before = Instant::now();
-        let outcomes = publish(&sink, batch("a", 0..3)).await;
+        let sink = sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT * 2);
+        reach(name, &sink).await;
+        let outcomes = in_time(name, ANSWER_TIMEOUT * 2, publish(&sink, batch("a", 0..3))).await;
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Retry(_))), "{name}: {outcomes:?}");
         assert!(is_open(&outcomes[0]), "{name}: {outcomes:?}");
-        assert!(before.elapsed() <= ANSWER_TIMEOUT, "{name}: {:?}", before.elapsed());
         // What the messages met is over: it answers a check.
-        tokio::time::timeout(ANSWER_TIMEOUT, sink.check()).await.expect("in time").expect(name);
+        reach(name, &sink).await;
     }))
     .await;
 }
