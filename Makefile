@@ -7,10 +7,10 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PROFILE ?= nats
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test verify mutants fuzz lint fmt audit ci
+.PHONY: help setup demo up down test verify mutants fuzz bench-peers lint fmt audit ci
 
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install what tests and lint need from Debian's packages, if it is missing
 	@.ci/setup all
@@ -40,6 +40,10 @@ mutants: ## break each law in one line and see that a test notices: make mutants
 fuzz: ## 10 000 requests made of the OpenAPI document, against an instance over a Redis of its own: make fuzz SEED=2
 	@.ci/setup fuzz
 	@SEED="$(SEED)" exec .ci/fuzz
+
+bench-peers: ## measure BullMQ, Asynq, NATS schedules and db-scheduler: make bench-peers ARGS="--tasks 20000 --rate 1000 --seconds 10"
+	@.ci/setup peers
+	@exec .ci/peers $(ARGS)
 
 lint: ## rustfmt, clippy and luacheck, all without complaint
 	@.ci/setup all

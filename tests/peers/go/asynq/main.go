@@ -1,0 +1,82 @@
+// Measures Asynq's scheduled tasks on Redis; ../../README.md has the method that all drivers share.
+//
+// Asynq's documented fast settings: both intervals far below their defaults (scheduled tasks are looked for every 5 s by
+// default, pending ones every second when the queue was empty) and many workers. Asynq cuts a due to whole seconds: a task
+// may be handed over up to a second early, and its lateness is then negative.
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"punctual/peers/measure"
+)
+
+const (
+	checkInterval = time.Millisecond
+	concurrency   = 100
+	batch         = 1000
+)
+
+type peer struct {
+	redis  asynq.RedisConnOpt
+	client *asynq.Client
+}
+
+func (p *peer) Version() string {
+	build, _ := debug.ReadBuildInfo()
+	for _, module := range build.Deps {
+		if module.Path == "github.com/hibiken/asynq" {
+			return module.Version
+		}
+	}
+	return ""
+}
+
+func (p *peer) Settings() string {
+	return fmt.Sprintf("DelayedTaskCheckInterval and TaskCheckInterval %v, concurrency %d", checkInterval, concurrency)
+}
+
+func (p *peer) Insert(phase string, tasks []measure.Task) error {
+	for from := 0; from < len(tasks); from += batch {
+		var group []*asynq.Task
+		for _, task := range tasks[from:min(from+batch, len(tasks))] {
+			group = append(group, asynq.NewTask("due", task.Payload, asynq.Queue(phase), asynq.ProcessAt(task.Due)))
+		}
+		for _, result := range p.client.BatchEnqueueContext(context.Background(), group) {
+			if result.Err != nil {
+				return result.Err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *peer) Work(phase string, handle func([]byte)) (func(), error) {
+	server := asynq.NewServer(p.redis, asynq.Config{
+		Concurrency:              concurrency,
+		Queues:                   map[string]int{phase: 1},
+		DelayedTaskCheckInterval: checkInterval,
+		TaskCheckInterval:        checkInterval,
+		LogLevel:                 asynq.ErrorLevel,
+	})
+	err := server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+		handle(task.Payload())
+		return nil
+	}))
+	return server.Shutdown, err
+}
+
+func main() {
+	measure.Run("asynq", func(server string) (measure.Peer, error) {
+		redis, err := asynq.ParseRedisURI(server)
+		if err != nil {
+			return nil, err
+		}
+		return &peer{redis, asynq.NewClient(redis)}, nil
+	})
+}
