@@ -7,8 +7,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -19,7 +22,7 @@ import (
 const (
 	checkInterval = time.Millisecond
 	concurrency   = 100
-	batch         = 1000
+	producers     = 64
 )
 
 type peer struct {
@@ -31,29 +34,42 @@ func (p *peer) Version() string {
 	build, _ := debug.ReadBuildInfo()
 	for _, module := range build.Deps {
 		if module.Path == "github.com/hibiken/asynq" {
-			return module.Version
+			return strings.TrimPrefix(module.Version, "v")
 		}
 	}
 	return ""
 }
 
 func (p *peer) Settings() string {
-	return fmt.Sprintf("DelayedTaskCheckInterval and TaskCheckInterval %v, concurrency %d", checkInterval, concurrency)
+	return fmt.Sprintf("DelayedTaskCheckInterval and TaskCheckInterval %v, concurrency %d, %d producers",
+		checkInterval, concurrency, producers)
 }
 
+// Asynq takes one task at a time: many producers keep Redis busy.
 func (p *peer) Insert(phase string, tasks []measure.Task) error {
-	for from := 0; from < len(tasks); from += batch {
-		var group []*asynq.Task
-		for _, task := range tasks[from:min(from+batch, len(tasks))] {
-			group = append(group, asynq.NewTask("due", task.Payload, asynq.Queue(phase), asynq.ProcessAt(task.Due)))
-		}
-		for _, result := range p.client.BatchEnqueueContext(context.Background(), group) {
-			if result.Err != nil {
-				return result.Err
+	var next atomic.Int64
+	failures := make(chan error, producers)
+	for range producers {
+		go func() {
+			for {
+				index := int(next.Add(1)) - 1
+				if index >= len(tasks) {
+					failures <- nil
+					return
+				}
+				task := asynq.NewTask("due", tasks[index].Payload)
+				if _, err := p.client.Enqueue(task, asynq.Queue(phase), asynq.ProcessAt(tasks[index].Due)); err != nil {
+					failures <- err
+					return
+				}
 			}
-		}
+		}()
 	}
-	return nil
+	var err error
+	for range producers {
+		err = errors.Join(err, <-failures)
+	}
+	return err
 }
 
 func (p *peer) Work(phase string, handle func([]byte)) (func(), error) {
