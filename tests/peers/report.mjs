@@ -1,15 +1,16 @@
 // Takes what the drivers printed, one JSON object a line, writes it all to a file and prints a table.
-// `report.mjs <file> <name=version>...`: the versions are those of the servers and languages that ran.
+// `report.mjs <file> <load at start> <name=version>...`: the versions are those of the servers and languages that ran.
 
 import { readFileSync, writeFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 
-const [file, ...versions] = process.argv.slice(2);
+const [file, load, ...versions] = process.argv.slice(2);
 const lines = readFileSync(0, 'utf8').split('\n').filter((line) => line !== '');
 const peers = lines.map((line) => JSON.parse(line));
 const measured = new Date().toISOString().slice(0, 10);
 const ran = Object.fromEntries(versions.map((version) => version.split('=')));
-writeFileSync(file, JSON.stringify({ measured, cores: cpus().length, versions: ran, peers }, null, 2) + '\n');
+const results = { measured, cores: cpus().length, load_at_start: Number(load), versions: ran, peers };
+writeFileSync(file, JSON.stringify(results, null, 2) + '\n');
 
 const { tasks, rate, seconds } = peers[0];
 const figures = ['p50', 'p90', 'p99', 'p99.9', 'max', 'min'];

@@ -1,7 +1,8 @@
 // Measures BullMQ's delayed jobs on Redis; ../README.md has the method that all drivers share.
 //
-// BullMQ's documented fast settings: `addBulk` (guide, "Adding jobs in bulk"), one worker with a concurrency of 200
-// ("Something between 100 and 300 is a quite standard setting") and `removeOnComplete`, so that Redis keeps no done jobs.
+// BullMQ's documented fast settings: jobs added in bulk, several workers in parallel, together with a concurrency of 200 (its
+// guide has between 100 and 300 as quite standard), and `removeOnComplete`, so that Redis keeps no done jobs. One worker with
+// all of the concurrency hands over as many jobs, but later: 8 of them halve the lateness at least, 16 are no better.
 
 import { createRequire } from 'node:module';
 import { parseArgs } from 'node:util';
@@ -17,7 +18,8 @@ const connection = { host, port: Number(port), maxRetriesPerRequest: null };
 const PAYLOAD_BYTES = 128;
 const WARM_UP = 1000;
 const BATCH = 1000;
-const CONCURRENCY = 200;
+const WORKERS = 8;
+const CONCURRENCY = 25; // of each
 const GIVE_UP_MS = 30_000;
 
 // Milliseconds since 1970 with their fraction: `Date.now()` cuts it off.
@@ -27,7 +29,7 @@ const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 // The data of a job is stored as JSON: with its two quotes, this is as long as it should be.
 const payload = (index) => String(index).padEnd(PAYLOAD_BYTES - 2);
 
-// Inserts tasks, then lets a worker take them. `dueOf` tells how long after the first due a task is due, in whole ms.
+// Inserts tasks, then lets workers take them. `dueOf` tells how long after the first due a task is due, in whole ms.
 async function phase(name, count, leadMs, dueOf) {
   const queue = new Queue(name, { connection, defaultJobOptions: { removeOnComplete: true } });
   await queue.waitUntilReady();
@@ -51,19 +53,21 @@ async function phase(name, count, leadMs, dueOf) {
 
   const starts = new Float64Array(count);
   let handled = 0;
-  const worker = new Worker(
-    name,
-    async (job) => {
-      const at = now();
-      const index = Number(job.data);
-      if (starts[index] === 0) {
-        starts[index] = at;
-        handled++;
-      }
-    },
-    { connection, concurrency: CONCURRENCY },
-  );
-  worker.on('error', (error) => console.error(error.message));
+  const handle = async (job) => {
+    const at = now();
+    const index = Number(job.data);
+    // A task that comes twice counts once.
+    if (starts[index] === 0) {
+      starts[index] = at;
+      handled++;
+    }
+  };
+  const workers = [];
+  for (let made = 0; made < WORKERS; made++) {
+    const worker = new Worker(name, handle, { connection, concurrency: CONCURRENCY });
+    worker.on('error', (error) => console.error(error.message));
+    workers.push(worker);
+  }
 
   let seen = 0;
   let progress = Math.max(now(), base);
@@ -74,7 +78,7 @@ async function phase(name, count, leadMs, dueOf) {
       throw new Error(`${handled} of ${count} tasks were handed over, then no more`);
     }
   }
-  await worker.close();
+  await Promise.all(workers.map((worker) => worker.close()));
   await queue.close();
   return { insertMs, base, starts };
 }
@@ -103,7 +107,7 @@ console.log(
   JSON.stringify({
     peer: 'bullmq',
     version,
-    settings: `addBulk of ${BATCH}, one worker, concurrency ${CONCURRENCY}, removeOnComplete`,
+    settings: `addBulk of ${BATCH}, ${WORKERS} workers of concurrency ${CONCURRENCY}, removeOnComplete`,
     inserts_per_s: Math.round((tasks / herd.insertMs) * 1000),
     throughput_per_s: Math.round((tasks / herdMs) * 1000),
     lateness_ms: percentiles(late),
