@@ -1,8 +1,8 @@
 // Measures Asynq's scheduled tasks on Redis; ../../README.md has the method that all drivers share.
 //
 // Asynq's documented fast settings: both intervals as short as is sensible (scheduled tasks are looked for every 5 s by
-// default, pending ones every second when the queue was empty) and 20 workers; with 100 it hands over fewer. Asynq cuts a due to whole seconds: a task
-// may be handed over up to a second early, and its lateness is then negative.
+// default, pending ones every second when the queue was empty) and 20 workers; with 100 it handed over fewer when tried. Asynq
+// cuts a due to whole seconds: a task may be handed over up to a second early, and its lateness is then negative.
 package main
 
 import (

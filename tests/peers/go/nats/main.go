@@ -19,6 +19,9 @@ import (
 
 const pending = 4096
 
+// How long the client waits for a confirmation when so many are missing; by default it fails after 200 ms.
+const patience = 30 * time.Second
+
 type peer struct {
 	connection *nats.Conn
 	streams    jetstream.JetStream
@@ -47,7 +50,7 @@ func (p *peer) Insert(phase string, tasks []measure.Task) error {
 		message.Header.Set("Nats-Schedule", "@at "+task.Due.UTC().Format(time.RFC3339Nano))
 		message.Header.Set("Nats-Schedule-Target", phase+".due")
 		message.Data = task.Payload
-		if _, err := p.streams.PublishMsgAsync(message); err != nil {
+		if _, err := p.streams.PublishMsgAsync(message, jetstream.WithStallWait(patience)); err != nil {
 			return err
 		}
 	}
