@@ -151,6 +151,12 @@ impl RedisClock {
         });
     }
 
+    /// The server's time at a moment here, in microseconds, as far as it is known now.
+    #[must_use]
+    pub fn micros_at(&self, at: Instant) -> i64 {
+        self.micros(at).saturating_add(self.sample.borrow().offset)
+    }
+
     fn micros(&self, at: Instant) -> i64 {
         i64::try_from(at.saturating_duration_since(self.zero).as_micros()).unwrap_or(i64::MAX)
     }
@@ -165,7 +171,7 @@ impl Default for RedisClock {
 #[async_trait]
 impl Clock for RedisClock {
     fn now(&self) -> Timestamp {
-        Timestamp((self.micros(Instant::now()) + self.sample.borrow().offset).div_euclid(1000))
+        Timestamp(self.micros_at(Instant::now()).div_euclid(1000))
     }
 
     fn uncertainty(&self) -> Duration {

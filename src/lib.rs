@@ -13,17 +13,20 @@
 //! - [`engine`] runs: it claims, publishes, judges, settles, and takes tasks in.
 //! - [`http`] is the API over it.
 //! - [`config`] and [`cli`] put the parts together.
-//! - [`verify`] attacks running instances from outside, and judges what they published.
+//! - [`verify`] attacks running instances from outside, and judges what they published; [`bench`] measures them. Both
+//!   start what they need with [`servers`].
 //!
 //! [`metrics`] and [`telemetry`] are called by all and call no one. Where messages go is a crate of its own,
 //! `punctual_sinks`. `examples/embedded.rs` shows all of it in one small program.
 
+pub mod bench;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod engine;
 pub mod http;
 pub mod metrics;
+pub mod servers;
 pub mod task;
 pub mod telemetry;
 pub mod timeline;

@@ -45,10 +45,12 @@ const ROOMS: &[Room] = &[
         ],
     },
     Room { name: "config", rooms: &["task", "clock", "telemetry"], crates: &["toml", "strsim", "secrecy"] },
+    // Starts servers and instances as processes.
+    Room { name: "servers", rooms: &[], crates: &["anyhow", "rand", "redis", "secrecy", "tokio"] },
     // Attacks instances from outside: by what users see, and by the servers' own client libraries.
     Room {
         name: "verify",
-        rooms: &[],
+        rooms: &["servers"],
         crates: &[
             "anyhow",
             "hyper",
@@ -62,9 +64,37 @@ const ROOMS: &[Room] = &[
             "tokio_util",
         ],
     },
+    // Measures instances from outside. It puts tasks as an instance does, and publishes as one does, without one.
+    Room {
+        name: "bench",
+        rooms: &["servers", "timeline", "task", "clock"],
+        crates: &[
+            "anyhow",
+            "hdrhistogram",
+            "hyper",
+            "hyper_util",
+            "punctual_sinks",
+            "redis",
+            "secrecy",
+            "tokio",
+            "tokio_util",
+        ],
+    },
     Room {
         name: "cli",
-        rooms: &["config", "http", "engine", "timeline", "task", "clock", "metrics", "telemetry", "verify"],
+        rooms: &[
+            "config",
+            "http",
+            "engine",
+            "timeline",
+            "task",
+            "clock",
+            "metrics",
+            "telemetry",
+            "servers",
+            "verify",
+            "bench",
+        ],
         crates: &[
             "tokio",
             "tokio_util",
@@ -102,6 +132,7 @@ const OWNED: &[&str] = &[
     "clap_complete",
     "clap_mangen",
     "croner",
+    "hdrhistogram",
     "hyper",
     "hyper_util",
     "indicatif",

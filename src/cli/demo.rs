@@ -21,9 +21,9 @@ use super::{Failure, say};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, DEFAULT_NAME, Sources};
 use crate::engine::{EngineSink, Intake};
+use crate::servers::{self, Keeps, Server};
 use crate::task::{Lane, Message, Payload, Schedule, Task, TaskId, When};
 use crate::timeline::{PutMode, PutResult, Timeline};
-use crate::verify::servers::{self, Keeps, Server};
 
 /// What every id of the demo begins with; what else is put while it runs is published and not counted.
 const PREFIX: &str = "demo-";

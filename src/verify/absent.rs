@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::absence::{Absence, Drain};
 use super::campaign::{Options, Step};
+use super::configuration::configuration;
 use super::eye::Eye;
 use super::ground::Ground;
-use super::instance::Instance;
 use super::metrics::{Scrape, post, scrape};
-use super::servers::{self, Keeps};
 use super::{Kind, Missing, TimelinePlace};
+use crate::servers::{self, Instance, Keeps};
 
 /// How long lanes are watched while all is well, before and after.
 const WELL: Duration = Duration::from_secs(20);
@@ -97,7 +97,8 @@ impl Stage {
         let lanes = [(LANES[0], "default"), (LANES[1], "other")];
         let mut instances = Vec::new();
         for number in 0..options.instances {
-            let instance = Instance::new(number, &place, &ground.redis.url, &sinks, &lanes)?;
+            let configure = |api| configuration(api, &place, &ground.redis.url, &sinks, &lanes);
+            let instance = Instance::new(number, configure)?;
             instance.start().await?;
             instances.push(instance);
         }

@@ -20,7 +20,7 @@ impl Address {
     /// # Errors
     /// When there is more than one server, or TLS: no proxy can stand in between.
     pub(super) fn of(kind: Kind, url: &str) -> Result<Address, Missing> {
-        let (scheme, port) = scheme(kind);
+        let (scheme, port) = kind.scheme();
         let no = |words: &str| Missing::new(words, &format!("name one plain address: {scheme}://127.0.0.1:{port}"));
         let Some(rest) = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://")) else {
             return Err(no(&format!("`verify` attacks connections in the open, by `{scheme}://`")));
@@ -43,7 +43,7 @@ impl Address {
 
     /// Of a server of our own.
     pub(super) fn own(kind: Kind, port: u16) -> Address {
-        let [scheme, user, host, rest] = [scheme(kind).0, "", "127.0.0.1", ""].map(str::to_owned);
+        let [scheme, user, host, rest] = [kind.scheme().0, "", "127.0.0.1", ""].map(str::to_owned);
         Address { scheme, user, host, port, rest }
     }
 
@@ -60,15 +60,6 @@ impl Address {
     /// `host:port`.
     pub(super) fn server(&self) -> String {
         format!("{}:{}", self.host, self.port)
-    }
-}
-
-fn scheme(kind: Kind) -> (&'static str, u16) {
-    match kind {
-        Kind::Redis => ("redis", 6379),
-        Kind::Kafka => ("kafka", 9092),
-        Kind::RabbitMq => ("amqp", 5672),
-        Kind::Nats => ("nats", 4222),
     }
 }
 

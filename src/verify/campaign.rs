@@ -16,10 +16,10 @@ use super::attack::{Done, attack};
 use super::crew::Crew;
 use super::ground::Ground;
 use super::plan::plan;
-use super::remove::remove;
 use super::report::{self, Report, Round};
 use super::samples::Samples;
 use super::{Kind, Place, TimelinePlace};
+use crate::servers;
 
 /// How long nothing is at fault at the end of a round: those who wait in calm moments do so 10 s after a fault.
 const CALM: Duration = Duration::from_secs(14);
@@ -167,7 +167,7 @@ async fn round(
         left_behind.push(format!("keys `punctual:{{{name}...` in Redis: {error}"));
     }
     if ground.sink.server.is_none()
-        && let Err(error) = remove(&place).await
+        && let Err(error) = servers::remove(place.kind, &place.url, &names_in(&place)).await
     {
         left_behind.push(format!("{} in the sink: {error:#}", place.destinations.join(", ")));
     }
@@ -175,6 +175,15 @@ async fn round(
         Ok(round) => Ok(Round { left_behind, ..round }),
         Err(error) if left_behind.is_empty() => Err(error),
         Err(error) => Err(error.context(format!("left behind: {}", left_behind.join("; ")))),
+    }
+}
+
+/// What was made in the sink.
+fn names_in(place: &Place) -> Vec<String> {
+    match place.kind {
+        #[cfg(feature = "nats")]
+        Kind::Nats => vec![super::account::stream_name(place)],
+        _ => place.destinations.clone(),
     }
 }
 

@@ -10,10 +10,11 @@ use tokio::time::{Instant, sleep};
 
 use super::TimelinePlace;
 use super::account::Violation;
+use super::configuration::configuration;
 use super::eye::Eye;
 use super::ground::Ground;
-use super::instance::Instance;
 use super::plan::{Planned, Side};
+use crate::servers::Instance;
 
 /// How long a fault waits for what it meets to be well.
 const WELL: Duration = Duration::from_secs(30);
@@ -65,7 +66,8 @@ impl Crew {
         for (number, links) in ground.links.iter().enumerate() {
             let lanes: Vec<(&str, &str)> = place.lanes.iter().map(|lane| (lane.as_str(), "default")).collect();
             let sinks = [("default", &links.sink_url)];
-            let instance = Instance::new(number, place, &links.redis_url, &sinks, &lanes)?;
+            let configure = |api| configuration(api, place, &links.redis_url, &sinks, &lanes);
+            let instance = Instance::new(number, configure)?;
             members.push(Member {
                 instance,
                 up: AtomicBool::new(false),

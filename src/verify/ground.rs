@@ -6,11 +6,11 @@ use anyhow::Context;
 use secrecy::SecretString;
 use tokio::sync::Mutex;
 
+use super::Kind;
 use super::address::Address;
 use super::plan::{Blow, Side};
 use super::proxy::Proxy;
-use super::servers::{self, Keeps, Server};
-use super::{Kind, Missing};
+use crate::servers::{self, Purpose, Server, installed};
 
 /// A server that is attacked.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Ground {
     /// Starts the servers that are not named, and the proxies.
     ///
     /// # Errors
-    /// [`Missing`] when a program is not installed or an address cannot be attacked; else when a server does not start.
+    /// [`super::Missing`] when a program is not installed or an address cannot be attacked; else when a server does not start.
     pub(super) async fn open(
         kind: Kind,
         redis: Option<&str>,
@@ -120,25 +120,13 @@ impl Backend {
         let (server, address) = match named {
             Some(address) => (None, address),
             None => {
-                let server = start(kind).await?;
+                let server = servers::start(kind, Purpose::Attack).await?;
                 let address = Address::own(kind, server.port);
                 (Some(server), address)
             }
         };
         let backend = Backend { server, url: address.url(), turn: Arc::default() };
         Ok((backend, address))
-    }
-}
-
-async fn start(kind: Kind) -> anyhow::Result<Server> {
-    match kind {
-        Kind::Redis => servers::start_redis(Keeps::Everything).await,
-        Kind::RabbitMq => servers::start_rabbitmq().await,
-        Kind::Nats => servers::start_nats().await,
-        #[cfg(feature = "kafka")]
-        Kind::Kafka => servers::start_kafka(&[]).await,
-        #[cfg(not(feature = "kafka"))]
-        Kind::Kafka => Err(without(kind).into()),
     }
 }
 
@@ -154,49 +142,12 @@ async fn own_kafka(instances: usize) -> anyhow::Result<(Backend, Vec<(Proxy, Sec
         let url = Address::own(Kind::Kafka, proxy.port).url();
         ways.push((proxy, url));
     }
-    let server = servers::start_kafka(&listeners).await?;
+    let server = servers::start_kafka(&listeners, Purpose::Attack).await?;
     let url = Address::own(Kind::Kafka, server.port).url();
     Ok((Backend { server: Some(server), url, turn: Arc::default() }, ways))
 }
 
 #[cfg(not(feature = "kafka"))]
 async fn own_kafka(_: usize) -> anyhow::Result<(Backend, Vec<(Proxy, SecretString)>)> {
-    Err(without(Kind::Kafka).into())
-}
-
-/// Whether a server of that kind can be started here.
-fn installed(kind: Kind) -> Result<(), Missing> {
-    let no = |program: &str, hint: &str| Err(Missing::new(&format!("no {program} is installed here"), hint));
-    match kind {
-        Kind::Redis if !servers::is_there("redis-server") => {
-            no("redis-server", "install one (Debian: redis-server), or name one of yours by its URL")
-        }
-        Kind::RabbitMq if !servers::is_there("rabbitmq-server") || !servers::is_there("epmd") => {
-            no("rabbitmq-server", "install one (Debian: rabbitmq-server), or name one of yours: `--sink amqp://host`")
-        }
-        Kind::Nats if !servers::is_there("nats-server") => {
-            no("nats-server", "install one (Debian: nats-server), or name one of yours: `--sink nats://host`")
-        }
-        #[cfg(feature = "kafka")]
-        Kind::Kafka if !servers::have_kafka() => no(
-            "Kafka",
-            "it needs `java` (17 or newer) and Kafka's jars: the folder that PUNCTUAL_KAFKA names, that of KAFKA_HOME, or \
-             what `make setup` fetches; or name one of yours: `--sink kafka://host`",
-        ),
-        _ if !built(kind) => Err(without(kind)),
-        _ => Ok(()),
-    }
-}
-
-fn built(kind: Kind) -> bool {
-    match kind {
-        Kind::Redis => true,
-        Kind::Kafka => cfg!(feature = "kafka"),
-        Kind::RabbitMq => cfg!(feature = "rabbitmq"),
-        Kind::Nats => cfg!(feature = "nats"),
-    }
-}
-
-fn without(kind: Kind) -> Missing {
-    Missing::new(&format!("this punctual was built without {}", kind.name()), "build it with that cargo feature")
+    Err(servers::without(Kind::Kafka).into())
 }

@@ -1,6 +1,6 @@
 //! `punctual verify`: attacks running instances from outside, and judges what they published.
 //!
-//! It knows nothing of punctual's own code: tasks go in over HTTP, instances are processes, what they published is read
+//! It knows nothing of punctual's own code but how servers are started: tasks go in over HTTP, instances are processes, what they published is read
 //! back by the servers' own client libraries, and what must have been published follows from the answers alone.
 
 pub mod absence;
@@ -9,61 +9,20 @@ pub mod account;
 mod address;
 mod attack;
 pub mod campaign;
+mod configuration;
 mod crew;
 mod eye;
 mod ground;
-mod instance;
 mod metrics;
 mod plan;
 mod proxy;
-mod remove;
 pub mod report;
 mod samples;
-pub(crate) mod servers;
 
 pub use metrics::Lateness;
 pub use samples::Row;
 
-/// What a campaign publishes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Redis Streams.
-    Redis,
-    /// Kafka.
-    Kafka,
-    /// RabbitMQ.
-    RabbitMq,
-    /// NATS JetStream.
-    Nats,
-}
-
-impl Kind {
-    /// As the command line names it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Redis => "redis",
-            Kind::Kafka => "kafka",
-            Kind::RabbitMq => "rabbitmq",
-            Kind::Nats => "nats",
-        }
-    }
-}
-
-/// Something that a campaign needs is not there, or is not as it needs it.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{words}")]
-pub struct Missing {
-    words: String,
-    /// What to do about it.
-    pub hint: String,
-}
-
-impl Missing {
-    fn new(words: &str, hint: &str) -> Missing {
-        Missing { words: words.to_owned(), hint: hint.to_owned() }
-    }
-}
+pub use crate::servers::{Kind, Missing};
 
 /// Where a campaign publishes to, and where it is read back from.
 #[derive(Clone, Debug)]

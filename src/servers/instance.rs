@@ -8,12 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
-use super::TimelinePlace;
-use super::servers::{Keeper, free_port};
+use super::{Keeper, free_port};
 
 /// How long it may take until it serves.
 const READY: Duration = Duration::from_secs(30);
@@ -23,25 +21,25 @@ const KEPT: usize = 20;
 
 /// An instance, which may run or not. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Instance {
+pub(crate) struct Instance {
     /// Its number, from 0.
-    pub(super) number: usize,
+    pub(crate) number: usize,
     /// Where its API listens.
-    pub(super) api: SocketAddr,
+    pub(crate) api: SocketAddr,
     keeper: Keeper,
     log: Mutex<Log>,
 }
 
 /// What was found in its log.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Log {
+pub(crate) struct Log {
     read: u64,
     /// The id of its last start.
     id: Option<String>,
     /// Lines at ERROR that are not about dead occurrences, the first of them.
-    pub(super) errors: Vec<String>,
+    pub(crate) errors: Vec<String>,
     /// How many of those there were.
-    pub(super) error_count: u64,
+    pub(crate) error_count: u64,
 }
 
 /// A line of the log, as far as it is of use.
@@ -53,22 +51,19 @@ struct Line {
 }
 
 impl Instance {
-    /// Writes the configuration; nothing runs yet. Both addresses may hold passwords.
+    /// Writes the configuration, given where the API is to listen; nothing runs yet. It logs JSON.
     ///
     /// # Errors
-    /// When there is no folder for it, or no port.
-    pub(super) fn new(
+    /// When there is no folder for it, no port, or no configuration.
+    pub(crate) fn new(
         number: usize,
-        timeline: &TimelinePlace,
-        redis: &SecretString,
-        sinks: &[(&str, &SecretString)],
-        lane_sinks: &[(&str, &str)],
+        configure: impl FnOnce(SocketAddr) -> anyhow::Result<String>,
     ) -> anyhow::Result<Instance> {
         let api = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        let text = configuration(api, timeline, redis, sinks, lane_sinks)?;
+        let text = configure(api)?;
         let program = std::env::current_exe().context("cannot find punctual itself")?;
         let keeper = Keeper::new(|dir| {
-            let file = dir.join("verify.toml");
+            let file = dir.join("punctual.toml");
             std::fs::write(&file, text)?;
             Ok(vec![program.into_os_string(), "serve".into(), "--config".into(), file.into_os_string()])
         });
@@ -80,7 +75,7 @@ impl Instance {
     ///
     /// # Errors
     /// When it ends at once, or does not serve in time.
-    pub(super) async fn start(&self) -> anyhow::Result<()> {
+    pub(crate) async fn start(&self) -> anyhow::Result<()> {
         self.signal("KILL")?;
         self.end(READY).await?;
         self.read_log();
@@ -101,7 +96,7 @@ impl Instance {
     }
 
     /// The id that its last start has, once it serves.
-    pub(super) fn id(&self) -> Option<String> {
+    pub(crate) fn id(&self) -> Option<String> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).id.clone()
     }
 
@@ -109,7 +104,7 @@ impl Instance {
     ///
     /// # Errors
     /// When whoever keeps it is gone.
-    pub(super) fn signal(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn signal(&self, name: &str) -> io::Result<()> {
         self.keeper.signal(name)
     }
 
@@ -117,7 +112,7 @@ impl Instance {
     ///
     /// # Errors
     /// When whoever keeps it is gone.
-    pub(super) fn ended(&self) -> io::Result<Option<i32>> {
+    pub(crate) fn ended(&self) -> io::Result<Option<i32>> {
         self.keeper.ended()
     }
 
@@ -125,7 +120,7 @@ impl Instance {
     ///
     /// # Errors
     /// When whoever keeps it is gone.
-    pub(super) async fn end(&self, limit: Duration) -> io::Result<Option<i32>> {
+    pub(crate) async fn end(&self, limit: Duration) -> io::Result<Option<i32>> {
         let begun = Instant::now();
         loop {
             match self.keeper.ended()? {
@@ -136,18 +131,18 @@ impl Instance {
     }
 
     /// Its process id, while it runs.
-    pub(super) fn pid(&self) -> Option<u32> {
+    pub(crate) fn pid(&self) -> Option<u32> {
         self.keeper.pid()
     }
 
     /// What its log told so far.
-    pub(super) fn log(&self) -> Log {
+    pub(crate) fn log(&self) -> Log {
         self.read_log();
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The file that it logs to.
-    pub(super) fn log_file(&self) -> PathBuf {
+    pub(crate) fn log_file(&self) -> PathBuf {
         self.keeper.log()
     }
 
@@ -158,7 +153,8 @@ impl Instance {
         }
     }
 
-    pub(super) fn last_words(&self) -> String {
+    /// The end of its log.
+    pub(crate) fn last_words(&self) -> String {
         let text = std::fs::read(self.keeper.log()).unwrap_or_default();
         let lines: Vec<String> = String::from_utf8_lossy(&text).lines().rev().take(5).map(str::to_owned).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
@@ -193,32 +189,6 @@ impl Log {
             }
         }
     }
-}
-
-fn configuration(
-    api: SocketAddr,
-    timeline: &TimelinePlace,
-    redis: &SecretString,
-    sinks: &[(&str, &SecretString)],
-    lane_sinks: &[(&str, &str)],
-) -> serde_json::Result<String> {
-    // A text of JSON is one of TOML, too.
-    let quoted = |text: &str| serde_json::to_string(text);
-    let mut text = format!(
-        "[http]\nlisten = \"{api}\"\n[redis]\nurl = {}\n[timeline]\nnamespace = \"{}\"\nshards = {}\n\
-         [claim]\nlease = \"3s\"\ngrace = \"1h\"\npoison_limit = 1000\n[shutdown]\ndeadline = \"5s\"\n\
-         [log]\nformat = \"json\"\n",
-        quoted(redis.expose_secret())?,
-        timeline.namespace,
-        timeline.shards
-    );
-    for (name, url) in sinks {
-        text += &format!("[sinks.{name}]\nurl = {}\nanswer_timeout = \"1s\"\n", quoted(url.expose_secret())?);
-    }
-    for (lane, sink) in lane_sinks {
-        text += &format!("[lanes.{lane}]\nsink = \"{sink}\"\n");
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -1,29 +1,30 @@
-//! Removes from a sink of the user's what a campaign made there.
+//! Removes from a sink of the user's what was made there.
 
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 
-use super::{Kind, Place};
+use super::Kind;
 
 /// How long the sink may take.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Removes the destinations, with what they hold.
+/// Removes destinations, with what they hold; in NATS it is streams that are named.
 ///
 /// # Errors
 /// When the sink does not say that they are gone.
-pub(super) async fn remove(place: &Place) -> anyhow::Result<()> {
+pub(crate) async fn remove(kind: Kind, url: &SecretString, names: &[String]) -> anyhow::Result<()> {
+    let url = url.expose_secret();
     let removing = async {
-        match place.kind {
-            Kind::Redis => redis(place).await,
+        match kind {
+            Kind::Redis => redis(url, names).await,
             #[cfg(feature = "kafka")]
-            Kind::Kafka => kafka(place).await,
+            Kind::Kafka => kafka(url, names).await,
             #[cfg(feature = "rabbitmq")]
-            Kind::RabbitMq => rabbitmq(place).await,
+            Kind::RabbitMq => rabbitmq(url, names).await,
             #[cfg(feature = "nats")]
-            Kind::Nats => nats(place).await,
+            Kind::Nats => nats(url, names).await,
             #[cfg(not(all(feature = "kafka", feature = "nats", feature = "rabbitmq")))]
             other => bail!("this punctual was built without {}", other.name()),
         }
@@ -34,11 +35,11 @@ pub(super) async fn remove(place: &Place) -> anyhow::Result<()> {
     }
 }
 
-async fn redis(place: &Place) -> anyhow::Result<()> {
-    let client = redis::Client::open(place.url.expose_secret())?;
+async fn redis(url: &str, names: &[String]) -> anyhow::Result<()> {
+    let client = redis::Client::open(url)?;
     let mut connection = client.get_multiplexed_async_connection().await?;
     let mut pipe = redis::pipe();
-    for name in &place.destinations {
+    for name in names {
         pipe.cmd("UNLINK").arg(name).ignore();
     }
     let () = pipe.query_async(&mut connection).await?;
@@ -46,15 +47,15 @@ async fn redis(place: &Place) -> anyhow::Result<()> {
 }
 
 #[cfg(feature = "kafka")]
-async fn kafka(place: &Place) -> anyhow::Result<()> {
+async fn kafka(url: &str, names: &[String]) -> anyhow::Result<()> {
     use rdkafka::admin::{AdminClient, AdminOptions};
     use rdkafka::client::DefaultClientContext;
 
-    let servers = place.url.expose_secret().trim_start_matches("kafka://").to_owned();
+    let servers = url.trim_start_matches("kafka://").to_owned();
     let mut config = rdkafka::ClientConfig::new();
     config.set("bootstrap.servers", servers).set("log_level", "0");
     let admin: AdminClient<DefaultClientContext> = config.create()?;
-    let names: Vec<&str> = place.destinations.iter().map(String::as_str).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let options = AdminOptions::new().operation_timeout(Some(LIMIT));
     let removed = admin.delete_topics(&names, &options).await.context("removing topics")?;
     removed
@@ -63,8 +64,7 @@ async fn kafka(place: &Place) -> anyhow::Result<()> {
 }
 
 #[cfg(feature = "rabbitmq")]
-async fn rabbitmq(place: &Place) -> anyhow::Result<()> {
-    let url = place.url.expose_secret();
+async fn rabbitmq(url: &str, names: &[String]) -> anyhow::Result<()> {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let url = match host.split_once('/') {
         None => format!("{url}/%2f"),
@@ -73,16 +73,18 @@ async fn rabbitmq(place: &Place) -> anyhow::Result<()> {
     };
     let connection = lapin::Connection::connect(&url, lapin::ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
-    for name in &place.destinations {
+    for name in names {
         channel.queue_delete(name.as_str().into(), lapin::options::QueueDeleteOptions::default()).await?;
     }
     Ok(connection.close(200, "done".into()).await?)
 }
 
 #[cfg(feature = "nats")]
-async fn nats(place: &Place) -> anyhow::Result<()> {
-    let client = async_nats::connect(place.url.expose_secret()).await?;
+async fn nats(url: &str, names: &[String]) -> anyhow::Result<()> {
+    let client = async_nats::connect(url).await?;
     let jetstream = async_nats::jetstream::new(client);
-    jetstream.delete_stream(super::account::stream_name(place)).await.context("removing the stream")?;
+    for name in names {
+        jetstream.delete_stream(name).await.context("removing the stream")?;
+    }
     Ok(())
 }

@@ -1,11 +1,15 @@
-//! Servers of our own: on free ports, in folders of their own, killed and started again at will, gone with us.
+//! Servers and instances of our own: on free ports, in folders of their own, killed and started again at will, gone with
+//! us.
 
+mod instance;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod keeper;
+mod kind;
 mod nats;
 mod rabbitmq;
 mod redis;
+mod remove;
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,12 +20,18 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio::time::{Instant, sleep};
 
+pub(crate) use instance::Instance;
 #[cfg(feature = "kafka")]
 pub(crate) use kafka::{have_kafka, start_kafka};
 pub(crate) use keeper::Keeper;
+#[cfg(not(all(feature = "kafka", feature = "nats", feature = "rabbitmq")))]
+pub(crate) use kind::without;
+pub use kind::{Kind, Missing};
+pub(crate) use kind::{Purpose, installed, start};
 pub(crate) use nats::start_nats;
 pub(crate) use rabbitmq::start_rabbitmq;
 pub(crate) use redis::{Keeps, start_redis};
+pub(crate) use remove::remove;
 
 /// How often to try other ports, since somebody may take a free one in between.
 const PORTS: usize = 3;

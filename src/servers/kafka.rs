@@ -8,10 +8,13 @@ use std::time::Duration;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
-use super::{Server, free_port, write};
+use super::{Purpose, Server, free_port, write};
 
-/// A heap that takes some hundred thousand small messages, and no optimising compiler: what starts fastest.
-const JAVA: &[&str] = &["java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+/// A heap that takes some hundred thousand small messages.
+const JAVA: &[&str] = &["java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC"];
+
+/// No optimising compiler: what starts fastest.
+const QUICK: &str = "-XX:TieredStopAtLevel=1";
 
 /// The broker's session is short, since one that was killed is let in again only when its last one has ended.
 const PROPERTIES: &str = "process.roles=broker,controller
@@ -56,15 +59,15 @@ fn jars() -> Option<PathBuf> {
 ///
 /// # Errors
 /// When it cannot be started.
-pub(crate) async fn start_kafka(listeners: &[(u16, u16)]) -> anyhow::Result<Server> {
+pub(crate) async fn start_kafka(listeners: &[(u16, u16)], purpose: Purpose) -> anyhow::Result<Server> {
     let controller = free_port()?;
     let jars = format!("{}/*", jars().unwrap_or_default().display());
     Server::start("Kafka server", answers, |port, dir| {
         let text = properties(port, controller, listeners, dir);
         let file = write(dir, "server.properties", &text)?;
         let arguments = ["format", "--cluster-id", "cHVuY3R1YWwtdmVyaWZ5LQ", "--config", &file];
-        run(&java(&jars, "kafka.tools.StorageTool"), &arguments)?;
-        let mut command = java(&jars, "kafka.Kafka");
+        run(&java(&jars, "kafka.tools.StorageTool", true), &arguments)?;
+        let mut command = java(&jars, "kafka.Kafka", purpose == Purpose::Attack);
         command.push(file);
         Ok(command)
     })
@@ -87,9 +90,10 @@ fn properties(port: u16, controller: u16, more: &[(u16, u16)], dir: &Path) -> St
     )
 }
 
-fn java(jars: &str, class: &str) -> Vec<String> {
+fn java(jars: &str, class: &str, quick: bool) -> Vec<String> {
     let quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn";
-    JAVA.iter().chain(&[quiet, "-cp", jars, class]).map(|&argument| argument.to_owned()).collect()
+    let quick: &[&str] = if quick { &[QUICK] } else { &[] };
+    JAVA.iter().chain(quick).chain(&[quiet, "-cp", jars, class]).map(|&argument| argument.to_owned()).collect()
 }
 
 /// Runs what must be done before the first start.

@@ -1,0 +1,115 @@
+//! Kafka topics: <https://kafka.apache.org/documentation/>
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use async_trait::async_trait;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{Headers, Message};
+use rdkafka::{Offset, TopicPartitionList};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::{ANSWER, Far, Take};
+
+/// Partitions of each topic.
+const PARTITIONS: i32 = 4;
+
+/// How long it is waited for a message before it is looked whether anybody still wants one.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A Kafka with topics.
+pub(super) struct Topics {
+    config: ClientConfig,
+    /// Asks how much there is.
+    asking: Arc<BaseConsumer>,
+}
+
+/// A key, and when its message came.
+type Came = Result<(String, Instant), rdkafka::error::KafkaError>;
+
+impl Topics {
+    pub(super) fn open(url: &SecretString) -> Result<Topics> {
+        let url = url.expose_secret();
+        let brokers = url.strip_prefix("kafka://").filter(|brokers| !brokers.contains('@'));
+        let brokers = brokers.context("Kafka is read without TLS and log-in only: `kafka://host:9092`")?;
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", brokers.trim_end_matches('/'))
+            .set("group.id", "punctual-bench")
+            .set("enable.auto.commit", "false")
+            .set("auto.offset.reset", "earliest")
+            .set_log_level(RDKafkaLogLevel::Emerg);
+        let asking = config.create().context("a client of Kafka")?;
+        Ok(Topics { config, asking: Arc::new(asking) })
+    }
+}
+
+#[async_trait]
+impl Far for Topics {
+    async fn make(&self, destination: &str) -> Result<()> {
+        let admin: AdminClient<DefaultClientContext> = self.config.create().context("a client of Kafka")?;
+        let topic = NewTopic::new(destination, PARTITIONS, TopicReplication::Fixed(1));
+        let made = admin.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(ANSWER))).await;
+        match made.context("making a topic")?.into_iter().next() {
+            Some(Ok(_)) => Ok(()),
+            Some(Err((name, error))) => bail!("making the topic `{name}`: {error}"),
+            None => bail!("Kafka does not say that the topic `{destination}` was made"),
+        }
+    }
+
+    async fn held(&self, destination: &str) -> Result<u64> {
+        let (asking, topic) = (Arc::clone(&self.asking), destination.to_owned());
+        let counted = tokio::task::spawn_blocking(move || {
+            (0..PARTITIONS).try_fold(0, |sum, partition| {
+                let (low, high) = asking.fetch_watermarks(&topic, partition, ANSWER)?;
+                Ok::<_, rdkafka::error::KafkaError>(sum + u64::try_from(high - low).unwrap_or(0))
+            })
+        });
+        Ok(counted.await??)
+    }
+
+    async fn follow(&self, destination: &str, take: Take<'_>) -> Result<()> {
+        let (came, mut coming) = mpsc::unbounded_channel();
+        let (config, topic) = (self.config.clone(), destination.to_owned());
+        // The library polls and is dropped outside of the runtime; it ends when nobody wants more.
+        std::thread::Builder::new().name("bench-kafka".to_owned()).spawn(move || {
+            if let Err(error) = read(&config, &topic, &came) {
+                came.send(Err(error)).ok();
+            }
+        })?;
+        while let Some(message) = coming.recv().await {
+            let (key, at) = message.context("reading Kafka")?;
+            take(&key, at);
+        }
+        bail!("Kafka is read no more")
+    }
+}
+
+fn read(config: &ClientConfig, topic: &str, came: &mpsc::UnboundedSender<Came>) -> rdkafka::error::KafkaResult<()> {
+    let consumer: BaseConsumer = config.create()?;
+    let mut assignment = TopicPartitionList::new();
+    for partition in 0..PARTITIONS {
+        assignment.add_partition_offset(topic, partition, Offset::Beginning)?;
+    }
+    consumer.assign(&assignment)?;
+    while !came.is_closed() {
+        let message = match consumer.poll(POLL) {
+            None => continue,
+            Some(message) => message?,
+        };
+        let at = Instant::now();
+        let mut headers = message.headers().into_iter().flat_map(Headers::iter);
+        let key = headers.find(|header| header.key == "idempotency-key").and_then(|header| header.value);
+        let key = key.map(|key| String::from_utf8_lossy(key).into_owned()).unwrap_or_default();
+        if came.send(Ok((key, at))).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

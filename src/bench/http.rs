@@ -1,0 +1,147 @@
+//! A connection to an instance's API: requests one after the other, and a batch that streams.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::tasks::id;
+
+/// How long an answer may take, or the next part of one.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// Lines that are written at once.
+const LINES: u64 = 200;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// One connection.
+pub(super) struct Line {
+    sender: SendRequest<Body>,
+    api: SocketAddr,
+    /// Drives it, and ends with it.
+    _driver: JoinSet<()>,
+}
+
+/// What is put: tasks that are due in a month.
+#[derive(Clone, Debug)]
+pub(super) struct Puts {
+    pub(super) prefix: String,
+    pub(super) count: u64,
+    /// The task but for its id, as JSON without its braces.
+    pub(super) body: String,
+}
+
+impl Puts {
+    fn line(&self, number: u64) -> String {
+        format!("{{\"id\":\"{}\",{}}}\n", id(&self.prefix, number), self.body)
+    }
+
+    fn lines(&self, from: u64) -> Bytes {
+        let lines = (from..self.count.min(from + LINES)).map(|number| self.line(number));
+        lines.collect::<String>().into()
+    }
+}
+
+impl Line {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub(super) async fn open(api: SocketAddr) -> anyhow::Result<Line> {
+        let stream = TcpStream::connect(api).await.context("cannot reach the instance")?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection has ended");
+            }
+        });
+        Ok(Line { sender, api, _driver: driver })
+    }
+
+    /// Puts each task by a request of its own.
+    ///
+    /// # Errors
+    /// When one is not created.
+    pub(super) async fn put_each(&mut self, puts: &Puts) -> anyhow::Result<()> {
+        for number in 0..puts.count {
+            let path = format!("/v1/tasks/{}", id(&puts.prefix, number));
+            let body = Full::new(Bytes::from(format!("{{{}}}", puts.body))).boxed_unsync();
+            let mut answer = self.ask(Method::PUT, &path, "application/json", body).await?;
+            // The connection is free again when the answer was read.
+            while let Some(frame) = timeout(ANSWER, answer.frame()).await? {
+                frame?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts all in one batch; reads the answers while it sends. Returns how many lines were answered.
+    ///
+    /// # Errors
+    /// When it is not answered.
+    pub(super) async fn put_batch(&mut self, puts: Puts) -> anyhow::Result<u64> {
+        let parts = stream::unfold((puts, 0), |(puts, from)| async move {
+            (from < puts.count).then(|| (Ok(Frame::data(puts.lines(from))), (puts, from + LINES)))
+        });
+        let body = StreamBody::new(parts).boxed_unsync();
+        let mut answer = self.ask(Method::POST, "/v1/tasks:batch", "application/x-ndjson", body).await?;
+        let mut lines = 0;
+        while let Some(frame) = timeout(ANSWER, answer.frame()).await.context("no answer to a batch")? {
+            if let Ok(data) = frame?.into_data() {
+                lines += data.iter().filter(|byte| **byte == b'\n').count() as u64;
+            }
+        }
+        Ok(lines)
+    }
+
+    async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        media: &str,
+        body: Body,
+    ) -> anyhow::Result<hyper::body::Incoming> {
+        let request = Request::builder().method(method).uri(path).header("host", self.api.to_string());
+        let request = request.header("content-type", media).body(body)?;
+        let asking = async {
+            self.sender.ready().await?;
+            self.sender.send_request(request).await
+        };
+        let Ok(answer) = timeout(ANSWER, asking).await else { bail!("no answer within {ANSWER:?}") };
+        let answer = answer.context("cannot ask the instance")?;
+        ensure!(answer.status().is_success(), "`{path}` is answered {}", answer.status());
+        Ok(answer.into_body())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_lines_of_json() {
+        let puts = Puts { prefix: "b".to_owned(), count: 3, body: "\"message\":{}".to_owned() };
+        let text = puts.lines(0);
+        assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), 3);
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let line: serde_json::Value = serde_json::from_slice(line).unwrap();
+            assert_eq!(line["message"], serde_json::json!({}));
+        }
+        assert!(puts.lines(3).is_empty());
+    }
+}

@@ -1,0 +1,77 @@
+//! How late occurrences were, from their due on: nothing that was waited for is left out.
+
+use anyhow::Context;
+use hdrhistogram::Histogram;
+
+use super::report::Report;
+
+/// The most that can be told, in us: an hour. What is later counts as that late.
+const MOST: u64 = 3_600_000_000;
+
+/// Lateness in us, to three digits.
+#[derive(Clone, Debug)]
+pub(super) struct Late {
+    histogram: Histogram<u64>,
+    /// Those that came before they were due: there must be none.
+    early: u64,
+    /// The least, in us; below zero of one that was early.
+    least: i64,
+}
+
+impl Late {
+    /// Of none yet.
+    pub(super) fn new() -> anyhow::Result<Late> {
+        let histogram = Histogram::new_with_bounds(1, MOST, 3).context("cannot make a histogram")?;
+        Ok(Late { histogram, early: 0, least: i64::MAX })
+    }
+
+    /// Adds one that was so many us late.
+    pub(super) fn add(&mut self, micros: i64) {
+        self.least = self.least.min(micros);
+        self.early += u64::from(micros < 0);
+        self.histogram.saturating_record(u64::try_from(micros).unwrap_or(0));
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// How late that share of them was at most, in ms; none of none.
+    pub(super) fn ms(&self, share: f64) -> Option<f64> {
+        (self.count() > 0).then(|| self.histogram.value_at_quantile(share) as f64 / 1000.0)
+    }
+
+    /// The latest, in ms.
+    pub(super) fn most_ms(&self) -> Option<f64> {
+        (self.count() > 0).then(|| self.histogram.max() as f64 / 1000.0)
+    }
+
+    /// Shows all of it; every name begins with `prefix`.
+    pub(super) fn show(&self, report: &mut Report, prefix: &str, words: &str) {
+        report.figure(format!("{prefix}count"), self.count() as f64, format!("occurrences, {words}"));
+        for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)] {
+            report.figure(format!("{prefix}{name}_ms"), self.ms(share), "from the due to the consumer");
+        }
+        report.figure(format!("{prefix}max_ms"), self.most_ms(), "");
+        let least = (self.count() > 0).then_some(self.least as f64 / 1000.0);
+        report.figure(format!("{prefix}min_ms"), least, "below zero would be early");
+        report.figure(format!("{prefix}early_count"), self.early as f64, "must be 0");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_all_and_what_is_early_is_counted() {
+        let mut late = Late::new().unwrap();
+        assert_eq!((late.ms(0.5), late.most_ms()), (None, None));
+        (1..=1000).for_each(|ms| late.add(ms * 1000));
+        late.add(-3000);
+        let near = |value: Option<f64>, ms: f64| value.is_some_and(|value| (value - ms).abs() <= ms / 500.0);
+        assert!(near(late.ms(0.5), 500.0) && near(late.ms(0.99), 990.0) && near(late.most_ms(), 1000.0));
+        assert_eq!((late.count(), late.early, late.least), (1001, 1, -3000));
+    }
+}

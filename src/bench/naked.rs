@@ -1,0 +1,235 @@
+//! The naked loop: the least that Redis must do for an occurrence of this design, over the same records: find what is
+//! due, negate its scores, read its records; then remove both, or write the next due and the counts. No lease, no fence,
+//! no answer to anything that goes wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use futures_util::StreamExt;
+use punctual_sinks::{Message, Outcome, Sink};
+use redis::aio::MultiplexedConnection;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::ground::Ground;
+use super::moment::each;
+use super::tasks::{Form, GAP, SHARDS};
+use crate::clock::{Clock, RedisClock, Timestamp};
+use crate::task::{Lane, Namespace, Shard};
+use crate::timeline::MAX_BATCH;
+use crate::timeline::keys::Keys;
+
+/// KEYS due, tasks; ARGV max. Replies with ids and dues, records, and the head that is left.
+const CLAIM: &str = "
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+local found = redis.call('ZRANGEBYSCORE', KEYS[1], '(0', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])
+local records = {}
+if #found > 0 then
+  local ids, pairs_of = {}, {}
+  for i = 1, #found, 2 do
+    ids[#ids + 1], pairs_of[i], pairs_of[i + 1] = found[i], '-' .. found[i + 1], found[i]
+  end
+  redis.call('ZADD', KEYS[1], 'XX', unpack(pairs_of))
+  records = redis.call('HMGET', KEYS[2], unpack(ids))
+end
+return { found, records, redis.call('ZRANGEBYSCORE', KEYS[1], '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '' }
+";
+
+/// KEYS due, tasks; ARGV ids.
+const END: &str = "
+redis.call('ZREM', KEYS[1], unpack(ARGV))
+redis.call('HDEL', KEYS[2], unpack(ARGV))
+return 1
+";
+
+/// KEYS due, counts; ARGV the number of ids, then dues and ids, then ids and counts.
+const NEXT: &str = "
+local n = tonumber(ARGV[1])
+redis.call('ZADD', KEYS[1], 'XX', unpack(ARGV, 2, 1 + 2 * n))
+redis.call('HSET', KEYS[2], unpack(ARGV, 2 + 2 * n))
+return 1
+";
+
+/// What the naked loop does by itself.
+pub(super) struct Floor {
+    /// Occurrences each second.
+    pub(super) per_second: f64,
+    /// CPU time of Redis for each, in us.
+    pub(super) redis_us: Option<f64>,
+}
+
+/// One shard of a namespace that no instance knows.
+struct Naked {
+    connection: MultiplexedConnection,
+    keys: Keys,
+    form: Form,
+    /// The scripts' names in Redis.
+    claim: String,
+    settle: String,
+}
+
+/// As the script replies.
+type Claimed = (Vec<(String, i64)>, Vec<Vec<u8>>, String);
+
+/// What was claimed.
+struct Taken {
+    /// Ids and dues.
+    due: Vec<(String, i64)>,
+    /// The first due that is left.
+    head: Option<i64>,
+}
+
+/// Empties a namespace in which all is due, as fast as it goes.
+///
+/// # Errors
+/// When Redis does not answer, or not all is found.
+pub(super) async fn drain(ground: &Ground, namespace: &Namespace, form: Form, tasks: u64) -> anyhow::Result<Floor> {
+    let shards = Naked::open(ground, namespace, form).await?;
+    let (begun, before) = (Instant::now(), ground.probe.cpu().await?);
+    let mut loops = JoinSet::new();
+    for shard in shards {
+        loops.spawn(async move {
+            let mut count = 0;
+            loop {
+                let taken = shard.claim().await?;
+                if taken.due.is_empty() {
+                    return anyhow::Ok(count);
+                }
+                count += taken.due.len() as u64;
+                shard.settle(&taken.due).await?;
+            }
+        });
+    }
+    let mut count = 0;
+    while let Some(emptied) = loops.join_next().await {
+        count += emptied??;
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    ensure!(count == tasks, "the naked loop found {count} of {tasks} tasks");
+    let spent = before.zip(ground.probe.cpu().await?).map(|(before, after)| after.saturating_sub(before));
+    Ok(Floor { per_second: count as f64 / seconds, redis_us: each(spent, count) })
+}
+
+/// Publishes what comes due in a namespace until nothing waits there: sleeps until the head is due, claims, publishes,
+/// writes back. `message` makes what is published of an id and a due.
+///
+/// # Errors
+/// When Redis does not answer, or the sink does not accept something.
+pub(super) async fn on_time(
+    ground: &Ground,
+    namespace: &Namespace,
+    form: Form,
+    sink: &Arc<dyn Sink>,
+    message: impl Fn(&str, i64) -> Message + Clone + Send + Sync + 'static,
+) -> anyhow::Result<()> {
+    let clock = ground.probe.clock();
+    let mut loops = JoinSet::new();
+    for shard in Naked::open(ground, namespace, form).await? {
+        loops.spawn(keep_time(Arc::new(shard), Arc::clone(&clock), Arc::clone(sink), message.clone()));
+    }
+    while let Some(ended) = loops.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+async fn keep_time(
+    shard: Arc<Naked>,
+    clock: Arc<RedisClock>,
+    sink: Arc<dyn Sink>,
+    message: impl Fn(&str, i64) -> Message,
+) -> anyhow::Result<()> {
+    let mut under_way = JoinSet::new();
+    loop {
+        let Taken { due, head } = shard.claim().await?;
+        if !due.is_empty() {
+            let batch = due.iter().map(|(id, due)| message(id, *due)).collect();
+            let (shard, sink) = (Arc::clone(&shard), Arc::clone(&sink));
+            under_way.spawn(async move {
+                publish(&*sink, batch).await?;
+                shard.settle(&due).await
+            });
+        }
+        while let Some(ended) = under_way.try_join_next() {
+            ended??;
+        }
+        // What a recurring task is due at next is a day away.
+        let near = clock.now().plus(GAP / 2);
+        match head.map(Timestamp::from_millis).filter(|head| *head < near) {
+            Some(head) => clock.sleep_until(head).await,
+            None => break,
+        }
+    }
+    while let Some(ended) = under_way.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+/// Publishes a batch.
+///
+/// # Errors
+/// When not all of it is accepted.
+pub(super) async fn publish(sink: &dyn Sink, batch: Vec<Message>) -> anyhow::Result<()> {
+    let (count, mut accepted) = (batch.len(), 0);
+    let mut outcomes = sink.publish(batch);
+    while let Some((_, outcome)) = outcomes.next().await {
+        ensure!(outcome == Outcome::Accepted, "the sink does not accept a message: {outcome:?}");
+        accepted += 1;
+    }
+    ensure!(accepted == count, "the sink answered {accepted} of {count} messages");
+    Ok(())
+}
+
+impl Naked {
+    /// One for each shard.
+    async fn open(ground: &Ground, namespace: &Namespace, form: Form) -> anyhow::Result<Vec<Naked>> {
+        let mut connection = ground.probe.connection();
+        let load = |script: &'static str| redis::cmd("SCRIPT").arg("LOAD").arg(script).to_owned();
+        let claim: String = load(CLAIM).query_async(&mut connection).await.context("loading a script")?;
+        let settle = load(if form == Form::Once { END } else { NEXT });
+        let settle: String = settle.query_async(&mut connection).await.context("loading a script")?;
+        let shard = |shard| Naked {
+            connection: connection.clone(),
+            keys: Keys::new(namespace, shard),
+            form,
+            claim: claim.clone(),
+            settle: settle.clone(),
+        };
+        Ok(Shard::all(SHARDS).map(shard).collect())
+    }
+
+    async fn claim(&self) -> anyhow::Result<Taken> {
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.claim).arg(2).arg(self.keys.due(&Lane::default())).arg(self.keys.tasks()).arg(MAX_BATCH);
+        let (due, records, head): Claimed = call.query_async(&mut self.connection.clone()).await?;
+        ensure!(records.len() == due.len(), "{} records of {} tasks", records.len(), due.len());
+        Ok(Taken { due, head: head.parse().ok() })
+    }
+
+    async fn settle(&self, due: &[(String, i64)]) -> anyhow::Result<()> {
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.settle).arg(2).arg(self.keys.due(&Lane::default()));
+        if self.form == Form::Once {
+            call.arg(self.keys.tasks());
+            due.iter().for_each(|(id, _)| {
+                call.arg(id);
+            });
+        } else {
+            call.arg(self.keys.counts()).arg(due.len());
+            due.iter().for_each(|(id, due)| {
+                call.arg(due + gap_ms(GAP)).arg(id);
+            });
+            due.iter().for_each(|(id, due)| {
+                call.arg(id).arg(format!("1 0 0 {due}"));
+            });
+        }
+        Ok(call.query_async(&mut self.connection.clone()).await?)
+    }
+}
+
+fn gap_ms(gap: Duration) -> i64 {
+    i64::try_from(gap.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,180 @@
+//! What an occurrence costs beside many tasks that are not due yet, and how much room those take.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::time::Instant;
+
+use super::fleet::LaneTo;
+use super::ground::Ground;
+use super::late::Late;
+use super::limits::Limits;
+use super::moment::Load;
+use super::report::Report;
+use super::tasks::{Batch, Form, SHARDS, Shelf};
+use super::{Missing, Options, Tell, process, storm};
+use crate::clock::Timestamp;
+use crate::task::{Lane, Shard};
+use crate::timeline::{
+    ClaimRequest, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence, Rest, Settle, Settlement, Timeline, Token, Verdict,
+};
+
+/// How far away the dues are of what waits, and from one to the next.
+const AHEAD: Duration = Duration::from_secs(30 * 86_400);
+const APART: Duration = Duration::from_millis(1);
+
+/// Tasks that are claimed to see how long that takes.
+const CLAIMED: u64 = 20_000;
+
+/// How long such a claim may take.
+const CALL: Duration = Duration::from_secs(10);
+
+/// The lease that instances take by themselves.
+const LEASE: Duration = Duration::from_secs(15);
+
+/// What Redis takes for a pending task beside its record, about: for a look at the room before.
+const BESIDE: u64 = 300;
+
+/// Measures.
+///
+/// # Errors
+/// [`Missing`] when there is no room for so many; else when something is not published.
+pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    look_for_room(options)?;
+    let form = Form::of(options.recurring);
+    let limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
+    let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
+    let mut report = Report::new(options);
+    report.option("tasks", options.tasks);
+    report.option("payload", options.payload);
+    report.option("recurring", options.recurring);
+    report.option("pending", options.pending.clone());
+    let empty = ground.probe.memory().await?;
+    let (mut before, mut costs, mut record) = (0, Vec::new(), 0);
+    for &pending in &options.pending {
+        let first = ground.probe.now().plus(AHEAD);
+        let due = |number: u64| first.plus(Duration::from_millis(number * millis(APART)));
+        let lane = Lane::default();
+        let (numbers, payload, form) = (before..pending, options.payload, Form::Once);
+        let batch = Batch { prefix: "p", numbers, lane, form, payload, destination: None, due: &due };
+        record = batch.record(first, first).len();
+        shelf.put(&batch, &|put| tell(put as f64 / pending as f64, "putting what is not due")).await?;
+        before = pending;
+        let name = |figure: &str| format!("pending_{pending}_{figure}");
+        // What is recurring stands there from then on, too.
+        let stands = pending + if options.recurring { options.tasks * costs.len() as u64 } else { 0 };
+        let bytes = (ground.probe.memory().await? - empty) / stands as f64;
+        report.figure(name("bytes"), bytes, "of Redis' memory for each");
+        report.figure(name("bytes_beside_record"), bytes - record as f64, "of those; budget: at most 220");
+        let late = claims(ground, &shelf, options, pending, tell).await?;
+        report.figure(name("claim_p50_ms"), late.ms(0.5), "a claim of up to 1000 among many due ones");
+        report.figure(name("claim_max_ms"), late.most_ms(), "");
+        let prefix = format!("c{pending}x");
+        let cost = cost(ground, &shelf, options, (&prefix, &destination), tell).await?;
+        report.figure(name("redis_us"), cost.0, "CPU of Redis for an occurrence");
+        report.figure(name("tasks_per_second"), cost.1, "");
+        costs.push(cost.0);
+    }
+    report.figure("record_bytes", record as f64, "of one, as it stands in Redis");
+    storm::run(ground, &shelf, options, &destination, &mut report, tell).await?;
+    limits.show(&mut report);
+    let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
+    report.ratio("redis_cpu_last_to_first", last, first, "with the most and the fewest pending; budget: at most 1.5");
+    report.ratio("redis_cpu_to_floor", first, limits.floor.redis_us, "budget: at most 1.3");
+    Ok(report)
+}
+
+/// Refuses what would not fit into the memory of this machine, where Redis is ours.
+fn look_for_room(options: &Options) -> Result<(), Missing> {
+    let most = options.pending.iter().copied().max().unwrap_or_default();
+    let needed = most * (options.payload as u64 + BESIDE);
+    match process::available() {
+        Some(free) if options.redis.is_none() && needed > free / 10 * 9 => {
+            let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+            let words = format!("{most} pending tasks take {:.1} GiB, and {:.1} are free", gib(needed), gib(free));
+            Err(Missing::new(&words, "fewer: `--pending 100000,1000000`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The CPU time of Redis for an occurrence, in us, and occurrences each second.
+async fn cost(
+    ground: &Ground,
+    shelf: &Shelf,
+    options: &Options,
+    (prefix, destination): (&str, &str),
+    tell: Tell<'_>,
+) -> anyhow::Result<(Option<f64>, f64)> {
+    let lanes: [LaneTo<'_>; 1] = [("default", destination)];
+    let load = Load {
+        prefix,
+        tasks: options.tasks,
+        form: Form::of(options.recurring),
+        payload: options.payload,
+        instances: 1,
+        lanes: &lanes,
+        lead: Duration::ZERO,
+        alone: false,
+    };
+    let held = ground.far()?.held(destination).await?;
+    let moment = load.ready(ground, shelf, tell, async |_| Ok(())).await?;
+    let past = moment.pass(ground, shelf, &load, destination, held, tell).await?;
+    moment.fleet.end().await?;
+    Ok((past.redis_us(), past.per_second()))
+}
+
+/// How long claims take, in ms: with many due, while no instance runs.
+async fn claims(
+    ground: &Ground,
+    shelf: &Shelf,
+    options: &Options,
+    pending: u64,
+    tell: Tell<'_>,
+) -> anyhow::Result<Late> {
+    tell(0.0, "claiming");
+    let (now, prefix) = (ground.probe.now(), format!("d{pending}x"));
+    let (numbers, lane) = (0..options.tasks.min(CLAIMED), Lane::default());
+    let (form, payload) = (Form::Once, options.payload);
+    let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| now };
+    shelf.put(&batch, &|_| {}).await?;
+    let mut late = Late::new()?;
+    for shard in Shard::all(SHARDS) {
+        for number in 0.. {
+            let token = Token(format!("bench{pending}.{shard}{number:06}"));
+            match claim(shelf, shard, token, ground.probe.now()).await? {
+                Some(took) => late.add(i64::try_from(took.as_micros()).unwrap_or(i64::MAX)),
+                None => break,
+            }
+        }
+    }
+    Ok(late)
+}
+
+/// Claims once, and ends what was claimed; returns how long the claim took, if there was something to claim.
+async fn claim(shelf: &Shelf, shard: Shard, token: Token, now: Timestamp) -> anyhow::Result<Option<Duration>> {
+    let (timeline, lane) = (shelf.timeline(), Lane::default());
+    let request = ClaimRequest {
+        token: token.clone(),
+        max: MAX_BATCH,
+        max_bytes: MAX_CLAIM_BYTES,
+        lease: LEASE,
+        not_after: now.plus(CALL),
+        suspects_only: false,
+    };
+    let begun = Instant::now();
+    let claimed = timeline.claim(shard, &lane, request).await.context("cannot claim")?;
+    let took = begun.elapsed();
+    let ended = |Occurrence { member, due, .. }: Occurrence| Settlement { member, due, verdict: Verdict::Finished };
+    let verdicts: Vec<Settlement> = claimed.occurrences.into_iter().map(ended).collect();
+    if verdicts.is_empty() {
+        return Ok(None);
+    }
+    let settle = Settle { token, verdicts, rest: Rest::Back, lease: LEASE, dead_cap: 1 };
+    timeline.settle(shard, &lane, settle).await.context("cannot settle")?;
+    Ok(Some(took))
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,54 @@
+//! How many tasks a second are published when all are due at one moment.
+
+use std::time::Duration;
+
+use super::fleet::LaneTo;
+use super::ground::Ground;
+use super::limits::Limits;
+use super::moment::{Load, Past};
+use super::report::Report;
+use super::tasks::Form;
+use super::{Options, Tell};
+
+/// Measures.
+///
+/// # Errors
+/// When something is not published.
+pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    let form = Form::of(options.recurring);
+    let limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
+    let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
+    let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
+    let load = Load {
+        prefix: "t",
+        tasks: options.tasks,
+        form,
+        payload: options.payload,
+        instances: options.one_fleet(),
+        lanes: &lanes,
+        lead: Duration::ZERO,
+        alone: true,
+    };
+    let moment = load.ready(ground, &shelf, tell, async |_| Ok(())).await?;
+    let past = moment.pass(ground, &shelf, &load, &destination, 0, tell).await?;
+    moment.fleet.end().await?;
+    let mut report = Report::new(options);
+    report.option("tasks", options.tasks);
+    report.option("payload", options.payload);
+    report.option("recurring", options.recurring);
+    report.option("instances", options.one_fleet());
+    report.figure("tasks_per_second", past.per_second(), "from the due to the last accepted");
+    report.figure("seconds", past.seconds(), "of that");
+    limits.show(&mut report);
+    costs(&mut report, &past, &limits);
+    report.ratio("throughput_to_limit", past.per_second(), limits.per_second(), "budget: at least 0.75");
+    Ok(report)
+}
+
+/// Shows what an occurrence costs, beside what its parts do.
+pub(super) fn costs(report: &mut Report, past: &Past, limits: &Limits) {
+    report.figure("redis_us", past.redis_us(), "CPU of Redis for an occurrence");
+    report.figure("instance_us", past.instance_us(), "CPU of the instances for an occurrence");
+    report.ratio("redis_cpu_to_floor", past.redis_us(), limits.floor.redis_us, "budget: at most 1.3");
+    report.ratio("instance_cpu_to_raw", past.instance_us(), limits.raw.cpu_us, "budget: at most 2");
+}

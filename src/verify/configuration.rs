@@ -1,0 +1,34 @@
+//! How instances under attack are configured.
+
+use std::net::SocketAddr;
+
+use secrecy::{ExposeSecret, SecretString};
+
+use super::TimelinePlace;
+
+/// The configuration of an instance that listens there: all deadlines short. Both addresses may hold passwords.
+pub(super) fn configuration(
+    api: SocketAddr,
+    timeline: &TimelinePlace,
+    redis: &SecretString,
+    sinks: &[(&str, &SecretString)],
+    lane_sinks: &[(&str, &str)],
+) -> anyhow::Result<String> {
+    // A text of JSON is one of TOML, too.
+    let quoted = |text: &str| serde_json::to_string(text);
+    let mut text = format!(
+        "[http]\nlisten = \"{api}\"\n[redis]\nurl = {}\n[timeline]\nnamespace = \"{}\"\nshards = {}\n\
+         [claim]\nlease = \"3s\"\ngrace = \"1h\"\npoison_limit = 1000\n[shutdown]\ndeadline = \"5s\"\n\
+         [log]\nformat = \"json\"\n",
+        quoted(redis.expose_secret())?,
+        timeline.namespace,
+        timeline.shards
+    );
+    for (name, url) in sinks {
+        text += &format!("[sinks.{name}]\nurl = {}\nanswer_timeout = \"1s\"\n", quoted(url.expose_secret())?);
+    }
+    for (lane, sink) in lane_sinks {
+        text += &format!("[lanes.{lane}]\nsink = \"{sink}\"\n");
+    }
+    Ok(text)
+}
