@@ -1,6 +1,7 @@
 //! The tests that need more than one room, in one binary. Table of contents:
 //!
 //! - `api`         the HTTP API over the in-memory timeline and Redis: answers, bad input, the batch, limits, the OpenAPI document
+//! - `bench`       every bench of `punctual bench`, small: whether its figures are there, never how good they are
 //! - `cli`         the program: exit codes, words, signals, the demo, the README's commands
 //! - `compose`     docker-compose.yml, Dockerfile and README say the same; read, not started
 //! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and into the log
@@ -27,6 +28,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
 mod api;
+mod bench;
 mod cli;
 mod compose;
 mod connections;

@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 the asked thing failed, 2 usage or configuration; `check` has more.
 
 mod batch;
+mod bench;
 mod check;
 mod client;
 mod config;
@@ -63,6 +64,9 @@ enum Command {
     Config(config::ConfigArguments),
     /// Attack instances while they publish, and judge whether anything was lost, early, or other than promised
     Verify(verify::VerifyArguments),
+    /// Measure instances, each figure beside what their parts can do by themselves
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     /// Print what a shell completes this command by
     Completions(shell::CompletionsArguments),
     /// Print the manual page, for `man -l -`
@@ -151,6 +155,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Check(arguments) => check::run(arguments),
         Command::Config(arguments) => config::run(arguments),
         Command::Verify(arguments) => verify::run(&arguments),
+        Command::Bench(command) => bench::run(&command),
         Command::Completions(arguments) => shell::completions(&arguments),
         Command::Man => shell::man(),
     };

@@ -18,7 +18,10 @@ use crate::verify::campaign::{self, Options, Step};
 use crate::verify::{Kind, Missing, absent};
 
 /// Client libraries complain of every connection that is lost: here they are meant to be.
-const LOGS: &str = "warn,lapin=off,rdkafka=off,librdkafka=off";
+pub(super) const LOGS: &str = "warn,lapin=off,rdkafka=off,librdkafka=off";
+
+/// What comes when it is asked to end.
+const STOPPING: &str = "no more faults; waiting until all is published";
 
 #[derive(Args)]
 pub(super) struct VerifyArguments {
@@ -62,7 +65,8 @@ pub(super) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
         let step = |step: Step| progress.show(&step);
         match arguments.absent {
             None => {
-                let campaign = until_told(campaign::run(&options, &stop, &step), &stop, left(&options)).await;
+                let left = left(&options.name, options.redis.is_some(), options.sink.is_some());
+                let campaign = until_told(campaign::run(&options, &stop, &step), &stop, STOPPING, left).await;
                 progress.bar.finish_and_clear();
                 let report = campaign?;
                 show(&report, arguments.json)?;
@@ -73,7 +77,7 @@ pub(super) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
                 judged(report.violations, &format!("the same faults come again with `--seed {}`", report.seed))
             }
             Some(away) => {
-                let absence = until_told(absent::run(&options, away, &stop, &step), &stop, None).await;
+                let absence = until_told(absent::run(&options, away, &stop, &step), &stop, STOPPING, None).await;
                 progress.bar.finish_and_clear();
                 let absence = absence?;
                 show(&absence, arguments.json)?;
@@ -83,22 +87,23 @@ pub(super) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     })
 }
 
-/// What stays behind when a campaign on servers of the user's is ended at once.
-fn left(options: &Options) -> Option<String> {
-    let name = &options.name;
-    let (keys, destinations) = (format!("keys `punctual:{{{name}-*`"), format!("streams, topics or queues `{name}-*`"));
-    match (&options.redis, &options.sink) {
-        (None, None) => None,
-        (Some(_), None) => Some(format!("what it made is left in your Redis: {keys}")),
-        (None, Some(_)) => Some(format!("what it made is left in your sink: {destinations}")),
-        (Some(_), Some(_)) => Some(format!("what it made is left in your servers: {keys}; {destinations}")),
+/// What stays behind when a command on servers of the user's is ended at once; whether Redis and the sink are.
+pub(super) fn left(name: &str, redis: bool, sink: bool) -> Option<String> {
+    let (keys, destinations) = (format!("keys `punctual:{{{name}*`"), format!("streams, topics or queues `{name}*`"));
+    match (redis, sink) {
+        (false, false) => None,
+        (true, false) => Some(format!("what it made is left in your Redis: {keys}")),
+        (false, true) => Some(format!("what it made is left in your sink: {destinations}")),
+        (true, true) => Some(format!("what it made is left in your servers: {keys}; {destinations}")),
     }
 }
 
-/// Does something until its end; a signal stops it in order, a second one at once: then `left` is what stays behind.
-async fn until_told<T>(
+/// Does something until its end; a signal stops it in order, `words` being what comes then, a second one at once: then
+/// `left` is what stays behind.
+pub(super) async fn until_told<T>(
     doing: impl Future<Output = anyhow::Result<T>>,
     stop: &CancellationToken,
+    words: &str,
     left: Option<String>,
 ) -> Result<T, Failure> {
     let mut signals = Signals::listen()?;
@@ -107,7 +112,7 @@ async fn until_told<T>(
         done = doing.as_mut() => return done.map_err(failure),
         signal = signals.next() => signal,
     };
-    tell(&format!("{signal}: no more faults; waiting until all is published\n"));
+    tell(&format!("{signal}: {words}\n"));
     stop.cancel();
     tokio::select! {
         done = doing => done.map_err(failure),
@@ -121,7 +126,8 @@ async fn until_told<T>(
     }
 }
 
-fn show(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
+/// Shows a report.
+pub(super) fn show(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
     if !json {
         return say(&report.to_string());
     }
@@ -145,7 +151,7 @@ fn failure(error: anyhow::Error) -> Failure {
 }
 
 fn options(arguments: &VerifyArguments) -> Result<Options, Failure> {
-    let (kind, sink) = kind(&arguments.sink)?;
+    let (kind, sink) = kind(&arguments.sink, "attacked")?;
     if arguments.pause < Duration::from_millis(10) {
         return Err(Failure::usage(anyhow!("`--pause` is at least 10ms")));
     }
@@ -163,8 +169,8 @@ fn options(arguments: &VerifyArguments) -> Result<Options, Failure> {
     })
 }
 
-/// What a `--sink` names, and its URL if it is one.
-fn kind(sink: &str) -> Result<(Kind, Option<String>), Failure> {
+/// What a `--sink` names that is to be so treated, and its URL if it is one.
+pub(super) fn kind(sink: &str, treated: &str) -> Result<(Kind, Option<String>), Failure> {
     let kinds = [Kind::Redis, Kind::Kafka, Kind::RabbitMq, Kind::Nats];
     if let Some(kind) = kinds.into_iter().find(|kind| kind.name() == sink) {
         return Ok((kind, None));
@@ -177,7 +183,7 @@ fn kind(sink: &str) -> Result<(Kind, Option<String>), Failure> {
         "nats" | "tls" => Kind::Nats,
         // The URL may hold a password.
         _ => {
-            return Err(Failure::usage(anyhow!("`--sink` names nothing that can be attacked"))
+            return Err(Failure::usage(anyhow!("`--sink` names nothing that can be {treated}"))
                 .hint("redis, kafka, rabbitmq, nats, or a URL: redis://, kafka://, amqp://, nats://"));
         }
     };

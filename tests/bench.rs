@@ -1,0 +1,188 @@
+//! `punctual bench`: every bench once, small. Whether its figures are there and can be true, never how good they are: other
+//! tests keep the machine busy.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support;
+use crate::support::redis::RedisServer;
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+    command.arg("bench").args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Runs a bench; its figures are positive numbers, but for those that end in one of `may_lack`.
+fn figures(arguments: &[&str], may_lack: &[&str]) -> Value {
+    let output = bench(&[arguments, &["--json"]].concat());
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
+    assert_eq!(report["bench"], arguments[0]);
+    for (name, value) in report["figures"].as_object().unwrap() {
+        let lacks = may_lack.iter().any(|end| name.ends_with(end));
+        // So few tasks that the CPU time of a process may be less than what the kernel counts in.
+        let coarse = ["_cpu_us", "instance_us", "_cpu_ms_per_second"].iter().any(|end| name.ends_with(end));
+        assert!(lacks || coarse || value.as_f64().is_some_and(|value| value > 0.0), "{name}: {report:#}");
+    }
+    report
+}
+
+fn number(report: &Value, part: &str, name: &str) -> f64 {
+    report[part][name].as_f64().unwrap_or_else(|| panic!("no {part} `{name}`: {report:#}"))
+}
+
+fn throughput(sink: &str) {
+    for recurring in [&[][..], &["--recurring"]] {
+        let report = figures(&[&["throughput", "--sink", sink, "--tasks", "2000"], recurring].concat(), &[]);
+        assert_eq!(report["options"]["sink"], sink);
+        assert_eq!(report["options"]["recurring"], !recurring.is_empty());
+        let (raw, floor) =
+            (number(&report, "figures", "raw_per_second"), number(&report, "figures", "floor_per_second"));
+        assert!(number(&report, "figures", "limit_per_second") < raw.min(floor), "{report:#}");
+        assert!(number(&report, "ratios", "throughput_to_limit") > 0.0, "{report:#}");
+        assert!(number(&report, "ratios", "redis_cpu_to_floor") > 0.0, "{report:#}");
+    }
+}
+
+fn lateness(sink: &str) {
+    let arguments = ["lateness", "--sink", sink, "--rate", "100", "--seconds", "2"];
+    let report = figures(&arguments, &["early_count"]);
+    for prefix in ["", "floor_"] {
+        let figure = |name: &str| number(&report, "figures", &format!("{prefix}{name}"));
+        assert_eq!((figure("count"), figure("early_count")), (200.0, 0.0), "{report:#}");
+        let rising = ["min_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"].map(figure);
+        // A histogram knows three digits.
+        assert!(rising.windows(2).all(|two| two[0] <= two[1] * 1.01), "{report:#}");
+    }
+    assert!(number(&report, "ratios", "p50_to_floor") > 0.0, "{report:#}");
+}
+
+fn herd(sink: &str) {
+    // Few are published at once, so that there may be nothing beside them.
+    let report = figures(
+        &["herd", "--sink", sink, "--tasks", "2000"],
+        &["meanwhile_count", "meanwhile_p50_ms", "meanwhile_p99_ms"],
+    );
+    assert!(number(&report, "figures", "calm_count") > 50.0, "{report:#}");
+}
+
+#[test]
+fn the_benches_on_redis_streams_have_their_figures() {
+    if support::have("redis-server") {
+        throughput("redis");
+        lateness("redis");
+        herd("redis");
+    }
+}
+
+#[test]
+fn the_benches_on_kafka_have_their_figures() {
+    if support::have("redis-server") && support::kafka::have_kafka() {
+        throughput("kafka");
+        lateness("kafka");
+    }
+}
+
+#[test]
+fn the_benches_on_rabbitmq_have_their_figures() {
+    if support::have("redis-server") && support::have("rabbitmq-server") {
+        throughput("rabbitmq");
+        lateness("rabbitmq");
+    }
+}
+
+#[test]
+fn the_benches_on_nats_have_their_figures() {
+    if support::have("redis-server") && support::have("nats-server") {
+        throughput("nats");
+        lateness("nats");
+    }
+}
+
+#[test]
+fn the_bench_of_many_instances_has_its_figures() {
+    if support::have("redis-server") {
+        let report = figures(&["instances", "--tasks", "200", "--instances", "2,1"], &[]);
+        assert_eq!(report["options"]["instances"], serde_json::json!([1, 2]));
+        for instances in [1, 2] {
+            assert!(number(&report, "figures", &format!("with_{instances}_last_ms")) > 0.0, "{report:#}");
+        }
+        assert!(number(&report, "ratios", "redis_cpu_last_to_first") > 0.0, "{report:#}");
+    }
+}
+
+#[test]
+fn the_bench_of_pending_tasks_has_its_figures() {
+    if support::have("redis-server") {
+        let fresh =
+            ["storm_fresh_count", "storm_fresh_p50_ms", "storm_fresh_p99_ms", "storm_fresh_max_ms", "storm_seconds"];
+        let report = figures(&["pending", "--tasks", "500", "--pending", "2000,4000"], &fresh);
+        for pending in [2000, 4000] {
+            let bytes = number(&report, "figures", &format!("pending_{pending}_bytes"));
+            assert!(bytes > number(&report, "figures", "record_bytes"), "{report:#}");
+        }
+        assert!(number(&report, "ratios", "redis_cpu_last_to_first") > 0.0, "{report:#}");
+    }
+}
+
+#[test]
+fn the_bench_of_puts_has_its_figures() {
+    if support::have("redis-server") {
+        let report = figures(&["put", "--tasks", "3000"], &["grew_mib"]);
+        assert!(number(&report, "ratios", "batch_to_floor") > 0.0, "{report:#}");
+        assert_eq!(report["options"].get("sink"), None);
+    }
+}
+
+#[test]
+fn the_bench_of_rest_has_its_figures() {
+    if support::have("redis-server") {
+        let report = figures(&["idle", "--seconds", "2", "--lanes", "3"], &[]);
+        assert!(number(&report, "ratios", "requests_per_instance_and_shard") > 0.0, "{report:#}");
+    }
+}
+
+#[test]
+fn people_read_a_table_and_servers_of_yours_hold_nothing_after_it() {
+    if !support::have("redis-server") {
+        return;
+    }
+    let (redis, sink) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let output = bench(&["throughput", "--tasks", "500", "--redis", &redis.url(), "--sink", &sink.url()]);
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success() && out.starts_with("bench throughput: "), "{out}{err}");
+    assert!(out.contains("\n  tasks_per_second ") && out.contains("\n  throughput_to_limit "), "{out}");
+    assert!(!out.contains("left behind") && err.contains("measuring Redis alone"), "{out}{err}");
+    for server in [&redis, &sink] {
+        let keys: Vec<String> = ::redis::cmd("KEYS").arg("*").query(&mut server.connect()).unwrap();
+        assert_eq!(keys, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn what_is_missing_is_named_and_what_cannot_be_read_back_is_refused() {
+    let empty = tempfile::tempdir().unwrap();
+    for (arguments, words) in [
+        (&["throughput"][..], "no redis-server is installed here"),
+        (&["herd", "--redis", "redis://127.0.0.1:1", "--sink", "nats"], "no nats-server is installed here"),
+        (&["put"], "no redis-server is installed here"),
+        (&["lateness", "--sink", "file://u:secret@h"], "names nothing that can be measured"),
+        (&["lateness", "--sink", "amqps://u:secret@h"], "by `amqp://` alone"),
+        (&["idle", "--redis", "rediss://u:secret@h"], "by `redis://` alone"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+        let output =
+            command.arg("bench").args(arguments).env("PATH", empty.path()).stdin(Stdio::null()).output().unwrap();
+        let (code, err) = (output.status.code(), String::from_utf8(output.stderr).unwrap());
+        assert!(code == Some(2) && err.contains(words) && err.contains("\nhint: "), "{arguments:?}: {code:?} {err}");
+        assert!(!err.contains("secret"), "{err}");
+    }
+    for arguments in [&["bench"][..], &["bench", "idle", "--sink", "redis"], &["bench", "put", "--payload", "1"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_punctual")).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}
