@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PROFILE ?= nats
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test verify mutants fuzz bench-peers lint fmt audit ci
+.PHONY: help setup demo up down test verify bench mutants fuzz bench-peers lint fmt audit ci
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ test: ## run all tests; the last line counts them
 verify: ## attack instances for ten minutes and judge what they publish: make verify ARGS="--sink kafka --seed 7"
 	@.ci/setup all
 	@exec cargo run --quiet --locked -- verify $(if $(ARGS),$(ARGS),--instances 4 --seconds 600 --pause 700ms)
+
+bench: ## measure what was built for release: make bench ARGS="lateness --sink kafka"
+	@.ci/setup all
+	@exec cargo run --quiet --release --locked -- bench $(if $(ARGS),$(ARGS),throughput)
 
 mutants: ## break each law in one line and see that a test notices: make mutants ARGS=04
 	@.ci/setup all
