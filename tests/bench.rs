@@ -3,12 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support;
 use crate::support::redis::RedisServer;
+use crate::support::server::signal_pid;
 
 fn bench(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
@@ -161,6 +164,34 @@ fn people_read_a_table_and_servers_of_yours_hold_nothing_after_it() {
         let keys: Vec<String> = ::redis::cmd("KEYS").arg("*").query(&mut server.connect()).unwrap();
         assert_eq!(keys, Vec::<String>::new());
     }
+}
+
+#[test]
+fn an_interrupted_bench_shows_no_figures_and_leaves_nothing_behind() {
+    if !support::have("redis-server") {
+        return;
+    }
+    let (redis, sink, temp) = (RedisServer::start(&[]), RedisServer::start(&[]), tempfile::tempdir().unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+    command.args(["bench", "lateness", "--rate", "200", "--seconds", "600"]).env("TMPDIR", temp.path());
+    command.args(["--redis", &redis.url(), "--sink", &sink.url()]).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut err, mut text) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+    while !text.contains("publishing") {
+        assert_ne!(err.read_line(&mut text).unwrap(), 0, "{text}");
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    signal_pid(child.id(), "INT");
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    err.read_to_string(&mut text).unwrap();
+    assert_eq!((child.wait().unwrap().code(), out.as_str()), (Some(1), ""), "{text}");
+    assert!(text.contains("error: ended before there were figures\n"), "{text}");
+    for server in [&redis, &sink] {
+        let keys: Vec<String> = ::redis::cmd("KEYS").arg("*").query(&mut server.connect()).unwrap();
+        assert_eq!(keys, Vec::<String>::new());
+    }
+    assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -27,13 +27,19 @@ mod tasks;
 mod throughput;
 mod watch;
 
+use std::time::Duration;
+
 use anyhow::bail;
 use secrecy::SecretString;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::ground::Ground;
 pub use self::report::Report;
 pub use crate::servers::{Kind, Missing};
+
+/// How long what was sent may be on its way when a bench has failed.
+const LEFT: Duration = Duration::from_millis(300);
 
 /// Hears how far a bench is: a share from 0 to 1, and what is being done.
 pub type Tell<'a> = &'a (dyn Fn(f64, &str) + Sync);
@@ -140,6 +146,10 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) ->
         measured = measuring => measured,
         () = stop.cancelled() => Err(anyhow::anyhow!("ended before there were figures")),
     };
+    if measured.is_err() {
+        // What was on its way is there before it is removed.
+        sleep(LEFT).await;
+    }
     tell(1.0, "removing what was made");
     let left = ground.clear().await;
     match measured {
