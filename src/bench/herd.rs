@@ -39,6 +39,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         form,
         payload: options.payload,
         instances: options.one_fleet(),
+        destination: &destination,
         lanes,
         lead: BEFORE,
         alone: true,
@@ -56,7 +57,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         shelf.put(&batch, &|_| {}).await
     };
     let moment = load.ready(ground, &shelf, tell, put_beside).await?;
-    let past = moment.pass(ground, &shelf, &load, &destination, 0, tell).await?;
+    let past = moment.pass(ground, &shelf, &load, tell).await?;
     let due = moment.due;
     let last = due.plus(Duration::from_micros(u64::try_from(past.last_us).unwrap_or(0)));
     // What was due beside the last of the herd is on its way.

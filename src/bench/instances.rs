@@ -18,7 +18,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let limits = Limits::measure(ground, Form::Cron, options.tasks, options.payload, tell).await?;
     let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
     let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
-    let (far, mut costs) = (ground.far()?, Vec::new());
+    let mut costs = Vec::new();
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
@@ -33,13 +33,13 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
             form: Form::Cron,
             payload,
             instances,
+            destination: &destination,
             lanes: &lanes,
             lead: Duration::ZERO,
             alone: true,
         };
-        let held = far.held(&destination).await?;
         let moment = load.ready(ground, &shelf, tell, async |_| Ok(())).await?;
-        let past = moment.pass(ground, &shelf, &load, &destination, held, tell).await?;
+        let past = moment.pass(ground, &shelf, &load, tell).await?;
         moment.fleet.end().await?;
         ground.empty(&shelf.namespace).await?;
         let name = |figure: &str| format!("with_{instances}_{figure}");

@@ -46,6 +46,8 @@ pub(super) struct Load<'a> {
     pub(super) form: Form,
     pub(super) payload: usize,
     pub(super) instances: usize,
+    /// Where all of it goes.
+    pub(super) destination: &'a str,
     /// The lanes that are served; all is in the lane `default`.
     pub(super) lanes: &'a [LaneTo<'a>],
     /// How long before the moment instances have to serve.
@@ -58,6 +60,8 @@ pub(super) struct Load<'a> {
 pub(super) struct Moment {
     pub(super) due: Timestamp,
     pub(super) fleet: Fleet,
+    /// What the destination held before any of it.
+    held: u64,
 }
 
 /// What became of a moment.
@@ -79,7 +83,7 @@ impl Load<'_> {
     /// Puts all, due at one moment that lies ahead, then starts instances. `more` puts what else is due around it.
     ///
     /// # Errors
-    /// When the moment is always there before all is put.
+    /// When the moment is always there before all is put and all instances serve.
     pub(super) async fn ready(
         &self,
         ground: &Ground,
@@ -87,10 +91,10 @@ impl Load<'_> {
         tell: Tell<'_>,
         more: impl AsyncFn(Timestamp) -> anyhow::Result<()>,
     ) -> anyhow::Result<Moment> {
-        let (mut rate, clock) = (PUTS, ground.probe.clock());
+        let (far, clock, mut rate) = (ground.far()?, ground.probe.clock(), PUTS);
+        let mut start = START + START_EACH * u32::try_from(self.instances).unwrap_or(u32::MAX);
         for number in 0..TRIES {
             let span = Duration::from_secs_f64(self.tasks as f64 / rate);
-            let start = START + START_EACH * u32::try_from(self.instances).unwrap_or(u32::MAX);
             let ahead = clock.now().plus(span + start + WARM_BEFORE.max(self.lead));
             // A whole second: cron knows no other.
             let due = Timestamp::from_millis((ahead.as_millis().div_euclid(1000) + 1) * 1000);
@@ -98,17 +102,23 @@ impl Load<'_> {
             self.put_all(shelf, due, number, tell).await?;
             more(due).await?;
             rate = (self.tasks as f64 / begun.elapsed().as_secs_f64()).min(rate) * 0.8;
+            let held = far.held(self.destination).await?;
             if clock.now().plus(start / 2 + self.lead) < due {
                 let fleet = Fleet::start(ground, self.instances, self.lanes).await?;
                 if clock.now().plus((2 * BEFORE).max(self.lead)) < due {
-                    return Ok(Moment { due, fleet });
+                    return Ok(Moment { due, fleet, held });
                 }
-                bail!("instances take too long to start: what is to be measured is overdue");
-            }
-            if !self.alone {
+                // They began too late: what they publish now is of no account.
+                start *= 2;
+                accepted(ground, &*far, self.destination, held, self.messages(), &|_| {}).await?;
+                settled(ground, shelf, due).await?;
+                fleet.end().await?;
+            } else if !self.alone {
                 break;
             }
-            ground.empty(&shelf.namespace).await?;
+            if self.alone {
+                ground.empty(&shelf.namespace).await?;
+            }
         }
         bail!("tasks cannot be put fast enough to be due at one moment; try fewer `--tasks`")
     }
@@ -136,8 +146,7 @@ impl Load<'_> {
 }
 
 impl Moment {
-    /// Waits for the moment, and until all that is due then is accepted and settled. `held`: what the destination held
-    /// before any of it.
+    /// Waits for the moment, and until all that is due then is accepted and settled.
     ///
     /// # Errors
     /// When nothing more is accepted, or settled.
@@ -146,8 +155,6 @@ impl Moment {
         ground: &Ground,
         shelf: &Shelf,
         load: &Load<'_>,
-        destination: &str,
-        held: u64,
         tell: Tell<'_>,
     ) -> anyhow::Result<Past> {
         tell(0.0, "waiting for the moment");
@@ -157,7 +164,7 @@ impl Moment {
         clock.sleep_until(self.due).await;
         let far = ground.far()?;
         let told = |count: u64| tell(count as f64 / load.messages() as f64, "publishing");
-        let last = accepted(ground, &*far, destination, held, load.messages(), &told).await?;
+        let last = accepted(ground, &*far, load.destination, self.held, load.messages(), &told).await?;
         settled(ground, shelf, self.due).await?;
         let spent = |before: Option<Duration>, after: Option<Duration>| Some(after?.saturating_sub(before?));
         Ok(Past {

@@ -113,13 +113,13 @@ async fn cost(
         form: Form::of(options.recurring),
         payload: options.payload,
         instances: 1,
+        destination,
         lanes: &lanes,
         lead: Duration::ZERO,
         alone: false,
     };
-    let held = ground.far()?.held(destination).await?;
     let moment = load.ready(ground, shelf, tell, async |_| Ok(())).await?;
-    let past = moment.pass(ground, shelf, &load, destination, held, tell).await?;
+    let past = moment.pass(ground, shelf, &load, tell).await?;
     moment.fleet.end().await?;
     Ok((past.redis_us(), past.per_second()))
 }

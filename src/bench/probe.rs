@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::clock::{RedisClock, Timestamp};
 
 /// How long Redis may take to be there, ...
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT: Duration = Duration::from_secs(15);
 
 /// ... and to answer: a machine at its limit is slow.
 const ANSWER: Duration = Duration::from_secs(30);

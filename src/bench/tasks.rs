@@ -18,7 +18,7 @@ use crate::timeline::{Link, MAX_PUT_BYTES, MAX_PUTS, Put, PutMode, PutResult, Ti
 pub(super) const SHARDS: u16 = 4;
 
 /// How long Redis may take to be there.
-const REACH: Duration = Duration::from_secs(5);
+const REACH: Duration = Duration::from_secs(30);
 
 /// How long a call may take.
 const CALL: Duration = Duration::from_secs(30);
@@ -107,7 +107,9 @@ impl Shelf {
     /// # Errors
     /// When Redis is not there.
     pub(super) async fn open(url: &SecretString, namespace: Namespace) -> anyhow::Result<Shelf> {
-        let timeline = RedisTimeline::connect(RedisConfig::new(url.expose_secret(), namespace.clone(), SHARDS))?;
+        let config = RedisConfig::new(url.expose_secret(), namespace.clone(), SHARDS);
+        // A machine at its limit is slow.
+        let timeline = RedisTimeline::connect(RedisConfig { response_timeout: CALL, ..config })?;
         let mut link = timeline.link();
         let up = tokio::time::timeout(REACH, async {
             timeline.check_layout().await?;

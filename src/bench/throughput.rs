@@ -25,12 +25,13 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         form,
         payload: options.payload,
         instances: options.one_fleet(),
+        destination: &destination,
         lanes: &lanes,
         lead: Duration::ZERO,
         alone: true,
     };
     let moment = load.ready(ground, &shelf, tell, async |_| Ok(())).await?;
-    let past = moment.pass(ground, &shelf, &load, &destination, 0, tell).await?;
+    let past = moment.pass(ground, &shelf, &load, tell).await?;
     moment.fleet.end().await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
