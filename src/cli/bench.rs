@@ -1,15 +1,14 @@
 //! `punctual bench`: measures instances, each figure beside what their parts can do by themselves.
 
-use std::io::{self, IsTerminal};
 use std::sync::Mutex;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use tokio_util::sync::CancellationToken;
 
 use super::serve;
-use super::verify::{LOGS, kind, left, show, until_told};
+use super::verify::{LOGS, bar, kind, left, show, until_told};
 use super::{Failure, tell};
 use crate::bench::{self, Bench, Kind, Options};
 
@@ -269,16 +268,7 @@ struct Progress {
 impl Progress {
     fn new(options: &Options) -> Progress {
         tell(&format!("bench {}\n", options.bench.name()));
-        let target = match io::stderr().is_terminal() {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
-        };
-        let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}");
-        let bar = ProgressBar::with_draw_target(Some(1000), target);
-        Progress {
-            bar: bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
-            words: Mutex::default(),
-        }
+        Progress { bar: bar(), words: Mutex::default() }
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of 1000")]

@@ -190,6 +190,17 @@ pub(super) fn kind(sink: &str, treated: &str) -> Result<(Kind, Option<String>), 
     Ok((kind, Some(sink.to_owned())))
 }
 
+/// A bar of thousandths; hidden where nobody looks.
+pub(super) fn bar() -> ProgressBar {
+    let target = match io::stderr().is_terminal() {
+        true => ProgressDrawTarget::stderr(),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}");
+    let bar = ProgressBar::with_draw_target(Some(1000), target);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
 /// A bar on a terminal, else a line for each round.
 struct Progress {
     bar: ProgressBar,
@@ -199,16 +210,7 @@ struct Progress {
 impl Progress {
     fn new(options: &Options) -> Progress {
         tell(&format!("verify: sink {}, seed {}\n", options.kind.name(), options.seed));
-        let target = match io::stderr().is_terminal() {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
-        };
-        let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}");
-        let bar = ProgressBar::with_draw_target(Some(1000), target);
-        Progress {
-            bar: bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
-            words: Mutex::default(),
-        }
+        Progress { bar: bar(), words: Mutex::default() }
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of 1000")]
