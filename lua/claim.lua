@@ -2,8 +2,8 @@
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 suspects_only, "" or 1
 --       8 wake channel  9 lane
--- REPLY { now, "claimed", head or "", suspects, removed, crashes, { id, due... }, { counts or nil of each recurring one... },
---       { record... }... } | { now, "late" }
+-- REPLY { now, "claimed", head or "", suspects, removed, crashes, "<number> id due id due...", { counts or nil of each recurring
+--       one... }, { record... }... } | { now, "late" }
 -- KEEPS an occurrence is in one claim at most: only positive scores are taken, and all that is taken becomes negative.
 
 local due, leases, claims, tasks, crashes, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -31,6 +31,8 @@ if watchful or not suspects_only then
 end
 local total, taken, negated, gone, suspects, crashed, head = #rows / 2, 0, {}, {}, 0, 0, nil
 local chunks, counted = {}, {}
+-- Many are due in the same millisecond: one string for all of them.
+local last_score, last_negated
 
 -- How often the claims of this very occurrence ended without word.
 local function crash_count(mark, score)
@@ -102,21 +104,31 @@ for part = 1, suspects_only and 0 or both and 2 or 1 do
   local step, from, full = 4, 1, false
   while from <= last and not full do
     -- In chunks, small ones at first and while records are large: what is read in vain blocks Redis too. Suspects are not read.
-    local upto, ids, asked, place = math.min(from + step - 1, last), {}, {}, {}
+    local upto, ids, place = math.min(from + step - 1, last), {}, nil
     for k = from, upto do
       ids[k - from + 1] = list[2 * k - 1]
     end
-    local marks = watchful and redis.call('HMGET', crashes, unpack(ids)) or {}
-    for i = 1, #ids do
-      if crash_count(marks[i], list[2 * (from + i - 1)]) < 2 then
-        asked[#asked + 1], place[i] = ids[i], #asked + 1
+    local asked = ids
+    if watchful then
+      local marks = redis.call('HMGET', crashes, unpack(ids))
+      asked, place = {}, {}
+      for i = 1, #ids do
+        if crash_count(marks[i], list[2 * (from + i - 1)]) < 2 then
+          asked[#asked + 1], place[i] = ids[i], #asked + 1
+        end
       end
     end
     local found, kept, largest = #asked > 0 and redis.call('HMGET', tasks, unpack(asked)) or {}, 0, 1
     for i = 1, #ids do
-      local id, score, record = ids[i], list[2 * (from + i - 1)], place[i] and found[place[i]]
-      largest = math.max(largest, record and #record or 0)
-      if not place[i] then
+      local id, score, at = ids[i], list[2 * (from + i - 1)], i
+      if place then
+        at = place[i]
+      end
+      local record = at and found[at]
+      if record and #record > largest then
+        largest = #record
+      end
+      if not at then
         suspects = suspects + 1
       elseif not record then
         gone[#gone + 1] = id
@@ -125,9 +137,11 @@ for part = 1, suspects_only and 0 or both and 2 or 1 do
         break
       else
         taken, kept, bytes = taken + 1, kept + 1, bytes + #record
-        local at = 2 * taken
-        rows[at - 1], rows[at] = id, score
-        negated[at - 1], negated[at] = '-' .. score, id
+        if score ~= last_score then
+          last_score, last_negated = score, '-' .. score
+        end
+        rows[2 * taken - 1], rows[2 * taken] = id, score
+        negated[2 * taken - 1], negated[2 * taken] = last_negated, id
         found[kept] = record
         if recurring and string.byte(record, 2) % 2 == 1 then
           counted[#counted + 1] = id
@@ -140,7 +154,7 @@ for part = 1, suspects_only and 0 or both and 2 or 1 do
       chunks[#chunks + 1] = found
     end
     from = upto + 1
-    step = math.max(1, math.min(4 * step, 32, math.floor(math.min(most_bytes - bytes, 1048576) / largest)))
+    step = math.max(1, math.min(4 * step, 64, math.floor(math.min(most_bytes - bytes, 1048576) / largest)))
   end
   looked = looked + from - 1
   -- Suspects at the newest end are told of once everything between has been looked at: `suspects_only` looks from the oldest.
@@ -154,6 +168,7 @@ end
 if #gone > 0 then
   redis.call('ZREM', due, unpack(gone))
 end
+local entry = taken .. ' ' .. table.concat(rows, ' ', 1, 2 * taken)
 if taken > 0 then
   -- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
   local gate = redis.pcall('HDEL', claims, '')
@@ -162,10 +177,9 @@ if taken > 0 then
   elseif redis.call('ZADD', leases, 'NX', string.format('%.0f', now + lease), token) == 0 then
     return redis.error_reply('BADCALL claim: the token is in use')
   end
-  redis.call('HSET', claims, token, taken .. ' ' .. table.concat(rows, ' ', 1, 2 * taken))
+  redis.call('HSET', claims, token, entry)
   redis.call('ZADD', due, 'XX', unpack(negated))
 end
-rows[2 * taken + 1] = nil
 
 -- What stands positive before the first that is free was looked at and left out: the suspects, and nothing else.
 suspects = suspects_only and suspects or skipped
@@ -174,4 +188,4 @@ if taken > 0 and not suspects_only and head and tonumber(head) <= now then
   redis.pcall('PUBLISH', ARGV[8], ARGV[9] .. ' ' .. head)
 end
 local known = recurring and #counted > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
-return { micros, 'claimed', head or '', suspects, #gone, crashed, rows, known, unpack(chunks) }
+return { micros, 'claimed', head or '', suspects, #gone, crashed, entry, known, unpack(chunks) }

@@ -40,14 +40,14 @@ local function head()
 end
 
 local args, at = ARGV, 14
-local number, list = string.match(entry, '^(%S+) ?(.*)$')
+local number = string.match(entry, '^%S+')
 local skipped, changed, restored, removed, left = {}, {}, {}, {}, {}
 -- The short cut: nothing has left the claim and all that it holds is named. While its token lives nobody else can end
 -- its pairs, so neither the list nor the scores need a look.
 local whole = tonumber(number) == named and redis.call('HLEN', changes) == 0
 if not whole then
   local held, order = {}, {}
-  for id, its_due in string.gmatch(list, '(%S+) (%S+)') do
+  for id, its_due in string.gmatch(string.sub(entry, #number + 2), '(%S+) (%S+)') do
     held[id] = its_due
     order[#order + 1] = id
   end
@@ -146,7 +146,9 @@ local next_at, back_at = at + e, at + e + 4 * n
 if e > 0 then
   redis.call('ZREM', due, unpack(args, at + 1, at + e))
   redis.call('HDEL', tasks, unpack(args, at + 1, at + e))
-  redis.call('HDEL', counts, unpack(args, at + 1, at + e))
+  if redis.call('HLEN', counts) > 0 then
+    redis.call('HDEL', counts, unpack(args, at + 1, at + e))
+  end
   if any_mark then
     redis.call('HDEL', crashes, unpack(args, at + 1, at + e))
   end

@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex as Turns, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 /// Room for messages that are under way, in units of some bytes; each message takes one unit at least.
 pub(crate) struct Window {
     whole: Arc<Semaphore>,
-    shares: Mutex<HashMap<String, Weak<Semaphore>>>,
+    destinations: Mutex<HashMap<String, Weak<Destination>>>,
     unit: usize,
     share_units: usize,
 }
@@ -20,37 +20,52 @@ pub(crate) struct Room {
     _whole: OwnedSemaphorePermit,
 }
 
-/// The part of the window that one destination can take, over all calls: a quarter.
-pub(crate) struct Share(Arc<Semaphore>);
+/// What one destination can take of the window, over all calls: a quarter.
+struct Destination {
+    units: Arc<Semaphore>,
+    /// Whose messages are handed over.
+    turns: Arc<Turns<()>>,
+}
+
+/// A call's part of a destination's share. Calls hand over one after another: were their messages mixed, all would be
+/// answered at about the same time, late, and none could be done with early. The turn is taken with the first message and ends
+/// when this is dropped.
+pub(crate) struct Share {
+    destination: Arc<Destination>,
+    turn: Option<OwnedMutexGuard<()>>,
+}
 
 impl Window {
     /// A window of so many units of so many bytes.
     pub(crate) fn new(units: usize, unit: usize) -> Window {
         let whole = Arc::new(Semaphore::new(units));
-        Window { whole, shares: Mutex::default(), unit, share_units: units / 4 }
+        Window { whole, destinations: Mutex::default(), unit, share_units: units / 4 }
     }
 
-    /// The share of a destination.
+    /// The share of a destination, for one call.
     pub(crate) fn share(&self, destination: &str) -> Share {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(share) = shares.get(destination).and_then(Weak::upgrade) {
-            return Share(share);
+        let mut destinations = self.destinations.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(destination) = destinations.get(destination).and_then(Weak::upgrade) {
+            return Share { destination, turn: None };
         }
         // Those that nobody holds go before there would be room for more.
-        if shares.len() == shares.capacity() {
-            shares.retain(|_, share| share.strong_count() > 0);
+        if destinations.len() == destinations.capacity() {
+            destinations.retain(|_, destination| destination.strong_count() > 0);
         }
-        let share = Arc::new(Semaphore::new(self.share_units));
-        shares.insert(destination.to_owned(), Arc::downgrade(&share));
-        Share(share)
+        let new = Arc::new(Destination { units: Arc::new(Semaphore::new(self.share_units)), turns: Arc::default() });
+        destinations.insert(destination.to_owned(), Arc::downgrade(&new));
+        Share { destination: new, turn: None }
     }
 
-    /// Waits for room for a message of so many bytes.
-    pub(crate) async fn room(&self, share: &Share, bytes: usize) -> Room {
+    /// Waits for the call's turn, then for room for a message of so many bytes.
+    pub(crate) async fn room(&self, share: &mut Share, bytes: usize) -> Room {
         let units = bytes.div_ceil(self.unit).clamp(1, self.share_units);
         let units = u32::try_from(units).expect("at most the window");
         let acquire = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_many_owned(units);
-        let own = acquire(&share.0).await.expect("the window is never closed");
+        if share.turn.is_none() {
+            share.turn = Some(Arc::clone(&share.destination.turns).lock_owned().await);
+        }
+        let own = acquire(&share.destination.units).await.expect("the window is never closed");
         let whole = acquire(&self.whole).await.expect("the window is never closed");
         Room { _own: own, _whole: whole }
     }
@@ -65,12 +80,24 @@ mod tests {
     #[test]
     fn a_destination_has_a_quarter_and_leaves_the_rest_to_the_others() {
         let window = Window::new(16, 100);
-        let (a, b) = (window.share("a"), window.share("b"));
-        let large = window.room(&a, 1_000_000).now_or_never().expect("room for what takes all that one may");
-        assert!(window.room(&window.share("a"), 1).now_or_never().is_none(), "its share is used up");
-        let others: Vec<Room> = (0..4).filter_map(|_| window.room(&b, 1).now_or_never()).collect();
+        let (mut a, mut b) = (window.share("a"), window.share("b"));
+        let large = window.room(&mut a, 1_000_000).now_or_never().expect("room for what takes all that one may");
+        assert!(window.room(&mut a, 1).now_or_never().is_none(), "its share is used up");
+        let others: Vec<Room> = (0..4).filter_map(|_| window.room(&mut b, 1).now_or_never()).collect();
         assert_eq!(others.len(), 4);
         drop(large);
-        assert!(window.room(&a, 400).now_or_never().is_some());
+        assert!(window.room(&mut a, 400).now_or_never().is_some());
+    }
+
+    #[test]
+    fn calls_hand_over_one_after_another() {
+        let window = Window::new(16, 100);
+        let (mut first, mut second) = (window.share("a"), window.share("a"));
+        let room = window.room(&mut first, 1).now_or_never().expect("it is the first");
+        assert!(window.room(&mut second, 1).now_or_never().is_none(), "it is another's turn");
+        // What it has handed over is still under way.
+        drop(first);
+        assert!(window.room(&mut second, 1).now_or_never().is_some());
+        drop(room);
     }
 }

@@ -83,6 +83,8 @@ impl<'a> Round<'a> {
                 }
             }
         }
+        // Other calls have their turn while this one's answers come.
+        drop(share);
         while self.away > 0 {
             if !self.next(lost.as_mut()).await {
                 return self.lost().await;
@@ -98,7 +100,7 @@ impl<'a> Round<'a> {
     }
 
     /// Hands one message over, once there is room for it. Whether the producer lives.
-    async fn hand_over(&mut self, window: &Window, share: &Share, index: usize, lost: Lost<'_>) -> bool {
+    async fn hand_over(&mut self, window: &Window, share: &mut Share, index: usize, lost: Lost<'_>) -> bool {
         let message = &self.batch[index];
         let Some(room) = self.room(window, share, size(message), lost).await else { return false };
         if !self.alone {
@@ -118,7 +120,7 @@ impl<'a> Round<'a> {
     }
 
     /// Waits for room in the window, and takes in answers meanwhile, which make some. None if the producer is lost.
-    async fn room(&mut self, window: &Window, share: &Share, bytes: usize, mut lost: Lost<'_>) -> Option<Room> {
+    async fn room(&mut self, window: &Window, share: &mut Share, bytes: usize, mut lost: Lost<'_>) -> Option<Room> {
         let mut room = pin!(window.room(share, bytes));
         loop {
             tokio::select! {

@@ -57,7 +57,7 @@ impl<'a> Call<'a> {
                 subject = Subject::from(message.destination.as_str());
                 share = self.inner.window.share(&message.destination);
             }
-            self.held[index] = self.room(&share, size(message)).await;
+            self.held[index] = self.room(&mut share, size(message)).await;
             if self.route.lost || !self.connection.alive() {
                 return self.finish().await;
             }
@@ -70,12 +70,14 @@ impl<'a> Call<'a> {
                 self.refused(index, &error);
             }
         }
+        // Other calls have their turn while this one's answers come.
+        drop(share);
         self.finish().await;
     }
 
     /// Waits for room in the window for a message of this size, and takes in answers meanwhile, which make some. Ends
     /// without when the connection is lost.
-    async fn room(&mut self, share: &Share, size: usize) -> Option<Room> {
+    async fn room(&mut self, share: &mut Share, size: usize) -> Option<Room> {
         while let Ok(reply) = self.route.replies.try_recv() {
             self.take(reply);
         }

@@ -133,7 +133,7 @@ impl<'a> Call<'a> {
             if share.as_ref().is_none_or(|(destination, _)| *destination != message.destination) {
                 share = Some((message.destination.as_str(), self.window.share(&message.destination)));
             }
-            let share = &share.as_ref().expect("just set").1;
+            let share = &mut share.as_mut().expect("just set").1;
             while let Ok(event) = channel.events.try_recv() {
                 self.take(event, under_way)?;
             }
@@ -156,6 +156,8 @@ impl<'a> Call<'a> {
             under_way.insert(tag, index, room);
             *next += 1;
         }
+        // Other calls have their turn while this one's answers come.
+        drop(share);
         while !under_way.is_empty() {
             let event = channel.events.recv().await.ok_or(Failed::Lost)?;
             self.take(event, under_way)?;

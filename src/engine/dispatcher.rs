@@ -1,6 +1,6 @@
 //! Holds one claim: publishes what is in it, judges the outcomes, settles.
 //!
-//! Settles when all verdicts are known, or 50 ms after the first; what is missing stays under the token and is retried
+//! Settles when all verdicts are known, or no more come for a while; what is missing stays under the token and is retried
 //! here, so that stragglers do not hold up the others. Lets go at once when the lease is lost, and gives back what it
 //! holds when the sink turns out absent.
 
@@ -84,6 +84,8 @@ pub(super) struct Holder {
     pub(super) tally: Vec<Counted>,
     /// When the verdicts are written although some are missing.
     pub(super) settle_at: Option<Instant>,
+    /// Until when others put that off.
+    pub(super) settle_by: Option<Instant>,
     pub(super) settling: Option<Settling>,
     /// The sink turned out absent; how that was noticed.
     pub(super) absent: Option<String>,
@@ -120,6 +122,7 @@ impl Holder {
             mourned: Vec::new(),
             retries: BinaryHeap::new(),
             settle_at: None,
+            settle_by: None,
             settling: None,
             absent: None,
             ending: false,

@@ -86,8 +86,8 @@ impl EngineConfig {
         EngineConfig {
             instance: instance.into(),
             lease: Duration::from_secs(15),
-            batch: 1000,
-            in_flight: 10_000,
+            batch: 500,
+            in_flight: 3500,
             in_flight_bytes: 12 << 20,
             overdue: Overdue { grace: Duration::from_secs(60), catch_up_max: 100 },
             poison_limit: 5,

@@ -1,16 +1,26 @@
 //! Bounds what is in flight, in occurrences and bytes: one room per lane and one per sink, so that no slow sink takes all.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// A claim waits until this many KiB are free, rather than take a handful of records at a time.
 const LEAST_KIB: u32 = 256;
+
+/// How long a claim waits for room for all that it would take, rather than take the handful that is free: each call costs
+/// Redis and the sink as much again.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What may be in flight at once.
 pub(super) struct Room {
     occurrences: Arc<Semaphore>,
     kib: Arc<Semaphore>,
+    /// One claim waits at a time, so that what becomes free is not shared out in handfuls.
+    turn: Mutex<()>,
+    /// Room for so many is worth a claim whatever it would take: a quarter of all.
+    plenty: u32,
 }
 
 /// A claim's share of a room; what is left of it is free again when it is dropped.
@@ -26,15 +36,24 @@ impl Room {
         Room {
             occurrences: Arc::new(Semaphore::new(occurrences.clamp(1, Semaphore::MAX_PERMITS))),
             kib: Arc::new(Semaphore::new(kib)),
+            turn: Mutex::default(),
+            plenty: u32::try_from(occurrences / 4).unwrap_or(u32::MAX).max(1),
         }
     }
 
-    /// Waits until something is free, then takes up to `occurrences` and `bytes` of it. `None` once the room is closed.
+    /// Waits until something is free, and a little longer for plenty, then takes up to `occurrences` and `bytes` of it.
+    /// `None` once the room is closed.
     pub(super) async fn take(&self, occurrences: usize, bytes: usize) -> Option<Share> {
         let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).max(LEAST_KIB);
         let occurrences = u32::try_from(occurrences).unwrap_or(u32::MAX).max(1);
+        let _turn = self.turn.lock().await;
+        let plenty = up_to(&self.occurrences, occurrences.min(self.plenty), occurrences);
+        let found = match timeout(PATIENCE, plenty).await {
+            Ok(found) => found?,
+            Err(_) => up_to(&self.occurrences, 1, occurrences).await?,
+        };
         Some(Share {
-            occurrences: up_to(&self.occurrences, 1, occurrences).await?,
+            occurrences: found,
             kib: up_to(&self.kib, LEAST_KIB, kib).await?,
         })
     }
@@ -69,4 +88,52 @@ async fn up_to(semaphore: &Arc<Semaphore>, least: u32, most: u32) -> Option<Owne
         permit.merge(more);
     }
     Some(permit)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    async fn take(room: &Room, occurrences: usize) -> Share {
+        room.take(occurrences, 1024).await.expect("the room is open")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_waits_for_all_that_it_would_take_or_a_quarter_of_the_room_but_not_for_long() {
+        let room = Arc::new(Room::new(8, 1 << 30));
+        let mut held = take(&room, 8).await;
+        let (other, begun) = (Arc::clone(&room), Instant::now());
+        let waiting = tokio::spawn(async move { (take(&other, 5).await, begun.elapsed()) });
+        tokio::time::sleep(10 * MS).await;
+        held.shrink_to(7, 0);
+        tokio::time::sleep(10 * MS).await;
+        assert!(!waiting.is_finished(), "one is not worth a claim yet");
+        held.shrink_to(6, 0);
+        let (two, waited) = waiting.await.expect("it ends");
+        assert_eq!((two.occurrences(), waited), (2, 20 * MS), "a quarter of the room");
+        held.shrink_to(5, 0);
+        let begun = Instant::now();
+        assert_eq!((take(&room, 5).await.occurrences(), begun.elapsed()), (1, PATIENCE), "what there is after a while");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claims_wait_one_after_another_and_one_that_gives_up_is_in_nobodys_way() {
+        let room = Arc::new(Room::new(4, 1 << 30));
+        let held = take(&room, 4).await;
+        assert!(timeout(10 * MS, take(&room, 4)).await.is_err(), "all is taken");
+        let waiting = ["a", "b"].map(|_| {
+            let room = Arc::clone(&room);
+            tokio::spawn(async move { take(&room, 1).await.occurrences() })
+        });
+        tokio::time::sleep(3 * PATIENCE).await;
+        drop(held);
+        for one in waiting {
+            assert_eq!(one.await.expect("it ends"), 1);
+        }
+        assert_eq!(take(&room, 9).await.occurrences(), 4, "nothing is left behind");
+    }
 }

@@ -16,8 +16,11 @@ use crate::clock::Timestamp;
 use crate::task::{CatchUp, Member};
 use crate::timeline::{Rest, Settle, Settled, Settlement, TimelineError, Verdict};
 
-/// How long the first verdict waits for the others.
-const GATHER: Duration = Duration::from_millis(50);
+/// How long verdicts wait for the next one: those of a batch come close together once they begin to come, ...
+const GATHER: Duration = Duration::from_millis(100);
+
+/// ... and how long the first waits at most. What it is about was published: nobody waits for it to be written.
+const GATHER_MOST: Duration = Duration::from_millis(500);
 
 /// How often a settle is sent that the timeline says makes no sense.
 const SENSELESS: u32 = 5;
@@ -42,7 +45,7 @@ pub(super) struct Counted {
 }
 
 impl Holder {
-    /// Notes a verdict; the first one waits a little for the others.
+    /// Notes a verdict; it waits a little for the others.
     pub(super) fn verdict(&mut self, index: usize, verdict: Settlement, dead: Option<Reason>) {
         let passed_over = self.flights[index].tally(&verdict.verdict);
         if dead.is_some() || passed_over > 0 {
@@ -51,7 +54,9 @@ impl Holder {
         }
         self.open -= 1;
         self.verdicts.push(verdict);
-        self.settle_at.get_or_insert_with(|| Instant::now() + GATHER);
+        let now = Instant::now();
+        let latest = *self.settle_by.get_or_insert(now + GATHER_MOST);
+        self.settle_at = Some(latest.min(now + GATHER));
     }
 
     /// Begins to write the verdicts, if it is time and nothing is being written.
@@ -60,7 +65,7 @@ impl Holder {
         if self.settling.is_some() || self.verdicts.is_empty() || !due {
             return;
         }
-        self.settle_at = None;
+        (self.settle_at, self.settle_by) = (None, None);
         if self.open == 0 {
             fault::reached(Point::AfterPublish);
         }

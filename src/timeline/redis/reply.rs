@@ -124,8 +124,17 @@ impl Fields {
     where
         T: TryFrom<String, Error: std::fmt::Display>,
     {
-        T::try_from(self.text()?).map_err(|error| broken(&error.to_string()))
+        name(self.text()?)
     }
+}
+
+/// A name, as its type reads it.
+pub(super) fn name<T, S>(text: S) -> Result<T, TimelineError>
+where
+    T: TryFrom<String, Error: std::fmt::Display>,
+    S: Into<String>,
+{
+    T::try_from(text.into()).map_err(|error| broken(&error.to_string()))
 }
 
 /// Reads a whole number.

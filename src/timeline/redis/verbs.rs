@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::RedisTimeline;
 use super::call::Call;
 use super::dead::or_nothing;
-use super::reply::{Reply, broken};
+use super::reply::{Reply, broken, name, parse};
 use crate::clock::Timestamp;
 use crate::task::{Counts, Key, Lane, Shard, TaskId};
 use crate::timeline::keys::Keys;
@@ -277,20 +277,26 @@ fn claimed(reply: &mut Reply) -> Result<Claimed, TimelineError> {
     let head = fields.optional_time()?;
     let (suspects, removed) = (fields.count()?, fields.count()?);
     let crashes = u32::try_from(fields.count()?).unwrap_or(u32::MAX);
-    let mut members = fields.list()?;
+    // What the claim keeps in Redis: their number, then each with its due.
+    let entry = fields.text()?;
+    let (number, members) = entry.split_once(' ').ok_or_else(|| broken("`claim` answered no members"))?;
+    let number = usize::try_from(parse(number)?).map_err(|_| broken("a negative count"))?;
+    let mut members = members.split_ascii_whitespace();
     let mut counts = fields.list()?;
-    let mut occurrences = Vec::with_capacity(members.left() / 2);
+    let mut occurrences = Vec::with_capacity(number.min(MAX_BATCH));
     while fields.left() > 0 {
         let mut records = fields.list()?;
         while records.left() > 0 {
-            let (member, due, record) = (members.name()?, members.time()?, records.bytes()?);
+            let mut word = || members.next().ok_or_else(|| broken("`claim` answered too few members"));
+            let (member, due) = (name(word()?)?, Timestamp::from_millis(parse(word()?)?));
+            let record = records.bytes()?;
             let recurring = record.get(1).is_some_and(|flags| flags & RECURRING != 0);
             let packed = if recurring && counts.left() > 0 { counts.optional_text()? } else { None };
             let counts = packed.as_deref().map_or_else(Counts::default, Counts::unpack);
             occurrences.push(Occurrence { member, due, record, counts, crashes });
         }
     }
-    if members.left() > 0 || counts.left() > 0 {
+    if members.next().is_some() || occurrences.len() != number || counts.left() > 0 {
         return Err(broken("`claim` answered columns of different lengths"));
     }
     Ok(Claimed { now, occurrences, head, suspects, removed })
