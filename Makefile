@@ -33,9 +33,9 @@ verify: ## attack instances for ten minutes and judge what they publish: make ve
 	@.ci/setup all
 	@exec cargo run --quiet --locked -- verify $(if $(ARGS),$(ARGS),--instances 4 --seconds 600 --pause 700ms)
 
-bench: ## measure what was built for release: make bench ARGS="lateness --sink kafka"
-	@.ci/setup all
-	@exec cargo run --quiet --release --locked -- bench $(if $(ARGS),$(ARGS),throughput)
+bench: ## measure all budgets for tests/bench/README.md: make bench ROUNDS=3 ROWS=kafka OUT=dir; one bench: make bench ARGS="lateness --sink kafka"
+	@.ci/setup $(if $(ARGS),all,bench)
+	@$(if $(ARGS),exec cargo run --quiet --release --locked -- bench $(ARGS),exec .ci/bench "$(ROUNDS)" "$(ROWS)" "$(OUT)")
 
 mutants: ## break each law in one line and see that a test notices: make mutants ARGS=04
 	@.ci/setup all
