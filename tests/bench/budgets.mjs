@@ -1,7 +1,7 @@
 // The budgets: what is asked of which rows. Each is judged by the median of the rounds.
 //
-// `of` is a figure or ratio, or a pattern of several; `limit` what cannot be bettered in the same run, with its words. `or` is an
-// alternative: on a slow or busy machine a budget in ms says nothing, the ratio to the naked loop does.
+// `of` is a figure or ratio, or a pattern of several; `limit` what cannot be bettered in the same run, with its words. `or`
+// is an alternative: on a slow or busy machine a budget in ms says nothing, the ratio to the naked loop does.
 
 import { names, over, peer } from './results.mjs';
 
@@ -152,7 +152,8 @@ export const budgets = [
   },
 ];
 
-// What limits a figure, in words, for people to write once they know: by a section of the report (`throughput`), or by a row.
+// What limits a figure, in words, for people to write once they know: by a section of the report (`throughput`), or by
+// a row (`throughput-kafka`); a text or a list of them.
 export const limits = {};
 
 const met = (statistics, { most, least, always }) => {

@@ -40,8 +40,9 @@ export function statistics(values) {
 }
 
 // The names of a row's figures that are like a pattern.
-export const names = (results, row, pattern) => [
-  ...new Set(reports(results, row).flatMap(({ figures, ratios }) => Object.keys({ ...figures, ...ratios }))),
-].filter((name) => pattern.test(name));
+export const names = (results, row, pattern) =>
+  [...new Set(reports(results, row).flatMap(({ figures, ratios }) => Object.keys({ ...figures, ...ratios })))].filter(
+    (name) => pattern.test(name),
+  );
 
 export const peer = (results, name) => results.peers?.peers.find(({ peer }) => peer === name);

@@ -1,4 +1,5 @@
-// What `make bench` measures: every row of the budgets. `once` are rows that take minutes: only the first round has them.
+// What `make bench` measures: every row of the budgets. `once` are rows that take minutes: only the first round has
+// them.
 
 const sinks = ['redis', 'kafka', 'nats', 'rabbitmq'];
 const kinds = [
@@ -9,7 +10,10 @@ const kinds = [
 // Over sinks and kinds, one-shot and recurring.
 const each = (bench, among, args) =>
   among.flatMap((sink) =>
-    kinds.map(([end, more]) => ({ row: `${bench}-${sink}${end}`, args: [bench, '--sink', sink, ...args(sink), ...more] })),
+    kinds.map(([end, more]) => ({
+      row: `${bench}-${sink}${end}`,
+      args: [bench, '--sink', sink, ...args(sink), ...more],
+    })),
   );
 
 // RabbitMQ takes a tenth of what the others take.

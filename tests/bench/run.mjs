@@ -1,5 +1,5 @@
-// Runs the rows, round by round, and keeps every run's figures: `run.mjs <program> <rounds> <rows> <folder>`. What was measured is
-// written after each run, so that nothing is lost when it is interrupted. Exit code 1: a row has no figures.
+// Runs the rows, round by round, and keeps every run's figures: `run.mjs <program> <rounds> <rows> <folder>`. What was
+// measured is written after each run, so that nothing is lost when it is interrupted. Exit code 1: a row has no figures.
 
 import { spawn } from 'node:child_process';
 import { mkdirSync, renameSync, writeFileSync } from 'node:fs';

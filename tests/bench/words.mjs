@@ -6,7 +6,10 @@ export const none = '-';
 export function number(value) {
   if (!Number.isFinite(value)) return none;
   const size = Math.abs(value);
-  if (size >= 1000) return Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, ' ');
+  if (size >= 1000)
+    return Math.round(value)
+      .toString()
+      .replace(/\B(?=(\d{3})+$)/g, ' ');
   if (Number.isInteger(value)) return String(value);
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
 }
@@ -25,7 +28,7 @@ export const heading = (text) => ({ heading: text });
 export const text = (words) => ({ text: words });
 export const image = (name, words) => ({ image: name, words });
 export const list = (items) => ({ list: items });
-// Columns of numbers stand to the right: all whose title ends in a unit or that are named.
+// The first `left` columns are words, the others numbers, which stand to the right.
 export const table = (head, rows, left = 1) => ({ head, rows, left });
 
 export function markdown(document, plots) {
@@ -52,5 +55,8 @@ export function plain(document) {
     const pad = (cell, column) => (column < part.left ? cell.padEnd(widths[column]) : cell.padStart(widths[column]));
     return rows.map((row) => row.map(pad).join('  ').trimEnd()).join('\n');
   };
-  return document.filter((part) => !part.image).map(block).join('\n\n');
+  return document
+    .filter((part) => !part.image)
+    .map(block)
+    .join('\n\n');
 }
