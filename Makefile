@@ -33,7 +33,7 @@ verify: ## attack instances for ten minutes and judge what they publish: make ve
 	@.ci/setup all
 	@exec cargo run --quiet --locked -- verify $(if $(ARGS),$(ARGS),--instances 4 --seconds 600 --pause 700ms)
 
-bench: ## measure all budgets for tests/bench/README.md: make bench ROUNDS=3 ROWS=kafka OUT=dir; one bench: make bench ARGS="lateness --sink kafka"
+bench: ## measure every budget three times and write tests/bench/README.md (ROUNDS, ROWS, OUT); one bench: make bench ARGS="lateness --sink kafka"
 	@.ci/setup $(if $(ARGS),all,bench)
 	@$(if $(ARGS),exec cargo run --quiet --release --locked -- bench $(ARGS),exec .ci/bench "$(ROUNDS)" "$(ROWS)" "$(OUT)")
 

@@ -1,9 +1,9 @@
 // The budgets: what is asked of which rows. Each is judged by the median of the rounds.
 //
-// `of` is a figure or ratio, or a pattern of several; `limit` what cannot be bettered in the same run, with its words. `or`
-// is an alternative: on a slow or busy machine a budget in ms says nothing, the ratio to the naked loop does.
+// `of` is a figure or ratio, or a pattern of several; `limit` what cannot be bettered in the same run, with its words.
+// `or` is an alternative: on a slow or busy machine a budget in ms says nothing, the ratio to the naked loop does.
 
-import { names, over, peer } from './results.mjs';
+import { names, over, peer, reports } from './results.mjs';
 
 const due = /^(throughput|herd)-/;
 const LOOP = 'the naked loop of the same run';
@@ -171,12 +171,14 @@ export const target = ({ most, least, or }) => {
   return or ? `${bound}, or ${or.words}` : bound;
 };
 
-// Every budget with every row that has figures for it. `by` tells that it was met by the alternative alone.
+// Every budget with every row that was run for it. `by` tells that it was met by the alternative alone.
 export function judge(results) {
   return budgets.map((budget) => {
     const rows = results.rowNames.filter((row) => budget.rows.test(row));
     const divisor = budget.per ? budget.per(results) : 1;
     const checks = rows.flatMap((row) => {
+      // What has no figures has not met its budget.
+      if (reports(results, row).length === 0) return [{ budget, row, name: row, met: false, used: Infinity }];
       const of = budget.of instanceof RegExp ? names(results, row, budget.of) : [budget.of];
       return of.flatMap((name) => check(results, budget, row, name, divisor) ?? []);
     });

@@ -64,7 +64,11 @@ for (const [index, { row, round, args }] of plan.entries()) {
   keep();
 }
 if (stop) {
-  tell(`interrupted; ${results.runs.length} of ${plan.length} runs are in ${file}`);
+  tell(
+    results.runs.length > 0
+      ? `interrupted; ${results.runs.length} of ${plan.length} runs are in ${file}`
+      : 'interrupted',
+  );
   process.exit(stop === 'SIGINT' ? 130 : 143);
 }
 process.exit(results.runs.every(({ report }) => report) ? 0 : 1);

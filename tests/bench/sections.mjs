@@ -138,7 +138,8 @@ export const sections = [
     of: /^pending/,
     about:
       'What an occurrence costs beside many that are not due, and the memory of each; `growing` is taken while the' +
-      ' tables of Redis still grow. Then a restart that finds 100 000 recurring tasks overdue: how late is what comes due meanwhile.',
+      ' tables of Redis still grow. Then a restart that finds 100 000 recurring tasks overdue: how late is what comes' +
+      ' due meanwhile.',
     plots: [['pending', 'CPU of Redis for an occurrence, and bytes of a task, over how many are pending']],
     columns: (results, row) =>
       numbersIn(results, row, /^pending_(\d+)_bytes$/).map((count) =>

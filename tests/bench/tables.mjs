@@ -2,6 +2,7 @@
 
 import { judge, limits, target } from './budgets.mjs';
 import { reports } from './results.mjs';
+import { rows } from './rows.mjs';
 import { nameOf, sections } from './sections.mjs';
 import { heading, image, list, median, none, number, spread, table, text } from './words.mjs';
 
@@ -16,8 +17,8 @@ export function report(results) {
     ...missed(judged),
     ...sections.flatMap(({ of, title, about, columns, plots }) => {
       const rows = results.rowNames.filter((row) => of.test(row) && reports(results, row).length > 0);
-      if (rows.length === 0) return [];
       const lines = rows.flatMap((row) => columns(results, row));
+      if (lines.length === 0) return [];
       const head = Object.keys(lines[0]);
       const cells = lines.map((line) => head.map((title) => line[title] ?? none));
       const prose = [title.toLowerCase(), ...rows].flatMap((key) => limits[key] ?? []);
@@ -57,13 +58,15 @@ function about(results) {
   const failed = results.runs.filter(({ report }) => !report);
   const again = results.runs.filter(({ report, failed_before }) => report && failed_before);
   const notes = new Set(results.runs.flatMap(({ report }) => report?.notes ?? []));
+  const missing = rows.filter(({ row }) => !results.rowNames.includes(row));
+  const busy = load > machine.cores / 4 ? ', **the machine was busy**' : '';
   const tell = (run, why) => `\`${run.row}\`, round ${run.round}: ${why}`;
   return [
     list([
       `machine: ${machine.cpu}, ${machine.cores} cores, ${machine.memory_gib} GiB, Linux ${machine.kernel}`,
       `versions: ${ran.join(', ')}${commit ? `; commit ${commit}` : ''}`,
       `measured: ${started.slice(0, 16).replace('T', ' ')} UTC, ` +
-        `${rounds} rounds in ${Math.round(seconds / 60)} minutes; load at start ${load}${load > machine.cores / 4 ? ', **the machine was busy**' : ''}`,
+        `${rounds} rounds in ${Math.round(seconds / 60)} minutes; load at start ${load}${busy}`,
     ]),
     ...(failed.length > 0
       ? [text('**Without figures, twice:**'), list(failed.map((run) => tell(run, run.failed)))]
@@ -71,6 +74,7 @@ function about(results) {
     ...(again.length > 0
       ? [text('Measured at the second try:'), list(again.map((run) => tell(run, run.failed_before)))]
       : []),
+    ...(missing.length > 0 ? [text(`Not run: ${missing.map(({ row }) => `\`${row}\``).join(', ')}.`)] : []),
     ...(notes.size > 0 ? [text('Notes of the benches:'), list([...notes])] : []),
   ];
 }
@@ -80,7 +84,7 @@ function budgets(results, judged, short) {
   const rows = judged.map(({ budget, checks, worst }) => {
     const [of, met, loop] = [checks.length, ...['met', 'by'].map((is) => checks.filter((check) => check[is]).length)];
     const count = of === 0 ? 'not measured' : met === of ? `yes, ${of} of ${of}` : `**${met} of ${of}**`;
-    const figure = worst ? (short ? median(worst.found) : spread(worst.found)) : none;
+    const figure = worst?.found ? (short ? median(worst.found) : spread(worst.found)) : none;
     const limit = worst?.limit ? `${median(worst.limit)} ${budget.limit[0]}` : none;
     const where = worst ? `\`${label(worst)}\`` : none;
     const ratio = worst?.by ? ` (${number(worst.other.median)} x the naked loop)` : '';
@@ -91,15 +95,15 @@ function budgets(results, judged, short) {
 }
 
 // A row, and which of its figures where it has several.
-const label = ({ budget, row, name }) => (budget.of instanceof RegExp ? `${row} ${name}` : row);
+const label = ({ budget, row, name, found }) => (found && budget.of instanceof RegExp ? `${row} ${name}` : row);
 
 function missed(judged) {
   const checks = judged.flatMap(({ checks }) => checks.filter(({ met }) => !met));
   if (checks.length === 0) return [];
   const items = checks.map(({ budget, found, limit, ...check }) => {
     const beside = limit ? `; ${median(limit)} ${budget.limit[0]}` : '';
-    const where = label({ budget, ...check });
-    return `\`${where}\`: ${budget.words}: **${spread(found)}**, budget ${target(budget)}${beside}`;
+    const where = label({ budget, found, ...check });
+    return `\`${where}\`: ${budget.words}: **${found ? spread(found) : 'no figures'}**, budget ${target(budget)}${beside}`;
   });
   return [text('Missed:'), list(items)];
 }
