@@ -171,6 +171,9 @@ export const target = ({ most, least, or }) => {
   return or ? `${bound}, or ${or.words}` : bound;
 };
 
+// What is missed first, then what is nearest to its budget; not to the alternative, which would hide it.
+const byUse = (a, b) => a.met - b.met || b.used - a.used;
+
 // Every budget with every row that was run for it. `by` tells that it was met by the alternative alone.
 export function judge(results) {
   return budgets.map((budget) => {
@@ -182,7 +185,7 @@ export function judge(results) {
       const of = budget.of instanceof RegExp ? names(results, row, budget.of) : [budget.of];
       return of.flatMap((name) => check(results, budget, row, name, divisor) ?? []);
     });
-    return { budget, checks, worst: checks.reduce((worst, one) => (worst?.used >= one.used ? worst : one), undefined) };
+    return { budget, checks, worst: checks.toSorted(byUse)[0] };
   });
 }
 
@@ -199,7 +202,7 @@ function check(results, budget, row, name, divisor) {
     other,
     met: own || alternative,
     by: !own && alternative ? LOOP : undefined,
-    used: Math.min(used(found, budget), other ? used(other, budget.or) : Infinity),
+    used: used(found, budget),
     limit: budget.limit && over(results, row, budget.limit[1]),
   };
 }

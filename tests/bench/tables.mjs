@@ -87,7 +87,7 @@ function budgets(results, judged, short) {
     const figure = worst?.found ? (short ? median(worst.found) : spread(worst.found)) : none;
     const limit = worst?.limit ? `${median(worst.limit)} ${budget.limit[0]}` : none;
     const where = worst ? `\`${label(worst)}\`` : none;
-    const ratio = worst?.by ? ` (${number(worst.other.median)} x the naked loop)` : '';
+    const ratio = worst?.other && (worst.by || !worst.met) ? ` (${number(worst.other.median)} x the naked loop)` : '';
     const by = loop > 0 ? `, ${loop} by the naked loop` : '';
     return [budget.words, target(budget), figure + ratio, ...(short ? [] : [where, limit]), count + by];
   });
