@@ -33,9 +33,9 @@ verify: ## attack instances for ten minutes and judge what they publish: make ve
 	@.ci/setup all
 	@exec cargo run --quiet --locked -- verify $(if $(ARGS),$(ARGS),--instances 4 --seconds 600 --pause 700ms)
 
-bench: ## measure what was built for release: make bench ARGS="lateness --sink kafka"
-	@.ci/setup all
-	@exec cargo run --quiet --release --locked -- bench $(if $(ARGS),$(ARGS),throughput)
+bench: ## measure every budget three times and write tests/bench/README.md (ROUNDS, ROWS, OUT); one bench: make bench ARGS="lateness --sink kafka"
+	@.ci/setup $(if $(ARGS),all,bench)
+	@$(if $(ARGS),exec cargo run --quiet --release --locked -- bench $(ARGS),exec .ci/bench "$(ROUNDS)" "$(ROWS)" "$(OUT)")
 
 mutants: ## break each law in one line and see that a test notices: make mutants ARGS=04
 	@.ci/setup all

@@ -1,0 +1,208 @@
+// The budgets: what is asked of which rows. Each is judged by the median of the rounds.
+//
+// `of` is a figure or ratio, or a pattern of several; `limit` what cannot be bettered in the same run, with its words.
+// `or` is an alternative: on a slow or busy machine a budget in ms says nothing, the ratio to the naked loop does.
+
+import { names, over, peer, reports } from './results.mjs';
+
+const due = /^(throughput|herd)-/;
+const LOOP = 'the naked loop of the same run';
+const loop = (percentile, name) => ({
+  or: { of: `${name}_to_floor`, most: 2, words: `2 x ${LOOP}` },
+  limit: [`${percentile} of the naked loop, ms`, `floor_${name}_ms`],
+});
+const atLimit = ['ms at the limit of the same run', (get) => (get('tasks') / get('limit_per_second')) * 1000];
+
+export const budgets = [
+  {
+    id: 'redis-cpu',
+    words: 'CPU of Redis for an occurrence, to the naked loop beside the sink',
+    short: 'Redis CPU',
+    rows: /^(throughput|herd|instances|pending)/,
+    of: 'redis_cpu_to_floor',
+    most: 1.3,
+    limit: ['CPU of Redis for the naked loop, us', 'floor_redis_us'],
+  },
+  {
+    id: 'instance-cpu',
+    words: 'CPU of the instance for an occurrence, to the raw client',
+    short: 'instance CPU',
+    rows: due,
+    of: 'instance_cpu_to_raw',
+    most: 2,
+    limit: ['CPU of the raw client, us', 'raw_cpu_us'],
+  },
+  {
+    id: 'throughput',
+    words: 'throughput, to 1 / (1 / raw sink + 1 / naked loop)',
+    short: 'throughput',
+    rows: due,
+    of: 'throughput_to_limit',
+    least: 0.75,
+    limit: ['tasks/s of both parts one after the other', 'limit_per_second'],
+  },
+  {
+    id: 'bullmq',
+    words: 'throughput with Redis Streams or Kafka, to BullMQ',
+    short: '5 x BullMQ',
+    rows: /^throughput-(redis|kafka)/,
+    of: 'tasks_per_second',
+    per: (results) => peer(results, 'bullmq')?.throughput_per_s,
+    least: 5,
+    limit: ['tasks/s of both parts one after the other', 'limit_per_second'],
+  },
+  {
+    id: 'p50',
+    words: 'lateness p50 at 1000/s, ms',
+    short: 'p50',
+    rows: /^lateness-/,
+    of: 'p50_ms',
+    most: 1.2,
+    ...loop('p50', 'p50'),
+  },
+  {
+    id: 'p99',
+    words: 'lateness p99 at 1000/s, ms',
+    short: 'p99',
+    rows: /^lateness-/,
+    of: 'p99_ms',
+    most: 3,
+    ...loop('p99', 'p99'),
+  },
+  {
+    id: 'p99.9',
+    words: 'lateness p99.9 at 1000/s, ms',
+    short: 'p99.9',
+    rows: /^lateness-/,
+    of: 'p999_ms',
+    most: 15,
+    ...loop('p99.9', 'p999'),
+  },
+  {
+    id: 'early',
+    words: 'occurrences that came early, in any round',
+    short: 'early',
+    rows: /^lateness-/,
+    of: 'early_count',
+    most: 0,
+    always: true,
+  },
+  {
+    id: 'herd',
+    words: '100 000 due in one millisecond: the last accepted, ms',
+    short: 'last one',
+    rows: /^herd-(redis|kafka)(-recurring)?$/,
+    of: 'last_ms',
+    most: 1000,
+    limit: atLimit,
+  },
+  {
+    id: 'instances',
+    words: '10 000 cron tasks, with 1, 5 and 20 instances: the last accepted, ms',
+    short: 'last one',
+    rows: /^instances$/,
+    of: /^with_\d+_last_ms$/,
+    most: 1000,
+    limit: atLimit,
+  },
+  {
+    id: 'instances-cpu',
+    words: 'CPU of Redis for an occurrence with 20 instances, to that with one',
+    short: 'Redis CPU with 20',
+    rows: /^instances$/,
+    of: 'redis_cpu_last_to_first',
+    most: 1.5,
+    limit: ['CPU of Redis with one instance, us', 'with_1_redis_us'],
+  },
+  {
+    id: 'pending-cpu',
+    words: 'CPU of Redis for an occurrence beside 10 M pending, to that beside 100 k',
+    short: 'cost at 10 M',
+    rows: /^pending(-recurring-10m)?$/,
+    of: 'redis_cpu_last_to_first',
+    most: 1.5,
+    limit: ['CPU of Redis beside 100 k, us', 'pending_100000_redis_us'],
+  },
+  {
+    id: 'pending-bytes',
+    words: 'bytes in Redis for a pending task, beside its record',
+    short: 'bytes',
+    rows: /^pending/,
+    of: /^pending_\d+_bytes_beside_record$/,
+    most: 220,
+    limit: ['bytes of the record', 'record_bytes'],
+  },
+  {
+    id: 'put',
+    words: 'tasks/s put over HTTP, in a batch by one connection',
+    short: 'batch',
+    rows: /^put/,
+    of: 'batch_1_per_second',
+    least: 100_000,
+    limit: ["tasks/s by the timeline's put alone", 'floor_per_second'],
+  },
+  {
+    id: 'idle',
+    words: 'requests to Redis each second for an instance and shard, while nothing is due',
+    short: 'requests',
+    rows: /^idle$/,
+    of: 'requests_per_instance_and_shard',
+    most: 1.2,
+    limit: ['the look once a second', () => 1],
+  },
+];
+
+// What limits a figure, in words, for people to write once they know: by a section of the report (`throughput`), or by
+// a row (`throughput-kafka`); a text or a list of them.
+export const limits = {};
+
+const met = (statistics, { most, least, always }) => {
+  const judged = always ? statistics.max : statistics.median;
+  return most === undefined ? judged >= least : judged <= most;
+};
+// How far it is used up: above 1 it is missed.
+const used = ({ median, max }, { most, least, always }) => {
+  const judged = always ? max : median;
+  return most === undefined ? least / judged : judged === 0 ? 0 : judged / most;
+};
+
+export const target = ({ most, least, or }) => {
+  const bound = most === undefined ? `at least ${least}` : most === 0 ? 'none' : `at most ${most}`;
+  return or ? `${bound}, or ${or.words}` : bound;
+};
+
+// What is missed first, then what is nearest to its budget; not to the alternative, which would hide it.
+const byUse = (a, b) => a.met - b.met || b.used - a.used;
+
+// Every budget with every row that was run for it. `by` tells that it was met by the alternative alone.
+export function judge(results) {
+  return budgets.map((budget) => {
+    const rows = results.rowNames.filter((row) => budget.rows.test(row));
+    const divisor = budget.per ? budget.per(results) : 1;
+    const checks = rows.flatMap((row) => {
+      // What has no figures has not met its budget.
+      if (reports(results, row).length === 0) return [{ budget, row, name: row, met: false, used: Infinity }];
+      const of = budget.of instanceof RegExp ? names(results, row, budget.of) : [budget.of];
+      return of.flatMap((name) => check(results, budget, row, name, divisor) ?? []);
+    });
+    return { budget, checks, worst: checks.toSorted(byUse)[0] };
+  });
+}
+
+function check(results, budget, row, name, divisor) {
+  const found = over(results, row, (get) => get(name) / divisor);
+  if (!found) return undefined;
+  const other = budget.or && over(results, row, budget.or.of);
+  const [own, alternative] = [met(found, budget), Boolean(other && met(other, budget.or))];
+  return {
+    budget,
+    row,
+    name,
+    found,
+    other,
+    met: own || alternative,
+    by: !own && alternative ? LOOP : undefined,
+    used: used(found, budget),
+    limit: budget.limit && over(results, row, budget.limit[1]),
+  };
+}

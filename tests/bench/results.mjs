@@ -1,0 +1,48 @@
+// What was measured, as the report asks for it.
+
+import { existsSync, readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+
+export const at = (path) => fileURLToPath(new URL(path, import.meta.url));
+
+const PEERS = '../peers/results.json';
+
+export function read(file) {
+  const results = JSON.parse(readFileSync(file, 'utf8'));
+  return { ...results, peers: peers(at(PEERS)), rowNames: [...new Set(results.runs.map(({ row }) => row))] };
+}
+
+// They may not have been measured.
+function peers(file) {
+  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : undefined;
+}
+
+// The reports of a row, one of each round that has figures.
+export const reports = (results, row) =>
+  results.runs.filter((run) => run.row === row && run.report).map(({ report }) => report);
+
+// A figure, a ratio or an option of one report: no name is in two of them.
+export const value = (report, name) => report.figures[name] ?? report.ratios[name] ?? report.options[name];
+
+// Median, least and most over the rounds of what `of`, a name or a function, says of each; nothing where none says it.
+export function over(results, row, of) {
+  const get = (report) => (typeof of === 'function' ? of((name) => value(report, name)) : value(report, of));
+  const values = reports(results, row).map(get).filter(Number.isFinite);
+  return statistics(values);
+}
+
+export function statistics(values) {
+  if (values.length === 0) return undefined;
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = Math.floor(sorted.length / 2);
+  const median = sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  return { median, min: sorted[0], max: sorted.at(-1), count: sorted.length };
+}
+
+// The names of a row's figures that are like a pattern.
+export const names = (results, row, pattern) =>
+  [...new Set(reports(results, row).flatMap(({ figures, ratios }) => Object.keys({ ...figures, ...ratios })))].filter(
+    (name) => pattern.test(name),
+  );
+
+export const peer = (results, name) => results.peers?.peers.find(({ peer }) => peer === name);

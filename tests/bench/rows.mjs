@@ -1,0 +1,34 @@
+// What `make bench` measures: every row of the budgets. `once` are rows that take minutes: only the first round has
+// them.
+
+const sinks = ['redis', 'kafka', 'nats', 'rabbitmq'];
+const kinds = [
+  ['', []],
+  ['-recurring', ['--recurring']],
+];
+
+// Over sinks and kinds, one-shot and recurring.
+const each = (bench, among, args) =>
+  among.flatMap((sink) =>
+    kinds.map(([end, more]) => ({
+      row: `${bench}-${sink}${end}`,
+      args: [bench, '--sink', sink, ...args(sink), ...more],
+    })),
+  );
+
+// RabbitMQ takes a tenth of what the others take.
+const tasks = (sink) => ['--tasks', sink === 'rabbitmq' ? '50000' : '200000'];
+
+export const rows = [
+  ...each('throughput', sinks, tasks),
+  ...each('lateness', sinks, () => ['--rate', '1000', '--seconds', '10']),
+  ...each('herd', ['redis', 'kafka'], () => ['--tasks', '100000']),
+  { row: 'instances', args: ['instances', '--tasks', '10000', '--instances', '1,5,20'] },
+  { row: 'pending', args: ['pending', '--pending', '100000,1000000,10000000'] },
+  { row: 'pending-recurring', args: ['pending', '--pending', '100000,1000000', '--recurring'] },
+  { row: 'put', args: ['put'] },
+  { row: 'idle', args: ['idle'] },
+  { row: 'herd-redis-1m', args: ['herd', '--sink', 'redis', '--tasks', '1000000'], once: true },
+  { row: 'pending-recurring-10m', args: ['pending', '--pending', '100000,10000000', '--recurring'], once: true },
+  { row: 'put-5m', args: ['put', '--tasks', '5000000'], once: true },
+];
