@@ -52,10 +52,7 @@ impl Room {
             Ok(found) => found?,
             Err(_) => up_to(&self.occurrences, 1, occurrences).await?,
         };
-        Some(Share {
-            occurrences: found,
-            kib: up_to(&self.kib, LEAST_KIB, kib).await?,
-        })
+        Some(Share { occurrences: found, kib: up_to(&self.kib, LEAST_KIB, kib).await? })
     }
 }
 
