@@ -14,10 +14,15 @@ pub(crate) struct Window {
     share_units: usize,
 }
 
+/// A call of no more messages does not wait for its turn: it mixes little, and those behind a backlog would wait for whole calls.
+const FEW: usize = 32;
+
 /// What a message takes of the window until it is dropped: of its destination's share, and of the whole.
 pub(crate) struct Room {
     _own: OwnedSemaphorePermit,
     _whole: OwnedSemaphorePermit,
+    /// Its share is the same one as long as anything of it is taken.
+    _destination: Arc<Destination>,
 }
 
 /// What one destination can take of the window, over all calls: a quarter.
@@ -32,6 +37,7 @@ struct Destination {
 /// when this is dropped.
 pub(crate) struct Share {
     destination: Arc<Destination>,
+    takes_turns: bool,
     turn: Option<OwnedMutexGuard<()>>,
 }
 
@@ -42,11 +48,15 @@ impl Window {
         Window { whole, destinations: Mutex::default(), unit, share_units: units / 4 }
     }
 
-    /// The share of a destination, for one call.
-    pub(crate) fn share(&self, destination: &str) -> Share {
+    /// The share of a destination, for one call of up to so many messages.
+    pub(crate) fn share(&self, destination: &str, messages: usize) -> Share {
+        Share { destination: self.destination(destination), takes_turns: messages > FEW, turn: None }
+    }
+
+    fn destination(&self, destination: &str) -> Arc<Destination> {
         let mut destinations = self.destinations.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(destination) = destinations.get(destination).and_then(Weak::upgrade) {
-            return Share { destination, turn: None };
+            return destination;
         }
         // Those that nobody holds go before there would be room for more.
         if destinations.len() == destinations.capacity() {
@@ -54,7 +64,7 @@ impl Window {
         }
         let new = Arc::new(Destination { units: Arc::new(Semaphore::new(self.share_units)), turns: Arc::default() });
         destinations.insert(destination.to_owned(), Arc::downgrade(&new));
-        Share { destination: new, turn: None }
+        new
     }
 
     /// Waits for the call's turn, then for room for a message of so many bytes.
@@ -62,12 +72,12 @@ impl Window {
         let units = bytes.div_ceil(self.unit).clamp(1, self.share_units);
         let units = u32::try_from(units).expect("at most the window");
         let acquire = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_many_owned(units);
-        if share.turn.is_none() {
+        if share.takes_turns && share.turn.is_none() {
             share.turn = Some(Arc::clone(&share.destination.turns).lock_owned().await);
         }
         let own = acquire(&share.destination.units).await.expect("the window is never closed");
         let whole = acquire(&self.whole).await.expect("the window is never closed");
-        Room { _own: own, _whole: whole }
+        Room { _own: own, _whole: whole, _destination: Arc::clone(&share.destination) }
     }
 }
 
@@ -80,9 +90,12 @@ mod tests {
     #[test]
     fn a_destination_has_a_quarter_and_leaves_the_rest_to_the_others() {
         let window = Window::new(16, 100);
-        let (mut a, mut b) = (window.share("a"), window.share("b"));
+        let (mut a, mut b) = (window.share("a", 1), window.share("b", 1));
         let large = window.room(&mut a, 1_000_000).now_or_never().expect("room for what takes all that one may");
         assert!(window.room(&mut a, 1).now_or_never().is_none(), "its share is used up");
+        drop(a);
+        let mut a = window.share("a", 1);
+        assert!(window.room(&mut a, 1).now_or_never().is_none(), "and stays so although the call has handed over all");
         let others: Vec<Room> = (0..4).filter_map(|_| window.room(&mut b, 1).now_or_never()).collect();
         assert_eq!(others.len(), 4);
         drop(large);
@@ -92,9 +105,11 @@ mod tests {
     #[test]
     fn calls_hand_over_one_after_another() {
         let window = Window::new(16, 100);
-        let (mut first, mut second) = (window.share("a"), window.share("a"));
+        let (mut first, mut second) = (window.share("a", FEW + 1), window.share("a", FEW + 1));
         let room = window.room(&mut first, 1).now_or_never().expect("it is the first");
         assert!(window.room(&mut second, 1).now_or_never().is_none(), "it is another's turn");
+        let mut few = window.share("a", FEW);
+        assert!(window.room(&mut few, 1).now_or_never().is_some(), "few need none");
         // What it has handed over is still under way.
         drop(first);
         assert!(window.room(&mut second, 1).now_or_never().is_some());

@@ -58,13 +58,15 @@ impl<'a> Round<'a> {
         let producer = Arc::clone(&self.producer);
         let topic = indices.first().map(|&index| self.batch[index].destination.as_str());
         let mut lost = pin!(producer.lost(topic));
-        let mut in_time = true;
+        let (mut in_time, mut alive) = (true, true);
         let mut share: Option<(&str, Share)> = None;
         for (turn, &index) in indices.iter().enumerate() {
             let message = &self.batch[index];
             let known = share.take().filter(|(topic, _)| *topic == message.destination);
-            let (_, share) = share
-                .insert(known.unwrap_or_else(|| (message.destination.as_str(), window.share(&message.destination))));
+            let (_, share) =
+                share.insert(known.unwrap_or_else(|| {
+                    (message.destination.as_str(), window.share(&message.destination, indices.len()))
+                }));
             if turn % 32 == 0 {
                 self.take();
             }
@@ -76,7 +78,10 @@ impl<'a> Round<'a> {
             };
             match handed {
                 Some(true) => {}
-                Some(false) => return self.lost().await,
+                Some(false) => {
+                    alive = false;
+                    break;
+                }
                 None => {
                     in_time = false;
                     break;
@@ -85,6 +90,9 @@ impl<'a> Round<'a> {
         }
         // Other calls have their turn while this one's answers come.
         drop(share);
+        if !alive {
+            return self.lost().await;
+        }
         while self.away > 0 {
             if !self.next(lost.as_mut()).await {
                 return self.lost().await;

@@ -43,7 +43,7 @@ impl<'a> Call<'a> {
     /// Ends when everything is answered, or can be no more.
     pub(super) async fn run(&mut self) {
         let mut subject = Subject::from("");
-        let mut share = self.inner.window.share("");
+        let mut share = self.inner.window.share("", 1);
         for (index, message) in self.batch.iter().enumerate() {
             let headers =
                 match check_subject(&message.destination).and_then(|()| header_map(&self.inner.namespace, message)) {
@@ -55,10 +55,11 @@ impl<'a> Call<'a> {
                 };
             if subject.as_str() != message.destination {
                 subject = Subject::from(message.destination.as_str());
-                share = self.inner.window.share(&message.destination);
+                share = self.inner.window.share(&message.destination, self.batch.len());
             }
             self.held[index] = self.room(&mut share, size(message)).await;
             if self.route.lost || !self.connection.alive() {
+                drop(share);
                 return self.finish().await;
             }
             let reply = self.connection.reply(self.route.call, index);

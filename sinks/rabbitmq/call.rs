@@ -131,7 +131,7 @@ impl<'a> Call<'a> {
         while let Some(&index) = group.get(*next) {
             let message = &self.batch[index];
             if share.as_ref().is_none_or(|(destination, _)| *destination != message.destination) {
-                share = Some((message.destination.as_str(), self.window.share(&message.destination)));
+                share = Some((message.destination.as_str(), self.window.share(&message.destination, group.len())));
             }
             let share = &mut share.as_mut().expect("just set").1;
             while let Ok(event) = channel.events.try_recv() {

@@ -84,7 +84,7 @@ mod tests {
 
     fn under_way() -> UnderWay {
         let (window, mut under_way) = (Window::new(16, 1), UnderWay::default());
-        let mut share = window.share("a");
+        let mut share = window.share("a", 4);
         for (tag, index) in [(1, 11), (2, 12), (3, 13), (4, 14)] {
             let room = window.room(&mut share, 1).now_or_never();
             under_way.insert(tag, index, room.expect("there is room"));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// A claim waits until this many KiB are free, rather than take a handful of records at a time.
 const LEAST_KIB: u32 = 256;
@@ -13,12 +13,15 @@ const LEAST_KIB: u32 = 256;
 /// Redis and the sink as much again.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// For how long nobody waits like that once it was in vain: part of the room is held by what does not move.
+const RESPITE: Duration = Duration::from_secs(1);
+
 /// What may be in flight at once.
 pub(super) struct Room {
     occurrences: Arc<Semaphore>,
     kib: Arc<Semaphore>,
-    /// One claim waits at a time, so that what becomes free is not shared out in handfuls.
-    turn: Mutex<()>,
+    /// One claim waits at a time, so that what becomes free is not shared out in handfuls; until when it takes what there is.
+    turn: Mutex<Option<Instant>>,
     /// Room for so many is worth a claim whatever it would take: a quarter of all.
     plenty: u32,
 }
@@ -46,11 +49,17 @@ impl Room {
     pub(super) async fn take(&self, occurrences: usize, bytes: usize) -> Option<Share> {
         let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).max(LEAST_KIB);
         let occurrences = u32::try_from(occurrences).unwrap_or(u32::MAX).max(1);
-        let _turn = self.turn.lock().await;
+        let mut respite = self.turn.lock().await;
+        let waits = respite.is_none_or(|until| until <= Instant::now());
         let plenty = up_to(&self.occurrences, occurrences.min(self.plenty), occurrences);
-        let found = match timeout(PATIENCE, plenty).await {
+        let found = match timeout(if waits { PATIENCE } else { Duration::ZERO }, plenty).await {
             Ok(found) => found?,
-            Err(_) => up_to(&self.occurrences, 1, occurrences).await?,
+            Err(_) => {
+                if waits {
+                    *respite = Some(Instant::now() + RESPITE);
+                }
+                up_to(&self.occurrences, 1, occurrences).await?
+            }
         };
         Some(Share { occurrences: found, kib: up_to(&self.kib, LEAST_KIB, kib).await? })
     }
@@ -114,7 +123,14 @@ mod tests {
         assert_eq!((two.occurrences(), waited), (2, 20 * MS), "a quarter of the room");
         held.shrink_to(5, 0);
         let begun = Instant::now();
-        assert_eq!((take(&room, 5).await.occurrences(), begun.elapsed()), (1, PATIENCE), "what there is after a while");
+        let one = take(&room, 5).await;
+        assert_eq!((one.occurrences(), begun.elapsed()), (1, PATIENCE), "what there is after a while");
+        drop(one);
+        let begun = Instant::now();
+        assert_eq!((take(&room, 5).await.occurrences(), begun.elapsed()), (1, 0 * MS), "the rest does not move");
+        tokio::time::sleep(RESPITE).await;
+        let begun = Instant::now();
+        assert_eq!((take(&room, 5).await.occurrences(), begun.elapsed()), (1, PATIENCE), "it may move again");
     }
 
     #[tokio::test(start_paused = true)]

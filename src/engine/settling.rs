@@ -19,8 +19,11 @@ use crate::timeline::{Rest, Settle, Settled, Settlement, TimelineError, Verdict}
 /// How long verdicts wait for the next one: those of a batch come close together once they begin to come, ...
 const GATHER: Duration = Duration::from_millis(100);
 
-/// ... and how long the first waits at most. What it is about was published: nobody waits for it to be written.
+/// ... and how long the first waits at most.
 const GATHER_MOST: Duration = Duration::from_millis(500);
+
+/// How long one waits whose occurrence, or the next of its task, is due before that: it cannot be claimed until it is written.
+const GATHER_DUE: Duration = Duration::from_millis(50);
 
 /// How often a settle is sent that the timeline says makes no sense.
 const SENSELESS: u32 = 5;
@@ -55,7 +58,13 @@ impl Holder {
         self.open -= 1;
         self.verdicts.push(verdict);
         let now = Instant::now();
-        let latest = *self.settle_by.get_or_insert(now + GATHER_MOST);
+        let wait = self
+            .verdicts
+            .last()
+            .and_then(waits_until)
+            .map_or(GATHER_MOST, |due| due.since(self.dispatch.context.clock.now()).clamp(GATHER_DUE, GATHER_MOST));
+        let latest = self.settle_by.map_or(now + wait, |by| by.min(now + wait));
+        self.settle_by = Some(latest);
         self.settle_at = Some(latest.min(now + GATHER));
     }
 
