@@ -50,11 +50,12 @@ fn throughput(sink: &str) {
         let report = figures(&[&["throughput", "--sink", sink, "--tasks", "2000"], recurring].concat(), &[]);
         assert_eq!(report["options"]["sink"], sink);
         assert_eq!(report["options"]["recurring"], !recurring.is_empty());
-        let (raw, floor) =
-            (number(&report, "figures", "raw_per_second"), number(&report, "figures", "floor_per_second"));
-        assert!(number(&report, "figures", "limit_per_second") < raw.min(floor), "{report:#}");
-        assert!(number(&report, "ratios", "throughput_to_limit") > 0.0, "{report:#}");
-        assert!(number(&report, "ratios", "redis_cpu_to_floor") > 0.0, "{report:#}");
+        let [raw, alone, limit] =
+            ["raw", "alone", "limit"].map(|part| number(&report, "figures", &format!("{part}_per_second")));
+        assert!(limit < raw.min(alone), "{report:#}");
+        for ratio in ["throughput_to_limit", "redis_cpu_to_floor", "redis_cpu_to_alone"] {
+            assert!(number(&report, "ratios", ratio) > 0.0, "{report:#}");
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use futures_util::StreamExt;
 use punctual_sinks::{Message, Outcome, Sink};
 use redis::aio::MultiplexedConnection;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -17,8 +18,13 @@ use super::moment::each;
 use super::tasks::{Form, GAP, SHARDS};
 use crate::clock::{Clock, RedisClock, Timestamp};
 use crate::task::{Lane, Namespace, Shard};
-use crate::timeline::MAX_BATCH;
 use crate::timeline::keys::Keys;
+
+/// Occurrences of a batch, as an instance claims and publishes them, ...
+pub(super) const BATCH: usize = 500;
+
+/// ... and batches under way at once.
+pub(super) const UNDER_WAY: usize = 7;
 
 /// KEYS due, tasks; ARGV max. Replies with ids and dues, records, and the head that is left.
 const CLAIM: &str = "
@@ -52,12 +58,22 @@ redis.call('HSET', KEYS[2], unpack(ARGV, 2 + 2 * n))
 return 1
 ";
 
-/// What the naked loop does by itself.
+/// What the naked loop does.
 pub(super) struct Floor {
     /// Occurrences each second.
     pub(super) per_second: f64,
     /// CPU time of Redis for each, in us.
     pub(super) redis_us: Option<f64>,
+}
+
+/// Makes what is published of an id and a due.
+pub(super) type Make = dyn Fn(&str, i64) -> Message + Send + Sync;
+
+/// Where the naked loop publishes to.
+#[derive(Clone)]
+pub(super) struct Out {
+    pub(super) sink: Arc<dyn Sink>,
+    pub(super) message: Arc<Make>,
 }
 
 /// One shard of a namespace that no instance knows.
@@ -81,26 +97,26 @@ struct Taken {
     head: Option<i64>,
 }
 
-/// Empties a namespace in which all is due, as fast as it goes.
+/// Empties a namespace in which all is due, as fast as it goes; publishes it before it is settled, where `out` says to.
 ///
 /// # Errors
-/// When Redis does not answer, or not all is found.
-pub(super) async fn drain(ground: &Ground, namespace: &Namespace, form: Form, tasks: u64) -> anyhow::Result<Floor> {
+/// When Redis does not answer, the sink does not accept something, or not all is found.
+pub(super) async fn drain(
+    ground: &Ground,
+    namespace: &Namespace,
+    form: Form,
+    tasks: u64,
+    out: Option<&Out>,
+) -> anyhow::Result<Floor> {
+    let room = Arc::new(Semaphore::new(UNDER_WAY));
     let shards = Naked::open(ground, namespace, form).await?;
     let (begun, before) = (Instant::now(), ground.probe.cpu().await?);
     let mut loops = JoinSet::new();
     for shard in shards {
-        loops.spawn(async move {
-            let mut count = 0;
-            loop {
-                let taken = shard.claim().await?;
-                if taken.due.is_empty() {
-                    return anyhow::Ok(count);
-                }
-                count += taken.due.len() as u64;
-                shard.settle(&taken.due).await?;
-            }
-        });
+        match out {
+            Some(out) => loops.spawn(publish_all(Arc::new(shard), out.clone(), Arc::clone(&room))),
+            None => loops.spawn(settle_all(shard)),
+        };
     }
     let mut count = 0;
     while let Some(emptied) = loops.join_next().await {
@@ -112,22 +128,56 @@ pub(super) async fn drain(ground: &Ground, namespace: &Namespace, form: Form, ta
     Ok(Floor { per_second: count as f64 / seconds, redis_us: each(spent, count) })
 }
 
+/// Claims and settles until nothing is left; returns how many.
+async fn settle_all(shard: Naked) -> anyhow::Result<u64> {
+    let mut count = 0;
+    loop {
+        let due = shard.claim().await?.due;
+        if due.is_empty() {
+            return Ok(count);
+        }
+        count += due.len() as u64;
+        shard.settle(&due).await?;
+    }
+}
+
+/// The same, with what is claimed published before it is settled, and `room` for so many batches of all shards.
+async fn publish_all(shard: Arc<Naked>, out: Out, room: Arc<Semaphore>) -> anyhow::Result<u64> {
+    let (mut count, mut under_way) = (0, JoinSet::new());
+    loop {
+        let place = Arc::clone(&room).acquire_owned().await?;
+        let due = shard.claim().await?.due;
+        if due.is_empty() {
+            break;
+        }
+        count += due.len() as u64;
+        let (shard, out) = (Arc::clone(&shard), out.clone());
+        under_way.spawn(async move {
+            let _place = place;
+            let batch = due.iter().map(|(id, due)| (out.message)(id, *due)).collect();
+            publish(&*out.sink, batch).await?;
+            shard.settle(&due).await
+        });
+        while let Some(ended) = under_way.try_join_next() {
+            ended??;
+        }
+    }
+    while let Some(ended) = under_way.join_next().await {
+        ended??;
+    }
+    Ok(count)
+}
+
 /// Publishes what comes due in a namespace until nothing waits there: sleeps until the head is due, claims, publishes,
-/// writes back. `message` makes what is published of an id and a due.
+/// writes back.
 ///
 /// # Errors
 /// When Redis does not answer, or the sink does not accept something.
-pub(super) async fn on_time(
-    ground: &Ground,
-    namespace: &Namespace,
-    form: Form,
-    sink: &Arc<dyn Sink>,
-    message: impl Fn(&str, i64) -> Message + Clone + Send + Sync + 'static,
-) -> anyhow::Result<()> {
+pub(super) async fn on_time(ground: &Ground, namespace: &Namespace, form: Form, out: &Out) -> anyhow::Result<()> {
     let clock = ground.probe.clock();
     let mut loops = JoinSet::new();
     for shard in Naked::open(ground, namespace, form).await? {
-        loops.spawn(keep_time(Arc::new(shard), Arc::clone(&clock), Arc::clone(sink), message.clone()));
+        loops.spawn(keep_time(Arc::new(shard), Arc::clone(&clock), out.clone()));
     }
     while let Some(ended) = loops.join_next().await {
         ended??;
@@ -135,18 +185,13 @@ pub(super) async fn on_time(
     Ok(())
 }
 
-async fn keep_time(
-    shard: Arc<Naked>,
-    clock: Arc<RedisClock>,
-    sink: Arc<dyn Sink>,
-    message: impl Fn(&str, i64) -> Message,
-) -> anyhow::Result<()> {
+async fn keep_time(shard: Arc<Naked>, clock: Arc<RedisClock>, out: Out) -> anyhow::Result<()> {
     let mut under_way = JoinSet::new();
     loop {
         let Taken { due, head } = shard.claim().await?;
         if !due.is_empty() {
-            let batch = due.iter().map(|(id, due)| message(id, *due)).collect();
-            let (shard, sink) = (Arc::clone(&shard), Arc::clone(&sink));
+            let batch = due.iter().map(|(id, due)| (out.message)(id, *due)).collect();
+            let (shard, sink) = (Arc::clone(&shard), Arc::clone(&out.sink));
             under_way.spawn(async move {
                 publish(&*sink, batch).await?;
                 shard.settle(&due).await
@@ -203,7 +248,7 @@ impl Naked {
 
     async fn claim(&self) -> anyhow::Result<Taken> {
         let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.claim).arg(2).arg(self.keys.due(&Lane::default())).arg(self.keys.tasks()).arg(MAX_BATCH);
+        call.arg(&self.claim).arg(2).arg(self.keys.due(&Lane::default())).arg(self.keys.tasks()).arg(BATCH);
         let (due, records, head): Claimed = call.query_async(&mut self.connection.clone()).await?;
         ensure!(records.len() == due.len(), "{} records of {} tasks", records.len(), due.len());
         Ok(Taken { due, head: head.parse().ok() })

@@ -51,5 +51,6 @@ pub(super) fn costs(report: &mut Report, past: &Past, limits: &Limits) {
     report.figure("redis_us", past.redis_us(), "CPU of Redis for an occurrence");
     report.figure("instance_us", past.instance_us(), "CPU of the instances for an occurrence");
     report.ratio("redis_cpu_to_floor", past.redis_us(), limits.floor.redis_us, "budget: at most 1.3");
+    report.ratio("redis_cpu_to_alone", past.redis_us(), limits.alone.redis_us, "where nothing shares its cores");
     report.ratio("instance_cpu_to_raw", past.instance_us(), limits.raw.cpu_us, "budget: at most 2");
 }
