@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
+
 use super::fleet::{Fleet, LaneTo};
 use super::ground::Ground;
 use super::late::Late;
@@ -21,7 +23,13 @@ const WARM: Duration = Duration::from_secs(1);
 /// Tasks put each second, at least.
 const PUTS: u64 = 20_000;
 
-/// How long an instance may take to start.
+/// How often it is tried to put all, and to serve, before the first is due.
+const TRIES: usize = 4;
+
+/// How long before the first is due all has to be put, ...
+const MARGIN: Duration = Duration::from_millis(500);
+
+/// ... and how much longer for each instance, which has to start.
 const START: Duration = Duration::from_secs(2);
 
 /// Dues that come steadily.
@@ -32,13 +40,10 @@ struct Steady {
 }
 
 impl Steady {
-    /// What begins as soon as all of it can be put.
-    fn soon(ground: &Ground, options: &Options) -> Steady {
+    /// What begins then.
+    fn from_then(begin: Timestamp, options: &Options) -> Steady {
         let rate = u64::from(options.rate);
-        let count = rate * (options.seconds + WARM.as_secs());
-        let instances = START * u32::try_from(options.one_fleet()).unwrap_or(u32::MAX);
-        let begin = ground.probe.now().plus(Duration::from_millis(count * 1000 / PUTS) + instances);
-        Steady { begin, rate, count }
+        Steady { begin, rate, count: rate * (options.seconds + WARM.as_secs()) }
     }
 
     fn due(&self, number: u64) -> Timestamp {
@@ -55,8 +60,7 @@ impl Steady {
         self.due(self.count)
     }
 
-    async fn put(&self, shelf: &Shelf, options: &Options, tell: Tell<'_>) -> anyhow::Result<()> {
-        tell(0.0, "putting tasks");
+    async fn put(&self, shelf: &Shelf, options: &Options) -> anyhow::Result<()> {
         let due = |number| self.due(number);
         let batch = Batch {
             prefix: "l",
@@ -96,15 +100,55 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     Ok(report)
 }
 
+/// Dues that lie ahead, with instances that wait for them.
+struct Ready {
+    steady: Steady,
+    destination: String,
+    watch: Watch,
+    fleet: Fleet,
+}
+
+impl Ready {
+    /// Puts all, then starts so many instances; begins anew, with more time, where the first is due before they serve.
+    ///
+    /// # Errors
+    /// When it always is.
+    async fn open(
+        ground: &Ground,
+        shelf: &Shelf,
+        options: &Options,
+        (end, instances): (&str, usize),
+        tell: Tell<'_>,
+    ) -> anyhow::Result<Ready> {
+        let clock = ground.probe.clock();
+        let count = Steady::from_then(clock.now(), options).count;
+        let start = START * u32::try_from(instances).unwrap_or(u32::MAX);
+        let mut ahead = Duration::from_millis(count * 1000 / PUTS) + MARGIN + start;
+        for number in 0..TRIES {
+            // Each try has a destination of its own: what one that was too late has published is of no account.
+            let destination = ground.make(&format!("{end}{number}")).await?;
+            let watch = Watch::start(ground.far()?, destination.clone(), ground.probe.clock());
+            let steady = Steady::from_then(clock.now().plus(ahead), options);
+            tell(0.0, "putting tasks");
+            steady.put(shelf, options).await?;
+            let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
+            let fleet = Fleet::start(ground, instances, &lanes).await?;
+            if clock.now() < steady.begin {
+                return Ok(Ready { steady, destination, watch, fleet });
+            }
+            fleet.end().await?;
+            ground.empty(&shelf.namespace).await?;
+            ahead *= 2;
+        }
+        bail!("tasks cannot be put fast enough to be due later; try a lower `--rate`")
+    }
+}
+
 /// The whole path.
 async fn whole(ground: &Ground, options: &Options, report: &mut Report, tell: Tell<'_>) -> anyhow::Result<Late> {
-    let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
-    let (clock, watch) = (ground.probe.clock(), Watch::start(ground.far()?, destination.clone(), ground.probe.clock()));
-    let steady = Steady::soon(ground, options);
-    steady.put(&shelf, options, tell).await?;
-    let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
-    let fleet = Fleet::start(ground, options.one_fleet(), &lanes).await?;
-    anyhow::ensure!(clock.now() < steady.from(), "tasks cannot be put fast enough; try a lower `--rate`");
+    let (shelf, clock) = (ground.shelf().await?, ground.probe.clock());
+    let Ready { steady, watch, fleet, .. } =
+        Ready::open(ground, &shelf, options, ("due", options.one_fleet()), tell).await?;
     clock.sleep_until(steady.from()).await;
     let before = (ground.probe.cpu().await?, fleet.cpu());
     let told = |count: u64| tell(count as f64 / steady.count as f64, "publishing");
@@ -123,11 +167,9 @@ async fn whole(ground: &Ground, options: &Options, report: &mut Report, tell: Te
 
 /// The same by the naked loop: it sleeps until the due, claims, publishes, writes back.
 async fn naked_loop(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Late> {
-    let destination = ground.make("floor").await?;
     let shelf = Shelf::open(&ground.redis_url, ground.floor_namespace()?).await?;
-    let watch = Watch::start(ground.far()?, destination.clone(), ground.probe.clock());
-    let steady = Steady::soon(ground, options);
-    steady.put(&shelf, options, tell).await?;
+    // It serves as soon as all is put.
+    let Ready { steady, destination, watch, .. } = Ready::open(ground, &shelf, options, ("floor", 0), tell).await?;
     let (out, form) = (limits::out(ground, &destination, options.payload)?, Form::of(options.recurring));
     let publishing = naked::on_time(ground, &shelf.namespace, form, &out);
     let told = |count: u64| tell(count as f64 / steady.count as f64, "publishing by the naked loop");
