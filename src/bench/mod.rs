@@ -8,6 +8,7 @@
 mod far;
 mod fleet;
 mod ground;
+mod growth;
 mod herd;
 mod http;
 mod idle;
