@@ -26,10 +26,10 @@ const PUTS: u64 = 20_000;
 /// How often it is tried to put all, and to serve, before the first is due.
 const TRIES: usize = 4;
 
-/// How long the first may take to be waited for once all is put, ...
+/// How long before the first is due all has to be put, ...
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// ... and each instance to start.
+/// ... and how much longer for each instance, which has to start.
 const START: Duration = Duration::from_secs(2);
 
 /// Dues that come steadily.
