@@ -1,5 +1,5 @@
-//! Lets Redis finish what it has begun while tables grew: a table doubles bit by bit, a bucket with each call that looks
-//! into it, and until that has ended the old one and the new one both stand in memory and each look is dearer.
+//! Lets Redis finish what it has begun while tables grew: a table doubles bit by bit, a bucket with each look into it,
+//! and until that has ended the old one and the new one both stand in memory and each look is dearer.
 
 use std::time::Duration;
 

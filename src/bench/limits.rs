@@ -42,9 +42,9 @@ pub(super) struct Limits {
     pub(super) alone: Floor,
     /// The naked loop that publishes to the sink what it claims.
     ///
-    /// What a call costs Redis depends on who else is on its cores: beside a sink and its client its caches are cold and
-    /// it wakes up for nearly every call, which takes up to 1.7 times the CPU of the same call with Redis alone. So what
-    /// Redis is held to is what the naked loop costs it among the same neighbours.
+    /// What a call costs Redis depends on who else is on its cores: with others there, a sink and its client, the same
+    /// call takes up to 1.7 times the CPU that it takes with Redis alone. So what Redis is held to is what the naked
+    /// loop costs it among the same neighbours.
     pub(super) floor: Floor,
 }
 
