@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PROFILE ?= nats
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test verify bench mutants fuzz bench-peers lint fmt audit ci
+.PHONY: help setup demo up down test verify bench profile mutants fuzz bench-peers lint fmt audit ci
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,11 @@ verify: ## attack instances for ten minutes and judge what they publish: make ve
 bench: ## measure every budget three times and write tests/bench/README.md (ROUNDS, ROWS, OUT); one bench: make bench ARGS="lateness --sink kafka"
 	@.ci/setup $(if $(ARGS),all,bench)
 	@$(if $(ARGS),exec cargo run --quiet --release --locked -- bench $(ARGS),exec .ci/bench "$(ROUNDS)" "$(ROWS)" "$(OUT)")
+
+profile: ## whose code an instance spends its CPU time in: make profile ARGS="throughput-kafka throughput --sink kafka"
+	@.ci/setup profile
+	@CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo build --quiet --release --locked
+	@exec node tests/bench/profile.mjs "$${CARGO_TARGET_DIR:-target}/release/punctual" $(ARGS)
 
 mutants: ## break each law in one line and see that a test notices: make mutants ARGS=04
 	@.ci/setup all

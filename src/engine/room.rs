@@ -11,7 +11,7 @@ const LEAST_KIB: u32 = 256;
 
 /// How long a claim waits for room for all that it would take, rather than take the handful that is free: each call costs
 /// Redis and the sink as much again.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// For how long nobody waits like that once it was in vain: part of the room is held by what does not move.
 const RESPITE: Duration = Duration::from_secs(1);
