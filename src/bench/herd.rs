@@ -29,7 +29,7 @@ const AFTER: Duration = Duration::from_secs(30);
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = Form::of(options.recurring);
-    let limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
+    let mut limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, beside) = (ground.make("due").await?, ground.make("beside").await?);
     let (shelf, lanes) = (ground.shelf().await?, [("default", &*destination), ("other", &*beside)]);
     let lanes: &[LaneTo<'_>] = &lanes;
@@ -65,6 +65,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let calm = watch.between(due.minus(BEFORE).plus(Duration::from_secs(1)), due)?;
     let meanwhile = watch.between(due, last)?;
     moment.fleet.end().await?;
+    limits.again(ground, form, options.tasks, options.payload, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);

@@ -18,7 +18,7 @@ use super::tasks::{self, Batch, Form, Shelf};
 use crate::task::Lane;
 
 /// Messages, and records, that the parts are measured with, at most: messages stand in memory before.
-const MOST: u64 = 200_000;
+const MOST: u64 = 400_000;
 
 /// Messages before it is measured, so that nothing has to be connected.
 const WARM: u64 = 10;
@@ -66,8 +66,28 @@ impl Limits {
         tell(0.0, "measuring Redis alone");
         let alone = naked(ground, form, tasks, payload, None).await?;
         tell(0.0, "measuring Redis beside the sink");
-        let floor = floor(ground, form, tasks, payload).await?;
+        let floor = floor(ground, form, tasks, payload, "floor").await?;
         Ok(Limits { raw, alone, floor })
+    }
+
+    /// Measures the naked loop beside the sink once more, after what is held to it: a machine's minutes differ. Its CPU is
+    /// the mean of both from then on.
+    ///
+    /// # Errors
+    /// As [`measure`](Limits::measure).
+    pub(super) async fn again(
+        &mut self,
+        ground: &Ground,
+        form: Form,
+        tasks: u64,
+        payload: usize,
+        tell: Tell<'_>,
+    ) -> anyhow::Result<()> {
+        tell(0.0, "measuring Redis beside the sink again");
+        let later = floor(ground, form, tasks.min(MOST), payload, "after").await?;
+        self.floor.redis_us =
+            self.floor.redis_us.zip(later.redis_us).map(|(before, after)| f64::midpoint(before, after));
+        Ok(())
     }
 
     /// What the sink and Redis can do one after the other on one machine, each second.
@@ -161,8 +181,8 @@ async fn raw(ground: &Ground, messages: u64, payload: usize) -> anyhow::Result<R
 }
 
 /// The naked loop beside the sink.
-async fn floor(ground: &Ground, form: Form, tasks: u64, payload: usize) -> anyhow::Result<Floor> {
-    let (destination, out) = open(ground, "floor", payload).await?;
+async fn floor(ground: &Ground, form: Form, tasks: u64, payload: usize, end: &str) -> anyhow::Result<Floor> {
+    let (destination, out) = open(ground, end, payload).await?;
     let floor = naked(ground, form, tasks, payload, Some(&out)).await?;
     close(ground, &destination, out, tasks).await?;
     Ok(floor)

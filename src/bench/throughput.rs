@@ -16,7 +16,7 @@ use super::{Options, Tell};
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = Form::of(options.recurring);
-    let limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
+    let mut limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
     let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
     let load = Load {
@@ -33,6 +33,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let moment = load.ready(ground, &shelf, tell, async |_| Ok(())).await?;
     let past = moment.pass(ground, &shelf, &load, tell).await?;
     moment.fleet.end().await?;
+    limits.again(ground, form, options.tasks, options.payload, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);

@@ -128,7 +128,7 @@ export const budgets = [
     words: 'bytes in Redis for a pending task, beside its record',
     short: 'bytes',
     rows: /^pending/,
-    of: /^pending_\d+_bytes_beside_record$/,
+    of: /^pending_10000000_bytes_beside_record$/,
     most: 220,
     limit: ['bytes of the record', 'record_bytes'],
   },
