@@ -97,6 +97,15 @@ export const budgets = [
     limit: atLimit,
   },
   {
+    id: 'herd-lane',
+    words: 'another lane of the same sink meanwhile: lateness p99, ms',
+    short: 'lane p99',
+    rows: /^herd-/,
+    of: 'meanwhile_p99_ms',
+    most: 50,
+    limit: ['p99 of that lane before, ms', 'calm_p99_ms'],
+  },
+  {
     id: 'instances',
     words: '10 000 cron tasks, with 1, 5 and 20 instances: the last accepted, ms',
     short: 'last one',
@@ -131,6 +140,14 @@ export const budgets = [
     of: /^pending_10000000_bytes_beside_record$/,
     most: 220,
     limit: ['bytes of the record', 'record_bytes'],
+  },
+  {
+    id: 'storm',
+    words: 'a restart finds 100 000 recurring tasks overdue: lateness p99 of what comes due meanwhile, ms',
+    short: 'restart p99',
+    rows: /^pending/,
+    of: 'storm_fresh_p99_ms',
+    most: 50,
   },
   {
     id: 'put',

@@ -279,9 +279,8 @@ fn claimed(reply: &mut Reply) -> Result<Claimed, TimelineError> {
     let crashes = u32::try_from(fields.count()?).unwrap_or(u32::MAX);
     // What the claim keeps in Redis: their number, then each with its due.
     let entry = fields.text()?;
-    let (number, members) = entry.split_once(' ').ok_or_else(|| broken("`claim` answered no members"))?;
-    let number = usize::try_from(parse(number)?).map_err(|_| broken("a negative count"))?;
-    let mut members = members.split_ascii_whitespace();
+    let mut members = entry.split_ascii_whitespace();
+    let number = usize::try_from(parse(members.next().unwrap_or_default())?).map_err(|_| broken("a negative count"))?;
     let mut counts = fields.list()?;
     let mut occurrences = Vec::with_capacity(number.min(MAX_BATCH));
     while fields.left() > 0 {
