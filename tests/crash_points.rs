@@ -136,7 +136,7 @@ fn run(name: &str, redis: &RedisServer, sink: &str, read: impl FnOnce() -> Vec<P
 fn config(redis: &RedisServer, sink: &str, shards: u16, poison_limit: u32, lease: u32) -> String {
     format!(
         "[redis]\nurl = \"{}\"\n[timeline]\nshards = {shards}\n\
-         [claim]\nlease = \"{lease}s\"\npoison_limit = {poison_limit}\n\
+         [claim]\nlease = \"{lease}s\"\nbatch = 1000\npoison_limit = {poison_limit}\n\
          [sinks.default]\nurl = \"{sink}\"\nanswer_timeout = \"{}s\"\n[lanes.default]\ndestination = \"crash\"\n",
         redis.url(),
         lease / 2
