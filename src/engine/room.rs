@@ -127,7 +127,11 @@ mod tests {
         assert_eq!((one.occurrences(), begun.elapsed()), (1, PATIENCE), "what there is after a while");
         drop(one);
         let begun = Instant::now();
-        assert_eq!((take(&room, 5).await.occurrences(), begun.elapsed()), (1, 0 * MS), "the rest does not move");
+        assert_eq!(
+            (take(&room, 5).await.occurrences(), begun.elapsed()),
+            (1, Duration::ZERO),
+            "the rest does not move"
+        );
         tokio::time::sleep(RESPITE).await;
         let begun = Instant::now();
         assert_eq!((take(&room, 5).await.occurrences(), begun.elapsed()), (1, PATIENCE), "it may move again");
