@@ -9,7 +9,10 @@ const PEERS = '../peers/results.json';
 
 export function read(file) {
   const results = JSON.parse(readFileSync(file, 'utf8'));
-  return { ...results, peers: peers(at(PEERS)), rowNames: [...new Set(results.runs.map(({ row }) => row))] };
+  const rowNames = [...new Set(results.runs.map(({ row }) => row))];
+  // One that was interrupted had fewer than it was asked for.
+  const rounds = Math.max(0, ...results.runs.map(({ round }) => round));
+  return { ...results, rounds, peers: peers(at(PEERS)), rowNames };
 }
 
 // They may not have been measured.
