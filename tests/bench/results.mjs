@@ -3,6 +3,8 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
+import { rows } from './rows.mjs';
+
 export const at = (path) => fileURLToPath(new URL(path, import.meta.url));
 
 const PEERS = '../peers/results.json';
@@ -10,8 +12,11 @@ const PEERS = '../peers/results.json';
 export function read(file) {
   const results = JSON.parse(readFileSync(file, 'utf8'));
   const rowNames = [...new Set(results.runs.map(({ row }) => row))];
-  // One that was interrupted had fewer than it was asked for.
-  const rounds = Math.max(0, ...results.runs.map(({ round }) => round));
+  // One that was interrupted had fewer than it was asked for, and of some rows one fewer than of others.
+  const last = Math.max(0, ...results.runs.map(({ round }) => round));
+  const ran = new Set(results.runs.filter(({ round }) => round === last).map(({ row }) => row));
+  const whole = rows.every(({ row, once }) => once || ran.has(row) || !rowNames.includes(row));
+  const rounds = whole ? last : `${last - 1} to ${last}`;
   return { ...results, rounds, peers: peers(at(PEERS)), rowNames };
 }
 
