@@ -23,11 +23,20 @@ if now > tonumber(ARGV[2]) then
 end
 
 local watchful, recurring = redis.call('HLEN', crashes) > 0, redis.call('HLEN', counts) > 0
+local upto_now, half, due_count, both = string.format('%.0f', now), math.ceil(max / 2), 0, false
+-- A lane whose head has waited for 5 s and of which more is due than fits is claimed from both ends, half from each: what is
+-- freshly due has its share. In odd milliseconds the newest go first: where only one fits, the ends take turns. Else there is
+-- one part.
+if not suspects_only then
+  local first = redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  due_count = first and tonumber(first) + 5000 <= now and redis.call('ZCOUNT', due, '(0', upto_now) or 0
+  both = due_count > max
+end
 -- Its first 2 * taken values become what is taken. Nobody is suspect while nothing has crashed.
 local rows = {}
 if watchful or not suspects_only then
-  local window = suspects_only and 1001 or watchful and max + 1000 or max
-  rows = redis.call('ZRANGEBYSCORE', due, '(0', string.format('%.0f', now), 'WITHSCORES', 'LIMIT', 0, window)
+  local window = suspects_only and 1001 or (both and half or max) + (watchful and 1000 or 0)
+  rows = redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', 0, window)
 end
 local total, taken, negated, gone, suspects, crashed, head = #rows / 2, 0, {}, {}, 0, 0, nil
 local chunks, counted, counts_asked = {}, {}, 0
@@ -73,17 +82,13 @@ for from = 1, suspects_only and total or 0, 250 do
   end
 end
 
--- A lane whose head has waited for 5 s and of which more is due than fits is claimed from both ends, half from each: what is
--- freshly due has its share. In odd milliseconds the newest go first: where only one fits, the ends take turns. Else there is
--- one part.
-local due_count, both = 0, false
-if not suspects_only and total > 0 and tonumber(rows[2]) + 5000 <= now then
-  due_count = redis.call('ZCOUNT', due, '(0', string.format('%.0f', now))
+-- Of large records fewer fit.
+if due_count > 0 and not both then
   local k, sum = 1, 0
-  while due_count <= max and k <= total and sum <= max_bytes do
+  while k <= total and sum <= max_bytes do
     k, sum = k + 1, sum + redis.call('HSTRLEN', tasks, rows[2 * k - 1])
   end
-  both = due_count > max or sum > max_bytes
+  both = sum > max_bytes
 end
 local oldest, newest_first, bytes, skipped, looked = rows, both and now % 2 == 1, 0, 0, 0
 if newest_first then
@@ -93,10 +98,9 @@ end
 for part = 1, suspects_only and 0 or both and 2 or 1 do
   local list, last, most, most_bytes, is_oldest, before = oldest, total, max, max_bytes, (part == 2) == newest_first, suspects
   if both then
-    local half = math.ceil(max / 2)
     local window = (part == 1 and half or max - half) + (watchful and 1000 or 0)
     if not is_oldest then
-      list = redis.call('ZREVRANGEBYSCORE', due, string.format('%.0f', now), '(0', 'WITHSCORES', 'LIMIT', 0, window)
+      list = redis.call('ZREVRANGEBYSCORE', due, upto_now, '(0', 'WITHSCORES', 'LIMIT', 0, window)
     end
     last = math.min(#list / 2, window, due_count - looked)
     if part == 1 then
@@ -151,12 +155,6 @@ for part = 1, suspects_only and 0 or both and 2 or 1 do
         to = 2 * (taken + i)
         rows[to - 1], rows[to] = ids[i], list[to + ahead]
       end
-      for i = 1, recurring and #ids or 0 do
-        if byte(found[i], 2) % 2 == 1 then
-          counts_asked = counts_asked + 1
-          counted[counts_asked] = ids[i]
-        end
-      end
       taken, kept, bytes = taken + #ids, #ids, sum
     else
       for i = 1, #ids do
@@ -183,11 +181,13 @@ for part = 1, suspects_only and 0 or both and 2 or 1 do
           rows[2 * taken - 1], rows[2 * taken] = id, score
           negated[2 * taken - 1], negated[2 * taken] = last_negated, id
           found[kept] = record
-          if recurring and byte(record, 2) % 2 == 1 then
-            counts_asked = counts_asked + 1
-            counted[counts_asked] = id
-          end
         end
+      end
+    end
+    for i = 1, recurring and kept or 0 do
+      if byte(found[i], 2) % 2 == 1 then
+        counts_asked = counts_asked + 1
+        counted[counts_asked] = rows[2 * (taken - kept + i) - 1]
       end
     end
     if kept > 0 then
