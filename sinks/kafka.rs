@@ -37,8 +37,9 @@ use crate::link::{self, Connection as _, Door, Link};
 use crate::window::Window;
 use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkError, Trouble};
 
-/// What the library may hold: 16 Ki messages and 16 MiB, some 100 ms of a broker's work.
-const WINDOW_UNITS: usize = 16 << 10;
+/// What the library may hold: 8 Ki messages and 8 MiB. A quarter of it, what one destination may have, is some 20 ms of a
+/// broker's work: so long others wait behind it, for a connection's requests are answered one after the other.
+const WINDOW_UNITS: usize = 8 << 10;
 const UNIT: usize = 1 << 10;
 
 /// A sink that publishes to Kafka.

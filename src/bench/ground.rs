@@ -73,6 +73,11 @@ impl Ground {
         })
     }
 
+    /// Whether the sink is a server that was just started and is the faster the longer it works.
+    pub(super) fn warms_up(&self) -> bool {
+        self.sink.is_some() && self.kind == Kind::Kafka
+    }
+
     /// The far side of the sink.
     ///
     /// # Errors

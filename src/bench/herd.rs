@@ -6,6 +6,7 @@ use super::fleet::LaneTo;
 use super::ground::Ground;
 use super::limits::Limits;
 use super::moment::Load;
+use super::pair::Pair;
 use super::report::Report;
 use super::tasks::{Batch, Form};
 use super::throughput::costs;
@@ -29,7 +30,7 @@ const AFTER: Duration = Duration::from_secs(30);
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = Form::of(options.recurring);
-    let mut limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
+    let limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, beside) = (ground.make("due").await?, ground.make("beside").await?);
     let (shelf, lanes) = (ground.shelf().await?, [("default", &*destination), ("other", &*beside)]);
     let lanes: &[LaneTo<'_>] = &lanes;
@@ -65,7 +66,8 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let calm = watch.between(due.minus(BEFORE).plus(Duration::from_secs(1)), due)?;
     let meanwhile = watch.between(due, last)?;
     moment.fleet.end().await?;
-    limits.again(ground, form, options.tasks, options.payload, tell).await?;
+    ground.empty(&shelf.namespace).await?;
+    let pair = Pair::measure(ground, &shelf, &Load { prefix: "b", ..load }, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
@@ -80,6 +82,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     }
     limits.show(&mut report);
     costs(&mut report, &past, &limits);
+    pair.show(&mut report);
     report.ratio("throughput_to_limit", past.per_second(), limits.per_second(), "budget: at least 0.75");
     report.ratio("meanwhile_p99_to_calm", meanwhile.ms(0.99), calm.ms(0.99), "what another lane notices");
     Ok(report)

@@ -15,7 +15,7 @@ use super::{Options, Tell};
 /// # Errors
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
-    let mut limits = Limits::measure(ground, Form::Cron, options.tasks, options.payload, tell).await?;
+    let limits = Limits::measure(ground, Form::Cron, options.tasks, options.payload, tell).await?;
     let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
     let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
     let mut costs = Vec::new();
@@ -47,13 +47,9 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         report.figure(name("redis_us"), past.redis_us(), "CPU of Redis for an occurrence");
         report.figure(name("instance_us"), past.instance_us(), "CPU of all instances for an occurrence");
         costs.push(past.redis_us());
-        if costs.len() == 1 {
-            limits.again(ground, Form::Cron, options.tasks, options.payload, tell).await?;
-        }
     }
     limits.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
     report.ratio("redis_cpu_last_to_first", last, first, "with the most and the fewest instances; budget: at most 1.5");
-    report.ratio("redis_cpu_to_floor", first, limits.floor.redis_us, "budget: at most 1.3");
     Ok(report)
 }

@@ -1,6 +1,7 @@
-//! What the parts can do by themselves, in the same run: the sink without a scheduler, Redis without one, and both.
+//! What the parts can do by themselves, in the same run: the sink without a scheduler, and Redis without one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_sinks::{Message, Sink, SinkConfig};
@@ -8,13 +9,14 @@ use secrecy::ExposeSecret;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Tell;
 use super::ground::Ground;
 use super::moment::{accepted, each};
 use super::naked::{self, BATCH, Floor, Out, UNDER_WAY, publish};
 use super::process::own_cpu;
 use super::report::Report;
 use super::tasks::{self, Batch, Form, Shelf};
+use super::{Bench, Options, Tell};
+use crate::clock::Timestamp;
 use crate::task::Lane;
 
 /// Messages, and records, that the parts are measured with, at most: messages stand in memory before.
@@ -24,7 +26,13 @@ const MOST: u64 = 400_000;
 const WARM: u64 = 10;
 
 /// How long a sink may take to close.
-const CLOSE: std::time::Duration = std::time::Duration::from_secs(20);
+const CLOSE: Duration = Duration::from_secs(20);
+
+/// How long a broker is warmed up at most, ...
+const WARM_UP: Duration = Duration::from_secs(10);
+
+/// ... and how long for each task that is measured.
+const WARM_UP_EACH: Duration = Duration::from_micros(100);
 
 /// What the sink does by itself.
 pub(super) struct Raw {
@@ -40,16 +48,10 @@ pub(super) struct Limits {
     pub(super) raw: Raw,
     /// The naked loop in Redis without a sink.
     pub(super) alone: Floor,
-    /// The naked loop that publishes to the sink what it claims.
-    ///
-    /// What a call costs Redis depends on who else is on its cores: with others there, a sink and its client, the same
-    /// call takes up to 1.7 times the CPU that it takes with Redis alone. So what Redis is held to is what the naked
-    /// loop costs it among the same neighbours.
-    pub(super) floor: Floor,
 }
 
 impl Limits {
-    /// Measures all, one after the other, with up to so many tasks.
+    /// Measures both, one after the other, with up to so many tasks.
     ///
     /// # Errors
     /// When a message is not accepted, or Redis does not answer.
@@ -64,30 +66,8 @@ impl Limits {
         tell(0.0, "measuring the sink alone");
         let raw = raw(ground, tasks, payload).await?;
         tell(0.0, "measuring Redis alone");
-        let alone = naked(ground, form, tasks, payload, None).await?;
-        tell(0.0, "measuring Redis beside the sink");
-        let floor = floor(ground, form, tasks, payload, "floor").await?;
-        Ok(Limits { raw, alone, floor })
-    }
-
-    /// Measures the naked loop beside the sink once more, after what is held to it: a machine's minutes differ. Its CPU is
-    /// the mean of both from then on.
-    ///
-    /// # Errors
-    /// As [`measure`](Limits::measure).
-    pub(super) async fn again(
-        &mut self,
-        ground: &Ground,
-        form: Form,
-        tasks: u64,
-        payload: usize,
-        tell: Tell<'_>,
-    ) -> anyhow::Result<()> {
-        tell(0.0, "measuring Redis beside the sink again");
-        let later = floor(ground, form, tasks.min(MOST), payload, "after").await?;
-        self.floor.redis_us =
-            self.floor.redis_us.zip(later.redis_us).map(|(before, after)| f64::midpoint(before, after));
-        Ok(())
+        let alone = naked(ground, form, tasks, payload).await?;
+        Ok(Limits { raw, alone })
     }
 
     /// What the sink and Redis can do one after the other on one machine, each second.
@@ -102,7 +82,6 @@ impl Limits {
         report.figure("alone_per_second", self.alone.per_second, "occurrences by the naked loop in Redis alone");
         report.figure("alone_redis_us", self.alone.redis_us, "CPU of Redis for an occurrence of that");
         report.figure("limit_per_second", self.per_second(), "1 / (1 / raw + 1 / alone)");
-        report.figure("floor_redis_us", self.floor.redis_us, "CPU of Redis where the naked loop publishes, too");
     }
 }
 
@@ -138,7 +117,10 @@ fn message(id: &str, due: i64, destination: &str, payload: Bytes) -> Message {
 }
 
 /// A destination, and a sink that is connected to it.
-async fn open(ground: &Ground, end: &str, payload: usize) -> anyhow::Result<(String, Out)> {
+///
+/// # Errors
+/// When it cannot be made, or what is published to it is not accepted.
+pub(super) async fn open(ground: &Ground, end: &str, payload: usize) -> anyhow::Result<(String, Out)> {
     let destination = ground.make(end).await?;
     let out = out(ground, &destination, payload)?;
     let due = ground.probe.now().as_millis();
@@ -148,7 +130,10 @@ async fn open(ground: &Ground, end: &str, payload: usize) -> anyhow::Result<(Str
 }
 
 /// Ends it, once what was accepted is seen to be there: else the figure is of something else.
-async fn close(ground: &Ground, destination: &str, out: Out, messages: u64) -> anyhow::Result<()> {
+///
+/// # Errors
+/// When it is not there.
+pub(super) async fn close(ground: &Ground, destination: &str, out: Out, messages: u64) -> anyhow::Result<()> {
     accepted(ground, &*ground.far()?, destination, 0, messages + WARM, &|_| {}).await?;
     Ok(out.sink.close(CLOSE).await?)
 }
@@ -180,29 +165,62 @@ async fn raw(ground: &Ground, messages: u64, payload: usize) -> anyhow::Result<R
     Ok(Raw { per_second: messages as f64 / seconds, cpu_us: each(cpu, messages) })
 }
 
-/// The naked loop beside the sink.
-async fn floor(ground: &Ground, form: Form, tasks: u64, payload: usize, end: &str) -> anyhow::Result<Floor> {
-    let (destination, out) = open(ground, end, payload).await?;
-    let floor = naked(ground, form, tasks, payload, Some(&out)).await?;
-    close(ground, &destination, out, tasks).await?;
-    Ok(floor)
-}
-
-/// The naked loop over records that are due.
-async fn naked(ground: &Ground, form: Form, tasks: u64, payload: usize, out: Option<&Out>) -> anyhow::Result<Floor> {
-    let shelf = Shelf::open(&ground.redis_url, ground.floor_namespace()?).await?;
-    let now = ground.probe.now();
-    let batch = Batch {
-        prefix: "f",
-        numbers: 0..tasks,
-        lane: Lane::default(),
-        form,
-        payload,
-        destination: None,
-        due: &|_| now,
-    };
-    shelf.put(&batch, &|_| {}).await?;
-    let floor = naked::drain(ground, &shelf.namespace, form, tasks, out).await;
+/// The naked loop over records that are due, without a sink.
+async fn naked(ground: &Ground, form: Form, tasks: u64, payload: usize) -> anyhow::Result<Floor> {
+    let shelf = records(ground, form, tasks, payload, ground.probe.now()).await?;
+    let floor = naked::drain(ground, &shelf.namespace, form, tasks, None).await;
     ground.empty(&shelf.namespace).await?;
     floor
+}
+
+/// Records for the naked loop, due at one moment.
+///
+/// # Errors
+/// When Redis does not take them.
+pub(super) async fn records(
+    ground: &Ground,
+    form: Form,
+    tasks: u64,
+    payload: usize,
+    due: Timestamp,
+) -> anyhow::Result<Shelf> {
+    let shelf = Shelf::open(&ground.redis_url, ground.floor_namespace()?).await?;
+    let (numbers, lane) = (0..tasks, Lane::default());
+    let batch = Batch { prefix: "f", numbers, lane, form, payload, destination: None, due: &|_| due };
+    shelf.put(&batch, &|_| {}).await?;
+    Ok(shelf)
+}
+
+/// Publishes for a while where the broker is ours and gets faster with work, as Java does: nobody's broker in service was
+/// started a second ago. Batches as an instance has them, and single messages.
+///
+/// # Errors
+/// When a message is not accepted.
+pub(super) async fn warm_up(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<()> {
+    if !ground.warms_up() {
+        return Ok(());
+    }
+    tell(0.0, "warming up the broker");
+    let each = WARM_UP_EACH * u32::try_from(options.tasks).unwrap_or(u32::MAX);
+    let span = if options.bench == Bench::Lateness { Duration::from_secs(options.seconds) } else { each };
+    let until = Instant::now() + span.min(WARM_UP);
+    let (destination, out) = open(ground, "warm", options.payload).await?;
+    let due = ground.probe.now().as_millis();
+    let (mut under_way, mut number) = (JoinSet::new(), 0);
+    while Instant::now() < until {
+        while under_way.len() >= UNDER_WAY
+            && let Some(ended) = under_way.join_next().await
+        {
+            ended??;
+        }
+        let count = if under_way.len() % 2 == 0 { BATCH as u64 } else { 1 };
+        let of = |number| (out.message)(&tasks::id("more", number), due);
+        let (batch, sink) = ((number..number + count).map(of).collect(), Arc::clone(&out.sink));
+        number += count;
+        under_way.spawn(async move { publish(&*sink, batch).await });
+    }
+    while let Some(ended) = under_way.join_next().await {
+        ended??;
+    }
+    close(ground, &destination, out, number).await
 }

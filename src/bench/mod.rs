@@ -2,7 +2,7 @@
 //!
 //! It drives the whole path: tasks stand in Redis, instances are processes with the settings that are shipped, and what
 //! they publish is counted or read where it arrives. In the same run it measures its own limits over the same messages
-//! and records: the sink alone, Redis alone with the least that any claim and settle must do, and that beside the sink.
+//! and records: the sink alone, Redis alone with the least that any claim and settle must do, and that side by side.
 //! A ratio of two figures of one run says more than either, since it hardly depends on the machine.
 
 mod far;
@@ -18,6 +18,7 @@ mod lateness;
 mod limits;
 mod moment;
 mod naked;
+mod pair;
 mod pending;
 mod probe;
 mod process;
@@ -133,6 +134,7 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) ->
     tell(0.0, "starting servers");
     let ground = Ground::open(options).await?;
     let measuring = async {
+        limits::warm_up(&ground, options, tell).await?;
         match options.bench {
             Bench::Throughput => throughput::run(&ground, options, tell).await,
             Bench::Lateness => lateness::run(&ground, options, tell).await,

@@ -33,6 +33,9 @@ const PUTS: f64 = 40_000.0;
 /// How often it is tried to put all before the moment.
 const TRIES: usize = 4;
 
+/// How instances call their scripts.
+const EVALSHA: &str = "evalsha";
+
 /// How long nothing may be accepted while something is owed.
 const STILL: Duration = Duration::from_secs(60);
 
@@ -40,6 +43,7 @@ const STILL: Duration = Duration::from_secs(60);
 const SETTLED: Duration = Duration::from_secs(30);
 
 /// What is due at one moment.
+#[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
     pub(super) prefix: &'a str,
     pub(super) tasks: u64,
@@ -71,6 +75,8 @@ pub(super) struct Past {
     /// The CPU time of Redis for it, and of the instances.
     pub(super) redis_cpu: Option<Duration>,
     pub(super) instance_cpu: Option<Duration>,
+    /// How long Redis was in scripts of instances for it.
+    scripts: Option<Duration>,
     tasks: u64,
 }
 
@@ -161,6 +167,7 @@ impl Moment {
         let clock = ground.probe.clock();
         clock.sleep_until(self.due.minus(BEFORE)).await;
         let (redis_before, instance_before) = (ground.probe.cpu().await?, self.fleet.cpu());
+        let scripts_before = ground.probe.spent_in(EVALSHA).await?;
         clock.sleep_until(self.due).await;
         let far = ground.far()?;
         let told = |count: u64| tell(count as f64 / load.messages() as f64, "publishing");
@@ -171,6 +178,7 @@ impl Moment {
             last_us: last - self.due.as_millis() * 1000,
             redis_cpu: spent(redis_before, ground.probe.cpu().await?),
             instance_cpu: spent(instance_before, self.fleet.cpu()),
+            scripts: spent(scripts_before, ground.probe.spent_in(EVALSHA).await?),
             tasks: load.tasks,
         })
     }
@@ -239,6 +247,11 @@ impl Past {
     /// CPU time of Redis for each occurrence, in us.
     pub(super) fn redis_us(&self) -> Option<f64> {
         each(self.redis_cpu, self.tasks)
+    }
+
+    /// How long Redis is in scripts of instances for each occurrence, in us.
+    pub(super) fn script_us(&self) -> Option<f64> {
+        each(self.scripts, self.tasks)
     }
 
     /// CPU time of the instances for each occurrence, in us.

@@ -11,6 +11,7 @@ use super::growth::finish_growth;
 use super::late::Late;
 use super::limits::Limits;
 use super::moment::Load;
+use super::pair::Pair;
 use super::report::Report;
 use super::tasks::{Batch, Form, SHARDS, Shelf};
 use super::{Missing, Options, Tell, process, storm};
@@ -43,7 +44,7 @@ const BESIDE: u64 = 300;
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     look_for_room(options)?;
     let form = Form::of(options.recurring);
-    let mut limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
+    let limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
@@ -52,6 +53,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.option("pending", options.pending.clone());
     let empty = ground.probe.memory().await?;
     let (mut before, mut costs, mut record, mut finished) = (0, Vec::new(), 0, true);
+    let (lanes, mut pair, mut ran): ([LaneTo<'_>; 1], _, _) = ([("default", &destination)], None, 0);
     for &pending in &options.pending {
         let first = ground.probe.now().plus(AHEAD);
         let due = |number: u64| first.plus(Duration::from_millis(number * millis(APART)));
@@ -63,7 +65,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         before = pending;
         let name = |figure: &str| format!("pending_{pending}_{figure}");
         // What is recurring stands there from then on, too.
-        let stands = pending + if options.recurring { options.tasks * costs.len() as u64 } else { 0 };
+        let stands = pending + if options.recurring { options.tasks * ran } else { 0 };
         let bytes = async || anyhow::Ok((ground.probe.memory().await? - empty) / stands as f64);
         let growing = bytes().await?;
         tell(0.0, "letting Redis finish growing its tables");
@@ -76,12 +78,15 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         report.figure(name("claim_p50_ms"), late.ms(0.5), "a claim of up to 1000 among many due ones");
         report.figure(name("claim_max_ms"), late.most_ms(), "");
         let prefix = format!("c{pending}x");
-        let cost = cost(ground, &shelf, options, (&prefix, &destination), tell).await?;
+        let load = load(options, &prefix, &lanes);
+        let cost = cost(ground, &shelf, &load, tell).await?;
+        ran += 1;
         report.figure(name("redis_us"), cost.0, "CPU of Redis for an occurrence");
         report.figure(name("tasks_per_second"), cost.1, "");
         costs.push(cost.0);
-        if costs.len() == 1 {
-            limits.again(ground, form, options.tasks, options.payload, tell).await?;
+        if pair.is_none() {
+            pair = Some(Pair::measure(ground, &shelf, &Load { prefix: "b", ..load }, tell).await?);
+            ran += 1;
         }
     }
     report.notes.push(growth(finished).to_owned());
@@ -90,7 +95,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     limits.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
     report.ratio("redis_cpu_last_to_first", last, first, "with the most and the fewest pending; budget: at most 1.5");
-    report.ratio("redis_cpu_to_floor", first, limits.floor.redis_us, "budget: at most 1.3");
+    pair.iter().for_each(|pair| pair.show(&mut report));
     Ok(report)
 }
 
@@ -118,28 +123,25 @@ fn look_for_room(options: &Options) -> Result<(), Missing> {
     }
 }
 
-/// The CPU time of Redis for an occurrence, in us, and occurrences each second.
-async fn cost(
-    ground: &Ground,
-    shelf: &Shelf,
-    options: &Options,
-    (prefix, destination): (&str, &str),
-    tell: Tell<'_>,
-) -> anyhow::Result<(Option<f64>, f64)> {
-    let lanes: [LaneTo<'_>; 1] = [("default", destination)];
-    let load = Load {
+/// What is due at one moment beside all that waits.
+fn load<'a>(options: &Options, prefix: &'a str, lanes: &'a [LaneTo<'a>; 1]) -> Load<'a> {
+    Load {
         prefix,
         tasks: options.tasks,
         form: Form::of(options.recurring),
         payload: options.payload,
         instances: 1,
-        destination,
-        lanes: &lanes,
+        destination: lanes[0].1,
+        lanes,
         lead: Duration::ZERO,
         alone: false,
-    };
+    }
+}
+
+/// The CPU time of Redis for an occurrence, in us, and occurrences each second.
+async fn cost(ground: &Ground, shelf: &Shelf, load: &Load<'_>, tell: Tell<'_>) -> anyhow::Result<(Option<f64>, f64)> {
     let moment = load.ready(ground, shelf, tell, async |_| Ok(())).await?;
-    let past = moment.pass(ground, shelf, &load, tell).await?;
+    let past = moment.pass(ground, shelf, load, tell).await?;
     moment.fleet.end().await?;
     Ok((past.redis_us(), past.per_second()))
 }

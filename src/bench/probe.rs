@@ -111,12 +111,24 @@ impl Probe {
     /// # Errors
     /// When Redis does not answer.
     pub(super) async fn requests(&self) -> RedisResult<f64> {
-        let text: String = redis::cmd("INFO").arg("commandstats").query_async(&mut self.connection()).await?;
-        let calls = |name: &&str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")))?;
-            line.split(',').next()?.parse::<f64>().ok()
-        };
-        Ok(REQUESTS.iter().filter_map(calls).sum())
+        let text = self.commands().await?;
+        Ok(REQUESTS.iter().filter_map(|command| of_command(&text, command, "calls")).sum())
+    }
+
+    /// How long it has been in calls of a command so far, with all that scripts call; none where it does not say.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn spent_in(&self, command: &str) -> RedisResult<Option<Duration>> {
+        let text = self.commands().await?;
+        let known = !text.trim().is_empty();
+        // What was never called is not named.
+        let micros = known.then(|| of_command(&text, command, "usec").unwrap_or_default());
+        Ok(micros.map(|micros| Duration::from_secs_f64(micros / 1e6)))
+    }
+
+    async fn commands(&self) -> RedisResult<String> {
+        redis::cmd("INFO").arg("commandstats").query_async(&mut self.connection()).await
     }
 
     /// How many members of sorted sets have a score up to `until`, negative ones too.
@@ -173,6 +185,12 @@ async fn observe(connection: &mut MultiplexedConnection, clock: &RedisClock) -> 
     let (seconds, micros): (i64, i64) = redis::cmd("TIME").query_async(connection).await?;
     clock.observe(sent, Instant::now(), seconds * 1_000_000 + micros);
     Ok(())
+}
+
+/// A number that `INFO commandstats` tells of a command.
+fn of_command(text: &str, command: &str, name: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")))?;
+    line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))?.trim().parse().ok()
 }
 
 /// A number that `INFO` tells.

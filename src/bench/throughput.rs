@@ -6,6 +6,7 @@ use super::fleet::LaneTo;
 use super::ground::Ground;
 use super::limits::Limits;
 use super::moment::{Load, Past};
+use super::pair::Pair;
 use super::report::Report;
 use super::tasks::Form;
 use super::{Options, Tell};
@@ -16,7 +17,7 @@ use super::{Options, Tell};
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = Form::of(options.recurring);
-    let mut limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
+    let limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
     let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
     let load = Load {
@@ -33,7 +34,8 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let moment = load.ready(ground, &shelf, tell, async |_| Ok(())).await?;
     let past = moment.pass(ground, &shelf, &load, tell).await?;
     moment.fleet.end().await?;
-    limits.again(ground, form, options.tasks, options.payload, tell).await?;
+    ground.empty(&shelf.namespace).await?;
+    let pair = Pair::measure(ground, &shelf, &Load { prefix: "b", ..load }, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
@@ -43,6 +45,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.figure("seconds", past.seconds(), "of that");
     limits.show(&mut report);
     costs(&mut report, &past, &limits);
+    pair.show(&mut report);
     report.ratio("throughput_to_limit", past.per_second(), limits.per_second(), "budget: at least 0.75");
     Ok(report)
 }
@@ -51,7 +54,5 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
 pub(super) fn costs(report: &mut Report, past: &Past, limits: &Limits) {
     report.figure("redis_us", past.redis_us(), "CPU of Redis for an occurrence");
     report.figure("instance_us", past.instance_us(), "CPU of the instances for an occurrence");
-    report.ratio("redis_cpu_to_floor", past.redis_us(), limits.floor.redis_us, "budget: at most 1.3");
-    report.ratio("redis_cpu_to_alone", past.redis_us(), limits.alone.redis_us, "where nothing shares its cores");
     report.ratio("instance_cpu_to_raw", past.instance_us(), limits.raw.cpu_us, "budget: at most 2");
 }

@@ -1,0 +1,65 @@
+//! What an occurrence takes in Redis, beside what it takes the naked loop at the same time.
+//!
+//! Both work at once: instances on their timeline, the naked loop on records of its own in the same Redis, with the same
+//! sink. What a call costs depends on what else goes on in the machine, which differs from second to second: one after
+//! the other, the same work may differ by a third. Side by side both have the same seconds.
+
+use std::time::Duration;
+
+use tokio::try_join;
+
+use super::Tell;
+use super::ground::Ground;
+use super::limits;
+use super::moment::Load;
+use super::naked;
+use super::report::Report;
+use super::tasks::Shelf;
+use crate::clock::{Clock, Timestamp};
+
+/// Time in scripts of Redis for an occurrence, in us.
+pub(super) struct Pair {
+    /// Of all that instances call.
+    own_us: Option<f64>,
+    /// Of the naked loop.
+    floor_us: Option<f64>,
+}
+
+impl Pair {
+    /// Measures `load`, and as many tasks for the naked loop.
+    ///
+    /// # Errors
+    /// When something is not published.
+    pub(super) async fn measure(
+        ground: &Ground,
+        shelf: &Shelf,
+        load: &Load<'_>,
+        tell: Tell<'_>,
+    ) -> anyhow::Result<Pair> {
+        let (destination, out) = limits::open(ground, "floor", load.payload).await?;
+        let (namespace, clock) = (ground.floor_namespace()?, ground.probe.clock());
+        let put = async |due: Timestamp| {
+            // A moment that came too early is tried again.
+            ground.empty(&namespace).await?;
+            limits::records(ground, load.form, load.tasks, load.payload, due).await.map(drop)
+        };
+        let load = Load { lead: Duration::ZERO, ..*load };
+        let moment = load.ready(ground, shelf, tell, put).await?;
+        let floor = async {
+            clock.sleep_until(moment.due).await;
+            naked::drain(ground, &namespace, load.form, load.tasks, Some(&out)).await
+        };
+        let (past, floor) = try_join!(moment.pass(ground, shelf, &load, tell), floor)?;
+        moment.fleet.end().await?;
+        limits::close(ground, &destination, out, load.tasks).await?;
+        ground.empty(&namespace).await?;
+        Ok(Pair { own_us: past.script_us(), floor_us: floor.script_us })
+    }
+
+    /// Shows both, and their ratio.
+    pub(super) fn show(&self, report: &mut Report) {
+        report.figure("script_us", self.own_us, "of Redis in all scripts, for an occurrence, beside the naked loop");
+        report.figure("floor_us", self.floor_us, "of Redis in the naked loop, for one of its own meanwhile");
+        report.ratio("redis_cpu_to_floor", self.own_us, self.floor_us, "budget: at most 1.3");
+    }
+}
