@@ -16,6 +16,9 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// For how long nobody waits like that once it was in vain: part of the room is held by what does not move.
 const RESPITE: Duration = Duration::from_secs(1);
 
+/// It was not in vain where such a part of plenty became free: the sink is slow, and next time it will be as much again.
+const MOVES: u32 = 8;
+
 /// What may be in flight at once.
 pub(super) struct Room {
     occurrences: Arc<Semaphore>,
@@ -55,7 +58,8 @@ impl Room {
         let found = match timeout(if waits { PATIENCE } else { Duration::ZERO }, plenty).await {
             Ok(found) => found?,
             Err(_) => {
-                if waits {
+                let free = u32::try_from(self.occurrences.available_permits()).unwrap_or(u32::MAX);
+                if waits && free < occurrences.min(self.plenty).div_ceil(MOVES) {
                     *respite = Some(Instant::now() + RESPITE);
                 }
                 up_to(&self.occurrences, 1, occurrences).await?
@@ -110,31 +114,33 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_waits_for_all_that_it_would_take_or_a_quarter_of_the_room_but_not_for_long() {
-        let room = Arc::new(Room::new(8, 1 << 30));
-        let mut held = take(&room, 8).await;
+        let room = Arc::new(Room::new(64, 1 << 30));
+        let mut held = take(&room, 64).await;
         let (other, begun) = (Arc::clone(&room), Instant::now());
-        let waiting = tokio::spawn(async move { (take(&other, 5).await, begun.elapsed()) });
+        let waiting = tokio::spawn(async move { (take(&other, 40).await, begun.elapsed()) });
         tokio::time::sleep(10 * MS).await;
-        held.shrink_to(7, 0);
+        held.shrink_to(49, 0);
         tokio::time::sleep(10 * MS).await;
-        assert!(!waiting.is_finished(), "one is not worth a claim yet");
-        held.shrink_to(6, 0);
-        let (two, waited) = waiting.await.expect("it ends");
-        assert_eq!((two.occurrences(), waited), (2, 20 * MS), "a quarter of the room");
-        held.shrink_to(5, 0);
+        assert!(!waiting.is_finished(), "15 are not worth a claim yet");
+        held.shrink_to(48, 0);
+        let (quarter, waited) = waiting.await.expect("it ends");
+        assert_eq!((quarter.occurrences(), waited), (16, 20 * MS), "a quarter of the room");
+        held.shrink_to(46, 0);
+        for _ in 0..2 {
+            let begun = Instant::now();
+            let two = take(&room, 40).await;
+            assert_eq!((two.occurrences(), begun.elapsed()), (2, PATIENCE), "what there is after a while: it moves");
+        }
+        let two = take(&room, 2).await;
+        held.shrink_to(45, 0);
         let begun = Instant::now();
-        let one = take(&room, 5).await;
-        assert_eq!((one.occurrences(), begun.elapsed()), (1, PATIENCE), "what there is after a while");
-        drop(one);
+        assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, PATIENCE), "hardly anything moves");
         let begun = Instant::now();
-        assert_eq!(
-            (take(&room, 5).await.occurrences(), begun.elapsed()),
-            (1, Duration::ZERO),
-            "the rest does not move"
-        );
+        assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, Duration::ZERO), "nobody waits for it");
         tokio::time::sleep(RESPITE).await;
         let begun = Instant::now();
-        assert_eq!((take(&room, 5).await.occurrences(), begun.elapsed()), (1, PATIENCE), "it may move again");
+        assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, PATIENCE), "it may move again");
+        drop((quarter, two));
     }
 
     #[tokio::test(start_paused = true)]
