@@ -82,7 +82,7 @@ for from = 1, suspects_only and total or 0, 250 do
   end
 end
 
--- Of large records fewer fit.
+-- As few as `max`, but of more bytes than fit: from both ends, too.
 if due_count > 0 and not both then
   local k, sum = 1, 0
   while k <= total and sum <= max_bytes do

@@ -201,19 +201,20 @@ pub(super) async fn warm_up(ground: &Ground, options: &Options, tell: Tell<'_>) 
         return Ok(());
     }
     tell(0.0, "warming up the broker");
-    let each = WARM_UP_EACH * u32::try_from(options.tasks).unwrap_or(u32::MAX);
-    let span = if options.bench == Bench::Lateness { Duration::from_secs(options.seconds) } else { each };
+    let by_tasks = WARM_UP_EACH * u32::try_from(options.tasks).unwrap_or(u32::MAX);
+    let span = if options.bench == Bench::Lateness { Duration::from_secs(options.seconds) } else { by_tasks };
     let until = Instant::now() + span.min(WARM_UP);
     let (destination, out) = open(ground, "warm", options.payload).await?;
     let due = ground.probe.now().as_millis();
-    let (mut under_way, mut number) = (JoinSet::new(), 0);
+    let (mut under_way, mut number, mut single) = (JoinSet::new(), 0, false);
     while Instant::now() < until {
         while under_way.len() >= UNDER_WAY
             && let Some(ended) = under_way.join_next().await
         {
             ended??;
         }
-        let count = if under_way.len() % 2 == 0 { BATCH as u64 } else { 1 };
+        let count = if single { 1 } else { BATCH as u64 };
+        single = !single;
         let of = |number| (out.message)(&tasks::id("more", number), due);
         let (batch, sink) = ((number..number + count).map(of).collect(), Arc::clone(&out.sink));
         number += count;

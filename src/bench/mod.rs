@@ -2,7 +2,7 @@
 //!
 //! It drives the whole path: tasks stand in Redis, instances are processes with the settings that are shipped, and what
 //! they publish is counted or read where it arrives. In the same run it measures its own limits over the same messages
-//! and records: the sink alone, Redis alone with the least that any claim and settle must do, and that side by side.
+//! and records: the sink alone, Redis alone with the least that any claim and settle must do, and that beside instances.
 //! A ratio of two figures of one run says more than either, since it hardly depends on the machine.
 
 mod far;

@@ -26,7 +26,7 @@ pub(super) const BATCH: usize = 500;
 /// ... and batches under way at once.
 pub(super) const UNDER_WAY: usize = 7;
 
-/// How its scripts are called: as nothing else calls any, so that Redis counts them by themselves.
+/// How its scripts are called: as no instance calls any while it publishes, so that Redis counts them by themselves.
 const EVAL: &str = "eval";
 
 /// KEYS due, tasks; ARGV max. Replies with ids and dues, records, and the head that is left.

@@ -17,6 +17,9 @@ use super::report::Report;
 use super::tasks::Shelf;
 use crate::clock::{Clock, Timestamp};
 
+/// How long after the moment the naked loop begins.
+const LATER: Duration = Duration::from_millis(5);
+
 /// Time in scripts of Redis for an occurrence, in us.
 pub(super) struct Pair {
     /// Of all that instances call.
@@ -46,7 +49,8 @@ impl Pair {
         let load = Load { lead: Duration::ZERO, ..*load };
         let moment = load.ready(ground, shelf, tell, put).await?;
         let floor = async {
-            clock.sleep_until(moment.due).await;
+            // A claim that came a moment early would find nothing, and end.
+            clock.sleep_until(moment.due.plus(LATER)).await;
             naked::drain(ground, &namespace, load.form, load.tasks, Some(&out)).await
         };
         let (past, floor) = try_join!(moment.pass(ground, shelf, &load, tell), floor)?;

@@ -11,7 +11,6 @@ use super::growth::finish_growth;
 use super::late::Late;
 use super::limits::Limits;
 use super::moment::Load;
-use super::pair::Pair;
 use super::report::Report;
 use super::tasks::{Batch, Form, SHARDS, Shelf};
 use super::{Missing, Options, Tell, process, storm};
@@ -53,7 +52,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.option("pending", options.pending.clone());
     let empty = ground.probe.memory().await?;
     let (mut before, mut costs, mut record, mut finished) = (0, Vec::new(), 0, true);
-    let (lanes, mut pair, mut ran): ([LaneTo<'_>; 1], _, _) = ([("default", &destination)], None, 0);
+    let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
     for &pending in &options.pending {
         let first = ground.probe.now().plus(AHEAD);
         let due = |number: u64| first.plus(Duration::from_millis(number * millis(APART)));
@@ -65,7 +64,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         before = pending;
         let name = |figure: &str| format!("pending_{pending}_{figure}");
         // What is recurring stands there from then on, too.
-        let stands = pending + if options.recurring { options.tasks * ran } else { 0 };
+        let stands = pending + if options.recurring { options.tasks * costs.len() as u64 } else { 0 };
         let bytes = async || anyhow::Ok((ground.probe.memory().await? - empty) / stands as f64);
         let growing = bytes().await?;
         tell(0.0, "letting Redis finish growing its tables");
@@ -80,14 +79,9 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         let prefix = format!("c{pending}x");
         let load = load(options, &prefix, &lanes);
         let cost = cost(ground, &shelf, &load, tell).await?;
-        ran += 1;
         report.figure(name("redis_us"), cost.0, "CPU of Redis for an occurrence");
         report.figure(name("tasks_per_second"), cost.1, "");
         costs.push(cost.0);
-        if pair.is_none() {
-            pair = Some(Pair::measure(ground, &shelf, &Load { prefix: "b", ..load }, tell).await?);
-            ran += 1;
-        }
     }
     report.notes.push(growth(finished).to_owned());
     report.figure("record_bytes", record as f64, "of one, as it stands in Redis");
@@ -95,7 +89,6 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     limits.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
     report.ratio("redis_cpu_last_to_first", last, first, "with the most and the fewest pending; budget: at most 1.5");
-    pair.iter().for_each(|pair| pair.show(&mut report));
     Ok(report)
 }
 
