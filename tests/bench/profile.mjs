@@ -109,11 +109,12 @@ try {
   const others = sums.filter(([who]) => !who.startsWith('punctual '));
   const share = (count) => `${((100 * count) / all).toFixed(1).padStart(5)} %`;
   const total = own.reduce((sum, [, count]) => sum + count, 0);
-  const ratio = report.ratios.instance_cpu_to_raw;
+  const [each, ratio] = [report.figures.instance_us, report.ratios.instance_cpu_to_raw];
+  const beside = ratio === undefined ? '' : `, ${ratio} x the raw client's`;
   const text = [
     `punctual bench ${bench.join(' ')}`,
     `${all} samples of the instance, 997 for each second of CPU time`,
-    `${report.figures.instance_us} us of it for an occurrence, ${ratio} x the raw client's`,
+    ...(each === undefined ? [] : [`${each} us of it for an occurrence${beside}`]),
     '',
     `${share(total)}  punctual's own code`,
     `${share(all - total)}  everything else`,

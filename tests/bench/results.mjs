@@ -25,6 +25,13 @@ function peers(file) {
   return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : undefined;
 }
 
+// How much of an instance's CPU time goes into code that is not punctual's, in percent, where a row was profiled.
+export function profile(row) {
+  const file = at(`profiles/${row}.txt`);
+  const found = existsSync(file) && /([\d.]+) % {2}everything else/.exec(readFileSync(file, 'utf8'));
+  return found ? Number(found[1]) : undefined;
+}
+
 // The reports of a row, one of each round that has figures.
 export const reports = (results, row) =>
   results.runs.filter((run) => run.row === row && run.report).map(({ report }) => report);

@@ -42,8 +42,8 @@ export const sections = [
     of: /^throughput-/,
     about:
       'Tasks that are all due at one moment. `raw` is the sink alone, `alone` the naked loop in Redis alone, `limit`' +
-      ' one after the other; `Redis` is its whole CPU time, `scripts` what it is in claim and settle while the naked' +
-      ' loop works beside, `loop` what it is in that one.',
+      ' one after the other; `Redis` is its whole CPU time, `scripts` how long it is in scripts of instances while' +
+      ' the naked loop works beside them, `loop` how long in that one.',
     plots: [['throughput', 'Tasks published each second, beside other schedulers']],
     columns: (results, row) => [
       line(

@@ -1,7 +1,7 @@
 // The report: which tables there are, and what stands in them.
 
 import { judge, limits, target } from './budgets.mjs';
-import { reports } from './results.mjs';
+import { profile, reports } from './results.mjs';
 import { rows } from './rows.mjs';
 import { nameOf, sections } from './sections.mjs';
 import { heading, image, list, median, none, number, spread, table, text } from './words.mjs';
@@ -97,13 +97,21 @@ function budgets(results, judged, short) {
 // A row, and which of its figures where it has several.
 const label = ({ budget, row, name, found }) => (found && budget.of instanceof RegExp ? `${row} ${name}` : row);
 
+// Whose code the instance spends its time in, where a budget is missed.
+function outside(row) {
+  const share = profile(row);
+  if (share === undefined) return 'no profile';
+  return `${number(share)} % of the instance's time outside punctual's own code ([profile](profiles/${row}.txt))`;
+}
+
 function missed(judged) {
   const checks = judged.flatMap(({ checks }) => checks.filter(({ met }) => !met));
   if (checks.length === 0) return [];
   const items = checks.map(({ budget, found, limit, ...check }) => {
     const beside = limit ? `; ${median(limit)} ${budget.limit[0]}` : '';
     const where = label({ budget, found, ...check });
-    return `\`${where}\`: ${budget.words}: **${found ? spread(found) : 'no figures'}**, budget ${target(budget)}${beside}`;
+    const measured = `**${found ? spread(found) : 'no figures'}**, budget ${target(budget)}${beside}`;
+    return `\`${where}\`: ${budget.words}: ${measured}${budget.strict ? '' : `; ${outside(check.row)}`}`;
   });
   return [text('Missed:'), list(items)];
 }
