@@ -52,7 +52,6 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.option("pending", options.pending.clone());
     let empty = ground.probe.memory().await?;
     let (mut before, mut costs, mut record, mut finished) = (0, Vec::new(), 0, true);
-    let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
     for &pending in &options.pending {
         let first = ground.probe.now().plus(AHEAD);
         let due = |number: u64| first.plus(Duration::from_millis(number * millis(APART)));
@@ -77,8 +76,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         report.figure(name("claim_p50_ms"), late.ms(0.5), "a claim of up to 1000 among many due ones");
         report.figure(name("claim_max_ms"), late.most_ms(), "");
         let prefix = format!("c{pending}x");
-        let load = load(options, &prefix, &lanes);
-        let cost = cost(ground, &shelf, &load, tell).await?;
+        let cost = cost(ground, &shelf, options, (&prefix, &destination), tell).await?;
         report.figure(name("redis_us"), cost.0, "CPU of Redis for an occurrence");
         report.figure(name("tasks_per_second"), cost.1, "");
         costs.push(cost.0);
@@ -116,25 +114,28 @@ fn look_for_room(options: &Options) -> Result<(), Missing> {
     }
 }
 
-/// What is due at one moment beside all that waits.
-fn load<'a>(options: &Options, prefix: &'a str, lanes: &'a [LaneTo<'a>; 1]) -> Load<'a> {
-    Load {
+/// The CPU time of Redis for an occurrence, in us, and occurrences each second.
+async fn cost(
+    ground: &Ground,
+    shelf: &Shelf,
+    options: &Options,
+    (prefix, destination): (&str, &str),
+    tell: Tell<'_>,
+) -> anyhow::Result<(Option<f64>, f64)> {
+    let lanes: [LaneTo<'_>; 1] = [("default", destination)];
+    let load = Load {
         prefix,
         tasks: options.tasks,
         form: Form::of(options.recurring),
         payload: options.payload,
         instances: 1,
-        destination: lanes[0].1,
-        lanes,
+        destination,
+        lanes: &lanes,
         lead: Duration::ZERO,
         alone: false,
-    }
-}
-
-/// The CPU time of Redis for an occurrence, in us, and occurrences each second.
-async fn cost(ground: &Ground, shelf: &Shelf, load: &Load<'_>, tell: Tell<'_>) -> anyhow::Result<(Option<f64>, f64)> {
+    };
     let moment = load.ready(ground, shelf, tell, async |_| Ok(())).await?;
-    let past = moment.pass(ground, shelf, load, tell).await?;
+    let past = moment.pass(ground, shelf, &load, tell).await?;
     moment.fleet.end().await?;
     Ok((past.redis_us(), past.per_second()))
 }
