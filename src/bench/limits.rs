@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::ground::Ground;
-use super::moment::{accepted, each};
+use super::moment::{accepted, each, spent};
 use super::naked::{self, BATCH, Floor, Out, UNDER_WAY, publish};
 use super::process::own_cpu;
 use super::report::Report;
@@ -161,8 +161,7 @@ async fn raw(ground: &Ground, messages: u64, payload: usize) -> anyhow::Result<R
     }
     let (seconds, after) = (begun.elapsed().as_secs_f64(), own_cpu());
     close(ground, &destination, out, messages).await?;
-    let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-    Ok(Raw { per_second: messages as f64 / seconds, cpu_us: each(cpu, messages) })
+    Ok(Raw { per_second: messages as f64 / seconds, cpu_us: each(spent(before, after), messages) })
 }
 
 /// The naked loop over records that are due, without a sink.

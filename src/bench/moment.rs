@@ -173,7 +173,6 @@ impl Moment {
         let told = |count: u64| tell(count as f64 / load.messages() as f64, "publishing");
         let last = accepted(ground, &*far, load.destination, self.held, load.messages(), &told).await?;
         settled(ground, shelf, self.due).await?;
-        let spent = |before: Option<Duration>, after: Option<Duration>| Some(after?.saturating_sub(before?));
         Ok(Past {
             last_us: last - self.due.as_millis() * 1000,
             redis_cpu: spent(redis_before, ground.probe.cpu().await?),
@@ -258,6 +257,11 @@ impl Past {
     pub(super) fn instance_us(&self) -> Option<f64> {
         each(self.instance_cpu, self.tasks)
     }
+}
+
+/// How much more it is after than before, where both are known.
+pub(super) fn spent(before: Option<Duration>, after: Option<Duration>) -> Option<Duration> {
+    Some(after?.saturating_sub(before?))
 }
 
 /// A share of some CPU time, in us.

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::ground::Ground;
-use super::moment::each;
+use super::moment::{each, spent};
 use super::tasks::{Form, GAP, SHARDS};
 use crate::clock::{Clock, RedisClock, Timestamp};
 use crate::task::{Lane, Namespace, Shard};
@@ -126,7 +126,6 @@ pub(super) async fn drain(
     }
     let seconds = begun.elapsed().as_secs_f64();
     ensure!(count == tasks, "the naked loop found {count} of {tasks} tasks");
-    let spent = |before: Option<Duration>, after: Option<Duration>| Some(after?.saturating_sub(before?));
     Ok(Floor {
         per_second: count as f64 / seconds,
         redis_us: each(spent(before, ground.probe.cpu().await?), count),
