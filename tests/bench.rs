@@ -53,7 +53,7 @@ fn throughput(sink: &str) {
         let [raw, alone, limit] =
             ["raw", "alone", "limit"].map(|part| number(&report, "figures", &format!("{part}_per_second")));
         assert!(limit < raw.min(alone), "{report:#}");
-        for ratio in ["throughput_to_limit", "redis_cpu_to_floor"] {
+        for ratio in ["throughput_to_limit", "scripts_to_floor"] {
             assert!(number(&report, "ratios", ratio) > 0.0, "{report:#}");
         }
     }

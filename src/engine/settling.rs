@@ -16,8 +16,9 @@ use crate::clock::Timestamp;
 use crate::task::{CatchUp, Member};
 use crate::timeline::{Rest, Settle, Settled, Settlement, TimelineError, Verdict};
 
-/// How long verdicts wait for the next one: those of a batch come close together once they begin to come, ...
-const GATHER: Duration = Duration::from_millis(100);
+/// How long verdicts wait for the next one: those of a batch come close together once they begin to come, but a broker at its
+/// limit may answer in bursts a tenth of a second apart, ...
+const GATHER: Duration = Duration::from_millis(250);
 
 /// ... and how long the first waits at most.
 const GATHER_MOST: Duration = Duration::from_millis(500);

@@ -21,7 +21,7 @@ export const budgets = [
     words: 'time of Redis in scripts of instances for an occurrence, to the naked loop side by side',
     short: 'Redis CPU',
     rows: due,
-    of: 'redis_cpu_to_floor',
+    of: 'scripts_to_floor',
     most: 1.3,
     limit: ['us in Redis of the naked loop', 'floor_us'],
   },

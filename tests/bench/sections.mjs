@@ -24,7 +24,7 @@ const dueMoment = {
   'Redis us': ['redis_us', median],
   'scripts us': ['script_us', median],
   'loop us': ['floor_us', median],
-  'scripts to loop': ['redis_cpu_to_floor', spread],
+  'scripts to loop': ['scripts_to_floor', spread],
   'instance us': ['instance_us', median],
   'raw us': ['raw_cpu_us', median],
   'instance to raw': ['instance_cpu_to_raw', spread],
