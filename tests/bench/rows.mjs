@@ -17,7 +17,7 @@ const each = (bench, among, args) =>
   );
 
 // RabbitMQ takes a tenth of what the others take.
-const tasks = (sink) => ['--tasks', sink === 'rabbitmq' ? '50000' : '200000'];
+const tasks = (sink) => ['--tasks', sink === 'rabbitmq' ? '100000' : '200000'];
 
 export const rows = [
   ...each('throughput', sinks, tasks),

@@ -43,7 +43,7 @@ export function report(results) {
 export function summary(results) {
   const { machine, started, rounds } = results;
   const where = `${machine.cores} cores (${machine.cpu})`;
-  const words = `Measured on ${started.slice(0, 10)} on ${where}, medians of ${rounds} rounds`;
+  const words = `Measured on ${started.slice(0, 10)} on ${where}, ${rounds === 1 ? 'one round' : `medians of ${rounds} rounds`}`;
   return [
     text(`${words}; [tests/bench](tests/bench/README.md) has method, spread and limits of each figure.`),
     budgets(results, judge(results), true),
@@ -66,7 +66,7 @@ function about(results) {
       `machine: ${machine.cpu}, ${machine.cores} cores, ${machine.memory_gib} GiB, Linux ${machine.kernel}`,
       `versions: ${ran.join(', ')}${commit ? `; commit ${commit}` : ''}`,
       `measured: ${started.slice(0, 16).replace('T', ' ')} UTC, ` +
-        `${rounds} rounds in ${Math.round(seconds / 60)} minutes; load at start ${load}${busy}`,
+        `${rounds === 1 ? '1 round' : `${rounds} rounds`} in ${Math.round(seconds / 60)} minutes; load at start ${load}${busy}`,
     ]),
     ...(failed.length > 0
       ? [text('**Without figures, twice:**'), list(failed.map((run) => tell(run, run.failed)))]
