@@ -96,7 +96,7 @@ async fn a_copy_that_is_not_taken_neither_prevents_nor_delays_a_burial_beyond_tw
             _ => Answer::Accept,
         });
         bed.put([("x", after(millis(10))), ("good", after(millis(10)))]).await;
-        bed.pass(millis(200)).await;
+        bed.pass(millis(400)).await;
         assert_eq!(bed.keys().len(), 1);
         let twin = bed.timeline.twin(Shard::of(&id("any"), 1));
         assert!(!twin.tasks.contains_key(&"good".parse().unwrap()), "its neighbour is settled meanwhile");

@@ -77,7 +77,7 @@ async fn stragglers_do_not_hold_up_the_others() {
     bed.sink.answer_by(|message| if message.task == "slow" { Answer::Hang } else { Answer::Accept });
     let ids: Vec<String> = (0..99).map(|n| format!("t{n}")).collect();
     bed.put(ids.iter().map(|id| (id.as_str(), after(millis(10)))).chain([("slow", after(millis(10)))])).await;
-    bed.pass(millis(200)).await;
+    bed.pass(millis(400)).await;
     let twin = bed.timeline.twin(Shard::of(&id("any"), 1));
     assert_eq!(twin.tasks.len(), 1, "the others are settled");
     assert_eq!(twin.due[&Lane::default()].negative().count(), 1);
