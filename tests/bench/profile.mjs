@@ -1,10 +1,10 @@
 // Whose code an instance spends its CPU time in: `profile.mjs <punctual> <name> <what bench is to do>...` runs one bench,
-// takes samples of its instance with Linux' perf meanwhile, and writes tests/bench/profiles/<name>.txt. A sample belongs to
+// takes samples of its instances with Linux' perf meanwhile, and writes tests/bench/profiles/<name>.txt. A sample belongs to
 // whoever wrote the source line at its address, the innermost one where code is inlined: punctual, a library, Rust's
 // standard library, libc, or the kernel.
 
 import { execFileSync, spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, readdirSync, readlinkSync, realpathSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, readlinkSync, realpathSync, rmSync } from 'node:fs';
 import { writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,10 +15,10 @@ const root = realpathSync(new URL('../..', import.meta.url).pathname);
 const folder = mkdtempSync(join(tmpdir(), 'profile-'));
 const run = (command, args, input) => execFileSync(command, args, { input, encoding: 'utf8', maxBuffer: 1 << 30 });
 
-/** The process of the instance, once it is there. */
-async function instance(ended) {
-  for (;;) {
-    for (const pid of readdirSync('/proc').filter((entry) => /^\d+$/.test(entry))) {
+/** The process of an instance that is not among `seen`, once there is one; nothing once the bench has ended. */
+async function instance(seen, ended) {
+  while (!ended()) {
+    for (const pid of readdirSync('/proc').filter((entry) => /^\d+$/.test(entry) && !seen.has(entry))) {
       try {
         const words = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
         if (words.includes('serve') && readlinkSync(`/proc/${pid}/exe`) === program) return pid;
@@ -26,26 +26,37 @@ async function instance(ended) {
         // It has ended.
       }
     }
-    if (ended()) throw new Error('the bench has ended before there was an instance');
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
+  return undefined;
 }
 
-/** Runs the bench and takes samples of its instance, as long as that lives. */
-async function record(data) {
+/** Runs the bench and takes samples of its instances, one after another, as long as each lives; into files of `folder`. */
+async function record() {
   const child = spawn(program, ['bench', ...bench, '--json'], { stdio: ['ignore', 'pipe', 'inherit'] });
   let text = '';
   child.stdout.on('data', (part) => (text += part));
   const done = new Promise((resolve) => child.on('close', resolve));
-  const pid = await instance(() => child.exitCode !== null);
-  const perf = spawn('perf', ['record', '-q', '-e', 'cpu-clock', '-F', '997', '-o', data, '-p', pid]);
-  await new Promise((resolve) => perf.on('close', resolve));
+  const [seen, files] = [new Set(), []];
+  for (;;) {
+    const pid = await instance(seen, () => child.exitCode !== null || child.signalCode !== null);
+    if (pid === undefined) break;
+    const data = join(folder, `perf.data.${seen.size}`);
+    seen.add(pid);
+    const perf = spawn('perf', ['record', '-q', '-e', 'cpu-clock', '-F', '997', '-o', data, '-p', pid]);
+    await new Promise((resolve) => perf.on('close', resolve));
+    if (existsSync(data)) files.push(data);
+  }
   if ((await done) !== 0) throw new Error('the bench has no figures');
-  return JSON.parse(text);
+  if (seen.size === 0) throw new Error('the bench has no instance');
+  return { report: JSON.parse(text), files };
 }
 
-/** How many samples there are of each address of the program, as its debug information tells them, or of another file. */
-function samples(data) {
+/**
+ * Adds how many samples there are of each address of the program, as its debug information tells them, or of another file;
+ * returns how many are within functions of punctual.
+ */
+function samples(data, counts) {
   const maps = [];
   for (const line of run('perf', ['script', '-i', data, '--show-mmap-events']).split('\n')) {
     const map = /\[(0x[0-9a-f]+)\((0x[0-9a-f]+)\) @ (0x[0-9a-f]+|0) .*: r-xp (.*)$/.exec(line);
@@ -55,7 +66,6 @@ function samples(data) {
   }
   const load = /LOAD +(0x[0-9a-f]+) (0x[0-9a-f]+)( 0x[0-9a-f]+){3} R E/.exec(run('readelf', ['-lW', program]));
   const shift = BigInt(load[2]) - BigInt(load[1]);
-  const counts = new Map();
   let within = 0;
   for (const line of run('perf', ['script', '-i', data, '-F', 'ip,sym,dso']).split('\n')) {
     const sample = /^ *([0-9a-f]+) (.*) \((.*)\)$/.exec(line);
@@ -66,7 +76,7 @@ function samples(data) {
     const key = map === undefined ? `\0${sample[3]}` : `0x${(ip - map.from + map.at + shift).toString(16)}`;
     counts.set(key, (counts.get(key) ?? 0) + 1);
   }
-  return { counts, within };
+  return within;
 }
 
 /** Whose the line is. */
@@ -100,11 +110,12 @@ function owners(counts) {
 }
 
 try {
-  const data = join(folder, 'perf.data');
-  const report = await record(data);
-  const { counts, within } = samples(data);
+  const { report, files } = await record();
+  const counts = new Map();
+  const within = files.reduce((sum, data) => sum + samples(data, counts), 0);
   const sums = owners(counts);
   const all = sums.reduce((sum, [, count]) => sum + count, 0);
+  if (all === 0) throw new Error('there are no samples');
   const own = sums.filter(([who]) => who.startsWith('punctual '));
   const others = sums.filter(([who]) => !who.startsWith('punctual '));
   const share = (count) => `${((100 * count) / all).toFixed(1).padStart(5)} %`;
@@ -113,7 +124,7 @@ try {
   const beside = ratio === undefined ? '' : `, ${ratio} x the raw client's`;
   const text = [
     `punctual bench ${bench.join(' ')}`,
-    `${all} samples of the instance, 997 for each second of CPU time`,
+    `${all} samples of the instances, 997 for each second of CPU time`,
     ...(each === undefined ? [] : [`${each} us of it for an occurrence${beside}`]),
     '',
     `${share(total)}  punctual's own code`,
