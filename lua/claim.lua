@@ -24,17 +24,26 @@ end
 
 local watchful, recurring = redis.call('HLEN', crashes) > 0, redis.call('HLEN', counts) > 0
 local upto_now, half, due_count, both = string.format('%.0f', now), math.ceil(max / 2), 0, false
+local first = not suspects_only and redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+local at_once = first and redis.call('ZCOUNT', due, first, first) or 0
 -- A lane whose head has waited for 5 s and of which more is due than fits is claimed from both ends, half from each: what is
--- freshly due has its share. In odd milliseconds the newest go first: where only one fits, the ends take turns. Else there is
--- one part.
-if not suspects_only then
-  local first = redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  due_count = first and tonumber(first) + 5000 <= now and redis.call('ZCOUNT', due, '(0', upto_now) or 0
-  both = due_count > max
+-- freshly due has its share. In odd milliseconds the newest go first: where only one fits, the ends take turns. Else, and
+-- where all of it has been due since one moment, there is one part.
+if first and tonumber(first) + 5000 <= now then
+  local all = redis.call('ZCOUNT', due, '(0', upto_now)
+  if watchful or all > at_once then
+    due_count, both = all, all > max
+  end
 end
 -- Its first 2 * taken values become what is taken. Nobody is suspect while nothing has crashed.
 local rows = {}
-if watchful or not suspects_only then
+if at_once >= max and not both and not watchful then
+  -- All that may fit has one score, which Redis need not write down for each.
+  local ids = redis.call('ZRANGEBYSCORE', due, first, first, 'LIMIT', 0, max)
+  for i = 1, max do
+    rows[2 * i - 1], rows[2 * i] = ids[i], first
+  end
+elseif first or suspects_only and watchful then
   local window = suspects_only and 1001 or (both and half or max) + (watchful and 1000 or 0)
   rows = redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', 0, window)
 end

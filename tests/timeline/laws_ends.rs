@@ -10,6 +10,7 @@ use super::stage::{Stage, at, member, ms, once, settlement};
 super::laws! {
     a_lane_far_behind_is_claimed_from_both_ends,
     what_fits_is_claimed_in_order_however_old_it_is,
+    what_has_been_due_since_one_moment_is_claimed_in_order,
     each_end_has_half_of_the_bytes,
     where_one_fits_the_ends_take_turns,
     what_is_claimed_from_both_ends_is_claimed_once_and_all_of_it,
@@ -71,6 +72,26 @@ async fn what_fits_is_claimed_in_order_however_old_it_is(stage: Stage) {
     }
     let claimed = look(&stage, 1000, 6 * size - 1).await;
     assert_eq!((dues(&claimed), claimed.head), (vec![0, 1, 5, 4, 3], Some(at(2))), "a byte too much");
+}
+
+/// Nothing of it is fresh, whether more is due than fits, just what fits, or less.
+async fn what_has_been_due_since_one_moment_is_claimed_in_order(stage: Stage) {
+    let ids = backlog(&stage, (0..8).map(|_| (0, "a")).chain([(10_000, "a")])).await;
+    let members = |claimed: &Claimed| -> Vec<_> { claimed.occurrences.iter().map(|one| one.member.clone()).collect() };
+    let first = |count: usize| -> Vec<_> { ids[..count].iter().map(member).collect() };
+    for now in [0, 1, 5000, 5001] {
+        stage.clock.set(at(now));
+        for max in [1, 7, 8, 9] {
+            let claimed = look(&stage, max, 4 << 20).await;
+            let head = if max < 8 { at(0) } else { at(10_000) };
+            assert_eq!((members(&claimed), claimed.head), (first(max.min(8)), Some(head)), "{now} {max}");
+            assert!(claimed.occurrences.iter().all(|one| one.due == at(0)));
+        }
+    }
+    // With one that came later both ends have their share.
+    stage.clock.set(at(10_000));
+    let claimed = look(&stage, 4, 4 << 20).await;
+    assert_eq!(members(&claimed), [&ids[0], &ids[1], &ids[8], &ids[7]].map(member));
 }
 
 async fn each_end_has_half_of_the_bytes(stage: Stage) {

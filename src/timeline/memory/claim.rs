@@ -99,17 +99,21 @@ impl Twin {
         scan.found(line)
     }
 
-    /// Whether a lane's head has waited long, and more is due than fits into a claim.
+    /// Whether a lane's head has waited long, and more is due than fits into a claim; not of one moment only, but where
+    /// there may be suspects.
     fn is_behind<'a>(
         &self,
         now: Timestamp,
-        due: impl Iterator<Item = (i64, &'a Member)> + Clone,
+        due: impl DoubleEndedIterator<Item = (i64, &'a Member)> + Clone,
         max: usize,
         bytes: usize,
     ) -> bool {
         let waits = due.clone().next().is_some_and(|(head, _)| Timestamp::from_millis(head).plus(BEHIND) <= now);
+        let spread = due.clone().next().map(|place| place.0) != due.clone().next_back().map(|place| place.0);
         let size = |(_, member): (i64, &Member)| self.tasks.get(member).map_or(0, |record| record.len());
-        waits && (due.clone().nth(max).is_some() || due.map(size).sum::<usize>() > bytes)
+        waits
+            && (spread || !self.crashes.is_empty())
+            && (due.clone().nth(max).is_some() || due.map(size).sum::<usize>() > bytes)
     }
 
     /// Writes verdicts back; what is not named stays under the token with a fresh lease, or goes back.
