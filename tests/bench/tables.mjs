@@ -21,7 +21,7 @@ export function report(results) {
       if (lines.length === 0) return [];
       const head = Object.keys(lines[0]);
       const cells = lines.map((line) => head.map((title) => line[title] ?? none));
-      const prose = [title.toLowerCase(), ...rows].flatMap((key) => limits[key] ?? []);
+      const prose = [...new Set([title.toLowerCase(), ...rows])].flatMap((key) => limits[key] ?? []);
       const verdicts = judged.flatMap(({ checks }) => checks).filter(({ row }) => rows.includes(row));
       return [
         heading(title),
