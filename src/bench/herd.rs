@@ -30,7 +30,7 @@ const AFTER: Duration = Duration::from_secs(30);
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = Form::of(options.recurring);
-    let limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
+    let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, beside) = (ground.make("due").await?, ground.make("beside").await?);
     let (shelf, lanes) = (ground.shelf().await?, [("default", &*destination), ("other", &*beside)]);
     let lanes: &[LaneTo<'_>] = &lanes;
@@ -67,6 +67,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let meanwhile = watch.between(due, last)?;
     moment.fleet.end().await?;
     ground.empty(&shelf.namespace).await?;
+    let limits = limits.after(ground, tell).await?;
     let pair = Pair::measure(ground, &shelf, &Load { prefix: "b", ..load }, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);

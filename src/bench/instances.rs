@@ -15,7 +15,7 @@ use super::{Options, Tell};
 /// # Errors
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
-    let limits = Limits::measure(ground, Form::Cron, options.tasks, options.payload, tell).await?;
+    let limits = Limits::before(ground, Form::Cron, options.tasks, options.payload, tell).await?;
     let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
     let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
     let mut costs = Vec::new();
@@ -48,7 +48,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         report.figure(name("instance_us"), past.instance_us(), "CPU of all instances for an occurrence");
         costs.push(past.redis_us());
     }
-    limits.show(&mut report);
+    limits.after(ground, tell).await?.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
     report.ratio("redis_cpu_last_to_first", last, first, "with the most and the fewest instances; budget: at most 1.5");
     Ok(report)

@@ -1,4 +1,7 @@
 //! How late occurrences are that come due steadily, and how late the naked loop is with the same.
+//!
+//! Both take turns, a second each: how late a machine or a broker is differs from one second to the next, and so both have
+//! as many of the good ones and of the bad ones.
 
 use std::time::Duration;
 
@@ -8,17 +11,20 @@ use super::fleet::{Fleet, LaneTo};
 use super::ground::Ground;
 use super::late::Late;
 use super::limits;
-use super::moment::each;
+use super::moment::{self, EVALSHA, each};
 use super::naked;
 use super::report::Report;
 use super::tasks::{Batch, Form, Shelf};
 use super::watch::Watch;
 use super::{Options, Tell};
 use crate::clock::{Clock, Timestamp};
-use crate::task::Lane;
+use crate::task::{Lane, Namespace};
 
-/// What comes due before it is measured: connections are made, and the first of everything is slow.
-const WARM: Duration = Duration::from_secs(1);
+/// How long a turn is, of either.
+const TURN: Duration = Duration::from_secs(1);
+
+/// Turns before it is measured: connections are made, and the first of everything is slow.
+const WARM: u64 = 1;
 
 /// Tasks put each second, at least.
 const PUTS: u64 = 20_000;
@@ -32,39 +38,52 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// ... and how much longer for each instance, which has to start.
 const START: Duration = Duration::from_secs(2);
 
-/// Dues that come steadily.
+/// Dues that come steadily, in turns.
 struct Steady {
+    /// When the first turn of all begins, ...
     begin: Timestamp,
+    /// ... and how long after it the first one of these.
+    later: Duration,
     rate: u64,
-    count: u64,
+    turns: u64,
 }
 
 impl Steady {
-    /// What begins then.
-    fn from_then(begin: Timestamp, options: &Options) -> Steady {
-        let rate = u64::from(options.rate);
-        Steady { begin, rate, count: rate * (options.seconds + WARM.as_secs()) }
+    /// What begins then: of the instances, and of the naked loop.
+    fn both(begin: Timestamp, options: &Options) -> [Steady; 2] {
+        let (rate, turns) = (u64::from(options.rate), options.seconds + WARM);
+        [Duration::ZERO, TURN].map(|later| Steady { begin, later, rate, turns })
+    }
+
+    fn count(&self) -> u64 {
+        self.rate * self.turns
     }
 
     fn due(&self, number: u64) -> Timestamp {
-        self.begin.plus(Duration::from_millis(number * 1000 / self.rate))
+        let (turn, rest) = (number / self.rate, number % self.rate);
+        self.of_turn(turn).plus(self.later + Duration::from_millis(rest * millis(TURN) / self.rate))
+    }
+
+    /// When that turn of both begins.
+    fn of_turn(&self, turn: u64) -> Timestamp {
+        self.begin.plus(2 * TURN * u32::try_from(turn).unwrap_or(u32::MAX))
     }
 
     /// From when on is measured, ...
     fn from(&self) -> Timestamp {
-        self.begin.plus(WARM)
+        self.of_turn(WARM)
     }
 
-    /// ... and after what.
-    fn end(&self) -> Timestamp {
-        self.due(self.count)
+    /// ... and until when.
+    fn until(&self) -> Timestamp {
+        self.of_turn(self.turns)
     }
 
     async fn put(&self, shelf: &Shelf, options: &Options) -> anyhow::Result<()> {
         let due = |number| self.due(number);
         let batch = Batch {
             prefix: "l",
-            numbers: 0..self.count,
+            numbers: 0..self.count(),
             lane: Lane::default(),
             form: Form::of(options.recurring),
             payload: options.payload,
@@ -86,8 +105,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.option("payload", options.payload);
     report.option("recurring", options.recurring);
     report.option("instances", options.one_fleet());
-    let late = whole(ground, options, &mut report, &|share, words| tell(share / 2.0, words)).await?;
-    let floor = naked_loop(ground, options, &|share, words| tell(0.5 + share / 2.0, words)).await?;
+    let (late, floor) = measure(ground, options, &mut report, tell).await?;
     late.show(&mut report, "", "whole path");
     floor.show(&mut report, "floor_", "naked loop");
     for (name, share, words) in [
@@ -100,80 +118,94 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     Ok(report)
 }
 
-/// Dues that lie ahead, with instances that wait for them.
-struct Ready {
+/// Dues that lie ahead of one, where they are published to, and who reads it.
+struct Side {
     steady: Steady,
+    shelf: Shelf,
     destination: String,
     watch: Watch,
-    fleet: Fleet,
 }
 
-impl Ready {
-    /// Puts all, then starts so many instances; begins anew, with more time, where the first is due before they serve.
-    ///
-    /// # Errors
-    /// When it always is.
+impl Side {
+    /// Puts all. `end` tells its destination from all others: what one that was too late has published is of no account.
     async fn open(
         ground: &Ground,
-        shelf: &Shelf,
         options: &Options,
-        (end, instances): (&str, usize),
-        tell: Tell<'_>,
-    ) -> anyhow::Result<Ready> {
-        let clock = ground.probe.clock();
-        let count = Steady::from_then(clock.now(), options).count;
-        let start = START * u32::try_from(instances).unwrap_or(u32::MAX);
-        let mut ahead = Duration::from_millis(count * 1000 / PUTS) + MARGIN + start;
-        for number in 0..TRIES {
-            // Each try has a destination of its own: what one that was too late has published is of no account.
-            let destination = ground.make(&format!("{end}{number}")).await?;
-            let watch = Watch::start(ground.far()?, destination.clone(), ground.probe.clock());
-            let steady = Steady::from_then(clock.now().plus(ahead), options);
-            tell(0.0, "putting tasks");
-            steady.put(shelf, options).await?;
-            let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
-            let fleet = Fleet::start(ground, instances, &lanes).await?;
-            if clock.now() < steady.begin {
-                return Ok(Ready { steady, destination, watch, fleet });
-            }
-            fleet.end().await?;
-            ground.empty(&shelf.namespace).await?;
-            ahead *= 2;
-        }
-        bail!("tasks cannot be put fast enough to be due later; try a lower `--rate`")
+        (steady, namespace): (Steady, Namespace),
+        end: &str,
+    ) -> anyhow::Result<Side> {
+        let destination = ground.make(end).await?;
+        let watch = Watch::start(ground.far()?, destination.clone(), ground.probe.clock());
+        let shelf = Shelf::open(&ground.redis_url, namespace).await?;
+        steady.put(&shelf, options).await?;
+        Ok(Side { steady, shelf, destination, watch })
+    }
+
+    async fn reach(&self, tell: &dyn Fn(u64)) -> anyhow::Result<()> {
+        self.watch.reach(self.steady.count(), self.steady.until(), tell).await
+    }
+
+    /// Removes all; how late what is measured was.
+    async fn late(&self, ground: &Ground) -> anyhow::Result<Late> {
+        ground.empty(&self.shelf.namespace).await?;
+        self.watch.between(self.steady.from(), self.steady.until())
     }
 }
 
-/// The whole path.
-async fn whole(ground: &Ground, options: &Options, report: &mut Report, tell: Tell<'_>) -> anyhow::Result<Late> {
-    let (shelf, clock) = (ground.shelf().await?, ground.probe.clock());
-    let Ready { steady, watch, fleet, .. } =
-        Ready::open(ground, &shelf, options, ("due", options.one_fleet()), tell).await?;
-    clock.sleep_until(steady.from()).await;
-    let before = (ground.probe.cpu().await?, fleet.cpu());
-    let told = |count: u64| tell(count as f64 / steady.count as f64, "publishing");
-    watch.reach(steady.count, steady.end(), &told).await?;
-    let after = (ground.probe.cpu().await?, fleet.cpu());
-    fleet.end().await?;
-    ground.empty(&shelf.namespace).await?;
-    let late = watch.between(steady.from(), steady.end())?;
-    let spent = |before: Option<Duration>, after: Option<Duration>| {
-        each(before.zip(after).map(|(before, after)| after.saturating_sub(before)), late.count())
-    };
-    report.figure("redis_us", spent(before.0, after.0), "CPU of Redis for an occurrence, with the look once a second");
-    report.figure("instance_us", spent(before.1, after.1), "CPU of the instances for an occurrence");
-    Ok(late)
+/// Puts all of both, then starts the instances; begins anew, with more time, where the first is due before they serve.
+///
+/// # Errors
+/// When it always is.
+async fn ready(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<(Side, Side, Fleet)> {
+    let (clock, instances) = (ground.probe.clock(), options.one_fleet());
+    let [own, floor] = Steady::both(clock.now(), options);
+    let start = START * u32::try_from(instances).unwrap_or(u32::MAX);
+    let mut ahead = Duration::from_millis((own.count() + floor.count()) * 1000 / PUTS) + MARGIN + start;
+    for number in 0..TRIES {
+        let [own, floor] = Steady::both(clock.now().plus(ahead), options);
+        tell(0.0, "putting tasks");
+        let own = Side::open(ground, options, (own, ground.namespace()?), &format!("due{number}")).await?;
+        let floor = Side::open(ground, options, (floor, ground.floor_namespace()?), &format!("floor{number}")).await?;
+        let lanes: [LaneTo<'_>; 1] = [("default", &own.destination)];
+        let fleet = Fleet::start(ground, instances, &lanes).await?;
+        if clock.now() < own.steady.begin {
+            return Ok((own, floor, fleet));
+        }
+        fleet.end().await?;
+        ground.empty(&own.shelf.namespace).await?;
+        ground.empty(&floor.shelf.namespace).await?;
+        ahead *= 2;
+    }
+    bail!("tasks cannot be put fast enough to be due later; try a lower `--rate`")
 }
 
-/// The same by the naked loop: it sleeps until the due, claims, publishes, writes back.
-async fn naked_loop(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Late> {
-    let shelf = Shelf::open(&ground.redis_url, ground.floor_namespace()?).await?;
-    // It serves as soon as all is put.
-    let Ready { steady, destination, watch, .. } = Ready::open(ground, &shelf, options, ("floor", 0), tell).await?;
-    let (out, form) = (limits::out(ground, &destination, options.payload)?, Form::of(options.recurring));
-    let publishing = naked::on_time(ground, &shelf.namespace, form, &out);
-    let told = |count: u64| tell(count as f64 / steady.count as f64, "publishing by the naked loop");
-    tokio::try_join!(publishing, watch.reach(steady.count, steady.end(), &told))?;
-    ground.empty(&shelf.namespace).await?;
-    watch.between(steady.from(), steady.end())
+/// The whole path, and the naked loop: it sleeps until the due, claims, publishes, writes back.
+async fn measure(
+    ground: &Ground,
+    options: &Options,
+    report: &mut Report,
+    tell: Tell<'_>,
+) -> anyhow::Result<(Late, Late)> {
+    let (own, floor, fleet) = ready(ground, options, tell).await?;
+    let (out, form) = (limits::out(ground, &floor.destination, options.payload)?, Form::of(options.recurring));
+    let told = |count: u64| tell(count as f64 / own.steady.count() as f64, "publishing");
+    let spent = async || anyhow::Ok((ground.probe.spent_in(EVALSHA).await?, fleet.cpu()));
+    let publishing = async {
+        ground.probe.clock().sleep_until(own.steady.from()).await;
+        let before = spent().await?;
+        own.reach(&told).await?;
+        anyhow::Ok((before, spent().await?))
+    };
+    let looping = naked::on_time(ground, &floor.shelf.namespace, form, &out);
+    let ((before, after), ..) = tokio::try_join!(publishing, looping, floor.reach(&|_| {}))?;
+    fleet.end().await?;
+    let (late, floor) = (own.late(ground).await?, floor.late(ground).await?);
+    let of = |before, after| each(moment::spent(before, after), late.count());
+    report.figure("script_us", of(before.0, after.0), "of Redis in all scripts of the instances, for an occurrence");
+    report.figure("instance_us", of(before.1, after.1), "CPU of the instances for an occurrence");
+    Ok((late, floor))
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

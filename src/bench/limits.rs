@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::ground::Ground;
 use super::moment::{accepted, each, spent};
-use super::naked::{self, BATCH, Floor, Out, UNDER_WAY, publish};
+use super::naked::{self, BATCH, Out, UNDER_WAY, publish};
 use super::process::own_cpu;
 use super::report::Report;
 use super::tasks::{self, Batch, Form, Shelf};
@@ -34,54 +34,90 @@ const WARM_UP: Duration = Duration::from_secs(10);
 /// ... and how long for each task that is measured.
 const WARM_UP_EACH: Duration = Duration::from_micros(100);
 
-/// What the sink does by itself.
-pub(super) struct Raw {
-    /// Messages each second.
-    pub(super) per_second: f64,
-    /// CPU time of its client library for each, in us.
-    pub(super) cpu_us: Option<f64>,
+/// All of it, over the same messages and records: half of them before what is measured, half after it, so that a machine
+/// that gets slower or faster meanwhile is not taken for a difference.
+pub(super) struct Limits {
+    form: Form,
+    /// How many tasks each half has.
+    half: u64,
+    payload: usize,
+    /// The sink without Redis, and the CPU time of its client library.
+    raw: Part,
+    /// The naked loop in Redis without a sink.
+    alone: Part,
 }
 
-/// All of it, over the same messages and records.
-pub(super) struct Limits {
-    /// The sink without Redis.
-    pub(super) raw: Raw,
-    /// The naked loop in Redis without a sink.
-    pub(super) alone: Floor,
+/// What a part does by itself.
+#[derive(Default)]
+struct Part {
+    count: u64,
+    span: Duration,
+    cpu: Option<Duration>,
 }
 
 impl Limits {
-    /// Measures both, one after the other, with up to so many tasks.
+    /// Measures the first half of up to so many tasks.
     ///
     /// # Errors
     /// When a message is not accepted, or Redis does not answer.
-    pub(super) async fn measure(
+    pub(super) async fn before(
         ground: &Ground,
         form: Form,
         tasks: u64,
         payload: usize,
         tell: Tell<'_>,
     ) -> anyhow::Result<Limits> {
-        let tasks = tasks.min(MOST);
+        let half = tasks.min(MOST).div_ceil(2);
+        let mut limits = Limits { form, half, payload, raw: Part::default(), alone: Part::default() };
+        limits.measure(ground, "raw-before", tell).await?;
+        Ok(limits)
+    }
+
+    /// Measures the other half.
+    ///
+    /// # Errors
+    /// As before.
+    pub(super) async fn after(mut self, ground: &Ground, tell: Tell<'_>) -> anyhow::Result<Limits> {
+        self.measure(ground, "raw-after", tell).await?;
+        Ok(self)
+    }
+
+    async fn measure(&mut self, ground: &Ground, end: &str, tell: Tell<'_>) -> anyhow::Result<()> {
         tell(0.0, "measuring the sink alone");
-        let raw = raw(ground, tasks, payload).await?;
+        self.raw.add(raw(ground, end, self.half, self.payload).await?);
         tell(0.0, "measuring Redis alone");
-        let alone = naked(ground, form, tasks, payload).await?;
-        Ok(Limits { raw, alone })
+        self.alone.add(naked(ground, self.form, self.half, self.payload).await?);
+        Ok(())
     }
 
     /// What the sink and Redis can do one after the other on one machine, each second.
     pub(super) fn per_second(&self) -> f64 {
-        1.0 / (1.0 / self.raw.per_second + 1.0 / self.alone.per_second)
+        1.0 / (1.0 / self.raw.per_second() + 1.0 / self.alone.per_second())
+    }
+
+    /// CPU time of the sink's client for a message, in us.
+    pub(super) fn raw_cpu_us(&self) -> Option<f64> {
+        each(self.raw.cpu, self.raw.count)
     }
 
     /// Shows all.
     pub(super) fn show(&self, report: &mut Report) {
-        report.figure("raw_per_second", self.raw.per_second, "messages by the sink alone");
-        report.figure("raw_cpu_us", self.raw.cpu_us, "CPU of the sink's client for a message");
-        report.figure("alone_per_second", self.alone.per_second, "occurrences by the naked loop in Redis alone");
-        report.figure("alone_redis_us", self.alone.redis_us, "CPU of Redis for an occurrence of that");
+        report.figure("raw_per_second", self.raw.per_second(), "messages by the sink alone");
+        report.figure("raw_cpu_us", self.raw_cpu_us(), "CPU of the sink's client for a message");
+        report.figure("alone_per_second", self.alone.per_second(), "occurrences by the naked loop in Redis alone");
         report.figure("limit_per_second", self.per_second(), "1 / (1 / raw + 1 / alone)");
+    }
+}
+
+impl Part {
+    fn per_second(&self) -> f64 {
+        self.count as f64 / self.span.as_secs_f64()
+    }
+
+    fn add(&mut self, more: Part) {
+        self.count += more.count;
+        self.span += more.span;
+        self.cpu = more.cpu.map(|cpu| cpu + self.cpu.unwrap_or_default());
     }
 }
 
@@ -139,13 +175,22 @@ pub(super) async fn close(ground: &Ground, destination: &str, out: Out, messages
 }
 
 /// The sink alone.
-async fn raw(ground: &Ground, messages: u64, payload: usize) -> anyhow::Result<Raw> {
-    let (destination, out) = open(ground, "raw", payload).await?;
+async fn raw(ground: &Ground, end: &str, messages: u64, payload: usize) -> anyhow::Result<Part> {
+    let (destination, out) = open(ground, end, payload).await?;
     let due = ground.probe.now().as_millis();
     let of = |number| (out.message)(&tasks::id("raw", number), due);
     let batch = |from: u64| -> Vec<Message> { (from..messages.min(from + BATCH as u64)).map(of).collect() };
+    // They are made before: only the sink is measured.
     let batches: Vec<Vec<Message>> = (0..messages).step_by(BATCH).map(batch).collect();
     let (begun, before) = (Instant::now(), own_cpu());
+    publish_all(&out.sink, batches.into_iter()).await?;
+    let (span, cpu) = (begun.elapsed(), spent(before, own_cpu()));
+    close(ground, &destination, out, messages).await?;
+    Ok(Part { count: messages, span, cpu })
+}
+
+/// Publishes batches, several at once.
+async fn publish_all(sink: &Arc<dyn Sink>, batches: impl Iterator<Item = Vec<Message>>) -> anyhow::Result<()> {
     let mut under_way = JoinSet::new();
     for batch in batches {
         while under_way.len() >= UNDER_WAY
@@ -153,23 +198,21 @@ async fn raw(ground: &Ground, messages: u64, payload: usize) -> anyhow::Result<R
         {
             ended??;
         }
-        let sink = Arc::clone(&out.sink);
+        let sink = Arc::clone(sink);
         under_way.spawn(async move { publish(&*sink, batch).await });
     }
     while let Some(ended) = under_way.join_next().await {
         ended??;
     }
-    let (seconds, after) = (begun.elapsed().as_secs_f64(), own_cpu());
-    close(ground, &destination, out, messages).await?;
-    Ok(Raw { per_second: messages as f64 / seconds, cpu_us: each(spent(before, after), messages) })
+    Ok(())
 }
 
 /// The naked loop over records that are due, without a sink.
-async fn naked(ground: &Ground, form: Form, tasks: u64, payload: usize) -> anyhow::Result<Floor> {
+async fn naked(ground: &Ground, form: Form, tasks: u64, payload: usize) -> anyhow::Result<Part> {
     let shelf = records(ground, form, tasks, payload, ground.probe.now()).await?;
     let floor = naked::drain(ground, &shelf.namespace, form, tasks, None).await;
     ground.empty(&shelf.namespace).await?;
-    floor
+    Ok(Part { count: tasks, span: floor?.span, cpu: None })
 }
 
 /// Records for the naked loop, due at one moment.
@@ -205,22 +248,14 @@ pub(super) async fn warm_up(ground: &Ground, options: &Options, tell: Tell<'_>) 
     let until = Instant::now() + span.min(WARM_UP);
     let (destination, out) = open(ground, "warm", options.payload).await?;
     let due = ground.probe.now().as_millis();
-    let (mut under_way, mut number, mut single) = (JoinSet::new(), 0, false);
-    while Instant::now() < until {
-        while under_way.len() >= UNDER_WAY
-            && let Some(ended) = under_way.join_next().await
-        {
-            ended??;
-        }
-        let count = if single { 1 } else { BATCH as u64 };
+    let (mut number, mut single) = (0, false);
+    let batches = std::iter::from_fn(|| {
+        let from = number;
         single = !single;
+        number += if single { 1 } else { BATCH as u64 };
         let of = |number| (out.message)(&tasks::id("more", number), due);
-        let (batch, sink) = ((number..number + count).map(of).collect(), Arc::clone(&out.sink));
-        number += count;
-        under_way.spawn(async move { publish(&*sink, batch).await });
-    }
-    while let Some(ended) = under_way.join_next().await {
-        ended??;
-    }
+        (Instant::now() < until).then(|| (from..number).map(of).collect())
+    });
+    publish_all(&out.sink, batches).await?;
     close(ground, &destination, out, number).await
 }

@@ -34,7 +34,7 @@ const PUTS: f64 = 40_000.0;
 const TRIES: usize = 4;
 
 /// How instances call their scripts.
-const EVALSHA: &str = "evalsha";
+pub(super) const EVALSHA: &str = "evalsha";
 
 /// How long nothing may be accepted while something is owed.
 const STILL: Duration = Duration::from_secs(60);

@@ -63,11 +63,9 @@ return 1
 
 /// What the naked loop does.
 pub(super) struct Floor {
-    /// Occurrences each second.
-    pub(super) per_second: f64,
-    /// CPU time of Redis for each, in us: whatever else it does.
-    pub(super) redis_us: Option<f64>,
-    /// Time in the loop's own scripts for each, in us.
+    /// How long it takes for all.
+    pub(super) span: Duration,
+    /// Time of Redis in the loop's own scripts for an occurrence, in us.
     pub(super) script_us: Option<f64>,
 }
 
@@ -112,7 +110,7 @@ pub(super) async fn drain(
 ) -> anyhow::Result<Floor> {
     let room = Arc::new(Semaphore::new(UNDER_WAY));
     let shards = Naked::all(ground, namespace, form);
-    let (scripts, before, begun) = (ground.probe.spent_in(EVAL).await?, ground.probe.cpu().await?, Instant::now());
+    let (scripts, begun) = (ground.probe.spent_in(EVAL).await?, Instant::now());
     let mut loops = JoinSet::new();
     for shard in shards {
         match out {
@@ -124,13 +122,9 @@ pub(super) async fn drain(
     while let Some(emptied) = loops.join_next().await {
         count += emptied??;
     }
-    let seconds = begun.elapsed().as_secs_f64();
+    let span = begun.elapsed();
     ensure!(count == tasks, "the naked loop found {count} of {tasks} tasks");
-    Ok(Floor {
-        per_second: count as f64 / seconds,
-        redis_us: each(spent(before, ground.probe.cpu().await?), count),
-        script_us: each(spent(scripts, ground.probe.spent_in(EVAL).await?), count),
-    })
+    Ok(Floor { span, script_us: each(spent(scripts, ground.probe.spent_in(EVAL).await?), count) })
 }
 
 /// Claims and settles until nothing is left; returns how many.

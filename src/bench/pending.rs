@@ -43,7 +43,7 @@ const BESIDE: u64 = 300;
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     look_for_room(options)?;
     let form = Form::of(options.recurring);
-    let limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
+    let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
@@ -84,7 +84,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.notes.push(growth(finished).to_owned());
     report.figure("record_bytes", record as f64, "of one, as it stands in Redis");
     storm::run(ground, &shelf, options, &destination, &mut report, tell).await?;
-    limits.show(&mut report);
+    limits.after(ground, tell).await?.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
     report.ratio("redis_cpu_last_to_first", last, first, "with the most and the fewest pending; budget: at most 1.5");
     Ok(report)

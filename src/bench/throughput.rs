@@ -17,7 +17,7 @@ use super::{Options, Tell};
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = Form::of(options.recurring);
-    let limits = Limits::measure(ground, form, options.tasks, options.payload, tell).await?;
+    let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
     let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
     let load = Load {
@@ -35,6 +35,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let past = moment.pass(ground, &shelf, &load, tell).await?;
     moment.fleet.end().await?;
     ground.empty(&shelf.namespace).await?;
+    let limits = limits.after(ground, tell).await?;
     let pair = Pair::measure(ground, &shelf, &Load { prefix: "b", ..load }, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
@@ -54,5 +55,5 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
 pub(super) fn costs(report: &mut Report, past: &Past, limits: &Limits) {
     report.figure("redis_us", past.redis_us(), "CPU of Redis for an occurrence");
     report.figure("instance_us", past.instance_us(), "CPU of the instances for an occurrence");
-    report.ratio("instance_cpu_to_raw", past.instance_us(), limits.raw.cpu_us, "budget: at most 2");
+    report.ratio("instance_cpu_to_raw", past.instance_us(), limits.raw_cpu_us(), "budget: at most 2");
 }
