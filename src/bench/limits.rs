@@ -250,11 +250,13 @@ pub(super) async fn warm_up(ground: &Ground, options: &Options, tell: Tell<'_>) 
     let due = ground.probe.now().as_millis();
     let (mut number, mut single) = (0, false);
     let batches = std::iter::from_fn(|| {
+        if Instant::now() >= until {
+            return None;
+        }
         let from = number;
         single = !single;
         number += if single { 1 } else { BATCH as u64 };
-        let of = |number| (out.message)(&tasks::id("more", number), due);
-        (Instant::now() < until).then(|| (from..number).map(of).collect())
+        Some((from..number).map(|number| (out.message)(&tasks::id("more", number), due)).collect())
     });
     publish_all(&out.sink, batches).await?;
     close(ground, &destination, out, number).await
