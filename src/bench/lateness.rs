@@ -1,7 +1,7 @@
 //! How late occurrences are that come due steadily, and how late the naked loop is with the same.
 //!
-//! Both take turns, a second each: how late a machine or a broker is differs from one second to the next, and so both have
-//! as many of the good ones and of the bad ones.
+//! Both take turns of a tenth of a second: how late a machine or a broker is differs from one second to the next, and so
+//! both have as much of the good ones and of the bad ones.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use super::{Options, Tell};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Lane, Namespace};
 
-/// How long a turn is, of either.
-const TURN: Duration = Duration::from_secs(1);
+/// How long a turn is, of either; a second is some of them.
+const TURN: Duration = Duration::from_millis(100);
 
-/// Turns before it is measured: connections are made, and the first of everything is slow.
+/// Seconds of either before it is measured: connections are made, and the first of everything is slow.
 const WARM: u64 = 1;
 
 /// Tasks put each second, at least.
@@ -45,38 +45,36 @@ struct Steady {
     /// ... and how long after it the first one of these.
     later: Duration,
     rate: u64,
-    turns: u64,
+    /// How long all of these turns are.
+    seconds: u64,
 }
 
 impl Steady {
     /// What begins then: of the instances, and of the naked loop.
     fn both(begin: Timestamp, options: &Options) -> [Steady; 2] {
-        let (rate, turns) = (u64::from(options.rate), options.seconds + WARM);
-        [Duration::ZERO, TURN].map(|later| Steady { begin, later, rate, turns })
+        let (rate, seconds) = (u64::from(options.rate), WARM + options.seconds);
+        [Duration::ZERO, TURN].map(|later| Steady { begin, later, rate, seconds })
     }
 
     fn count(&self) -> u64 {
-        self.rate * self.turns
+        self.rate * self.seconds
     }
 
     fn due(&self, number: u64) -> Timestamp {
-        let (turn, rest) = (number / self.rate, number % self.rate);
-        self.of_turn(turn).plus(self.later + Duration::from_millis(rest * millis(TURN) / self.rate))
-    }
-
-    /// When that turn of both begins.
-    fn of_turn(&self, turn: u64) -> Timestamp {
-        self.begin.plus(2 * TURN * u32::try_from(turn).unwrap_or(u32::MAX))
+        // So long have turns of these taken before it; those of the others were as many.
+        let own = number * 1000 / self.rate;
+        let others = own / millis(TURN) * millis(TURN);
+        self.begin.plus(self.later + Duration::from_millis(own + others))
     }
 
     /// From when on is measured, ...
     fn from(&self) -> Timestamp {
-        self.of_turn(WARM)
+        self.begin.plus(2 * Duration::from_secs(WARM))
     }
 
     /// ... and until when.
     fn until(&self) -> Timestamp {
-        self.of_turn(self.turns)
+        self.begin.plus(2 * Duration::from_secs(self.seconds))
     }
 
     async fn put(&self, shelf: &Shelf, options: &Options) -> anyhow::Result<()> {

@@ -66,7 +66,7 @@ export const sections = [
     of: /^lateness-/,
     about:
       "1000 tasks each second, evenly spread: ms from the due, on Redis' time, to the consumer; `loop` is the naked timer" +
-      ' loop, which sleeps until the due, claims, publishes and writes back; it has every other second.',
+      ' loop, which sleeps until the due, claims, publishes and writes back; it has every other tenth of a second.',
     plots: [
       ['percentiles', 'Percentiles of lateness for each sink, beside the naked loop'],
       ['lateness', 'How late tasks are at 1000 each second, beside other schedulers'],
