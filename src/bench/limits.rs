@@ -34,12 +34,11 @@ const WARM_UP: Duration = Duration::from_secs(10);
 /// ... and how long for each task that is measured.
 const WARM_UP_EACH: Duration = Duration::from_micros(100);
 
-/// All of it, over the same messages and records: half of them before what is measured, half after it, so that a machine
-/// that gets slower or faster meanwhile is not taken for a difference.
+/// All of it, over the same messages and records: once before what is measured and once after it, so that a machine that
+/// gets slower or faster meanwhile is not taken for a difference.
 pub(super) struct Limits {
     form: Form,
-    /// How many tasks each half has.
-    half: u64,
+    tasks: u64,
     payload: usize,
     /// The sink without Redis, and the CPU time of its client library.
     raw: Part,
@@ -56,7 +55,7 @@ struct Part {
 }
 
 impl Limits {
-    /// Measures the first half of up to so many tasks.
+    /// Measures for the first time, with up to so many tasks.
     ///
     /// # Errors
     /// When a message is not accepted, or Redis does not answer.
@@ -67,13 +66,13 @@ impl Limits {
         payload: usize,
         tell: Tell<'_>,
     ) -> anyhow::Result<Limits> {
-        let half = tasks.min(MOST).div_ceil(2);
-        let mut limits = Limits { form, half, payload, raw: Part::default(), alone: Part::default() };
+        let tasks = tasks.min(MOST);
+        let mut limits = Limits { form, tasks, payload, raw: Part::default(), alone: Part::default() };
         limits.measure(ground, "raw-before", tell).await?;
         Ok(limits)
     }
 
-    /// Measures the other half.
+    /// Measures once more.
     ///
     /// # Errors
     /// As before.
@@ -84,9 +83,9 @@ impl Limits {
 
     async fn measure(&mut self, ground: &Ground, end: &str, tell: Tell<'_>) -> anyhow::Result<()> {
         tell(0.0, "measuring the sink alone");
-        self.raw.add(raw(ground, end, self.half, self.payload).await?);
+        self.raw.add(raw(ground, end, self.tasks, self.payload).await?);
         tell(0.0, "measuring Redis alone");
-        self.alone.add(naked(ground, self.form, self.half, self.payload).await?);
+        self.alone.add(naked(ground, self.form, self.tasks, self.payload).await?);
         Ok(())
     }
 
