@@ -3,6 +3,8 @@
 //! No wall clock of an instance decides anything: [`RedisClock`] is an estimate of the server's clock on top of the
 //! monotonic one, fed with every reply. [`LocalClock`] serves the in-memory timeline, [`ManualClock`] tests.
 
+mod sharp;
+
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -186,7 +188,7 @@ impl Clock for RedisClock {
             let left = due.0.saturating_mul(1000) - offset - self.micros(Instant::now());
             let Ok(left @ 1..) = u64::try_from(left) else { return };
             tokio::select! {
-                () = tokio::time::sleep(Duration::from_micros(left)) => {}
+                () = sharp::sleep_towards(Duration::from_micros(left)) => {}
                 _ = changes.changed() => {}
             }
         }
@@ -229,7 +231,7 @@ impl Clock for LocalClock {
             let now =
                 self.start_micros.saturating_add(i64::try_from(self.zero.elapsed().as_micros()).unwrap_or(i64::MAX));
             let Ok(left @ 1..) = u64::try_from(due.0.saturating_mul(1000) - now) else { return };
-            tokio::time::sleep(Duration::from_micros(left)).await;
+            sharp::sleep_towards(Duration::from_micros(left)).await;
         }
     }
 }

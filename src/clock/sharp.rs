@@ -1,0 +1,80 @@
+//! A timer that wakes within microseconds. The runtime's own counts in milliseconds from when it was started and rounds up,
+//! so that every due of a process would be noticed the same part of a millisecond late, half of one on average.
+
+use std::time::Duration;
+
+/// From how far away it is waited for by the sharp timer: it costs some calls into the kernel, the runtime's none.
+const NEAR: Duration = Duration::from_millis(2);
+
+/// How much later than asked the runtime may wake.
+const ROUNDING: Duration = Duration::from_millis(1);
+
+/// Sleeps no longer than `left`, and as long as that if it is short: who needs a moment asks again what is left until it.
+///
+/// # Cancel safety
+/// Dropping the future changes nothing.
+pub(super) async fn sleep_towards(left: Duration) {
+    if left > NEAR {
+        tokio::time::sleep(left - ROUNDING).await;
+    } else {
+        tokio::select! {
+            () = exactly(left) => {}
+            // Where there is no such timer, and under a paused clock.
+            () = tokio::time::sleep(left) => {}
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+async fn exactly(span: Duration) {
+    if timer(span).await.is_err() {
+        // No descriptor is left: the runtime's timer has to do.
+        std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+async fn exactly(_: Duration) {
+    std::future::pending::<()>().await;
+}
+
+#[cfg(target_os = "linux")]
+#[expect(deprecated, reason = "unsound for what closes or changes its descriptor, which this one does not")]
+async fn timer(span: Duration) -> std::io::Result<()> {
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    };
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+    let once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let span = Timespec { tv_sec: 0, tv_nsec: span.as_nanos().clamp(1, NEAR.as_nanos()) as _ };
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: once, it_value: span })?;
+    AsyncFd::with_interest(timer, Interest::READABLE)?.readable().await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn it_sleeps_as_long_as_asked_when_that_is_short_and_never_beyond_what_is_left() {
+        for micros in [1, 300, 1000, 2000] {
+            let (begun, span) = (Instant::now(), Duration::from_micros(micros));
+            exactly(span).await;
+            assert!(begun.elapsed() >= span, "{:?} of {span:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_clock_moves_it_too() {
+        let begun = Instant::now();
+        sleep_towards(Duration::from_secs(3600)).await;
+        sleep_towards(Duration::from_millis(1)).await;
+        assert!(begun.elapsed() >= Duration::from_secs(3599), "{:?}", begun.elapsed());
+    }
+}
