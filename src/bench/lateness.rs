@@ -185,7 +185,7 @@ async fn measure(
     tell: Tell<'_>,
 ) -> anyhow::Result<(Late, Late)> {
     let (own, floor, fleet) = ready(ground, options, tell).await?;
-    let (out, form) = (limits::out(ground, &floor.destination, options.payload)?, Form::of(options.recurring));
+    let (form, out) = (Form::of(options.recurring), || limits::out(ground, &floor.destination, options.payload));
     let told = |count: u64| tell(count as f64 / own.steady.count() as f64, "publishing");
     let spent = async || anyhow::Ok((ground.probe.spent_in(EVALSHA).await?, fleet.cpu()));
     let publishing = async {
@@ -194,7 +194,7 @@ async fn measure(
         own.reach(&told).await?;
         anyhow::Ok((before, spent().await?))
     };
-    let looping = naked::on_time(ground, &floor.shelf.namespace, form, &out);
+    let looping = naked::on_time(ground, &floor.shelf.namespace, form, out);
     let ((before, after), ..) = tokio::try_join!(publishing, looping, floor.reach(&|_| {}))?;
     fleet.end().await?;
     let (late, floor) = (own.late(ground).await?, floor.late(ground).await?);

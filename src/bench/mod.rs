@@ -5,6 +5,7 @@
 //! and records: the sink alone, Redis alone with the least that any claim and settle must do, and that beside instances.
 //! A ratio of two figures of one run says more than either, since it hardly depends on the machine.
 
+mod apart;
 mod far;
 mod fleet;
 mod ground;

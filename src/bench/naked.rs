@@ -13,8 +13,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::apart::Apart;
 use super::ground::Ground;
 use super::moment::{each, spent};
+use super::probe::connect;
 use super::tasks::{Form, GAP, SHARDS};
 use crate::clock::{Clock, RedisClock, Timestamp};
 use crate::task::{Lane, Namespace, Shard};
@@ -109,7 +111,7 @@ pub(super) async fn drain(
     out: Option<&Out>,
 ) -> anyhow::Result<Floor> {
     let room = Arc::new(Semaphore::new(UNDER_WAY));
-    let shards = Naked::all(ground, namespace, form);
+    let shards = Naked::all(&ground.probe.connection(), namespace, form);
     let (scripts, begun) = (ground.probe.spent_in(EVAL).await?, Instant::now());
     let mut loops = JoinSet::new();
     for shard in shards {
@@ -170,18 +172,31 @@ async fn publish_all(shard: Arc<Naked>, out: Out, room: Arc<Semaphore>) -> anyho
 /// Publishes what comes due in a namespace until nothing waits there: sleeps until the head is due, claims, publishes,
 /// writes back.
 ///
+/// It has a runtime and a connection of its own, as an instance has: what else goes on here does not hold it up.
+///
 /// # Errors
 /// When Redis does not answer, or the sink does not accept something.
-pub(super) async fn on_time(ground: &Ground, namespace: &Namespace, form: Form, out: &Out) -> anyhow::Result<()> {
-    let clock = ground.probe.clock();
-    let mut loops = JoinSet::new();
-    for shard in Naked::all(ground, namespace, form) {
-        loops.spawn(keep_time(Arc::new(shard), Arc::clone(&clock), out.clone()));
-    }
-    while let Some(ended) = loops.join_next().await {
-        ended??;
-    }
-    Ok(())
+pub(super) async fn on_time(
+    ground: &Ground,
+    namespace: &Namespace,
+    form: Form,
+    make: impl FnOnce() -> anyhow::Result<Out>,
+) -> anyhow::Result<()> {
+    let runtime = Apart::new()?;
+    let out = runtime.make(make)?;
+    let (url, clock, namespace) = (ground.redis_url.clone(), ground.probe.clock(), namespace.clone());
+    let publishing = async move {
+        let connection = connect(&url).await?;
+        let mut loops = JoinSet::new();
+        for shard in Naked::all(&connection, &namespace, form) {
+            loops.spawn(keep_time(Arc::new(shard), Arc::clone(&clock), out.clone()));
+        }
+        while let Some(ended) = loops.join_next().await {
+            ended??;
+        }
+        anyhow::Ok(())
+    };
+    runtime.run(publishing).await
 }
 
 async fn keep_time(shard: Arc<Naked>, clock: Arc<RedisClock>, out: Out) -> anyhow::Result<()> {
@@ -229,8 +244,7 @@ pub(super) async fn publish(sink: &dyn Sink, batch: Vec<Message>) -> anyhow::Res
 
 impl Naked {
     /// One for each shard.
-    fn all(ground: &Ground, namespace: &Namespace, form: Form) -> Vec<Naked> {
-        let connection = ground.probe.connection();
+    fn all(connection: &MultiplexedConnection, namespace: &Namespace, form: Form) -> Vec<Naked> {
         let shard = |shard| Naked { connection: connection.clone(), keys: Keys::new(namespace, shard), form };
         Shard::all(SHARDS).map(shard).collect()
     }
