@@ -10,6 +10,7 @@ const NEAR: Duration = Duration::from_millis(2);
 const ROUNDING: Duration = Duration::from_millis(1);
 
 /// Sleeps no longer than `left`, and as long as that if it is short: who needs a moment asks again what is left until it.
+/// The runtime has to have I/O, on Linux.
 ///
 /// # Cancel safety
 /// Dropping the future changes nothing.
