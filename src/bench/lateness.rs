@@ -16,7 +16,7 @@ use super::naked;
 use super::report::Report;
 use super::tasks::{Batch, Form, Shelf};
 use super::watch::Watch;
-use super::{Options, Tell};
+use super::{Options, Tell, millis};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Lane, Namespace};
 
@@ -202,8 +202,4 @@ async fn measure(
     report.figure("script_us", of(before.0, after.0), "of Redis in all scripts of the instances, for an occurrence");
     report.figure("instance_us", of(before.1, after.1), "CPU of the instances for an occurrence");
     Ok((late, floor))
-}
-
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

@@ -14,7 +14,7 @@ use super::moment::{accepted, each, spent};
 use super::naked::{self, BATCH, Out, UNDER_WAY, publish};
 use super::process::own_cpu;
 use super::report::Report;
-use super::tasks::{self, Batch, Form, Shelf};
+use super::tasks::{self, Batch, Form, Shelf, join, join_all};
 use super::{Bench, Options, Tell};
 use crate::clock::Timestamp;
 use crate::task::Lane;
@@ -192,18 +192,13 @@ async fn raw(ground: &Ground, end: &str, messages: u64, payload: usize) -> anyho
 async fn publish_all(sink: &Arc<dyn Sink>, batches: impl Iterator<Item = Vec<Message>>) -> anyhow::Result<()> {
     let mut under_way = JoinSet::new();
     for batch in batches {
-        while under_way.len() >= UNDER_WAY
-            && let Some(ended) = under_way.join_next().await
-        {
-            ended??;
+        while under_way.len() >= UNDER_WAY {
+            join(&mut under_way).await?;
         }
         let sink = Arc::clone(sink);
         under_way.spawn(async move { publish(&*sink, batch).await });
     }
-    while let Some(ended) = under_way.join_next().await {
-        ended??;
-    }
-    Ok(())
+    join_all(under_way).await
 }
 
 /// The naked loop over records that are due, without a sink.

@@ -126,6 +126,11 @@ impl Options {
     }
 }
 
+/// Whole milliseconds of a span.
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Measures. Ends early, in order and without figures, on `stop`. Servers of the user hold nothing of it afterwards.
 ///
 /// # Errors

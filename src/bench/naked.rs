@@ -17,7 +17,7 @@ use super::apart::Apart;
 use super::ground::Ground;
 use super::moment::{each, spent};
 use super::probe::connect;
-use super::tasks::{Form, GAP, SHARDS};
+use super::tasks::{Form, GAP, SHARDS, join_all};
 use crate::clock::{Clock, RedisClock, Timestamp};
 use crate::task::{Lane, Namespace, Shard};
 use crate::timeline::keys::Keys;
@@ -163,9 +163,7 @@ async fn publish_all(shard: Arc<Naked>, out: Out, room: Arc<Semaphore>) -> anyho
             ended??;
         }
     }
-    while let Some(ended) = under_way.join_next().await {
-        ended??;
-    }
+    join_all(under_way).await?;
     Ok(count)
 }
 
@@ -191,10 +189,7 @@ pub(super) async fn on_time(
         for shard in Naked::all(&connection, &namespace, form) {
             loops.spawn(keep_time(Arc::new(shard), Arc::clone(&clock), out.clone()));
         }
-        while let Some(ended) = loops.join_next().await {
-            ended??;
-        }
-        anyhow::Ok(())
+        join_all(loops).await
     };
     runtime.run(publishing).await
 }
@@ -221,10 +216,7 @@ async fn keep_time(shard: Arc<Naked>, clock: Arc<RedisClock>, out: Out) -> anyho
             None => break,
         }
     }
-    while let Some(ended) = under_way.join_next().await {
-        ended??;
-    }
-    Ok(())
+    join_all(under_way).await
 }
 
 /// Publishes a batch.

@@ -13,7 +13,7 @@ use super::limits::Limits;
 use super::moment::Load;
 use super::report::Report;
 use super::tasks::{Batch, Form, SHARDS, Shelf};
-use super::{Missing, Options, Tell, process, storm};
+use super::{Missing, Options, Tell, millis, process, storm};
 use crate::clock::Timestamp;
 use crate::task::{Lane, Shard};
 use crate::timeline::{
@@ -189,8 +189,4 @@ async fn claim(shelf: &Shelf, shard: Shard, token: Token, now: Timestamp) -> any
     let settle = Settle { token, verdicts, rest: Rest::Back, lease: LEASE, dead_cap: 1 };
     timeline.settle(shard, &lane, settle).await.context("cannot settle")?;
     Ok(Some(took))
-}
-
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

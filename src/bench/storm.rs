@@ -8,7 +8,7 @@ use super::moment::{accepted, settled};
 use super::report::Report;
 use super::tasks::{Batch, Form, Shelf};
 use super::watch::Watch;
-use super::{Options, Tell};
+use super::{Options, Tell, millis};
 use crate::clock::Timestamp;
 use crate::task::Lane;
 
@@ -65,8 +65,4 @@ pub(super) async fn run(
     report.figure("storm_fresh_p99_ms", late.ms(0.99), "");
     report.figure("storm_fresh_max_ms", late.most_ms(), "");
     Ok(())
-}
-
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

@@ -162,18 +162,30 @@ impl Shelf {
         for (shard, puts) in Shard::all(SHARDS).zip(waiting).filter(|(_, puts)| !puts.is_empty()) {
             calls.spawn(call(Arc::clone(&self.timeline), shard, puts));
         }
-        while !calls.is_empty() {
-            join(&mut calls).await?;
-        }
-        Ok(())
+        join_all(calls).await
     }
 }
 
-async fn join(calls: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+/// Waits until one of what is under way has ended, if there is any.
+///
+/// # Errors
+/// As that one ended.
+pub(super) async fn join(calls: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
     match calls.join_next().await {
         Some(done) => done?,
         None => Ok(()),
     }
+}
+
+/// Waits until all has ended.
+///
+/// # Errors
+/// As the first one ended that failed.
+pub(super) async fn join_all(mut calls: JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+    while !calls.is_empty() {
+        join(&mut calls).await?;
+    }
+    Ok(())
 }
 
 async fn call(timeline: Arc<RedisTimeline>, shard: Shard, puts: Vec<Put>) -> anyhow::Result<()> {
