@@ -32,6 +32,17 @@ impl Late {
         self.histogram.saturating_record(u64::try_from(micros).unwrap_or(0));
     }
 
+    /// Adds all of another.
+    ///
+    /// # Errors
+    /// None: both have the same bounds.
+    pub(super) fn add_all(&mut self, other: &Late) -> anyhow::Result<()> {
+        self.histogram.add(&other.histogram).context("cannot add histograms")?;
+        self.early += other.early;
+        self.least = self.least.min(other.least);
+        Ok(())
+    }
+
     /// How many there are.
     pub(super) fn count(&self) -> u64 {
         self.histogram.len()
@@ -73,5 +84,10 @@ mod tests {
         let near = |value: Option<f64>, ms: f64| value.is_some_and(|value| (value - ms).abs() <= ms / 500.0);
         assert!(near(late.ms(0.5), 500.0) && near(late.ms(0.99), 990.0) && near(late.most_ms(), 1000.0));
         assert_eq!((late.count(), late.early, late.least), (1001, 1, -3000));
+        let mut all = Late::new().unwrap();
+        all.add(5_000_000);
+        all.add_all(&late).unwrap();
+        assert_eq!((all.count(), all.early, all.least), (1002, 1, -3000));
+        assert!(near(all.ms(0.5), 500.0) && near(all.most_ms(), 5000.0));
     }
 }

@@ -1,7 +1,8 @@
 //! How late occurrences are that come due steadily, and how late the naked loop is with the same.
 //!
 //! Both take turns of a tenth of a second: how late a machine or a broker is differs from one second to the next, and so
-//! both have as much of the good ones and of the bad ones.
+//! both have as much of the good ones and of the bad ones. And both are started anew a few times: where the threads of a
+//! process have found their cores, they stay, and for as long as it runs it is later or less late than another one.
 
 use std::time::Duration;
 
@@ -23,8 +24,11 @@ use crate::task::{Lane, Namespace};
 /// How long a turn is, of either; a second is some of them.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Seconds of either before it is measured: connections are made, and the first of everything is slow.
-const WARM: u64 = 1;
+/// How long either goes on before it is measured: connections are made, and the first of everything is slow.
+const WARM: Duration = Duration::from_millis(500);
+
+/// How often both are started, at most: not for less than a second.
+const STARTS: u64 = 5;
 
 /// Tasks put each second, at least.
 const PUTS: u64 = 20_000;
@@ -36,7 +40,7 @@ const TRIES: usize = 4;
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// ... and how much longer for each instance, which has to start.
-const START: Duration = Duration::from_secs(2);
+const START: Duration = Duration::from_millis(1200);
 
 /// Dues that come steadily, in turns.
 struct Steady {
@@ -46,18 +50,19 @@ struct Steady {
     later: Duration,
     rate: u64,
     /// How long all of these turns are.
-    seconds: u64,
+    lasting: Duration,
 }
 
 impl Steady {
     /// What begins then: of the instances, and of the naked loop.
     fn both(begin: Timestamp, options: &Options) -> [Steady; 2] {
-        let (rate, seconds) = (u64::from(options.rate), WARM + options.seconds);
-        [Duration::ZERO, TURN].map(|later| Steady { begin, later, rate, seconds })
+        let (rate, seconds) = (u64::from(options.rate), options.seconds);
+        let lasting = WARM + Duration::from_millis(seconds * 1000 / starts(options));
+        [Duration::ZERO, TURN].map(|later| Steady { begin, later, rate, lasting })
     }
 
     fn count(&self) -> u64 {
-        self.rate * self.seconds
+        (self.rate * millis(self.lasting)).div_ceil(1000)
     }
 
     fn due(&self, number: u64) -> Timestamp {
@@ -69,12 +74,12 @@ impl Steady {
 
     /// From when on is measured, ...
     fn from(&self) -> Timestamp {
-        self.begin.plus(2 * Duration::from_secs(WARM))
+        self.begin.plus(2 * WARM)
     }
 
     /// ... and until when.
     fn until(&self) -> Timestamp {
-        self.begin.plus(2 * Duration::from_secs(self.seconds))
+        self.begin.plus(2 * self.lasting)
     }
 
     async fn put(&self, shelf: &Shelf, options: &Options) -> anyhow::Result<()> {
@@ -92,6 +97,11 @@ impl Steady {
     }
 }
 
+/// How often both are started.
+fn starts(options: &Options) -> u64 {
+    options.seconds.clamp(1, STARTS)
+}
+
 /// Measures.
 ///
 /// # Errors
@@ -103,7 +113,11 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.option("payload", options.payload);
     report.option("recurring", options.recurring);
     report.option("instances", options.one_fleet());
-    let (late, floor) = measure(ground, options, &mut report, tell).await?;
+    let mut all = measure(ground, options, 0, tell).await?;
+    for number in 1..starts(options) {
+        all.add(&measure(ground, options, number, tell).await?)?;
+    }
+    let Measured { late, floor, scripts, cpu } = all;
     late.show(&mut report, "", "whole path");
     floor.show(&mut report, "floor_", "naked loop");
     for (name, share, words) in [
@@ -113,7 +127,38 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     ] {
         report.ratio(name, late.ms(share), floor.ms(share), words);
     }
+    report.figure(
+        "script_us",
+        each(scripts, late.count()),
+        "of Redis in all scripts of the instances, for an occurrence",
+    );
+    report.figure("instance_us", each(cpu, late.count()), "CPU of the instances for an occurrence");
     Ok(report)
+}
+
+/// What was measured.
+struct Measured {
+    late: Late,
+    /// Of the naked loop.
+    floor: Late,
+    /// Time of Redis in scripts of the instances.
+    scripts: Option<Duration>,
+    /// CPU time of the instances.
+    cpu: Option<Duration>,
+}
+
+impl Measured {
+    /// Adds what was measured after another start.
+    ///
+    /// # Errors
+    /// None that is known of.
+    fn add(&mut self, other: &Measured) -> anyhow::Result<()> {
+        self.late.add_all(&other.late)?;
+        self.floor.add_all(&other.floor)?;
+        self.scripts = self.scripts.zip(other.scripts).map(|(one, other)| one + other);
+        self.cpu = self.cpu.zip(other.cpu).map(|(one, other)| one + other);
+        Ok(())
+    }
 }
 
 /// Dues that lie ahead of one, where they are published to, and who reads it.
@@ -154,16 +199,17 @@ impl Side {
 ///
 /// # Errors
 /// When it always is.
-async fn ready(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<(Side, Side, Fleet)> {
+async fn ready(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<(Side, Side, Fleet)> {
     let (clock, instances) = (ground.probe.clock(), options.one_fleet());
     let [own, floor] = Steady::both(clock.now(), options);
-    let start = START * u32::try_from(instances).unwrap_or(u32::MAX);
-    let mut ahead = Duration::from_millis((own.count() + floor.count()) * 1000 / PUTS) + MARGIN + start;
+    let served = START * u32::try_from(instances).unwrap_or(u32::MAX);
+    let mut ahead = Duration::from_millis((own.count() + floor.count()) * 1000 / PUTS) + MARGIN + served;
     for number in 0..TRIES {
         let [own, floor] = Steady::both(clock.now().plus(ahead), options);
-        tell(0.0, "putting tasks");
-        let own = Side::open(ground, options, (own, ground.namespace()?), &format!("due{number}")).await?;
-        let floor = Side::open(ground, options, (floor, ground.floor_namespace()?), &format!("floor{number}")).await?;
+        tell(start as f64 / starts(options) as f64, "putting tasks");
+        let end = |side: &str| format!("{side}{start}x{number}");
+        let own = Side::open(ground, options, (own, ground.namespace()?), &end("due")).await?;
+        let floor = Side::open(ground, options, (floor, ground.floor_namespace()?), &end("floor")).await?;
         let lanes: [LaneTo<'_>; 1] = [("default", &own.destination)];
         let fleet = Fleet::start(ground, instances, &lanes).await?;
         if clock.now() < own.steady.begin {
@@ -177,16 +223,15 @@ async fn ready(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Re
     bail!("tasks cannot be put fast enough to be due later; try a lower `--rate`")
 }
 
-/// The whole path, and the naked loop: it sleeps until the due, claims, publishes, writes back.
-async fn measure(
-    ground: &Ground,
-    options: &Options,
-    report: &mut Report,
-    tell: Tell<'_>,
-) -> anyhow::Result<(Late, Late)> {
-    let (own, floor, fleet) = ready(ground, options, tell).await?;
+/// The whole path, and the naked loop: it sleeps until the due, claims, publishes, writes back. All is as at the first
+/// start afterwards.
+async fn measure(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<Measured> {
+    let (own, floor, fleet) = ready(ground, options, start, tell).await?;
     let (form, out) = (Form::of(options.recurring), || limits::out(ground, &floor.destination, options.payload));
-    let told = |count: u64| tell(count as f64 / own.steady.count() as f64, "publishing");
+    let told = |count: u64| {
+        let done = start as f64 + count as f64 / own.steady.count() as f64;
+        tell(done / starts(options) as f64, "publishing");
+    };
     let spent = async || anyhow::Ok((ground.probe.spent_in(EVALSHA).await?, fleet.cpu()));
     let publishing = async {
         ground.probe.clock().sleep_until(own.steady.from()).await;
@@ -197,9 +242,10 @@ async fn measure(
     let looping = naked::on_time(ground, &floor.shelf.namespace, form, out);
     let ((before, after), ..) = tokio::try_join!(publishing, looping, floor.reach(&|_| {}))?;
     fleet.end().await?;
-    let (late, floor) = (own.late(ground).await?, floor.late(ground).await?);
-    let of = |before, after| each(moment::spent(before, after), late.count());
-    report.figure("script_us", of(before.0, after.0), "of Redis in all scripts of the instances, for an occurrence");
-    report.figure("instance_us", of(before.1, after.1), "CPU of the instances for an occurrence");
-    Ok((late, floor))
+    Ok(Measured {
+        late: own.late(ground).await?,
+        floor: floor.late(ground).await?,
+        scripts: moment::spent(before.0, after.0),
+        cpu: moment::spent(before.1, after.1),
+    })
 }

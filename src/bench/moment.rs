@@ -268,3 +268,9 @@ pub(super) fn spent(before: Option<Duration>, after: Option<Duration>) -> Option
 pub(super) fn each(cpu: Option<Duration>, count: u64) -> Option<f64> {
     Some(cpu?.as_secs_f64() * 1e6 / count.max(1) as f64)
 }
+
+/// The mean of what is known; of nothing none.
+pub(super) fn mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let figures: Vec<f64> = figures.collect();
+    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
+}
