@@ -4,7 +4,7 @@
 -- ARGV  1 now ms, "" = Redis' time  2 token  3 rest, keep or back  4 lease ms  5 dead_cap  6 wake channel  7 lane
 --       8 ended, their number  9 ended_dead, how many of them (the last) are dead  10 nexts, their number
 --       11 nexts_dead, how many of them (the last) are dead  12 backs, their number  13 begun, how many of them (the first) had begun
---       14 dues of the ended and the nexts, joined by spaces  15.. ended: id  16.. next: new due, id  17.. counted: id, counts
+--       14 named, all of it as "id due id due..."  15.. ended: id  16.. next: new due, id  17.. counted: id, counts
 --       18.. back: due, id  19.. burial: key, value
 -- REPLY { now, "settled", dropped, { skipped id... }, { changed id... } } | { now, "lost" }
 -- KEEPS what has left a claim cannot be ended through it again.
@@ -42,17 +42,24 @@ end
 local args, at = ARGV, 14
 local number = string.match(entry, '^%S+')
 local skipped, changed, restored, removed, left = {}, {}, {}, {}, {}
--- The short cut: nothing has left the claim and all that it holds is named. While its token lives nobody else can end
--- its pairs, so neither the list nor the scores need a look.
-local whole = tonumber(number) == named and redis.call('HLEN', changes) == 0
-if not whole then
+-- The short cuts. Nothing has left the claim and all that it holds is named: while its token lives nobody else can end
+-- its pairs, so neither the list nor the scores need a look. Or what is named is all that is left, or what that begins with.
+local unasked, behind = redis.call('HLEN', changes) == 0, ''
+local whole = unasked and tonumber(number) == named
+if unasked and not whole then
+  local upto = #number + 2 + #ARGV[14]
+  local front = string.sub(entry, #number + 2, upto)
+  whole = front == ARGV[14]
+  behind = front == ARGV[14] .. ' ' and rest == 'keep' and string.sub(entry, upto + 1) or ''
+end
+if not whole and behind == '' then
   local held, order = {}, {}
   for id, its_due in string.gmatch(string.sub(entry, #number + 2), '(%S+) (%S+)') do
     held[id] = its_due
     order[#order + 1] = id
   end
   local asked = {}
-  if #order > 0 and redis.call('HLEN', changes) > 0 then
+  if #order > 0 and not unasked then
     for i, change in ipairs(redis.call('HMGET', changes, unpack(order))) do
       asked[order[i]] = change
     end
@@ -82,18 +89,18 @@ if not whole then
   end
 
   -- The same arguments again, with only what is to be written.
-  local dues, slim, grave = {}, { {}, {}, {}, {}, {} }, at + e + 4 * n + 2 * b
+  local due_of, slim, grave = {}, { {}, {}, {}, {}, {} }, at + e + 4 * n + 2 * b
   local function push(part, one, two)
     local to = slim[part]
     to[#to + 1] = one
     to[#to + 1] = two
   end
-  for one in string.gmatch(ARGV[14], '%S+') do
-    dues[#dues + 1] = one
+  for id, its_due in string.gmatch(ARGV[14], '(%S+) (%S+)') do
+    due_of[id] = its_due
   end
   for i = 1, e do
     local burial = i - (e - e_dead)
-    if leaves(ARGV[at + i], dues[i]) then
+    if leaves(ARGV[at + i], due_of[ARGV[at + i]]) then
       push(1, ARGV[at + i])
       if burial > 0 then
         push(5, ARGV[grave + 2 * burial - 1], ARGV[grave + 2 * burial])
@@ -102,7 +109,7 @@ if not whole then
   end
   for i = 1, n do
     local pair, burial = at + e + 2 * i, e_dead + i - (n - n_dead)
-    if leaves(ARGV[pair], dues[e + i]) then
+    if leaves(ARGV[pair], due_of[ARGV[pair]]) then
       push(2, ARGV[pair - 1], ARGV[pair])
       push(3, ARGV[pair + 2 * n - 1], ARGV[pair + 2 * n])
       if i > n - n_dead then
@@ -195,7 +202,10 @@ if buried > 0 then
   end
 end
 
-if #left == 0 then
+if behind ~= '' then
+  redis.call('HSET', claims, token, 'part ' .. behind)
+  redis.call('ZADD', leases, 'XX', string.format('%.0f', now + lease), token)
+elseif #left == 0 then
   redis.call('HDEL', claims, token)
   redis.call('ZREM', leases, token)
 else

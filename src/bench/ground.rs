@@ -78,6 +78,11 @@ impl Ground {
         self.sink.is_some() && self.kind == Kind::Kafka
     }
 
+    /// The process of the timeline's Redis, if it is ours.
+    pub(super) fn redis_pid(&self) -> Option<u32> {
+        self.redis.as_ref()?.pid()
+    }
+
     /// The far side of the sink.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! A ratio of two figures of one run says more than either, since it hardly depends on the machine.
 
 mod apart;
+mod cores;
 mod far;
 mod fleet;
 mod ground;

@@ -109,9 +109,10 @@ impl Load<'_> {
             more(due).await?;
             rate = (self.tasks as f64 / begun.elapsed().as_secs_f64()).min(rate) * 0.8;
             let held = far.held(self.destination).await?;
-            if clock.now().plus(start / 2 + self.lead) < due {
+            let is_put = clock.now().plus(start / 2 + self.lead) < due;
+            if is_put || !self.alone {
                 let fleet = Fleet::start(ground, self.instances, self.lanes).await?;
-                if clock.now().plus((2 * BEFORE).max(self.lead)) < due {
+                if is_put && clock.now().plus((2 * BEFORE).max(self.lead)) < due {
                     return Ok(Moment { due, fleet, held });
                 }
                 // They began too late: what they publish now is of no account.
@@ -119,8 +120,6 @@ impl Load<'_> {
                 accepted(ground, &*far, self.destination, held, self.messages(), &|_| {}).await?;
                 settled(ground, shelf, due).await?;
                 fleet.end().await?;
-            } else if !self.alone {
-                break;
             }
             if self.alone {
                 ground.empty(&shelf.namespace).await?;
@@ -152,6 +151,12 @@ impl Load<'_> {
 }
 
 impl Moment {
+    /// Goes on to a later moment, at which as many are due that were put beside the first ones.
+    pub(super) fn go_on(&mut self, by: Duration, tasks: u64) {
+        self.due = self.due.plus(by);
+        self.held += tasks;
+    }
+
     /// Waits for the moment, and until all that is due then is accepted and settled.
     ///
     /// # Errors

@@ -10,7 +10,8 @@ use super::ground::Ground;
 use super::growth::finish_growth;
 use super::late::Late;
 use super::limits::Limits;
-use super::moment::{Load, Past, mean};
+use super::moment::{Load, Past};
+use super::pair::Pair;
 use super::report::Report;
 use super::tasks::{Batch, Form, SHARDS, Shelf};
 use super::{Missing, Options, Tell, millis, process, storm};
@@ -27,8 +28,8 @@ const APART: Duration = Duration::from_millis(1);
 /// Tasks that are claimed to see how long that takes.
 const CLAIMED: u64 = 20_000;
 
-/// How often the cost is measured beside so many: it differs from second to second.
-const PASSES: u64 = 2;
+/// Of what is recurring as many stand there after the cost was measured: once alone, and once beside the naked loop.
+const STAYS: u64 = 2;
 
 /// How long such a claim may take.
 const CALL: Duration = Duration::from_secs(10);
@@ -66,7 +67,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         before = pending;
         let name = |figure: &str| format!("pending_{pending}_{figure}");
         // What is recurring stands there from then on, too.
-        let stands = pending + if options.recurring { options.tasks * PASSES * costs.len() as u64 } else { 0 };
+        let stands = pending + if options.recurring { options.tasks * STAYS * costs.len() as u64 } else { 0 };
         let bytes = async || anyhow::Ok((ground.probe.memory().await? - empty) / stands as f64);
         let growing = bytes().await?;
         tell(0.0, "letting Redis finish growing its tables");
@@ -78,22 +79,23 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         let late = claims(ground, &shelf, options, pending, tell).await?;
         report.figure(name("claim_p50_ms"), late.ms(0.5), "a claim of up to 1000 among many due ones");
         report.figure(name("claim_max_ms"), late.most_ms(), "");
-        let mut passes = Vec::new();
-        for number in 0..PASSES {
-            let prefix = format!("c{pending}x{number}p");
-            passes.push(pass(ground, &shelf, options, (&prefix, &destination), tell).await?);
-        }
-        let cost = mean(passes.iter().filter_map(Past::redis_us));
-        report.figure(name("redis_us"), cost, "CPU of Redis for an occurrence");
-        report.figure(name("tasks_per_second"), mean(passes.iter().map(Past::per_second)), "");
-        costs.push(cost);
+        let (past, pair) = costs_beside(ground, &shelf, options, (pending, &destination), tell).await?;
+        report.figure(name("tasks_per_second"), past.per_second(), "");
+        report.figure(name("redis_us"), past.redis_us(), "CPU of Redis for an occurrence");
+        pair.figures(&mut report, &name(""));
+        costs.push(pair.to_floor());
     }
     report.notes.push(growth(finished).to_owned());
     report.figure("record_bytes", record as f64, "of one, as it stands in Redis");
     storm::run(ground, &shelf, options, &destination, &mut report, tell).await?;
     limits.after(ground, tell).await?.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
-    report.ratio("redis_cpu_last_to_first", last, first, "with the most and the fewest pending; budget: at most 1.5");
+    report.ratio(
+        "scripts_to_floor_last_to_first",
+        last,
+        first,
+        "with the most and the fewest pending; budget: at most 1.5",
+    );
     Ok(report)
 }
 
@@ -121,17 +123,18 @@ fn look_for_room(options: &Options) -> Result<(), Missing> {
     }
 }
 
-/// What comes due at one moment beside what does not.
-async fn pass(
+/// What comes due at one moment beside what does not: alone, and beside the naked loop, which has nothing else to look into.
+async fn costs_beside(
     ground: &Ground,
     shelf: &Shelf,
     options: &Options,
-    (prefix, destination): (&str, &str),
+    (pending, destination): (u64, &str),
     tell: Tell<'_>,
-) -> anyhow::Result<Past> {
+) -> anyhow::Result<(Past, Pair)> {
+    let (alone, beside) = (format!("c{pending}x"), format!("b{pending}x"));
     let lanes: [LaneTo<'_>; 1] = [("default", destination)];
     let load = Load {
-        prefix,
+        prefix: &alone,
         tasks: options.tasks,
         form: Form::of(options.recurring),
         payload: options.payload,
@@ -144,7 +147,8 @@ async fn pass(
     let moment = load.ready(ground, shelf, tell, async |_| Ok(())).await?;
     let past = moment.pass(ground, shelf, &load, tell).await?;
     moment.fleet.end().await?;
-    Ok(past)
+    let pair = Pair::measure(ground, shelf, &Load { prefix: &beside, ..load }, tell).await?;
+    Ok((past, pair))
 }
 
 /// How long claims take, in ms: with many due, while no instance runs.

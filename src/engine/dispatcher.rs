@@ -79,7 +79,8 @@ pub(super) struct Holder {
     pub(super) copies: BoxStream<'static, Copied>,
     /// ... the occurrences that they are of, and those whose copies are to be sent.
     pub(super) mourned: Vec<Mourned>,
-    pub(super) verdicts: Vec<Settlement>,
+    /// Those that are not written yet, each with the place of its occurrence in the claim.
+    pub(super) verdicts: Vec<(usize, Settlement)>,
     /// What is to be counted once they are written.
     pub(super) tally: Vec<Counted>,
     /// When the verdicts are written although some are missing.

@@ -57,12 +57,12 @@ impl Holder {
             self.tally.push(Counted { member: verdict.member.clone(), dead, passed_over, catch_up });
         }
         self.open -= 1;
-        self.verdicts.push(verdict);
+        self.verdicts.push((index, verdict));
         let now = Instant::now();
         let wait = self
             .verdicts
             .last()
-            .and_then(waits_until)
+            .and_then(|(_, verdict)| waits_until(verdict))
             .map_or(GATHER_MOST, |due| due.since(self.dispatch.context.clock.now()).clamp(GATHER_DUE, GATHER_MOST));
         let latest = self.settle_by.map_or(now + wait, |by| by.min(now + wait));
         self.settle_by = Some(latest);
@@ -79,7 +79,9 @@ impl Holder {
         if self.open == 0 {
             fault::reached(Point::AfterPublish);
         }
-        let verdicts = std::mem::take(&mut self.verdicts);
+        // In the claim's order: what it begins with is settled for less.
+        self.verdicts.sort_unstable_by_key(|(place, _)| *place);
+        let verdicts: Vec<Settlement> = self.verdicts.drain(..).map(|(_, verdict)| verdict).collect();
         let head = verdicts.iter().filter_map(waits_until).min();
         let (context, lease) = (&self.dispatch.context, &self.dispatch.lease);
         let settle = Settle {

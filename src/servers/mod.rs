@@ -86,6 +86,11 @@ impl Server {
         Ok(server)
     }
 
+    /// Its process id, while it runs.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.keeper.pid()
+    }
+
     /// Starts it after its end, with what it kept; returns when it answers.
     ///
     /// # Errors

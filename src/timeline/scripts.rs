@@ -70,7 +70,7 @@ pub static SETTLE: Script = script!(
         "nexts_dead",
         "backs",
         "begun",
-        "dues",
+        "named",
         "ended..",
         "next..",
         "counted..",

@@ -129,12 +129,12 @@ export const budgets = [
   {
     id: 'pending-cpu',
     strict: true,
-    words: 'CPU of Redis for an occurrence beside 10 M pending, to that beside 100 k',
+    words: 'time of Redis for an occurrence beside 10 M pending, to that beside 100 k, each to the naked loop side by side',
     short: 'cost at 10 M',
     rows: /^pending(-recurring-10m)?$/,
-    of: 'redis_cpu_last_to_first',
+    of: 'scripts_to_floor_last_to_first',
     most: 1.5,
-    limit: ['CPU of Redis beside 100 k, us', 'pending_100000_redis_us'],
+    limit: ['us in Redis beside 100 k', 'pending_100000_script_us'],
   },
   {
     id: 'pending-bytes',

@@ -138,10 +138,11 @@ export const sections = [
     title: 'Pending',
     of: /^pending/,
     about:
-      'What an occurrence costs beside many that are not due, and the memory of each; `growing` is taken while the' +
+      'What an occurrence costs beside many that are not due, as in throughput (the naked loop has nothing else to look' +
+      ' into), and the memory of each; `growing` is taken while the' +
       ' tables of Redis still grow. Then a restart that finds 100 000 recurring tasks overdue: how late is what comes' +
       ' due meanwhile.',
-    plots: [['pending', 'CPU of Redis for an occurrence, and bytes of a task, over how many are pending']],
+    plots: [['pending', 'Time of Redis for an occurrence, to the naked loop, and bytes of a task, over how many are pending']],
     columns: (results, row) =>
       numbersIn(results, row, /^pending_(\d+)_bytes$/).map((count) =>
         line(
@@ -149,8 +150,10 @@ export const sections = [
           row,
           { pending: `${number(Number(count))}, of \`${row}\`` },
           {
-            'Redis us': [`pending_${count}_redis_us`, spread],
             'tasks/s': [`pending_${count}_tasks_per_second`, median],
+            'Redis us': [`pending_${count}_redis_us`, spread],
+            'scripts us': [`pending_${count}_script_us`, median],
+            'loop us': [`pending_${count}_floor_us`, median],
             'claim p50, ms': [`pending_${count}_claim_p50_ms`, median],
             'claim max, ms': [`pending_${count}_claim_max_ms`, spread],
             bytes: [`pending_${count}_bytes`, median],

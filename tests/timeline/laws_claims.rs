@@ -1,7 +1,8 @@
 //! Never lost, one holder, settled in one step, given back under the due it had.
 
+use punctual::clock::Timestamp;
 use punctual::task::Counts;
-use punctual::timeline::{CancelAnswer, ClaimRequest, PutResult, Rest, Verdict};
+use punctual::timeline::{CancelAnswer, ClaimRequest, PutResult, Rest, Settlement, Verdict};
 
 use super::stage::{BACK, BACK_BEGUN, LEASE, Stage, at, burial, every, key, lane, member, ms, next, once, settlement};
 
@@ -206,6 +207,10 @@ async fn a_settle_repeated_changes_nothing(stage: Stage) {
     // As many are named as the claim once held, or holds now; it is not the same ones.
     let one = vec![settlement(&held[0], next(at(5), 9))];
     assert_eq!(stage.settle(&token, Rest::Keep, one).await.skipped, [member(&ids[0])]);
+    // Nor is it what is left, where only the digits begin alike.
+    let alike = Timestamp::from_millis(held[2].due.as_millis() / 10);
+    let one = vec![Settlement { due: alike, ..settlement(&held[2], Verdict::Finished) }];
+    assert_eq!(stage.settle(&token, Rest::Keep, one).await.skipped, [member(&ids[2])]);
     let mut after = stage.state();
     after.leases.clone_from(&before.leases);
     assert_eq!(after, before);

@@ -1,6 +1,7 @@
 //! The verb `settle`: sorts verdicts into the groups that the script writes in one step each.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 
 use super::RedisTimeline;
 use super::reply::Fields;
@@ -8,6 +9,9 @@ use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, Member, Shard};
 use crate::timeline::scripts::{self, Code};
 use crate::timeline::{Burial, Rest, Settle, Settled, Settlement, TimelineError, Verdict};
+
+/// About how many bytes an id takes with its due.
+const PAIR: usize = 40;
 
 /// Verdicts by what is to be written. Of each group those with a burial come last, in the order of their burials.
 #[derive(Default)]
@@ -69,9 +73,6 @@ impl RedisTimeline {
             groups.ended.iter().copied().chain(groups.ended_dead.iter().map(|(one, _)| *one)).collect();
         let nexts: Vec<_> = groups.nexts.iter().chain(&groups.nexts_dead).collect();
         let backs: Vec<&Settlement> = groups.begun.iter().chain(&groups.backs).copied().collect();
-        let dues: Vec<String> =
-            ended.iter().chain(nexts.iter().map(|(one, ..)| one)).map(|one| one.due.as_millis().to_string()).collect();
-
         let mut call = self
             .script(&scripts::SETTLE, &named)
             .arg(&settle.token.0)
@@ -82,7 +83,7 @@ impl RedisTimeline {
             .arg(lane.as_str())
             .arg(&[ended.len(), groups.ended_dead.len(), nexts.len(), groups.nexts_dead.len()][..])
             .arg(&[backs.len(), groups.begun.len()][..])
-            .arg(dues.join(" "));
+            .arg(pairs(&settle.verdicts));
         for one in &ended {
             call.push(one.member.as_str());
         }
@@ -115,6 +116,19 @@ impl RedisTimeline {
             _ => Err(reply.unexpected()),
         }
     }
+}
+
+/// Ids and dues as the claim's list has them.
+fn pairs(verdicts: &[Settlement]) -> String {
+    let mut pairs = String::with_capacity(verdicts.len() * PAIR);
+    for one in verdicts {
+        if !pairs.is_empty() {
+            pairs.push(' ');
+        }
+        // Writing to a text does not fail.
+        let _ = write!(pairs, "{} {}", one.member.as_str(), one.due.as_millis());
+    }
+    pairs
 }
 
 /// The next due, checked: a wrong one would be a claim without a lease, or the same key once more.

@@ -1,0 +1,120 @@
+//! A core for Redis alone: what a call takes there is then what it costs, and none of it a wait for a core that others have.
+
+use super::ground::Ground;
+
+/// Redis on a core of its own, and everything else of the bench on the others, until it is dropped.
+pub(super) struct OwnCore {
+    _pinned: imp::Pinned,
+}
+
+impl OwnCore {
+    /// None where Redis is not ours, where there is one core only, and where a process cannot be bound to one.
+    pub(super) fn of_redis(ground: &Ground) -> Option<OwnCore> {
+        let pinned = imp::Pinned::new(ground.redis_pid()?)?;
+        Some(OwnCore { _pinned: pinned })
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod imp {
+    use std::fs;
+
+    use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+    /// All that were bound, until it is dropped.
+    pub(super) struct Pinned {
+        before: CpuSet,
+    }
+
+    impl Pinned {
+        /// Binds one process to the first core, and this one with all its others to the rest.
+        pub(super) fn new(one: u32) -> Option<Pinned> {
+            let before = sched_getaffinity(None).ok()?;
+            let first = (0..CpuSet::MAX_CPU).find(|core| before.is_set(*core))?;
+            let (mut own, mut others) = (CpuSet::new(), before);
+            own.set(first);
+            others.unset(first);
+            if others.count() == 0 {
+                return None;
+            }
+            let pinned = Pinned { before };
+            bind(std::process::id(), &others);
+            bind(one, &own).then_some(pinned)
+        }
+    }
+
+    impl Drop for Pinned {
+        fn drop(&mut self) {
+            bind(std::process::id(), &self.before);
+        }
+    }
+
+    /// Binds a process with all that it has started to cores; says whether that could be done to all its threads. One that
+    /// ends meanwhile needs none.
+    fn bind(process: u32, cores: &CpuSet) -> bool {
+        let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+        let threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+        let mut all = true;
+        for thread in threads {
+            all &= Pid::from_raw(thread).is_some_and(|thread| sched_setaffinity(Some(thread), cores).is_ok());
+            let children = fs::read_to_string(format!("/proc/{process}/task/{thread}/children")).unwrap_or_default();
+            for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
+                all &= bind(child, cores);
+            }
+        }
+        all
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use std::process::{Child, Command};
+
+        use super::*;
+
+        struct Ended(Child);
+
+        impl Drop for Ended {
+            fn drop(&mut self) {
+                let _ = self.0.kill();
+                let _ = self.0.wait();
+            }
+        }
+
+        fn sleeper() -> Ended {
+            Ended(Command::new("sleep").arg("60").spawn().unwrap())
+        }
+
+        fn cores(process: u32) -> CpuSet {
+            sched_getaffinity(Pid::from_raw(i32::try_from(process).unwrap())).unwrap()
+        }
+
+        #[test]
+        fn one_process_has_a_core_of_its_own_until_all_is_as_before() {
+            let (one, other) = (sleeper(), sleeper());
+            let before = cores(one.0.id());
+            let Some(pinned) = Pinned::new(one.0.id()) else {
+                assert_eq!(before.count(), 1, "there is a core to give away");
+                return;
+            };
+            let (own, others) = (cores(one.0.id()), cores(other.0.id()));
+            assert_eq!((own.count(), others.count()), (1, before.count() - 1));
+            assert!(
+                (0..CpuSet::MAX_CPU).all(|core| !(own.is_set(core) && others.is_set(core))),
+                "nobody else is there"
+            );
+            drop(pinned);
+            assert!(cores(one.0.id()) == before && cores(other.0.id()) == before);
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod imp {
+    pub(super) struct Pinned;
+
+    impl Pinned {
+        pub(super) fn new(_: u32) -> Option<Pinned> {
+            None
+        }
+    }
+}
