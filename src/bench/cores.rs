@@ -75,8 +75,7 @@ mod imp {
 
         impl Drop for Ended {
             fn drop(&mut self) {
-                let _ = self.0.kill();
-                let _ = self.0.wait();
+                self.0.kill().and_then(|()| self.0.wait()).unwrap();
             }
         }
 

@@ -1,7 +1,6 @@
 //! The verb `settle`: sorts verdicts into the groups that the script writes in one step each.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 
 use super::RedisTimeline;
 use super::reply::Fields;
@@ -125,8 +124,9 @@ fn pairs(verdicts: &[Settlement]) -> String {
         if !pairs.is_empty() {
             pairs.push(' ');
         }
-        // Writing to a text does not fail.
-        let _ = write!(pairs, "{} {}", one.member.as_str(), one.due.as_millis());
+        pairs.push_str(one.member.as_str());
+        pairs.push(' ');
+        pairs.push_str(&one.due.as_millis().to_string());
     }
     pairs
 }
