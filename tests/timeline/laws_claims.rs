@@ -208,7 +208,7 @@ async fn a_settle_repeated_changes_nothing(stage: Stage) {
     let one = vec![settlement(&held[0], next(at(5), 9))];
     assert_eq!(stage.settle(&token, Rest::Keep, one).await.skipped, [member(&ids[0])]);
     // Nor is it what is left, where only the digits begin alike.
-    let alike = Timestamp::from_millis(held[2].due.as_millis() / 10);
+    let alike = Timestamp::from_millis(held[2].due.as_millis() / 100);
     let one = vec![Settlement { due: alike, ..settlement(&held[2], Verdict::Finished) }];
     assert_eq!(stage.settle(&token, Rest::Keep, one).await.skipped, [member(&ids[2])]);
     let mut after = stage.state();
