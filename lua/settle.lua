@@ -41,9 +41,10 @@ end
 
 local args, at = ARGV, 14
 local number = string.match(entry, '^%S+')
-local skipped, changed, restored, removed, left = {}, {}, {}, {}, {}
+local skipped, changed, restored, removed = {}, {}, {}, {}
 -- The short cuts. Nothing has left the claim and all that it holds is named: while its token lives nobody else can end
 -- its pairs, so neither the list nor the scores need a look. Or what is named is all that is left, or what that begins with.
+-- `behind` is what the claim still holds afterwards.
 local unasked, behind = redis.call('HLEN', changes) == 0, ''
 local whole = unasked and tonumber(number) == named
 if unasked and not whole then
@@ -134,6 +135,7 @@ if not whole and behind == '' then
   e, n, b, buried = #slim[1], #slim[2] / 2, #slim[4] / 2, #slim[5] / 2
 
   -- What no verdict named.
+  local left = {}
   for i = 1, #order do
     local id = order[i]
     if held[id] and rest == 'keep' then
@@ -145,6 +147,7 @@ if not whole and behind == '' then
       restored[#restored + 1], restored[#restored + 2] = held[id], id
     end
   end
+  behind = table.concat(left, ' ')
 end
 
 local any_mark, turns = redis.call('HLEN', crashes) > 0, n + b > 0 or #restored > 0
@@ -202,15 +205,13 @@ if buried > 0 then
   end
 end
 
-if behind ~= '' then
-  redis.call('HSET', claims, token, 'part ' .. behind)
-  redis.call('ZADD', leases, 'XX', string.format('%.0f', now + lease), token)
-elseif #left == 0 then
+if behind == '' then
   redis.call('HDEL', claims, token)
   redis.call('ZREM', leases, token)
 else
-  if #left / 2 ~= tonumber(number) then
-    redis.call('HSET', claims, token, 'part ' .. table.concat(left, ' '))
+  -- What has lost nothing keeps its number.
+  if #number + 1 + #behind ~= #entry then
+    redis.call('HSET', claims, token, 'part ' .. behind)
   end
   redis.call('ZADD', leases, 'XX', string.format('%.0f', now + lease), token)
 end

@@ -1,19 +1,6 @@
 //! A core for Redis alone: what a call takes there is then what it costs, and none of it a wait for a core that others have.
 
-use super::ground::Ground;
-
-/// Redis on a core of its own, and everything else of the bench on the others, until it is dropped.
-pub(super) struct OwnCore {
-    _pinned: imp::Pinned,
-}
-
-impl OwnCore {
-    /// None where Redis is not ours, where there is one core only, and where a process cannot be bound to one.
-    pub(super) fn of_redis(ground: &Ground) -> Option<OwnCore> {
-        let pinned = imp::Pinned::new(ground.redis_pid()?)?;
-        Some(OwnCore { _pinned: pinned })
-    }
-}
+pub(super) use imp::OwnCore;
 
 #[cfg(target_os = "linux")]
 mod imp {
@@ -21,14 +8,14 @@ mod imp {
 
     use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-    /// All that were bound, until it is dropped.
-    pub(super) struct Pinned {
+    /// One process on the first core, and this one with all others that it has started on the rest, until it is dropped.
+    pub(in super::super) struct OwnCore {
         before: CpuSet,
     }
 
-    impl Pinned {
-        /// Binds one process to the first core, and this one with all its others to the rest.
-        pub(super) fn new(one: u32) -> Option<Pinned> {
+    impl OwnCore {
+        /// None where there is one core only, and where the process cannot be bound to one.
+        pub(in super::super) fn of(one: u32) -> Option<OwnCore> {
             let before = sched_getaffinity(None).ok()?;
             let first = (0..CpuSet::MAX_CPU).find(|core| before.is_set(*core))?;
             let (mut own, mut others) = (CpuSet::new(), before);
@@ -37,13 +24,13 @@ mod imp {
             if others.count() == 0 {
                 return None;
             }
-            let pinned = Pinned { before };
+            let core = OwnCore { before };
             bind(std::process::id(), &others);
-            bind(one, &own).then_some(pinned)
+            bind(one, &own).then_some(core)
         }
     }
 
-    impl Drop for Pinned {
+    impl Drop for OwnCore {
         fn drop(&mut self) {
             bind(std::process::id(), &self.before);
         }
@@ -91,7 +78,7 @@ mod imp {
         fn one_process_has_a_core_of_its_own_until_all_is_as_before() {
             let (one, other) = (sleeper(), sleeper());
             let before = cores(one.0.id());
-            let Some(pinned) = Pinned::new(one.0.id()) else {
+            let Some(core) = OwnCore::of(one.0.id()) else {
                 assert_eq!(before.count(), 1, "there is a core to give away");
                 return;
             };
@@ -101,7 +88,7 @@ mod imp {
                 (0..CpuSet::MAX_CPU).all(|core| !(own.is_set(core) && others.is_set(core))),
                 "nobody else is there"
             );
-            drop(pinned);
+            drop(core);
             assert!(cores(one.0.id()) == before && cores(other.0.id()) == before);
         }
     }
@@ -109,10 +96,12 @@ mod imp {
 
 #[cfg(not(target_os = "linux"))]
 mod imp {
-    pub(super) struct Pinned;
+    /// There is none.
+    pub(in super::super) struct OwnCore;
 
-    impl Pinned {
-        pub(super) fn new(_: u32) -> Option<Pinned> {
+    impl OwnCore {
+        /// None: a process cannot be bound to a core.
+        pub(in super::super) fn of(_: u32) -> Option<OwnCore> {
             None
         }
     }

@@ -5,12 +5,11 @@ use std::time::Duration;
 use super::fleet::LaneTo;
 use super::ground::Ground;
 use super::limits::Limits;
-use super::moment::{Load, Past, mean};
+use super::moment::{Load, Past};
 use super::report::Report;
-use super::tasks::{Batch, Form};
+use super::tasks::Form;
 use super::{Options, Tell};
 use crate::clock::Timestamp;
-use crate::task::Lane;
 
 /// Moments for each number of instances, one after the other: so few tasks take too little for one to tell what they cost.
 const MOMENTS: u64 = 5;
@@ -73,10 +72,7 @@ async fn moments(
         for number in 1..MOMENTS {
             let prefix = format!("{prefix}{number}m");
             let due = first.plus(APART * u32::try_from(number).unwrap_or(u32::MAX));
-            let (numbers, lane) = (0..load.tasks, Lane::default());
-            let (form, payload) = (load.form, load.payload);
-            let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| due };
-            shelf.put(&batch, &|_| {}).await?;
+            shelf.put(&load.batch(&prefix, 0..load.tasks, load.form, &|_| due), &|_| {}).await?;
         }
         Ok(())
     };
@@ -89,4 +85,10 @@ async fn moments(
     moment.fleet.end().await?;
     ground.empty(&shelf.namespace).await?;
     Ok(all)
+}
+
+/// The mean of what is known; of nothing none.
+fn mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let figures: Vec<f64> = figures.collect();
+    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
 }

@@ -138,7 +138,8 @@ impl Load<'_> {
         shelf.put(&self.batch(&prefix, 0..tasks, self.form, &|_| due), &told).await
     }
 
-    fn batch<'b>(
+    /// Some of it, due otherwise.
+    pub(super) fn batch<'b>(
         &self,
         prefix: &'b str,
         numbers: Range<u64>,
@@ -272,10 +273,4 @@ pub(super) fn spent(before: Option<Duration>, after: Option<Duration>) -> Option
 /// A share of some CPU time, in us.
 pub(super) fn each(cpu: Option<Duration>, count: u64) -> Option<f64> {
     Some(cpu?.as_secs_f64() * 1e6 / count.max(1) as f64)
-}
-
-/// The mean of what is known; of nothing none.
-pub(super) fn mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
-    let figures: Vec<f64> = figures.collect();
-    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
 }

@@ -17,7 +17,7 @@ use super::ground::Ground;
 use super::limits;
 use super::moment::Load;
 use super::naked;
-use super::report::Report;
+use super::report::{Report, over};
 use super::tasks::Shelf;
 use crate::clock::{Clock, Timestamp};
 
@@ -25,7 +25,7 @@ use crate::clock::{Clock, Timestamp};
 const LATER: Duration = Duration::from_millis(5);
 
 /// More tasks tell nothing more about one.
-const MOST: u64 = 200_000;
+pub(super) const MOST: u64 = 200_000;
 
 /// What is to be known where it could not be helped.
 const NO_CORE: &str = "Redis had no core of its own: times of scripts hold waits for one";
@@ -65,7 +65,7 @@ impl Pair {
             clock.sleep_until(moment.due.plus(LATER)).await;
             naked::drain(ground, &namespace, load.form, load.tasks, Some(&out)).await
         };
-        let core = OwnCore::of_redis(ground);
+        let core = ground.redis_pid().and_then(OwnCore::of);
         let (past, floor) = try_join!(moment.pass(ground, shelf, &load, tell), floor)?;
         let has_core = core.is_some();
         drop(core);
@@ -93,6 +93,6 @@ impl Pair {
 
     /// How much more an occurrence takes than one of the naked loop.
     pub(super) fn to_floor(&self) -> Option<f64> {
-        self.own_us.zip(self.floor_us).filter(|(_, floor)| *floor > 0.0).map(|(own, floor)| own / floor)
+        over(self.own_us, self.floor_us)
     }
 }

@@ -11,7 +11,7 @@ use super::growth::finish_growth;
 use super::late::Late;
 use super::limits::Limits;
 use super::moment::{Load, Past};
-use super::pair::Pair;
+use super::pair::{self, Pair};
 use super::report::Report;
 use super::tasks::{Batch, Form, SHARDS, Shelf};
 use super::{Missing, Options, Tell, millis, process, storm};
@@ -27,9 +27,6 @@ const APART: Duration = Duration::from_millis(1);
 
 /// Tasks that are claimed to see how long that takes.
 const CLAIMED: u64 = 20_000;
-
-/// Of what is recurring as many stand there after the cost was measured: once alone, and once beside the naked loop.
-const STAYS: u64 = 2;
 
 /// How long such a claim may take.
 const CALL: Duration = Duration::from_secs(10);
@@ -66,8 +63,9 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         shelf.put(&batch, &|put| tell(put as f64 / pending as f64, "putting what is not due")).await?;
         before = pending;
         let name = |figure: &str| format!("pending_{pending}_{figure}");
-        // What is recurring stands there from then on, too.
-        let stands = pending + if options.recurring { options.tasks * STAYS * costs.len() as u64 } else { 0 };
+        // What is recurring stands there from then on, too: of each cost what was alone, and beside the naked loop.
+        let stays = options.tasks + options.tasks.min(pair::MOST);
+        let stands = pending + if options.recurring { stays * costs.len() as u64 } else { 0 };
         let bytes = async || anyhow::Ok((ground.probe.memory().await? - empty) / stands as f64);
         let growing = bytes().await?;
         tell(0.0, "letting Redis finish growing its tables");

@@ -81,9 +81,14 @@ impl Report {
         below: impl Into<Option<f64>>,
         words: impl Into<String>,
     ) {
-        let value = above.into().zip(below.into().filter(|below| *below > 0.0)).map(|(above, below)| above / below);
+        let value = over(above.into(), below.into());
         self.ratios.push(Figure { name: name.into(), value: value.map(rounded), words: words.into() });
     }
+}
+
+/// A ratio; none where a part is missing or nothing.
+pub(super) fn over(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+    above.zip(below.filter(|below| *below > 0.0)).map(|(above, below)| above / below)
 }
 
 /// To a thousandth: no figure is better than that.

@@ -9,9 +9,6 @@ use crate::task::{Counts, Lane, Member, Shard};
 use crate::timeline::scripts::{self, Code};
 use crate::timeline::{Burial, Rest, Settle, Settled, Settlement, TimelineError, Verdict};
 
-/// About how many bytes an id takes with its due.
-const PAIR: usize = 40;
-
 /// Verdicts by what is to be written. Of each group those with a burial come last, in the order of their burials.
 #[derive(Default)]
 struct Groups<'a> {
@@ -72,6 +69,10 @@ impl RedisTimeline {
             groups.ended.iter().copied().chain(groups.ended_dead.iter().map(|(one, _)| *one)).collect();
         let nexts: Vec<_> = groups.nexts.iter().chain(&groups.nexts_dead).collect();
         let backs: Vec<&Settlement> = groups.begun.iter().chain(&groups.backs).copied().collect();
+        // As the claim's list has them.
+        let pair = |one: &Settlement| format!("{} {}", one.member.as_str(), one.due.as_millis());
+        let pairs: Vec<String> = settle.verdicts.iter().map(pair).collect();
+
         let mut call = self
             .script(&scripts::SETTLE, &named)
             .arg(&settle.token.0)
@@ -82,7 +83,7 @@ impl RedisTimeline {
             .arg(lane.as_str())
             .arg(&[ended.len(), groups.ended_dead.len(), nexts.len(), groups.nexts_dead.len()][..])
             .arg(&[backs.len(), groups.begun.len()][..])
-            .arg(pairs(&settle.verdicts));
+            .arg(pairs.join(" "));
         for one in &ended {
             call.push(one.member.as_str());
         }
@@ -115,20 +116,6 @@ impl RedisTimeline {
             _ => Err(reply.unexpected()),
         }
     }
-}
-
-/// Ids and dues as the claim's list has them.
-fn pairs(verdicts: &[Settlement]) -> String {
-    let mut pairs = String::with_capacity(verdicts.len() * PAIR);
-    for one in verdicts {
-        if !pairs.is_empty() {
-            pairs.push(' ');
-        }
-        pairs.push_str(one.member.as_str());
-        pairs.push(' ');
-        pairs.push_str(&one.due.as_millis().to_string());
-    }
-    pairs
 }
 
 /// The next due, checked: a wrong one would be a claim without a lease, or the same key once more.
