@@ -7,6 +7,8 @@
 //! - The connection is made when needed and made anew when it is lost, or when nothing was answered on it for as long
 //!   as a publish may take: a half-open socket tells nobody that it is dead.
 
+mod verdict;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -15,16 +17,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, FuturesOrdered};
+use redis::AsyncConnectionConfig;
 use redis::aio::ConnectionLike;
-use redis::{AsyncConnectionConfig, RedisError, ServerError, Value};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
+use self::verdict::{of_the_connection, outcome};
 use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{self, Connection as _, Door, Link};
 use crate::redis_access::{Commands, RedisAccess, Socket};
-use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkError, Trouble, headers};
+use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkError, headers};
 
 /// 1000 commands or 1 MiB, whichever comes first: one pipeline is encoded while Redis works on the one before it, and
 /// 4 MiB of large payloads are never in memory encoded as a whole.
@@ -242,55 +245,6 @@ fn xadd(message: &Message, size: usize) -> redis::Cmd {
     command
 }
 
-/// What Redis' answer to one XADD says of its message: the only classifier.
-fn outcome(reply: Result<Value, RedisError>) -> Outcome {
-    let error = match reply {
-        Ok(Value::BulkString(_) | Value::SimpleString(_) | Value::VerbatimString { .. }) => return Outcome::Accepted,
-        Ok(Value::ServerError(error)) => error,
-        Ok(_) => return Outcome::Retry(Trouble::open(Fault::Unclear, "the answer to XADD is no id")),
-        // The connection broke, and with it whatever was under way.
-        Err(error) => return Outcome::Retry(Trouble::open(Fault::Sink, format!("the connection was lost: {error}"))),
-    };
-    let words = words(&error);
-    let details = error.details().unwrap_or_default();
-    let fault = match error.code() {
-        "WRONGTYPE" => return Outcome::Reject(words),
-        // The payload is over the server's limit for one argument, lowered since it was asked.
-        "ERR" if details.starts_with("Protocol error: invalid bulk length") => return Outcome::Reject(words),
-        // A key that this user may not write, a stream at its last possible id, a slot of another node.
-        "NOPERM" if of_a_key(details) => Fault::Destination,
-        "ERR" if details.contains("exhausted the last possible ID") => Fault::Destination,
-        "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT" => Fault::Destination,
-        "LOADING" | "OOM" | "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" | "MISCONF" | "NOREPLICAS" | "BUSY"
-        | "NOAUTH" | "WRONGPASS" | "NOPERM" | "NOPROTO" => Fault::Sink,
-        // XADD renamed away or unknown to the server, and whatever else Redis says of every command.
-        "ERR" if details.starts_with("unknown command") || details.starts_with("Protocol error") => Fault::Sink,
-        _ => Fault::Unclear,
-    };
-    Outcome::Retry(Trouble::definite(fault, words))
-}
-
-/// Whether a `NOPERM` is about the key; else it is about the command, and so about every message.
-fn of_a_key(details: &str) -> bool {
-    details.contains("key")
-}
-
-/// Whether an answer says that another connection might do better. What is wrong with one stream is wrong with it on
-/// every connection, and all that is under way would be lost with this one.
-fn of_the_connection(reply: &Value) -> bool {
-    let Value::ServerError(error) = reply else { return false };
-    match error.code() {
-        "READONLY" | "NOAUTH" => true,
-        "NOPERM" => !of_a_key(error.details().unwrap_or_default()),
-        _ => false,
-    }
-}
-
-/// `CODE details`, as Redis says it.
-fn words(error: &ServerError) -> String {
-    format!("{} {}", error.code(), error.details().unwrap_or_default()).trim_end().to_owned()
-}
-
 /// A connection, and what is known of it.
 struct Connection {
     commands: Commands,
@@ -355,72 +309,5 @@ impl Inner {
         let commands = commands.map_err(|away| away.behind(format!("cannot connect to `{}`: ", self.address)))?;
         tracing::debug!(address = %self.address, "connected");
         Ok(Connection { commands, last_answer: Mutex::new(Instant::now()), max_bulk: OnceCell::new() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use redis::parse_redis_value;
-
-    use super::*;
-
-    fn said(reply: &str) -> Outcome {
-        outcome(parse_redis_value(format!("{reply}\r\n").as_bytes()))
-    }
-
-    #[test]
-    fn only_what_is_wrong_with_the_connection_ends_it() {
-        for (words, ends) in [
-            ("READONLY You can't write against a read only replica.", true),
-            ("NOAUTH Authentication required.", true),
-            ("NOPERM this user has no permissions to run the 'xadd' command", true),
-            ("NOPERM No permissions to access a key", false),
-            ("NOPERM this user has no permissions to access one of the keys used as arguments", false),
-            ("OOM command not allowed when used memory > 'maxmemory'.", false),
-        ] {
-            let reply = parse_redis_value(format!("-{words}\r\n").as_bytes()).expect("an answer");
-            assert_eq!(of_the_connection(&reply), ends, "{words}");
-        }
-    }
-
-    #[test]
-    fn every_answer_has_its_outcome() {
-        use Fault::{Destination, Sink, Unclear};
-        assert_eq!(said("$15\r\n1700000000000-0"), Outcome::Accepted);
-        let wrong_type = "WRONGTYPE Operation against a key holding the wrong kind of value";
-        for reject in [wrong_type, "ERR Protocol error: invalid bulk length"] {
-            assert_eq!(said(&format!("-{reject}")), Outcome::Reject(reject.to_owned()));
-        }
-        for (fault, words) in [
-            (Sink, "LOADING Redis is loading the dataset in memory"),
-            (Sink, "OOM command not allowed when used memory > 'maxmemory'."),
-            (Sink, "CLUSTERDOWN The cluster is down"),
-            (Sink, "READONLY You can't write against a read only replica."),
-            (Sink, "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
-            (Sink, "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk."),
-            (Sink, "NOREPLICAS Not enough good replicas to write."),
-            (Sink, "BUSY Redis is busy running a script."),
-            (Sink, "NOAUTH Authentication required."),
-            (Sink, "NOPERM this user has no permissions to run the 'xadd' command"),
-            (Sink, "ERR unknown command 'XADD', with args beginning with: "),
-            (Sink, "ERR Protocol error: too big mbulk count string"),
-            (Destination, "NOPERM this user has no permissions to access one of the keys used as arguments"),
-            (Destination, "NOPERM No permissions to access a key"),
-            (Destination, "ERR The stream has exhausted the last possible ID, unable to add more items"),
-            (Destination, "MOVED 3999 127.0.0.1:6381"),
-            (Destination, "ASK 3999 127.0.0.1:6381"),
-            (Destination, "TRYAGAIN Multiple keys request during rehashing of slot"),
-            (Unclear, "ERR something new"),
-            (Unclear, "NEWCODE something newer"),
-        ] {
-            assert_eq!(
-                said(&format!("-{words}")),
-                Outcome::Retry(Trouble::definite(fault, words.trim_end())),
-                "{words}"
-            );
-        }
-        assert!(matches!(said(":1"), Outcome::Retry(trouble) if !trouble.definite));
-        let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert!(matches!(outcome(Err(broken)), Outcome::Retry(Trouble { fault: Sink, definite: false, .. })));
     }
 }

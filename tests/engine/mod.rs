@@ -4,7 +4,9 @@ mod copies;
 mod faults;
 mod flow;
 mod intake;
+mod log;
 mod metrics;
+mod sink_faults;
 mod traces;
 
 use std::collections::BTreeMap;

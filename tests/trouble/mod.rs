@@ -5,6 +5,7 @@
 
 mod clocks;
 mod durable;
+mod durable_disk;
 mod late_disk;
 mod states;
 mod stopped;

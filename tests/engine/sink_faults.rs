@@ -1,0 +1,220 @@
+//! What happens when a sink fails, or one of its destinations.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use punctual::engine::BreakerState;
+use punctual_sinks::memory::Answer;
+use punctual_sinks::{Fault, Trouble};
+
+use super::log::Log;
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_keeps_its_key_and_counts_its_attempts() {
+    let bed = Bed::start();
+    let failures = AtomicU32::new(0);
+    bed.sink.answer_by(move |message| match message.task.as_str() {
+        "shaky" if failures.fetch_add(1, Ordering::Relaxed) < 2 => unclear("nack"),
+        _ => Answer::Accept,
+    });
+    let due = bed.put([("shaky", after(millis(10)))]).await;
+    let others: Vec<String> = (0..50).map(|n| format!("t{n}")).collect();
+    bed.put(others.iter().enumerate().map(|(n, id)| (id.as_str(), after(millis(n as u64 * 100))))).await;
+    bed.pass(seconds(10)).await;
+    let published = bed.sink.published();
+    let copies: Vec<_> = published.iter().filter(|message| message.task == "shaky").collect();
+    assert_eq!(copies.len(), 1);
+    assert_eq!((copies[0].key.clone(), copies[0].attempt), (expected(["shaky"], &due)[0].clone(), 3));
+    assert!(bed.dead().is_empty());
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn out_of_retries_is_dead_only_where_others_are_accepted() {
+    let bed = Bed::start();
+    bed.sink.answer_by(|message| if message.task == "bad" { unclear("nack 42") } else { Answer::Accept });
+    let due = bed.put([("bad", after(millis(10)))]).await;
+    let others: Vec<String> = (0..100).map(|n| format!("t{n}")).collect();
+    bed.put(others.iter().enumerate().map(|(n, id)| (id.as_str(), after(millis(n as u64 * 100))))).await;
+    bed.pass(seconds(12)).await;
+    let key = expected(["bad"], &due)[0].clone();
+    assert_eq!(bed.dead(), [(key, "retries".to_owned(), "nack 42".to_owned())]);
+    assert_eq!(bed.sink.accepted(), 100);
+
+    let alone = Bed::start();
+    alone.sink.answer_by(|_| unclear("nack 42"));
+    alone.put([("bad", after(millis(10)))]).await;
+    alone.pass(seconds(600)).await;
+    assert!(alone.dead().is_empty(), "the sink accepts nobody: {:?}", alone.dead());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_sink_refuses_for_good_is_dead_at_once_with_its_words() {
+    let bed = Bed::start();
+    bed.sink.answer_by(|message| match message.task.as_str() {
+        "big" | "tick" => Answer::Reject("too large: 2 MiB, limit 1 MiB".to_owned()),
+        _ => Answer::Accept,
+    });
+    let due = bed.put([("big", after(millis(10))), ("small", after(millis(10)))]).await;
+    let first = bed.put([("tick", every(seconds(1), 3))]).await[0].as_millis();
+    bed.pass(millis(500)).await;
+    let words = "too large: 2 MiB, limit 1 MiB".to_owned();
+    assert_eq!(bed.dead(), [(expected(["big"], &due)[0].clone(), "rejected".to_owned(), words)]);
+    assert_eq!(bed.keys(), expected(["small"], &due[1..]));
+    bed.pass(seconds(5)).await;
+    let ticks: Vec<String> =
+        bed.dead().into_iter().map(|(key, ..)| key).filter(|key| key.starts_with("tick")).collect();
+    assert_eq!(ticks, (0..3).map(|n| format!("tick:{}", first + n * 1000)).collect::<Vec<_>>(), "it goes on");
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn stragglers_do_not_hold_up_the_others() {
+    let bed = Bed::start();
+    bed.sink.answer_by(|message| if message.task == "slow" { Answer::Hang } else { Answer::Accept });
+    let ids: Vec<String> = (0..99).map(|n| format!("t{n}")).collect();
+    bed.put(ids.iter().map(|id| (id.as_str(), after(millis(10)))).chain([("slow", after(millis(10)))])).await;
+    bed.pass(millis(400)).await;
+    let twin = bed.timeline.twin(Shard::of(&id("any"), 1));
+    assert_eq!(twin.tasks.len(), 1, "the others are settled");
+    assert_eq!(twin.due[&Lane::default()].negative().count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_absent_sink_costs_nothing() {
+    let bed = Bed::start();
+    bed.pass(millis(100)).await;
+    bed.sink.set_absent(true);
+    let ids: Vec<String> = (0..3000).map(|n| format!("t{n}")).collect();
+    let dues = bed.put(ids.iter().enumerate().map(|(n, id)| (id.as_str(), after(millis(n as u64))))).await;
+    let other_dues = bed.put_into("other", [("o1", after(seconds(5))), ("o2", after(seconds(50)))]).await;
+    bed.pass(seconds(2)).await;
+    let claims = bed.claims();
+    bed.pass(seconds(58)).await;
+    assert_eq!(bed.claims(), claims, "no claim while the breaker is open");
+    let state = bed.engine.as_ref().unwrap().state();
+    let sink = state.sinks.iter().find(|sink| sink.name == "sink").unwrap();
+    assert!(matches!(sink.breaker, BreakerState::Open { .. }), "{sink:?}");
+    bed.assert_at_rest();
+    assert!(bed.dead().is_empty());
+    let others: Vec<String> = bed.other.published().into_iter().map(|message| message.key).collect();
+    assert_eq!(others, expected(["o1", "o2"], &other_dues));
+    bed.sink.set_absent(false);
+    bed.pass(seconds(10)).await;
+    assert_eq!(sorted(bed.keys()), sorted(expected(&ids, &dues)), "each once: none had been sent before");
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_answers_nothing_is_absent_once_a_probe_fails_too() {
+    let bed = Bed::start();
+    bed.pass(millis(100)).await;
+    let due = bed.put([("x", after(millis(10)))]).await;
+    bed.sink.answer_by(|_| Answer::Hang);
+    bed.pass(millis(100)).await;
+    bed.sink.set_absent(true);
+    bed.pass(seconds(10)).await;
+    let state = bed.engine.as_ref().unwrap().state();
+    assert!(matches!(state.sinks[1].breaker, BreakerState::Open { .. }), "{:?}", state.sinks);
+    let twin = bed.timeline.twin(Shard::of(&id("any"), 1));
+    assert_eq!(twin.crashes.values().map(|mark| mark.count).collect::<Vec<_>>(), [0], "it may have been sent");
+    bed.sink.answer_by(|_| Answer::Accept);
+    bed.sink.set_absent(false);
+    bed.pass(seconds(10)).await;
+    assert_eq!(bed.keys(), expected(["x"], &due));
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_answers_probes_but_no_messages_is_told_once_and_back_once_it_is() {
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start();
+    bed.sink.answer_by(|_| Answer::Retry(Trouble::definite(Fault::Sink, "refused")));
+    bed.put([("x", after(millis(10)))]).await;
+    bed.pass(seconds(60)).await;
+    assert_eq!(log.told(), ["the sink is absent", "the sink answers a probe:"]);
+    bed.sink.answer_by(|_| Answer::Accept);
+    bed.pass(seconds(10)).await;
+    assert_eq!(log.told(), ["the sink is absent", "the sink answers a probe:", "the sink answers again"]);
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_destination_at_fault_is_given_up_after_patience_while_others_go_on() {
+    let bed = Bed::start();
+    let fault = |words: &str| Trouble { fault: Fault::Destination, definite: true, words: words.to_owned() };
+    bed.sink.answer_by(move |message| match message.destination.as_str() {
+        "gone" => Answer::Retry(fault("unknown topic `gone`")),
+        _ => Answer::Accept,
+    });
+    let dues = bed.put([("a", to("gone", millis(10))), ("b", to("gone", millis(10))), ("c", after(millis(10)))]).await;
+    bed.pass(seconds(1)).await;
+    assert_eq!(bed.keys(), expected(["c"], &dues[2..]), "not held up");
+    bed.pass(seconds(25)).await;
+    assert!(bed.dead().is_empty(), "within patience nobody is dead");
+    bed.pass(seconds(10)).await;
+    let reason = || ("destination".to_owned(), "unknown topic `gone`".to_owned());
+    let keys = expected(["a", "b"], &dues);
+    let dead: Vec<_> = keys.into_iter().map(|key| (key, reason().0, reason().1)).collect();
+    assert_eq!(bed.dead(), dead);
+    // What is claimed from now on is dead at once, but for the one that is tried every five seconds.
+    bed.put([("d", to("gone", millis(1))), ("e", to("gone", millis(1)))]).await;
+    bed.pass(seconds(4)).await;
+    assert!(bed.dead().len() >= 3, "{:?}", bed.dead());
+    bed.sink.answer_by(|_| Answer::Accept);
+    bed.pass(seconds(10)).await;
+    let f = bed.put([("f", to("gone", millis(1))), ("g", to("gone", millis(1)))]).await;
+    bed.pass(seconds(5)).await;
+    let keys: HashSet<String> = bed.keys().into_iter().collect();
+    assert!(expected(["f", "g"], &f).iter().any(|key| keys.contains(key)), "tried again, and accepted");
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_of_the_sink_no_destination_is_blamed() {
+    let bed = Bed::start();
+    bed.pass(millis(100)).await;
+    bed.sink.answer_by(|_| Answer::Hang);
+    bed.put([("a", to("a", millis(1))), ("b", to("b", millis(1)))]).await;
+    bed.pass(seconds(3)).await;
+    bed.sink.set_absent(true);
+    bed.pass(seconds(60)).await;
+    bed.intake.cancel(&id("b"), seconds(1)).await.unwrap();
+    bed.sink.set_absent(false);
+    bed.sink.answer_by(|_| Answer::Accept);
+    bed.pass(seconds(10)).await;
+    assert_eq!(bed.sink.accepted(), 1, "a: the sink accepts elsewhere than b");
+    let ids: Vec<String> = (0..500).map(|n| format!("t{n}")).collect();
+    let dues = bed.put(ids.iter().map(|id| (id.as_str(), to("b", millis(1))))).await;
+    bed.pass(seconds(30)).await;
+    assert!(bed.dead().is_empty(), "{} dead", bed.dead().len());
+    assert_eq!(sorted(bed.keys().split_off(1)), sorted(expected(&ids, &dues)));
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_never_answers_stops_nobody_else() {
+    let bed = Bed::start();
+    bed.sink.answer_by(|message| if message.destination == "silent" { Answer::Hang } else { Answer::Accept });
+    // The first that is tried once the sink is back, and more than its lane has room for.
+    bed.pass(millis(100)).await;
+    bed.sink.set_absent(true);
+    let silent: Vec<String> = (0..12_000).map(|n| format!("s{n}")).collect();
+    bed.put(silent.iter().map(|id| (id.as_str(), to("silent", millis(1))))).await;
+    bed.pass(seconds(10)).await;
+    bed.sink.set_absent(false);
+    bed.pass(seconds(10)).await;
+    let first = bed.put_into("side", [("good", after(millis(1)))]).await;
+    bed.pass(seconds(10)).await;
+    assert_eq!(bed.keys(), expected(["good"], &first), "another lane of the same sink");
+    for n in 0..12 {
+        bed.put_into("side", [(format!("good{n}").as_str(), after(millis(1)))]).await;
+        bed.pass(seconds(10)).await;
+    }
+    assert_eq!(bed.sink.accepted(), 13);
+    let dead = bed.dead();
+    assert!(dead.iter().all(|(_, reason, _)| reason == "destination"), "{:?}", dead.first());
+    assert_eq!(dead.len(), 12_000, "the sink accepts elsewhere: it is the destination's fault");
+    bed.assert_at_rest();
+}
