@@ -17,12 +17,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, FuturesOrdered};
-use redis::AsyncConnectionConfig;
 use redis::aio::ConnectionLike;
+use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
-use self::verdict::{of_the_connection, outcome};
+use self::verdict::{of_the_connection, outcome, words};
 use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{self, Connection as _, Door, Link};

@@ -49,7 +49,7 @@ pub(super) fn of_the_connection(reply: &Value) -> bool {
 }
 
 /// `CODE details`, as Redis says it.
-fn words(error: &ServerError) -> String {
+pub(super) fn words(error: &ServerError) -> String {
     format!("{} {}", error.code(), error.details().unwrap_or_default()).trim_end().to_owned()
 }
 
