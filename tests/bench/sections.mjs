@@ -141,7 +141,7 @@ export const sections = [
       'What an occurrence costs beside many that are not due, as in throughput (the naked loop has nothing else to look' +
       ' into), and the memory of each; `growing` is taken while the tables of Redis still grow. Then a restart that' +
       ' finds 100 000 recurring tasks overdue: how late is what comes due meanwhile.',
-    plots: [['pending', 'Time of Redis for an occurrence, and bytes of a task, over how many are pending']],
+    plots: [['pending', 'Time of Redis to the naked loop, and bytes of a task, over how many are pending']],
     columns: (results, row) =>
       numbersIn(results, row, /^pending_(\d+)_bytes$/).map((count) =>
         line(

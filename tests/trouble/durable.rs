@@ -6,13 +6,6 @@ use super::*;
 use crate::support::have;
 use crate::support::scripted::Scripted;
 
-/// Long enough for a call on a busy machine, and then it is not confirmed.
-pub(super) const SHORT: Duration = Duration::from_secs(4);
-
-pub(super) fn unkept(answer: &Result<PutResult, TimelineError>, words: &str) -> bool {
-    matches!(answer, Err(TimelineError::Unkept(told)) if told.contains(words))
-}
-
 #[tokio::test]
 async fn without_a_replica_that_follows_nothing_is_told_to_be_kept_and_all_of_it_took_effect() {
     if !have("redis-server") {
@@ -38,37 +31,6 @@ async fn without_a_replica_that_follows_nothing_is_told_to_be_kept_and_all_of_it
     assert_eq!(put(&timeline, "b", SOON).await, Ok(PutResult::Unchanged));
     let gone = timeline.cancel(shard(), &task("gone"), within(&timeline, SOON)).await;
     assert_eq!(gone, Ok(CancelAnswer::Unknown));
-}
-
-fn record(body: &str) -> bytes::Bytes {
-    // As the scripts read it: header, lane, body.
-    let mut record = vec![1, 0, 0, 0, 0, 1];
-    record.extend_from_slice(&[0; 24]);
-    record.extend_from_slice(b"\x07default");
-    record.extend_from_slice(body.as_bytes());
-    record.into()
-}
-
-pub(super) fn new(id: &str, due: i64, body: &str) -> Put {
-    Put { id: task(id), lane: Lane::default(), due: Timestamp::from_millis(due), record: record(body) }
-}
-
-pub(super) async fn put_all(timeline: &RedisTimeline, mode: PutMode, puts: Vec<Put>, span: Duration) -> Vec<PutResult> {
-    let answers = timeline.put(shard(), mode, puts, within(timeline, span)).await.unwrap();
-    answers.iter().map(|answer| answer.result).collect()
-}
-
-/// Claims all that is due, under this token.
-pub(super) async fn claim(timeline: &RedisTimeline, token: &str) -> Vec<Occurrence> {
-    let request = ClaimRequest {
-        token: Token(token.to_owned()),
-        max: 10,
-        max_bytes: 1 << 20,
-        lease: SOON,
-        not_after: within(timeline, SOON),
-        suspects_only: false,
-    };
-    timeline.claim(shard(), &Lane::default(), request).await.unwrap().occurrences
 }
 
 /// Puts tasks that are due, and buries them.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex};
 
-use super::durable::{SHORT, claim, new, put_all, unkept};
 use super::*;
 use crate::support::have;
 use crate::support::scripted::{Asked, Scripted};

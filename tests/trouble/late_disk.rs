@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use punctual::engine::{Intake, LaneRule};
 use punctual::task::{Message, Schedule, Task, When};
 
-use super::durable::{claim, new};
 use super::*;
 use crate::support::have;
 use crate::support::scripted::Scripted;

@@ -24,6 +24,9 @@ use crate::support::redis::RedisServer;
 /// How long something may take that goes on by itself: a generous deadline, not an expectation.
 const SOON: Duration = Duration::from_secs(30);
 
+/// Long enough for a call on a busy machine, and then it is not confirmed.
+const SHORT: Duration = Duration::from_secs(4);
+
 fn shard() -> Shard {
     Shard::all(1).next().unwrap()
 }
@@ -51,20 +54,46 @@ fn within(timeline: &RedisTimeline, span: Duration) -> Timestamp {
     timeline.clock().now().plus(span)
 }
 
-/// Puts a task that is due in an hour, within this time.
-async fn put(timeline: &RedisTimeline, id: &str, span: Duration) -> Result<PutResult, TimelineError> {
-    // A record as the scripts read it: header, lane, body.
+fn record(body: &str) -> bytes::Bytes {
+    // As the scripts read it: header, lane, body.
     let mut record = vec![1, 0, 0, 0, 0, 1];
     record.extend_from_slice(&[0; 24]);
     record.extend_from_slice(b"\x07default");
-    let put = Put {
-        id: task(id),
-        lane: Lane::default(),
-        due: Timestamp::from_millis(9_000_000_000_000),
-        record: record.into(),
-    };
+    record.extend_from_slice(body.as_bytes());
+    record.into()
+}
+
+fn new(id: &str, due: i64, body: &str) -> Put {
+    Put { id: task(id), lane: Lane::default(), due: Timestamp::from_millis(due), record: record(body) }
+}
+
+/// Puts a task that is not due for long, within this time.
+async fn put(timeline: &RedisTimeline, id: &str, span: Duration) -> Result<PutResult, TimelineError> {
+    let put = new(id, 9_000_000_000_000, "");
     let answers = timeline.put(shard(), PutMode::Put, vec![put], within(timeline, span)).await;
     answers.map(|answers| answers[0].result)
+}
+
+async fn put_all(timeline: &RedisTimeline, mode: PutMode, puts: Vec<Put>, span: Duration) -> Vec<PutResult> {
+    let answers = timeline.put(shard(), mode, puts, within(timeline, span)).await.unwrap();
+    answers.iter().map(|answer| answer.result).collect()
+}
+
+/// Claims all that is due, under this token.
+async fn claim(timeline: &RedisTimeline, token: &str) -> Vec<Occurrence> {
+    let request = ClaimRequest {
+        token: Token(token.to_owned()),
+        max: 10,
+        max_bytes: 1 << 20,
+        lease: SOON,
+        not_after: within(timeline, SOON),
+        suspects_only: false,
+    };
+    timeline.claim(shard(), &Lane::default(), request).await.unwrap().occurrences
+}
+
+fn unkept(answer: &Result<PutResult, TimelineError>, words: &str) -> bool {
+    matches!(answer, Err(TimelineError::Unkept(told)) if told.contains(words))
 }
 
 /// A server with a replica that has all of it.
