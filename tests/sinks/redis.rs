@@ -132,7 +132,7 @@ async fn a_cluster_that_does_not_serve_the_stream_is_the_destinations_fault() {
     if !crate::support::have("redis-server") {
         return;
     }
-    let redis = RedisServer::start(&["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]);
+    let redis = RedisServer::start_node(&["--cluster-require-full-coverage", "no"]);
     let sink = redis.sink(PATIENCE);
     let outcomes = publish(&sink, batch("a", 0..2)).await;
     assert!(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::certificates::Certificates;
-use super::server::Server;
+use super::server::{Server, free_port};
 
 /// A redis-server of the test's own.
 pub(crate) struct RedisServer {
@@ -12,7 +12,7 @@ pub(crate) struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts one without persistence, with more arguments if given (`["--cluster-enabled", "yes"]`).
+    /// Starts one without persistence, with more arguments if given (`["--requirepass", "secret"]`).
     pub(crate) fn start(more: &[&str]) -> RedisServer {
         let more: Vec<String> = more.iter().map(|&argument| argument.to_owned()).collect();
         let server = Server::start("redis-server", |port, dir| {
@@ -25,9 +25,17 @@ impl RedisServer {
         RedisServer { server }
     }
 
+    /// Starts one in cluster mode that holds no slot. The port that nodes of a cluster meet on is a free one as well: what
+    /// Redis takes by itself, 10 000 above the first, may be anybody's, and a Redis that can't have it ends once the first
+    /// port has answered.
+    pub(crate) fn start_node(more: &[&str]) -> RedisServer {
+        let bus = free_port().to_string();
+        RedisServer::start(&[&["--cluster-enabled", "yes", "--cluster-port", &bus], more].concat())
+    }
+
     /// Starts one in cluster mode that holds all slots.
     pub(crate) fn start_cluster() -> RedisServer {
-        let redis = RedisServer::start(&["--cluster-enabled", "yes"]);
+        let redis = RedisServer::start_node(&[]);
         let mut connection = redis.connect();
         ::redis::cmd("CLUSTER")
             .arg("ADDSLOTS")
