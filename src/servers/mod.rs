@@ -41,7 +41,7 @@ const READY: Duration = Duration::from_secs(60);
 
 /// Where ports are looked for: below those that the kernel gives to whoever connects, since one of them could take the
 /// port of a server that is just being started again (or connect to itself).
-const RANGE: RangeInclusive<u16> = 10_240..=32_000;
+const RANGE: RangeInclusive<u16> = 20_000..=32_000;
 
 /// A running server. Dropping it ends it and removes its folder.
 #[derive(Debug)]
