@@ -40,7 +40,7 @@ const PORTS: usize = 3;
 const READY: Duration = Duration::from_secs(60);
 
 /// Where ports are looked for: below those that the kernel gives to whoever connects, since one of them could take the
-/// port of a server that is just being started again (or connect to itself).
+/// port of a server that is just being started again (or connect to itself); above those that the tests take for theirs.
 const RANGE: RangeInclusive<u16> = 20_000..=32_000;
 
 /// A running server. Dropping it ends it and removes its folder.
