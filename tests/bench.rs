@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support;
 use crate::support::redis::RedisServer;
@@ -227,5 +227,42 @@ fn what_is_missing_is_named_and_what_cannot_be_read_back_is_refused() {
     for arguments in [&["bench"][..], &["bench", "idle", "--sink", "redis"], &["bench", "put", "--payload", "1"]] {
         let output = Command::new(env!("CARGO_BIN_EXE_punctual")).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+/// What the report says of two runs with these ratios, and its exit code.
+fn compared(options: &[&str], first: &Value, second: &Value) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let files = [("a.json", first), ("b.json", second)].map(|(name, ratios)| {
+        let report = json!({"figures": {}, "options": {}, "ratios": ratios});
+        let results = json!({"runs": [{"row": "throughput-redis", "round": 1, "report": report}]});
+        std::fs::write(dir.path().join(name), results.to_string()).unwrap();
+        dir.path().join(name)
+    });
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/report.mjs");
+    let output = Command::new("node").args([script, "compare"]).args(options).args(files).output().unwrap();
+    (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+}
+
+#[test]
+fn two_runs_are_compared_in_both_directions_or_in_the_worse_one_alone() {
+    if !support::have("node") {
+        return;
+    }
+    let usual = json!({"scripts_to_floor": 1.0, "throughput_to_limit": 1.0, "batch_to_floor": 1.0});
+    for (ratio, worse, better) in
+        [("scripts_to_floor", 1.3, 0.7), ("throughput_to_limit", 0.7, 1.3), ("batch_to_floor", 0.7, 1.3)]
+    {
+        for (value, direction, code) in [(worse, "WORSE", 1), (better, "better", 0)] {
+            let mut other = usual.clone();
+            other[ratio] = value.into();
+            let (both, said) = compared(&[], &usual, &other);
+            assert!(both == Some(1) && said.contains("DIFFERS"), "{ratio} {value}: {said}");
+            let (one, said) = compared(&["--worse"], &usual, &other);
+            assert!(one == Some(code) && said.contains(direction), "{ratio} {value}: {said}");
+        }
+    }
+    for options in [&[][..], &["--worse"]] {
+        assert_eq!(compared(options, &usual, &usual).0, Some(0));
     }
 }

@@ -2,6 +2,7 @@
 //   report.mjs show [results.json]     prints the tables
 //   report.mjs write [results.json]    the same, and draws the plots; of the results beside this file, writes the READMEs
 //   report.mjs compare A.json B.json   prints each ratio of two runs; exit code 1: one of them differs too much
+//   report.mjs compare --worse A.json B.json   the same; exit code 1: one of them is too much worse in the second
 
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
@@ -17,14 +18,16 @@ const OWN = at('results.json');
 const BEGIN = '<!-- bench: what stands here until the end is written by `make bench` -->';
 const END = '<!-- bench: end -->';
 
-const [command, ...files] = process.argv.slice(2);
+const [command, ...rest] = process.argv.slice(2);
+const worse = command === 'compare' && rest.includes('--worse');
+const files = rest.filter((word) => !(worse && word === '--worse'));
 const wanted = { show: [0, 1], write: [0, 1], compare: [2, 2] }[command];
 if (!wanted || files.length < wanted[0] || files.length > wanted[1]) {
-  stop('`show`, `write` and `compare` are known', 'report.mjs show [FILE]; write [FILE]; compare FILE FILE');
+  stop('`show`, `write` and `compare` are known', 'report.mjs show [FILE]; write [FILE]; compare [--worse] FILE FILE');
 }
 
 if (command === 'compare') {
-  const { document, judged, differ } = compare(...files.map(open));
+  const { document, judged, differ } = compare(open(files[0]), open(files[1]), worse);
   console.log(plain(document));
   if (judged === 0)
     stop('the two have no ratio in common', 'both need the same rows: make bench ROWS=throughput OUT=dir');
