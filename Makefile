@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PROFILE ?= nats
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test verify bench profile mutants fuzz bench-peers lint fmt audit ci
+.PHONY: help setup demo up down test verify bench profile model mutants fuzz bench-peers lint fmt audit ci
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,13 +42,17 @@ profile: ## whose code an instance spends its CPU time in: make profile ARGS="th
 	@CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo build --quiet --release --locked
 	@exec node tests/bench/profile.mjs "$${CARGO_TARGET_DIR:-target}/release/punctual" $(ARGS)
 
+model: ## the model check, deeper: each plan with one more of each thing, STATES states of each at most (1000000)
+	@.ci/setup compile
+	@PUNCTUAL_MODEL_STATES="$(or $(STATES),1000000)" cargo test --quiet --locked --test tests timeline::model::the_laws_hold_deeper -- --ignored --nocapture
+
 mutants: ## break each law in one line and see that a test notices: make mutants ARGS=04
 	@.ci/setup all
 	@exec .ci/mutants $(ARGS)
 
-fuzz: ## 10 000 requests made of the OpenAPI document, against an instance over a Redis of its own: make fuzz SEED=2
+fuzz: ## a minute of made-up input for each reader, and 10 000 requests of the OpenAPI document: make fuzz SEED=2 SECONDS=600
 	@.ci/setup fuzz
-	@SEED="$(SEED)" exec .ci/fuzz
+	@SEED="$(SEED)" FUZZ_SECONDS="$(SECONDS)" exec .ci/fuzz
 
 bench-peers: ## measure BullMQ, Asynq, NATS schedules and db-scheduler: make bench-peers ARGS="--tasks 20000 --rate 1000 --seconds 10"
 	@.ci/setup peers

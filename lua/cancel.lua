@@ -49,5 +49,6 @@ local mark = redis.call('HGET', crashes, id)
 redis.call('ZREM', due_of[lane], id)
 redis.call('HDEL', tasks, id)
 redis.call('HDEL', crashes, id)
-local handed_out = mark and string.match(mark, '^%d+') == score
+-- What could not be read was handed out only if its mark had a count before.
+local handed_out = mark and string.match(mark, '^%d+') == score and mark ~= score .. ':unreadable'
 return { micros, 'cancelled', handed_out and score or '' }

@@ -1,15 +1,15 @@
 -- claim: locks due occurrences of a lane under one lease and returns them.
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 suspects_only, "" or 1
---       8 wake channel  9 lane
--- REPLY { now, "claimed", head or "", suspects, removed, crashes, "<number> id due id due...", { counts or nil of each recurring
---       one... }, { record... }... } | { now, "late" }
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 largest, bytes of a record
+--       8 newest_first, "" or 1  9 after ms, "" = from the first  10 after_member  11 wake channel  12 lane
+-- REPLY { now, "claimed", head or "", last ms or "", last member or "", suspects, unreadable, removed, crashes, always 0,
+--       "<number> id due id due...", { counts or nil of each recurring one... }, { record... } } | { now, "late" }
 -- KEEPS an occurrence is in one claim at most: only positive scores are taken, and all that is taken becomes negative.
 
 local due, leases, claims, tasks, crashes, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local token, lease, max, max_bytes = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local suspects_only = ARGV[7] ~= ''
-if #KEYS ~= 6 or #ARGV ~= 9 or token == '' or max < 1 or max > 1000 then
+local token, lease, max, max_bytes, largest = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local newest_first, after, after_member = ARGV[8] ~= '', ARGV[9], ARGV[10]
+if #KEYS ~= 6 or #ARGV ~= 12 or token == '' or max < 1 or max > 1000 or (newest_first and after ~= '') then
   return redis.error_reply('BADCALL claim: the numbers of keys and arguments do not fit')
 end
 
@@ -22,222 +22,224 @@ if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
 
-local watchful, recurring = redis.call('HLEN', crashes) > 0, redis.call('HLEN', counts) > 0
-local upto_now, half, due_count, both = string.format('%.0f', now), math.ceil(max / 2), 0, false
-local first = not suspects_only and redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', 0, 1)[2]
-local at_once = first and redis.call('ZCOUNT', due, first, first) or 0
--- A lane whose head has waited for 5 s and of which more is due than fits is claimed from both ends, half from each: what is
--- freshly due has its share. In odd milliseconds the newest go first: where only one fits, the ends take turns. Else, and
--- where all of it has been due since one moment, there is one part.
-if first and tonumber(first) + 5000 <= now then
-  local all = redis.call('ZCOUNT', due, '(0', upto_now)
-  if watchful or all > at_once then
-    due_count, both = all, all > max
+-- By bytes, as Redis orders them: Lua would compare by the server's locale.
+local function is_after(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = string.byte(one, i), string.byte(other, i)
+    if a ~= b then
+      return a > b
+    end
   end
-end
--- Its first 2 * taken values become what is taken. Nobody is suspect while nothing has crashed.
-local rows = {}
-if at_once >= max and not both and not watchful then
-  -- All that may fit has one score, which Redis need not write down for each.
-  local ids = redis.call('ZRANGEBYSCORE', due, first, first, 'LIMIT', 0, max)
-  for i = 1, max do
-    rows[2 * i - 1], rows[2 * i] = ids[i], first
-  end
-elseif first or suspects_only and watchful then
-  local window = suspects_only and 1001 or (both and half or max) + (watchful and 1000 or 0)
-  rows = redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', 0, window)
-end
-local total, taken, negated, gone, suspects, crashed, head = #rows / 2, 0, {}, {}, 0, 0, nil
-local chunks, counted, counts_asked = {}, {}, 0
--- Many are due in the same millisecond: one string for all of them.
-local last_score, last_negated
-local byte = string.byte
-
--- How often the claims of this very occurrence ended without word.
-local function crash_count(mark, score)
-  local named, count = string.match(mark or '', '^(%d+):(%d+)$')
-  return named == score and tonumber(count) or 0
+  return #one > #other
 end
 
--- The first suspect; if its claims ended without word only twice, more of that kind with it.
-local room = max_bytes
-for from = 1, suspects_only and total or 0, 250 do
-  local ids = {}
-  for k = from, math.min(from + 249, total) do
-    ids[#ids + 1] = rows[2 * k - 1]
-  end
-  local marks = redis.call('HMGET', crashes, unpack(ids))
-  for i = 1, #ids do
-    local id, score = ids[i], rows[2 * (from + i - 1)]
-    local count = crash_count(marks[i], score)
-    local may = taken == 0 or taken < max and count == 2 and crashed == 2
-    local record = count > 1 and may and redis.call('HGET', tasks, id)
-    if count < 2 then
-      head = head or score
-    elseif may and not record then
-      gone[#gone + 1] = id
-    elseif may and (taken == 0 or #record <= room) then
-      taken, crashed, room, chunks[1] = taken + 1, count, room - #record, chunks[1] or {}
-      local at = 2 * taken
-      rows[at - 1], rows[at] = id, score
-      negated[at - 1], negated[at], chunks[1][taken] = '-' .. score, id, record
-      if byte(record, 2) % 2 == 1 then
-        counts_asked = counts_asked + 1
-        counted[counts_asked] = id
-      end
+-- The rank of the first behind (ms, member), whether that one still stands there or not: among those of the same
+-- millisecond, of which there may be many, it is searched by halves.
+local function rank_after(ms, member)
+  local low = redis.call('ZCOUNT', due, '-inf', '(' .. ms)
+  local high = low + redis.call('ZCOUNT', due, ms, ms)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if is_after(redis.call('ZRANGE', due, middle, middle)[1], member) then
+      high = middle
     else
-      suspects = suspects + 1
+      low = middle + 1
     end
   end
+  return low
 end
 
--- As few as `max`, but of more bytes than fit: from both ends, too.
-if due_count > 0 and not both then
-  local k, sum = 1, 0
-  while k <= total and sum <= max_bytes do
-    k, sum = k + 1, sum + redis.call('HSTRLEN', tasks, rows[2 * k - 1])
+local upto_now, rank = string.format('%.0f', now), after ~= '' and rank_after(after, after_member)
+local function due_rows(skip, count)
+  if newest_first then
+    return redis.call('ZREVRANGEBYSCORE', due, upto_now, '(0', 'WITHSCORES', 'LIMIT', skip, count)
+  elseif rank then
+    return redis.call('ZRANGE', due, rank + skip, rank + skip + count - 1, 'WITHSCORES')
   end
-  both = sum > max_bytes
-end
-local oldest, newest_first, bytes, skipped, looked = rows, both and now % 2 == 1, 0, 0, 0
-if newest_first then
-  rows = {}
+  return redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', skip, count)
 end
 
-for part = 1, suspects_only and 0 or both and 2 or 1 do
-  local list, last, most, most_bytes, is_oldest, before = oldest, total, max, max_bytes, (part == 2) == newest_first, suspects
-  if both then
-    local window = (part == 1 and half or max - half) + (watchful and 1000 or 0)
-    if not is_oldest then
-      list = redis.call('ZREVRANGEBYSCORE', due, upto_now, '(0', 'WITHSCORES', 'LIMIT', 0, window)
-    end
-    last = math.min(#list / 2, window, due_count - looked)
-    if part == 1 then
-      most, most_bytes = half, math.floor(max_bytes / 2)
+-- What has been due since one moment, as after a stop of a minute or at midnight: Redis need not write its score for each.
+local function rows_of_one_moment()
+  local first = redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local members = first and redis.call('ZRANGEBYSCORE', due, first, first, 'LIMIT', 0, max + 1) or {}
+  local found = {}
+  for i = 1, #members > max and #members or 0 do
+    found[2 * i - 1], found[2 * i] = members[i], first
+  end
+  return found[1] and found
+end
+
+-- What may be taken, and one more: the head. Nobody is left out while nothing has a mark; else up to 1000 more are looked at.
+local watchful = redis.call('HLEN', crashes) > 0
+local window = max + (watchful and 1000 or 0)
+local rows = not newest_first and not rank and rows_of_one_moment() or due_rows(0, max + 1)
+local total
+local function count_rows()
+  total = #rows / 2
+  -- By rank those come, too, that are not due yet.
+  while rank and total > 0 and tonumber(rows[2 * total]) > now do
+    total = total - 1
+  end
+  total = math.min(total, window)
+end
+count_rows()
+
+-- Why a row is not for this claim: a suspect, or one that cannot be read.
+local function left_out(mark, score)
+  local named, what = string.match(mark or '', '^(%d+):(%w+)')
+  if named ~= score then
+    return nil
+  end
+  return what == 'unreadable' and what or (tonumber(what) or 0) > 1 and 'suspect' or nil
+end
+
+-- The candidates by id and by the number of their row; the first `taken` of them are taken, and their records were read.
+local ids, row_of, records, gone, aside = {}, {}, {}, {}, {}
+local taken, bytes, looked, full, large = 0, 0, 0, false, false
+
+-- How many records may be read at once from ids[taken + 1] on: as many as fit however large they are. Where those would be
+-- few, or some were large, Redis is asked for their lengths: nothing is read in vain, for that blocks Redis too.
+local function fits(candidates)
+  local most, surely = math.min(64, candidates - taken), math.floor((max_bytes - bytes) / largest)
+  if surely >= 4 and not large then
+    return math.min(most, surely)
+  end
+  local sum = bytes
+  for i = 1, most do
+    local length = redis.call('HSTRLEN', tasks, ids[taken + i])
+    sum = sum + length
+    -- One without a record takes no room.
+    if length > 0 and sum > max_bytes then
+      -- The first is taken whatever its size.
+      return taken + i == 1 and 1 or i - 1
     end
   end
-  local step, from, full = 4, 1, false
-  while from <= last and not full do
-    -- In chunks, small ones at first and while records are large: what is read in vain blocks Redis too. Suspects are not read.
-    local upto, ids, place = math.min(from + step - 1, last), {}, nil
-    for k = from, upto do
-      ids[k - from + 1] = list[2 * k - 1]
-    end
-    local asked = ids
-    if watchful then
-      local marks = redis.call('HMGET', crashes, unpack(ids))
-      asked, place = {}, {}
-      for i = 1, #ids do
-        if crash_count(marks[i], list[2 * (from + i - 1)]) < 2 then
-          asked[#asked + 1], place[i] = ids[i], #asked + 1
-        end
-      end
-    end
-    local found, kept, largest = #asked > 0 and redis.call('HMGET', tasks, unpack(asked)) or {}, 0, 1
-    -- All of them at once, if nobody is suspect, each has its record, and all fit: so it nearly always is, and what is done
-    -- for one is done hundreds of thousands of times a second.
-    local fits, sum = not place and taken + #ids <= most, bytes
-    for i = 1, fits and #ids or 0 do
+  return most
+end
+
+-- Takes of ids[taken + 1] .. ids[candidates] those that fit, and sorts out what has no record.
+local function take(candidates)
+  while taken < candidates and not full do
+    local count = fits(candidates)
+    local found = count > 0 and redis.call('HMGET', tasks, unpack(ids, taken + 1, taken + count)) or {}
+    full = count == 0
+    local n, sum = taken, bytes
+    for i = 1, count do
       local record = found[i]
+      local size = record and #record
       if not record then
-        fits = false
+        gone[#gone + 1] = table.remove(ids, n + 1)
+        table.remove(row_of, n + 1)
+        candidates = candidates - 1
+      elseif n > 0 and sum + size > max_bytes then
+        full = true
         break
-      end
-      local size = #record
-      sum = sum + size
-      if size > largest then
-        largest = size
-      end
-    end
-    if fits and sum <= most_bytes then
-      local ahead, to = 2 * (from - 1 - taken), 2 * taken
-      for i = 1, #ids do
-        to = to + 2
-        local score = list[to + ahead]
-        if score ~= last_score then
-          last_score, last_negated = score, '-' .. score
-        end
-        negated[to - 1], negated[to] = last_negated, ids[i]
-      end
-      -- Where nothing was left out they stand in their places.
-      for i = 1, (list ~= rows or ahead ~= 0) and #ids or 0 do
-        to = 2 * (taken + i)
-        rows[to - 1], rows[to] = ids[i], list[to + ahead]
-      end
-      taken, kept, bytes = taken + #ids, #ids, sum
-    else
-      for i = 1, #ids do
-        local id, score, at = ids[i], list[2 * (from + i - 1)], i
-        if place then
-          at = place[i]
-        end
-        local record = at and found[at]
-        if record and #record > largest then
-          largest = #record
-        end
-        if not at then
-          suspects = suspects + 1
-        elseif not record then
-          gone[#gone + 1] = id
-        elseif taken == most or (taken > 0 and bytes + #record > most_bytes) then
-          full, upto = true, from + i - 2
-          break
-        else
-          taken, kept, bytes = taken + 1, kept + 1, bytes + #record
-          if score ~= last_score then
-            last_score, last_negated = score, '-' .. score
-          end
-          rows[2 * taken - 1], rows[2 * taken] = id, score
-          negated[2 * taken - 1], negated[2 * taken] = last_negated, id
-          found[kept] = record
+      else
+        n, sum = n + 1, sum + size
+        records[n] = record
+        if size > 16384 then
+          large = true
         end
       end
     end
-    for i = 1, recurring and kept or 0 do
-      if byte(found[i], 2) % 2 == 1 then
-        counts_asked = counts_asked + 1
-        counted[counts_asked] = rows[2 * (taken - kept + i) - 1]
-      end
-    end
-    if kept > 0 then
-      -- A reply ends at its first nil.
-      found[kept + 1] = nil
-      chunks[#chunks + 1] = found
-    end
-    from = upto + 1
-    step = math.max(1, math.min(4 * step, 64, math.floor(math.min(most_bytes - bytes, 1048576) / largest)))
-  end
-  looked = looked + from - 1
-  -- Suspects at the newest end are told of once everything between has been looked at: `suspects_only` looks from the oldest.
-  if looked == due_count then
-    skipped = suspects
-  elseif is_oldest then
-    skipped = suspects - before
+    taken, bytes = n, sum
   end
 end
 
-if #gone > 0 then
-  redis.call('ZREM', due, unpack(gone))
+while looked < total and taken < max and not full do
+  local upto, candidates, marks = math.min(looked + max - taken, total), taken, {}
+  if watchful then
+    local asked = {}
+    for k = looked + 1, upto do
+      asked[k - looked] = rows[2 * k - 1]
+    end
+    marks = redis.call('HMGET', crashes, unpack(asked))
+  end
+  for k = looked + 1, upto do
+    local why = watchful and left_out(marks[k - looked], rows[2 * k])
+    if why then
+      aside[k] = why
+    else
+      candidates = candidates + 1
+      ids[candidates], row_of[candidates] = rows[2 * k - 1], k
+    end
+  end
+  take(candidates)
+  looked = full and row_of[taken + 1] - 1 or upto
+  if looked == total and watchful and #rows == 2 * (max + 1) then
+    local more = due_rows(max + 1, 1000)
+    for i = 1, #more do
+      rows[#rows + 1] = more[i]
+    end
+    count_rows()
+  end
 end
-rows[0] = taken
-local entry = table.concat(rows, ' ', 0, 2 * taken)
-if taken > 0 then
+
+local suspects, unreadable, last, last_member, head = 0, 0, '', '', nil
+if not newest_first then
+  for k, why in pairs(aside) do
+    suspects = suspects + (k <= looked and why == 'suspect' and 1 or 0)
+    unreadable = unreadable + (k <= looked and why == 'unreadable' and 1 or 0)
+  end
+  last, last_member = rows[2 * looked] or '', rows[2 * looked - 1] or ''
+  head = rows[2 * (looked + 1)]
+  if not head and not rank then
+    head = redis.call('ZRANGEBYSCORE', due, '(' .. upto_now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  end
+end
+
+-- In the order of their dues.
+for i = 1, newest_first and math.floor(taken / 2) or 0 do
+  local j = taken + 1 - i
+  ids[i], ids[j], row_of[i], row_of[j], records[i], records[j] = ids[j], ids[i], row_of[j], row_of[i], records[j], records[i]
+end
+local negated, counted, score, negative = {}, {}, nil, nil
+local recurring = redis.call('HLEN', counts) > 0
+for i = 1, taken do
+  local id, its_score = ids[i], rows[2 * row_of[i]]
+  -- Many are due in the same millisecond: one string for all of them.
+  if its_score ~= score then
+    score, negative = its_score, '-' .. its_score
+  end
+  negated[2 * i - 1], negated[2 * i] = negative, id
+  if recurring and string.byte(records[i], 2) % 2 == 1 then
+    counted[#counted + 1] = id
+  end
+end
+-- The rows are what is held, unless some of them were passed over or stand the other way round.
+if newest_first or row_of[taken] ~= taken then
+  local held = {}
+  for i = 1, taken do
+    held[2 * i - 1], held[2 * i] = ids[i], rows[2 * row_of[i]]
+  end
+  rows = held
+end
+local held = taken .. ' ' .. table.concat(rows, ' ', 1, 2 * taken)
+
+if taken > 0 or #gone > 0 then
   -- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
   local gate = redis.pcall('HDEL', claims, '')
   if type(gate) == 'table' then
     return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
-  elseif redis.call('ZADD', leases, 'NX', string.format('%.0f', now + lease), token) == 0 then
+  end
+end
+if taken > 0 then
+  if redis.call('ZADD', leases, 'NX', string.format('%.0f', now + lease), token) == 0 then
     return redis.error_reply('BADCALL claim: the token is in use')
   end
-  redis.call('HSET', claims, token, entry)
+  redis.call('HSET', claims, token, held)
   redis.call('ZADD', due, 'XX', unpack(negated))
 end
-
--- What stands positive before the first that is free was looked at and left out: the suspects, and nothing else.
-suspects = suspects_only and suspects or skipped
-head = head or redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', suspects, 1)[2]
-if taken > 0 and not suspects_only and head and tonumber(head) <= now then
-  redis.pcall('PUBLISH', ARGV[8], ARGV[9] .. ' ' .. head)
+if #gone > 0 then
+  redis.call('ZREM', due, unpack(gone))
 end
-local known = recurring and counts_asked > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
-return { micros, 'claimed', head or '', suspects, #gone, crashed, entry, known, unpack(chunks) }
+if newest_first then
+  head = redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+end
+-- Others may help with the rest. Who begins elsewhere has passed over what they would come for in vain.
+if taken > 0 and not newest_first and not rank and head and tonumber(head) <= now then
+  redis.pcall('PUBLISH', ARGV[11], ARGV[12] .. ' ' .. head)
+end
+local known = #counted > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
+return { micros, 'claimed', head or '', last, last_member, suspects, unreadable, #gone, 0, held, known, records }

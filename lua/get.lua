@@ -1,16 +1,16 @@
 -- get: looks at one task.
--- KEYS  1 tasks (hash)  2 changes (hash)  3 counts (hash)  4.. due (zset), one per lane
--- ARGV  1 now ms, "" = Redis' time  2 id  3.. lane, the name for each key from 4 on
--- REPLY { now, "held", record, score, change or "", counts or "" } | { now, "unknown" } | { now, "elsewhere", lane }
+-- KEYS  1 tasks (hash)  2 changes (hash)  3 counts (hash)  4 crashes (hash)  5.. due (zset), one per lane
+-- ARGV  1 now ms, "" = Redis' time  2 id  3.. lane, the name for each key from 5 on
+-- REPLY { now, "held", record, score, change or "", counts or "", unreadable 0 or 1 } | { now, "unknown" } | { now, "elsewhere", lane }
 -- KEEPS writes nothing.
 
-local tasks, changes, counts, id = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
-if #KEYS - 3 ~= #ARGV - 2 then
+local tasks, changes, counts, crashes, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2]
+if #KEYS - 4 ~= #ARGV - 2 then
   return redis.error_reply('BADCALL get: the numbers of keys and arguments do not fit')
 end
 local due_of = {}
-for i = 4, #KEYS do
-  due_of[ARGV[i - 1]] = KEYS[i]
+for i = 5, #KEYS do
+  due_of[ARGV[i - 2]] = KEYS[i]
 end
 
 local time = redis.call('TIME')
@@ -29,4 +29,6 @@ local change = redis.call('HGET', changes, id) or ''
 if not score or change == 'cancelled' then
   return { micros, 'unknown' }
 end
-return { micros, 'held', record, score, change, redis.call('HGET', counts, id) or '' }
+local named, what = string.match(redis.call('HGET', crashes, id) or '', '^(%d+):(%w+)')
+local unreadable = named == score and what == 'unreadable' and 1 or 0
+return { micros, 'held', record, score, change, redis.call('HGET', counts, id) or '', unreadable }

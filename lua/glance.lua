@@ -31,33 +31,36 @@ for i = 1, n do
   local head = redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   local first, last, stranded = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2], nil, false
   if first then
-    last = redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')[2]
+    last = redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')
   else
     stranded = #redis.call('ZRANGEBYSCORE', due, '-inf', '(0', 'LIMIT', 0, 1) > 0
   end
 
   local at, next_at, told = tonumber(redis.call('GET', reap_at) or ''), nil, 0
   local known = served or redis.call('SISMEMBER', lanes, lane) == 1
-  if not at or at < now - 3000 then
+  if not at or at < now - math.max(3000, lease / 2) then
     -- Redis or everybody was away: whoever holds a claim gets the time to extend it first.
     next_at = now + lease
   elseif at > now + lease then
     next_at = now + 900
   elseif at <= now then
     next_at = now + 900
-    local ended = first and (tonumber(first) <= now or tonumber(last) > now + lease)
+    -- A token ends in the length of its lease; one that does not say has ours.
+    local length = first and tonumber(string.match(last[1], '^[^.]*%.%d+%.(%d+)$')) or lease
+    local ended = first and (tonumber(first) <= now or tonumber(last[2]) > now + length)
     local forgotten = not served and not first and not head and not stranded
     told = (ended or stranded or forgotten or outlived) and 1 or 0
   end
   -- A lane that is neither served nor known is gone: nobody would remove its key.
   if next_at and known then
-    redis.call('SET', reap_at, string.format('%.0f', next_at))
+    -- Where nobody looks any more it goes by itself: what is missing is treated as what is too old.
+    redis.call('SET', reap_at, string.format('%.0f', next_at), 'PX', string.format('%.0f', 2 * lease + 60000))
   end
   local waiting, flying, held = 0, 0, ''
   if depth then
     waiting, flying = redis.call('ZCOUNT', due, '(0', '+inf'), redis.call('ZCOUNT', due, '-inf', '(0')
     held = string.sub(redis.call('ZREVRANGEBYSCORE', due, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '', 2)
   end
-  reply[4 + i] = { head or '', first or '', last or '', stranded and 1 or 0, known and told or 0, waiting, flying, held }
+  reply[4 + i] = { head or '', first or '', last and last[2] or '', stranded and 1 or 0, known and told or 0, waiting, flying, held }
 end
 return reply

@@ -1,13 +1,13 @@
 -- put: creates or replaces tasks of one shard, each in its lane with its due.
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 lanes (set)  6.. due (zset), one per lane
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 mode, put or post  4 wake channel  5 lanes, their number
---       6.. lane, the name for each key from 6 on  7.. task: id, due, record
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 mode, put or post  4 largest, bytes of a record  5 wake channel
+--       6 lanes, their number  7.. lane, the name for each key from 6 on  8.. task: id, due, record
 -- REPLY { now, "put", { "<code>[ <due that now holds>[ <due in flight>]]"... } } | { now, "late" }
 -- KEEPS no message but the first goes out under a key that is in flight or was handed out, unless its user was told that key.
 
 local tasks, changes, crashes, counts, lanes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local post, channel, declared = ARGV[3] == 'post', ARGV[4], tonumber(ARGV[5])
-local first = 6 + declared
+local post, largest, channel, declared = ARGV[3] == 'post', tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
+local first = 7 + declared
 local n = (#ARGV - first + 1) / 3
 if #KEYS ~= 5 + declared or n < 1 or n > 1000 or n % 1 ~= 0 then
   return redis.error_reply('BADCALL put: the numbers of keys and arguments do not fit')
@@ -22,9 +22,24 @@ local function end_of(record)
   return #record - (bit.band(string.byte(record, 2), 8) ~= 0 and 26 or 0)
 end
 
+-- Whether two records ask for the same. Compared in parts: of one of megabytes a part differs soon, or is soon forgotten.
+local function ask_the_same(one, other)
+  local upto = end_of(one)
+  if upto ~= end_of(other) then
+    return false
+  end
+  for from = 31, upto, 65536 do
+    local to = math.min(from + 65535, upto)
+    if string.sub(one, from, to) ~= string.sub(other, from, to) then
+      return false
+    end
+  end
+  return true
+end
+
 local due_of, ids = {}, {}
 for i = 1, declared do
-  due_of[ARGV[5 + i]] = KEYS[5 + i]
+  due_of[ARGV[6 + i]] = KEYS[5 + i]
 end
 for i = 1, n do
   ids[i] = ARGV[first + 3 * i - 3]
@@ -67,6 +82,12 @@ local function write(id, record, former)
   push(cleared, id)
 end
 
+-- Whether a requeued occurrence has the key that this one would get: such a one has a mark as long as it stands.
+local any_mark = redis.call('HLEN', crashes) > 0
+local function is_requeued(id, due)
+  return any_mark and redis.call('HEXISTS', crashes, '!' .. id .. ':' .. due) == 1
+end
+
 -- One task: `former` is its record as it stands, `score` of it, `change` and `mark` what changes and crashes hold.
 local function answer(id, due, record, former, score, change, mark)
   if former and not due_of[lane_of(former)] then
@@ -77,6 +98,9 @@ local function answer(id, due, record, former, score, change, mark)
   local lane = lane_of(record)
   if not (former and score) then
     -- A record without a score should never be; it counts as no task.
+    if is_requeued(id, due) then
+      return 'in_flight ' .. due .. ' ' .. due
+    end
     write(id, record)
     wait_at(lane, due, id)
     push(unmarked, id)
@@ -84,14 +108,15 @@ local function answer(id, due, record, former, score, change, mark)
   end
   local flying = string.sub(score, 1, 1) == '-'
   local held = flying and string.sub(score, 2) or score
-  local handed_out = not flying and mark and string.match(mark, '^%d+') == held
-  local same = end_of(former) == end_of(record)
-    and string.sub(former, 31, end_of(former)) == string.sub(record, 31, end_of(record))
+  -- What could not be read was handed out only if its mark had a count before.
+  local marked = not flying and mark and string.match(mark, '^%d+') == held
+  local handed_out = marked and mark ~= held .. ':unreadable'
+  local same = ask_the_same(former, record)
   if change ~= 'cancelled' then
     if post and not same then
       return 'key_reused ' .. (change or held)
     elseif same and (post or bit.band(string.byte(record, 2), 2) == 0) then
-      return 'unchanged ' .. (change or held)
+      return 'unchanged ' .. (change and change .. ' ' .. held or held)
     elseif same and (flying or handed_out) and not change and due == held then
       return 'unchanged'
     end
@@ -99,6 +124,8 @@ local function answer(id, due, record, former, score, change, mark)
   if flying then
     if due == held or lane_of(former) ~= lane then
       return 'in_flight ' .. due .. ' ' .. held
+    elseif is_requeued(id, due) then
+      return 'in_flight ' .. due .. ' ' .. due
     end
     push(asked, id, due)
     if change == 'cancelled' then
@@ -110,6 +137,8 @@ local function answer(id, due, record, former, score, change, mark)
   end
   if handed_out and due == held then
     return 'in_flight ' .. due .. ' ' .. held
+  elseif is_requeued(id, due) then
+    return 'in_flight ' .. due .. ' ' .. due
   end
   write(id, record, former)
   wait_at(lane, due, id)
@@ -117,38 +146,67 @@ local function answer(id, due, record, former, score, change, mark)
     leaves[lane_of(former)] = leaves[lane_of(former)] or {}
     push(leaves[lane_of(former)], id)
   end
-  if due == held then
+  if due == held and not marked then
     return 'replaced'
   end
   push(unmarked, id)
   return handed_out and 'replaced ' .. due .. ' ' .. held or 'replaced'
 end
 
-local any_change, any_mark, answers = redis.call('HLEN', changes) > 0, redis.call('HLEN', crashes) > 0, {}
--- By hundreds: the records that stand there may be larger than those that were sent.
-for from = 1, n, 100 do
-  local upto = math.min(from + 99, n)
-  local former = redis.call('HMGET', tasks, unpack(ids, from, upto))
-  local change = any_change and redis.call('HMGET', changes, unpack(ids, from, upto)) or {}
-  local mark = any_mark and redis.call('HMGET', crashes, unpack(ids, from, upto)) or {}
-  local score, asking = {}, {}
-  for i = 1, upto - from + 1 do
-    local lane = former[i] and lane_of(former[i])
-    if lane and due_of[lane] then
-      asking[lane] = asking[lane] or { ids = {}, places = {} }
-      push(asking[lane].ids, ids[from + i - 1])
-      push(asking[lane].places, i)
+-- The records that stand there, up to 4 MiB of them: they may be larger than those that were sent. As many at once as fit
+-- however large they are; where those would be few, or some were large, Redis is asked for their lengths.
+local former, reached, bytes, large = {}, 0, 0, false
+local function fits(from)
+  local most, surely = math.min(100, n - from + 1), math.floor((4194304 - bytes) / largest)
+  if surely >= 4 and not large then
+    return math.min(most, surely)
+  end
+  local sum = bytes
+  for i = 0, most - 1 do
+    sum = sum + redis.call('HSTRLEN', tasks, ids[from + i])
+    if sum > 4194304 then
+      -- The first whatever its size.
+      return bytes + i == 0 and 1 or i
     end
   end
-  for lane, ask in pairs(asking) do
-    for i, found in ipairs(redis.call('ZMSCORE', due_of[lane], unpack(ask.ids))) do
-      score[ask.places[i]] = found
-    end
+  return most
+end
+while reached < n do
+  local count = fits(reached + 1)
+  if count == 0 then
+    break
   end
-  for i = from, upto do
-    local k, at = i - from + 1, first + 3 * i - 3
-    answers[i] = answer(ids[i], ARGV[at + 1], ARGV[at + 2], former[k], score[k], change[k], mark[k])
+  local found = redis.call('HMGET', tasks, unpack(ids, reached + 1, reached + count))
+  for i = 1, count do
+    local size = found[i] and #found[i] or 0
+    former[reached + i], bytes, large = found[i], bytes + size, large or size > 16384
   end
+  reached = reached + count
+end
+
+local any_change, answers = redis.call('HLEN', changes) > 0, {}
+local change = any_change and reached > 0 and redis.call('HMGET', changes, unpack(ids, 1, reached)) or {}
+local mark = any_mark and reached > 0 and redis.call('HMGET', crashes, unpack(ids, 1, reached)) or {}
+local score, asking = {}, {}
+for i = 1, reached do
+  local lane = former[i] and lane_of(former[i])
+  if lane and due_of[lane] then
+    asking[lane] = asking[lane] or { ids = {}, places = {} }
+    push(asking[lane].ids, ids[i])
+    push(asking[lane].places, i)
+  end
+end
+for lane, ask in pairs(asking) do
+  for i, found in ipairs(redis.call('ZMSCORE', due_of[lane], unpack(ask.ids))) do
+    score[ask.places[i]] = found
+  end
+end
+for i = 1, reached do
+  local at = first + 3 * i - 3
+  answers[i] = answer(ids[i], ARGV[at + 1], ARGV[at + 2], former[i], score[i], change[i], mark[i])
+end
+for i = reached + 1, n do
+  answers[i] = 'again'
 end
 if #records == 0 then
   return { micros, 'put', answers }
@@ -178,7 +236,8 @@ if any_mark and #unmarked > 0 then
   redis.call('HDEL', crashes, unpack(unmarked))
 end
 for lane, due in pairs(earliest) do
-  if not head[lane] or tonumber(due) < tonumber(head[lane]) then
+  -- A claimer may have gone past what is due already, and wait for what stands behind it.
+  if not head[lane] or tonumber(due) < tonumber(head[lane]) or tonumber(head[lane]) <= now then
     redis.pcall('PUBLISH', channel, lane .. ' ' .. due)
   end
 end

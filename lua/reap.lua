@@ -28,18 +28,20 @@ if type(gate) == 'table' then
   return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
 end
 
-local function head()
-  return redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+local this_instant, cut, earliest = string.format('%.0f', now), 0, nil
+local before = redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+-- The clock stepped back: a lease that ends further ahead than it was made for would hold its claim for as long as the step
+-- was. Its token ends in that length; one that does not say has ours.
+local running = redis.call('ZREVRANGEBYSCORE', leases, '+inf', '(' .. this_instant, 'WITHSCORES', 'LIMIT', 0, 1000)
+for i = 1, #running, 2 do
+  local furthest = now + (tonumber(string.match(running[i], '^[^.]*%.%d+%.(%d+)$')) or lease)
+  if tonumber(running[i + 1]) > furthest then
+    redis.call('ZADD', leases, 'XX', string.format('%.0f', furthest), running[i])
+    cut = cut + 1
+  end
 end
 
-local this_instant, furthest, before = string.format('%.0f', now), string.format('%.0f', now + lease), head()
--- The clock stepped back: such a lease would hold its claim for as long as the step was.
-local ahead = redis.call('ZRANGEBYSCORE', leases, '(' .. furthest, '+inf', 'LIMIT', 0, 1000)
-for i = 1, #ahead do
-  redis.call('ZADD', leases, 'XX', furthest, ahead[i])
-end
-
-local ids, dues, ended, stranded, more = {}, {}, 0, 0, #ahead == 1000
+local ids, dues, ended, stranded, more = {}, {}, 0, 0, cut == 1000
 local tokens = redis.call('ZRANGEBYSCORE', leases, '-inf', this_instant, 'LIMIT', 0, 1001)
 for i = 1, #tokens do
   local entry = redis.call('HGET', claims, tokens[i]) or ''
@@ -87,11 +89,16 @@ if #ids > 0 then
     if asked[i] == 'cancelled' then
       removed[#removed + 1] = ids[i]
     else
-      restored[#restored + 1], restored[#restored + 2] = asked[i] or dues[i], ids[i]
+      local its_due = asked[i] or dues[i]
+      restored[#restored + 1], restored[#restored + 2] = its_due, ids[i]
+      earliest = earliest and tonumber(earliest) <= tonumber(its_due) and earliest or its_due
     end
-    if not asked[i] then
-      local named, count = string.match(marks[i] or '', '^(%d+):(%d+)$')
-      local times = (named == dues[i] and tonumber(count) or 0) + 1
+    local named, what, times = string.match(marks[i] or '', '^(%d+):(%a*):?(%d*)$')
+    if not asked[i] and named == dues[i] and what ~= '' then
+      -- What cannot be read ends nobody, but whoever could read it may have sent it.
+      marked[#marked + 1], marked[#marked + 2] = ids[i], named .. ':' .. what .. ':' .. (times ~= '' and times or '0')
+    elseif not asked[i] then
+      times = (named == dues[i] and tonumber(times) or 0) + 1
       marked[#marked + 1], marked[#marked + 2] = ids[i], dues[i] .. ':' .. string.format('%.0f', times)
     end
   end
@@ -131,8 +138,8 @@ if #old > 0 then
   redis.call('HDEL', dead_records, unpack(old, 1, dropped))
 end
 
-local after = head()
-if after and (not before or tonumber(after) < tonumber(before)) then
-  redis.pcall('PUBLISH', ARGV[6], lane .. ' ' .. after)
+-- Also where the head is due already: a claimer may have gone past it, and wait for what stands behind it.
+if earliest and (not before or tonumber(earliest) < tonumber(before) or tonumber(before) <= now) then
+  redis.pcall('PUBLISH', ARGV[6], lane .. ' ' .. earliest)
 end
 return { micros, 'reaped', ended, occurrences, stranded, dropped, more and 1 or 0 }

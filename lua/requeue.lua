@@ -1,21 +1,22 @@
 -- requeue: puts a dead occurrence back, due now, under its old key.
--- KEYS  1 dead (zset)  2 dead:records (hash)  3 tasks (hash)  4 changes (hash)  5 lanes (set)  6.. due (zset), one per lane
+-- KEYS  1 dead (zset)  2 dead:records (hash)  3 tasks (hash)  4 changes (hash)  5 crashes (hash)  6 lanes (set)
+--       7.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 parent, the id in the key  4 due in the key  5 buried ms, "" = whenever
---       6 wake channel  7.. lane, the name for each key from 6 on
+--       6 wake channel  7.. lane, the name for each key from 7 on
 -- REPLY { now, "requeued" } | { now, "in_flight" } | { now, "unknown" } | { now, "unreadable" } | { now, "elsewhere", lane } |
 --       { now, "late" }
 -- KEEPS a key is requeued only while nothing that waits or is in flight has it; what was buried at another time than is meant stays.
 
-local dead, dead_records, tasks, changes, lanes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local dead, dead_records, tasks, changes, crashes, lanes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local parent, its_due, buried = ARGV[3], ARGV[4], ARGV[5]
 local key = parent .. ':' .. its_due
 local member = '!' .. key
-if #KEYS + 1 ~= #ARGV then
+if #KEYS ~= #ARGV then
   return redis.error_reply('BADCALL requeue: the numbers of keys and arguments do not fit')
 end
 local due_of = {}
-for i = 6, #KEYS do
-  due_of[ARGV[i + 1]] = KEYS[i]
+for i = 7, #KEYS do
+  due_of[ARGV[i]] = KEYS[i]
 end
 
 local function lane_of(record)
@@ -64,7 +65,6 @@ if not due_of[lane] then
   return { micros, 'elsewhere', lane }
 end
 
-local head = redis.call('ZRANGEBYSCORE', due_of[lane], '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 -- The first write frees, so a full Redis still takes the ones after it.
 local gate = redis.pcall('HDEL', dead_records, key)
 if type(gate) == 'table' then
@@ -74,8 +74,9 @@ local due = string.format('%.0f', now)
 redis.call('ZREM', dead, key)
 redis.call('HSET', tasks, member, record)
 redis.call('ZADD', due_of[lane], due, member)
+-- It was handed out before; and puts see by it that this key is taken.
+redis.call('HSET', crashes, member, due .. ':0')
 redis.call('SADD', lanes, lane)
-if not head or now < tonumber(head) then
-  redis.pcall('PUBLISH', ARGV[6], lane .. ' ' .. due)
-end
+-- Also where the head is due already: a claimer may have gone past it, and wait for what stands behind it.
+redis.pcall('PUBLISH', ARGV[6], lane .. ' ' .. due)
 return { micros, 'requeued' }

@@ -1,11 +1,11 @@
 -- settle: writes verdicts back and lets what they name leave its claim.
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
 --       8 dead (zset)  9 dead:records (hash)
--- ARGV  1 now ms, "" = Redis' time  2 token  3 rest, keep or back  4 lease ms  5 dead_cap  6 wake channel  7 lane
+-- ARGV  1 now ms, "" = Redis' time  2 token  3 rest, keep or back  4 lease ms  5 dead_cap  6 wake channel, "" = wake nobody  7 lane
 --       8 ended, their number  9 ended_dead, how many of them (the last) are dead  10 nexts, their number
 --       11 nexts_dead, how many of them (the last) are dead  12 backs, their number  13 begun, how many of them (the first) had begun
---       14 named, all of it as "id due id due..."  15.. ended: id  16.. next: new due, id  17.. counted: id, counts
---       18.. back: due, id  19.. burial: key, value
+--       14 unreadable, how many of them (the last) cannot be read  15 named, all of it as "id due id due..."  16.. ended: id
+--       17.. next: new due, id  18.. counted: id, counts  19.. back: due, id  20.. burial: key, value
 -- REPLY { now, "settled", dropped, { skipped id... }, { changed id... } } | { now, "lost" }
 -- KEEPS what has left a claim cannot be ended through it again.
 
@@ -13,9 +13,10 @@ local due, leases, claims, tasks, changes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 
 local crashes, counts, dead, dead_records = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local token, rest, lease, cap = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local e, e_dead, n, n_dead = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-local b, begun = tonumber(ARGV[12]), tonumber(ARGV[13])
+local b, begun, unreadable = tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
 local buried, named = e_dead + n_dead, e + n + b
-if #KEYS ~= 9 or #ARGV ~= 14 + e + 4 * n + 2 * b + 2 * buried or named > 1000 or e_dead > e or n_dead > n or begun > b then
+if #KEYS ~= 9 or #ARGV ~= 15 + e + 4 * n + 2 * b + 2 * buried or named > 1000 or e_dead > e or n_dead > n
+  or begun + unreadable > b then
   return redis.error_reply('BADCALL settle: the numbers of keys and arguments do not fit')
 end
 
@@ -35,11 +36,7 @@ if type(gate) == 'table' then
   return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
 end
 
-local function head()
-  return redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-end
-
-local args, at = ARGV, 14
+local args, at = ARGV, 15
 local number = string.match(entry, '^%S+')
 local skipped, changed, restored, removed = {}, {}, {}, {}
 -- The short cuts. Nothing has left the claim and all that it holds is named: while its token lives nobody else can end
@@ -48,10 +45,10 @@ local skipped, changed, restored, removed = {}, {}, {}, {}
 local unasked, behind = redis.call('HLEN', changes) == 0, ''
 local whole = unasked and tonumber(number) == named
 if unasked and not whole then
-  local upto = #number + 2 + #ARGV[14]
+  local upto = #number + 2 + #ARGV[15]
   local front = string.sub(entry, #number + 2, upto)
-  whole = front == ARGV[14]
-  behind = front == ARGV[14] .. ' ' and rest == 'keep' and string.sub(entry, upto + 1) or ''
+  whole = front == ARGV[15]
+  behind = front == ARGV[15] .. ' ' and rest == 'keep' and string.sub(entry, upto + 1) or ''
 end
 if not whole and behind == '' then
   local held, order = {}, {}
@@ -96,7 +93,7 @@ if not whole and behind == '' then
     to[#to + 1] = one
     to[#to + 1] = two
   end
-  for id, its_due in string.gmatch(ARGV[14], '(%S+) (%S+)') do
+  for id, its_due in string.gmatch(ARGV[15], '(%S+) (%S+)') do
     due_of[id] = its_due
   end
   for i = 1, e do
@@ -118,15 +115,16 @@ if not whole and behind == '' then
       end
     end
   end
-  local begun_left = 0
+  local begun_left, unreadable_left = 0, 0
   for i = 1, b do
     local pair = at + e + 4 * n + 2 * i
     if leaves(ARGV[pair], ARGV[pair - 1]) then
       push(4, ARGV[pair - 1], ARGV[pair])
       begun_left = begun_left + (i <= begun and 1 or 0)
+      unreadable_left = unreadable_left + (i > b - unreadable and 1 or 0)
     end
   end
-  args, at, begun = {}, 0, begun_left
+  args, at, begun, unreadable = {}, 0, begun_left, unreadable_left
   for part = 1, 5 do
     for i = 1, #slim[part] do
       args[#args + 1] = slim[part][i]
@@ -151,7 +149,7 @@ if not whole and behind == '' then
 end
 
 local any_mark, turns = redis.call('HLEN', crashes) > 0, n + b > 0 or #restored > 0
-local before = turns and head()
+local before = turns and redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local next_at, back_at = at + e, at + e + 4 * n
 if e > 0 then
   redis.call('ZREM', due, unpack(args, at + 1, at + e))
@@ -172,9 +170,28 @@ if n > 0 then
 end
 if b > 0 then
   redis.call('ZADD', due, 'XX', unpack(args, back_at + 1, back_at + 2 * b))
-  for i = 1, begun do
-    -- A mark that is there already keeps its count.
-    redis.call('HSETNX', crashes, args[back_at + 2 * i], args[back_at + 2 * i - 1] .. ':0')
+end
+if b > 0 and (any_mark or begun + unreadable > 0) then
+  local ids = {}
+  for i = 1, b do
+    ids[i] = args[back_at + 2 * i]
+  end
+  local marks = any_mark and redis.call('HMGET', crashes, unpack(ids)) or {}
+  for i = 1, b do
+    local its_due = args[back_at + 2 * i - 1]
+    local marked, _, count = string.match(marks[i] or '', '^(%d+):(%a*):?(%d*)$')
+    if marked ~= its_due then
+      marked, count = nil, ''
+    end
+    if i > b - unreadable then
+      -- With a count it was handed out before.
+      redis.call('HSET', crashes, ids[i], its_due .. ':unreadable' .. (count ~= '' and ':' .. count or ''))
+    elseif i <= begun or count ~= '' then
+      redis.call('HSET', crashes, ids[i], its_due .. ':' .. (count ~= '' and count or '0'))
+    elseif marked then
+      -- Its holder could read it.
+      redis.call('HDEL', crashes, ids[i])
+    end
   end
 end
 if #removed > 0 then
@@ -216,8 +233,21 @@ else
   redis.call('ZADD', leases, 'XX', string.format('%.0f', now + lease), token)
 end
 
-local after = turns and head()
-if after and (not before or tonumber(after) < tonumber(before)) then
-  redis.pcall('PUBLISH', ARGV[6], ARGV[7] .. ' ' .. after)
+if turns and ARGV[6] ~= '' then
+  local earliest
+  local function came(list, from, pairs_there)
+    for i = from, from + 2 * (pairs_there - 1), 2 do
+      if not earliest or tonumber(list[i]) < tonumber(earliest) then
+        earliest = list[i]
+      end
+    end
+  end
+  came(args, next_at + 1, n)
+  came(args, back_at + 1, b)
+  came(restored, 1, #restored / 2)
+  -- Also where the head is due already: a claimer may have gone past it, and wait for what stands behind it.
+  if not before or tonumber(earliest) < tonumber(before) or tonumber(before) <= now then
+    redis.pcall('PUBLISH', ARGV[6], ARGV[7] .. ' ' .. earliest)
+  end
 end
 return { micros, 'settled', dropped, skipped, changed }

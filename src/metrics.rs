@@ -58,6 +58,7 @@ pub struct Metrics {
     leases_reaped: Family<LaneLabel, Counter>,
     occurrences_reaped: Family<LaneLabel, Counter>,
     stranded: Family<LaneLabel, Counter>,
+    unreadable: Family<LaneLabel, Gauge>,
     removed: Family<LaneLabel, Counter>,
     pending: Family<LaneLabel, Gauge>,
     in_flight: Family<LaneLabel, Gauge>,
@@ -98,6 +99,8 @@ pub struct LaneMetrics {
     pub occurrences_reaped: Counter,
     /// Occurrences found claimed without a lease: stays 0, else a fault of punctual's own.
     pub stranded: Counter,
+    /// Occurrences that wait and that no instance could read so far, as of the last look.
+    pub unreadable: Gauge,
     /// Members without a record that a claim removed: stays 0, else a fault of punctual's own.
     pub removed: Counter,
     /// Copies of dead messages that the lane's dead-letter destination took.
@@ -150,6 +153,7 @@ impl Metrics {
             leases_reaped: Family::default(),
             occurrences_reaped: Family::default(),
             stranded: Family::default(),
+            unreadable: Family::default(),
             removed: Family::default(),
             pending: Family::default(),
             in_flight: Family::default(),
@@ -215,6 +219,7 @@ impl Metrics {
             leases_reaped: self.leases_reaped.get_or_create_owned(&label),
             occurrences_reaped: self.occurrences_reaped.get_or_create_owned(&label),
             stranded: self.stranded.get_or_create_owned(&label),
+            unreadable: self.unreadable.get_or_create_owned(&label),
             removed: self.removed.get_or_create_owned(&label),
             dead_copied: copies("accepted"),
             dead_not_copied: copies("failed"),
@@ -313,6 +318,8 @@ impl Metrics {
         let reaped = "Occurrences that wait again because their claim's holder went silent";
         r.register("occurrences_reaped", reaped, self.occurrences_reaped.clone());
         r.register("stranded", "Occurrences found claimed without a lease; stays 0", self.stranded.clone());
+        let unreadable = "Occurrences that wait and whose record this instance cannot read";
+        r.register("unreadable", unreadable, self.unreadable.clone());
         r.register("removed", "Members without a record; stays 0", self.removed.clone());
         r.register("pending", "Occurrences that wait", self.pending.clone());
         r.register("in_flight", "Occurrences in flight, of all instances", self.in_flight.clone());

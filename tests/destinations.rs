@@ -53,6 +53,35 @@ fn what_kafka_refuses_ends_dead_and_delays_nothing_else() {
     });
 }
 
+/// The topic is made once its messages are dead, and all of them are requeued in the next moment, when neither punctual nor
+/// its client library has noticed.
+#[test]
+fn what_is_requeued_right_after_its_topic_was_made_arrives_and_is_not_dead_again() {
+    if !have("redis-server") || !have_kafka() {
+        return;
+    }
+    let (redis, kafka) = (RedisServer::start(&[]), KafkaServer::start());
+    let instance = Punctual::start(&format!(
+        "[redis]\nurl = \"{}\"\n[timeline]\nshards = 1\n[claim]\nlease = \"5s\"\n\
+         [sinks]\nanswer_timeout = \"2s\"\n[sinks.default]\nurl = \"{}\"\npatience = \"{}s\"\n",
+        redis.url(),
+        kafka.url(),
+        PATIENCE.as_secs()
+    ));
+    let mut shards = Shards::new(&redis, 1, &["default"]);
+    let due = shards.now() + 500;
+    let body: String = (0..20).map(|number| put_line(&format!("late-{number}"), due, "late", "x")).collect();
+    put_all(&instance, &body, 20);
+    assert!(patient(SOON, || shards.dead().len() == 20), "{:?}\n{}", shards.dead(), instance.log());
+    kafka.create_stamped_topic("late", 1);
+    let answer = instance.api().send("POST", "/v1/dead:requeue", Some("{}")).expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let arrived = patient(SOON, || shards.tasks() == 0);
+    assert!(arrived && shards.dead().is_empty(), "{:?}\n{}", shards.dead(), instance.log());
+    let keys: BTreeSet<String> = read_topic(&kafka, "late").into_iter().map(|published| published.key).collect();
+    assert_eq!(keys, (0..20).map(|number| format!("late-{number}:{due}")).collect());
+}
+
 /// A message comes when its consumer, which is attached throughout, has it.
 #[test]
 fn what_rabbitmq_refuses_ends_dead_and_delays_nothing_else() {

@@ -11,6 +11,7 @@
 //! - `embedded`    the example that embeds punctual, run as it stands
 //! - `end_to_end`  three instances, one killed, one stopped: exactly what was asked for is published
 //! - `engine`      the engine over the in-memory timeline and sinks
+//! - `fuzz`        readers of what others write, against any input: a corpus and what is made of it; `make fuzz` goes on for minutes
 //! - `jetstream`   what JetStream is asked of the whole: namespaces, step-downs, subjects and payloads that it refuses
 //! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
 //! - `memory`      large payloads in bounded memory
@@ -39,6 +40,7 @@ mod destinations;
 mod embedded;
 mod end_to_end;
 mod engine;
+mod fuzz;
 mod jetstream;
 mod lua;
 mod memory;

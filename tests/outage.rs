@@ -1,9 +1,11 @@
 //! Everything around an instance fails, one after the other, under load: what was promised is published all the same,
 //! never early, and work goes on by itself. The log says what is wrong, and `/readyz` whether tasks are taken in.
 
+use std::io::{ErrorKind, Read};
+use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::consumer::Consumer;
 use crate::support::http::Answer;
@@ -112,6 +114,54 @@ fn redis_may_be_away_at_the_start() {
     assert!(load.put_next(), "{}", load.answers());
     left = shards(&servers.timeline, &["default"]);
     check("Redis away at the start", &[&instance], &load, left, || servers.published());
+}
+
+/// Whoever asks is answered before the first attempt to connect has ended.
+#[test]
+fn an_instance_listens_at_once_while_redis_is_away() {
+    if !have("redis-server") {
+        return;
+    }
+    let mut servers = Servers::start(&[], &[]);
+    servers.timeline.server.kill();
+    // In its place somebody who takes connections and says nothing: an attempt takes its time.
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, servers.timeline.server.port)).expect("a free port");
+    silent.set_nonblocking(true).expect("no blocking");
+    // Again on a machine that stood still meanwhile.
+    let found = (0..5).find_map(|_| {
+        let mut instance = Punctual::spawn_in(&[], &servers.config());
+        let mut first = None;
+        instance.until("connecting", |_| {
+            first = silent.accept().ok();
+            first.is_some()
+        });
+        instance.until("listening", |instance| instance.api().ready().is_some());
+        let said = instance.api().ready().expect("an answer");
+        let (mut first, _) = first.expect("a connection");
+        first.set_nonblocking(true).expect("no blocking");
+        let read = std::iter::repeat_with(|| first.read(&mut [0; 4096])).find(|read| !matches!(read, Ok(1..)));
+        let open = read.is_some_and(|read| read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
+        open.then_some((instance, said))
+    });
+    let (mut instance, said) = found.expect("it listens before the first attempt has ended");
+    assert_eq!(said.status, 503, "{said:?}");
+    assert_eq!(said.json()["timeline"], json!({"status": "down", "words": "connecting"}));
+    let api = instance.api();
+    let answer = |path: &str| api.send("GET", path, None).expect("an answer");
+    for path in ["/healthz", "/metrics", "/v1/stats", "/openapi.json"] {
+        assert_eq!(answer(path).status, 200, "{path}");
+    }
+    assert_eq!(answer("/v1/stats").json()["timeline"]["status"], "down");
+    assert_eq!(api.metric("punctual_timeline_up"), 0.0);
+    let task = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
+    let refused = api.put("a", task).expect("an answer");
+    assert!(refused.status == 503 && refused.json()["code"] == "timeline_away", "{refused:?}");
+    let address = format!("127.0.0.1:{}", servers.timeline.server.port);
+    until_logged(&mut instance, &[" WARN ", "redis is away: nothing is taken in or published until", &address]);
+    drop(silent);
+    servers.timeline.server.restart();
+    until_ready(&mut instance, true);
+    assert_eq!(api.put("a", task).expect("an answer").status, 201);
 }
 
 #[test]

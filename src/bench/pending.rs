@@ -185,7 +185,8 @@ async fn claim(shelf: &Shelf, shard: Shard, token: Token, now: Timestamp) -> any
         max_bytes: MAX_CLAIM_BYTES,
         lease: LEASE,
         not_after: now.plus(CALL),
-        suspects_only: false,
+        newest_first: false,
+        after: None,
     };
     let begun = Instant::now();
     let claimed = timeline.claim(shard, &lane, request).await.context("cannot claim")?;
@@ -195,7 +196,7 @@ async fn claim(shelf: &Shelf, shard: Shard, token: Token, now: Timestamp) -> any
     if verdicts.is_empty() {
         return Ok(None);
     }
-    let settle = Settle { token, verdicts, rest: Rest::Back, lease: LEASE, dead_cap: 1 };
+    let settle = Settle { token, verdicts, rest: Rest::Back, lease: LEASE, dead_cap: 1, quiet: false };
     timeline.settle(shard, &lane, settle).await.context("cannot settle")?;
     Ok(Some(took))
 }

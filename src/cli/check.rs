@@ -18,12 +18,12 @@ use super::parts::Parts;
 use super::{Failure, SourceArguments, say, serve};
 use crate::config::{Config, ConfigError, ConfigFault};
 use crate::engine::EngineSink;
-use crate::timeline::redis::{LookError, RedisError, look};
+use crate::timeline::redis::{LookError, NOT_SET_UP, RedisError, look};
 
 /// What the asked one takes for itself beyond its limit.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// How long Redis may take: to connect, and for three answers.
+/// How long Redis may take: to connect, and for four answers.
 const TIMELINE: Duration = Duration::from_secs(8);
 
 #[derive(Args)]
@@ -189,7 +189,8 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
             let option = match error {
                 RedisError::Layout { .. } => "timeline.shards",
                 RedisError::Durability(_) => "redis.durability",
-                RedisError::Url(_) => "redis.url",
+                RedisError::Unfit(_) => "redis.strict",
+                RedisError::Url(_) | RedisError::Cluster(_) => "redis.url",
             };
             return trouble(option, Kind::Configuration, error.to_string());
         }
@@ -202,7 +203,7 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
     };
     let version = found.version.map_or_else(|| "Redis".to_owned(), |version| format!("Redis {version}"));
     let result = match config.strict && !found.advice.is_empty() {
-        true => Err(Trouble::new(config, "redis.strict", Kind::Configuration, serve::NOT_SET_UP.to_owned())),
+        true => Err(Trouble::new(config, "redis.strict", Kind::Configuration, NOT_SET_UP.to_owned())),
         false => Ok(format!("{}: {version}, {timeline}", config.redis)),
     };
     let warnings = found.advice.into_iter().map(|advice| (advice.words, Some(advice.hint.to_owned())));

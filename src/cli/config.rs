@@ -55,7 +55,7 @@ fn origin(setting: &Setting) -> String {
 
 /// Lines of TOML, with the origin as a comment where it is not the default.
 fn table(settings: &[Setting]) -> String {
-    let lines: Vec<_> = settings.iter().map(|of| (format!("{} = {}", of.toml_path(), of.value), of)).collect();
+    let lines: Vec<_> = settings.iter().map(|of| (of.toml(), of)).collect();
     let width = lines.iter().map(|(line, _)| line.chars().count()).filter(|width| *width <= 60).max().unwrap_or(0);
     let mut text = String::new();
     for (line, of) in lines {

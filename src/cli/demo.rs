@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     serve::runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         let (place, mut parts) = Place::find(arguments).await?;
-        let timeline = serve::open_timeline(&place.config, &parts.tls, serve::Absent::Failure).await?.timeline;
+        let timeline = serve::open_timeline(&place.config, &parts.tls)?.there(&place.config).await?;
         let clock = timeline.clock();
         let book = Book::new();
         parts.sinks = watched(parts.sinks, &timeline, &book);

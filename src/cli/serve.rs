@@ -1,11 +1,12 @@
 //! `punctual serve`: the one place where the concrete parts are put together: timeline, sinks, engine, API.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use futures_util::future::{BoxFuture, FutureExt, pending, ready};
 use punctual_sinks::Tls;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,10 +30,7 @@ use crate::timeline::metered::Metered;
 use crate::timeline::redis::{Advice, Durability, RedisConfig, RedisError, RedisTimeline};
 use crate::timeline::{Link, Timeline};
 
-/// What is said of a Redis that strictness refuses.
-pub(super) const NOT_SET_UP: &str = "Redis is not set up to keep tasks";
-
-/// How long Redis may take to be there at the start.
+/// How long Redis may take to be there where somebody looks on.
 const REACH: Duration = Duration::from_secs(5);
 
 /// A running instance.
@@ -67,31 +65,20 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
         if config.redis.scheme() == "memory" {
             warn!("tasks are kept in this process alone and end with it");
         }
-        let Opened { timeline, refused, advice } = open_timeline(config, &parts.tls, Absent::Awaited).await?;
-        // Once, as soon as Redis is there: if it is, before anything is served.
-        let mut unfit = advice.map(|advice| judge(config, &advice)).boxed();
-        let there = matches!(*timeline.link().borrow(), Link::Up(_));
-        if config.strict && there {
-            // One that is away again is judged when it is back, as if it had been away.
-            tokio::select! {
-                judged = timeout(REACH, &mut unfit) => if let Ok(judged) = judged {
-                    unfit = ready(judged?).map(Ok).boxed();
-                },
-                signal = signals.next() => {
-                    info!(signal, "asked to end before anything was served");
-                    return Ok(());
-                }
-            }
-        }
-        let instance = Instance::start(config, timeline, parts).await?;
+        // Redis may be away for long: whoever asks is answered meanwhile.
+        let opened = open_timeline(config, &parts.tls)?;
+        let instance = Instance::start(config, Arc::clone(&opened.timeline), parts).await?;
+        let (told, refused) = (tell(config, opened.redis.clone()), opened.refused());
         let ended = tokio::select! {
+            // Before it is told that Redis is away.
+            biased;
             signal = signals.next() => {
                 info!(signal, "asked to end: finishing what is under way");
                 Ok(())
             }
-            // Redis was away at the start, or another one answers now.
-            error = refused => Err(Failure::usage(error)),
-            Err(failure) = unfit => Err(failure),
+            // Redis may say so late: it was away at the start.
+            error = refused => Err(refusal(config, error)),
+            never = told => match never {},
         };
         tokio::select! {
             () = instance.stop(config.shutdown) => ended,
@@ -100,20 +87,26 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
     })
 }
 
-/// Tells what is dangerous in how Redis is set up; refuses it where the configuration says so.
-fn judge(config: &Config, advice: &[Advice]) -> Result<(), Failure> {
-    if !config.strict {
-        advice
-            .iter()
-            .for_each(|advice| warn!(words = advice.words, hint = advice.hint, "redis is not set up to keep tasks"));
-        return Ok(());
+/// Says what is waited for, should Redis be away, and then what is dangerous in how it is set up.
+async fn tell(config: &Config, redis: Option<Arc<RedisTimeline>>) -> Infallible {
+    if let Some(redis) = redis {
+        if let Link::Down(reason) = redis.first_word().await {
+            warn!(redis = %config.redis, reason, "redis is away: nothing is taken in or published until it answers");
+        }
+        // A strict start refuses it for that instead.
+        for Advice { words, hint } in if config.strict { Vec::new() } else { redis.advice().await } {
+            warn!(words, hint, "redis is not set up to keep tasks");
+        }
     }
-    if advice.is_empty() {
-        return Ok(());
+    pending().await
+}
+
+/// What Redis said that makes it no place for this timeline.
+fn refusal(config: &Config, error: RedisError) -> Failure {
+    match error {
+        RedisError::Unfit(_) => Failure::usage(ConfigError(vec![config.fault("redis.strict", error.to_string())])),
+        error => Failure::usage(error),
     }
-    let told: String = advice.iter().map(|advice| format!("\n  {}\n    hint: {}", advice.words, advice.hint)).collect();
-    let fault = config.fault("redis.strict", format!("{NOT_SET_UP}:{told}"));
-    Err(Failure::usage(ConfigError(vec![fault])))
 }
 
 /// The runtime that serve and demo run in.
@@ -144,54 +137,50 @@ impl Signals {
     }
 }
 
-/// What a Redis that is away at the start means.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Absent {
-    /// It will come, as after any other outage: readyz says no until then.
-    Awaited,
-    /// A failure: somebody looks on.
-    Failure,
-}
-
-/// A timeline, and word of why it can't be used, should Redis ever say so.
+/// A timeline, and the same once more where it is in Redis, which may turn out to be no place for it.
 pub(super) struct Opened {
     pub(super) timeline: Arc<dyn Timeline>,
-    pub(super) refused: BoxFuture<'static, RedisError>,
-    /// What that Redis says of itself that is dangerous for a timeline, once it is there.
-    pub(super) advice: BoxFuture<'static, Vec<Advice>>,
+    redis: Option<Arc<RedisTimeline>>,
 }
 
 impl Opened {
-    fn redis(timeline: Arc<RedisTimeline>) -> Opened {
-        let (watched, asked) = (Arc::clone(&timeline), Arc::clone(&timeline));
-        let advice = async move { asked.advice().await };
-        Opened { timeline, refused: async move { watched.refused().await }.boxed(), advice: advice.boxed() }
+    /// Returns once Redis has said why the timeline can't be there.
+    fn refused(&self) -> impl Future<Output = RedisError> + use<> {
+        let redis = self.redis.clone();
+        async move {
+            match redis {
+                Some(redis) => redis.refused().await,
+                None => pending().await,
+            }
+        }
+    }
+
+    /// Returns once Redis is there and is a place for the timeline; a failure after a while, for somebody who looks on.
+    pub(super) async fn there(self, config: &Config) -> Result<Arc<dyn Timeline>, Failure> {
+        let Some(redis) = self.redis else { return Ok(self.timeline) };
+        let mut link = redis.link();
+        let there = timeout(REACH, async {
+            redis.check_layout().await?;
+            // The clock goes by this machine's time until the link is up.
+            link.wait_for(|link| matches!(link, Link::Up(_))).await.ok();
+            Ok::<(), RedisError>(())
+        });
+        match there.await {
+            Ok(Ok(())) => Ok(self.timeline),
+            Ok(Err(error)) => Err(refusal(config, error)),
+            Err(_) => Err(unreachable(config, &redis.link().borrow())),
+        }
     }
 }
 
-/// The timeline that the configuration names. A Redis that is there has to hold the same layout.
-pub(super) async fn open_timeline(config: &Config, tls: &Tls, absent: Absent) -> Result<Opened, Failure> {
+/// The timeline that the configuration names. A Redis may be away: then it will come, as after any other outage.
+pub(super) fn open_timeline(config: &Config, tls: &Tls) -> Result<Opened, Failure> {
     if config.redis.scheme() == "memory" {
         let timeline = Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), config.timeline.shards));
-        return Ok(Opened { timeline, refused: pending().boxed(), advice: ready(Vec::new()).boxed() });
+        return Ok(Opened { timeline, redis: None });
     }
-    let timeline = RedisTimeline::connect(redis_config(config, tls)).map_err(Failure::usage)?;
-    let mut link = timeline.link();
-    // The clock goes by this machine's time until the link is up.
-    let there = timeout(REACH, async {
-        timeline.check_layout().await?;
-        link.wait_for(|link| matches!(link, Link::Up(_))).await.ok();
-        Ok::<(), RedisError>(())
-    });
-    match there.await {
-        Ok(Ok(())) => Ok(Opened::redis(timeline)),
-        Ok(Err(error)) => Err(Failure::usage(error)),
-        Err(_) if absent == Absent::Awaited => {
-            warn!(redis = %config.redis, "redis is away: nothing is taken in or published until it answers");
-            Ok(Opened::redis(timeline))
-        }
-        Err(_) => Err(unreachable(config, &timeline.link().borrow())),
-    }
+    let redis = RedisTimeline::connect(redis_config(config, tls)).map_err(Failure::usage)?;
+    Ok(Opened { timeline: redis.clone(), redis: Some(redis) })
 }
 
 fn unreachable(config: &Config, link: &Link) -> Failure {
@@ -213,6 +202,8 @@ pub(super) fn redis_config(config: &Config, tls: &Tls) -> RedisConfig {
             config::Durability::Replica => Durability::Replica,
             config::Durability::Fsync => Durability::Fsync,
         },
+        largest_record: config.limits.record(),
+        strict: config.strict,
         ..RedisConfig::new(config.redis.expose(), namespace, config.timeline.shards)
     }
 }

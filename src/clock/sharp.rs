@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 /// From how far away it is waited for by the sharp timer: it costs some calls into the kernel, the runtime's none.
 const NEAR: Duration = Duration::from_millis(2);
 
@@ -18,10 +20,16 @@ pub(super) async fn sleep_towards(left: Duration) {
     if left > NEAR {
         tokio::time::sleep(left - ROUNDING).await;
     } else {
+        let begun = Instant::now();
         tokio::select! {
             () = exactly(left) => {}
             // Where there is no such timer, and under a paused clock.
             () = tokio::time::sleep(left) => {}
+        }
+        // A paused clock stands still until every task waits for the runtime's timer. The kernel's timer would wake this task
+        // again and again before that.
+        if begun.elapsed() < left {
+            tokio::time::sleep(left).await;
         }
     }
 }
@@ -57,8 +65,6 @@ async fn timer(span: Duration) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
 
     #[cfg(target_os = "linux")]
@@ -78,5 +84,10 @@ mod tests {
         sleep_towards(Duration::from_millis(1)).await;
         assert!(begun.elapsed() >= Duration::from_secs(3599), "{:?}", begun.elapsed());
         assert!(begun.elapsed() <= Duration::from_millis(3_600_001), "{:?}", begun.elapsed());
+        for _ in 0..100 {
+            let (begun, left) = (Instant::now(), Duration::from_micros(1));
+            sleep_towards(left).await;
+            assert!(begun.elapsed() >= left, "it woke before the clock moved");
+        }
     }
 }

@@ -38,14 +38,21 @@ impl Setting {
         Setting { path: path.to_owned(), value, origin: entry.origin.clone(), follows: None }
     }
 
-    /// The path as TOML has it: a name with dots in quotes.
+    /// The line of TOML that says it: a name with dots in quotes.
     #[must_use]
-    pub fn toml_path(&self) -> String {
+    pub fn toml(&self) -> String {
         match self.path.split_once(".properties.") {
-            Some((sink, name)) => format!("{sink}.properties.\"{name}\""),
-            None => self.path.clone(),
+            Some((sink, name)) => {
+                format!("{sink}.properties.{} = {}", in_toml(&Json::from(name)), in_toml(&self.value))
+            }
+            None => format!("{} = {}", self.path, in_toml(&self.value)),
         }
     }
+}
+
+/// A value as TOML has it: as JSON does, but for one control character.
+fn in_toml(value: &Json) -> String {
+    value.to_string().replace('\u{7f}', "\\u007f")
 }
 
 impl Config {

@@ -274,6 +274,17 @@ fn the_end_of_a_line_belongs_neither_to_a_url_nor_to_a_path() {
     assert_eq!(config.ca_file.as_deref(), Some(Path::new("ca.pem")));
 }
 
+#[test]
+fn what_is_shown_of_odd_letters_is_toml() {
+    let file = "[sinks.a]\nurl = \"kafka://h\"\n[sinks.a.properties]\n\"a\\\"b\\u007f.c\" = \"x\"\n\
+                [lanes.default]\ndestination = \"\\u007f\\u0000\\n\\\"\"\n";
+    let config = load(file, &[], &[]).unwrap();
+    let shown: String = config.settings().iter().map(|of| of.toml() + "\n").collect();
+    let again = load(&shown, &[], &[]).unwrap();
+    assert_eq!(again.lanes, config.lanes);
+    assert!(again.sinks["a"].properties.keys().eq(["a\"b\u{7f}.c"]), "{shown}");
+}
+
 const HASH: &str = "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF";
 
 #[test]

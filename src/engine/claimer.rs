@@ -1,7 +1,7 @@
 //! Claims what is due in one lane of one shard, one call at a time, and hands each claim to a dispatcher.
 //!
-//! Sleeps until the lane's head is due; a wake-up only moves that time. Asks nothing while the lane's sink is absent,
-//! the timeline is away, or too much is in flight.
+//! Sleeps until there is something to claim, which its outlook says; a wake-up only moves that time. Asks nothing while the
+//! lane's sink is absent, the timeline is away, or too much is in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,14 @@ use tracing::{error, info, warn};
 use super::context::{Context, LaneContext, ShardContext, lock};
 use super::dispatcher::{self, Dispatch};
 use super::fault::{self, Point};
+use super::leases::Moment;
+use super::outlook::{Kind, Outlook};
 use super::room::Share;
 use super::settling;
 use super::signal::Signal;
-use crate::clock::Timestamp;
-use crate::timeline::{ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Rest, Settle, TimelineError, Token};
+use crate::timeline::{
+    ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Place, Rest, Settle, SuspectsRequest, TimelineError, Token,
+};
 
 /// How long a claim may be on its way: later than that it takes nothing.
 const CLAIM_LIMIT: Duration = Duration::from_secs(2);
@@ -35,9 +38,6 @@ fn suspects_at_once(poison_limit: u32) -> usize {
     if poison_limit < 4 { 1 } else { SUSPECTS }
 }
 
-/// The wait before the next claim while there are suspects, and it is another claim's turn to hold some.
-const SUSPECTS_PAUSE: Duration = Duration::from_millis(200);
-
 /// No wait is longer, so that the loop shows that it lives.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
@@ -49,26 +49,13 @@ pub(super) struct Claimer {
     pub(super) signal: Arc<Signal>,
 }
 
-/// What the claimer knows between two claims.
-#[derive(Default)]
-struct Outlook {
-    /// The due of the next head, as far as it is known.
-    head: Option<Timestamp>,
-    /// Suspects are due that ordinary claims leave out.
-    suspects: bool,
-    /// The next claim is for suspects.
-    suspects_next: bool,
-    /// Wake-ups in a row that found nothing.
-    idle: u32,
-    /// The timeline refuses claims, and that was said.
-    refused: bool,
-}
-
 impl Claimer {
     /// Claims until the engine stops. A claim that is on its way is never dropped: it may have taken something.
     pub(super) async fn run(self) {
         let pulse = self.context.pulses.start(format!("claimer {} {}", self.shard.shard, self.lane.lane));
         let mut outlook = Outlook::default();
+        // The timeline refuses claims, and that was said.
+        let mut refused = false;
         loop {
             pulse.beat();
             let Some(trial) = self.unless_stopping(self.admitted(&mut outlook)).await else {
@@ -79,7 +66,9 @@ impl Claimer {
             };
             let claimed = match self.unless_stopping(self.room()).await.flatten() {
                 // Waiting for room takes time: the sink may be gone by now.
-                Some(shares) if self.lane.sink.breaker.admits(trial) => self.claim(&mut outlook, shares, trial).await,
+                Some(shares) if self.lane.sink.breaker.admits(trial) => {
+                    self.claim(&mut outlook, &mut refused, shares, trial).await
+                }
                 _ => false,
             };
             if let (Some(trial), false) = (trial, claimed) {
@@ -123,16 +112,17 @@ impl Claimer {
         (*lock(&self.lane.rests_until)).filter(|until| *until > Instant::now())
     }
 
-    /// Waits until the lane's head is due.
+    /// Waits until there is something to claim.
     async fn until_due(&self, outlook: &mut Outlook) {
         loop {
             if let Some(told) = self.signal.take() {
-                outlook.head = Some(outlook.head.map_or(told, |head| head.min(told)));
+                outlook.told(told);
             }
-            match outlook.head {
-                Some(head) if self.context.clock.now() >= head => return,
-                Some(head) => tokio::select! {
-                    () = self.context.clock.sleep_until(head) => {}
+            let now = self.context.clock.now();
+            match outlook.next_at(self.lane.goes_back(), now) {
+                Some(at) if now >= at => return,
+                Some(at) => tokio::select! {
+                    () = self.context.clock.sleep_until(at) => {}
                     () = self.signal.told() => {}
                 },
                 None => self.signal.told().await,
@@ -141,45 +131,42 @@ impl Claimer {
     }
 
     /// One claim; whether anything was taken (and handed to a dispatcher).
-    async fn claim(&self, outlook: &mut Outlook, mut shares: [Share; 2], trial: Option<u64>) -> bool {
-        if outlook.idle >= IDLE_WAKES {
+    async fn claim(
+        &self,
+        outlook: &mut Outlook,
+        refused: &mut bool,
+        mut shares: [Share; 2],
+        trial: Option<u64>,
+    ) -> bool {
+        if outlook.idle() >= IDLE_WAKES {
             tokio::time::sleep(Duration::from_micros(rand::random_range(0..3000))).await;
         }
-        let turn = outlook.suspects_next.then(|| self.context.turns.take()).flatten();
-        let suspects_only = turn.is_some();
-        let [lane_share, sink_share] = &shares;
-        let most = if suspects_only { suspects_at_once(self.context.config.poison_limit) } else { MAX_BATCH };
-        let request = ClaimRequest {
-            token: self.context.token(),
-            max: lane_share.occurrences().min(sink_share.occurrences()).min(self.context.config.batch).min(most),
-            max_bytes: lane_share.bytes().min(sink_share.bytes()).min(MAX_CLAIM_BYTES),
-            lease: self.context.config.lease,
-            not_after: self.context.clock.now().plus(CLAIM_LIMIT),
-            suspects_only,
-        };
+        let turn = outlook.asks_for_suspects().then(|| self.context.turns.take(&self.signal)).flatten();
+        let (kind, after) = outlook.next(turn.is_some(), self.lane.goes_back(), self.context.clock.now());
+        let token = self.context.token();
         // Cleared before the claim is sent: what is told from here on is news, whatever the claim's reply says.
         self.signal.take();
-        let (token, sent) = (request.token.clone(), Instant::now());
-        let claimed = match self.context.timeline.claim(self.shard.shard, &self.lane.lane, request).await {
+        let sent = Moment::now();
+        let claimed = match self.ask(kind, after.clone(), token.clone(), &shares).await {
             Ok(claimed) => claimed,
             Err(error) => {
                 drop(turn);
-                self.failed(outlook, token, error).await;
+                self.failed(refused, token, error).await;
                 return false;
             }
         };
         if !claimed.occurrences.is_empty() {
             fault::reached(Point::AfterClaim);
         }
-        if std::mem::take(&mut outlook.refused) {
+        if std::mem::take(refused) {
             info!(lane = %self.lane.lane, shard = %self.shard.shard, "the timeline takes claims again");
         }
-        self.look_ahead(outlook, &claimed, suspects_only);
+        self.learn(outlook, kind, after, &claimed);
         if claimed.occurrences.is_empty() {
             return false;
         }
         let bytes = claimed.occurrences.iter().map(|occurrence| occurrence.record.len()).sum();
-        shares.iter_mut().for_each(|share| share.shrink_to(claimed.occurrences.len(), bytes));
+        shares.iter_mut().for_each(|share| share.fit_to(claimed.occurrences.len(), bytes));
         self.lane.metrics.claims.inc();
         self.lane.metrics.claimed.inc_by(claimed.occurrences.len() as u64);
         let lease = self.shard.leases.open(token, self.lane.lane.clone(), self.context.config.lease, sent);
@@ -190,11 +177,41 @@ impl Claimer {
             signal: Arc::clone(&self.signal),
             lease,
             shares,
-            turn,
+            _turn: turn,
             trial,
         };
         self.context.holders.spawn(dispatcher::run(dispatch, claimed));
         true
+    }
+
+    /// Asks the timeline for as much as there is room for; of the newest, for half.
+    async fn ask(
+        &self,
+        kind: Kind,
+        after: Option<Place>,
+        token: Token,
+        [lane_share, sink_share]: &[Share; 2],
+    ) -> Result<Claimed, TimelineError> {
+        let config = &self.context.config;
+        let (timeline, shard, lane, lease) = (&self.context.timeline, self.shard.shard, &self.lane.lane, config.lease);
+        let max = lane_share.occurrences().min(sink_share.occurrences()).min(config.batch).min(MAX_BATCH);
+        let max_bytes = lane_share.bytes().min(sink_share.bytes()).min(MAX_CLAIM_BYTES);
+        let not_after = self.context.clock.now().plus(CLAIM_LIMIT);
+        match kind {
+            Kind::Suspects | Kind::Unreadable => {
+                let unreadable = kind == Kind::Unreadable;
+                let max = if unreadable { max } else { max.min(suspects_at_once(config.poison_limit)) };
+                let request = SuspectsRequest { token, max, max_bytes, lease, not_after, unreadable, after };
+                timeline.claim_suspects(shard, lane, request).await
+            }
+            Kind::Newest | Kind::Oldest | Kind::Ordinary => {
+                let newest_first = kind == Kind::Newest;
+                let (max, max_bytes) =
+                    if newest_first { (max.div_ceil(2), max_bytes.div_ceil(2)) } else { (max, max_bytes) };
+                let request = ClaimRequest { token, max, max_bytes, lease, not_after, newest_first, after };
+                timeline.claim(shard, lane, request).await
+            }
+        }
     }
 
     /// Waits for room in the lane and at its sink.
@@ -205,37 +222,33 @@ impl Claimer {
         Some([lane, sink])
     }
 
-    /// Draws from a claim's reply when to claim next, and whether for suspects.
-    fn look_ahead(&self, outlook: &mut Outlook, claimed: &Claimed, suspects_only: bool) {
+    /// Draws from a claim's reply when to claim next, and shows what it says.
+    fn learn(&self, outlook: &mut Outlook, kind: Kind, after: Option<Place>, claimed: &Claimed) {
         self.lane.metrics.removed.inc_by(claimed.removed);
         if claimed.removed > 0 {
             error!(lane = %self.lane.lane, removed = claimed.removed, "members without a record were removed");
         }
-        outlook.idle = if claimed.occurrences.is_empty() { outlook.idle.saturating_add(1) } else { 0 };
-        outlook.suspects = claimed.suspects > 0;
-        // Every second call is for suspects while any are due and it can be this claimer's turn.
-        outlook.suspects_next = outlook.suspects && !suspects_only && self.context.turns.is_free();
-        outlook.head = if outlook.suspects_next {
-            Some(claimed.now)
-        } else if outlook.suspects {
-            // A head that is due and was not taken stands behind more suspects than a claim looks at.
-            let again = claimed.now.plus(SUSPECTS_PAUSE);
-            let head = claimed.head.filter(|head| *head > claimed.now || !claimed.occurrences.is_empty());
-            Some(head.map_or(again, |head| head.min(again)))
-        } else {
-            claimed.head
-        };
+        let unreadable = outlook.unreadable();
+        let turns = &self.context.turns;
+        outlook.learn(kind, after, claimed, |suspects| {
+            if !suspects {
+                turns.leave(&self.signal);
+            }
+            suspects && turns.wait(&self.signal)
+        });
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.lane.metrics.unreadable.inc_by(count(outlook.unreadable()) - count(unreadable));
     }
 
     /// A claim failed: what it may have taken unseen goes back, and the next one waits a little.
-    async fn failed(&self, outlook: &mut Outlook, token: Token, error: TimelineError) {
+    async fn failed(&self, refused: &mut bool, token: Token, error: TimelineError) {
         match error {
             TimelineError::Away(_) | TimelineError::Late | TimelineError::Moving => {
                 tokio::time::sleep(Duration::from_millis(50)).await
             }
             TimelineError::Refused(words) => {
                 // Said once: it is asked twice a second until it takes them again.
-                if !std::mem::replace(&mut outlook.refused, true) {
+                if !std::mem::replace(refused, true) {
                     warn!(lane = %self.lane.lane, shard = %self.shard.shard, words, "the timeline refuses claims");
                 }
                 tokio::time::sleep(Duration::from_millis(500)).await;
@@ -267,6 +280,7 @@ async fn give_back(context: Arc<Context>, shard: Arc<ShardContext>, lane: Arc<La
         rest: Rest::Back,
         lease: context.config.lease,
         dead_cap: context.config.dead_cap,
+        quiet: false,
     };
     settling::settle_until_answered(context, shard, lane, settle, None).await;
 }

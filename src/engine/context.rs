@@ -15,11 +15,13 @@ use tracing::{error, info, warn};
 use super::EngineConfig;
 use super::breaker::Breaker;
 use super::destinations::Destinations;
+use super::held::Held;
 use super::leases::Leases;
+use super::outlook::OLDEST_AGAIN;
 use super::room::Room;
 use super::signal::Signal;
 use super::turn::Turns;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
 use crate::timeline::{Glance, Timeline, Token};
@@ -70,8 +72,12 @@ pub(super) struct LaneContext {
     pub(super) destination: Option<String>,
     pub(super) dead_destination: Option<String>,
     pub(super) room: Room,
+    /// What destinations that fail hold of it.
+    pub(super) held: Arc<Held>,
+    /// When something went back last because its destination holds all that it may.
+    pub(super) turned_back: Mutex<Option<Instant>>,
     pub(super) metrics: LaneMetrics,
-    /// Nothing is claimed before: a record was found that this version cannot read, or others are to have their turn.
+    /// Nothing is claimed before: others are to have their turn.
     pub(super) rests_until: Mutex<Option<Instant>>,
     /// When its dead were last told of in the log.
     pub(super) buried: Mutex<Option<Instant>>,
@@ -94,9 +100,15 @@ pub(super) struct SinkContext {
 }
 
 impl Context {
+    /// Lets the claimers of a lane look at once, on all shards.
+    pub(super) fn wake(&self, lane: &Lane) {
+        let signals = self.shards.iter().filter_map(|shard| self.signals.get(&(shard.shard, lane.clone())));
+        signals.for_each(|signal| signal.raise(Timestamp::MIN_DUE));
+    }
+
     /// A name for a claim, never used before.
     pub(super) fn token(&self) -> Token {
-        Token(format!("{}.{}", self.config.instance, self.tokens.fetch_add(1, Ordering::Relaxed)))
+        Token::new(&self.config.instance, self.tokens.fetch_add(1, Ordering::Relaxed), self.config.lease)
     }
 }
 
@@ -138,7 +150,22 @@ impl LaneContext {
         lock(&self.copies_rest_until).is_none_or(|until| until <= Instant::now())
     }
 
-    /// Lets the lane rest, at least that long: others may be able to do what this one can't.
+    /// Notes that something goes back because its destination holds all that it may.
+    pub(super) fn turns_back(&self) {
+        *lock(&self.turned_back) = Some(Instant::now());
+    }
+
+    /// Whether something went back so a while ago: longer than until the next claim at the oldest, which may find more.
+    pub(super) fn goes_back(&self) -> bool {
+        lock(&self.turned_back).is_some_and(|last| last.elapsed() <= 2 * OLDEST_AGAIN)
+    }
+
+    /// Forgets that: a destination has been mended. Whether there was anything to forget.
+    pub(super) fn turns_back_no_more(&self) -> bool {
+        lock(&self.turned_back).take().is_some()
+    }
+
+    /// Lets the lane rest, at least that long.
     pub(super) fn rest(&self, span: Duration) {
         let mut rests_until = lock(&self.rests_until);
         *rests_until = (*rests_until).max(Some(Instant::now() + span));

@@ -193,7 +193,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::engine::leases::Leases;
+    use crate::engine::leases::{Leases, Moment};
     use crate::task::Lane;
     use crate::timeline::Token;
 
@@ -249,7 +249,7 @@ mod tests {
             "silent" => Answer::Hang,
             _ => Answer::Accept,
         });
-        let lease = Leases::default().open(Token("i.1".into()), Lane::default(), 10 * second, Instant::now());
+        let lease = Leases::default().open(Token("i.1".into()), Lane::default(), 10 * second, Moment::now());
         let copies = ["silent", "taken", "refused", "later"].map(message).into_iter().enumerate().collect();
         let mut sending = send(sink.clone(), lease, copies);
         // What is certain is told at once.

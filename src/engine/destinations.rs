@@ -1,14 +1,18 @@
 //! Which destinations of a sink are at fault: known by name once something failed there, forgotten when all is well.
 //!
 //! A destination is at fault when its sink says so (unknown, without a stream, not authorised), or when it has accepted
-//! nothing since a failure while the sink accepts elsewhere. When messages have failed there for `patience`, its
-//! messages are dead; one is tried every few seconds, until one is accepted. Only failures that were seen count: time in
-//! which nothing was tried, or in which the whole sink was absent, is no evidence against a destination.
+//! nothing since a failure while the sink accepts elsewhere. When messages have failed there for `patience`, it is given
+//! up: its messages are dead; one is tried every few seconds, until one is accepted. Only failures that were seen count:
+//! time in which nothing was tried, or in which the whole sink was absent, is no evidence against a destination.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+/// How long a destination fails, of which the sink itself says nothing, before it is at fault: others are accepted there a
+/// moment after a nack or a change of leader.
+const DOUBT: Duration = Duration::from_secs(2);
 
 /// How often one message is tried at a destination that is given up.
 const TRIAL: Duration = Duration::from_secs(5);
@@ -61,20 +65,30 @@ impl Standing {
         self.failing.map(|(first, _)| first)
     }
 
-    /// Whether it is at fault, and failures were seen for as long as `patience`. `accepted`: the sink's, anywhere.
-    fn given_up(&self, accepted: Option<Instant>, patience: Duration) -> bool {
+    /// Whether it is at fault, and failures were seen for so long. `accepted`: the sink's, anywhere.
+    fn at_fault_for(&self, accepted: Option<Instant>, span: Duration) -> bool {
         let Some((first, last)) = self.failing else { return false };
         // Nothing was accepted here since: what the sink accepted since, it accepted elsewhere.
         let at_fault = self.told || accepted.is_some_and(|accepted| accepted >= first);
-        at_fault && last.duration_since(first) >= patience
+        at_fault && last.duration_since(first) >= span
+    }
+
+    fn given_up(&self, accepted: Option<Instant>, patience: Duration) -> bool {
+        self.at_fault_for(accepted, patience)
+    }
+
+    fn at_fault(&self, accepted: Option<Instant>, patience: Duration) -> bool {
+        self.at_fault_for(accepted, if self.told { Duration::ZERO } else { DOUBT.min(patience) })
     }
 }
 
 /// What is known of a destination when a message fails there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standpoint {
     /// It has accepted something that was sent after this occurrence failed first: the fault is the message's.
     pub(super) others_accepted: bool,
+    /// It is at fault, given up or not.
+    pub(super) at_fault: bool,
     /// It is at fault, and has failed for as long as `patience`.
     pub(super) given_up: bool,
     /// The sink has accepted nothing anywhere since this occurrence failed first, for as long as `patience`.
@@ -86,6 +100,10 @@ pub(super) struct Standpoint {
 pub(super) enum Gate {
     /// Yes.
     Open,
+    /// If there is room among what is held for it: it is at fault.
+    AtFault,
+    /// Yes: it is given up, and this is the one that is tried.
+    Trial,
     /// No: it is given up; the broker's words.
     GivenUp(String),
 }
@@ -96,16 +114,23 @@ impl Destinations {
         Destinations { patience, standings: HashMap::new(), accepted: None, swept: None }
     }
 
-    /// A message sent at `sent` was accepted.
-    pub(super) fn accepted(&mut self, destination: &str, sent: Instant) {
+    /// A message sent at `sent` was accepted. Whether its destination failed before, and is forgiven.
+    pub(super) fn accepted(&mut self, destination: &str, sent: Instant) -> bool {
         self.accepted = self.accepted.max(Some(sent));
-        let Some(standing) = self.standings.get_mut(destination) else { return };
+        let Some(standing) = self.standings.get_mut(destination) else { return false };
         standing.accepted = standing.accepted.max(Some(sent));
         standing.news = Instant::now();
-        if standing.failing.is_some_and(|(first, _)| first <= sent) || standing.told {
+        let forgiven = standing.failing.is_some_and(|(first, _)| first <= sent) || standing.told;
+        if forgiven {
             standing.forgive();
         }
         self.sweep(Instant::now());
+        forgiven
+    }
+
+    /// How long a destination may be at fault before its messages are dead.
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
     }
 
     /// The whole sink is absent: what failed lately says nothing of destinations.
@@ -132,6 +157,7 @@ impl Destinations {
         words.clone_into(&mut standing.words);
         Standpoint {
             others_accepted: standing.accepted.is_some_and(|accepted| accepted > first_failure),
+            at_fault: standing.at_fault(accepted, patience),
             given_up: standing.given_up(accepted, patience),
             sink_silent: accepted.is_none_or(|accepted| accepted < first_failure)
                 && now.duration_since(first_failure) >= patience,
@@ -139,15 +165,19 @@ impl Destinations {
     }
 
     /// Whether a newly claimed message may be sent; of those for a destination that is given up, one every five seconds.
-    pub(super) fn gate(&mut self, destination: &str, now: Instant) -> Gate {
+    /// One that is `spared` is not to be dead yet, whatever is known of its destination.
+    pub(super) fn gate(&mut self, destination: &str, spared: bool, now: Instant) -> Gate {
         let (patience, accepted) = (self.patience, self.accepted);
         let Some(standing) = self.standings.get_mut(destination) else { return Gate::Open };
-        if standing.failing_since(now, patience).is_none() || !standing.given_up(accepted, patience) {
+        if standing.failing_since(now, patience).is_none() || !standing.at_fault(accepted, patience) {
             return Gate::Open;
+        }
+        if spared || !standing.given_up(accepted, patience) {
+            return Gate::AtFault;
         }
         if standing.trial.is_none_or(|last| now.duration_since(last) >= TRIAL) {
             standing.trial = Some(now);
-            return Gate::Open;
+            return Gate::Trial;
         }
         Gate::GivenUp(standing.words.clone())
     }
@@ -189,14 +219,16 @@ mod tests {
         let mut all = Destinations::new(PATIENCE);
         assert!(!all.failed("gone", start, start, true, "no such topic").given_up);
         assert!(!all.failed("gone", start, at(start, 15), true, "no such topic").given_up);
-        assert_eq!(all.gate("gone", at(start, 29)), Gate::Open, "not yet");
+        assert_eq!(all.gate("gone", false, at(start, 29)), Gate::AtFault, "not yet");
         assert!(all.failed("gone", start, at(start, 30), true, "no such topic").given_up);
-        assert_eq!(all.gate("gone", at(start, 31)), Gate::Open, "the first trial");
-        assert_eq!(all.gate("gone", at(start, 32)), Gate::GivenUp("no such topic".into()));
-        assert_eq!(all.gate("gone", at(start, 36)), Gate::Open, "the next trial");
-        assert_eq!(all.gate("other", at(start, 36)), Gate::Open);
-        all.accepted("gone", at(start, 36));
-        assert_eq!(all.gate("gone", at(start, 37)), Gate::Open, "one was accepted: all is well");
+        assert_eq!(all.gate("gone", true, at(start, 31)), Gate::AtFault, "one that is spared is no trial");
+        assert_eq!(all.gate("gone", false, at(start, 31)), Gate::Trial, "the first trial");
+        assert_eq!(all.gate("gone", false, at(start, 32)), Gate::GivenUp("no such topic".into()));
+        assert_eq!(all.gate("gone", false, at(start, 36)), Gate::Trial, "the next trial");
+        assert_eq!(all.gate("other", false, at(start, 36)), Gate::Open);
+        assert!(all.accepted("gone", at(start, 36)));
+        assert!(!all.accepted("gone", at(start, 36)) && !all.accepted("other", at(start, 36)), "no news");
+        assert_eq!(all.gate("gone", false, at(start, 37)), Gate::Open, "one was accepted: all is well");
     }
 
     #[test]
@@ -214,12 +246,25 @@ mod tests {
     }
 
     #[test]
+    fn one_that_fails_now_and_then_is_not_at_fault() {
+        let start = Instant::now();
+        let mut all = Destinations::new(PATIENCE);
+        let after = |millis| start + Duration::from_millis(millis);
+        assert!(!all.failed("busy", after(0), after(0), false, "nack").at_fault);
+        all.accepted("other", after(10));
+        assert!(!all.failed("busy", after(0), after(1900), false, "nack").at_fault, "a moment only");
+        assert_eq!(all.gate("busy", false, after(1900)), Gate::Open);
+        assert!(all.failed("busy", after(0), after(2000), false, "nack").at_fault);
+        assert_eq!(all.gate("busy", false, after(2000)), Gate::AtFault);
+    }
+
+    #[test]
     fn time_in_which_nothing_was_tried_is_no_evidence() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE);
         all.failed("quiet", start, start, true, "no responders");
         all.accepted("other", at(start, 40));
-        assert_eq!(all.gate("quiet", at(start, 45)), Gate::Open, "one failure, long ago");
+        assert_eq!(all.gate("quiet", false, at(start, 45)), Gate::Open, "one failure, long ago");
         assert!(!all.failed("quiet", at(start, 50), at(start, 50), true, "no responders").given_up);
 
         all.failed("busy", start, at(start, 51), true, "no responders");

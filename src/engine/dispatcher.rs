@@ -5,38 +5,31 @@
 //! holds when the sink turns out absent.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::FutureExt;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use tokio::time::Instant;
-use tracing::{debug, error, warn};
+use tracing::{error, warn};
 
-use super::context::{Context, LaneContext, ShardContext, lock};
+use super::context::{Context, LaneContext, ShardContext};
 use super::copies::{Copied, Mourned};
-use super::destinations::Gate;
 use super::flight::{Flight, Stage};
+use super::following::Followings;
 use super::judge::Reason;
 use super::leases::Lease;
 use super::publishing::Answer;
 use super::room::Share;
 use super::settling::{Counted, Settling, settled};
 use super::signal::Signal;
+use super::trial::Trials;
 use super::turn::Turn;
-use crate::clock::Timestamp;
-use crate::task::{Follow, Following, Record};
+use crate::task::Follow;
 use crate::timeline::{Claimed, Settlement};
-
-/// How long a lane rests after a record that this version cannot read.
-const REST: Duration = Duration::from_secs(60);
 
 /// Answers taken in at one go.
 const GULP: usize = 1000;
-
-/// Occurrences that are passed over in one slice of working out what follows.
-const SLICE: u32 = 256;
 
 /// A claim's surroundings.
 pub(super) struct Dispatch {
@@ -46,8 +39,8 @@ pub(super) struct Dispatch {
     pub(super) signal: Arc<Signal>,
     pub(super) lease: Arc<Lease>,
     pub(super) shares: [Share; 2],
-    /// It holds suspects.
-    pub(super) turn: Option<Turn>,
+    /// It holds suspects, until it is dropped.
+    pub(super) _turn: Option<Turn>,
     /// It is this trial of a half-open breaker.
     pub(super) trial: Option<u64>,
 }
@@ -56,10 +49,6 @@ impl Drop for Dispatch {
     /// Whatever ends the holder, a panic too: nobody renews its lease any more, and others get their turn.
     fn drop(&mut self) {
         self.shard.leases.close(&self.lease.token);
-        if self.turn.take().is_some() {
-            // The next suspects may have waited for these to end.
-            self.signal.raise(Timestamp::MIN_DUE);
-        }
         if let Some(trial) = self.trial {
             self.lane.sink.breaker.trial_unused(trial);
         }
@@ -92,13 +81,23 @@ pub(super) struct Holder {
     pub(super) absent: Option<String>,
     /// Nothing is published any more.
     pub(super) ending: bool,
+    /// What is still being worked out, ...
+    pub(super) followings: Followings,
+    /// ... and what becomes of those that wait for it.
+    fates: HashMap<usize, Fate>,
+    /// Destinations that are given up and tried.
+    pub(super) trials: Trials,
     /// How many records could not be read.
-    unreadable: usize,
+    pub(super) unreadable: usize,
 }
 
-/// Why an occurrence is not published.
-enum Withheld {
-    PassedOver,
+/// What becomes of an occurrence once what follows it is known.
+pub(super) enum Fate {
+    /// The sink has it.
+    Accepted,
+    /// Its own catch-up passes it over.
+    Passed,
+    /// It is not tried again by itself.
     Dead(Reason, String),
 }
 
@@ -127,14 +126,15 @@ impl Holder {
             settling: None,
             absent: None,
             ending: false,
+            followings: Followings::default(),
+            fates: HashMap::new(),
+            trials: Trials::default(),
             unreadable: 0,
         }
     }
 
     async fn hold(mut self) {
-        if !self.begin().await {
-            return self.let_go();
-        }
+        self.begin();
         let (context, sink) = (Arc::clone(&self.dispatch.context), Arc::clone(&self.dispatch.lane.sink));
         let lost = self.dispatch.lease.lost.clone();
         while self.open > 0 || !self.verdicts.is_empty() || self.settling.is_some() {
@@ -148,6 +148,7 @@ impl Holder {
                 () = lost.cancelled(), if !last => return self.let_go(),
                 Some(answer) = self.answers.next() => self.take_in_all(answer),
                 Some(copied) = self.copies.next() => self.copied(copied),
+                (index, follow) = self.followings.next() => self.followed(index, follow),
                 settled = settled(&mut self.settling) => match settled {
                     Some(settled) if settled.lost => return self.let_go(),
                     Some(settled) => self.settled(&settled),
@@ -155,122 +156,54 @@ impl Holder {
                     None => return,
                 },
                 () = sink.breaker.opened(), if !self.ending => self.give_back(),
-                () = context.deadline.cancelled(), if self.open > 0 => self.give_back(),
+                () = context.deadline.cancelled(), if self.open > 0 => self.give_up(),
                 () = context.stopping.cancelled(), if !self.ending => self.stop(),
                 () = sleep_until(timer) => self.publish_due(),
             }
         }
     }
 
-    /// Reads the records, publishes, and works out what follows while the sink is busy. `false`: the lease was lost.
-    async fn begin(&mut self) -> bool {
-        let overdue = self.dispatch.context.config.overdue;
-        let (mut records, mut ahead) = (Vec::new(), Vec::new());
-        for index in 0..self.flights.len() {
-            let flight = &mut self.flights[index];
-            let record = flight.record().map_err(|error| error.to_string());
-            match record.and_then(|record| Ok((flight.following(&record, overdue)?, record))) {
-                Ok((following, record)) => {
-                    let withheld = self.withheld(index, &record);
-                    ahead.push((index, following));
-                    records.push((index, record, withheld));
-                }
-                Err(words) => self.unreadable(index, &words),
-            }
+    /// What becomes of an occurrence is known; that is written once what follows it is known too.
+    pub(super) fn decide(&mut self, index: usize, fate: Fate) {
+        let flight = &mut self.flights[index];
+        if flight.stage == Stage::Judged {
+            return;
         }
-        if self.dispatch.lane.sink.breaker.admits(self.dispatch.trial) {
-            let batch = records.iter().filter(|(_, _, withheld)| withheld.is_none());
-            self.publish(batch.map(|(index, record, _)| (*index, record)));
+        if flight.is_followed() {
+            return self.conclude(index, fate);
         }
-        let mut early = Vec::new();
-        if !self.look_ahead(ahead, &mut early).await {
-            return false;
-        }
-        for (index, record, withheld) in records {
-            match withheld {
-                _ if self.flights[index].stage == Stage::Judged => {}
-                Some(Withheld::Dead(reason, words)) => self.bury(index, Some(&record), reason, words),
-                Some(Withheld::PassedOver) if record.is_recurring() => {
-                    let verdict = self.flights[index].passed();
-                    self.verdict(index, verdict, None);
-                }
-                Some(Withheld::PassedOver) => {
-                    self.bury(index, Some(&record), Reason::TooLate, "overdue by more than its catch-up allows".into());
-                }
-                // The breaker closed the way since the claim: it goes back unsent.
-                None if self.flights[index].publishes == 0 && self.retries.is_empty() => {
-                    let verdict = self.flights[index].back();
-                    self.verdict(index, verdict, None);
-                }
-                None => {}
-            }
-        }
-        early.into_iter().for_each(|answer| self.take_in(answer));
-        self.turn_away_if_absent();
-        true
+        flight.decided();
+        self.fates.insert(index, fate);
     }
 
-    /// Works out what follows each occurrence, in slices; answers that come meanwhile wait in `early`. `false`: the lease
-    /// was lost. What is not known when the engine's deadline passes goes back.
-    async fn look_ahead(&mut self, ahead: Vec<(usize, Following)>, early: &mut Vec<Answer>) -> bool {
-        let deadline = self.dispatch.context.deadline.clone();
-        let lost = self.dispatch.lease.lost.clone();
-        let mut working = std::pin::pin!(follow_all(ahead));
-        let follows = loop {
-            tokio::select! {
-                biased;
-                () = lost.cancelled() => return false,
-                Some(answer) = self.answers.next() => early.push(answer),
-                follows = &mut working => break follows,
-                () = deadline.cancelled() => {
-                    self.give_back();
-                    return true;
+    /// What follows an occurrence is known.
+    pub(super) fn followed(&mut self, index: usize, follow: Result<Follow, String>) {
+        match follow {
+            Ok(follow) => {
+                self.flights[index].followed_by(follow);
+                if let Some(fate) = self.fates.remove(&index) {
+                    self.conclude(index, fate);
                 }
+            }
+            Err(words) => {
+                let (lane, member) = (&self.dispatch.lane.lane, &self.flights[index].occurrence.member);
+                error!(%lane, %member, words, "what follows an occurrence cannot be worked out: it goes back");
+                self.fates.remove(&index);
+                let verdict = self.flights[index].back();
+                self.verdict(index, verdict, None);
+            }
+        }
+    }
+
+    fn conclude(&mut self, index: usize, fate: Fate) {
+        let verdict = match fate {
+            Fate::Accepted => self.flights[index].accepted(),
+            Fate::Passed => self.flights[index].passed(),
+            Fate::Dead(reason, words) => {
+                let record = self.flights[index].record().ok();
+                return self.bury(index, record.as_ref(), reason, words);
             }
         };
-        for (index, follow) in follows {
-            match follow {
-                Ok(follow) => self.flights[index].followed_by(follow),
-                Err(words) => self.unreadable(index, &words),
-            }
-        }
-        true
-    }
-
-    /// Whether an occurrence is not published: poison, passed over by its own catch-up, or its destination given up.
-    fn withheld(&self, index: usize, record: &Record) -> Option<Withheld> {
-        let flight = &self.flights[index];
-        let crashes = flight.occurrence.crashes;
-        if crashes > self.dispatch.context.config.poison_limit {
-            let words = format!("{crashes} of its claims ended without a word from their holder");
-            return Some(Withheld::Dead(Reason::Poison, words));
-        }
-        if flight.is_passed_over(record, self.dispatch.context.config.overdue) {
-            return Some(Withheld::PassedOver);
-        }
-        let mut destinations = lock(&self.dispatch.lane.sink.destinations);
-        if destinations.all_well() {
-            return None;
-        }
-        let destination = Flight::destination(record, self.dispatch.lane.destination.as_deref());
-        match destinations.gate(destination, Instant::now()) {
-            Gate::Open => None,
-            Gate::GivenUp(words) => Some(Withheld::Dead(Reason::Destination, words)),
-        }
-    }
-
-    /// A record that this version cannot read, or whose schedule it cannot: others may. Never dead.
-    fn unreadable(&mut self, index: usize, words: &str) {
-        let flight = &mut self.flights[index];
-        let (lane, member) = (&self.dispatch.lane.lane, &flight.occurrence.member);
-        self.unreadable += 1;
-        // Once for the claim: where there is one, there may be a thousand.
-        if self.unreadable == 1 {
-            error!(%lane, words, "records cannot be read, written by a newer version? The lane rests here for a minute");
-        }
-        debug!(%lane, %member, words, "a record cannot be read");
-        self.dispatch.lane.rest(REST);
-        let verdict = flight.back();
         self.verdict(index, verdict, None);
     }
 
@@ -288,8 +221,14 @@ impl Holder {
         retry.into_iter().chain(settle).min()
     }
 
-    /// Gives back all that has no verdict. What is under way may still arrive.
-    pub(super) fn give_back(&mut self) {
+    /// Gives back whatever has no verdict.
+    fn give_up(&mut self) {
+        self.give_back();
+        self.back(|_| true);
+    }
+
+    /// Gives back all that nothing is decided of. What is under way may still arrive.
+    fn give_back(&mut self) {
         self.ending = true;
         while let Some(Some(answer)) = self.answers.next().now_or_never() {
             self.take_in(answer);
@@ -297,7 +236,7 @@ impl Holder {
         self.answers = SelectAll::new();
         self.absent = None;
         self.give_up_copies();
-        self.back(|_| true);
+        self.back(|stage| !matches!(stage, Stage::Decided { .. }));
     }
 
     /// The engine stops: what waits for a retry goes back, what is under way is waited for.
@@ -315,6 +254,7 @@ impl Holder {
             }
         }
         self.retries.clear();
+        self.followings.retain(|index| self.flights[index].stage != Stage::Judged);
     }
 
     fn take_in_all(&mut self, first: Answer) {
@@ -333,22 +273,6 @@ impl Holder {
             self.give_back();
         }
     }
-}
-
-/// What follows each occurrence, by flight; in slices between which others get their turn.
-async fn follow_all(ahead: Vec<(usize, Following)>) -> Vec<(usize, Result<Follow, String>)> {
-    let mut follows = Vec::with_capacity(ahead.len());
-    for (index, mut following) in ahead {
-        let follow = loop {
-            match following.advance(SLICE) {
-                Ok(Some(follow)) => break Ok(follow),
-                Ok(None) => tokio::task::yield_now().await,
-                Err(error) => break Err(error.to_string()),
-            }
-        };
-        follows.push((index, follow));
-    }
-    follows
 }
 
 async fn sleep_until(timer: Option<Instant>) {

@@ -1,9 +1,12 @@
 //! One occurrence in the hands of a dispatcher: its message, what happened to it so far, and the verdict it leaves with.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use punctual_sinks::Message;
 use tokio::time::Instant;
 
+use super::held::Hold;
 use super::judge::Reason;
 use crate::clock::Timestamp;
 use crate::task::record::RecordError;
@@ -27,6 +30,10 @@ pub(super) struct Flight {
     /// Retries that counted.
     pub(super) retries: u32,
     pub(super) first_failure: Option<Instant>,
+    /// Its part of what its destination, which fails, may hold.
+    pub(super) hold: Option<Hold>,
+    /// It goes back because its destination holds all that it may.
+    pub(super) turned_back: bool,
     /// A publish of it may have arrived: it began and was not answered definitely.
     unclear: bool,
 }
@@ -38,6 +45,8 @@ pub(super) enum Stage {
     Waiting,
     /// Handed to the sink at that time.
     UnderWay(Instant),
+    /// What becomes of it is known, what follows it is not; whether a publish of it had begun.
+    Decided { begun: bool },
     /// Its verdict is known.
     Judged,
 }
@@ -55,6 +64,8 @@ impl Flight {
             publishes: 0,
             retries: 0,
             first_failure: None,
+            hold: None,
+            turned_back: false,
             unclear: false,
         }
     }
@@ -126,6 +137,21 @@ impl Flight {
         self.follow = Some(follow);
     }
 
+    /// Whether it is known what follows.
+    pub(super) fn is_followed(&self) -> bool {
+        self.follow.is_some()
+    }
+
+    /// What becomes of it is known, and waits for what follows it.
+    pub(super) fn decided(&mut self) {
+        self.stage = Stage::Decided { begun: self.begun() };
+    }
+
+    /// Whether it was requeued less than `patience` ago: then it is not dead for its destination, which may have been mended.
+    pub(super) fn is_spared(&self, now: Timestamp, patience: Duration) -> bool {
+        self.occurrence.member.requeued_key().is_some() && now.since(self.occurrence.due) < patience
+    }
+
     /// How many occurrences its catch-up passes over. One that is dead is not passed over as well.
     fn passed_over(&self, dead: bool) -> u64 {
         self.follow.map_or(0, |follow| follow.passed_over - u64::from(dead && !follow.publish))
@@ -168,14 +194,24 @@ impl Flight {
 
     /// It waits again under the same due.
     pub(super) fn back(&mut self) -> Settlement {
-        let begun = self.unclear || matches!(self.stage, Stage::UnderWay(_));
+        let begun = self.begun();
         self.judged(Verdict::Back { begun })
+    }
+
+    /// It waits again under the same due, and is left out of claims: nothing of it was published.
+    pub(super) fn unreadable(&mut self) -> Settlement {
+        self.judged(Verdict::Unreadable)
+    }
+
+    /// Whether a publish of it may have arrived.
+    fn begun(&self) -> bool {
+        self.unclear || matches!(self.stage, Stage::UnderWay(_) | Stage::Decided { begun: true })
     }
 
     /// What is to be counted in the metrics once the verdict is written: occurrences passed over.
     pub(super) fn tally(&self, verdict: &Verdict) -> u64 {
         match verdict {
-            Verdict::Back { .. } => 0,
+            Verdict::Back { .. } | Verdict::Unreadable => 0,
             Verdict::Dead(_) | Verdict::DeadNext { .. } => self.passed_over(true),
             Verdict::Finished | Verdict::Next { .. } => self.passed_over(false),
         }
@@ -197,6 +233,7 @@ impl Flight {
 
     fn judged(&mut self, verdict: Verdict) -> Settlement {
         self.stage = Stage::Judged;
+        self.hold = None;
         self.occurrence.record = Bytes::new();
         Settlement { member: self.occurrence.member.clone(), due: self.occurrence.due, verdict }
     }

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     fn facts(retries: u32, others_accepted: bool, given_up: bool) -> Facts {
-        let destination = Standpoint { others_accepted, given_up, sink_silent: false };
+        let destination = Standpoint { others_accepted, at_fault: given_up, given_up, sink_silent: false };
         Facts { policy: RetryPolicy::DEFAULT, retries, publishes: retries + 1, destination, random: 0.0 }
     }
 
@@ -160,7 +160,7 @@ mod tests {
             others_accepted: bool, given_up: bool, sink_silent: bool, random in 0.0..1.0,
         ) {
             let policy = RetryPolicy { max, ..RetryPolicy::DEFAULT };
-            let destination = Standpoint { others_accepted, given_up, sink_silent };
+            let destination = Standpoint { others_accepted, at_fault: given_up, given_up, sink_silent };
             let facts = Facts { policy, retries, publishes: retries + 1 + more, destination, random };
             let fault = match &outcome {
                 Outcome::Retry(trouble) => Some(trouble.fault),
@@ -197,7 +197,7 @@ mod tests {
             let millis = Duration::from_millis;
             let policy = RetryPolicy { max, interval: millis(interval), jitter: millis(jitter) };
             let (mut retries, mut waited) = (0, Duration::ZERO);
-            let destination = Standpoint { others_accepted: true, given_up: false, sink_silent: false };
+            let destination = Standpoint { others_accepted: true, at_fault: false, given_up: false, sink_silent: false };
             loop {
                 let facts = Facts { policy, retries, publishes: retries + 1, destination, random };
                 match judge(retry(Fault::Unclear), &facts) {

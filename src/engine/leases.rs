@@ -3,15 +3,16 @@
 //! Runs before anything else when the timeline is back: claims wait until what is held was extended.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::context::{Context, ShardContext};
+use super::context::{Context, ShardContext, lock};
 use super::fault::{self, Point};
+use crate::clock::since_boot;
 use crate::task::Lane;
 use crate::timeline::{Link, Token};
 
@@ -27,22 +28,35 @@ pub(super) struct Lease {
     lane: Lane,
     length: Duration,
     /// When the call was sent that last confirmed it.
-    confirmed: Mutex<Instant>,
+    confirmed: Mutex<Moment>,
     /// Cancelled once the timeline said that it has been reaped.
     pub(super) lost: CancellationToken,
 }
 
 impl Lease {
     /// Notes that a call sent at `sent` was answered: the lease runs from then, at the earliest.
-    pub(super) fn confirm(&self, sent: Instant) {
-        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
-        *confirmed = (*confirmed).max(sent);
+    pub(super) fn confirm(&self, sent: Moment) {
+        let mut confirmed = lock(&self.confirmed);
+        *confirmed = Moment { at: confirmed.at.max(sent.at), since_boot: confirmed.since_boot.max(sent.since_boot) };
     }
 
     /// Whether something that takes up to `span` surely ends within the lease.
     pub(super) fn fits(&self, span: Duration) -> bool {
-        let confirmed = *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
-        Instant::now() + span <= confirmed + self.length
+        let (now, confirmed) = (Moment::now(), *lock(&self.confirmed));
+        now.at + span <= confirmed.at + self.length && now.since_boot + span <= confirmed.since_boot + self.length
+    }
+}
+
+/// A moment by two clocks: the runtime's, which tests pause, stands still while the machine sleeps; the timeline's does not.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    at: Instant,
+    since_boot: Duration,
+}
+
+impl Moment {
+    pub(super) fn now() -> Moment {
+        Moment { at: Instant::now(), since_boot: since_boot() }
     }
 }
 
@@ -54,7 +68,7 @@ pub(super) struct Leases {
 
 impl Leases {
     /// Notes a claim that was sent at `sent`; from now on its lease is renewed.
-    pub(super) fn open(&self, token: Token, lane: Lane, length: Duration, sent: Instant) -> Arc<Lease> {
+    pub(super) fn open(&self, token: Token, lane: Lane, length: Duration, sent: Moment) -> Arc<Lease> {
         let confirmed = Mutex::new(sent);
         let lease = Arc::new(Lease { token, lane, length, confirmed, lost: CancellationToken::new() });
         self.lock().insert(lease.token.clone(), Arc::clone(&lease));
@@ -71,7 +85,7 @@ impl Leases {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Token, Arc<Lease>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 }
 
@@ -121,7 +135,7 @@ fn set_ready(shard: &ShardContext, ready: bool) {
 async fn extend_all(context: &Context, shard: &ShardContext) -> Result<(), crate::timeline::TimelineError> {
     for leases in shard.leases.all().chunks(BATCH) {
         let tokens: Vec<_> = leases.iter().map(|lease| (lease.lane.clone(), lease.token.clone())).collect();
-        let sent = Instant::now();
+        let sent = Moment::now();
         fault::reached(Point::BeforeExtend);
         let alive = context.timeline.extend(shard.shard, &tokens, context.config.lease).await?;
         fault::reached(Point::AfterExtend);
@@ -137,4 +151,25 @@ async fn extend_all(context: &Context, shard: &ShardContext) -> Result<(), crate
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_runs_on_while_the_machine_sleeps() {
+        let (length, span) = (Duration::from_secs(15), Duration::from_secs(7));
+        let open = |sent| Leases::default().open(Token("i.1".into()), Lane::default(), length, sent);
+        let now = Moment::now();
+        let lease = open(now);
+        assert!(lease.fits(span));
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(!lease.fits(span), "an answer might come after its end");
+        lease.confirm(Moment::now());
+        assert!(lease.fits(span));
+        // Asleep for nine seconds, of which the runtime's clock knows nothing.
+        let slept = Moment { at: Instant::now(), since_boot: now.since_boot.saturating_sub(Duration::from_secs(9)) };
+        assert!(!open(slept).fits(span) || cfg!(not(target_os = "linux")));
+    }
 }

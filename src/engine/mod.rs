@@ -9,6 +9,7 @@
 //! - per shard, one loop renews leases and one looks for what was missed and reaps what others left behind;
 //! - a breaker per sink keeps lanes from being claimed while it is absent.
 
+mod beginning;
 mod breaker;
 mod claimer;
 mod context;
@@ -18,15 +19,19 @@ mod destinations;
 mod dispatcher;
 pub mod fault;
 mod flight;
+mod following;
+mod held;
 pub mod intake;
 mod judge;
 mod leases;
+mod outlook;
 mod publishing;
 mod reaper;
 mod room;
 mod settling;
 mod signal;
 mod state;
+mod trial;
 mod turn;
 
 use std::collections::BTreeMap;
@@ -49,6 +54,7 @@ use breaker::Breaker;
 use claimer::Claimer;
 use context::{Context, LaneContext, Pulses, ShardContext, SinkContext};
 use destinations::Destinations;
+use held::Held;
 use leases::Leases;
 use room::Room;
 
@@ -282,6 +288,7 @@ fn lane_context(
     sink: Arc<SinkContext>,
 ) -> LaneContext {
     let room = Room::new(config.in_flight, config.in_flight_bytes);
+    let held = Held::new(config.in_flight, config.in_flight_bytes);
     let metrics = metrics.lane(lane.as_str());
     metrics.served.set(1);
     let (rests_until, copies_rest_until) = (Mutex::default(), Mutex::default());
@@ -293,6 +300,8 @@ fn lane_context(
         destination,
         dead_destination,
         room,
+        held,
+        turned_back: Mutex::default(),
         metrics,
         rests_until,
         copies_rest_until,

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::context::lock;
 use super::destinations::Standpoint;
-use super::dispatcher::Holder;
+use super::dispatcher::{Fate, Holder};
 use super::fault::{self, Point};
 use super::flight::Stage;
 use super::judge::{Facts, Judgement, judge};
@@ -137,22 +137,44 @@ impl Holder {
         let now = Instant::now();
         self.dispatch.lane.sink.metrics.publish_seconds.observe(now.duration_since(sent).as_secs_f64());
         let facts = self.weigh(index, sent, &outcome, now);
-        match judge(outcome, &facts) {
-            Judgement::Accepted => self.accepted(index),
-            Judgement::Dead(reason, words) => {
-                let record = self.flights[index].record().ok();
-                self.bury(index, record.as_ref(), reason, words);
+        let judgement = judge(outcome, &facts);
+        self.tried(index, &judgement);
+        match judgement {
+            Judgement::Accepted => {
+                let late = self.dispatch.context.clock.now().since(self.flights[index].occurrence.due);
+                self.dispatch.lane.metrics.lateness.observe(late.as_secs_f64());
+                self.decide(index, Fate::Accepted);
             }
+            Judgement::Dead(reason, words) => self.decide(index, Fate::Dead(reason, words)),
             Judgement::Again { .. } if self.ending => {
                 let verdict = self.flights[index].back();
                 self.verdict(index, verdict, None);
             }
-            Judgement::Again { after, counted } => {
-                self.flights[index].retries += u32::from(counted);
-                self.retries.push(Reverse((now + after, index)));
+            Judgement::Again { after, counted: true } => {
+                self.flights[index].retries += 1;
+                self.publish_at(now + after, index);
             }
+            Judgement::Again { after, .. } if self.may_wait(index, facts.destination.at_fault) => {
+                self.publish_at(now + after, index);
+            }
+            Judgement::Again { .. } => self.turn_back(index),
             Judgement::Absent(words) => self.absent = Some(words),
         }
+    }
+
+    /// A flight is published then.
+    pub(super) fn publish_at(&mut self, at: Instant, index: usize) {
+        self.retries.push(Reverse((at, index)));
+    }
+
+    /// Whether a flight may wait here to be tried again at its destination, where nothing has been accepted since it failed.
+    fn may_wait(&mut self, index: usize, at_fault: bool) -> bool {
+        let flight = &mut self.flights[index];
+        if let Some(hold) = &flight.hold {
+            return !at_fault || hold.is_within();
+        }
+        flight.hold = self.dispatch.lane.held.take(&flight.destination, flight.occurrence.record.len(), at_fault);
+        flight.hold.is_some()
     }
 
     /// Notes an outcome where sinks and destinations are kept account of, and gathers what the judge needs to know.
@@ -163,14 +185,18 @@ impl Holder {
             policy: RetryPolicy::DEFAULT,
             retries: flight.retries,
             publishes: flight.publishes,
-            destination: Standpoint { others_accepted: false, given_up: false, sink_silent: false },
+            destination: Standpoint::default(),
             random: rand::random(),
         };
         match outcome {
             Outcome::Accepted => {
                 sink.metrics.accepted.inc();
                 sink.answered();
-                lock(&sink.destinations).accepted(&flight.destination, sent);
+                let forgiven = lock(&sink.destinations).accepted(&flight.destination, sent);
+                // What was turned back need not wait any more.
+                if forgiven && self.dispatch.lane.turns_back_no_more() {
+                    self.dispatch.context.wake(&self.dispatch.lane.lane);
+                }
             }
             Outcome::Reject(_) => {
                 sink.metrics.rejected.inc();
@@ -186,22 +212,16 @@ impl Holder {
                 if trouble.fault != Fault::Sink {
                     let mut destinations = lock(&sink.destinations);
                     facts.destination = destinations.failed(&flight.destination, first, now, told, &trouble.words);
+                    let patience = destinations.patience();
                     drop(destinations);
                     let now = self.dispatch.context.clock.now();
+                    facts.destination.given_up &= !flight.is_spared(now, patience);
                     let policy = flight.record().ok().and_then(|record| record.retry_policy(now).ok());
                     facts.policy = policy.unwrap_or(RetryPolicy::DEFAULT);
                 }
             }
         }
         facts
-    }
-
-    /// The sink has the message.
-    fn accepted(&mut self, index: usize) {
-        let late = self.dispatch.context.clock.now().since(self.flights[index].occurrence.due);
-        self.dispatch.lane.metrics.lateness.observe(late.as_secs_f64());
-        let verdict = self.flights[index].accepted();
-        self.verdict(index, verdict, None);
     }
 }
 

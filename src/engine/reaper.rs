@@ -58,7 +58,11 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
     };
     let glance = context.timeline.glance(shard.shard, request).await?;
     for ((lane, served), seen) in lanes.iter().zip(&glance.lanes) {
-        if let (Some(head), Some(signal)) = (seen.head, context.signals.get(&(shard.shard, lane.clone()))) {
+        // What goes back stands at the head, and claims begin behind it.
+        let goes_back = context.lanes.get(lane).is_some_and(|lane| lane.goes_back());
+        if let (Some(head), Some(signal), false) =
+            (seen.head, context.signals.get(&(shard.shard, lane.clone())), goes_back)
+        {
             signal.raise(head);
         }
         if seen.reap

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
+use super::context::lock;
+
 /// A claim waits until this many KiB are free, rather than take a handful of records at a time.
-const LEAST_KIB: u32 = 256;
+const LEAST_KIB: usize = 256;
 
 /// How long a claim waits for room for all that it would take, rather than take the handful that is free: each call costs
 /// Redis and the sink as much again. A sink that takes 5000 each second frees a claim's worth in a tenth of a second.
@@ -22,7 +24,7 @@ const MOVES: u32 = 8;
 /// What may be in flight at once.
 pub(super) struct Room {
     occurrences: Arc<Semaphore>,
-    kib: Arc<Semaphore>,
+    kib: Arc<Kib>,
     /// One claim waits at a time, so that what becomes free is not shared out in handfuls; until when it takes what there is.
     turn: Mutex<Option<Instant>>,
     /// Room for so many is worth a claim whatever it would take: a quarter of all.
@@ -32,16 +34,26 @@ pub(super) struct Room {
 /// A claim's share of a room; what is left of it is free again when it is dropped.
 pub(super) struct Share {
     occurrences: OwnedSemaphorePermit,
-    kib: OwnedSemaphorePermit,
+    kib: Arc<Kib>,
+    taken: usize,
+}
+
+/// Room in KiB. More may be taken than there is: a claim's first record is, whatever its size. Then nobody gets any before
+/// that much is free again.
+struct Kib {
+    whole: usize,
+    taken: std::sync::Mutex<usize>,
+    freed: Notify,
 }
 
 impl Room {
     /// A room for `occurrences` and `bytes`.
     pub(super) fn new(occurrences: usize, bytes: usize) -> Room {
-        let kib = (bytes / 1024).clamp(LEAST_KIB as usize, Semaphore::MAX_PERMITS);
+        let kib =
+            Kib { whole: (bytes / 1024).max(LEAST_KIB), taken: std::sync::Mutex::default(), freed: Notify::new() };
         Room {
             occurrences: Arc::new(Semaphore::new(occurrences.clamp(1, Semaphore::MAX_PERMITS))),
-            kib: Arc::new(Semaphore::new(kib)),
+            kib: Arc::new(kib),
             turn: Mutex::default(),
             plenty: u32::try_from(occurrences / 4).unwrap_or(u32::MAX).max(1),
         }
@@ -50,7 +62,6 @@ impl Room {
     /// Waits until something is free, and a little longer for plenty, then takes up to `occurrences` and `bytes` of it.
     /// `None` once the room is closed.
     pub(super) async fn take(&self, occurrences: usize, bytes: usize) -> Option<Share> {
-        let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).max(LEAST_KIB);
         let occurrences = u32::try_from(occurrences).unwrap_or(u32::MAX).max(1);
         let mut respite = self.turn.lock().await;
         let waits = respite.is_none_or(|until| until <= Instant::now());
@@ -65,7 +76,8 @@ impl Room {
                 up_to(&self.occurrences, 1, occurrences).await?
             }
         };
-        Some(Share { occurrences: found, kib: up_to(&self.kib, LEAST_KIB, kib).await? })
+        let taken = self.kib.take((bytes / 1024).max(LEAST_KIB)).await;
+        Some(Share { occurrences: found, kib: Arc::clone(&self.kib), taken })
     }
 }
 
@@ -77,16 +89,52 @@ impl Share {
 
     /// How many bytes fit.
     pub(super) fn bytes(&self) -> usize {
-        self.kib.num_permits() * 1024
+        self.taken * 1024
     }
 
     /// Keeps only what `occurrences` of `bytes` need. A claim's first record is taken whatever its size, so it may
-    /// need more than was free; then it keeps what it has.
-    pub(super) fn shrink_to(&mut self, occurrences: usize, bytes: usize) {
+    /// need more bytes than were free: then it owes them to the room.
+    pub(super) fn fit_to(&mut self, occurrences: usize, bytes: usize) {
         let spare = self.occurrences.num_permits().saturating_sub(occurrences);
         drop(self.occurrences.split(spare));
-        let spare = self.kib.num_permits().saturating_sub(bytes.div_ceil(1024));
-        drop(self.kib.split(spare));
+        let needed = bytes.div_ceil(1024);
+        self.kib.change(self.taken, needed);
+        self.taken = needed;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.kib.change(self.taken, 0);
+    }
+}
+
+impl Kib {
+    /// Waits until some are free, then takes up to so many. One waits at a time.
+    async fn take(&self, most: usize) -> usize {
+        loop {
+            if let Some(taken) = self.try_take(most) {
+                return taken;
+            }
+            self.freed.notified().await;
+        }
+    }
+
+    fn try_take(&self, most: usize) -> Option<usize> {
+        let mut taken = lock(&self.taken);
+        let free = self.whole.saturating_sub(*taken);
+        let found = (free >= LEAST_KIB).then(|| free.min(most))?;
+        *taken += found;
+        Some(found)
+    }
+
+    /// A share takes so many instead of what it took.
+    fn change(&self, from: usize, to: usize) {
+        let mut taken = lock(&self.taken);
+        *taken = (*taken + to).saturating_sub(from);
+        if to < from {
+            self.freed.notify_one();
+        }
     }
 }
 
@@ -119,20 +167,20 @@ mod tests {
         let (other, begun) = (Arc::clone(&room), Instant::now());
         let waiting = tokio::spawn(async move { (take(&other, 40).await, begun.elapsed()) });
         tokio::time::sleep(10 * MS).await;
-        held.shrink_to(49, 0);
+        held.fit_to(49, 0);
         tokio::time::sleep(10 * MS).await;
         assert!(!waiting.is_finished(), "15 are not worth a claim yet");
-        held.shrink_to(48, 0);
+        held.fit_to(48, 0);
         let (quarter, waited) = waiting.await.expect("it ends");
         assert_eq!((quarter.occurrences(), waited), (16, 20 * MS), "a quarter of the room");
-        held.shrink_to(46, 0);
+        held.fit_to(46, 0);
         for _ in 0..2 {
             let begun = Instant::now();
             let two = take(&room, 40).await;
             assert_eq!((two.occurrences(), begun.elapsed()), (2, PATIENCE), "what there is after a while: it moves");
         }
         let two = take(&room, 2).await;
-        held.shrink_to(45, 0);
+        held.fit_to(45, 0);
         let begun = Instant::now();
         assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, PATIENCE), "hardly anything moves");
         let begun = Instant::now();
@@ -141,6 +189,33 @@ mod tests {
         let begun = Instant::now();
         assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, PATIENCE), "it may move again");
         drop((quarter, two));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_is_larger_than_what_is_free_is_paid_for_before_others_come() {
+        const MIB: usize = 1 << 20;
+        let room = Arc::new(Room::new(100, 12 * MIB));
+        let mut first = room.take(1, 4 * MIB).await.expect("the room is open");
+        let mut second = room.take(1, 8 * MIB).await.expect("the room is open");
+        assert_eq!((first.bytes(), second.bytes()), (4 * MIB, 8 * MIB));
+        first.fit_to(1, 11 * MIB);
+        second.fit_to(1, MIB);
+        let mut others = [5, 5].map(|_| {
+            let room = Arc::clone(&room);
+            tokio::spawn(async move { room.take(1, 4 * MIB).await.expect("the room is open") })
+        });
+        tokio::time::sleep(3 * PATIENCE).await;
+        assert!(others.iter().all(|other| !other.is_finished()), "all is taken");
+        second.fit_to(1, 20 * MIB);
+        first.fit_to(1, MIB);
+        tokio::time::sleep(3 * PATIENCE).await;
+        assert!(others.iter().all(|other| !other.is_finished()), "9 MiB are owed");
+        drop(second);
+        for (other, bytes) in others.iter_mut().zip([4 * MIB, 4 * MIB]) {
+            assert_eq!(other.await.expect("it ends").bytes(), bytes);
+        }
+        drop(first);
+        assert_eq!(room.take(1, 99 * MIB).await.expect("the room is open").bytes(), 12 * MIB, "all is paid back");
     }
 
     #[tokio::test(start_paused = true)]

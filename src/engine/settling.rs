@@ -11,7 +11,7 @@ use super::context::{Context, LaneContext, ShardContext};
 use super::dispatcher::Holder;
 use super::fault::{self, Point};
 use super::judge::Reason;
-use super::leases::Lease;
+use super::leases::{Lease, Moment};
 use crate::clock::Timestamp;
 use crate::task::{CatchUp, Member};
 use crate::timeline::{Rest, Settle, Settled, Settlement, TimelineError, Verdict};
@@ -81,8 +81,14 @@ impl Holder {
         }
         // In the claim's order: what it begins with is settled for less.
         self.verdicts.sort_unstable_by_key(|(place, _)| *place);
+        let flights = &self.flights;
+        let others =
+            || self.verdicts.iter().filter(|(index, _)| !flights[*index].turned_back).map(|(_, verdict)| verdict);
+        let head = others().filter_map(waits_until).min();
+        // Whoever hears of what was turned back would claim it for nothing. What goes back for another reason is told of.
+        let goes_back = |settlement: &Settlement| matches!(settlement.verdict, Verdict::Back { .. });
+        let quiet = others().count() < self.verdicts.len() && !others().any(goes_back);
         let verdicts: Vec<Settlement> = self.verdicts.drain(..).map(|(_, verdict)| verdict).collect();
-        let head = verdicts.iter().filter_map(waits_until).min();
         let (context, lease) = (&self.dispatch.context, &self.dispatch.lease);
         let settle = Settle {
             token: lease.token.clone(),
@@ -90,6 +96,7 @@ impl Holder {
             rest: Rest::Keep,
             lease: context.config.lease,
             dead_cap: context.config.dead_cap,
+            quiet,
         };
         let (shard, lane) = (Arc::clone(&self.dispatch.shard), Arc::clone(&self.dispatch.lane));
         let (context, lease, whole) = (Arc::clone(context), Arc::clone(lease), self.open == 0);
@@ -116,7 +123,7 @@ impl Holder {
         metrics.dead_dropped.inc_by(settled.dropped);
         let bytes = self.flights.iter().map(|flight| flight.occurrence.record.len()).sum();
         let left = self.open + self.verdicts.len();
-        self.dispatch.shares.iter_mut().for_each(|share| share.shrink_to(left, bytes));
+        self.dispatch.shares.iter_mut().for_each(|share| share.fit_to(left, bytes));
     }
 }
 
@@ -125,7 +132,7 @@ fn waits_until(settlement: &Settlement) -> Option<Timestamp> {
     match settlement.verdict {
         Verdict::Next { due, .. } | Verdict::DeadNext { due, .. } => Some(due),
         Verdict::Back { .. } => Some(settlement.due),
-        Verdict::Finished | Verdict::Dead(_) => None,
+        Verdict::Finished | Verdict::Dead(_) | Verdict::Unreadable => None,
     }
 }
 
@@ -151,7 +158,7 @@ pub(super) async fn settle_until_answered(
 ) -> Option<Settled> {
     let (mut pause, mut repeated, mut senseless) = (SETTLE_PAUSES.0, false, 0);
     loop {
-        let sent = Instant::now();
+        let sent = Moment::now();
         fault::reached(Point::BeforeSettle);
         let error = match context.timeline.settle(shard.shard, &lane.lane, settle.clone()).await {
             Ok(settled) => {

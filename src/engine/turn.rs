@@ -1,20 +1,38 @@
 //! Whose turn it is to hold suspects: one claim's at a time in the whole instance. What ends the instance raises the count of
 //! everything that is held, and whoever is suspect is not to be counted up by another.
+//!
+//! Claimers that have to wait stand in line: whoever came first is next. The line has a place for each claimer.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::context::lock;
+use super::signal::Signal;
+use crate::clock::Timestamp;
 
 /// How long others wait for a claim of suspects to end. One whose sink does not answer, or that waits for a retry, must not
 /// keep those of other lanes.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// When the turn was last taken, and has not ended since.
+/// How long a turn is kept for whoever is next: its lane may rest, or its sink be gone.
+const OFFER: Duration = Duration::from_secs(1);
+
+/// Who has the turn, and who waits for it.
 #[derive(Default)]
-pub(super) struct Turns(Mutex<Option<Instant>>);
+pub(super) struct Turns(Mutex<Line>);
+
+#[derive(Default)]
+struct Line {
+    /// When the turn was last taken, and has not ended since.
+    taken: Option<Instant>,
+    /// Those who wait, by what wakes them.
+    waiting: VecDeque<Arc<Signal>>,
+    /// Since when the turn is kept for the first of them.
+    offered: Option<Instant>,
+}
 
 /// A turn; it ends when this is dropped, or after ten seconds.
 pub(super) struct Turn {
@@ -23,32 +41,90 @@ pub(super) struct Turn {
 }
 
 impl Turns {
-    /// Takes the turn, if nobody has it.
-    pub(super) fn take(self: &Arc<Turns>) -> Option<Turn> {
-        let (mut turn, now) = (lock(&self.0), Instant::now());
-        if is_taken(*turn, now) {
+    /// Takes the turn, if nobody has it and nobody came before. Else whoever asks stands in line, and is told by `signal` when
+    /// it is next; asked again, it keeps its place.
+    pub(super) fn take(self: &Arc<Turns>, signal: &Arc<Signal>) -> Option<Turn> {
+        let (mut line, now) = (lock(&self.0), Instant::now());
+        line.stand(signal);
+        if !line.is_next(signal, now) {
             return None;
         }
-        *turn = Some(now);
+        line.leave(signal);
+        line.taken = Some(now);
         Some(Turn { turns: Arc::clone(self), taken: now })
     }
 
-    /// Whether nobody has the turn.
-    pub(super) fn is_free(&self) -> bool {
-        !is_taken(*lock(&self.0), Instant::now())
+    /// Stands in line; whether it would get the turn now.
+    pub(super) fn wait(&self, signal: &Arc<Signal>) -> bool {
+        let mut line = lock(&self.0);
+        line.stand(signal);
+        line.is_next(signal, Instant::now())
+    }
+
+    /// Leaves the line: there are no suspects (any more).
+    pub(super) fn leave(&self, signal: &Arc<Signal>) {
+        let mut line = lock(&self.0);
+        line.leave(signal);
+        line.offer(Instant::now());
     }
 }
 
-fn is_taken(turn: Option<Instant>, now: Instant) -> bool {
-    turn.is_some_and(|taken| now.duration_since(taken) < LONGEST)
+impl Line {
+    fn stand(&mut self, signal: &Arc<Signal>) {
+        if !self.waiting.iter().any(|one| Arc::ptr_eq(one, signal)) {
+            self.waiting.push_back(Arc::clone(signal));
+        }
+    }
+
+    fn leave(&mut self, signal: &Arc<Signal>) {
+        if self.waiting.front().is_some_and(|first| Arc::ptr_eq(first, signal)) {
+            self.offered = None;
+        }
+        self.waiting.retain(|one| !Arc::ptr_eq(one, signal));
+    }
+
+    /// Whether the turn is this one's. Passes it on from one that does not come.
+    fn is_next(&mut self, signal: &Arc<Signal>, now: Instant) -> bool {
+        if self.is_taken(now) {
+            return false;
+        }
+        let late = |offered: Instant| now.duration_since(offered) >= OFFER;
+        if self.offered.is_some_and(late) && !self.waiting.front().is_some_and(|first| Arc::ptr_eq(first, signal)) {
+            self.waiting.pop_front();
+            self.offered = None;
+        }
+        let next = self.waiting.front().is_some_and(|first| Arc::ptr_eq(first, signal));
+        if next {
+            self.offered.get_or_insert(now);
+        } else {
+            self.offer(now);
+        }
+        next
+    }
+
+    /// Tells the first in line that the turn is free, once.
+    fn offer(&mut self, now: Instant) {
+        if self.is_taken(now) || self.offered.is_some() {
+            return;
+        }
+        if let Some(first) = self.waiting.front() {
+            self.offered = Some(now);
+            first.raise(Timestamp::MIN_DUE);
+        }
+    }
+
+    fn is_taken(&self, now: Instant) -> bool {
+        self.taken.is_some_and(|taken| now.duration_since(taken) < LONGEST)
+    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut turn = lock(&self.turns.0);
+        let mut line = lock(&self.turns.0);
         // It may be another's by now.
-        if *turn == Some(self.taken) {
-            *turn = None;
+        if line.taken == Some(self.taken) {
+            line.taken = None;
+            line.offer(Instant::now());
         }
     }
 }
@@ -57,22 +133,55 @@ impl Drop for Turn {
 mod tests {
     use super::*;
 
+    fn signals() -> [Arc<Signal>; 3] {
+        [(); 3].map(|()| Arc::default())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn there_is_one_turn_and_a_long_one_passes_to_others() {
-        let turns = Arc::<Turns>::default();
-        let first = turns.take().expect("nobody has it");
-        assert!(turns.take().is_none() && !turns.is_free());
+        let (turns, [a, b, _]) = (Arc::<Turns>::default(), signals());
+        let first = turns.take(&a).expect("nobody has it");
+        assert!(turns.take(&b).is_none());
         drop(first);
-        assert!(turns.is_free());
-        let long = turns.take().expect("nobody has it");
+        let long = turns.take(&b).expect("nobody has it");
         tokio::time::advance(LONGEST - Duration::from_millis(1)).await;
-        assert!(!turns.is_free());
+        assert!(turns.take(&a).is_none());
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(turns.is_free());
-        let next = turns.take().expect("it was long enough");
+        let next = turns.take(&a).expect("it was long enough");
         drop(long);
-        assert!(!turns.is_free(), "the end of a turn that had passed on ends no other");
+        assert!(!turns.wait(&b), "the end of a turn that had passed on ends no other");
         drop(next);
-        assert!(turns.is_free());
+        assert!(turns.wait(&b));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_came_first_is_next_and_is_told() {
+        let (turns, [a, b, c]) = (Arc::<Turns>::default(), signals());
+        let mut turn = turns.take(&a);
+        assert!(turns.take(&b).is_none() && turns.take(&c).is_none() && turns.take(&b).is_none());
+        assert!(turns.take(&a).is_none(), "it stands behind the others now");
+        for next in [&b, &c, &a] {
+            drop(turn.take().expect("it is its turn"));
+            let told = [&a, &b, &c].map(|signal| signal.take().is_some());
+            assert_eq!(told, [&a, &b, &c].map(|signal| Arc::ptr_eq(signal, next)), "it alone");
+            assert!([&a, &b, &c].iter().all(|one| Arc::ptr_eq(one, next) || !turns.wait(one)));
+            turn = turns.take(next);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_turn_passes_on_from_one_that_does_not_come_or_has_left() {
+        let (turns, [a, b, c]) = (Arc::<Turns>::default(), signals());
+        let turn = turns.take(&a);
+        assert!(turns.take(&b).is_none() && turns.take(&c).is_none());
+        drop(turn);
+        tokio::time::advance(OFFER - Duration::from_millis(1)).await;
+        assert!(turns.take(&c).is_none(), "it is kept");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let turn = turns.take(&c);
+        assert!(turn.is_some() && turns.take(&a).is_none() && turns.take(&b).is_none());
+        turns.leave(&a);
+        drop(turn);
+        assert!(b.take().is_some() && turns.take(&b).is_some());
     }
 }

@@ -16,6 +16,9 @@ use super::{Keeper, free_port};
 /// How long it may take until it serves.
 const READY: Duration = Duration::from_secs(30);
 
+/// How long it may take from then on until its Redis is there; it may be away, and the instance serves all the same.
+const REACH: Duration = Duration::from_secs(5);
+
 /// Lines of the log that are kept as evidence.
 const KEPT: usize = 20;
 
@@ -36,6 +39,8 @@ pub(crate) struct Log {
     read: u64,
     /// The id of its last start.
     id: Option<String>,
+    /// Whether that one has reached its Redis.
+    linked: bool,
     /// Lines at ERROR that are not about dead occurrences, the first of them.
     pub(crate) errors: Vec<String>,
     /// How many of those there were.
@@ -71,7 +76,8 @@ impl Instance {
         Ok(Instance { number, api, keeper, log: Mutex::default() })
     }
 
-    /// Starts it; returns when it serves. One that a former start gave up is ended before.
+    /// Starts it; returns when it serves and has reached its Redis, or that is away. One that a former start gave up is
+    /// ended before.
     ///
     /// # Errors
     /// When it ends at once, or does not serve in time.
@@ -79,20 +85,26 @@ impl Instance {
         self.signal("KILL")?;
         self.end(READY).await?;
         self.read_log();
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).id = None;
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).begin();
         self.keeper.start()?;
         let begun = Instant::now();
-        while self.id().is_none() {
+        loop {
+            let (serves, linked) = {
+                let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+                (log.id.is_some(), log.linked)
+            };
+            if serves && (linked || begun.elapsed() > REACH) {
+                return Ok(());
+            }
             if let Some(code) = self.keeper.ended()? {
                 bail!("instance {} ended at its start with code {code}: {}", self.number, self.last_words());
             }
-            if begun.elapsed() > READY {
+            if !serves && begun.elapsed() > READY {
                 bail!("instance {} does not serve within {READY:?}: {}", self.number, self.last_words());
             }
             sleep(Duration::from_millis(20)).await;
             self.read_log();
         }
-        Ok(())
     }
 
     /// The id that its last start has, once it serves.
@@ -162,6 +174,11 @@ impl Instance {
 }
 
 impl Log {
+    /// Another start.
+    fn begin(&mut self) {
+        (self.id, self.linked) = (None, false);
+    }
+
     /// Reads the whole lines that were added.
     fn read_on(&mut self, file: &std::path::Path) -> io::Result<()> {
         let mut file = File::open(file)?;
@@ -179,6 +196,7 @@ impl Log {
         let words = parsed.as_ref().ok().and_then(|line| line.message.as_deref()).unwrap_or_default();
         match &parsed {
             Ok(line) if words == "serving" => self.id.clone_from(&line.instance),
+            Ok(_) if words == "connected to redis" => self.linked = true,
             // What is dead is judged by itself; and what is no line of the log is what a runtime says at its end.
             Ok(line) if line.level != "ERROR" || words.contains("dead") => {}
             _ => {
@@ -204,6 +222,8 @@ mod tests {
         let mut text = concat!(
             r#"{"level":"INFO","message":"serving","instance":"abc"}"#,
             "\n",
+            r#"{"level":"INFO","message":"connected to redis"}"#,
+            "\n",
             r#"{"level":"ERROR","message":"occurrences are dead"}"#,
             "\n",
             r#"{"level":"WARN","message":"x"}"#,
@@ -213,7 +233,7 @@ mod tests {
         .to_owned();
         std::fs::write(&file, &text).unwrap();
         log.read_on(&file).unwrap();
-        assert_eq!((log.id.as_deref(), log.error_count), (Some("abc"), 0));
+        assert_eq!((log.id.as_deref(), log.linked, log.error_count), (Some("abc"), true, 0));
         text += "tual\"}\nthread panicked\n";
         std::fs::write(&file, &text).unwrap();
         log.read_on(&file).unwrap();

@@ -10,6 +10,10 @@ use super::schedule::ScheduleError;
 use super::{Schedule, TaskId, When};
 use crate::clock::Timestamp;
 
+/// Times of `cron` that a spread may put off beyond another: those that were let in put off a few. A spread of a damaged
+/// record, which may be of any length, would be looked through for ever; it counts as none.
+const MOST_PUT_OFF: usize = 1000;
+
 /// All dues of a task put at one time, in rising order. Times are epoch ms here.
 pub(super) struct Plan {
     id: Option<TaskId>,
@@ -109,7 +113,7 @@ impl Plan {
         match &self.series {
             Series::Once(_) => None,
             Series::Every { base, gap } => {
-                let next = nth_time(*base, *gap, index_after(*base, *gap, from))?;
+                let next = nth_time(*base, *gap, index_after(*base, *gap, from)?)?;
                 let following = next.checked_add(*gap)?;
                 (following <= self.end).then(|| Duration::from_millis(gap.unsigned_abs()))
             }
@@ -139,14 +143,17 @@ impl Plan {
         }
         let mut best: Option<i64> = None;
         let mut time = self.unspread_after(after.saturating_sub(self.spread));
-        while let Some(unspread) = time.filter(|time| best.is_none_or(|best| *time < best)) {
+        for _ in 0..MOST_PUT_OFF {
+            let Some(unspread) = time.filter(|time| best.is_none_or(|best| *time < best)) else {
+                return best.and_then(|due| self.within_end(due));
+            };
             let due = self.put_off(unspread);
             if due > after {
                 best = Some(best.map_or(due, |best| best.min(due)));
             }
             time = self.unspread_after(unspread);
         }
-        best.and_then(|due| self.within_end(due))
+        self.unspread_after(after).and_then(|due| self.within_end(due))
     }
 
     /// The index of the first due of `every` later than `after` and than the put.
@@ -154,7 +161,7 @@ impl Plan {
         let Series::Every { base, gap } = self.series else { return None };
         let after = after.max(self.anchor);
         // The one before the first time later than `after` may be put off beyond it, earlier ones can't.
-        let index = index_after(base, gap, after);
+        let index = index_after(base, gap, after)?;
         let before = index.checked_sub(1).filter(|before| *before >= 0);
         let put_off =
             before.filter(|before| nth_time(base, gap, *before).is_some_and(|time| self.put_off(time) > after));
@@ -179,9 +186,10 @@ impl Plan {
     }
 }
 
-/// The index of the first time later than `after` in `base`, `base + gap`, ...
-fn index_after(base: i64, gap: i64, after: i64) -> i64 {
-    if after < base { 0 } else { after.saturating_sub(base) / gap + 1 }
+/// The index of the first time later than `after` in `base`, `base + gap`, ...; `None` where it is no number: of a
+/// damaged record any time may be the base.
+fn index_after(base: i64, gap: i64, after: i64) -> Option<i64> {
+    if after < base { Some(0) } else { (after.checked_sub(base)? / gap).checked_add(1) }
 }
 
 fn nth_time(base: i64, gap: i64, index: i64) -> Option<i64> {

@@ -32,6 +32,23 @@ fn cron(expression: &str, start: Option<i64>) -> When {
 }
 
 #[test]
+fn a_base_out_of_reach_has_no_due() {
+    let (first, last) = (i64::MIN, Timestamp::MAX_DUE.as_millis());
+    for after in [0, last, i64::MAX] {
+        let far = schedule(every(1, Some(first)));
+        assert_eq!(far.next_after(&id("a"), at(first), at(after)), Ok(None), "after {after}");
+        assert_eq!(far.shortest_gap(at(first), at(after)), Ok(None), "after {after}");
+    }
+}
+
+#[test]
+fn a_spread_that_was_never_let_in_counts_as_none() {
+    let mut each_second = schedule(cron("* * * * * *", None));
+    each_second.spread = Some(Duration::from_millis(u64::MAX));
+    assert_eq!(each_second.next_after(&id("a"), at(1), at(PUT)), Ok(Some(at(PUT + 1000))));
+}
+
+#[test]
 fn a_one_shot_is_due_once_even_in_the_past() {
     let past = schedule(When::At(at(5)));
     assert_eq!(past.first(&id("a"), at(PUT)), Ok(Some(at(5))));

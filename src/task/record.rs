@@ -47,6 +47,10 @@ const ANCHOR: usize = 22;
 /// Where the part begins that is equal when the same was asked for: the length of the lane's name.
 const TAIL: usize = 30;
 
+/// How deep the values of a body may stand in one another: far deeper than a task's, also of a newer version. What is damaged
+/// may seem deeper than a thread has stack for.
+const DEEPEST: usize = 64;
+
 /// A task as it waits in the timeline: what the server resolved, and what the user asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -130,7 +134,9 @@ impl Record {
     /// When it was written by a newer version, or is damaged.
     pub fn decode(bytes: &Bytes) -> Result<Record, RecordError> {
         let header = Header::read(bytes)?;
-        let body: Body<'_> = rmp_serde::from_slice(header.body).map_err(damaged)?;
+        let mut body = rmp_serde::Deserializer::from_read_ref(header.body);
+        body.set_max_depth(DEEPEST);
+        let body = Body::deserialize(&mut body).map_err(damaged)?;
         Ok(Record {
             revision: header.revision,
             created: header.created,

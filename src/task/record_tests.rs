@@ -134,6 +134,21 @@ fn a_newer_layout_is_named_and_newer_fields_are_passed_over() {
 }
 
 #[test]
+fn a_body_that_is_deeper_than_any_task_is_damaged() {
+    let bytes = record(once()).encode();
+    let header = &bytes[..bytes.len() - Header::read(&bytes).unwrap().body.len()];
+    for (depth, unknown) in [(40, true), (100, false), (100_000, false)] {
+        let odd = [&b"\x83\xa1x"[..], &vec![0x91; depth], b"\xc0"].concat();
+        let task = rmp_serde::to_vec_named(&once()).unwrap();
+        let deep: Bytes = [header, &odd, &task[1..]].concat().into();
+        match Record::decode(&deep) {
+            Ok(read) => assert!(unknown && read.task == once(), "{depth} deep"),
+            Err(error) => assert!(!unknown && matches!(error, RecordError::Damaged(_)), "{depth} deep: {error}"),
+        }
+    }
+}
+
+#[test]
 fn a_buried_record_is_a_one_shot_with_its_key() {
     let every = record(samples::task(When::Every { gap: std::time::Duration::from_secs(1), start: None }));
     assert!(Header::read(&every.encode()).unwrap().is_recurring());

@@ -7,9 +7,37 @@ use bytes::Bytes;
 use crate::clock::Timestamp;
 use crate::task::{Counts, Member};
 
-/// The name of a claim, `<instance id>.<n>`: the fence of everything its holder writes. Never used for a second claim.
+/// The name of a claim, `<instance id>.<n>.<lease ms>`: the fence of everything its holder writes. Never used for a second
+/// claim. Others tell by its end how long its lease may be.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub String);
+
+impl Token {
+    /// The name of an instance's n-th claim; `instance` holds no dot.
+    #[must_use]
+    pub fn new(instance: &str, n: u64, lease: Duration) -> Token {
+        Token(format!("{instance}.{n}.{}", lease.as_millis()))
+    }
+
+    /// The lease that the token ends in; `None` where it has no such end.
+    #[must_use]
+    pub fn lease(&self) -> Option<Duration> {
+        let mut parts = self.0.split('.').skip(1);
+        let (n, lease) = (parts.next()?, parts.next()?);
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let whole = digits(n) && digits(lease) && parts.next().is_none();
+        whole.then(|| lease.parse().ok().map(Duration::from_millis)).flatten()
+    }
+}
+
+/// A place in a lane: what is due earlier stands before it, what is due at the same time in the order of its members.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The due.
+    pub due: Timestamp,
+    /// The member that stands there, or stood there; `None` is the place before the first member of that due.
+    pub member: Option<Member>,
+}
 
 /// What to claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,9 +52,30 @@ pub struct ClaimRequest {
     pub lease: Duration,
     /// The timeline's time after which nothing shall be claimed.
     pub not_after: Timestamp,
-    /// Take suspects and nothing else (occurrences whose claims ended without word twice or more): the first one, and if it
-    /// was twice, more of those along with it.
-    pub suspects_only: bool,
+    /// Take what has become due last instead of what has been due for longest.
+    pub newest_first: bool,
+    /// Take only what stands behind this place. Not together with `newest_first`.
+    pub after: Option<Place>,
+}
+
+/// What to claim of what ordinary claims leave out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuspectsRequest {
+    /// A name that was never used before.
+    pub token: Token,
+    /// Occurrences at most, up to [`MAX_BATCH`](super::MAX_BATCH).
+    pub max: usize,
+    /// Bytes of records after which to stop, up to [`MAX_CLAIM_BYTES`](super::MAX_CLAIM_BYTES).
+    pub max_bytes: usize,
+    /// How long the claim lasts unless it is extended.
+    pub lease: Duration,
+    /// The timeline's time after which nothing shall be claimed.
+    pub not_after: Timestamp,
+    /// Take what could not be read ([`Verdict::Unreadable`]) instead of suspects (occurrences whose claims ended without word
+    /// twice or more: the first one, and if it was twice, more of those along with it).
+    pub unreadable: bool,
+    /// Look only behind this place.
+    pub after: Option<Place>,
 }
 
 /// What was claimed.
@@ -36,10 +85,14 @@ pub struct Claimed {
     pub now: Timestamp,
     /// The occurrences; none means that no claim exists.
     pub occurrences: Vec<Occurrence>,
-    /// The due of the next head that is neither taken nor a suspect; in the past when there is more.
+    /// The due of the first that waits behind what was looked at; in the past when there is more. After a claim with `newest_first`: of the first that waits.
     pub head: Option<Timestamp>,
-    /// Due suspects that were left out.
+    /// The last place that was looked at; `None` with `newest_first`.
+    pub last: Option<Place>,
+    /// Due suspects that were looked at and left out; 0 with `newest_first`.
     pub suspects: u64,
+    /// Due ones that were looked at and left out because they cannot be read; 0 with `newest_first`.
+    pub unreadable: u64,
     /// Members without a record that were removed; stays 0.
     pub removed: u64,
 }
@@ -72,6 +125,8 @@ pub struct Settle {
     pub lease: Duration,
     /// How many dead occurrences a shard keeps.
     pub dead_cap: u64,
+    /// Wake nobody: what goes back would be claimed for nothing.
+    pub quiet: bool,
 }
 
 /// One occurrence and what becomes of it.
@@ -113,6 +168,8 @@ pub enum Verdict {
         /// Whether a publish of it had begun and was not answered definitely.
         begun: bool,
     },
+    /// It waits again under the same due, and claims leave it out: its record, or the schedule in it, cannot be read here.
+    Unreadable,
 }
 
 /// What is kept of a dead occurrence.
@@ -151,7 +208,7 @@ pub struct Settled {
 /// What to reap with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReapRequest {
-    /// The lease that claims are made with: an end further ahead means that the clock stepped back.
+    /// The lease of claims whose token does not tell theirs: an end further ahead means that the clock stepped back.
     pub lease: Duration,
     /// Whether some configuration here names the lane: one that is not and has become empty is forgotten.
     pub served: bool,

@@ -102,6 +102,12 @@ impl Keys {
         self.of_shard("lanes")
     }
 
+    /// A key that never exists: asking for it shows whether a server serves the shard's slot.
+    #[must_use]
+    pub fn nothing(&self) -> String {
+        self.of_shard("nothing")
+    }
+
     /// Channel: a lane's head became earlier.
     #[must_use]
     pub fn wake(&self) -> String {
@@ -138,6 +144,7 @@ mod tests {
             keys.dead_records(),
             keys.lanes(),
             keys.wake(),
+            keys.nothing(),
         ];
         assert_eq!(all[0], "punctual:{n:3}:due:orders");
         assert!(all.iter().all(|key| key.starts_with("punctual:{n:3}:")));

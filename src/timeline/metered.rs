@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Held, Link, Put,
-    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
+    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, SuspectsRequest, Timeline, TimelineError,
+    Token, Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
@@ -88,6 +89,15 @@ impl Timeline for Metered {
 
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError> {
         self.count("claim", self.inner.claim(shard, lane, request)).await
+    }
+
+    async fn claim_suspects(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        request: SuspectsRequest,
+    ) -> Result<Claimed, TimelineError> {
+        self.count("claim_suspects", self.inner.claim_suspects(shard, lane, request)).await
     }
 
     async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError> {

@@ -19,7 +19,8 @@ use bytes::Bytes;
 use tokio::sync::{broadcast, watch};
 
 pub use self::claims::{
-    Burial, ClaimRequest, Claimed, Occurrence, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, Token, Verdict,
+    Burial, ClaimRequest, Claimed, Occurrence, Place, ReapRequest, Reaped, Rest, Settle, Settled, Settlement,
+    SuspectsRequest, Token, Verdict,
 };
 pub use self::dead::{BrowseRequest, Browsed, Dead, DeadFilter, Grave, MAX_BROWSED, MAX_BROWSED_BYTES};
 use crate::clock::{Clock, Timestamp};
@@ -74,6 +75,14 @@ pub trait Timeline: Send + Sync + 'static {
 
     /// Locks due occurrences of a lane under one new lease and returns them.
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError>;
+
+    /// Locks due occurrences that ordinary claims leave out: suspects, or what could not be read.
+    async fn claim_suspects(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        request: SuspectsRequest,
+    ) -> Result<Claimed, TimelineError>;
 
     /// Writes verdicts back; what is not named stays under the token with a fresh lease, or goes back.
     async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError>;
@@ -189,7 +198,8 @@ pub struct PutAnswer {
     pub result: PutResult,
     /// The due that now holds (of `InFlight`, `KeyReused` and `BadDue`: the one that was asked for).
     pub due: Timestamp,
-    /// The due of an occurrence with the former message that may still arrive.
+    /// The due of an occurrence with the former message that may still arrive; of `Unchanged`, too, where the put that is
+    /// repeated found one in flight.
     pub in_flight: Option<Timestamp>,
 }
 
@@ -242,6 +252,8 @@ pub struct Held {
     pub changed: Option<Timestamp>,
     /// What has happened to its occurrences; of recurring tasks.
     pub counts: Counts,
+    /// An instance could not read it: claims leave it out.
+    pub unreadable: bool,
 }
 
 /// What to look at.

@@ -39,10 +39,10 @@ macro_rules! script {
 pub static PUT: Script = script!(
     "put",
     ["tasks", "changes", "crashes", "counts", "lanes", "due.."],
-    ["now", "not_after", "mode", "wake", "lanes", "lane..", "task.."]
+    ["now", "not_after", "mode", "largest", "wake", "lanes", "lane..", "task.."]
 );
 /// Looks at one task.
-pub static GET: Script = script!("get", ["tasks", "changes", "counts", "due.."], ["now", "id", "lane.."]);
+pub static GET: Script = script!("get", ["tasks", "changes", "counts", "crashes", "due.."], ["now", "id", "lane.."]);
 /// Takes a task out.
 pub static CANCEL: Script =
     script!("cancel", ["tasks", "changes", "crashes", "counts", "due.."], ["now", "not_after", "id", "lane.."]);
@@ -50,7 +50,26 @@ pub static CANCEL: Script =
 pub static CLAIM: Script = script!(
     "claim",
     ["due", "leases", "claims", "tasks", "crashes", "counts"],
-    ["now", "not_after", "token", "lease", "max", "max_bytes", "suspects_only", "wake", "lane"]
+    [
+        "now",
+        "not_after",
+        "token",
+        "lease",
+        "max",
+        "max_bytes",
+        "largest",
+        "newest_first",
+        "after",
+        "after_member",
+        "wake",
+        "lane"
+    ]
+);
+/// Locks due occurrences that ordinary claims leave out.
+pub static CLAIM_SUSPECTS: Script = script!(
+    "claim_suspects",
+    ["due", "leases", "claims", "tasks", "crashes", "counts"],
+    ["now", "not_after", "token", "lease", "max", "max_bytes", "unreadable", "after", "after_member"]
 );
 /// Writes verdicts back.
 pub static SETTLE: Script = script!(
@@ -70,6 +89,7 @@ pub static SETTLE: Script = script!(
         "nexts_dead",
         "backs",
         "begun",
+        "unreadable",
         "named",
         "ended..",
         "next..",
@@ -92,7 +112,7 @@ pub static GLANCE: Script =
 /// Puts a dead occurrence back.
 pub static REQUEUE: Script = script!(
     "requeue",
-    ["dead", "dead:records", "tasks", "changes", "lanes", "due.."],
+    ["dead", "dead:records", "tasks", "changes", "crashes", "lanes", "due.."],
     ["now", "not_after", "parent", "due", "buried", "wake", "lane.."]
 );
 /// Forgets a dead occurrence.
@@ -107,8 +127,21 @@ pub static BROWSE: Script = script!(
 pub static SHOW: Script = script!("show", ["dead", "dead:records"], ["now", "key"]);
 
 /// All of them.
-pub static ALL: [&Script; 12] =
-    [&PUT, &GET, &CANCEL, &CLAIM, &SETTLE, &EXTEND, &REAP, &GLANCE, &REQUEUE, &DISCARD, &BROWSE, &SHOW];
+pub static ALL: [&Script; 13] = [
+    &PUT,
+    &GET,
+    &CANCEL,
+    &CLAIM,
+    &CLAIM_SUSPECTS,
+    &SETTLE,
+    &EXTEND,
+    &REAP,
+    &GLANCE,
+    &REQUEUE,
+    &DISCARD,
+    &BROWSE,
+    &SHOW,
+];
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident = $word:literal),* $(,)?) => {
@@ -140,6 +173,8 @@ macro_rules! codes {
 codes! {
     /// The call came after its `not_after`; nothing was written.
     Late = "late",
+    /// More stands there than one call reads; nothing was written for this task.
+    Again = "again",
     /// A lane that holds the task was not declared; nothing was written.
     Elsewhere = "elsewhere",
     /// No such task, or no such dead occurrence.

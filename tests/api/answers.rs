@@ -140,6 +140,7 @@ async fn a_cancel_tells_of_what_was_handed_out() {
         rest: Rest::Keep,
         lease: Duration::from_secs(15),
         dead_cap: 100,
+        quiet: false,
     };
     stage.timeline.settle(shard(), &"default".parse().unwrap(), settle).await.unwrap();
     let key = format!("a:{}", NOON + 10_000);

@@ -86,7 +86,8 @@ impl Stage {
             max_bytes: MAX_CLAIM_BYTES,
             lease: Duration::from_secs(15),
             not_after: self.clock.now().plus(Duration::from_secs(1)),
-            suspects_only: false,
+            newest_first: false,
+            after: None,
         };
         self.timeline.claim(shard(), &Lane::default(), request).await.unwrap()
     }

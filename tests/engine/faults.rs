@@ -66,7 +66,8 @@ async fn what_a_dead_holder_held_is_published_under_the_same_key_within_lease_an
         max_bytes: 1 << 20,
         lease: seconds(5),
         not_after: bed.clock.now().plus(seconds(1)),
-        suspects_only: false,
+        newest_first: false,
+        after: None,
     };
     let claimed = shared(&bed).claim(shard, &Lane::default(), request).await.unwrap();
     if claimed.occurrences.is_empty() {
@@ -131,7 +132,7 @@ async fn poison_is_buried_and_its_neighbours_arrive() {
         bed.put([("poison", after(seconds(1))), ("suspect", after(seconds(1))), ("good", after(seconds(1)))]).await;
     bed.timeline.edit(Shard::of(&id("x"), 1), |twin| {
         for (member, due, count) in [("poison", dues[0], 6), ("suspect", dues[1], 3)] {
-            twin.crashes.insert(member.parse().unwrap(), Mark { due, count });
+            twin.crashes.insert(member.parse().unwrap(), Mark::crashed(due, count));
         }
     });
     bed.pass(seconds(5)).await;
@@ -141,31 +142,76 @@ async fn poison_is_buried_and_its_neighbours_arrive() {
     bed.assert_at_rest();
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_record_that_cannot_be_read_rests_its_lane_and_is_never_dead() {
-    let (log, _guard) = Log::begin();
-    let bed = Bed::start();
-    let dues = bed.put([("new", after(seconds(1))), ("old", after(seconds(1)))]).await;
-    let shard = Shard::of(&id("new"), 1);
-    let mut record = Vec::new();
-    bed.timeline.edit(shard, |twin| {
-        let held = twin.tasks.get_mut(&"new".parse().unwrap()).unwrap();
-        record = held.to_vec();
+/// Makes a record one of a newer version; what it was.
+fn make_unreadable(bed: &Bed, task: &str) -> bytes::Bytes {
+    let mut record = bytes::Bytes::new();
+    bed.timeline.edit(Shard::of(&id(task), 1), |twin| {
+        let held = twin.tasks.get_mut(&task.parse().unwrap()).unwrap();
+        record = held.clone();
         let mut newer = held.to_vec();
         newer[0] = 9;
         *held = newer.into();
     });
+    record
+}
+
+/// What the metrics show of those that cannot be read.
+fn shown_unreadable(bed: &Bed) -> i64 {
+    bed.metrics.lane("default").unreadable.get()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_read_is_left_out_and_delays_nobody_and_is_never_dead() {
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start();
+    let dues = bed.put([("new", after(seconds(1))), ("old", after(seconds(1)))]).await;
+    make_unreadable(&bed, "new");
     bed.pass(seconds(30)).await;
     assert_eq!(bed.keys(), expected(["old"], &dues[1..]), "its neighbour arrives");
-    assert!(bed.claims() <= 2, "the lane rests");
+    assert!(bed.claims() <= 3, "it is asked for once, and then left out: {}", bed.claims());
+    assert_eq!(shown_unreadable(&bed), 1);
+    let later = bed.put([("later", after(millis(10)))]).await;
+    bed.pass(seconds(1)).await;
+    assert_eq!(bed.keys(), expected(["old", "later"], &[dues[1], later[0]]), "nobody waits for it");
     assert!(bed.dead().is_empty());
-    let log = log.text();
-    assert!(log.contains("records cannot be read") && !log.contains("member"), "no task is named: {log}");
-    bed.timeline.edit(shard, |twin| {
-        twin.tasks.insert("new".parse().unwrap(), record.into());
+    let told = log.text();
+    assert!(told.contains("records cannot be read") && !told.contains("member"), "no task is named: {told}");
+    // Put anew it is read.
+    let again = bed.put([("new", after(seconds(1)))]).await;
+    bed.pass(seconds(15)).await;
+    assert_eq!(bed.keys()[2..], expected(["new"], &again));
+    assert_eq!(shown_unreadable(&bed), 0);
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_asks_once_after_its_start_for_what_could_not_be_read() {
+    let mut bed = Bed::start();
+    let ids: Vec<String> = (0..1500).map(|n| format!("t{n}")).collect();
+    let mut dues = bed.put([("cancelled", after(seconds(1)))]).await;
+    dues.clear();
+    for ids in ids.chunks(500) {
+        dues.extend(bed.put(ids.iter().map(|id| (id.as_str(), after(seconds(1))))).await);
+    }
+    let records: Vec<bytes::Bytes> = ids.iter().map(|id| make_unreadable(&bed, id)).collect();
+    make_unreadable(&bed, "cancelled");
+    bed.pass(seconds(10)).await;
+    bed.intake.cancel(&id("cancelled"), seconds(1)).await.unwrap();
+    bed.pass(seconds(30)).await;
+    assert_eq!((bed.keys().len(), shown_unreadable(&bed)), (0, 1500));
+    // The version that can read them.
+    bed.timeline.edit(Shard::of(&id("any"), 1), |twin| {
+        for (id, record) in ids.iter().zip(records) {
+            twin.tasks.insert(id.parse().unwrap(), record);
+        }
     });
-    bed.pass(seconds(90)).await;
-    assert!(bed.keys().contains(&expected(["new"], &dues)[0]));
+    bed.pass(seconds(30)).await;
+    assert_eq!(bed.keys().len(), 0, "asked once, not again");
+    assert!(bed.engine.take().unwrap().shutdown(seconds(1)).await);
+    (bed.sink, bed.other) = (MemorySink::new(100_000, ANSWER), MemorySink::new(10, ANSWER));
+    bed.engine = Some(bed.another(EngineConfig::new("i1")));
+    bed.pass(seconds(5)).await;
+    assert_eq!(sorted(bed.keys()), sorted(expected(&ids, &dues)));
     bed.assert_at_rest();
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use punctual::engine::EngineConfig;
-use punctual::task::CatchUp;
+use punctual::task::{CatchUp, Record};
 use punctual_sinks::memory::Answer;
 
 use super::*;
@@ -185,4 +185,57 @@ async fn a_backlog_delays_what_is_freshly_due_by_no_more_than_its_share() {
     // What was in flight already, and what of the backlog is claimed with it: the sink takes claims side by side.
     let passed: Vec<usize> = put_at.iter().map(|(id, before)| place[id.as_str()] - before).collect();
     assert!(passed.iter().all(|passed| *passed <= 5 * IN_FLIGHT), "so many before each: {passed:?}");
+}
+
+/// Ten crons have missed a month of seconds each: minutes of work, beside which a one-shot is claimed. Real time, since it
+/// has to pass while the work goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_verdict_that_is_known_is_settled_whatever_else_its_claim_works_out() {
+    let bed = Bed::start();
+    let ids: Vec<String> = (0..10).map(|n| format!("cron{n}")).collect();
+    bed.put(ids.iter().map(String::as_str).chain(["once"]).map(|id| (id, after(seconds(3600))))).await;
+    // A month ago, for all of them in the same moment.
+    let overdue = Timestamp::from_millis(bed.clock.now().as_millis() - 30 * 24 * 3_600_000);
+    bed.timeline.edit(Shard::of(&id("any"), 1), |twin| {
+        for (member, record) in &mut twin.tasks {
+            let mut held = Record::decode(record).unwrap();
+            if member != &"once".parse().unwrap() {
+                held.task.schedule.when = When::Cron { expression: "* * * * * *".to_owned(), zone: None, start: None };
+            }
+            held.anchor = overdue;
+            *record = held.encode();
+            twin.due.get_mut(&Lane::default()).unwrap().set(member.clone(), overdue.as_millis());
+        }
+    });
+    let (mut settled, mut held) = (false, 0);
+    while !settled {
+        bed.pass(millis(5)).await;
+        let twin = bed.timeline.twin(Shard::of(&id("any"), 1));
+        settled = !twin.tasks.contains_key(&"once".parse().unwrap());
+        held = twin.due[&Lane::default()].negative().count();
+    }
+    assert_eq!(held, 10, "what follows the crons is still being worked out");
+    assert_eq!(bed.sink.accepted(), 11, "all are published");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_record_at_most_is_in_flight_beyond_the_bytes_that_may_be() {
+    const LARGE: usize = 6 << 20;
+    let bed = Bed::start_with(|config| config.in_flight_bytes = 16 << 20);
+    bed.sink.answer_by(|_| Answer::Hang);
+    let large = || {
+        let mut task = after(millis(10));
+        task.message.payload = Payload::Json(format!("\"{}\"", "x".repeat(LARGE)).into_bytes().into());
+        task
+    };
+    let ids: Vec<String> = (0..10).map(|n| format!("t{n}")).collect();
+    for id in &ids {
+        bed.put([(id.as_str(), large())]).await;
+    }
+    bed.pass(millis(1500)).await;
+    assert_eq!(bed.timeline.twin(Shard::of(&id("any"), 1)).due[&Lane::default()].negative().count(), 3);
+    bed.sink.answer_by(|_| Answer::Accept);
+    bed.pass(seconds(60)).await;
+    assert_eq!(bed.sink.accepted(), 10);
+    bed.assert_at_rest();
 }

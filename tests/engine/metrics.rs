@@ -168,7 +168,8 @@ async fn what_silent_and_lost_holders_leave_is_counted() {
         max_bytes: 1 << 20,
         lease: seconds(5),
         not_after: bed.soon(),
-        suspects_only: false,
+        newest_first: false,
+        after: None,
     };
     let claimed = bed.timeline.claim(bed.shard(), &"side".parse().unwrap(), request).await.unwrap();
     assert_eq!(claimed.occurrences.len(), 2, "another instance took them and died");

@@ -1,5 +1,6 @@
 //! The engine over the in-memory timeline and sink, with time that only passes when everybody waits.
 
+mod at_fault;
 mod copies;
 mod faults;
 mod flow;
@@ -49,6 +50,20 @@ impl Bed {
     /// Starts with a configuration of the test's own.
     fn start_with(configure: impl FnOnce(&mut EngineConfig)) -> Bed {
         Bed::start_full(configure, None)
+    }
+
+    /// Starts on a timeline of so many shards.
+    fn start_on(shards: u16) -> Bed {
+        let mut bed = Bed::start_full(|_| {}, None);
+        bed.engine = None;
+        bed.timeline = Arc::new(MemoryTimeline::new(Arc::clone(&bed.clock), shards));
+        let lanes =
+            ["default", "side", "other"].map(|lane| (lane.parse().unwrap(), LaneRule { destination_required: false }));
+        bed.intake = Intake::new(bed.timeline.clone(), BTreeMap::from(lanes));
+        let mut config = EngineConfig::new("i0");
+        config.lease = Duration::from_secs(5);
+        bed.engine = Some(bed.another(config));
+        bed
     }
 
     /// Starts with a dead-letter destination too.

@@ -21,6 +21,7 @@ async fn a_requeued_occurrence_is_due_now_under_its_old_key() {
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Requeued);
     let after = [
         "counts a 0 1 0 0",
+        "crashes !a:900 1000:0",
         "due:default a 950",
         "due:other !a:900 1000",
         "lanes default",
@@ -39,7 +40,7 @@ async fn a_requeued_occurrence_is_due_now_under_its_old_key() {
     stage.timeline.claim(stage.shard, &lane("other"), claim_of("i.2", 10)).await.unwrap();
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::InFlight);
     let verdicts = vec![settlement("!a:900", 1000, Verdict::Dead(burial("again")))];
-    let settle = Settle { token: token("i.2"), verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 10 };
+    let settle = Settle { token: token("i.2"), verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 10, quiet: false };
     stage.timeline.settle(stage.shard, &lane("other"), settle).await.unwrap();
     let dead: Vec<_> = stage.state().into_iter().filter(|line| line.starts_with("dead")).collect();
     assert_eq!(dead, ["dead a:900 1000", "dead:records a:900 r1 c1000 default:again \"rejected\\nno\\nway\""]);

@@ -77,7 +77,9 @@ fn every_channel_is_the_one_that_was_given() {
             let channel = &channel[..channel.find(", ").unwrap()];
             let place = arguments.iter().position(|argument| *argument == "wake").unwrap() + 1;
             let given = format!("ARGV[{place}]");
-            let bound = channel == "channel" && source.contains("post, channel, declared = ARGV[3] == 'post', ARGV[4]");
+            let bound = channel == "channel"
+                && source
+                    .contains("local post, largest, channel, declared = ARGV[3] == 'post', tonumber(ARGV[4]), ARGV[5]");
             assert!(channel == given || bound, "{name} publishes on {channel}");
         }
     }

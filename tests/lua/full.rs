@@ -48,6 +48,7 @@ async fn a_full_redis_refuses_puts_and_drains() {
         [
             "counts d 1 0 0 0",
             "counts e 0 1 0 0",
+            "crashes !a:900 1000:0",
             "crashes crash 900:1",
             "crashes f 900:0",
             "due:default !a:900 1000",

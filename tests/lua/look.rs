@@ -47,12 +47,27 @@ async fn one_of_all_who_look_is_told_to_reap_and_holders_may_extend_first() {
     assert_eq!(told(15_999).await, (false, 16_000), "not yet");
     assert_eq!(told(16_000).await, (true, 16_900), "the lease has ended");
     assert_eq!(told(16_000).await, (false, 16_900), "one was told");
-    assert_eq!(told(19_900).await, (true, 20_800), "three seconds late");
-    assert_eq!(told(23_801).await, (false, 38_801), "later than that, somebody was away: first a lease's time");
-    stage.now(38_801);
+    assert_eq!(told(24_400).await, (true, 25_300), "half a lease late: who looks seldom is told, too");
+    assert_eq!(told(32_801).await, (false, 47_801), "later than that, somebody was away: first a lease's time");
+    stage.now(47_801);
     stage.reap().await;
-    assert_eq!(told(38_801).await, (false, 39_701), "nothing to reap");
+    assert_eq!(told(47_801).await, (false, 48_701), "nothing to reap");
     assert_eq!(told(2000).await, (false, 2900), "the clock stepped back");
+}
+
+/// Nobody looks any more at a lane that no configuration names: Redis removes what the last look left.
+#[tokio::test]
+async fn the_time_of_the_next_reap_goes_by_itself() {
+    let Some(stage) = Stage::new().await else { return };
+    stage.glance(&[("default", true)]).await;
+    let left: i64 = ::redis::cmd("PTTL").arg(stage.key("reap-at:default")).query(&mut stage.raw()).unwrap();
+    let longest = 2 * 15_000 + 60_000;
+    assert!((1..=longest).contains(&left), "{left} ms");
+    let now = stage.clock_ms();
+    stage.now(now + 15_000);
+    stage.glance(&[("default", true)]).await;
+    let left: i64 = ::redis::cmd("PTTL").arg(stage.key("reap-at:default")).query(&mut stage.raw()).unwrap();
+    assert!((1..=longest).contains(&left), "every look puts it off: {left} ms");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod dead;
 mod declared;
 mod full;
 mod headers;
+mod large;
 mod link;
 mod look;
 mod put;
@@ -90,11 +91,17 @@ impl Stage {
 
     /// The time is 1000 when it begins.
     async fn on(server: Arc<RedisServer>) -> Stage {
+        Stage::with(server, |_| {}).await
+    }
+
+    /// With a configuration of the test's own.
+    async fn with(server: Arc<RedisServer>, configure: impl FnOnce(&mut RedisConfig)) -> Stage {
         let namespace = namespace();
         let clock = Arc::new(ManualClock::new(at(1000)));
         let mut config = RedisConfig::new(&server.url(), namespace.clone(), 1);
         config.time = Some(clock.clone());
         config.response_timeout = Duration::from_secs(30);
+        configure(&mut config);
         let timeline = RedisTimeline::connect(config).unwrap();
         up(&timeline).await;
         let prefix = format!("punctual:{{{namespace}:0}}:");
@@ -186,12 +193,21 @@ impl Stage {
     }
 
     async fn claim_suspects(&self, token: &str) -> Claimed {
-        let request = ClaimRequest { suspects_only: true, ..claim_of(token, 1) };
-        self.timeline.claim(self.shard, &Lane::default(), request).await.unwrap()
+        let ClaimRequest { token, max, max_bytes, lease, not_after, .. } = claim_of(token, 1);
+        let request = SuspectsRequest { token, max, max_bytes, lease, not_after, unreadable: false, after: None };
+        self.timeline.claim_suspects(self.shard, &Lane::default(), request).await.unwrap()
     }
 
     async fn settle(&self, token: &str, rest: Rest, verdicts: Vec<Settlement>) -> Settled {
-        self.settle_with(Settle { token: self::token(token), verdicts, rest, lease: LEASE, dead_cap: 1000 }).await
+        self.settle_with(Settle {
+            token: self::token(token),
+            verdicts,
+            rest,
+            lease: LEASE,
+            dead_cap: 1000,
+            quiet: false,
+        })
+        .await
     }
 
     async fn settle_with(&self, settle: Settle) -> Settled {
@@ -281,7 +297,8 @@ fn claim_of(name: &str, max: usize) -> ClaimRequest {
         max_bytes: MAX_CLAIM_BYTES,
         lease: LEASE,
         not_after: NEVER,
-        suspects_only: false,
+        newest_first: false,
+        after: None,
     }
 }
 

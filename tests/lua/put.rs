@@ -120,7 +120,11 @@ async fn a_put_in_flight_is_written_beside_the_claim() {
     assert_eq!(stage.put_one("a", 5000, "two").await, "replaced 5000 in flight 900");
     // What is claimed is no longer what stands there: the old due is refused, whatever the body.
     assert_eq!(stage.put_one("a", 900, "one").await, "inflight 900 in flight 900");
-    assert_eq!(stage.put_one("a", 6000, "two").await, "unchanged 5000");
+    assert_eq!(
+        stage.put_one("a", 6000, "two").await,
+        "unchanged 5000 in flight 900",
+        "whose first answer was lost is told"
+    );
     let held = stage.get("a").await.unwrap();
     assert_eq!((held.due, held.in_flight, held.changed), (at(900), true, Some(at(5000))));
     assert_eq!(

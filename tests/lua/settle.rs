@@ -168,7 +168,14 @@ async fn the_cap_drops_the_oldest_dead() {
         stage.put_one(id, 900, "x").await;
         stage.claim(&format!("i.{n}"), 10).await;
         let verdicts = vec![settlement(id, 900, Verdict::Dead(burial(id)))];
-        let settle = Settle { token: token(&format!("i.{n}")), verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 2 };
+        let settle = Settle {
+            token: token(&format!("i.{n}")),
+            verdicts,
+            rest: Rest::Keep,
+            lease: LEASE,
+            dead_cap: 2,
+            quiet: false,
+        };
         assert_eq!(stage.settle_with(settle).await.dropped, u64::from(n >= 2));
     }
     assert_eq!(
@@ -214,6 +221,7 @@ async fn a_next_due_that_does_not_follow_is_refused() {
             rest: Rest::Keep,
             lease: LEASE,
             dead_cap: 10,
+            quiet: false,
         };
         let refused = stage.timeline.settle(stage.shard, &Lane::default(), settle).await;
         assert_eq!(refused, Err(TimelineError::Refused(format!("bad_due {due}"))));

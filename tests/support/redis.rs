@@ -36,19 +36,79 @@ impl RedisServer {
     /// Starts one in cluster mode that holds all slots.
     pub(crate) fn start_cluster() -> RedisServer {
         let redis = RedisServer::start_node(&[]);
-        let mut connection = redis.connect();
-        ::redis::cmd("CLUSTER")
-            .arg("ADDSLOTS")
-            .arg((0..16384).collect::<Vec<u16>>())
-            .exec(&mut connection)
-            .expect("all slots");
-        loop {
-            let info: String = ::redis::cmd("CLUSTER").arg("INFO").query(&mut connection).expect("cluster info");
-            if info.contains("cluster_state:ok") {
-                return redis;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+        redis.add_slots(0..16384);
+        redis.until_cluster_info("cluster_state:ok");
+        redis
+    }
+
+    /// Starts a cluster of two masters: the first has the slots from 0 to here, the second the others.
+    pub(crate) fn start_masters(first: u16) -> [RedisServer; 2] {
+        let masters = [RedisServer::start_node(&[]), RedisServer::start_node(&[])];
+        masters[0].add_slots(0..first);
+        masters[1].add_slots(first..16384);
+        // What nodes gossip of each other holds only where their epochs differ.
+        (1..).zip(&masters).for_each(|(epoch, master)| master.cluster(&["SET-CONFIG-EPOCH", &format!("{epoch}")]));
+        let bus: Vec<String> =
+            ::redis::cmd("CONFIG").arg("GET").arg("cluster-port").query(&mut masters[1].connect()).expect("its port");
+        masters[0].cluster(&["MEET", "127.0.0.1", &masters[1].server.port.to_string(), &bus[1]]);
+        for master in &masters {
+            master.until_cluster_info("cluster_known_nodes:2");
+            master.until_cluster_info("cluster_state:ok");
         }
+        masters
+    }
+
+    /// Moves a slot to another node of its cluster, with its keys, as `redis-cli --cluster reshard` does.
+    pub(crate) fn move_slot(&self, slot: u16, to: &RedisServer) {
+        let (slot, from_id, to_id) = (slot.to_string(), self.node_id(), to.node_id());
+        to.cluster(&["SETSLOT", &slot, "IMPORTING", &from_id]);
+        self.cluster(&["SETSLOT", &slot, "MIGRATING", &to_id]);
+        let mut connection = self.connect();
+        loop {
+            let mut command = ::redis::cmd("CLUSTER");
+            let keys: Vec<String> =
+                command.arg("GETKEYSINSLOT").arg(&slot).arg(100).query(&mut connection).expect("keys");
+            if keys.is_empty() {
+                break;
+            }
+            let mut migrate = ::redis::cmd("MIGRATE");
+            migrate.arg("127.0.0.1").arg(to.server.port).arg("").arg(0).arg(5000).arg("KEYS").arg(keys);
+            migrate.exec(&mut connection).expect("keys move");
+        }
+        [to, self].iter().for_each(|node| node.cluster(&["SETSLOT", &slot, "NODE", &to_id]));
+    }
+
+    /// Gives it slots that nobody has.
+    pub(crate) fn add_slots(&self, slots: std::ops::Range<u16>) {
+        let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+        let words: Vec<&str> = ["ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+        if words.len() > 1 {
+            self.cluster(&words);
+        }
+    }
+
+    /// The slot of a key.
+    pub(crate) fn slot(&self, key: &str) -> u16 {
+        ::redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query(&mut self.connect()).expect("a slot")
+    }
+
+    /// The name that it has in its cluster.
+    pub(crate) fn node_id(&self) -> String {
+        ::redis::cmd("CLUSTER").arg("MYID").query(&mut self.connect()).expect("its id")
+    }
+
+    /// Tells it something of its cluster.
+    pub(crate) fn cluster(&self, words: &[&str]) {
+        ::redis::cmd("CLUSTER").arg(words).exec(&mut self.connect()).expect("it is told");
+    }
+
+    fn until_cluster_info(&self, line: &str) {
+        let mut connection = self.connect();
+        let told = super::patient(std::time::Duration::from_secs(60), || {
+            let info: String = ::redis::cmd("CLUSTER").arg("INFO").query(&mut connection).expect("cluster info");
+            info.contains(line)
+        });
+        assert!(told, "no `{line}`");
     }
 
     /// Lets it keep this many bytes more than now (or less), and refuse what would need more.

@@ -36,7 +36,7 @@ impl Shards {
         let mut pipeline = redis::pipe();
         self.each(|key, lane| _ = pipeline.cmd("HGETALL").arg(format!("{key}claims:{lane}")));
         let claims: Vec<Vec<(String, String)>> = pipeline.query(&mut self.connection).expect("claims");
-        let own = |token: &str| token.rsplit_once('.').is_some_and(|(id, _)| id == instance);
+        let own = |token: &str| token.split_once('.').is_some_and(|(id, _)| id == instance);
         let mut held = Vec::new();
         for (_, claim) in claims.iter().flatten().filter(|(token, _)| own(token)) {
             // Their number, then id and due of each.

@@ -4,10 +4,11 @@ use punctual::clock::Timestamp;
 use punctual::task::Record;
 use punctual::timeline::{CancelAnswer, PutAnswer, PutMode, PutResult, Verdict};
 
-use super::stage::{Stage, at, every, ms, next, once, within};
+use super::stage::{Stage, at, burial, every, key, ms, next, once, within};
 
 super::laws! {
     every_put_is_answered_created_replaced_or_unchanged,
+    a_put_gives_nobody_the_key_of_what_was_requeued,
     a_repeated_post_is_unchanged_and_another_body_under_it_is_refused,
     a_due_out_of_range_harms_no_other_task,
     every_cancel_is_answered_cancelled_in_flight_or_unknown,
@@ -30,7 +31,11 @@ async fn every_put_is_answered_created_replaced_or_unchanged(stage: Stage) {
     assert_eq!(stage.put(once(&id, at(0), "b")).await, answer(PutResult::Unchanged, 0, None));
     assert_eq!(stage.put(once(&id, at(0), "c")).await.result, PutResult::InFlight);
     assert_eq!(stage.put(once(&id, at(4), "c")).await, answer(PutResult::Replaced, 4, Some(0)));
-    assert_eq!(stage.put(once(&id, at(4), "c")).await, answer(PutResult::Unchanged, 4, None));
+    assert_eq!(
+        stage.put(once(&id, at(4), "c")).await,
+        answer(PutResult::Unchanged, 4, Some(0)),
+        "its first answer may be lost"
+    );
     assert_eq!(stage.put(once(&id, at(4), "d")).await, answer(PutResult::Replaced, 4, Some(0)));
     stage.cancel(&id).await;
     assert_eq!(stage.put(once(&id, at(4), "d")).await, answer(PutResult::Created, 4, Some(0)));
@@ -38,6 +43,43 @@ async fn every_put_is_answered_created_replaced_or_unchanged(stage: Stage) {
     assert_eq!(stage.put(once(&id, at(4), "d")).await, answer(PutResult::Unchanged, 4, None));
     stage.cancel(&id).await;
     assert_eq!(stage.put(once(&id, at(4), "d")).await, answer(PutResult::Created, 4, None));
+}
+
+/// Two messages under one key, one of which a deduplicating consumer drops.
+async fn a_put_gives_nobody_the_key_of_what_was_requeued(stage: Stage) {
+    let id = stage.id();
+    stage.create(once(&id, at(0), "a")).await;
+    let (token, occurrence) = stage.claim_one().await;
+    stage.settle_one(&token, &occurrence, Verdict::Dead(burial(&occurrence, "retries"))).await;
+    assert_eq!(
+        stage.put(once(&id, at(0), "b")).await,
+        answer(PutResult::Created, 0, None),
+        "the dead are not in the way"
+    );
+    stage.cancel(&id).await;
+    stage.timeline.requeue(stage.shard(), &key(&id, at(0)), None, stage.soon()).await.unwrap();
+    let refused = answer(PutResult::InFlight, 0, Some(0));
+    let before = stage.state();
+    assert_eq!(stage.put(once(&id, at(0), "b")).await, refused, "it waits");
+    assert_eq!(stage.put(every(&id, at(0), "b")).await, refused);
+    assert_eq!(stage.put_as(PutMode::Post, once(&id, at(0), "b")).await, refused);
+    assert_eq!(stage.state(), before);
+    // Another due is another key; and that task may not come to have this one.
+    assert_eq!(stage.put(once(&id, at(9), "b")).await, answer(PutResult::Created, 9, None));
+    assert_eq!(stage.put(once(&id, at(0), "c")).await, refused);
+    assert_eq!(stage.put(once(&id, at(9), "b")).await, answer(PutResult::Unchanged, 9, None));
+    let (token, again) = stage.claim_one().await;
+    assert_eq!(stage.put(once(&id, at(0), "c")).await, refused, "it is in flight");
+    stage.reap_after_lease().await;
+    assert_eq!(stage.put(once(&id, at(0), "c")).await, refused, "its holder died");
+    let (_, claimed) = stage.claim().await;
+    assert_eq!(claimed.occurrences.len(), 2);
+    assert_eq!(stage.put(once(&id, at(0), "c")).await, refused, "beside the task in flight");
+    assert!(stage.settle_one(&token, &again, Verdict::Finished).await.lost);
+    stage.reap_after_lease().await;
+    let (token, suspects) = stage.claim_suspects().await;
+    stage.settle_one(&token, &suspects.occurrences[0], Verdict::Finished).await;
+    assert_eq!(stage.put(once(&id, at(0), "c")).await.result, PutResult::Replaced, "it has ended");
 }
 
 async fn a_repeated_post_is_unchanged_and_another_body_under_it_is_refused(stage: Stage) {

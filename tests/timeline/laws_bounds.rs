@@ -120,7 +120,7 @@ async fn the_oldest_dead_beyond_the_cap_are_dropped_and_counted(stage: Stage) {
         stage.create(once(id, at(0), "a")).await;
         let (token, occurrence) = stage.claim_one().await;
         let verdicts = vec![settlement(&occurrence, Verdict::Dead(burial(&occurrence, "rejected")))];
-        let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 4 };
+        let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 4, quiet: false };
         dropped.push(stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap().dropped);
     }
     assert_eq!(dropped, [0, 0, 0, 0, 1, 1]);
@@ -220,7 +220,7 @@ async fn a_task_is_found_in_a_lane_that_the_caller_never_saw(stage: Stage) {
     let claimed = stage.timeline.claim(stage.shard(), &east, request).await.unwrap();
     let occurrence = &claimed.occurrences[0];
     let verdicts = vec![settlement(occurrence, Verdict::Dead(burial(occurrence, "rejected")))];
-    let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 9 };
+    let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 9, quiet: false };
     stage.timeline.settle(stage.shard(), &east, settle).await.unwrap();
     stage.create(once_in(&ids[0], at(5), "b", &lane_named("up"))).await;
     let dead = key(&ids[0], at(0));

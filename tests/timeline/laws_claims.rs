@@ -2,12 +2,13 @@
 
 use punctual::clock::Timestamp;
 use punctual::task::Counts;
-use punctual::timeline::{CancelAnswer, ClaimRequest, PutResult, Rest, Settlement, Verdict};
+use punctual::timeline::{CancelAnswer, ClaimRequest, PutResult, Rest, Settlement, Token, Verdict};
 
 use super::stage::{BACK, BACK_BEGUN, LEASE, Stage, at, burial, every, key, lane, member, ms, next, once, settlement};
 
 super::laws! {
     a_task_is_never_in_flight_twice,
+    each_claim_has_the_lease_that_it_was_made_with,
     a_killed_holders_occurrences_come_back,
     reap_restores_the_due_time,
     back_restores_the_due_time,
@@ -22,6 +23,34 @@ super::laws! {
     a_cancelled_task_in_flight_ends_with_its_claim,
     a_cancelled_waiting_task_is_never_claimed,
     what_stands_claimed_without_a_lease_is_freed_and_counted,
+}
+
+/// Instances whose leases differ, as while a change of them is rolled out: whoever reaps does not cut what is longer than his.
+async fn each_claim_has_the_lease_that_it_was_made_with(stage: Stage) {
+    let ids = stage.ids(3);
+    for id in &ids {
+        stage.create(once(id, at(0), "a")).await;
+    }
+    let long = LEASE * 4;
+    let claim = async |token: Token| {
+        let request = ClaimRequest { token: token.clone(), max: 1, lease: long, ..stage.request() };
+        assert_eq!(stage.claim_as(request).await.occurrences.len(), 1);
+        token
+    };
+    let told = claim(Token::new("i", 1, long)).await;
+    // Of an older instance, which does not say it; and one of a name that only looks like it.
+    let untold = claim(Token("i.2".into())).await;
+    let odd = claim(Token("i.3.x".into())).await;
+    stage.reap().await;
+    let ends: Vec<_> = [&told, &untold, &odd].map(|token| stage.state().leases[&lane()].score(token).unwrap()).into();
+    let end = |lease| at(0).plus(lease).as_millis();
+    assert_eq!(ends, [end(long), end(LEASE), end(LEASE)]);
+    assert_eq!(stage.reap_after_lease().await.claims, 2);
+    assert!(stage.extend(&told).await, "its holder lives");
+    // The clock steps back: then it is cut to what it was made for.
+    stage.clock.set(at(-1_000_000));
+    stage.reap().await;
+    assert_eq!(stage.state().leases[&lane()].score(&told), Some(at(-1_000_000).plus(long).as_millis()));
 }
 
 async fn a_task_is_never_in_flight_twice(stage: Stage) {
@@ -64,16 +93,9 @@ async fn reap_restores_the_due_time(stage: Stage) {
     stage.create(every(&ids[1], at(-1), "b")).await;
     for _ in 0..3 {
         let (_, claimed) = stage.claim().await;
-        let suspects = stage.claim_as(ClaimRequest { suspects_only: true, ..stage.request() }).await;
+        let suspects = stage.claim_suspects().await.1;
         let mut dues: Vec<_> = claimed.occurrences.iter().chain(&suspects.occurrences).map(|one| one.due).collect();
-        dues.extend(
-            stage
-                .claim_as(ClaimRequest { suspects_only: true, ..stage.request() })
-                .await
-                .occurrences
-                .iter()
-                .map(|o| o.due),
-        );
+        dues.extend(stage.claim_suspects().await.1.occurrences.iter().map(|one| one.due));
         assert_eq!(dues, [at(-12_345), at(-1)]);
         stage.reap_after_lease().await;
         let held = stage.get(&ids[0]).await.unwrap();

@@ -31,8 +31,14 @@ impl Stage {
                     break;
                 }
                 let dead = claimed.occurrences.iter().map(|one| settlement(one, Verdict::Dead(burial(one, reason))));
-                let settle =
-                    Settle { token, verdicts: dead.collect(), rest: Rest::Keep, lease: LEASE, dead_cap: 1 << 40 };
+                let settle = Settle {
+                    token,
+                    verdicts: dead.collect(),
+                    rest: Rest::Keep,
+                    lease: LEASE,
+                    dead_cap: 1 << 40,
+                    quiet: false,
+                };
                 self.timeline.settle(self.shard(), &lane(), settle).await.unwrap();
             }
         }
@@ -112,7 +118,7 @@ async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
     let claimed = stage.timeline.claim(stage.shard(), &other, request).await.unwrap();
     let one = &claimed.occurrences[0];
     let verdicts = vec![settlement(one, Verdict::Dead(burial(one, "rejected")))];
-    let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 9 };
+    let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 9, quiet: false };
     stage.timeline.settle(stage.shard(), &other, settle).await.unwrap();
     let elsewhere = key(&ids[2], at(0));
 

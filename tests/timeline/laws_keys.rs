@@ -1,7 +1,7 @@
 //! One key: every copy of an occurrence carries the same key and the same payload.
 
 use punctual::task::Record;
-use punctual::timeline::{CancelAnswer, ClaimRequest, Occurrence, PutMode, PutResult, RequeueAnswer, Rest, Verdict};
+use punctual::timeline::{CancelAnswer, Occurrence, PutMode, PutResult, RequeueAnswer, Rest, Verdict};
 
 use super::stage::{
     BACK_BEGUN, Stage, at, burial, every, key, member, ms, next, once, once_in, settlement, trace, traced, within,
@@ -25,9 +25,7 @@ async fn one_key_survives_retry_crash_and_back(stage: Stage) {
     stage.create(every(&id, at(-5), "a")).await;
     let mut keys = Vec::new();
     for ending in 0..4 {
-        let request = ClaimRequest { suspects_only: ending > 2, ..stage.request() };
-        let token = request.token.clone();
-        let claimed = stage.claim_as(request).await;
+        let (token, claimed) = if ending > 2 { stage.claim_suspects().await } else { stage.claim().await };
         let occurrence = &claimed.occurrences[0];
         keys.push((occurrence.member.key(occurrence.due).to_string(), occurrence.record.clone()));
         match ending {
@@ -186,9 +184,7 @@ async fn every_copy_carries_one_trace(stage: Stage) {
         assert_eq!((again.result, again.due), (PutResult::Unchanged, at(0)));
         assert_eq!(stage.state(), before);
     }
-    let request = ClaimRequest { suspects_only: true, ..stage.request() };
-    let token = request.token.clone();
-    let claimed = stage.claim_as(request).await;
+    let (token, claimed) = stage.claim_suspects().await;
     let occurrence = &claimed.occurrences[0];
     one(occurrence);
     stage.settle_one(&token, occurrence, Verdict::Dead(burial(occurrence, "retries"))).await;

@@ -4,7 +4,7 @@ use punctual::task::{Lane, TaskId};
 use punctual::timeline::{PutMode, ReapRequest, RequeueAnswer, Rest, TimelineError, Verdict, Wake};
 use tokio::sync::broadcast;
 
-use super::stage::{DEAD_KEEP, LEASE, Stage, at, burial, key, lane, lane_named, ms, next, once, once_in};
+use super::stage::{DEAD_KEEP, LEASE, Stage, at, burial, every, key, lane, lane_named, ms, next, once, once_in};
 
 super::laws! {
     nothing_is_claimed_before_it_is_due,
@@ -13,6 +13,7 @@ super::laws! {
     a_late_call_writes_nothing,
     a_call_at_the_very_end_of_its_time_takes_effect,
     whoever_makes_a_head_earlier_wakes_the_sleepers,
+    whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due,
     a_glance_tells_one_caller_a_second_that_a_lease_has_ended,
     after_an_absence_holders_get_the_time_to_extend_first,
     a_reap_that_comes_late_ends_nothing,
@@ -143,6 +144,43 @@ async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
     assert_eq!(wake(&mut wakes).await, (lane(), now + 5));
 }
 
+/// A claimer that begins behind a place waits for what stands there, whatever is due before it.
+async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage: Stage) {
+    let ids = stage.ids(4);
+    let mut wakes = stage.timeline.wakes();
+    stage.create(once(&ids[0], at(-9), "a")).await;
+    assert_eq!(wake(&mut wakes).await, (lane(), -9));
+    stage.create(once(&ids[1], at(-5), "a")).await;
+    assert_eq!(wake(&mut wakes).await, (lane(), -5), "a put");
+    stage.create(every(&ids[2], at(-1), "a")).await;
+    assert_eq!(wake(&mut wakes).await, (lane(), -1));
+    let behind = |due| {
+        let after = Some(punctual::timeline::Place { due: at(due), member: None });
+        punctual::timeline::ClaimRequest { max: 1, after, ..stage.request() }
+    };
+    // The claim itself tells nobody: it passed over what others would come for.
+    let request = behind(-5);
+    let (token, claimed) = (request.token.clone(), stage.claim_as(request).await);
+    assert_eq!(claimed.head, Some(at(-1)));
+    stage.settle(&token, Rest::Back, Vec::new()).await;
+    assert_eq!(wake(&mut wakes).await, (lane(), -5), "what goes back");
+    let request = behind(-1);
+    let (token, claimed) = (request.token.clone(), stage.claim_as(request).await);
+    stage.settle_one(&token, &claimed.occurrences[0], next(at(7), 1)).await;
+    assert_eq!(wake(&mut wakes).await, (lane(), 7), "a next due");
+    stage.claim_as(behind(-5)).await;
+    stage.reap_after_lease().await;
+    assert_eq!(wake(&mut wakes).await, (lane(), -5), "a reap");
+    // Who turns it back because nobody is to come for it says so.
+    let (token, claimed) = stage.claim().await;
+    let back = claimed.occurrences.iter().map(|one| super::stage::settlement(one, super::stage::BACK)).collect();
+    let quiet =
+        punctual::timeline::Settle { token, verdicts: back, rest: Rest::Keep, lease: LEASE, dead_cap: 9, quiet: true };
+    stage.timeline.settle(stage.shard(), &lane(), quiet).await.unwrap();
+    stage.create(once(&ids[3], at(3), "a")).await;
+    assert_eq!(wake(&mut wakes).await, (lane(), 3), "the next one told of is this");
+}
+
 async fn a_glance_tells_one_caller_a_second_that_a_lease_has_ended(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "a")).await;
@@ -169,7 +207,7 @@ async fn after_an_absence_holders_get_the_time_to_extend_first(stage: Stage) {
     stage.create(once(&id, at(0), "a")).await;
     let (token, _) = stage.claim_one().await;
     stage.glance(&lane(), true).await;
-    stage.clock.advance(LEASE + ms(3001));
+    stage.clock.advance(LEASE + LEASE / 2 + ms(1));
     assert!(!stage.glance(&lane(), true).await.reap, "everybody was away");
     assert!(stage.extend(&token).await, "nobody has reaped it");
     stage.clock.advance(LEASE - ms(1));

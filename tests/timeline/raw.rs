@@ -135,8 +135,11 @@ fn change(text: &str) -> Change {
 }
 
 fn mark(text: &str) -> Mark {
-    let (due, count) = text.split_once(':').unwrap();
-    Mark { due: time(due), count: parse(count) }
+    let (due, rest) = text.split_once(':').unwrap();
+    let count = rest.strip_prefix("unreadable");
+    let unreadable = count.is_some();
+    let count = count.map_or(Some(rest), |count| count.strip_prefix(':'));
+    Mark { due: time(due), count: count.map(parse), unreadable }
 }
 
 fn counts(text: &str) -> Counts {

@@ -13,8 +13,8 @@ use punctual::timeline::memory::{MemoryTimeline, Twin};
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{
     Burial, CancelAnswer, ClaimRequest, Claimed, GlanceRequest, Held, LaneGlance, Link, Occurrence, Put, PutAnswer,
-    PutMode, PutResult, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, Timeline, TimelineError, Token,
-    Verdict,
+    PutMode, PutResult, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, SuspectsRequest, Timeline,
+    TimelineError, Token, Verdict,
 };
 
 use super::raw::Raw;
@@ -278,18 +278,35 @@ impl Stage {
             max_bytes: 4 << 20,
             lease: LEASE,
             not_after: self.soon(),
-            suspects_only: false,
+            newest_first: false,
+            after: None,
         }
+    }
+
+    /// A claim of the suspects that are due, under a new token.
+    pub(crate) fn suspects(&self) -> SuspectsRequest {
+        let ClaimRequest { token, max, max_bytes, lease, not_after, .. } = self.request();
+        SuspectsRequest { token, max, max_bytes, lease, not_after, unreadable: false, after: None }
     }
 
     pub(crate) async fn claim_as(&self, request: ClaimRequest) -> Claimed {
         self.timeline.claim(self.shard(), &lane(), request).await.unwrap()
     }
 
+    pub(crate) async fn claim_suspects_as(&self, request: SuspectsRequest) -> Claimed {
+        self.timeline.claim_suspects(self.shard(), &lane(), request).await.unwrap()
+    }
+
     /// Claims all that is due.
     pub(crate) async fn claim(&self) -> (Token, Claimed) {
         let request = self.request();
         (request.token.clone(), self.claim_as(request).await)
+    }
+
+    /// Claims the suspects that are due.
+    pub(crate) async fn claim_suspects(&self) -> (Token, Claimed) {
+        let request = self.suspects();
+        (request.token.clone(), self.claim_suspects_as(request).await)
     }
 
     /// Claims the one occurrence that is due.
@@ -300,7 +317,7 @@ impl Stage {
     }
 
     pub(crate) async fn settle(&self, token: &Token, rest: Rest, verdicts: Vec<Settlement>) -> Settled {
-        let settle = Settle { token: token.clone(), verdicts, rest, lease: LEASE, dead_cap: 1000 };
+        let settle = Settle { token: token.clone(), verdicts, rest, lease: LEASE, dead_cap: 1000, quiet: false };
         self.timeline.settle(self.shard(), &lane(), settle).await.unwrap()
     }
 

@@ -47,6 +47,7 @@ async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
         rest: Rest::Keep,
         lease: SOON,
         dead_cap: 100,
+        quiet: false,
     };
     let settled = timeline.settle(shard(), &Lane::default(), settle).await.unwrap();
     assert_eq!((taken.len(), settled), (ids.len(), Settled::default()));

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
 mod clocks;
+mod cluster;
 mod durable;
 mod durable_disk;
 mod late_disk;
@@ -87,7 +88,8 @@ async fn claim(timeline: &RedisTimeline, token: &str) -> Vec<Occurrence> {
         max_bytes: 1 << 20,
         lease: SOON,
         not_after: within(timeline, SOON),
-        suspects_only: false,
+        newest_first: false,
+        after: None,
     };
     timeline.claim(shard(), &Lane::default(), request).await.unwrap().occurrences
 }

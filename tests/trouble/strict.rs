@@ -9,7 +9,7 @@ use crate::support::punctual::Punctual;
 use crate::support::scripted::Scripted;
 
 /// Runs the program to its end, for up to a minute: 124 when it goes on.
-fn run(arguments: &[&str]) -> Output {
+pub(super) fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new("timeout");
     command.args(["60", env!("CARGO_BIN_EXE_punctual")]).args(arguments);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).current_dir(std::env::temp_dir());
@@ -17,7 +17,7 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 /// What `serve` and `check` say with these options, each with its exit code; the words on stderr and on stdout.
-fn serve_and_check(more: &[&str]) -> [(Option<i32>, String); 2] {
+pub(super) fn serve_and_check(more: &[&str]) -> [(Option<i32>, String); 2] {
     ["serve", "check"].map(|command| {
         let arguments = [&[command, "--sink", "memory:", "--listen", "127.0.0.1:0"], more].concat();
         let output = run(&arguments);
@@ -122,6 +122,7 @@ fn a_redis_that_comes_later_is_judged_then() {
     assert_eq!(instance.wait().code(), Some(2), "{}", instance.log());
     let log = instance.log();
     assert!(log.contains("error: ") && log.contains("`appendonly` is off") && log.contains("hint: "), "{log}");
+    assert!(!log.contains("connected to redis"), "nothing is taken in before: {log}");
 }
 
 /// What an older Redis says, and one without a log.

@@ -116,6 +116,8 @@ impl Reader {
             part = tail;
         }
         if !self.skipping {
+            // Blanks ahead of a line are no part of it: a line is as long whatever parts it comes in.
+            let part = if self.rest.is_empty() { part.trim_ascii_start() } else { part };
             self.rest.extend_from_slice(part);
             if self.rest.len() > self.api.limits.body {
                 self.skipping = true;
@@ -130,13 +132,15 @@ impl Reader {
     /// Reads a whole line.
     async fn complete(&mut self, line: &[u8]) -> Result<(), Gone> {
         self.line += 1;
-        let line = line.trim_ascii();
+        let line = line.trim_ascii_start();
         if line.is_empty() {
             return Ok(());
         }
+        // With the blanks behind it: what comes in parts is given up before it is known that nothing else follows.
         if line.len() > self.api.limits.body {
             return self.wrong(None, body::too_large(self.api.limits.body)).await;
         }
+        let line = line.trim_ascii_end();
         // Every line counts, right or wrong: what is held of it is bounded by what it was.
         self.group.bytes += line.len();
         self.breathe().await;
@@ -224,6 +228,27 @@ mod tests {
         };
         let (groups, inbox) = mpsc::channel(1);
         (Reader::new(Arc::new(api), groups), inbox)
+    }
+
+    #[tokio::test]
+    async fn a_line_is_as_long_whatever_parts_it_comes_in() {
+        let (blanks, long) = (" ".repeat(1 << 20), "x".repeat(600_000));
+        let too_large = |line: &Line| matches!(line, Line::Wrong(_, problem) if problem.code == "too_large");
+        for (line, expected) in [
+            (format!("{blanks}  \n"), vec![]),
+            (format!("{blanks}{long}\n"), vec![false]),
+            (format!("{long}{blanks}\n"), vec![true]),
+            (format!("{blanks}{long}{long}\n"), vec![true]),
+        ] {
+            for length in [line.len(), line.len() - 1, 64 << 10] {
+                let (mut reader, _inbox) = reader();
+                for part in line.as_bytes().chunks(length) {
+                    assert!(reader.take(part).await.is_ok());
+                }
+                let found: Vec<_> = reader.group.lines.iter().map(|(_, line)| too_large(line)).collect();
+                assert_eq!((found, reader.line), (expected.clone(), 1), "{} bytes in parts of {length}", line.len());
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -88,6 +88,11 @@ pub(super) struct TaskView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     in_flight: Option<String>,
+    /// An instance could not read its record, which a newer version wrote or whose time zone it does not know: claims leave it
+    /// out until an instance starts that can, or it is put anew.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    unreadable: bool,
     #[schema(format = DateTime)]
     created: String,
     #[schema(format = DateTime)]
@@ -173,6 +178,7 @@ pub(super) fn task_view(id: &TaskId, record: &Record, held: &Held) -> Result<Str
         due,
         due_ms,
         in_flight: held.in_flight.then(|| crate::task::Key { task: id.clone(), due: held.due }.to_string()),
+        unreadable: held.unreadable,
         created: record.created.to_string(),
         updated: record.updated.to_string(),
         revision: record.revision,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::twin::{Change, Told, Twin, lane_of};
+use super::twin::{Change, Mark, Told, Twin, lane_of};
 use crate::clock::Timestamp;
 use crate::task::{Key, Member};
 use crate::timeline::{
@@ -44,12 +44,14 @@ impl Twin {
             return Ok(Told::quietly(RequeueAnswer::Unknown));
         };
         let Some(lane) = lane_of(&record) else { return Ok(Told::quietly(RequeueAnswer::Unreadable)) };
-        let before = self.head(&lane);
         self.forget_dead(&text);
         self.tasks.insert(member.clone(), record);
+        // It was handed out before; and puts see by it that this key is taken.
+        self.crashes.insert(member.clone(), Mark::crashed(now, 0));
         self.set_score(&lane, &member, now.as_millis());
         self.lanes.insert(lane.clone());
-        Ok(Told { answer: RequeueAnswer::Requeued, wakes: self.earlier(&lane, before).into_iter().collect() })
+        // Also where the head is due already: a claimer may have gone past it.
+        Ok(Told { answer: RequeueAnswer::Requeued, wakes: vec![(lane, now)] })
     }
 
     /// Forgets a dead occurrence, with `buried` only the one that was buried then; whether there was one.

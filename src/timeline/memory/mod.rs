@@ -7,6 +7,7 @@ mod claim;
 mod dead;
 mod put;
 mod reap;
+mod settle;
 pub mod twin;
 mod zset;
 
@@ -23,7 +24,8 @@ pub use zset::Zset;
 
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Held, Link, Put,
-    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
+    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, SuspectsRequest, Timeline, TimelineError,
+    Token, Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Key, Lane, Shard, TaskId};
@@ -50,6 +52,7 @@ pub enum Verb {
     Cancel,
     Get,
     Claim,
+    ClaimSuspects,
     Settle,
     Extend,
     Reap,
@@ -214,6 +217,16 @@ impl Timeline for MemoryTimeline {
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError> {
         let not_after = Some(request.not_after);
         self.step(Verb::Claim, shard, not_after, |twin, now| twin.claim(now, lane, &request)).await
+    }
+
+    async fn claim_suspects(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        request: SuspectsRequest,
+    ) -> Result<Claimed, TimelineError> {
+        let not_after = Some(request.not_after);
+        self.step(Verb::ClaimSuspects, shard, not_after, |twin, now| twin.claim_suspects(now, lane, &request)).await
     }
 
     async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::twin::{Change, Told, Twin, lane_of, resets, tail};
 use crate::clock::Timestamp;
 use crate::task::record::replacing;
-use crate::task::{Lane, Member, TaskId};
+use crate::task::{Key, Lane, Member, TaskId};
 use crate::timeline::{CancelAnswer, Held, Put, PutAnswer, PutMode, PutResult, TimelineError};
 
 impl Twin {
@@ -24,18 +24,30 @@ impl Twin {
             return Err(TimelineError::Late);
         }
         let heads: BTreeMap<&Lane, _> = puts.iter().map(|put| (&put.lane, self.head(&put.lane))).collect();
-        let answer = puts.iter().map(|put| self.put_one(mode, put)).collect();
-        let wakes = heads.into_iter().filter_map(|(lane, before)| self.earlier(lane, before)).collect();
+        let mut came = BTreeMap::new();
+        let answer = puts.iter().map(|put| self.put_one(mode, put, &mut came)).collect();
+        let wakes = came.into_iter().filter_map(|(lane, due)| self.came(now, lane, heads[lane], due)).collect();
         Ok(Told { answer, wakes })
     }
 
-    fn put_one(&mut self, mode: PutMode, put: &Put) -> PutAnswer {
+    /// Puts one task; `came`: the earliest due that came into each lane.
+    fn put_one<'a>(&mut self, mode: PutMode, put: &'a Put, came: &mut BTreeMap<&'a Lane, Timestamp>) -> PutAnswer {
         let refused = |result, in_flight| PutAnswer { result, due: put.due, in_flight };
         if !put.due.is_due() {
             return refused(PutResult::BadDue, None);
         }
         let member = Member::from(&put.id);
+        let key = Key { task: put.id.clone(), due: put.due };
+        // Such a one has a mark as long as it stands.
+        let is_requeued = self.crashes.contains_key(&Member::requeued(&key));
+        let mut waits = || {
+            came.entry(&put.lane).and_modify(|due| *due = put.due.min(*due)).or_insert(put.due);
+        };
         let Some((lane, score)) = self.place(&member) else {
+            if is_requeued {
+                return refused(PutResult::InFlight, Some(put.due));
+            }
+            waits();
             self.write(&member, put, false);
             self.crashes.remove(&member);
             self.set_score(&put.lane, &member, put.due.as_millis());
@@ -44,7 +56,9 @@ impl Twin {
         let held = Timestamp::from_millis(score.abs());
         let in_flight = score < 0;
         let change = self.changes.get(&member).copied();
-        let marked = !in_flight && self.crashes.get(&member).is_some_and(|mark| mark.due == held);
+        let mark = self.mark(&member, held).filter(|_| !in_flight);
+        // What could not be read was handed out only if its mark had a count before.
+        let marked = mark.is_some_and(|mark| mark.count.is_some());
         let cancelled = change == Some(Change::Cancelled);
         let equal = self.tasks.get(&member).is_some_and(|old| tail(old) == tail(&put.record));
         if !cancelled {
@@ -52,7 +66,8 @@ impl Twin {
                 Some(Change::Due(due)) => due,
                 _ => held,
             };
-            let unchanged = PutAnswer { result: PutResult::Unchanged, due: comes, in_flight: None };
+            let former = change.map(|_| held);
+            let unchanged = PutAnswer { result: PutResult::Unchanged, due: comes, in_flight: former };
             if mode == PutMode::Post && !equal {
                 return refused(PutResult::KeyReused, None);
             }
@@ -69,18 +84,22 @@ impl Twin {
             if put.due == held || put.lane != lane {
                 return refused(PutResult::InFlight, Some(held));
             }
+            if is_requeued {
+                return refused(PutResult::InFlight, Some(put.due));
+            }
             self.write(&member, put, !cancelled);
             self.changes.insert(member, Change::Due(put.due));
             let result = if cancelled { PutResult::Created } else { PutResult::Replaced };
             return PutAnswer { result, due: put.due, in_flight: Some(held) };
         }
-        if marked && put.due == held {
-            return refused(PutResult::InFlight, Some(held));
+        if (marked && put.due == held) || is_requeued {
+            return refused(PutResult::InFlight, Some(put.due));
         }
         let told = marked.then_some(held);
-        if put.due != held {
+        if put.due != held || mark.is_some() {
             self.crashes.remove(&member);
         }
+        waits();
         self.write(&member, put, true);
         if put.lane != lane {
             self.remove_score(&lane, &member);
@@ -121,7 +140,7 @@ impl Twin {
             self.counts.remove(&member);
             return Ok(Told::quietly(CancelAnswer::InFlight { due }));
         }
-        let handed_out = self.crashes.get(&member).filter(|mark| mark.due == due).map(|mark| mark.due);
+        let handed_out = self.mark(&member, due).filter(|mark| mark.count.is_some()).map(|mark| mark.due);
         self.end(&lane, &member);
         Ok(Told::quietly(CancelAnswer::Cancelled { handed_out }))
     }
@@ -143,6 +162,7 @@ impl Twin {
             in_flight: score < 0,
             changed,
             counts: self.counts.get(&member).copied().unwrap_or_default(),
+            unreadable: score > 0 && self.mark(&member, Timestamp::from_millis(score)).is_some_and(|it| it.unreadable),
         })
     }
 }

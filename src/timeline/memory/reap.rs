@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::twin::{Mark, Told, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
-use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped, TimelineError};
+use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped, TimelineError, Token};
 
 /// How long after a look the next one is due: a little less than the second between two glances of one instance.
 const LOOK_AGAIN: Duration = Duration::from_millis(900);
 
-/// A look that is overdue by more: everybody was away, holders shall extend first.
+/// A look that is overdue by more, and by more than half a lease: everybody was away, holders shall extend first.
 const AWAY: Duration = Duration::from_secs(3);
 
 /// Dead occurrences that one reap drops because of their age.
@@ -26,10 +26,10 @@ impl Twin {
             return Err(TimelineError::Late);
         }
         let before = self.head(lane);
-        let mut reaped = Reaped::default();
+        let (mut reaped, mut back) = (Reaped::default(), Vec::new());
         self.shorten_leases(now, lane, request.lease);
-        self.end_claims(now, lane, &mut reaped);
-        self.free_stranded(lane, &mut reaped);
+        self.end_claims(now, lane, &mut reaped, &mut back);
+        self.free_stranded(lane, &mut reaped, &mut back);
         let (dropped, more) = self.drop_dead_until(now.minus(request.dead_keep), DROPPED);
         reaped.dropped = dropped;
         reaped.more |= more;
@@ -40,22 +40,21 @@ impl Twin {
             self.lanes.remove(lane);
             self.reap_at.remove(lane);
         }
-        Ok(Told { answer: reaped, wakes: self.earlier(lane, before).into_iter().collect() })
+        Ok(Told { answer: reaped, wakes: self.came_back(now, lane, before, &back).into_iter().collect() })
     }
 
-    /// A lease that ends further ahead than one lease was given before the clock stepped back.
+    /// A lease that ends further ahead than it was made for was given before the clock stepped back.
     fn shorten_leases(&mut self, now: Timestamp, lane: &Lane, lease: Duration) {
-        let limit = now.plus(lease);
         let Some(leases) = self.leases.get_mut(lane) else { return };
-        while let Some((end, token)) = leases.last()
-            && end > limit.as_millis()
-        {
-            let token = token.clone();
-            leases.set(token, limit.as_millis());
+        let limit = |token: &Token| now.plus(token.lease().unwrap_or(lease)).as_millis();
+        let long: Vec<_> = leases.iter().filter(|(end, token)| *end > limit(token)).map(|(_, it)| it.clone()).collect();
+        for token in long {
+            let limit = limit(&token);
+            leases.set(token, limit);
         }
     }
 
-    fn end_claims(&mut self, now: Timestamp, lane: &Lane, reaped: &mut Reaped) {
+    fn end_claims(&mut self, now: Timestamp, lane: &Lane, reaped: &mut Reaped, back: &mut Vec<Member>) {
         let ended = |twin: &Twin| {
             let (end, token) = twin.leases.get(lane)?.first()?;
             (end <= now.as_millis()).then(|| token.clone())
@@ -71,12 +70,13 @@ impl Twin {
             reaped.occurrences += held;
             for (member, due) in self.remove_claim(lane, &token).into_iter().flat_map(|claim| claim.pairs) {
                 self.give_back(lane, &member, due);
+                back.push(member);
             }
         }
     }
 
     /// The net: what stands claimed in a lane without leases belongs to nobody.
-    fn free_stranded(&mut self, lane: &Lane, reaped: &mut Reaped) {
+    fn free_stranded(&mut self, lane: &Lane, reaped: &mut Reaped, back: &mut Vec<Member>) {
         if self.leases.contains_key(lane) {
             return;
         }
@@ -87,6 +87,7 @@ impl Twin {
         for (member, due) in stranded.into_iter().take(room) {
             reaped.stranded += 1;
             self.give_back(lane, &member, Timestamp::from_millis(due));
+            back.push(member);
         }
     }
 
@@ -96,8 +97,14 @@ impl Twin {
             return;
         }
         self.turn(lane, member, due.as_millis());
-        let before = self.crashes.get(member).filter(|mark| mark.due == due).map_or(0, |mark| mark.count);
-        self.crashes.insert(member.clone(), Mark { due, count: before.saturating_add(1) });
+        let before = self.mark(member, due);
+        let count = before.and_then(|mark| mark.count).unwrap_or_default();
+        let mark = match before {
+            // What cannot be read ends nobody, but whoever could read it may have sent it.
+            Some(mark) if mark.unreadable => Mark { count: Some(count), ..mark },
+            _ => Mark::crashed(due, count.saturating_add(1)),
+        };
+        self.crashes.insert(member.clone(), mark);
     }
 
     fn is_empty_lane(&self, lane: &Lane) -> bool {
@@ -123,16 +130,18 @@ impl Twin {
         });
         let held = line.filter(|_| request.depth).and_then(|line| line.negative().map(|(score, _)| -score).min());
         let limit = now.plus(request.lease);
+        let length =
+            leases.and_then(|leases| leases.last()).and_then(|(_, token)| token.lease()).unwrap_or(request.lease);
         let forgotten = !served && self.is_empty_lane(lane);
         let outlived = self.dead.first().is_some_and(|(at, _)| at <= now.minus(request.dead_keep).as_millis());
         let work = first_lease.is_some_and(|end| end <= now)
-            || last_lease.is_some_and(|end| end > limit)
+            || last_lease.is_some_and(|end| end > now.plus(length))
             || stranded
             || forgotten
             || outlived;
         let again = now.plus(LOOK_AGAIN);
         let (reap_at, reap) = match self.reap_at.get(lane).copied() {
-            Some(at) if at < now.minus(AWAY) => (limit, false),
+            Some(at) if at < now.minus(AWAY.max(request.lease / 2)) => (limit, false),
             Some(at) if at <= now => (again, work),
             Some(at) if at > limit => (again, false),
             Some(at) => (at, false),

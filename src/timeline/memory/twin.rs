@@ -2,7 +2,7 @@
 //!
 //! A [`Twin`] holds what the keys of a shard hold in Redis, under the same names. Its verbs take the time and answer as
 //! the scripts do, so that a test can run both side by side, or try every order of steps on copies. The verbs stand in
-//! `put.rs` (put, cancel, get), `claim.rs` (claim, settle, extend), `reap.rs` (reap, glance) and `dead.rs` (requeue,
+//! `put.rs` (put, cancel, get), `claim.rs` (claim, claim_suspects), `settle.rs` (settle, extend), `reap.rs` (reap, glance) and `dead.rs` (requeue,
 //! discard).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,8 +67,18 @@ pub enum Change {
 pub struct Mark {
     /// The occurrence's due.
     pub due: Timestamp,
-    /// How many of its claims ended without word.
-    pub count: u32,
+    /// How many of its claims ended without word; `None` where it was never handed out without word.
+    pub count: Option<u32>,
+    /// An instance could not read it.
+    pub unreadable: bool,
+}
+
+impl Mark {
+    /// The mark of what was handed out, and whose claims ended without word so often.
+    #[must_use]
+    pub fn crashed(due: Timestamp, count: u32) -> Mark {
+        Mark { due, count: Some(count), unreadable: false }
+    }
 }
 
 /// An answer, and whom to wake: lanes whose head became earlier, with the new head.
@@ -105,6 +115,11 @@ impl Twin {
         let lane = lane_of(self.tasks.get(member)?)?;
         let score = self.score_in(&lane, member)?;
         Some((lane, score))
+    }
+
+    /// The mark of a member's occurrence of that due.
+    pub(super) fn mark(&self, member: &Member, due: Timestamp) -> Option<Mark> {
+        self.crashes.get(member).filter(|mark| mark.due == due).copied()
     }
 
     pub(super) fn set_score(&mut self, lane: &Lane, member: &Member, score: i64) {
@@ -173,10 +188,28 @@ impl Twin {
         true
     }
 
-    /// Whom to wake when a lane's head was `before`: its sleepers, if it is earlier now.
-    pub(super) fn earlier(&self, lane: &Lane, before: Option<Timestamp>) -> Option<(Lane, Timestamp)> {
-        let head = self.head(lane)?;
-        before.is_none_or(|before| head < before).then(|| (lane.clone(), head))
+    /// Whom to wake when these have left their claim: as [`came`](Self::came), of those that wait again.
+    pub(super) fn came_back(
+        &self,
+        now: Timestamp,
+        lane: &Lane,
+        before: Option<Timestamp>,
+        members: &[Member],
+    ) -> Option<(Lane, Timestamp)> {
+        let scores = members.iter().filter_map(|member| self.score_in(lane, member)).filter(|score| *score > 0);
+        self.came(now, lane, before, Timestamp::from_millis(scores.min()?))
+    }
+
+    /// Whom to wake when something came in that is due at `due` where a lane's head was `before`: its sleepers, if that is
+    /// earlier, or if the head was due already, since a claimer may have gone past it.
+    pub(super) fn came(
+        &self,
+        now: Timestamp,
+        lane: &Lane,
+        before: Option<Timestamp>,
+        due: Timestamp,
+    ) -> Option<(Lane, Timestamp)> {
+        before.is_none_or(|before| due < before || before <= now).then(|| (lane.clone(), due))
     }
 }
 

@@ -173,8 +173,9 @@ impl Session {
         self.answered();
         // Redis before 7.0 puts what a script ran into behind words of its own.
         let in_script = error.code() == "ERR" && error.details().is_some_and(|details| details.contains("-READONLY"));
-        if in_script || matches!(error.code(), "READONLY" | "MASTERDOWN") {
-            // This server is a replica now: the address may already lead to another.
+        // This server is a replica now: the address may already lead to another. Or it serves some slot no more: whoever
+        // opens the next connection asks for all of them, and says so until they are back.
+        if in_script || matches!(error.code(), "READONLY" | "MASTERDOWN" | "MOVED" | "ASK" | "CLUSTERDOWN") {
             self.break_off(&words(&error));
         }
         Failure::Refused(error)

@@ -348,17 +348,17 @@ impl Promise for bool {
     }
 }
 
-impl RedisTimeline {
-    /// What there is to say of a Redis that does not confirm even one write: with `appendfsync no` none ever is.
-    pub(super) async fn unproven(&self, session: &Session) -> Option<Advice> {
-        if self.durability == Durability::Memory {
-            return None;
-        }
-        // One that can't tell at all is told of elsewhere.
-        let words = session.witness().ok()?.confirm(self.durability, Instant::now() + PROOF).await.err()?;
-        Some(Advice::unproven(self.durability, &words, PROOF)).filter(|_| !session.broken())
+/// What there is to say of a Redis that does not confirm even one write: with `appendfsync no` none ever is.
+pub(super) async fn unproven(session: &Session, durability: Durability) -> Option<Advice> {
+    if durability == Durability::Memory {
+        return None;
     }
+    // One that can't tell at all is told of elsewhere.
+    let words = session.witness().ok()?.confirm(durability, Instant::now() + PROOF).await.err()?;
+    Some(Advice::unproven(durability, &words, PROOF)).filter(|_| !session.broken())
+}
 
+impl RedisTimeline {
     /// Makes a call whose answer is given only once what it promises is kept.
     pub(super) async fn durably<T: Promise>(
         &self,

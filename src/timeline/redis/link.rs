@@ -17,9 +17,11 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::call::{Failure, Time, load_scripts, words};
+use super::cluster::{Slots, ask_slots};
 use super::durable::{Durability, Unable, Witness, able};
+use super::server::advice;
 use super::session::Session;
-use super::{RedisConfig, RedisError};
+use super::{RedisConfig, RedisError, cluster};
 use crate::clock::Timestamp;
 use crate::task::{Namespace, Shard};
 use crate::timeline::keys::{self, Keys};
@@ -45,6 +47,9 @@ pub(super) const SOCKET: Socket = Socket {
     discard_unsent: false,
 };
 
+/// What is said of the link before the first attempt has ended.
+const CONNECTING: &str = "connecting";
+
 /// What the keeper tells everybody else.
 pub(super) struct Hub {
     pub(super) link: watch::Sender<Link>,
@@ -57,7 +62,7 @@ pub(super) struct Hub {
 impl Hub {
     pub(super) fn new() -> Hub {
         Hub {
-            link: watch::Sender::new(Link::Down("connecting".to_owned())),
+            link: watch::Sender::new(Link::Down(CONNECTING.to_owned())),
             wakes: broadcast::Sender::new(WAKES_KEPT),
             layout: watch::Sender::new(None),
             session: watch::Sender::new(None),
@@ -71,9 +76,16 @@ impl Hub {
             Some(session) => Err(session.reason()),
             None => match &*self.link.borrow() {
                 Link::Down(reason) => Err(reason.clone()),
-                Link::Up(_) => Err("connecting".to_owned()),
+                Link::Up(_) => Err(CONNECTING.to_owned()),
             },
         }
+    }
+
+    /// What came of the first attempt to connect.
+    pub(super) async fn first_word(&self) -> Link {
+        let mut link = self.link.subscribe();
+        let told = link.wait_for(|link| !matches!(link, Link::Down(reason) if reason == CONNECTING)).await;
+        told.map_or(Link::Down(CONNECTING.to_owned()), |link| link.clone())
     }
 }
 
@@ -85,6 +97,9 @@ pub(super) struct Connector {
     address: String,
     namespace: Namespace,
     shards: u16,
+    /// Keys that never exist, one in each slot that the timeline uses.
+    slots: Vec<String>,
+    strict: bool,
     channels: Vec<(String, Shard)>,
     time: Time,
     pub(super) durability: Durability,
@@ -98,17 +113,40 @@ impl Connector {
         let shards = u16::try_from(keys.len()).unwrap_or(u16::MAX);
         let channels = keys.iter().map(Keys::wake).zip(Shard::all(shards)).collect();
         let (connect_timeout, response_timeout) = (config.connect_timeout, config.response_timeout);
-        let (namespace, durability) = (config.namespace.clone(), config.durability);
-        Connector { access, address, namespace, shards, channels, time, durability, connect_timeout, response_timeout }
+        let (namespace, durability, strict) = (config.namespace.clone(), config.durability, config.strict);
+        Connector {
+            access,
+            address,
+            slots: cluster::slots(&namespace, keys),
+            namespace,
+            shards,
+            strict,
+            channels,
+            time,
+            durability,
+            connect_timeout,
+            response_timeout,
+        }
     }
 
-    /// Makes the commands connection ready for use. A Redis that can't say when something is kept is refused the
-    /// `first` time; one that takes over later serves for all but what has to be kept.
+    /// Makes the commands connection ready for use. A Redis that is not fit for a timeline is refused for good the `first`
+    /// time. Later it is waited for while it does not serve all slots; and one that takes over and can't say when something
+    /// is kept serves for all but what has to be.
     async fn open(&self, hub: &Hub, first: bool) -> Result<Session, String> {
         let connecting = self.access.connect(SOCKET, connection(), self.connect_timeout);
         let mut session = Session::new(connecting.await.map_err(|away| away.words)?);
         // A replica, or a server whose disk failed, answers all but this. On a full one it is allowed.
-        self.ask(&session, redis::cmd("DEL").arg(keys::nothing(&self.namespace))).await?;
+        match ask_slots(&session, &self.slots, self.response_timeout).await {
+            Ok(()) => {}
+            Err(Slots::Unanswered(failure)) => return Err(failure.to_string()),
+            Err(Slots::Elsewhere { error, passes }) => {
+                let words = error.to_string();
+                if first && !passes {
+                    hub.layout.send_replace(Some(Err(error)));
+                }
+                return Err(words);
+            }
+        }
         load_scripts(&session, self.response_timeout).await.map_err(|failure| failure.to_string())?;
         let layout = self.check_layout(&session).await?;
         session.witness = self.witness(&session).await?;
@@ -117,6 +155,11 @@ impl Connector {
             Some(Err(words)) => {
                 tracing::warn!(words, "redis cannot say when something is kept: what has to be is refused");
                 layout
+            }
+            _ if first && self.strict && layout.is_ok() => {
+                let found = advice(&session, self.durability, self.response_timeout).await;
+                let found = found.map_err(|failure| failure.to_string())?;
+                if found.is_empty() { Ok(()) } else { Err(RedisError::Unfit(found)) }
             }
             _ => layout,
         };

@@ -6,6 +6,7 @@
 //! in `lua/README.md`.
 
 mod call;
+mod cluster;
 mod dead;
 mod durable;
 mod link;
@@ -25,20 +26,26 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{broadcast, watch};
 use tokio::task::AbortHandle;
 
-use self::call::{Failure, Time};
+use self::call::Time;
 pub use self::durable::Durability;
 use self::link::{Connector, Hub};
 pub use self::server::{Advice, Look, LookError, ServerState, look};
 use super::keys::Keys;
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Held, Link, Put,
-    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, Timeline, TimelineError, Token, Wake,
+    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, SuspectsRequest, Timeline, TimelineError,
+    Token, Wake,
 };
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::task::{Key, Lane, Namespace, Shard, TaskId};
 
 /// Lanes that are declared with calls that name a task only; a lane beyond them costs such a call a second round.
 const LANES_REMEMBERED: usize = 32;
+
+/// Bytes of the largest record where nobody says otherwise: a payload of 512 KiB, headers of 16, and as much for the rest.
+const LARGEST_RECORD: usize = 544 << 10;
+/// What is said of a Redis that strictness refuses.
+pub const NOT_SET_UP: &str = "Redis is not set up to keep tasks";
 
 /// The pause before Redis is asked again how it is set up.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -57,10 +64,14 @@ pub struct RedisConfig {
     pub namespace: Namespace,
     /// How many shards the timeline has, at least 1; pinned by the first instance that ever connects.
     pub shards: u16,
+    /// Bytes of the largest record that may stand: as many are read at once as fit into 4 MiB however large they are.
+    pub largest_record: usize,
     /// The time that scripts go by, for tests; `None` is Redis' own.
     pub time: Option<Arc<ManualClock>>,
     /// Where what was written has to be before it is answered.
     pub durability: Durability,
+    /// Refuse a Redis that is not set up to keep tasks: [`RedisError::Unfit`].
+    pub strict: bool,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
     /// How long an answer may take. Three in a row that took longer, and the connection is made anew.
@@ -77,8 +88,10 @@ impl RedisConfig {
             sentinel_password: None,
             namespace,
             shards: shards.max(1),
+            largest_record: LARGEST_RECORD,
             time: None,
             durability: Durability::default(),
+            strict: false,
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(3),
         }
@@ -92,7 +105,9 @@ impl std::fmt::Debug for RedisConfig {
             .field("tls", &self.tls)
             .field("namespace", &self.namespace)
             .field("shards", &self.shards)
+            .field("largest_record", &self.largest_record)
             .field("durability", &self.durability)
+            .field("strict", &self.strict)
             .field("given_time", &self.time.is_some())
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
@@ -122,6 +137,19 @@ pub enum RedisError {
     /// It can't say when something is kept.
     #[error("{0}")]
     Durability(String),
+    /// It does not serve the slots of all shards; with its words.
+    #[error(
+        "this node of a Redis Cluster does not serve the slots of all shards (`{0}`): supported is one Redis or Valkey, or \
+         a cluster whose one node holds all slots"
+    )]
+    Cluster(String),
+    /// It is not set up to keep tasks, and that is asked for.
+    #[error("{NOT_SET_UP}:{}", told(.0))]
+    Unfit(Vec<Advice>),
+}
+
+fn told(advice: &[Advice]) -> String {
+    advice.iter().map(|advice| format!("\n  {}\n    hint: {}", advice.words, advice.hint)).collect()
 }
 
 /// The timeline in Redis. Dropping it closes its connections.
@@ -132,6 +160,7 @@ pub struct RedisTimeline {
     keys: Vec<Keys>,
     clock: Arc<dyn Clock>,
     time: Time,
+    largest_record: usize,
     durability: Durability,
     response_timeout: Duration,
     lanes: Mutex<Vec<Lane>>,
@@ -161,17 +190,24 @@ impl RedisTimeline {
             keys,
             clock,
             time,
+            largest_record: config.largest_record.max(1),
             durability: config.durability,
             response_timeout: config.response_timeout,
             lanes: Mutex::new(vec![Lane::default()]),
         }))
     }
 
-    /// Returns once Redis has said whether its layout is this one, and that it can keep what has to be kept; for `serve` to
-    /// refuse at its start. While Redis is away it waits.
+    /// What came of the first attempt to connect.
+    pub async fn first_word(&self) -> Link {
+        self.hub.first_word().await
+    }
+
+    /// Returns once Redis has said whether its layout is this one, and that it can keep what has to be kept. While Redis is
+    /// away it waits.
     ///
     /// # Errors
-    /// [`RedisError::Layout`] with both layouts, [`RedisError::Durability`].
+    /// [`RedisError::Layout`] with both layouts, [`RedisError::Durability`], [`RedisError::Cluster`],
+    /// [`RedisError::Unfit`].
     pub async fn check_layout(&self) -> Result<(), RedisError> {
         let mut layout = self.hub.layout.subscribe();
         match layout.wait_for(Option::is_some).await.as_deref() {
@@ -185,19 +221,10 @@ impl RedisTimeline {
         let mut link = self.hub.link.subscribe();
         loop {
             let up = link.wait_for(|link| matches!(link, Link::Up(_))).await.is_ok();
-            if let Ok(session) = self.hub.session() {
-                match session.ask(&redis::cmd("INFO"), self.response_timeout, None).await {
-                    Ok(info) => {
-                        let info: String = redis::from_redis_value(info).unwrap_or_default();
-                        let mut advice = ServerState::read(&info, self.durability).advice;
-                        if !advice.iter().any(Advice::is_of_replicas) {
-                            advice.extend(self.unproven(&session).await);
-                        }
-                        return advice;
-                    }
-                    Err(Failure::Refused(error)) => return vec![Advice::untold(&call::words(&error))],
-                    Err(Failure::Unanswered(_)) => {}
-                }
+            if let Ok(session) = self.hub.session()
+                && let Ok(advice) = server::advice(&session, self.durability, self.response_timeout).await
+            {
+                return advice;
             }
             if !up {
                 return Vec::new();
@@ -206,8 +233,8 @@ impl RedisTimeline {
         }
     }
 
-    /// Returns once Redis has said that another layout is pinned there, or that it can't keep what has to be kept,
-    /// however late it says so.
+    /// Returns once Redis has said that another layout is pinned there, that it can't keep what has to be kept, or does not
+    /// serve all slots, however late it says so.
     pub async fn refused(&self) -> RedisError {
         let mut layout = self.hub.layout.subscribe();
         let said = layout.wait_for(|said| matches!(said, Some(Err(_)))).await.ok().and_then(|said| said.clone());
@@ -286,6 +313,15 @@ impl Timeline for RedisTimeline {
 
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError> {
         self.claim_due(shard, lane, &request).await
+    }
+
+    async fn claim_suspects(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        request: SuspectsRequest,
+    ) -> Result<Claimed, TimelineError> {
+        self.claim_left_out(shard, lane, &request).await
     }
 
     async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError> {

@@ -1,6 +1,9 @@
-//! The verb `put`: asks again for the tasks that wait in a lane which the call had not declared.
+//! The verb `put`: asks again for the tasks that wait in a lane which the call had not declared, and for those that Redis did
+//! not look at because too much stood there to be read in one call.
 
 use std::collections::BTreeSet;
+
+use tokio::time::Instant;
 
 use super::RedisTimeline;
 use super::reply::{Fields, broken, parse};
@@ -21,15 +24,14 @@ impl RedisTimeline {
         let mut answers = vec![None; puts.len()];
         let mut open: Vec<usize> = (0..puts.len()).collect();
         let mut lanes: BTreeSet<Lane> = puts.iter().map(|put| put.lane.clone()).collect();
-        let mut written = false;
-        for _ in 0..ROUNDS {
-            if open.is_empty() {
-                break;
-            }
+        let (mut written, mut rounds) = (false, 0);
+        while !open.is_empty() && rounds < ROUNDS {
             let asked: Vec<&Put> = open.iter().filter_map(|&index| puts.get(index)).collect();
+            let begun = Instant::now();
             let said = self.put_round(shard, mode, &asked, &lanes, not_after).await;
             let said = said.map_err(|error| if written { in_part(&error) } else { error })?;
-            let mut elsewhere = Vec::new();
+            let took = begun.elapsed();
+            let (mut elsewhere, mut again) = (Vec::new(), false);
             for (&index, said) in open.iter().zip(said) {
                 match said {
                     Said::Answer(answer) => {
@@ -41,9 +43,19 @@ impl RedisTimeline {
                         lanes.insert(lane);
                         elsewhere.push(index);
                     }
+                    Said::Again => {
+                        again = true;
+                        elsewhere.push(index);
+                    }
                 }
             }
             open = elsewhere;
+            if again {
+                // Each such call gets on, and ends with `not_after`. The rest leaves Redis to others for as long.
+                tokio::time::sleep(took).await;
+            } else {
+                rounds += 1;
+            }
         }
         for lane in &lanes {
             self.remember(lane);
@@ -69,8 +81,8 @@ impl RedisTimeline {
             PutMode::Put => "put",
             PutMode::Post => "post",
         };
-        let mut call =
-            self.script(&scripts::PUT, &named).arg(not_after.as_millis()).arg(mode).arg(keys.wake()).arg(lanes.len());
+        let mut call = self.script(&scripts::PUT, &named).arg(not_after.as_millis()).arg(mode);
+        call = call.arg(self.largest_record).arg(keys.wake()).arg(lanes.len());
         for lane in lanes {
             call.push(lane.as_str());
         }
@@ -95,6 +107,7 @@ impl RedisTimeline {
 enum Said {
     Answer(PutAnswer),
     Elsewhere(Lane),
+    Again,
 }
 
 impl Said {
@@ -109,6 +122,7 @@ impl Said {
                 let lane = text.split(' ').nth(1).and_then(|lane| lane.parse().ok());
                 return lane.map(Said::Elsewhere).ok_or_else(|| broken("`elsewhere` without a lane"));
             }
+            Some(Code::Again) => return Ok(Said::Again),
             Some(Code::Created) => PutResult::Created,
             Some(Code::Replaced) => PutResult::Replaced,
             Some(Code::Unchanged) => PutResult::Unchanged,

@@ -4,15 +4,17 @@
 
 use std::time::Duration;
 
-use punctual_sinks::{Away, redis_access};
+use punctual_sinks::{Away, Cause, redis_access};
 use redis::{AsyncConnectionConfig, Cmd, Value};
 
 use super::call::{Failure, words};
-use super::durable::{Durability, Unable, able};
+use super::cluster::{self, Slots, ask_slots};
+use super::durable::{Durability, Unable, able, unproven};
 use super::link::SOCKET;
 use super::session::Session;
 use super::{RedisConfig, RedisError, access};
-use crate::timeline::keys;
+use crate::task::Shard;
+use crate::timeline::keys::{self, Keys};
 
 const NO_REPLICA: &str = "start a replica, or `redis.durability = \"memory\"`";
 
@@ -36,7 +38,7 @@ pub struct Advice {
 
 impl Advice {
     /// It does not tell what it is asked.
-    pub(super) fn untold(words: &str) -> Advice {
+    fn untold(words: &str) -> Advice {
         let words = format!("Redis does not tell whether it evicts and persists: {words}");
         Advice { words, hint: "let its user call `INFO`" }
     }
@@ -54,7 +56,7 @@ impl Advice {
         Advice { words, hint }
     }
 
-    pub(super) fn is_of_replicas(&self) -> bool {
+    fn is_of_replicas(&self) -> bool {
         self.hint == NO_REPLICA
     }
 }
@@ -75,11 +77,11 @@ pub struct Look {
 pub enum LookError {
     /// No connection was made, or nothing is taken on it.
     Away(Away),
-    /// The URL, or another layout.
+    /// The URL, another layout, or slots that live elsewhere.
     Redis(RedisError),
 }
 
-/// Looks whether a timeline could be kept there. Takes as long as one connection and three answers may.
+/// Looks whether a timeline could be kept there. Takes as long as one connection and four answers may.
 ///
 /// # Errors
 /// Why not.
@@ -89,6 +91,13 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
     let commands = access.connect(SOCKET, alone, config.connect_timeout).await.map_err(LookError::Away)?;
     let session = Session::new(commands);
     let ask = async |command: &Cmd| session.ask(command, config.response_timeout, None).await;
+    let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
+    let slots = ask_slots(&session, &cluster::slots(&config.namespace, &keys), config.response_timeout).await;
+    slots.map_err(|unserved| match unserved {
+        Slots::Elsewhere { error, passes: false } => LookError::Redis(error),
+        Slots::Elsewhere { error, passes: true } => LookError::Away(Away::new(Cause::Refused, error.to_string())),
+        Slots::Unanswered(failure) => away(failure),
+    })?;
     // There is no such key, and this makes none. A replica, a server that is full or whose disk failed, refuses it all the
     // same.
     ask(redis::cmd("SET").arg(keys::nothing(&config.namespace)).arg("").arg("XX")).await.map_err(away)?;
@@ -122,6 +131,24 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
     })
 }
 
+/// What is dangerous in how the server of a session is set up, as it says itself; also that it does not say.
+pub(super) async fn advice(
+    session: &Session,
+    durability: Durability,
+    timeout: Duration,
+) -> Result<Vec<Advice>, Failure> {
+    let info = match session.ask(&redis::cmd("INFO"), timeout, None).await {
+        Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
+        Err(Failure::Refused(error)) => return Ok(vec![Advice::untold(&words(&error))]),
+        Err(unanswered) => return Err(unanswered),
+    };
+    let mut advice = ServerState::read(&info, durability).advice;
+    if !advice.iter().any(Advice::is_of_replicas) {
+        advice.extend(unproven(session, durability).await);
+    }
+    Ok(advice)
+}
+
 fn away(failure: Failure) -> LookError {
     LookError::Away(match failure {
         Failure::Refused(error) => Away::new(redis_access::cause(error.code()), words(&error)),
@@ -131,7 +158,7 @@ fn away(failure: Failure) -> LookError {
 
 impl ServerState {
     /// Reads the answer to `INFO`; what is not there is not judged.
-    pub(super) fn read(info: &str, durability: Durability) -> ServerState {
+    fn read(info: &str, durability: Durability) -> ServerState {
         let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
         let number = |name: &str| line(name).and_then(|text| text.parse::<u64>().ok());
         let mut advice = Vec::new();

@@ -19,6 +19,7 @@ struct Groups<'a> {
     nexts_burials: Vec<(&'a Settlement, &'a Burial)>,
     begun: Vec<&'a Settlement>,
     backs: Vec<&'a Settlement>,
+    unreadable: Vec<&'a Settlement>,
 }
 
 impl<'a> Groups<'a> {
@@ -35,6 +36,7 @@ impl<'a> Groups<'a> {
                 }
                 Verdict::Back { begun: true } => groups.begun.push(one),
                 Verdict::Back { begun: false } => groups.backs.push(one),
+                Verdict::Unreadable => groups.unreadable.push(one),
             }
         }
         Ok(groups)
@@ -68,7 +70,8 @@ impl RedisTimeline {
         let ended: Vec<&Settlement> =
             groups.ended.iter().copied().chain(groups.ended_dead.iter().map(|(one, _)| *one)).collect();
         let nexts: Vec<_> = groups.nexts.iter().chain(&groups.nexts_dead).collect();
-        let backs: Vec<&Settlement> = groups.begun.iter().chain(&groups.backs).copied().collect();
+        let backs: Vec<&Settlement> =
+            groups.begun.iter().chain(&groups.backs).chain(&groups.unreadable).copied().collect();
         // As the claim's list has them.
         let pair = |one: &Settlement| format!("{} {}", one.member.as_str(), one.due.as_millis());
         let pairs: Vec<String> = settle.verdicts.iter().map(pair).collect();
@@ -79,10 +82,10 @@ impl RedisTimeline {
             .arg(rest)
             .arg(settle.lease.as_millis().to_string())
             .arg(settle.dead_cap)
-            .arg(keys.wake())
+            .arg(if settle.quiet { String::new() } else { keys.wake() })
             .arg(lane.as_str())
             .arg(&[ended.len(), groups.ended_dead.len(), nexts.len(), groups.nexts_dead.len()][..])
-            .arg(&[backs.len(), groups.begun.len()][..])
+            .arg(&[backs.len(), groups.begun.len(), groups.unreadable.len()][..])
             .arg(pairs.join(" "));
         for one in &ended {
             call.push(one.member.as_str());

@@ -12,7 +12,7 @@ use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{self, Code};
 use crate::timeline::{
     CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, LaneGlance, MAX_BATCH, MAX_CLAIM_BYTES,
-    Occurrence, ReapRequest, Reaped, RequeueAnswer, TimelineError, Token,
+    Occurrence, Place, ReapRequest, Reaped, RequeueAnswer, SuspectsRequest, TimelineError, Token,
 };
 
 /// How often a call is made at most while its task is found in yet another lane.
@@ -23,7 +23,7 @@ const RECURRING: u8 = 1;
 
 impl RedisTimeline {
     pub(super) async fn get_one(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
-        let fixed = |keys: &Keys| vec![keys.tasks(), keys.changes(), keys.counts()];
+        let fixed = |keys: &Keys| vec![keys.tasks(), keys.changes(), keys.counts(), keys.crashes()];
         let build = |keys: &[String]| self.script(&scripts::GET, keys).arg(id.as_str());
         let mut reply = self.in_its_lane(shard, None, fixed, build).await?;
         match reply.code {
@@ -34,8 +34,9 @@ impl RedisTimeline {
                 let score = fields.number()?;
                 let changed = fields.optional_time()?;
                 let counts = fields.optional_text()?.as_deref().map_or_else(Counts::default, Counts::unpack);
+                let unreadable = fields.flag()?;
                 let due = Timestamp::from_millis(score.saturating_abs());
-                Ok(Some(Held { record, due, in_flight: score < 0, changed, counts }))
+                Ok(Some(Held { record, due, in_flight: score < 0, changed, counts, unreadable }))
             }
             _ => Err(reply.unexpected()),
         }
@@ -66,7 +67,9 @@ impl RedisTimeline {
         not_after: Timestamp,
     ) -> Result<RequeueAnswer, TimelineError> {
         let wake = self.keys(shard)?.wake();
-        let fixed = |keys: &Keys| vec![keys.dead(), keys.dead_records(), keys.tasks(), keys.changes(), keys.lanes()];
+        let fixed = |keys: &Keys| {
+            vec![keys.dead(), keys.dead_records(), keys.tasks(), keys.changes(), keys.crashes(), keys.lanes()]
+        };
         let build = |keys: &[String]| {
             let call = self.script(&scripts::REQUEUE, keys).arg(not_after.as_millis());
             call.arg(key.task.as_str()).arg(key.due.as_millis()).arg(or_nothing(buried)).arg(&wake)
@@ -106,18 +109,40 @@ impl RedisTimeline {
         request: &ClaimRequest,
     ) -> Result<Claimed, TimelineError> {
         let keys = self.keys(shard)?;
-        let named = [keys.due(lane), keys.leases(lane), keys.claims(lane), keys.tasks(), keys.crashes(), keys.counts()];
         let call = self
-            .script(&scripts::CLAIM, &named)
+            .script(&scripts::CLAIM, &claiming(keys, lane))
             .arg(request.not_after.as_millis())
             .arg(&request.token.0)
             .arg(request.lease.as_millis().to_string())
             .arg(request.max.clamp(1, MAX_BATCH))
             .arg(request.max_bytes.min(MAX_CLAIM_BYTES))
-            .arg(if request.suspects_only { "1" } else { "" })
+            .arg(self.largest_record)
+            .arg(if request.newest_first { "1" } else { "" })
+            .arg(&place(request.after.as_ref())[..])
             .arg(keys.wake())
             .arg(lane.as_str());
-        let mut reply = self.call(call, Some(request.not_after)).await?;
+        self.claimed(lane, self.call(call, Some(request.not_after)).await?)
+    }
+
+    pub(super) async fn claim_left_out(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        request: &SuspectsRequest,
+    ) -> Result<Claimed, TimelineError> {
+        let call = self
+            .script(&scripts::CLAIM_SUSPECTS, &claiming(self.keys(shard)?, lane))
+            .arg(request.not_after.as_millis())
+            .arg(&request.token.0)
+            .arg(request.lease.as_millis().to_string())
+            .arg(request.max.clamp(1, MAX_BATCH))
+            .arg(request.max_bytes.min(MAX_CLAIM_BYTES))
+            .arg(if request.unreadable { "1" } else { "" })
+            .arg(&place(request.after.as_ref())[..]);
+        self.claimed(lane, self.call(call, Some(request.not_after)).await?)
+    }
+
+    fn claimed(&self, lane: &Lane, mut reply: Reply) -> Result<Claimed, TimelineError> {
         self.remember(lane);
         match reply.code {
             Code::Claimed => claimed(&mut reply),
@@ -270,12 +295,25 @@ impl RedisTimeline {
     }
 }
 
+/// The keys that both scripts of claims take.
+fn claiming(keys: &Keys, lane: &Lane) -> [String; 6] {
+    [keys.due(lane), keys.leases(lane), keys.claims(lane), keys.tasks(), keys.crashes(), keys.counts()]
+}
+
+/// A place as scripts take it: its due and its member, both empty where there is none.
+fn place(place: Option<&Place>) -> [String; 2] {
+    let member = place.and_then(|place| place.member.as_ref()).map(|member| member.as_str().to_owned());
+    [or_nothing(place.map(|place| place.due)), member.unwrap_or_default()]
+}
+
 /// Puts together what a claim replies in columns.
 fn claimed(reply: &mut Reply) -> Result<Claimed, TimelineError> {
     let now = Timestamp::from_millis(reply.micros.div_euclid(1000));
     let fields = reply.fields();
     let head = fields.optional_time()?;
-    let (suspects, removed) = (fields.count()?, fields.count()?);
+    let (due, member) = (fields.optional_time()?, fields.optional_text()?);
+    let last = due.map(|due| Ok(Place { due, member: member.map(name).transpose()? })).transpose()?;
+    let (suspects, unreadable, removed) = (fields.count()?, fields.count()?, fields.count()?);
     let crashes = u32::try_from(fields.count()?).unwrap_or(u32::MAX);
     // What the claim keeps in Redis: their number, then each with its due.
     let entry = fields.text()?;
@@ -283,22 +321,20 @@ fn claimed(reply: &mut Reply) -> Result<Claimed, TimelineError> {
     let number = usize::try_from(parse(members.next().unwrap_or_default())?).map_err(|_| broken("a negative count"))?;
     let mut counts = fields.list()?;
     let mut occurrences = Vec::with_capacity(number.min(MAX_BATCH));
-    while fields.left() > 0 {
-        let mut records = fields.list()?;
-        while records.left() > 0 {
-            let mut word = || members.next().ok_or_else(|| broken("`claim` answered too few members"));
-            let (member, due) = (name(word()?)?, Timestamp::from_millis(parse(word()?)?));
-            let record = records.bytes()?;
-            let recurring = record.get(1).is_some_and(|flags| flags & RECURRING != 0);
-            let packed = if recurring && counts.left() > 0 { counts.optional_text()? } else { None };
-            let counts = packed.as_deref().map_or_else(Counts::default, Counts::unpack);
-            occurrences.push(Occurrence { member, due, record, counts, crashes });
-        }
+    let mut records = fields.list()?;
+    while records.left() > 0 {
+        let mut word = || members.next().ok_or_else(|| broken("`claim` answered too few members"));
+        let (member, due) = (name(word()?)?, Timestamp::from_millis(parse(word()?)?));
+        let record = records.bytes()?;
+        let recurring = record.get(1).is_some_and(|flags| flags & RECURRING != 0);
+        let packed = if recurring && counts.left() > 0 { counts.optional_text()? } else { None };
+        let counts = packed.as_deref().map_or_else(Counts::default, Counts::unpack);
+        occurrences.push(Occurrence { member, due, record, counts, crashes });
     }
     if members.next().is_some() || occurrences.len() != number || counts.left() > 0 {
         return Err(broken("`claim` answered columns of different lengths"));
     }
-    Ok(Claimed { now, occurrences, head, suspects, removed })
+    Ok(Claimed { now, occurrences, head, last, suspects, unreadable, removed })
 }
 
 fn lane_glance(reply: &mut Reply, depth: bool) -> Result<LaneGlance, TimelineError> {

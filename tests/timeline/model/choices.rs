@@ -1,8 +1,10 @@
 //! What can happen next.
 
+use super::calls::Asked;
+use super::holder::{Claim, Status};
 use super::ledger::LAST;
-use super::rules::{Rules, Wish, lane, time};
-use super::world::{Status, World, key_of};
+use super::rules::{Kind, Rules, lane};
+use super::world::{World, key_of};
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +15,21 @@ pub(crate) enum Way {
     Unheard,
     /// It takes effect later, or never; nobody hears of it.
     Parked,
+}
+
+/// What a claim takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Take {
+    /// The oldest, as many as there are.
+    Oldest,
+    /// One, which has become due last.
+    Newest,
+    /// What stands behind the first task's first due.
+    Behind,
+    /// Suspects and nothing else.
+    Suspects,
+    /// What somebody could not read, and nothing else.
+    Unreadable,
 }
 
 /// What a settle names.
@@ -31,27 +48,43 @@ pub(crate) enum Named {
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    Put(Wish, u8, Way),
-    Cancel(u8, Way),
-    Requeue(u8, u8, Way),
+    Ask(Asked, Way),
+    /// No answer came: the user asks the same again.
+    AskAgain(Asked),
+    /// Somebody who finds the dead; whether he hears the answer makes no difference to what he may do next.
+    Requeue {
+        id: u8,
+        due: u8,
+        way: Way,
+    },
+    Discard {
+        id: u8,
+        due: u8,
+    },
     Claim {
         by: usize,
         lane: u8,
-        suspects_only: bool,
+        take: Take,
         way: Way,
     },
-    /// `Begun`: no answer comes, or none in time.
     PublishAccepted {
         by: usize,
         claim: usize,
         item: usize,
     },
+    /// `Begun`: no answer comes, or none in time.
     PublishUnanswered {
         by: usize,
         claim: usize,
         item: usize,
     },
     PublishRejected {
+        by: usize,
+        claim: usize,
+        item: usize,
+    },
+    /// The instance cannot read it.
+    CannotRead {
         by: usize,
         claim: usize,
         item: usize,
@@ -69,19 +102,24 @@ pub(crate) enum Action {
     Extend {
         by: usize,
         claim: usize,
-        heard: bool,
+        way: Way,
     },
     Arrive(usize),
     Crash(usize),
     Tick,
-    Reap,
+    /// The server's clock alone goes a tick ahead, or back.
+    ClockLeaps,
+    ClockStepsBack,
+    /// Due or not.
+    Reap(Way),
 }
 
 impl World {
     /// Everything that can happen next.
     pub(crate) fn actions(&self, rules: Rules) -> Vec<Action> {
         let mut actions = Vec::new();
-        self.user_actions(rules, &mut actions);
+        (0..rules.plan.ids).for_each(|id| self.user_actions(rules, id, &mut actions));
+        self.dead_actions(rules, &mut actions);
         // Instances that know the same are one.
         let twins = usize::from(self.instances[0] == self.instances[1]);
         for by in 0..2 - twins {
@@ -91,81 +129,132 @@ impl World {
         if self.left.ticks > 0 {
             actions.push(Action::Tick);
         }
-        let mut ends = self.twin.leases.values().filter_map(|leases| leases.first());
-        if ends.any(|(end, _)| end <= time(self.now).as_millis()) {
-            actions.push(Action::Reap);
+        if self.left.steps > 0 {
+            actions.push(Action::ClockLeaps);
+            actions.extend((self.now > 0).then_some(Action::ClockStepsBack));
+        }
+        if self.age >= self.reaps_from {
+            actions.push(Action::Reap(Way::Heard));
+            if self.left.losses > 0 && rules.plan.parks_reaps {
+                actions.push(Action::Reap(Way::Parked));
+            }
         }
         actions
     }
 
-    fn user_actions(&self, rules: Rules, actions: &mut Vec<Action>) {
-        let ways: &[Way] = if self.left.losses > 0 { &[Way::Heard, Way::Parked] } else { &[Way::Heard] };
-        for way in ways.iter().copied() {
-            if self.left.puts > 0 {
-                let wishes = (0_u8..).zip(rules.plan.wishes);
-                actions.extend(wishes.map(|(number, wish)| Action::Put(*wish, number, way)));
+    fn ways(&self) -> &'static [Way] {
+        if self.left.losses > 0 { &[Way::Heard, Way::Unheard, Way::Parked] } else { &[Way::Heard] }
+    }
+
+    fn user_actions(&self, rules: Rules, id: u8, actions: &mut Vec<Action>) {
+        let wishes = (0_u8..).zip(rules.plan.wishes).filter(|(_, wish)| wish.id == id);
+        if let Some(asked) = self.asked[usize::from(id)] {
+            // No answer came, and none can come any more. An `in` counts anew.
+            if self.waits(rules, id) {
+                return;
             }
-            if self.left.cancels > 0 {
-                actions.extend((0..rules.plan.ids).map(|id| Action::Cancel(id, way)));
+            actions.push(Action::AskAgain(asked));
+            if let Asked::Put(first) = asked {
+                let first = rules.plan.wishes[usize::from(first)];
+                let later = wishes.filter(|(_, wish)| wish.kind == Kind::In && wish.due != first.due);
+                let same = later.filter(|(_, wish)| super::rules::Wish { due: first.due, ..**wish } == first);
+                actions.extend(same.map(|(number, _)| Action::AskAgain(Asked::Put(number))));
             }
-            if self.left.requeues > 0 && !self.twin.dead.is_empty() {
-                let keys = (0..rules.plan.ids).flat_map(|id| (1..=LAST).map(move |due| (id, due)));
-                let dead = |id, due| self.twin.dead_records.contains_key(key_of(id, due).to_string().as_str());
-                actions.extend(keys.filter(|(id, due)| dead(*id, *due)).map(|(id, due)| Action::Requeue(id, due, way)));
+            return;
+        }
+        if self.left.puts > 0 {
+            for (number, _) in wishes {
+                actions.extend(self.ways().iter().map(|way| Action::Ask(Asked::Put(number), *way)));
+            }
+        }
+        if self.left.cancels > 0 {
+            actions.extend(self.ways().iter().map(|way| Action::Ask(Asked::Cancel(id), *way)));
+        }
+    }
+
+    fn dead_actions(&self, rules: Rules, actions: &mut Vec<Action>) {
+        if self.left.requeues == 0 {
+            return;
+        }
+        for (id, due) in (0..rules.plan.ids).flat_map(|id| (1..=LAST).map(move |due| (id, due))) {
+            let key = key_of(id, due);
+            let dead = self.twin.dead_records.contains_key(key.to_string().as_str());
+            let requeued = self.twin.tasks.contains_key(&punctual::task::Member::requeued(&key));
+            if dead || requeued {
+                actions.push(Action::Requeue { id, due, way: Way::Heard });
+                if self.left.losses > 0 {
+                    actions.push(Action::Requeue { id, due, way: Way::Parked });
+                }
+            }
+            if dead && rules.plan.discards {
+                actions.push(Action::Discard { id, due });
             }
         }
     }
 
     fn instance_actions(&self, rules: Rules, by: usize, actions: &mut Vec<Action>) {
-        let ways: &[Way] = if self.left.losses > 0 { &[Way::Heard, Way::Unheard, Way::Parked] } else { &[Way::Heard] };
-        let suspects = self.twin.crashes.values().any(|mark| mark.count >= 2);
-        for number in 0..if self.left.claims > 0 { rules.plan.lanes } else { 0 } {
-            let waits = self.twin.head(&lane(number)).is_some();
-            for way in ways.iter().copied().filter(|way| waits || *way == Way::Parked) {
-                actions.push(Action::Claim { by, lane: number, suspects_only: false, way });
-                if suspects {
-                    actions.push(Action::Claim { by, lane: number, suspects_only: true, way });
-                }
-            }
+        if self.left.claims > 0 {
+            self.claims(rules, by, actions);
         }
         if self.left.crashes > 0 && !self.instances[by].is_empty() {
             actions.push(Action::Crash(by));
         }
         for (number, claim) in self.instances[by].iter().enumerate() {
-            let settle = |named| ways.iter().map(move |way| Action::Settle { by, claim: number, named, way: *way });
-            let Some(items) = &claim.items else {
-                // A claim whose reply is missing is settled once it cannot take effect any more.
-                if self.now > claim.until && claim.sent.is_none() {
-                    actions.extend(settle(Named::Nothing));
-                } else if claim.sent.is_some() {
-                    actions.push(Action::RepeatSettle { by, claim: number });
-                }
-                continue;
-            };
-            if self.left.extends > 0 {
-                actions.push(Action::Extend { by, claim: number, heard: true });
-                if self.left.losses > 0 {
-                    actions.push(Action::Extend { by, claim: number, heard: false });
-                }
+            self.holder_actions(rules, (by, number), claim, actions);
+        }
+    }
+
+    fn claims(&self, rules: Rules, by: usize, actions: &mut Vec<Action>) {
+        let suspects = self.twin.crashes.values().any(|mark| mark.count >= Some(2));
+        let unreadable = self.twin.crashes.values().any(|mark| mark.unreadable);
+        for number in 0..rules.plan.lanes {
+            let waits = self.twin.head(&lane(number)).is_some();
+            for way in self.ways().iter().copied().filter(|way| waits || *way == Way::Parked) {
+                let mut takes = vec![Take::Oldest];
+                takes.extend(rules.plan.takes);
+                takes.extend(suspects.then_some(Take::Suspects));
+                takes.extend(unreadable.then_some(Take::Unreadable));
+                actions.extend(takes.into_iter().map(|take| Action::Claim { by, lane: number, take, way }));
             }
-            if self.left.publishes > 0 && (self.now < claim.until || !rules.looks_at_lease()) {
-                self.publishes(rules, by, number, actions);
-            }
-            if claim.sent.is_some() {
-                actions.push(Action::RepeatSettle { by, claim: number });
-                continue;
-            }
-            let decided = items.iter().filter(|item| item.status > Status::Begun).count();
-            let idle = items.iter().filter(|item| item.status == Status::Idle).count();
-            actions.extend(settle(Named::All));
-            if (1..items.len()).contains(&decided) {
-                actions.extend(settle(Named::Decided));
-            }
-            if (1..items.len()).contains(&idle) {
-                actions.extend(settle(Named::Touched));
-            } else if idle > 0 {
+        }
+    }
+
+    fn holder_actions(&self, rules: Rules, (by, number): (usize, usize), claim: &Claim, actions: &mut Vec<Action>) {
+        let settle = |named| self.ways().iter().map(move |way| Action::Settle { by, claim: number, named, way: *way });
+        let Some(items) = &claim.items else {
+            // A claim whose reply is missing is settled once it cannot take effect any more.
+            if self.age > claim.until && claim.sent.is_none() {
                 actions.extend(settle(Named::Nothing));
+            } else if claim.sent.is_some() {
+                actions.push(Action::RepeatSettle { by, claim: number });
             }
+            return;
+        };
+        if self.left.extends > 0 {
+            actions.extend(self.ways().iter().map(|way| Action::Extend { by, claim: number, way: *way }));
+        }
+        if rules.plan.unreadable {
+            let idle =
+                (0..items.len()).filter(|item| items[*item].status == Status::Idle && !claim.lets_go_of(&items[*item]));
+            actions.extend(idle.map(|item| Action::CannotRead { by, claim: number, item }));
+        }
+        if self.left.publishes > 0 && (self.age < claim.until || !rules.looks_at_lease()) {
+            self.publishes(rules, by, number, actions);
+        }
+        if claim.sent.is_some() {
+            actions.push(Action::RepeatSettle { by, claim: number });
+            return;
+        }
+        let decided = items.iter().filter(|item| item.status > Status::Begun).count();
+        let idle = items.iter().filter(|item| item.status == Status::Idle).count();
+        actions.extend(settle(Named::All));
+        if (1..items.len()).contains(&decided) {
+            actions.extend(settle(Named::Decided));
+        }
+        if (1..items.len()).contains(&idle) {
+            actions.extend(settle(Named::Touched));
+        } else if idle > 0 {
+            actions.extend(settle(Named::Nothing));
         }
     }
 

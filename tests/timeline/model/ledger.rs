@@ -1,85 +1,41 @@
 //! What users were told and what consumers may have got, and whether both fit the laws.
+//!
+//! What a call asked for is wanted as soon as the call has taken effect, heard of or not: a 503 either took effect before or
+//! never will. What an answer *tells* counts only if somebody heard it. A key that an answer names which nobody heard is
+//! named again when the call is repeated, while the claim that holds it lasts; later nobody names it any more.
 
-use punctual::task::Key;
+use punctual::task::{Key, Member};
 use punctual::timeline::memory::{Change, Twin};
 use punctual::timeline::{CancelAnswer, PutAnswer, PutMode, PutResult, RequeueAnswer};
 
-use super::rules::{Kind, Rules, Wish, lane, read_record};
+use super::copies::{Copies, Copy};
+use super::graves::Graves;
+use super::rules::{Kind, Rules, Wish, lane, read_record, small};
 use super::world::{key_of, member_of};
 
 /// The last due of a recurring task; the first is 1.
 pub(crate) const LAST: u8 = 3;
 
-/// An occurrence with its payload: what a consumer can tell apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Copy {
-    pub(crate) id: u8,
-    pub(crate) due: u8,
-    pub(crate) payload: u8,
-}
-
-/// A set of copies, one bit each: two ids, four dues, two payloads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Copies(u16);
-
-impl Copy {
-    fn bit(self) -> u16 {
-        1 << (self.id * 8 + (self.due - 1) * 2 + self.payload)
-    }
-
-    fn other_payload(self) -> Copy {
-        Copy { payload: 1 - self.payload, ..self }
-    }
-}
-
-impl Copies {
-    fn has(self, copy: Copy) -> bool {
-        self.0 & copy.bit() != 0
-    }
-
-    fn add(&mut self, copy: Copy) {
-        self.0 |= copy.bit();
-    }
-
-    fn drop(&mut self, copy: Copy) {
-        self.0 &= !copy.bit();
-    }
-
-    fn drop_key(&mut self, id: u8, due: u8) {
-        self.drop(Copy { id, due, payload: 0 });
-        self.drop(Copy { id, due, payload: 1 });
-    }
-
-    fn drop_task(&mut self, id: u8) {
-        self.0 &= !(0xff << (id * 8));
-    }
-
-    fn of_task(self, id: u8) -> impl Iterator<Item = Copy> {
-        let all = (1..=4).flat_map(move |due| [0, 1].map(|payload| Copy { id, due, payload }));
-        all.filter(move |copy| self.has(*copy))
-    }
-}
-
 /// Both sides' memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Ledger {
-    /// By id: the task that stands, as users were told last.
+    /// By id: the task that stands, as its user asked last.
     wanted: [Option<Wish>; 2],
-    /// Occurrences of former tasks that may still be published: their users were told so.
-    told: Copies,
-    /// Keys that may come with a second message: ended, or told before.
-    excused: Copies,
-    /// Publishes that ever began without being refused for good.
-    begun: Copies,
-    /// Those of them that may arrive, of which nobody was told, and which have not ended.
+    /// Occurrences of former tasks that may still be published: an answer named them.
+    named: Copies,
+    /// Named in vain: by answers that nobody heard.
+    in_vain: Copies,
+    /// Named by the very put that takes the key; never, where puts are as they should be.
+    too_late: Copies,
+    /// Publishes that began and may arrive, of which nobody was told, and which have not ended.
     open: Copies,
-    /// What a sink has accepted since it was wanted.
-    accepted: Copies,
+    /// What a sink has accepted since it was wanted, or what died and need not be kept any more.
+    done: Copies,
     /// What was settled as dead since it was wanted.
     buried: Copies,
-    /// What died last under each key.
-    graves: Copies,
-    /// What was requeued and has not ended since.
+    /// What is dead now.
+    graves: Graves,
+    /// What was requeued and has not ended since: alive under its key, with its own message.
     requeued: Copies,
 }
 
@@ -89,37 +45,56 @@ fn broken(law: impl Into<String>) -> Law {
     Err(law.into())
 }
 
+/// What an answer says of a task's former occurrences.
+struct Word {
+    /// Whether its user hears it.
+    heard: bool,
+    /// The due of the one that may still be published.
+    named: Option<u8>,
+    /// What stands from now on.
+    instead: Option<Copy>,
+    /// The due of the one in flight.
+    flies: Option<u8>,
+}
+
 impl Ledger {
-    /// A put was answered.
-    pub(crate) fn put_answered(&mut self, wish: Wish, answer: PutAnswer) -> Law {
-        let Wish { id, due, payload, .. } = wish;
-        let told = answer.in_flight.map(|due| u8::try_from(due.as_millis()).unwrap());
+    /// A put took effect on `twin`, which is how the shard stands since.
+    pub(crate) fn put(&mut self, wish: Wish, answer: PutAnswer, heard: bool, twin: &Twin) -> Law {
+        let Wish { id, payload, .. } = wish;
         let stands = self.wanted[usize::from(id)];
+        let asked = Copy { id, due: wish.due, payload };
+        let mut word = Word { heard, named: answer.in_flight.map(small), instead: Some(asked), flies: flies(id, twin) };
         match answer.result {
-            PutResult::Replaced if wish.mode == PutMode::Post => {
-                return broken("law 9: a post replaced a task");
+            PutResult::Replaced if wish.mode == PutMode::Post => broken("law 9: a post replaced a task"),
+            PutResult::Created | PutResult::Replaced => {
+                self.tell(id, &word)?;
+                self.wanted[usize::from(id)] = Some(wish);
+                for due in wish.due..=wish.last() {
+                    self.done.drop_key(id, due);
+                    self.buried.drop_key(id, due);
+                }
+                Ok(())
             }
-            PutResult::Created | PutResult::Replaced => {}
             PutResult::Unchanged | PutResult::KeyReused if stands.is_none() => {
-                return broken(format!("law 9: a put was answered {:?}, but no task stands", answer.result));
+                broken(format!("law 9: a put was answered {:?}, but no task stands", answer.result))
             }
-            PutResult::Unchanged if wish.mode == PutMode::Post && stands.is_some_and(|it| it.payload != payload) => {
-                return broken("law 9: a post was answered `unchanged`, but another message stands");
+            PutResult::Unchanged if heard => {
+                // Its user counts on it from now on: this message stands, at that due.
+                let due = small(answer.due);
+                let same = |it: &Wish| (it.payload, it.kind) == (payload, wish.kind) && it.covers(due);
+                if stands.filter(same).is_none_or(|it| stands_at(id, it, twin) != Some(answer.due.as_millis())) {
+                    return broken("law 9: a put was answered `unchanged`, but something else stands");
+                }
+                word.instead = Some(Copy { due, ..asked });
+                self.tell(id, &word)
             }
-            _ => return Ok(()),
+            _ => Ok(()),
         }
-        self.tell(id, told, Some(Copy { id, due, payload }))?;
-        self.wanted[usize::from(id)] = Some(wish);
-        for due in due..=if wish.kind == Kind::Every { LAST } else { due } {
-            self.accepted.drop_key(id, due);
-            self.buried.drop_key(id, due);
-        }
-        Ok(())
     }
 
-    /// A cancel was answered.
-    pub(crate) fn cancel_answered(&mut self, id: u8, answer: CancelAnswer, twin: &Twin) -> Law {
-        let told = match answer {
+    /// A cancel took effect; `twin` is how the shard stood before.
+    pub(crate) fn cancel(&mut self, id: u8, answer: CancelAnswer, heard: bool, twin: &Twin) -> Law {
+        let named = match answer {
             CancelAnswer::Cancelled { handed_out } => handed_out,
             CancelAnswer::InFlight { due } => Some(due),
             CancelAnswer::Unknown => {
@@ -127,111 +102,183 @@ impl Ledger {
                 None
             }
         };
-        self.tell(id, told.map(|due| u8::try_from(due.as_millis()).unwrap()), None)?;
+        self.tell(id, &Word { heard, named: named.map(small), instead: None, flies: flies(id, twin) })?;
         if matches!(answer, CancelAnswer::Cancelled { .. }) {
-            self.told.drop_task(id);
+            // It may arrive, but no publish of it starts.
+            self.named.drop_task(id);
         }
         self.wanted[usize::from(id)] = None;
         Ok(())
     }
 
     /// The user of a task learns which former occurrence may still arrive, and so that no other does.
-    fn tell(&mut self, id: u8, told: Option<u8>, instead: Option<Copy>) -> Law {
-        if let Some(copy) = self.open.of_task(id).find(|copy| Some(copy.due) != told && Some(*copy) != instead) {
+    fn tell(&mut self, id: u8, word: &Word) -> Law {
+        // What only a lost answer named is named again while it flies.
+        let lost = self.in_vain;
+        let gone = |copy: Copy| lost.has(copy) && Some(copy.due) != word.flies;
+        let may = |copy: Copy| Some(copy.due) == word.named || Some(copy) == word.instead || self.too_late.has(copy);
+        let silent = |copy: &Copy| !may(*copy) && !gone(*copy);
+        if let Some(copy) = self.open.of_task(id).find(silent).filter(|_| word.heard) {
             return broken(format!("law 9: {copy:?} may still arrive, and its user was not told"));
         }
-        self.told.drop_task(id);
-        if let Some(due) = told {
-            for payload in [0, 1] {
-                let copy = Copy { id, due, payload };
-                self.told.add(copy);
-                // Told by the very put that takes the key is too late.
-                if instead.is_none_or(|instead| instead.due != due) {
-                    self.excused.add(copy);
-                }
+        let known = |copy: Copy, named: Copies| named.has(copy) && !lost.has(copy);
+        let before = self.named;
+        self.named.drop_task(id);
+        for copy in word.named.into_iter().flat_map(|due| Copy::under_key(id, due)) {
+            self.named.add(copy);
+            if word.instead.is_some_and(|instead| instead.due == copy.due) {
+                self.too_late.add(copy);
+            } else if !word.heard && !known(copy, before) {
+                self.in_vain.add(copy);
             }
         }
-        let stays = instead.filter(|copy| self.open.has(*copy));
-        self.open.drop_task(id);
-        if let Some(copy) = stays {
-            self.open.add(copy);
+        for copy in self.open.of_task(id).filter(|_| word.heard) {
+            if Some(copy) != word.instead && !self.too_late.has(copy) {
+                self.open.drop(copy);
+            }
+        }
+        if word.heard {
+            self.in_vain.drop_task(id);
+            if let Some(copy) = word.instead.filter(|copy| lost.has(*copy) && self.open.has(*copy)) {
+                self.in_vain.add(copy);
+            }
         }
         Ok(())
     }
 
-    /// A requeue was answered.
-    pub(crate) fn requeue_answered(&mut self, id: u8, due: u8, answer: RequeueAnswer) -> Law {
-        for copy in [0, 1].map(|payload| Copy { id, due, payload }) {
-            if answer == RequeueAnswer::Requeued && self.graves.has(copy) {
+    /// A requeue took effect; whether its caller hears the answer makes no difference. `twin` is how the shard stood before.
+    pub(crate) fn requeue(&mut self, id: u8, due: u8, answer: RequeueAnswer, twin: &Twin) -> Law {
+        let lies = self.graves.find(id, due);
+        let alive = Copy::under_key(id, due).into_iter().any(|copy| self.requeued.has(copy));
+        match (answer, lies) {
+            (RequeueAnswer::Requeued, Some(copy)) => {
+                self.graves.take(copy);
                 self.requeued.add(copy);
             }
+            (RequeueAnswer::InFlight, _) if alive || has_due(id, due, twin) => {}
+            (RequeueAnswer::Unknown, None) => {}
+            _ => return broken(format!("law 9: a requeue was answered {answer:?}, while {lies:?} lay there")),
         }
         Ok(())
+    }
+
+    /// A discard took effect.
+    pub(crate) fn discard(&mut self, id: u8, due: u8, was_dead: bool) -> Law {
+        let lies = self.graves.find(id, due);
+        if let Some(copy) = lies {
+            self.graves.take(copy);
+            self.done.add(copy);
+        }
+        if lies.is_some() == was_dead { Ok(()) } else { broken(format!("law 9: a discard found {lies:?}: {was_dead}")) }
+    }
+
+    /// A reap took effect.
+    pub(crate) fn reaped(&mut self, rules: Rules, now: u8) {
+        for copy in self.graves.outlived(rules.plan, now) {
+            self.done.add(copy);
+        }
     }
 
     /// An instance begins a publish; `refused`: the sink has said definitely that it did not and will not accept it.
     pub(crate) fn begins(&mut self, copy: Copy, requeued: bool, refused: bool) -> Law {
-        let covers = |wish: Wish| {
-            wish.payload == copy.payload
-                && (wish.due == copy.due || (wish.kind == Kind::Every && wish.due < copy.due && copy.due <= LAST))
-        };
+        let covers = |wish: Wish| wish.payload == copy.payload && wish.covers(copy.due);
         let wanted = self.wanted[usize::from(copy.id)].is_some_and(covers);
-        let may = if requeued { self.requeued.has(copy) } else { wanted || self.told.has(copy) };
+        let may = if requeued { self.requeued.has(copy) } else { wanted || self.named.has(copy) };
         if !may {
             return broken(format!("law 9: {copy:?} is published, which nobody wants and nobody was told of"));
         }
-        if self.begun.has(copy.other_payload()) && !self.excused.has(copy) {
+        let other = copy.other_payload();
+        let former = self.open.has(other) && !self.in_vain.has(other);
+        if former || (!requeued && self.requeued.has(other)) {
             return broken(format!("law 3: {copy:?} has the key of another message, and its user was not told"));
         }
-        if !refused {
-            self.begun.add(copy);
-            if !requeued && !self.told.has(copy) {
-                self.open.add(copy);
-            }
+        if wanted && !requeued && !self.named.has(copy) {
+            self.in_vain.drop(copy);
+        }
+        let told = self.named.has(copy) && !self.in_vain.has(copy) && !self.too_late.has(copy);
+        if !refused && !requeued && !told {
+            self.open.add(copy);
         }
         Ok(())
     }
 
     /// The sink has accepted a publish.
     pub(crate) fn accepted(&mut self, copy: Copy) {
-        self.accepted.add(copy);
+        self.done.add(copy);
+    }
+
+    /// An occurrence left its claim for what its user asked meanwhile.
+    pub(crate) fn changed(&mut self, copy: Copy) {
+        self.named.drop_key(copy.id, copy.due);
     }
 
     /// An occurrence was settled for good.
-    pub(crate) fn ended(&mut self, copy: Copy, requeued: bool, dead: bool) {
-        self.excused.add(copy);
-        self.excused.add(copy.other_payload());
+    pub(crate) fn ended(&mut self, copy: Copy, requeued: bool) {
         if requeued {
             self.requeued.drop(copy);
         } else {
             self.open.drop_key(copy.id, copy.due);
         }
-        if dead {
-            self.graves.drop_key(copy.id, copy.due);
-            self.graves.add(copy);
-            self.buried.add(copy);
+    }
+
+    /// An occurrence was settled as dead.
+    pub(crate) fn died(&mut self, rules: Rules, now: u8, copy: Copy) {
+        self.buried.add(copy);
+        for copy in self.graves.bury(rules.plan, now, copy) {
+            self.done.add(copy);
         }
     }
 
     /// Whether everything that is wanted still stands or has ended as it may.
     pub(crate) fn check(&self, rules: Rules, twin: &Twin) -> Law {
+        self.graves.check(twin)?;
+        for copy in (0..rules.plan.ids).flat_map(|id| self.requeued.of_task(id)) {
+            let member = Member::requeued(&key_of(copy.id, copy.due));
+            if twin.place(&member).is_none() || read_record(&twin.tasks[&member]).1 != copy.payload {
+                return broken(format!("law 2: {copy:?} was requeued and is lost"));
+            }
+        }
         (0..rules.plan.ids).try_for_each(|id| self.stands_or_ended(id, twin).map_err(|law| format!("law 2: {law}")))
     }
 
     fn stands_or_ended(&self, id: u8, twin: &Twin) -> Law {
         let Some(wish) = self.wanted[usize::from(id)] else { return Ok(()) };
-        let last = if wish.kind == Kind::Every { LAST } else { wish.due };
-        let stands = stands_at(id, wish, twin).filter(|due| (i64::from(wish.due)..=i64::from(last)).contains(due));
-        let upto = stands.unwrap_or(i64::from(last) + 1);
-        for due in (wish.due..=last).filter(|due| i64::from(*due) < upto) {
+        let (first, last) = (i64::from(wish.due), i64::from(wish.last()));
+        let stands = stands_at(id, wish, twin).filter(|due| (first..=last).contains(due));
+        let upto = stands.unwrap_or(last + 1);
+        for due in (wish.due..=wish.last()).filter(|due| i64::from(*due) < upto) {
             let copy = Copy { id, due, payload: wish.payload };
             let dead = self.buried.has(copy) && kept(id, due, twin);
-            if !dead && !self.accepted.has(copy) {
+            if !dead && !self.done.has(copy) {
                 return broken(format!("{copy:?} is lost"));
             }
         }
         Ok(())
     }
+}
+
+impl Wish {
+    /// The due of its last occurrence.
+    fn last(&self) -> u8 {
+        if self.kind == Kind::Every { LAST } else { self.due }
+    }
+
+    fn covers(&self, due: u8) -> bool {
+        (self.due..=self.last()).contains(&due)
+    }
+}
+
+/// The due of a task that is in flight.
+fn flies(id: u8, twin: &Twin) -> Option<u8> {
+    let score = twin.place(&member_of(id))?.1;
+    u8::try_from(-score).ok()
+}
+
+/// Whether a task has this due, now or when its claim ends.
+fn has_due(id: u8, at: u8, twin: &Twin) -> bool {
+    let member = member_of(id);
+    let waits = twin.place(&member).is_some_and(|(_, score)| score.abs() == i64::from(at));
+    waits || matches!(twin.changes.get(&member), Some(Change::Due(due)) if small(*due) == at)
 }
 
 /// The due at which a task with what was wished for stands, or will stand when its claim ends.
@@ -250,7 +297,7 @@ fn stands_at(id: u8, wish: Wish, twin: &Twin) -> Option<i64> {
 /// Whether a dead occurrence can be seen and requeued, or was.
 fn kept(id: u8, due: u8, twin: &Twin) -> bool {
     let key: Key = key_of(id, due);
-    let member = punctual::task::Member::requeued(&key);
+    let member = Member::requeued(&key);
     let requeued = twin.tasks.contains_key(&member) && twin.place(&member).is_some();
     requeued || twin.dead_records.contains_key(key.to_string().as_str())
 }

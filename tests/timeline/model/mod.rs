@@ -3,189 +3,127 @@
 //! - `search`   breadth first, each state once, the shortest way to a broken law
 //! - `world`    one shard as a twin, two instances, calls on their way; what a step does
 //! - `choices`  which steps can come next
-//! - `ledger`   what users were told and consumers may have got; the laws
+//! - `calls`    calls on their way, and what they do when they arrive
+//! - `holder`   claims as their holders know them
+//! - `ledger`   what users were told and consumers may have got; the laws. `graves`: the dead; `copies`: sets of occurrences
 //! - `structure` how a shard keeps what it keeps
+//! - `plans`    what a search begins with, and how often what may happen
 //! - `rules`    the twin's verbs, and the same with one rule taken out
 //!
-//! One tick of the model's clock is a lease, and as long as any call may take effect. All dues have come.
+//! One tick of the model's clock is a lease (two, where it says so), and as long as any call may take effect. All dues have
+//! come. Whoever gets no answer asks the same again before anything else. Not looked at here, but by `side_by_side`: limits in
+//! bytes, counts, traces, the net, glance.
+//!
+//! Each plan is looked at to its end; `make model` looks at each with one more of each thing that may happen in it.
 
+mod calls;
 mod choices;
+mod copies;
+mod graves;
+mod holder;
 mod ledger;
+mod plans;
 mod rules;
 mod search;
 mod structure;
 mod world;
 
-use punctual::timeline::PutMode;
-use rules::{Budget, Flaw, Kind, Plan, Rules, Wish};
+use rules::{Flaw, Plan, Rules};
 use search::search;
 use world::World;
 
-const fn wish(id: u8, due: u8, payload: u8, kind: Kind) -> Wish {
-    Wish { id, due, payload, lane: 0, kind, mode: PutMode::Put }
-}
+/// States of one plan at most: about a gigabyte.
+const MOST: usize = 1_000_000;
 
-const fn there(wish: Wish) -> Wish {
-    Wish { lane: 1, ..wish }
-}
-
-const fn post(due: u8, payload: u8) -> Wish {
-    Wish { mode: PutMode::Post, ..wish(0, due, payload, Kind::In) }
-}
-
-const fn budget(puts: u8, cancels: u8, requeues: u8, claims: u8) -> Budget {
-    Budget { puts, cancels, requeues, claims, publishes: 2, extends: 0, losses: 1, crashes: 1, ticks: 2 }
-}
-
-/// One one-shot task, put again with the same and another message and due, cancelled, created anew.
-static ONE_SHOT: Plan = Plan {
-    standing: &[wish(0, 1, 0, Kind::At)],
-    wishes: &[wish(0, 1, 0, Kind::At), wish(0, 1, 1, Kind::At), wish(0, 2, 1, Kind::At)],
-    ids: 1,
-    lanes: 1,
-    rejects: false,
-    budget: budget(2, 1, 0, 2),
-};
-
-/// A time-out that is reset: the same message, another due, back to the first due.
-static RESET: Plan = Plan {
-    standing: &[wish(0, 1, 0, Kind::In)],
-    wishes: &[wish(0, 1, 0, Kind::In), wish(0, 2, 0, Kind::In), wish(0, 2, 1, Kind::In)],
-    ids: 1,
-    lanes: 1,
-    rejects: false,
-    budget: Budget { crashes: 0, ..budget(2, 1, 0, 2) },
-};
-
-/// A time-out that is posted: repeated under its key, posted with another message, put and cancelled meanwhile.
-static POSTED: Plan = Plan {
-    standing: &[post(1, 0)],
-    wishes: &[post(2, 0), post(2, 1), wish(0, 2, 1, Kind::In)],
-    ids: 1,
-    lanes: 1,
-    rejects: false,
-    budget: Budget { crashes: 0, ..budget(2, 1, 0, 2) },
-};
-
-/// A task that is put into another lane and back, while it waits and while it is in flight.
-static MOVED: Plan = Plan {
-    standing: &[wish(0, 1, 0, Kind::At)],
-    wishes: &[there(wish(0, 1, 0, Kind::At)), there(wish(0, 2, 1, Kind::At)), wish(0, 1, 0, Kind::At)],
-    ids: 1,
-    lanes: 2,
-    rejects: false,
-    budget: Budget { losses: 0, ticks: 1, ..budget(2, 1, 0, 2) },
-};
-
-/// One recurring task of three occurrences.
-static RECURRING: Plan = Plan {
-    standing: &[wish(0, 1, 0, Kind::Every)],
-    wishes: &[wish(0, 2, 0, Kind::Every), wish(0, 2, 1, Kind::Every), wish(0, 3, 1, Kind::At)],
-    ids: 1,
-    lanes: 1,
-    rejects: false,
-    budget: Budget { publishes: 3, crashes: 0, ticks: 1, ..budget(1, 1, 0, 3) },
-};
-
-/// A task that dies, is requeued, and put anew meanwhile.
-static DEAD: Plan = Plan {
-    standing: &[wish(0, 1, 0, Kind::Every)],
-    wishes: &[wish(0, 1, 1, Kind::At), wish(0, 1, 0, Kind::At)],
-    ids: 1,
-    lanes: 1,
-    rejects: true,
-    budget: Budget { publishes: 2, crashes: 0, ticks: 1, ..budget(1, 0, 1, 3) },
-};
-
-/// Two tasks in one claim: settled whole, by the short cut, and in parts.
-static TWO: Plan = Plan {
-    standing: &[wish(0, 1, 0, Kind::At), wish(1, 1, 0, Kind::Every)],
-    wishes: &[wish(0, 1, 1, Kind::At), wish(1, 2, 1, Kind::At)],
-    ids: 2,
-    lanes: 1,
-    rejects: false,
-    budget: Budget { ticks: 1, crashes: 0, ..budget(1, 1, 0, 2) },
-};
-
-/// A task whose claims keep ending without word: put, cancelled and claimed alone meanwhile, leases extended.
-static SUSPECT: Plan = Plan {
-    standing: &[wish(0, 1, 0, Kind::At)],
-    wishes: &[wish(0, 1, 1, Kind::At), wish(0, 2, 1, Kind::At)],
-    ids: 1,
-    lanes: 1,
-    rejects: false,
-    budget: Budget { extends: 1, losses: 0, ticks: 3, ..budget(1, 1, 0, 3) },
-};
-
-/// Looks at everything and prints how much that was.
+/// Looks at everything, or `most` states of it, and prints how much that was; whether it was everything.
 #[expect(clippy::print_stdout, reason = "how much was looked at belongs to what the check says")]
-fn holds(name: &str, plan: &'static Plan, depth: usize) {
+fn look(name: &str, plan: &'static Plan, most: usize) -> bool {
     let rules = Rules { plan, flaw: None, outside_only: false };
-    let report = search(&World::new(rules), rules, depth);
+    let report = search(&World::new(rules), rules, most);
     let end = if report.complete { "complete" } else { "cut" };
     println!("{name}: depth {} ({end}), {} states, {} steps", report.depth, report.states, report.steps);
     if let Some(broken) = report.broken {
         panic!("{name}: {}", broken.tell());
     }
-    assert!(report.complete, "{name}: the plan goes deeper than {depth} steps");
+    report.complete
+}
+
+/// Looks at everything.
+fn holds(name: &str, plan: &'static Plan) {
+    assert!(look(name, plan, MOST), "{name}: there are more than {MOST} states");
+}
+
+/// Looks at a plan with one more of each thing that may happen, up to `PUNCTUAL_MODEL_STATES` states of each.
+fn holds_deeper(name: &str, plan: &'static Plan) {
+    let most = std::env::var("PUNCTUAL_MODEL_STATES").ok();
+    let most = most.map_or(MOST, |most| most.parse().expect("a number of states"));
+    for (what, budget) in plan.budget.one_more() {
+        // Steps of the clock have a plan of their own: what is sent before one is meant for the time before.
+        if what == "step of the clock" && plan.budget.steps == 0 || what == "loss" && plan.budget.steps > 0 {
+            continue;
+        }
+        look(&format!("{name} and a {what}"), Box::leak(Box::new(Plan { budget, ..*plan })), most);
+    }
 }
 
 /// Looks for the broken law that a rule taken out must cause; only at what users and consumers see.
 #[expect(clippy::print_stdout, reason = "the way to the broken law explains why the rule is there")]
 fn breaks(flaw: Flaw, plan: &'static Plan, law: &str) {
     let rules = Rules { plan, flaw: Some(flaw), outside_only: true };
-    let report = search(&World::new(rules), rules, 30);
+    let report = search(&World::new(rules), rules, MOST);
     println!("{flaw:?}: {} states", report.states);
     let broken = report.broken.unwrap_or_else(|| panic!("nobody notices {flaw:?}: {} states", report.states));
     println!("{}", broken.tell());
     assert!(broken.law.starts_with(law), "{}", broken.tell());
 }
 
-#[test]
-fn the_laws_hold_for_a_one_shot_task() {
-    holds("one-shot", &ONE_SHOT, 30);
+macro_rules! plans {
+    ($($name:ident: $plan:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            holds(stringify!($plan), &plans::$plan);
+        })*
+
+        #[test]
+        #[ignore = "takes long: make model"]
+        fn the_laws_hold_deeper() {
+            $(holds_deeper(stringify!($plan), &plans::$plan);)*
+        }
+    };
 }
 
-#[test]
-fn the_laws_hold_for_a_time_out_that_is_reset() {
-    holds("reset", &RESET, 30);
-}
-
-#[test]
-fn the_laws_hold_for_a_time_out_that_is_posted() {
-    holds("posted", &POSTED, 30);
-}
-
-#[test]
-fn the_laws_hold_for_a_task_that_moves_between_lanes() {
-    holds("moved", &MOVED, 30);
-}
-
-#[test]
-fn the_laws_hold_for_a_recurring_task() {
-    holds("recurring", &RECURRING, 30);
-}
-
-#[test]
-fn the_laws_hold_for_the_dead() {
-    holds("dead", &DEAD, 30);
-}
-
-#[test]
-fn the_laws_hold_for_a_suspect() {
-    holds("suspect", &SUSPECT, 30);
-}
-
-#[test]
-fn the_laws_hold_for_two_tasks_in_one_claim() {
-    holds("two tasks", &TWO, 30);
+plans! {
+    the_laws_hold_for_a_one_shot_task: ONE_SHOT;
+    the_laws_hold_for_a_time_out_that_is_reset: RESET;
+    the_laws_hold_for_a_time_out_whose_holder_dies: RESET_CRASH;
+    the_laws_hold_for_a_time_out_that_is_posted: POSTED;
+    the_laws_hold_for_a_posted_time_out_whose_holder_dies: POSTED_CRASH;
+    the_laws_hold_for_a_task_that_moves_between_lanes: MOVED;
+    the_laws_hold_for_a_task_that_moves_while_answers_get_lost: MOVED_LOST;
+    the_laws_hold_for_a_recurring_task: RECURRING;
+    the_laws_hold_for_a_recurring_task_whose_holder_dies: RECURRING_CRASH;
+    the_laws_hold_for_the_dead: DEAD;
+    the_laws_hold_for_the_dead_whose_holder_dies: DEAD_CRASH;
+    the_laws_hold_for_what_is_requeued: REQUEUED;
+    the_laws_hold_for_what_is_requeued_while_answers_get_lost: REQUEUED_LOST;
+    the_laws_hold_for_few_dead_and_not_for_long: KEPT;
+    the_laws_hold_for_a_suspect: SUSPECT;
+    the_laws_hold_for_a_suspect_while_answers_get_lost: SUSPECT_LOST;
+    the_laws_hold_for_suspects_that_crashed_together: SUSPECTS;
+    the_laws_hold_for_two_tasks_in_one_claim: TWO;
+    the_laws_hold_for_two_tasks_whose_holder_dies: TWO_CRASH;
+    the_laws_hold_for_claims_of_the_newest_and_behind_a_place: ENDS;
+    the_laws_hold_for_what_somebody_cannot_read: UNREADABLE;
+    the_laws_hold_for_what_was_requeued_and_cannot_be_read: UNREADABLE_REQUEUED;
+    the_laws_hold_for_a_clock_that_steps: CLOCK;
+    the_laws_hold_for_reaps_and_extends_that_come_late: LATE;
 }
 
 macro_rules! flaws {
     ($($name:ident: $flaw:ident, $plan:ident, $law:literal;)*) => {
         $(#[test]
         fn $name() {
-            breaks(Flaw::$flaw, &$plan, $law);
+            breaks(Flaw::$flaw, &plans::$plan, $law);
         })*
     };
 }
@@ -207,4 +145,10 @@ flaws! {
     it_is_noticed_if_a_post_replaces_what_stands: PostReplaces, POSTED, "law 9";
     it_is_noticed_if_a_task_that_moves_stays_where_it_was: MoveLeavesBehind, MOVED, "law 9";
     it_is_noticed_if_a_task_in_flight_is_moved: MoveInFlight, MOVED, "law 2";
+    it_is_noticed_if_a_put_overlooks_what_was_requeued: PutOverlooksRequeued, REQUEUED, "law 3";
+    it_is_noticed_if_a_requeue_overlooks_the_task: RequeueOverlooksTask, REQUEUED, "law 3";
+    it_is_noticed_if_unchanged_names_no_key: UnchangedNamesNoKey, ONE_SHOT, "law 9";
+    it_is_noticed_if_reap_cuts_leases_to_its_own: ReapCutsToItsOwnLease, CLOCK, "law 4";
+    it_is_noticed_if_what_cannot_be_read_is_forgotten: UnreadableForgets, UNREADABLE, "law 9";
+    it_is_noticed_if_the_newest_dead_are_dropped: NewestDeadDropped, KEPT, "law 2";
 }

@@ -8,12 +8,12 @@ use punctual::clock::Timestamp;
 use punctual::task::{Key, Lane, Member, TaskId};
 use punctual::timeline::memory::{Change, Twin, Zset};
 use punctual::timeline::{
-    CancelAnswer, ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Put, PutAnswer, PutMode, PutResult, ReapRequest,
-    RequeueAnswer, Settle, Settled, TimelineError, Token,
+    CancelAnswer, ClaimRequest, Claimed, MAX_CLAIM_BYTES, Place, Put, PutAnswer, PutMode, PutResult, ReapRequest,
+    RequeueAnswer, Settle, Settled, SuspectsRequest, TimelineError, Token,
 };
 
-/// The lease of all claims: one tick of the model's clock.
-pub(crate) const LEASE: Duration = Duration::from_millis(1);
+use super::choices::Take;
+use super::world::member_of;
 
 /// Which rule is taken out, and what is checked.
 #[derive(Clone, Copy)]
@@ -38,6 +38,19 @@ pub(crate) struct Plan {
     pub(crate) lanes: u8,
     /// Whether a sink may say that it will never accept.
     pub(crate) rejects: bool,
+    /// Whether an instance may be unable to read a record.
+    pub(crate) unreadable: bool,
+    /// What claims take besides the oldest and what they leave out.
+    pub(crate) takes: &'static [Take],
+    /// The lease of claims, in ticks; who reaps has one of a single tick himself.
+    pub(crate) lease: u8,
+    /// Whether somebody may discard what is dead.
+    pub(crate) discards: bool,
+    /// How many dead are kept, and for how many ticks.
+    pub(crate) dead_cap: u8,
+    pub(crate) dead_keep: u8,
+    /// Whether a reap may come later than it was sent.
+    pub(crate) parks_reaps: bool,
     /// How often the rest may happen.
     pub(crate) budget: Budget,
 }
@@ -47,6 +60,7 @@ pub(crate) struct Plan {
 pub(crate) struct Budget {
     pub(crate) puts: u8,
     pub(crate) cancels: u8,
+    /// Requeues and discards.
     pub(crate) requeues: u8,
     pub(crate) claims: u8,
     pub(crate) publishes: u8,
@@ -55,6 +69,26 @@ pub(crate) struct Budget {
     pub(crate) losses: u8,
     pub(crate) crashes: u8,
     pub(crate) ticks: u8,
+    /// Steps of the server's clock.
+    pub(crate) steps: u8,
+}
+
+impl Budget {
+    /// This budget with one more of something, each in turn, and what that is.
+    pub(crate) fn one_more(self) -> [(&'static str, Budget); 10] {
+        [
+            ("put", Budget { puts: self.puts + 1, ..self }),
+            ("cancel", Budget { cancels: self.cancels + 1, ..self }),
+            ("requeue", Budget { requeues: self.requeues + 1, ..self }),
+            ("claim", Budget { claims: self.claims + 1, ..self }),
+            ("publish", Budget { publishes: self.publishes + 1, ..self }),
+            ("extend", Budget { extends: self.extends + 1, ..self }),
+            ("loss", Budget { losses: self.losses + 1, ..self }),
+            ("crash", Budget { crashes: self.crashes + 1, ..self }),
+            ("tick", Budget { ticks: self.ticks + 1, ..self }),
+            ("step of the clock", Budget { steps: self.steps + 1, ..self }),
+        ]
+    }
 }
 
 /// A task that a user may put.
@@ -115,6 +149,18 @@ pub(crate) enum Flaw {
     MoveLeavesBehind,
     /// A put may move a task in flight.
     MoveInFlight,
+    /// A put does not see what was requeued.
+    PutOverlooksRequeued,
+    /// A put that is repeated does not tell what is in flight.
+    UnchangedNamesNoKey,
+    /// Reap cuts leases to its own, whatever they were made with.
+    ReapCutsToItsOwnLease,
+    /// What cannot be read is no longer known as handed out.
+    UnreadableForgets,
+    /// When there are too many dead the newest go.
+    NewestDeadDropped,
+    /// Requeue brings back what is buried under another's nose: the task that has the key.
+    RequeueOverlooksTask,
 }
 
 /// The lanes, by their numbers.
@@ -127,6 +173,11 @@ pub(crate) fn lane(number: u8) -> Lane {
 pub(crate) fn time(tick: u8) -> Timestamp {
     // All dues are from 1 to 9: the model begins when all of them have come.
     Timestamp::from_millis(10 + i64::from(tick))
+}
+
+/// The timeline's time as a due.
+pub(crate) fn small(time: Timestamp) -> u8 {
+    u8::try_from(time.as_millis()).unwrap()
 }
 
 /// A due as the timeline's time.
@@ -159,12 +210,23 @@ impl Rules {
         if self.has(Flaw::PutForgetsMarks) {
             twin.crashes.clear();
         }
+        let requeued: Vec<_> = twin.crashes.iter().filter(|(member, _)| member.requeued_key().is_some()).collect();
+        let requeued: Vec<_> = requeued.into_iter().map(|(member, mark)| (member.clone(), *mark)).collect();
+        if self.has(Flaw::PutOverlooksRequeued) {
+            twin.crashes.retain(|member, _| member.requeued_key().is_none());
+        }
         let answers = twin.put(time(now), mode, std::slice::from_ref(put), self.not_after(sent))?;
         if self.has(Flaw::PutForgetsMarks) {
             twin.crashes = marks;
             twin.crashes.retain(|member, mark| score(&twin.due, member) == Some(mark.due.as_millis()));
         }
         let mut answer = answers.answer[0];
+        if self.has(Flaw::PutOverlooksRequeued) {
+            twin.crashes.extend(requeued);
+        }
+        if self.has(Flaw::UnchangedNamesNoKey) && answer.result == PutResult::Unchanged {
+            answer.in_flight = None;
+        }
         let flies = score(&twin.due, &member).is_some_and(|score| score < 0);
         if self.has(Flaw::NoRefusalOfTheDueInFlight) && answer.result == PutResult::InFlight && flies {
             twin.changes.insert(member.clone(), Change::Due(put.due));
@@ -201,7 +263,13 @@ impl Rules {
 
     /// A requeue that was sent at `sent`.
     pub(crate) fn requeue(self, twin: &mut Twin, now: u8, sent: u8, key: &Key) -> Result<RequeueAnswer, TimelineError> {
-        twin.requeue(time(now), key, None, self.not_after(sent)).map(|told| told.answer)
+        let parent = twin.tasks.get(&Member::from(&key.task)).cloned().filter(|_| self.has(Flaw::RequeueOverlooksTask));
+        if parent.is_some() {
+            twin.tasks.remove(&Member::from(&key.task));
+        }
+        let told = twin.requeue(time(now), key, None, self.not_after(sent));
+        twin.tasks.extend(parent.map(|record| (Member::from(&key.task), record)));
+        told.map(|told| told.answer)
     }
 
     /// A claim that was sent at `sent`.
@@ -211,17 +279,19 @@ impl Rules {
         now: u8,
         sent: u8,
         token: &Token,
-        (lane, max, suspects_only): (&Lane, usize, bool),
+        (lane, take): (&Lane, Take),
     ) -> Result<Claimed, TimelineError> {
-        let request = ClaimRequest {
-            token: token.clone(),
-            max: max.min(MAX_BATCH),
-            max_bytes: MAX_CLAIM_BYTES,
-            lease: LEASE,
-            not_after: self.not_after(sent),
-            suspects_only,
+        let (token, max_bytes, lease, not_after) = (token.clone(), MAX_CLAIM_BYTES, self.lease(), self.not_after(sent));
+        let claimed = if matches!(take, Take::Suspects | Take::Unreadable) {
+            let unreadable = take == Take::Unreadable;
+            let request = SuspectsRequest { token, max: 2, max_bytes, lease, not_after, unreadable, after: None };
+            twin.claim_suspects(time(now), lane, &request)?.answer
+        } else {
+            let (newest_first, max) = (take == Take::Newest, if take == Take::Newest { 1 } else { 2 });
+            let after = (take == Take::Behind).then(|| Place { due: due(1), member: Some(member_of(0)) });
+            let request = ClaimRequest { token, max, max_bytes, lease, not_after, newest_first, after };
+            twin.claim(time(now), lane, &request)?.answer
         };
-        let claimed = twin.claim(time(now), lane, &request)?.answer;
         if self.has(Flaw::ClaimDoesNotNegate)
             && let Some(line) = twin.due.get_mut(lane)
         {
@@ -244,7 +314,14 @@ impl Rules {
         if self.has(Flaw::SettleIgnoresChanges) {
             twin.changes.clear();
         }
+        let (dead, records) = (twin.dead.clone(), twin.dead_records.clone());
         let settled = twin.settle(time(now), lane, settle).unwrap().answer;
+        if self.has(Flaw::NewestDeadDropped) && settled.dropped > 0 {
+            (twin.dead, twin.dead_records) = (dead, records);
+        }
+        for mark in twin.crashes.values_mut().filter(|mark| mark.unreadable && self.has(Flaw::UnreadableForgets)) {
+            mark.count = None;
+        }
         if self.has(Flaw::SettleIgnoresChanges) {
             twin.changes = changes;
             twin.changes.retain(|member, _| score(&twin.due, member).is_some_and(|score| score < 0));
@@ -258,20 +335,28 @@ impl Rules {
         settled
     }
 
-    /// A reap.
-    pub(crate) fn reap(self, twin: &mut Twin, now: u8) {
+    /// A reap that was sent at `sent`; whether it took effect.
+    pub(crate) fn reap(self, twin: &mut Twin, now: u8, sent: u8) -> bool {
         if self.has(Flaw::NoReap) {
-            return;
+            return false;
         }
-        if self.has(Flaw::ReapDropsChanges) {
+        if self.has(Flaw::ReapDropsChanges) && now <= sent {
             twin.changes.clear();
         }
         let flew: Vec<_> =
             twin.due.values().flat_map(|line| line.negative()).map(|(_, member)| member.clone()).collect();
-        let not_after = time(now);
-        let request = ReapRequest { lease: LEASE, served: true, dead_keep: Duration::from_secs(1000), not_after };
+        for leases in twin.leases.values_mut().filter(|_| self.has(Flaw::ReapCutsToItsOwnLease)) {
+            let end = time(now).as_millis() + 1;
+            let long: Vec<_> = leases.iter().filter(|(at, _)| *at > end).map(|(_, token)| token.clone()).collect();
+            long.into_iter().for_each(|token| leases.set(token, end));
+        }
+        let dead_keep = Duration::from_millis(self.plan.dead_keep.into());
+        let request =
+            ReapRequest { lease: Duration::from_millis(1), served: true, dead_keep, not_after: self.not_after(sent) };
         for number in 0..self.plan.lanes {
-            twin.reap(time(now), &lane(number), &request).unwrap();
+            if twin.reap(time(now), &lane(number), &request).is_err() {
+                return false;
+            }
         }
         for line in twin.due.values_mut().filter(|_| self.has(Flaw::ReapRestoresNow)) {
             for member in &flew {
@@ -281,12 +366,18 @@ impl Rules {
             }
         }
         self.forget_marks(twin);
+        true
     }
 
     fn forget_marks(self, twin: &mut Twin) {
         if self.has(Flaw::NoMarks) {
             twin.crashes.clear();
         }
+    }
+
+    /// The lease of claims.
+    pub(crate) fn lease(self) -> Duration {
+        Duration::from_millis(self.plan.lease.into())
     }
 
     /// Whether instances look at their lease before they publish.

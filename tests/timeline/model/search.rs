@@ -1,4 +1,4 @@
-//! Breadth-first search over everything that can happen, step by step, to a given depth.
+//! Breadth-first search over everything that can happen, step by step, up to a number of states.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,7 +17,7 @@ pub(crate) struct Report {
     pub(crate) steps: usize,
     /// The longest way that was looked at.
     pub(crate) depth: usize,
-    /// Whether nothing was left to look at: a greater depth would show no more.
+    /// Whether nothing was left to look at.
     pub(crate) complete: bool,
     /// The shortest way to a state or step that breaks a law, and which.
     pub(crate) broken: Option<Broken>,
@@ -32,15 +32,19 @@ pub(crate) struct Broken {
 /// How a state was first reached: from which, by which of its steps.
 type From = (u64, u16);
 
-/// Looks at every state within `depth` steps of `start`, up to the first broken law.
-pub(crate) fn search(start: &World, rules: Rules, depth: usize) -> Report {
+/// Looks at every state that `start` leads to, at `most` so many, up to the first broken law.
+pub(crate) fn search(start: &World, rules: Rules, most: usize) -> Report {
     let mut seen: HashMap<u64, From> = HashMap::from([(fingerprint(start), (0, 0))]);
     let mut frontier = vec![start.clone()];
     let mut report = Report { states: 1, steps: 0, depth: 0, complete: false, broken: None };
-    while report.depth < depth && !frontier.is_empty() {
+    while !frontier.is_empty() {
         report.depth += 1;
         let mut next = Vec::new();
         for world in frontier {
+            if seen.len() >= most {
+                report.states = seen.len();
+                return report;
+            }
             let here = fingerprint(&world);
             for (number, action) in world.actions(rules).into_iter().enumerate() {
                 report.steps += 1;
@@ -66,7 +70,7 @@ pub(crate) fn search(start: &World, rules: Rules, depth: usize) -> Report {
         frontier = next;
     }
     report.states = seen.len();
-    report.complete = frontier.is_empty();
+    report.complete = true;
     report
 }
 

@@ -3,7 +3,7 @@
 use punctual::clock::Timestamp;
 use punctual::task::{Lane, Member};
 use punctual::timeline::Token;
-use punctual::timeline::memory::{Mark, Twin};
+use punctual::timeline::memory::{Change, Mark, Twin};
 
 use super::rules::lane;
 
@@ -12,6 +12,11 @@ use super::rules::lane;
 pub(crate) fn check_structure(twin: &Twin) -> Result<(), String> {
     (0..2).try_for_each(|number| check_lane(twin, &lane(number)))?;
     let score = |member: &Member| twin.place(member).map(|(_, score)| score);
+    let twice =
+        |member: &&Member| member.requeued_key().is_some_and(|key| stands(twin, &Member::from(&key.task), key.due));
+    if let Some(member) = twin.tasks.keys().find(twice) {
+        return Err(format!("law 4: {member:?} was requeued, and its task has that very due"));
+    }
     if let Some(member) = twin.changes.keys().find(|member| score(member).is_none_or(|score| score > 0)) {
         return Err(format!("law 4: {member:?} has a change, but is not in flight"));
     }
@@ -25,6 +30,15 @@ pub(crate) fn check_structure(twin: &Twin) -> Result<(), String> {
         return Err("law 10: a record without a due, or a due without a record".into());
     }
     Ok(())
+}
+
+/// Whether a member has this due, now or when its claim ends.
+fn stands(twin: &Twin, member: &Member, due: Timestamp) -> bool {
+    let comes = match twin.changes.get(member) {
+        Some(Change::Due(next)) => *next == due,
+        _ => false,
+    };
+    comes || twin.place(member).is_some_and(|(_, score)| score.abs() == due.as_millis())
 }
 
 fn check_lane(twin: &Twin, lane: &Lane) -> Result<(), String> {

@@ -1,31 +1,36 @@
 //! The twin is Redis: random verbs on both, every answer, every wake-up and the whole state of a shard compared.
 //!
-//! Few ids, few dues, few lanes and a clock that steps over leases make collisions the rule. A run that differs is cut
-//! down to its shortest form, which is printed.
+//! Few ids, few dues, few lanes and a clock that steps over leases make collisions the rule; now and then a few hundred tasks
+//! come at once. A run that differs is cut down to its shortest form, which is printed. A table counts how often each rule
+//! was met.
 
+mod rules;
 mod steps;
 
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prop_assert;
+use proptest::sample::Index;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use punctual::clock::{Clock, ManualClock, Timestamp};
 use punctual::task::{Counts, Key, Lane, Member, Record, Shard, TaskId, When};
 use punctual::timeline::memory::MemoryTimeline;
 use punctual::timeline::redis::RedisTimeline;
 use punctual::timeline::{
-    BrowseRequest, Burial, ClaimRequest, Claimed, DeadFilter, GlanceRequest, Grave, Put, ReapRequest, Settle,
-    Settlement, Timeline, Token, Verdict, Wake,
+    BrowseRequest, Burial, ClaimRequest, Claimed, DeadFilter, GlanceRequest, Grave, Place, Put, PutMode, ReapRequest,
+    Settle, Settlement, SuspectsRequest, Timeline, Token, Verdict, Wake,
 };
 use tokio::sync::broadcast;
 
-use self::steps::{Body, Due, Step, Word, any_step};
+use self::rules::Tally;
+use self::steps::{Body, Due, Kind, Order, Step, Word, any_step};
 use super::raw::Raw;
 use super::stage::{self, LEASE, START, Shape, at, connect, lane_named, ms, record, shared_server};
 
 /// How long the dead are kept: short, so that runs outlive it.
-const DEAD_KEEP: Duration = Duration::from_secs(40);
+const DEAD_KEEP: Duration = Duration::from_secs(20);
 
 /// Verbs in one run at most, and runs of each shape.
 const STEPS: usize = 150;
@@ -43,6 +48,7 @@ struct Both {
     /// The key of every occurrence that was ever claimed.
     keys: Vec<Key>,
     next_token: u32,
+    tally: Tally,
     /// Wake-ups that Redis may send and the twin need not: a put of several tasks takes two rounds when one of them
     /// waits in another lane, and each round tells the head it found.
     in_rounds: Vec<String>,
@@ -71,6 +77,13 @@ impl Both {
 
     fn lane(number: usize) -> Lane {
         lane_named(["default", "b", "c-1"][number])
+    }
+
+    /// Mostly the key of one that is dead, else of any that was claimed.
+    fn dead_or_any(&self, index: Index) -> Key {
+        let keys = |shard| self.memory.twin(shard).dead_records.into_keys();
+        let dead: Vec<Key> = Shard::all(self.shards).flat_map(keys).filter_map(|key| key.parse().ok()).collect();
+        if dead.is_empty() || index.index(4) == 0 { index.get(&self.keys).clone() } else { index.get(&dead).clone() }
     }
 
     fn not_after(&self, late: bool) -> Timestamp {
@@ -116,17 +129,38 @@ impl Both {
                     self.in_rounds.extend(drafts.iter().map(|put| wake_text(wake(put))));
                 }
                 let not_after = self.not_after(*late);
-                drop(both!(self, step, |timeline| timeline.put(shard, *mode, drafts.clone(), not_after)));
+                let before = self.memory.twin(shard);
+                let answers = both!(self, step, |timeline| timeline.put(shard, *mode, drafts.clone(), not_after));
+                self.tally.put(&before, &drafts, &answers);
+                shard
+            }
+            Step::Many { id, due, spread, count } => {
+                let (shard, due) = (self.id(*id).1, self.due(*due));
+                let ids = (0..).map(|n| format!("many-{n}").parse::<TaskId>().unwrap());
+                let ids = ids.filter(|id| Shard::of(id, self.shards) == shard).take(*count).enumerate();
+                let puts: Vec<Put> = ids
+                    .map(|(n, id)| {
+                        let due = Timestamp::from_millis(due.as_millis() + if *spread { n as i64 / 3 } else { 0 });
+                        let record = record(When::At(due), "many", &Both::lane(0)).encode();
+                        Put { id, lane: Both::lane(0), due, record }
+                    })
+                    .collect();
+                let wake = |put: &Put| Wake { shard, lane: put.lane.clone(), due: put.due };
+                self.in_rounds.extend(puts.iter().map(|put| wake_text(wake(put))));
+                let now = self.clock.now();
+                drop(both!(self, step, |timeline| timeline.put(shard, PutMode::Put, puts.clone(), now)));
                 shard
             }
             Step::Cancel { id, late } => {
                 let ((id, shard), not_after) = (self.id(*id), self.not_after(*late));
-                drop(both!(self, step, |timeline| timeline.cancel(shard, &id, not_after)));
+                let answer = both!(self, step, |timeline| timeline.cancel(shard, &id, not_after));
+                self.tally.cancel(&answer);
                 shard
             }
             Step::Get { id } => {
                 let (id, shard) = self.id(*id);
-                drop(both!(self, step, |timeline| timeline.get(shard, &id)));
+                let held = both!(self, step, |timeline| timeline.get(shard, &id));
+                self.tally.get(held.ok().flatten().as_ref());
                 shard
             }
             Step::Claim { .. } => self.claim(step).await?,
@@ -138,7 +172,8 @@ impl Both {
                 let shard = claims[0].get(&self.claims).0;
                 let claims = claims.iter().map(|claim| claim.get(&self.claims)).filter(|claim| claim.0 == shard);
                 let tokens: Vec<_> = claims.map(|(_, lane, token, _)| (lane.clone(), token.clone())).collect();
-                drop(both!(self, step, |timeline| timeline.extend(shard, &tokens, LEASE)));
+                let lives = both!(self, step, |timeline| timeline.extend(shard, &tokens, LEASE));
+                self.tally.extend(&lives);
                 shard
             }
             Step::Reap { id, lane, served, late } => {
@@ -149,26 +184,33 @@ impl Both {
                     dead_keep: DEAD_KEEP,
                     not_after: self.not_after(*late),
                 };
-                drop(both!(self, step, |timeline| timeline.reap(shard, &lane, request)));
+                let before = self.memory.twin(shard);
+                let reaped = both!(self, step, |timeline| timeline.reap(shard, &lane, request));
+                self.tally.reap(&before, self.clock.now(), &request, &reaped);
                 shard
             }
             Step::Glance { id, lanes, depth } => {
                 let shard = self.id(*id).1;
                 let lanes = lanes.iter().map(|(lane, served)| (Both::lane(*lane), *served)).collect();
                 let request = GlanceRequest { lanes, lease: LEASE, dead_keep: DEAD_KEEP, depth: *depth };
-                drop(both!(self, step, |timeline| timeline.glance(shard, request.clone())));
+                let glance = both!(self, step, |timeline| timeline.glance(shard, request.clone()));
+                self.tally.glance(&glance);
                 shard
             }
             Step::Requeue { key, meant, late } | Step::Discard { key, meant, late } if !self.keys.is_empty() => {
-                let (key, not_after) = (key.get(&self.keys).clone(), self.not_after(*late));
+                let (key, not_after) = (self.dead_or_any(*key), self.not_after(*late));
                 let shard = Shard::of(&key.task, self.shards);
                 let known = self.memory.twin(shard).dead.score(&key.to_string().into()).unwrap_or(0);
                 let buried = meant.map(|right| Timestamp::from_millis(if right { known } else { known + 1 }));
                 match step {
                     Step::Requeue { .. } => {
-                        drop(both!(self, step, |timeline| timeline.requeue(shard, &key, buried, not_after)));
+                        let answer = both!(self, step, |timeline| timeline.requeue(shard, &key, buried, not_after));
+                        self.tally.requeue(&answer);
                     }
-                    _ => drop(both!(self, step, |timeline| timeline.discard(shard, &key, buried, not_after))),
+                    _ => {
+                        let answer = both!(self, step, |timeline| timeline.discard(shard, &key, buried, not_after));
+                        self.tally.discard(&answer);
+                    }
                 }
                 shard
             }
@@ -204,35 +246,56 @@ impl Both {
     }
 
     async fn claim(&mut self, step: &Step) -> Result<Shard, TestCaseError> {
-        let Step::Claim { id, lane, max, max_bytes, suspects_only, late } = step else { unreachable!() };
+        let Step::Claim { id, lane, max, max_bytes, kind, after, lease, late } = step else { unreachable!() };
         let (shard, lane) = (self.id(*id).1, Both::lane(*lane));
         self.next_token += 1;
-        let token = Token(format!("{}.{}", self.next_token % 2, self.next_token));
-        let request = ClaimRequest {
-            token: token.clone(),
-            max: *max,
-            max_bytes: *max_bytes,
-            lease: LEASE,
-            not_after: self.not_after(*late),
-            suspects_only: *suspects_only,
+        let (instance, n) = (["0", "1"][self.next_token as usize % 2], u64::from(self.next_token));
+        // Those of older instances do not tell their lease.
+        let lease = Duration::from_millis(*lease);
+        let token = if n % 3 == 0 { Token(format!("{instance}.{n}")) } else { Token::new(instance, n, lease) };
+        // Behind one that was claimed once, whether it stands there or not, or before the first of its due.
+        let after = after.filter(|_| !self.keys.is_empty()).map(|(place, named)| {
+            let key = place.get(&self.keys);
+            Place { due: key.due, member: named.then(|| Member::from(&key.task)) }
+        });
+        let (max, max_bytes, not_after) = (*max, *max_bytes, self.not_after(*late));
+        let before = self.memory.twin(shard);
+        let claimed = match kind {
+            Kind::Suspects | Kind::Unreadable => {
+                let (token, unreadable) = (token.clone(), *kind == Kind::Unreadable);
+                let request = SuspectsRequest { token, max, max_bytes, lease, not_after, unreadable, after };
+                let claimed = both!(self, step, |timeline| timeline.claim_suspects(shard, &lane, request.clone()));
+                self.tally.claim_suspects(&request, &claimed);
+                claimed
+            }
+            Kind::Ordinary | Kind::Newest => {
+                let (token, newest_first) = (token.clone(), *kind == Kind::Newest);
+                let after = after.filter(|_| !newest_first);
+                let request = ClaimRequest { token, max, max_bytes, lease, not_after, newest_first, after };
+                let claimed = both!(self, step, |timeline| timeline.claim(shard, &lane, request.clone()));
+                self.tally.claim(&before, &request, &claimed);
+                claimed
+            }
         };
-        let claimed = both!(self, step, |timeline| timeline.claim(shard, &lane, request.clone()));
         if let Ok(claimed) = claimed {
-            self.keys.extend(claimed.occurrences.iter().map(|one| one.member.key(one.due)));
+            self.keys.extend(claimed.occurrences.iter().map(|one| one.member.key(one.due)).take(5));
             self.claims.push((shard, lane, token, claimed));
         }
         Ok(shard)
     }
 
     async fn settle(&mut self, step: &Step) -> Result<Option<Shard>, TestCaseError> {
-        let Step::Settle { claim, verdicts, rest, dead_cap } = step else { unreachable!() };
+        let Step::Settle { claim, verdicts, rest, dead_cap, quiet, order } = step else { unreachable!() };
         if self.claims.is_empty() {
             return Ok(None);
         }
         // Mostly one of the last: the older are gone.
         let recent = &self.claims[self.claims.len().saturating_sub(3)..];
         let (shard, lane, token, claimed) = claim.get(recent).clone();
-        let verdicts = claimed.occurrences.iter().zip(verdicts).filter_map(|(one, word)| {
+        // Of many the same for all in turn.
+        let words = verdicts.iter().cycle();
+        let mut verdicts: Vec<Settlement> = Vec::new();
+        verdicts.extend(claimed.occurrences.iter().zip(words).filter_map(|(one, word)| {
             let reason = if one.due.as_millis() % 2 == 0 { "rejected" } else { "retries" };
             let burial =
                 || Burial { record: one.record.clone(), reason: reason.into(), words: "zu groß:\n1 > 0\n".into() };
@@ -245,11 +308,27 @@ impl Both {
                 Word::Dead => Verdict::Dead(burial()),
                 Word::DeadNext(after) => Verdict::DeadNext { burial: burial(), due: due(after), counts },
                 Word::Back(begun) => Verdict::Back { begun: *begun },
+                Word::Unreadable => Verdict::Unreadable,
             };
             Some(Settlement { member: one.member.clone(), due: one.due, verdict })
-        });
-        let settle = Settle { token, verdicts: verdicts.collect(), rest: *rest, lease: LEASE, dead_cap: *dead_cap };
-        drop(both!(self, step, |timeline| timeline.settle(shard, &lane, settle.clone())));
+        }));
+        match order {
+            Order::Kept => {}
+            Order::Reversed => verdicts.reverse(),
+            // One that is not in the claim, or not under that due; where all are named, for as many as it holds are believed.
+            Order::Foreign(key) if verdicts.len() == claimed.occurrences.len() && !self.keys.is_empty() => {
+                let key = key.get(&self.keys);
+                let (member, due) = (Member::from(&key.task), key.due);
+                if verdicts.iter().all(|one| one.member != member) {
+                    verdicts.push(Settlement { member, due, verdict: Verdict::Finished });
+                }
+            }
+            Order::Foreign(_) => {}
+        }
+        let settle = Settle { token, verdicts, rest: *rest, lease: LEASE, dead_cap: *dead_cap, quiet: *quiet };
+        let before = self.memory.twin(shard);
+        let settled = both!(self, step, |timeline| timeline.settle(shard, &lane, settle.clone()));
+        self.tally.settle((&before, &self.memory.twin(shard)), &lane, &settle, &settled);
         Ok(Some(shard))
     }
 
@@ -291,13 +370,14 @@ async fn compare_wakes(
     mut memory: broadcast::Receiver<Wake>,
     mut redis: broadcast::Receiver<Wake>,
     in_rounds: &[String],
+    patience: Duration,
 ) -> Result<(), TestCaseError> {
     let (mut missing, mut more) = (Vec::new(), Vec::new());
     while let Ok(wake) = memory.try_recv() {
         missing.push(wake_text(wake));
     }
     while !missing.is_empty() {
-        let Ok(Ok(wake)) = tokio::time::timeout(ms(10_000), redis.recv()).await else {
+        let Ok(Ok(wake)) = tokio::time::timeout(patience, redis.recv()).await else {
             return Err(TestCaseError::fail(format!("nobody was woken for {missing:?}, but for {more:?}")));
         };
         let wake = wake_text(wake);
@@ -318,8 +398,9 @@ async fn compare_wakes(
 fn the_twin_is_redis(shape: Shape, shards: u16) {
     let Some(server) = shared_server(shape) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let config = Config { cases: RUNS, failure_persistence: None, max_shrink_iters: 3000, ..Config::default() };
+    let config = Config { cases: RUNS, failure_persistence: None, max_shrink_iters: 1000, ..Config::default() };
     let steps = proptest::collection::vec(any_step(), 1..=STEPS);
+    let (tally, failed) = (RefCell::new(Tally::default()), Cell::new(false));
     let outcome = TestRunner::new(config).run(&steps, |steps| {
         runtime.block_on(async {
             let clock = Arc::new(ManualClock::new(START));
@@ -336,17 +417,23 @@ fn the_twin_is_redis(shape: Shape, shards: u16) {
                 keys: Vec::new(),
                 next_token: 0,
                 in_rounds: Vec::new(),
+                tally: Tally::default(),
             };
             for step in &steps {
                 if let Some(shard) = both.step(step).await? {
                     both.compare(shard, step)?;
                 }
             }
-            compare_wakes(wakes.0, wakes.1, &both.in_rounds).await
+            tally.borrow_mut().add(&both.tally);
+            // A run that is cut down to its shortest form need not wait as long each time.
+            let patience = ms(if failed.get() { 300 } else { 10_000 });
+            let compared = compare_wakes(wakes.0, wakes.1, &both.in_rounds, patience).await;
+            failed.set(failed.get() || compared.is_err());
+            compared
         })
     });
     match outcome {
-        Ok(()) => {}
+        Ok(()) => tally.borrow().show(),
         Err(TestError::Abort(why)) => panic!("{why}"),
         Err(TestError::Fail(why, steps)) => {
             let steps: Vec<String> = steps.iter().map(|step| format!("  {step:?}")).collect();

@@ -13,6 +13,13 @@ pub(crate) enum Step {
         mode: PutMode,
         late: bool,
     },
+    /// Hundreds at once, due in one moment or three a millisecond.
+    Many {
+        id: usize,
+        due: Due,
+        spread: bool,
+        count: usize,
+    },
     Cancel {
         id: usize,
         late: bool,
@@ -25,7 +32,9 @@ pub(crate) enum Step {
         lane: usize,
         max: usize,
         max_bytes: usize,
-        suspects_only: bool,
+        kind: Kind,
+        after: Option<(Index, bool)>,
+        lease: u64,
         late: bool,
     },
     Settle {
@@ -33,6 +42,8 @@ pub(crate) enum Step {
         verdicts: Vec<Word>,
         rest: Rest,
         dead_cap: u64,
+        quiet: bool,
+        order: Order,
     },
     Extend {
         claims: Vec<Index>,
@@ -85,6 +96,23 @@ pub(crate) enum Step {
     },
 }
 
+/// What a claim takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Ordinary,
+    Newest,
+    Suspects,
+    Unreadable,
+}
+
+/// In which order verdicts are named, and whether another than those of the claim is among them.
+#[derive(Clone, Debug)]
+pub(crate) enum Order {
+    Kept,
+    Reversed,
+    Foreign(Index),
+}
+
 /// A due, by where it lies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Due {
@@ -110,6 +138,7 @@ pub(crate) enum Word {
     Dead,
     DeadNext(i64),
     Back(bool),
+    Unreadable,
 }
 
 fn any_due() -> impl Strategy<Value = Due> {
@@ -135,6 +164,7 @@ fn any_word() -> impl Strategy<Value = Word> {
         1 => select(vec![1, 7]).prop_map(Word::DeadNext),
         1 => select(vec![0, -1]).prop_map(Word::Next).boxed(),
         2 => any::<bool>().prop_map(Word::Back),
+        1 => Just(Word::Unreadable),
     ]
 }
 
@@ -145,10 +175,25 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     let late = || prop::bool::weighted(0.08);
     let puts = prop::collection::vec((id(), any_due(), any_body(), lane(), 0..3_u8), 1..4);
     let mode = select(vec![PutMode::Put, PutMode::Put, PutMode::Post]);
-    let claim = (id(), lane(), 1..5_usize, select(vec![4 << 20, 330, 1]), prop::bool::weighted(0.2), late());
+    use Kind::{Newest, Ordinary, Suspects, Unreadable};
+    let kind = select(vec![Ordinary, Ordinary, Ordinary, Ordinary, Newest, Suspects, Suspects, Unreadable]);
+    let after = prop::option::weighted(0.3, (any::<Index>(), any::<bool>()));
+    let claim = (
+        id(),
+        lane(),
+        select(vec![1, 2, 3, 4, 400]),
+        select(vec![4 << 20, 4 << 20, 330, 1]),
+        kind,
+        after,
+        select(vec![15_000, 15_000, 40_000]),
+        late(),
+    );
     let rest = select(vec![Rest::Keep, Rest::Keep, Rest::Back]);
     let words = prop::collection::vec(any_word(), 5);
-    let glance = (id(), prop::collection::vec((0..3_usize, prop::bool::weighted(0.7)), 0..3), any::<bool>());
+    let order =
+        prop_oneof![3 => Just(Order::Kept), 1 => Just(Order::Reversed), 1 => any::<Index>().prop_map(Order::Foreign)];
+    let many = (id(), any_due(), any::<bool>(), select(vec![100, 260, 300]));
+    let glance = (id(), prop::collection::vec((lane(), prop::bool::weighted(0.7)), 0..3), any::<bool>());
     let span = select(vec![1, 3, 900, 1000, 5000, 15_000, 15_000, 18_100, -20_000]);
     let time = || prop::option::weighted(0.3, select(vec![0, 1, 3, 5000, 15_000]));
     let meant = || prop::option::of(prop::bool::weighted(0.7));
@@ -165,17 +210,21 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     );
     prop_oneof![
         8 => (puts, mode, late()).prop_map(|(puts, mode, late)| Step::Put { puts, mode, late }),
+        1 => many.prop_map(|(id, due, spread, count)| Step::Many { id, due, spread, count }),
         3 => (id(), late()).prop_map(|(id, late)| Step::Cancel { id, late }),
         1 => id().prop_map(|id| Step::Get { id }),
-        8 => claim.prop_map(|(id, lane, max, max_bytes, suspects_only, late)| Step::Claim { id, lane, max, max_bytes, suspects_only, late }),
-        8 => (any::<Index>(), words, rest, select(vec![1, 2, 100]))
-            .prop_map(|(claim, verdicts, rest, dead_cap)| Step::Settle { claim, verdicts, rest, dead_cap }),
+        8 => claim.prop_map(|(id, lane, max, max_bytes, kind, after, lease, late)| {
+            Step::Claim { id, lane, max, max_bytes, kind, after, lease, late }
+        }),
+        8 => (any::<Index>(), words, rest, select(vec![1, 2, 100]), prop::bool::weighted(0.3), order).prop_map(
+            |(claim, verdicts, rest, dead_cap, quiet, order)| Step::Settle { claim, verdicts, rest, dead_cap, quiet, order }
+        ),
         1 => prop::collection::vec(any::<Index>(), 1..4).prop_map(|claims| Step::Extend { claims }),
         5 => (id(), lane(), prop::bool::weighted(0.7), late())
             .prop_map(|(id, lane, served, late)| Step::Reap { id, lane, served, late }),
-        3 => glance.prop_map(|(id, lanes, depth)| Step::Glance { id, lanes, depth }),
+        6 => glance.prop_map(|(id, lanes, depth)| Step::Glance { id, lanes, depth }),
         3 => (any::<Index>(), meant(), late()).prop_map(|(key, meant, late)| Step::Requeue { key, meant, late }),
-        1 => (any::<Index>(), meant(), late()).prop_map(|(key, meant, late)| Step::Discard { key, meant, late }),
+        2 => (any::<Index>(), meant(), late()).prop_map(|(key, meant, late)| Step::Discard { key, meant, late }),
         3 => browse.prop_map(|(id, after, from, to, lane, reason, max, whole)| {
             Step::Browse { id, after, from, to, lane, reason, max, whole }
         }),

@@ -1,0 +1,134 @@
+//! The beginning of a holder's work: reads what was claimed, publishes what may be, and says what becomes of the rest.
+
+use tokio::time::Instant;
+use tracing::{debug, error};
+
+use super::context::lock;
+use super::destinations::Gate;
+use super::dispatcher::{Fate, Holder};
+use super::flight::{Flight, Stage};
+use super::judge::Reason;
+use super::outlook::OLDEST_AGAIN;
+use crate::task::Record;
+
+/// Why an occurrence is not published.
+enum Withheld {
+    PassedOver,
+    Dead(Reason, String),
+    /// Its destination is at fault and holds all that it may.
+    TurnedBack,
+    /// Another one is tried at its destination, which is given up.
+    Waits,
+}
+
+impl Holder {
+    /// Reads the records, publishes, and begins to work out what follows while the sink is busy.
+    pub(super) fn begin(&mut self) {
+        let overdue = self.dispatch.context.config.overdue;
+        let (mut records, mut ahead) = (Vec::new(), Vec::new());
+        for index in 0..self.flights.len() {
+            let flight = &mut self.flights[index];
+            let record = flight.record().map_err(|error| error.to_string());
+            match record.and_then(|record| Ok((flight.following(&record, overdue)?, record))) {
+                Ok((following, record)) => {
+                    let withheld = self.withheld(index, &record);
+                    ahead.push((index, following));
+                    records.push((index, record, withheld));
+                }
+                Err(words) => self.unreadable(index, &words),
+            }
+        }
+        let admitted = self.dispatch.lane.sink.breaker.admits(self.dispatch.trial);
+        if admitted {
+            let batch = records.iter().filter(|(_, _, withheld)| withheld.is_none());
+            self.publish(batch.map(|(index, record, _)| (*index, record)));
+        }
+        for (index, following) in ahead {
+            if let Some(follow) = self.followings.begin(index, following) {
+                self.followed(index, follow);
+            }
+        }
+        for (index, record, withheld) in records {
+            if self.flights[index].stage != Stage::Judged {
+                self.withhold(index, &record, withheld, admitted);
+            }
+        }
+    }
+
+    /// Whether an occurrence is not published: poison, passed over by its own catch-up, or its destination at fault.
+    fn withheld(&mut self, index: usize, record: &Record) -> Option<Withheld> {
+        let flight = &mut self.flights[index];
+        let (context, lane) = (&self.dispatch.context, &self.dispatch.lane);
+        let crashes = flight.occurrence.crashes;
+        if crashes > context.config.poison_limit {
+            let words = format!("{crashes} of its claims ended without a word from their holder");
+            return Some(Withheld::Dead(Reason::Poison, words));
+        }
+        if flight.is_passed_over(record, context.config.overdue) {
+            return Some(Withheld::PassedOver);
+        }
+        let mut destinations = lock(&lane.sink.destinations);
+        if destinations.all_well() {
+            return None;
+        }
+        let destination = Flight::destination(record, lane.destination.as_deref());
+        let spared = flight.is_spared(context.clock.now(), destinations.patience());
+        match destinations.gate(destination, spared, Instant::now()) {
+            Gate::Open => None,
+            Gate::AtFault => {
+                flight.hold = lane.held.take(destination, flight.occurrence.record.len(), true);
+                flight.hold.is_none().then_some(Withheld::TurnedBack)
+            }
+            Gate::Trial => {
+                self.trials.begin(destination, index);
+                None
+            }
+            Gate::GivenUp(_) if self.trials.join(destination, index) => Some(Withheld::Waits),
+            Gate::GivenUp(words) => Some(Withheld::Dead(Reason::Destination, words)),
+        }
+    }
+
+    /// What becomes of an occurrence now, unless it is published.
+    fn withhold(&mut self, index: usize, record: &Record, withheld: Option<Withheld>, admitted: bool) {
+        let fate = match withheld {
+            Some(Withheld::Dead(reason, words)) => Fate::Dead(reason, words),
+            Some(Withheld::PassedOver) if record.is_recurring() => Fate::Passed,
+            Some(Withheld::PassedOver) => {
+                Fate::Dead(Reason::TooLate, "overdue by more than its catch-up allows".to_owned())
+            }
+            Some(Withheld::TurnedBack) => return self.turn_back(index),
+            Some(Withheld::Waits) | None if admitted => return,
+            // The breaker closed the way since the claim: it goes back unsent.
+            Some(Withheld::Waits) | None => {
+                let verdict = self.flights[index].back();
+                return self.verdict(index, verdict, None);
+            }
+        };
+        self.decide(index, fate);
+    }
+
+    /// It goes back because its destination holds all that it may: others have their turn.
+    pub(super) fn turn_back(&mut self, index: usize) {
+        self.dispatch.lane.turns_back();
+        // Who claims this lane begins behind it from now on, and asks for it again then.
+        self.dispatch.signal.raise(self.dispatch.context.clock.now().plus(OLDEST_AGAIN));
+        let flight = &mut self.flights[index];
+        flight.turned_back = true;
+        let verdict = flight.back();
+        self.verdict(index, verdict, None);
+    }
+
+    /// A record that this version cannot read, or whose schedule it cannot: others may. Never dead.
+    fn unreadable(&mut self, index: usize, words: &str) {
+        let flight = &mut self.flights[index];
+        let (lane, member) = (&self.dispatch.lane.lane, &flight.occurrence.member);
+        self.unreadable += 1;
+        // Once for the claim: where there is one, there may be a thousand.
+        if self.unreadable == 1 {
+            error!(%lane, words, "records cannot be read, written by a newer version? They wait until one asks for them");
+        }
+        debug!(%lane, %member, words, "a record cannot be read");
+        let verdict = flight.unreadable();
+        self.verdict(index, verdict, None);
+    }
+}

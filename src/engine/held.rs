@@ -1,0 +1,155 @@
+//! How much of a lane's room the destinations that fail may hold, on all shards together: what waits there to be tried
+//! again. One that is at fault holds a quarter at most, and all that fail three quarters: something is always left for
+//! those of which nothing bad is known, which is also how it shows that the sink accepts elsewhere.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::context::lock;
+
+/// So many of a lane's occurrences and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Part {
+    occurrences: usize,
+    bytes: usize,
+}
+
+/// What those that fail hold of one lane's room.
+pub(super) struct Held {
+    /// What one destination at fault may hold.
+    one: Part,
+    /// What all of them may.
+    all: Part,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Taken {
+    all: Part,
+    by_destination: HashMap<String, Part>,
+}
+
+/// One occurrence's part, until it is dropped.
+pub(super) struct Hold {
+    held: Arc<Held>,
+    destination: String,
+    bytes: usize,
+}
+
+impl Part {
+    /// So many quarters of a room, but room for one occurrence at least.
+    fn quarters(n: usize, occurrences: usize, bytes: usize) -> Part {
+        Part { occurrences: (occurrences / 4 * n).max(1), bytes: bytes / 4 * n }
+    }
+
+    /// Whether it has room for one more beside what is taken; the first one is let in whatever its size.
+    fn admits(self, taken: Part, bytes: usize) -> bool {
+        taken.occurrences == 0 || (taken.occurrences < self.occurrences && taken.bytes + bytes <= self.bytes)
+    }
+
+    /// Whether no more is taken than it has room for; a single one is never too much.
+    fn covers(self, taken: Part) -> bool {
+        taken.occurrences <= 1 || (taken.occurrences <= self.occurrences && taken.bytes <= self.bytes)
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.occurrences += 1;
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.occurrences = self.occurrences.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+impl Held {
+    /// Nothing is held of a room for so much.
+    pub(super) fn new(occurrences: usize, bytes: usize) -> Arc<Held> {
+        let (one, all) = (Part::quarters(1, occurrences, bytes), Part::quarters(3, occurrences, bytes));
+        Arc::new(Held { one, all, taken: Mutex::default() })
+    }
+
+    /// A part for one occurrence of so many bytes, if there is room for it.
+    pub(super) fn take(self: &Arc<Held>, destination: &str, bytes: usize, at_fault: bool) -> Option<Hold> {
+        let mut taken = lock(&self.taken);
+        let own = taken.by_destination.get(destination).copied().unwrap_or_default();
+        if !self.all.admits(taken.all, bytes) || (at_fault && !self.one.admits(own, bytes)) {
+            return None;
+        }
+        taken.all.add(bytes);
+        match taken.by_destination.get_mut(destination) {
+            Some(own) => own.add(bytes),
+            None => taken.by_destination.entry(destination.to_owned()).or_default().add(bytes),
+        }
+        Some(Hold { held: Arc::clone(self), destination: destination.to_owned(), bytes })
+    }
+}
+
+impl Hold {
+    /// Whether its destination, which is at fault, holds no more than it may: it has held more when it only failed.
+    pub(super) fn is_within(&self) -> bool {
+        let taken = lock(&self.held.taken);
+        taken.by_destination.get(&self.destination).is_none_or(|own| self.held.one.covers(*own))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut taken = lock(&self.held.taken);
+        taken.all.remove(self.bytes);
+        if let Some(own) = taken.by_destination.get_mut(&self.destination) {
+            own.remove(self.bytes);
+            if own.occurrences == 0 {
+                taken.by_destination.remove(&self.destination);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(held: &Arc<Held>, destination: &str, count: usize, bytes: usize, at_fault: bool) -> Vec<Hold> {
+        (0..count).map_while(|_| held.take(destination, bytes, at_fault)).collect()
+    }
+
+    #[test]
+    fn one_destination_at_fault_holds_a_quarter_and_all_that_fail_three() {
+        let held = Held::new(100, 1 << 20);
+        let a = take(&held, "a", 100, 1, true);
+        assert_eq!(a.len(), 25);
+        let b = take(&held, "b", 100, 1, true);
+        assert_eq!(b.len(), 25, "each has its own quarter");
+        let c = take(&held, "c", 100, 1, false);
+        assert_eq!(c.len(), 25, "three quarters are held");
+        assert!(held.take("d", 1, true).is_none(), "the last is for those that do not fail");
+        drop(a);
+        assert_eq!(take(&held, "d", 100, 1, false).len(), 25);
+        drop((b, c));
+        assert_eq!(take(&held, "c", 100, 1, true).len(), 25);
+        assert_eq!(*lock(&held.taken), Taken::default(), "nothing is left behind");
+    }
+
+    #[test]
+    fn bytes_count_too_and_the_first_is_let_in_whatever_its_size() {
+        let held = Held::new(100, 4000);
+        let large = held.take("a", 10_000, true).expect("the first");
+        assert!(held.take("a", 1, true).is_none() && held.take("b", 1, true).is_none());
+        assert!(large.is_within(), "one is never too much");
+        drop(large);
+        assert_eq!(take(&held, "a", 100, 400, true).len(), 2);
+    }
+
+    #[test]
+    fn one_that_turns_out_at_fault_holds_too_much_until_enough_have_gone() {
+        let held = Held::new(100, 1 << 20);
+        let mut failing = take(&held, "a", 100, 1, false);
+        assert_eq!(failing.len(), 75);
+        while failing.last().is_some_and(|hold| !hold.is_within()) {
+            failing.pop();
+        }
+        assert_eq!(failing.len(), 25);
+    }
+}

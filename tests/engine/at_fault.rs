@@ -1,0 +1,110 @@
+//! One bad destination stops nobody: what waits for it goes back, and what is good passes it, in its own lane too.
+
+use punctual::clock::Timestamp;
+use punctual::engine::EngineConfig;
+use punctual::task::{Message, Task, When};
+use punctual_sinks::memory::Answer;
+use punctual_sinks::{Fault, Trouble};
+
+use super::{Bed, after, millis, seconds, task, to};
+
+/// More than the lane of an instance has room for.
+const BAD: usize = 12_000;
+
+/// Good ones that become due while the bad ones wait: 50 a second, from the first second on.
+const GOOD: usize = 500;
+
+/// A sink that refuses everything for `bad`, as one that is not there.
+fn refuse_bad(bed: &Bed) {
+    bed.sink.answer_by(|message| match message.destination.as_str() {
+        "bad" => Answer::Retry(Trouble::definite(Fault::Destination, "no such stream")),
+        _ => Answer::Accept,
+    });
+}
+
+/// Due at that time, for `bad`.
+fn bad_at(due: Timestamp) -> Task {
+    let message = Message { destination: Some("bad".to_owned()), ..task(When::At(due)).message };
+    Task { message, ..task(When::At(due)) }
+}
+
+/// How many of the accepted were late by at most that many seconds, as the metrics show them, and how many there are.
+fn punctual(bed: &Bed, bound: &str) -> (u64, u64) {
+    let text = bed.metrics.text();
+    let value = |name: String| {
+        let line = text.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let within = value(format!("punctual_lateness_seconds_bucket{{le=\"{bound}\",lane=\"default\"}}"));
+    (within, value("punctual_lateness_seconds_count{lane=\"default\"}".to_owned()))
+}
+
+/// Puts the bad ones and then, every 20 ms, a good one; all good ones are published in time, while the bad ones wait.
+async fn good_ones_pass(bed: &Bed, bad: impl Fn(Timestamp, usize) -> Timestamp) {
+    refuse_bad(bed);
+    bed.pass(millis(100)).await;
+    let now = bed.clock.now();
+    let ids: Vec<String> = (0..BAD).map(|n| format!("bad{n}")).collect();
+    for (chunk, ids) in ids.chunks(1000).enumerate() {
+        bed.put(ids.iter().enumerate().map(|(n, id)| (id.as_str(), bad_at(bad(now, 1000 * chunk + n))))).await;
+    }
+    for n in 0..GOOD {
+        bed.put([(format!("good{n}").as_str(), after(millis(20)))]).await;
+        bed.pass(millis(20)).await;
+    }
+    bed.pass(seconds(1)).await;
+    let ((soon, all), (within, _)) = (punctual(bed, "0.05"), punctual(bed, "0.25"));
+    assert_eq!(all, GOOD as u64, "every good one was published within a second: nobody waits for the bad ones");
+    assert!(soon * 100 >= all * 99, "{soon} of {all} within 50 ms");
+    assert_eq!(within, all, "also in the first second, when it is not known yet that the destination is at fault");
+    assert!(bed.dead().is_empty(), "within patience nobody is dead");
+    bed.sink.answer_by(|_| Answer::Accept);
+    bed.pass(seconds(10)).await;
+    assert_eq!(bed.sink.accepted(), (BAD + GOOD) as u64, "nothing is lost, and none is dead once it is mended");
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn good_ones_pass_bad_ones_that_are_due_in_one_millisecond() {
+    good_ones_pass(&Bed::start(), |now, _| now.plus(millis(500))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn good_ones_pass_bad_ones_that_have_been_due_for_long() {
+    good_ones_pass(&Bed::start(), |now, n| now.minus(millis(60_000)).plus(millis(n as u64 / 7))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn good_ones_pass_bad_ones_that_keep_coming() {
+    good_ones_pass(&Bed::start(), |now, n| now.plus(millis(n as u64))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn good_ones_pass_bad_ones_on_four_shards() {
+    good_ones_pass(&Bed::start_on(4), |now, n| now.plus(millis(n as u64 / 4))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn good_ones_pass_bad_ones_where_two_instances_share_the_work() {
+    let bed = Bed::start();
+    let mut config = EngineConfig::new("i1");
+    config.lease = seconds(5);
+    let _other = bed.another(config);
+    good_ones_pass(&bed, |now, n| now.plus(millis(n as u64 / 4))).await;
+}
+
+/// What goes back is claimed for nothing at most every two seconds, and a few times while the rest is gone through.
+#[tokio::test(start_paused = true)]
+async fn what_goes_back_is_not_claimed_again_at_once() {
+    let bed = Bed::start();
+    refuse_bad(&bed);
+    let ids: Vec<String> = (0..BAD).map(|n| format!("bad{n}")).collect();
+    for ids in ids.chunks(1000) {
+        bed.put(ids.iter().map(|id| (id.as_str(), to("bad", millis(100))))).await;
+    }
+    bed.pass(seconds(3)).await;
+    let before = bed.claims();
+    bed.pass(seconds(20)).await;
+    let claims = bed.claims() - before;
+    assert!((9..=12).contains(&claims), "{claims} claims in 20 s");
+}

@@ -1,0 +1,143 @@
+//! The bytes of a record: they are read or refused, what is read is written as a record that reads back as the same,
+//! and an instance can go on with it, whatever stands there.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use punctual::Timestamp;
+use punctual::task::follow::{Counts, Following, Overdue};
+use punctual::task::record::{Header, Record, replacing};
+use punctual::task::{Member, Shard, TaskId, Traceparent, spec};
+
+use super::task_json::{self, LIMITS, NOW};
+use super::{Target, Verdict};
+
+/// Pieces of MessagePack, and of tasks in it.
+const WORDS: &[&str] = &[
+    "\u{0}",
+    "\u{1}",
+    "\u{7f}",
+    "schedule",
+    "message",
+    "payload",
+    "Json",
+    "Raw",
+    "bytes",
+    "when",
+    "at",
+    "in",
+    "every",
+    "cron",
+    "gap",
+    "start",
+    "end",
+    "limit",
+    "spread",
+    "retry",
+    "max",
+    "interval",
+    "jitter",
+    "catch_up",
+    "headers",
+    "* * * * *",
+    "default",
+    "order-1:1795176000000",
+    "ä",
+];
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+pub(super) const TARGET: Target = Target { name: "record", check, written: inputs, words: WORDS, inputs: 500 };
+
+fn inputs() -> BoxedStrategy<Vec<u8>> {
+    // What is read of made-up tasks, in any of the forms that a record takes.
+    let written = (task_json::written(), 0..8_u8, any::<[i64; 3]>()).prop_map(|(json, form, times)| {
+        let read = spec::read(json.as_bytes(), &LIMITS, json.contains("\"id\""), NOW);
+        let Ok(read) = read else { return json.into_bytes() };
+        let mut record = Record::new(read.task, read.lane, NOW);
+        if form & 1 != 0 {
+            record.trace = TRACE.parse().ok();
+        }
+        if form & 2 != 0 {
+            record.requeued = "order-1:1795176000000".parse().ok();
+        }
+        if form & 4 != 0 {
+            [record.created, record.updated, record.anchor] = times.map(Timestamp::from_millis);
+        }
+        record.encode().to_vec()
+    });
+    written.boxed()
+}
+
+fn check(input: &[u8]) -> Verdict {
+    let bytes = Bytes::copy_from_slice(input);
+    let Ok(record) = Record::decode(&bytes) else { return Ok(()) };
+    let header = Header::read(&bytes).map_err(|error| TestCaseError::fail(error.to_string()))?;
+    let read = (header.revision, header.created, header.updated, header.anchor, header.lane, header.trace);
+    prop_assert_eq!(
+        read,
+        (record.revision, record.created, record.updated, record.anchor, record.lane.as_str(), record.trace)
+    );
+    prop_assert_eq!(header.key.map(str::to_owned), record.requeued.as_ref().map(ToString::to_string));
+    // What is written again is a record of this version: fields that it does not know are gone, the others are there.
+    let again = record.encode();
+    prop_assert_eq!(&Record::decode(&again).expect("it was written just now"), &record);
+    prop_assert_eq!(Record::decode(&again).unwrap().encode(), &again);
+    can_be_gone_on_with(&record)?;
+    is_replaced(&again, &bytes)?;
+    if again == bytes {
+        tells_damage(&bytes)?;
+    }
+    Ok(())
+}
+
+/// None of this may panic: the instance would end with each claim of it.
+fn can_be_gone_on_with(record: &Record) -> Verdict {
+    let id: TaskId = "order-1".parse().unwrap();
+    let member = Member::from(&id);
+    let overdue = Overdue { grace: std::time::Duration::from_secs(60), catch_up_max: 100 };
+    for now in [NOW, Timestamp::MAX_DUE] {
+        let first = record.task.schedule.first(&id, record.anchor);
+        let next = record.task.schedule.next_after(&id, record.anchor, now);
+        let room = record.retry_policy(now);
+        if let (Ok(Some(next)), Ok(_), Ok(_)) = (&next, &first, &room) {
+            prop_assert!(*next > now, "{next:?} follows {now:?}");
+        }
+        if let Ok(mut following) = Following::begin(&member, record, NOW, now, Counts::default(), overdue) {
+            following.advance(5).ok();
+        }
+    }
+    prop_assert!(!spec::write(&record.task, &record.lane).get().is_empty());
+    prop_assert_eq!(Shard::of(&member.task(), 1).number(), 0);
+    Ok(())
+}
+
+/// In the place of another, only revision and `created` change.
+fn is_replaced(new: &Bytes, old: &Bytes) -> Verdict {
+    let replaced = replacing(new, old).expect("both can be read");
+    let (header, former) = (Header::read(&replaced).unwrap(), Header::read(old).unwrap());
+    prop_assert_eq!(header.revision, former.revision.wrapping_add(1));
+    prop_assert_eq!(header.created, former.created);
+    prop_assert_eq!(header.tail, Header::read(new).unwrap().tail);
+    prop_assert!(replaced[..2] == new[..2] && replaced[14..] == new[14..]);
+    Ok(())
+}
+
+/// A record that is cut off is refused wherever that is; one with another byte is refused, or read as another one.
+fn tells_damage(whole: &Bytes) -> Verdict {
+    let record = Record::decode(whole).unwrap();
+    let step = whole.len() / 200 + 1;
+    for at in (0..whole.len()).step_by(step) {
+        prop_assert!(Record::decode(&whole.slice(..at)).is_err(), "cut off after {at} bytes it can be read");
+        for mask in [1, 0x80, 0xff] {
+            let mut changed = whole.to_vec();
+            changed[at] ^= mask;
+            let Ok(read) = Record::decode(&changed.into()) else { continue };
+            let again = read.encode();
+            prop_assert_eq!(&Record::decode(&again).expect("it was written just now"), &read, "byte {}", at);
+            // The flags `recurring` and `in`, which follow from the body, and a trace that cannot be read.
+            let told = at == 1 || record.trace.is_some_and(|_| at + Traceparent::BYTES >= whole.len());
+            prop_assert!(told || read != record, "byte {at} says nothing");
+        }
+    }
+    Ok(())
+}

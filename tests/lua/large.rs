@@ -1,0 +1,165 @@
+//! No call reads more than 4 MiB of records, the first one aside, however large they are: what a script reads, Redis copies
+//! several times, and does nothing else meanwhile.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use super::*;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+/// Redis' own account of what scripts do.
+struct Monitor {
+    lines: BufReader<TcpStream>,
+    raw: ::redis::Connection,
+}
+
+impl Monitor {
+    fn start(stage: &Stage) -> Monitor {
+        let url = stage.server.url();
+        let stream = TcpStream::connect(url.trim_start_matches("redis://")).expect("a connection");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
+        (&stream).write_all(b"MONITOR\r\n").expect("Redis takes it");
+        let mut lines = BufReader::new(stream);
+        let mut answer = String::new();
+        lines.read_line(&mut answer).expect("an answer");
+        assert_eq!(answer, "+OK\r\n");
+        Monitor { lines, raw: stage.raw() }
+    }
+
+    /// The records that each call of a script has read so far, by task.
+    fn read(mut self) -> Vec<Vec<String>> {
+        let _: String = ::redis::cmd("ECHO").arg("the end").query(&mut self.raw).unwrap();
+        let mut calls: Vec<Vec<String>> = Vec::new();
+        loop {
+            let mut line = Vec::new();
+            self.lines.read_until(b'\n', &mut line).expect("a line");
+            let words: Vec<String> =
+                String::from_utf8_lossy(&line).split('"').skip(1).step_by(2).map(str::to_owned).collect();
+            match words.first().map(String::as_str) {
+                Some("ECHO") => return calls,
+                Some("EVALSHA") => calls.push(Vec::new()),
+                Some("HGET" | "HMGET") if words[1].ends_with(":tasks") => {
+                    calls.last_mut().expect("a script").extend_from_slice(&words[2..]);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Asserts that no call read more than 4 MiB behind its first record; how many calls read any.
+fn assert_bounded(calls: &[Vec<String>], sizes: &BTreeMap<String, usize>) -> usize {
+    let size = |id: &String| sizes.get(id).copied().unwrap_or_default();
+    for call in calls {
+        let behind: usize = call.iter().skip(1).map(size).sum();
+        assert!(behind <= 4 * MIB, "{behind} bytes in {} records", call.len());
+    }
+    calls.iter().filter(|call| call.iter().any(|id| size(id) > 0)).count()
+}
+
+/// Puts tasks of these sizes, due in this order; their records' sizes.
+async fn put_sizes(stage: &Stage, due: i64, sizes: impl IntoIterator<Item = usize>) -> BTreeMap<String, usize> {
+    let mut all = BTreeMap::new();
+    for (n, size) in sizes.into_iter().enumerate() {
+        let task = put(&format!("t{n:04}"), due + i64::try_from(n).unwrap(), &"x".repeat(size));
+        all.insert(task.id.to_string(), task.record.len());
+        stage.put(&[task]).await;
+    }
+    all
+}
+
+#[tokio::test]
+async fn small_puts_over_large_tasks_are_answered_a_few_at_a_time() {
+    let Some(server) = own_server(&[]) else { return };
+    let stage = Stage::on(Arc::new(server)).await;
+    let sizes = put_sizes(&stage, 90_000, [512 * KIB; 40]).await;
+    let small: Vec<Put> = (0..1000).map(|n| put(&format!("t{n:04}"), 95_000, "small")).collect();
+    let before = stage.state().len();
+    for mode in [PutMode::Post, PutMode::Put] {
+        let monitor = Monitor::start(&stage);
+        let answers = stage.timeline.put(stage.shard, mode, small.clone(), NEVER).await.unwrap();
+        let calls = assert_bounded(&monitor.read(), &sizes);
+        assert!(calls >= 5, "20 MiB in {calls} calls");
+        let first = if mode == PutMode::Post { PutResult::KeyReused } else { PutResult::Replaced };
+        assert!(answers[..40].iter().all(|answer| answer.result == first), "{answers:?}");
+        let others = if mode == PutMode::Post { PutResult::Created } else { PutResult::Unchanged };
+        assert!(answers[40..].iter().all(|answer| answer.result == others), "{answers:?}");
+    }
+    assert_eq!(stage.state().len(), before + 2 * 960, "each of the others has a record and a score");
+    let held = stage.get("t0000").await.unwrap();
+    assert_eq!((sketch(&held.record), held.due), ("r2 c1000 default:small".to_owned(), at(95_000)), "written once");
+}
+
+/// What comes too late while it is asked again is told so, and what was written before stays: as with every cut off put.
+#[tokio::test]
+async fn what_is_asked_again_ends_with_its_not_after() {
+    let Some(server) = own_server(&[]) else { return };
+    let stage = Stage::on(Arc::new(server)).await;
+    put_sizes(&stage, 90_000, [512 * KIB; 40]).await;
+    let small: Vec<Put> = (0..40).map(|n| put(&format!("t{n:04}"), 95_000, "small")).collect();
+    let put = stage.timeline.put(stage.shard, PutMode::Put, small, at(1000));
+    // The time passes once the first of them are written.
+    let passes = async {
+        while !stage.state().iter().any(|line| line.ends_with("default:small")) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stage.now(1001);
+    };
+    let (answers, ()) = tokio::join!(put, passes);
+    match answers {
+        Err(TimelineError::Unkept(_) | TimelineError::Unknown(_) | TimelineError::Late) => {}
+        // All of it was written before the time was seen to pass.
+        Ok(answers) => assert!(answers.iter().all(|answer| answer.result == PutResult::Replaced)),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn a_claim_reads_no_more_than_may_fit() {
+    let Some(server) = own_server(&[]) else { return };
+    let stage = Stage::on(Arc::new(server)).await;
+    let sizes = put_sizes(&stage, 100, [100; 84].into_iter().chain([512 * KIB; 20])).await;
+    for (newest_first, taken) in [(false, 84 + 7), (true, 7), (false, 6)] {
+        let monitor = Monitor::start(&stage);
+        let request = ClaimRequest { newest_first, ..claim_of(&format!("i.{newest_first}{taken}"), 1000) };
+        let claimed = stage.timeline.claim(stage.shard, &Lane::default(), request).await.unwrap();
+        assert_eq!(claimed.occurrences.len(), taken);
+        assert_eq!(assert_bounded(&monitor.read(), &sizes), 1);
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_larger_than_all_that_fits_is_claimed_alone() {
+    let Some(server) = own_server(&[]) else { return };
+    let stage = Stage::with(Arc::new(server), |config| config.largest_record = 8 * MIB).await;
+    let sizes = put_sizes(&stage, 100, [6 * MIB, 100, 6 * MIB]).await;
+    for (token, taken) in [("i.1", 1), ("i.2", 1), ("i.3", 1)] {
+        let monitor = Monitor::start(&stage);
+        assert_eq!(stage.claim(token, 1000).await.occurrences.len(), taken);
+        assert_eq!(assert_bounded(&monitor.read(), &sizes), 1);
+    }
+}
+
+#[tokio::test]
+async fn suspects_and_what_cannot_be_read_are_read_no_more_than_may_fit() {
+    let Some(server) = own_server(&[]) else { return };
+    let stage = Stage::on(Arc::new(server)).await;
+    let sizes = put_sizes(&stage, 100, [512 * KIB; 30]).await;
+    let mut raw = stage.raw();
+    for (unreadable, mark) in [(false, "2"), (true, "unreadable")] {
+        for (n, id) in sizes.keys().enumerate() {
+            let value = format!("{}:{mark}", 100 + n);
+            let _: () = ::redis::cmd("HSET").arg(stage.key("crashes")).arg(id).arg(value).query(&mut raw).unwrap();
+        }
+        let monitor = Monitor::start(&stage);
+        let token = format!("i.{unreadable}");
+        let ClaimRequest { token, max_bytes, lease, not_after, .. } = claim_of(&token, 64);
+        let request = SuspectsRequest { token, max: 64, max_bytes, lease, not_after, unreadable, after: None };
+        let claimed = stage.timeline.claim_suspects(stage.shard, &Lane::default(), request).await.unwrap();
+        assert_eq!(claimed.occurrences.len(), 7);
+        assert_eq!(assert_bounded(&monitor.read(), &sizes), 1);
+    }
+}

@@ -1,0 +1,159 @@
+//! Calls: on their way, and what they do when they arrive.
+
+use std::sync::Arc;
+
+use punctual::timeline::{Put, PutResult, Rest, Settle, Settled};
+
+use super::choices::Take;
+use super::holder::{Item, Sent, Status};
+use super::rules::{Rules, Wish, due, lane, record, time};
+use super::world::{World, key_of, task_id, token};
+
+/// A call on its way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Call {
+    Put { sent: u8, wish: u8 },
+    Cancel { sent: u8, id: u8 },
+    Requeue { sent: u8, id: u8, due: u8 },
+    Claim { sent: u8, token: u8, lane: u8, take: Take },
+    Settle { token: u8, lane: u8, what: Sent },
+    Extend { token: u8, lane: u8 },
+    Reap { sent: u8 },
+}
+
+/// What a user asks of a task: by the number of his wish, or by its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Asked {
+    Put(u8),
+    Cancel(u8),
+}
+
+impl Asked {
+    pub(super) fn id(self, rules: Rules) -> u8 {
+        match self {
+            Asked::Put(wish) => rules.plan.wishes[usize::from(wish)].id,
+            Asked::Cancel(id) => id,
+        }
+    }
+
+    pub(super) fn call(self, sent: u8) -> Call {
+        match self {
+            Asked::Put(wish) => Call::Put { sent, wish },
+            Asked::Cancel(id) => Call::Cancel { sent, id },
+        }
+    }
+}
+
+impl World {
+    /// Whether a call of this task's user may still take effect: until it may not he hears nothing, and waits.
+    pub(super) fn waits(&self, rules: Rules, id: u8) -> bool {
+        self.network.iter().any(|call| match call {
+            Call::Put { sent, wish } => *sent >= self.now && rules.plan.wishes[usize::from(*wish)].id == id,
+            Call::Cancel { sent, id: of } => *sent >= self.now && *of == id,
+            _ => false,
+        })
+    }
+
+    /// A call arrives; whether somebody hears the answer. Nobody does who has waited for it too long.
+    pub(super) fn arrives(&mut self, rules: Rules, call: Call, heard: bool) -> Result<(), String> {
+        match call {
+            Call::Put { sent, wish } => self.put(rules, sent, rules.plan.wishes[usize::from(wish)], heard),
+            Call::Cancel { sent, id } => self.cancel(rules, sent, id, heard),
+            Call::Requeue { sent, id, due } => self.requeue(rules, sent, id, due),
+            Call::Claim { sent, token, lane, take } => {
+                self.claim(rules, sent, token, lane, take);
+                Ok(())
+            }
+            Call::Settle { token, lane, what } => {
+                self.settle(rules, token, lane, &what);
+                Ok(())
+            }
+            Call::Extend { token, lane } => {
+                self.extend(rules, token, lane);
+                Ok(())
+            }
+            Call::Reap { sent } => {
+                let before = self.twin.clone();
+                if !rules.reap(Arc::make_mut(&mut self.twin), self.now, sent) {
+                    return self.wrote_nothing(&before, "a late reap");
+                }
+                self.ledger.reaped(rules, self.now);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn put(&mut self, rules: Rules, sent: u8, wish: Wish, heard: bool) -> Result<(), String> {
+        let record = record(wish.kind, wish.due, wish.payload, wish.lane);
+        let put = Put { id: task_id(wish.id), lane: lane(wish.lane), due: due(wish.due), record };
+        let before = self.twin.clone();
+        let Ok(answer) = rules.put(Arc::make_mut(&mut self.twin), self.now, sent, &put, wish.mode) else {
+            return self.wrote_nothing(&before, "a late put");
+        };
+        if !matches!(answer.result, PutResult::Created | PutResult::Replaced) {
+            self.wrote_nothing(&before, "a put that was answered as if it had not")?;
+        }
+        // A put whose user was answered 503 is none of what users count on, whatever it does.
+        if self.now > sent { Ok(()) } else { self.ledger.put(wish, answer, heard, &self.twin) }
+    }
+
+    fn cancel(&mut self, rules: Rules, sent: u8, id: u8, heard: bool) -> Result<(), String> {
+        let before = self.twin.clone();
+        let Ok(answer) = rules.cancel(Arc::make_mut(&mut self.twin), self.now, sent, &task_id(id)) else {
+            return self.wrote_nothing(&before, "a late cancel");
+        };
+        if self.now > sent { Ok(()) } else { self.ledger.cancel(id, answer, heard, &before) }
+    }
+
+    fn requeue(&mut self, rules: Rules, sent: u8, id: u8, due: u8) -> Result<(), String> {
+        let before = self.twin.clone();
+        let Ok(answer) = rules.requeue(Arc::make_mut(&mut self.twin), self.now, sent, &key_of(id, due)) else {
+            return self.wrote_nothing(&before, "a late requeue");
+        };
+        if self.now > sent { Ok(()) } else { self.ledger.requeue(id, due, answer, &before) }
+    }
+
+    pub(super) fn discard(&mut self, sent: u8, id: u8, due: u8) -> Result<(), String> {
+        let told = Arc::make_mut(&mut self.twin).discard(time(self.now), &key_of(id, due), None, time(sent));
+        self.ledger.discard(id, due, told.unwrap().answer)
+    }
+
+    pub(super) fn claim(&mut self, rules: Rules, sent: u8, number: u8, at: u8, take: Take) -> Vec<Item> {
+        let claimed =
+            rules.claim(Arc::make_mut(&mut self.twin), self.now, sent, &token(rules, number), (&lane(at), take));
+        let id = |member: &punctual::task::Member| u8::from(member.task() != task_id(0));
+        let occurrences = claimed.map(|claimed| claimed.occurrences).unwrap_or_default();
+        occurrences.iter().map(|one| Item::new(one, id(&one.member), at)).collect()
+    }
+
+    pub(super) fn settle(&mut self, rules: Rules, number: u8, at: u8, what: &Sent) -> Settled {
+        let verdicts: Vec<_> = what.named.iter().map(|item| item.settlement(rules)).collect();
+        let rest = if what.back { Rest::Back } else { Rest::Keep };
+        let dead_cap = u64::from(rules.plan.dead_cap);
+        let settle =
+            Settle { token: token(rules, number), verdicts, rest, lease: rules.lease(), dead_cap, quiet: false };
+        let settled = rules.settle(Arc::make_mut(&mut self.twin), self.now, &lane(at), &settle);
+        for item in what.named.iter().filter(|_| !settled.lost) {
+            let member = item.member();
+            if settled.changed.contains(&member) {
+                self.ledger.changed(item.copy);
+            }
+            if settled.skipped.contains(&member) || item.status <= Status::Begun {
+                continue;
+            }
+            self.ledger.ended(item.copy, item.requeued.is_some());
+            if item.status == Status::Rejected && !settled.changed.contains(&member) {
+                self.ledger.died(rules, self.now, item.copy);
+            }
+        }
+        settled
+    }
+
+    pub(super) fn extend(&mut self, rules: Rules, number: u8, at: u8) -> bool {
+        Arc::make_mut(&mut self.twin).extend(time(self.now), &[(lane(at), token(rules, number))], rules.lease())[0]
+    }
+
+    fn wrote_nothing(&self, before: &Arc<punctual::timeline::memory::Twin>, what: &str) -> Result<(), String> {
+        if self.twin == *before { Ok(()) } else { Err(format!("law 9: {what} wrote something")) }
+    }
+}

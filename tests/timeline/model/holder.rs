@@ -1,0 +1,115 @@
+//! Claims as their holders know them.
+
+use punctual::task::{Counts, Member};
+use punctual::timeline::{Burial, Occurrence, Settlement, Verdict};
+
+use super::choices::Named;
+use super::copies::Copy;
+use super::ledger::LAST;
+use super::rules::{Kind, Rules, due, read_record, record, small};
+use super::world::{key_of, member_of};
+
+/// A claim as its holder knows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Claim {
+    pub(super) token: u8,
+    pub(super) lane: u8,
+    /// The age at which the lease ends that was confirmed last; of a claim whose reply is missing, its `not_after`.
+    pub(super) until: u8,
+    /// What it holds; `None` while the reply is missing.
+    pub(super) items: Option<Vec<Item>>,
+    /// A settle whose answer is missing: it is repeated before anything else is settled.
+    pub(super) sent: Option<Sent>,
+}
+
+/// An occurrence as its holder knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Item {
+    pub(super) copy: Copy,
+    kind: Kind,
+    lane: u8,
+    /// The score of a requeued occurrence, whose key is in `copy`.
+    pub(super) requeued: Option<u8>,
+    pub(super) status: Status,
+}
+
+/// What its holder knows of an occurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Status {
+    Idle,
+    /// It cannot be read.
+    Unreadable,
+    /// A publish began; there is no definite answer.
+    Begun,
+    Accepted,
+    Rejected,
+}
+
+/// What a settle names, and what becomes of the rest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Sent {
+    pub(super) named: Vec<Item>,
+    pub(super) back: bool,
+}
+
+impl Item {
+    /// What a claim's reply says.
+    pub(super) fn new(occurrence: &Occurrence, id: u8, lane: u8) -> Item {
+        let (kind, payload) = read_record(&occurrence.record);
+        let requeued = occurrence.member.requeued_key().map(|_| small(occurrence.due));
+        let due = small(occurrence.member.key(occurrence.due).due);
+        Item { copy: Copy { id, due, payload }, kind, lane, requeued, status: Status::Idle }
+    }
+
+    pub(super) fn member(&self) -> Member {
+        match self.requeued {
+            Some(_) => Member::requeued(&key_of(self.copy.id, self.copy.due)),
+            None => member_of(self.copy.id),
+        }
+    }
+
+    pub(super) fn score(&self) -> u8 {
+        self.requeued.unwrap_or(self.copy.due)
+    }
+
+    pub(super) fn settlement(&self, rules: Rules) -> Settlement {
+        let goes_on = self.kind == Kind::Every && self.requeued.is_none() && self.copy.due < LAST;
+        let next = due(self.copy.due + 1);
+        let counts = Counts::default();
+        let burial = || Burial {
+            record: record(self.kind, self.copy.due, self.copy.payload, self.lane),
+            reason: "rejected".into(),
+            words: String::new(),
+        };
+        let verdict = match self.status {
+            Status::Idle => Verdict::Back { begun: false },
+            Status::Unreadable => Verdict::Unreadable,
+            Status::Begun => Verdict::Back { begun: rules.tells_begun() },
+            Status::Accepted if goes_on => Verdict::Next { due: next, counts },
+            Status::Accepted => Verdict::Finished,
+            Status::Rejected if goes_on => Verdict::DeadNext { burial: burial(), due: next, counts },
+            Status::Rejected => Verdict::Dead(burial()),
+        };
+        Settlement { member: self.member(), due: due(self.score()), verdict }
+    }
+}
+
+impl Claim {
+    /// Whether a settle was sent that ends its hold of an item.
+    pub(super) fn lets_go_of(&self, item: &Item) -> bool {
+        let named = |sent: &Sent| sent.named.iter().any(|named| named.member() == item.member());
+        self.sent.as_ref().is_some_and(|sent| sent.back || named(sent))
+    }
+
+    /// What a settle of it names.
+    pub(super) fn names(&self, named: Named) -> Sent {
+        let items = self.items.iter().flatten().copied();
+        let (least, back) = match named {
+            Named::All => (Status::Idle, false),
+            Named::Decided => (Status::Accepted, false),
+            Named::Touched => (Status::Unreadable, true),
+            Named::Nothing => return Sent { named: Vec::new(), back: true },
+        };
+        Sent { named: items.filter(|item| item.status >= least).collect(), back }
+    }
+}
