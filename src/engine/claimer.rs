@@ -141,11 +141,14 @@ impl Claimer {
         if outlook.idle() >= IDLE_WAKES {
             tokio::time::sleep(Duration::from_micros(rand::random_range(0..3000))).await;
         }
+        // Taken before the claim is sent: what is told from here on is news, whatever the claim's reply says. A due that is told
+        // before counts: a claim that does not begin at the oldest would not see it.
+        if let Some(told) = self.signal.take() {
+            outlook.told(told);
+        }
         let turn = outlook.asks_for_suspects().then(|| self.context.turns.take(&self.signal)).flatten();
         let (kind, after) = outlook.next(turn.is_some(), self.lane.goes_back(), self.context.clock.now());
         let token = self.context.token();
-        // Cleared before the claim is sent: what is told from here on is news, whatever the claim's reply says.
-        self.signal.take();
         let sent = Moment::now();
         let claimed = match self.ask(kind, after.clone(), token.clone(), &shares).await {
             Ok(claimed) => claimed,

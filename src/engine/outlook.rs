@@ -43,6 +43,8 @@ pub(super) struct Outlook {
     head: Option<Timestamp>,
     /// Where the next ordinary claim begins while something goes back.
     place: Option<Place>,
+    /// Where the next ordinary claim begins because the last one found nothing but what claims leave out.
+    behind_left_out: Option<Place>,
     /// When a claim begins at the oldest again, while something goes back.
     oldest_at: Option<Timestamp>,
     /// The next claim takes the newest.
@@ -113,7 +115,8 @@ impl Outlook {
         } else if self.newest_next {
             (Kind::Newest, None)
         } else {
-            (Kind::Ordinary, self.place.clone().filter(|_| goes_back))
+            let place = if goes_back { &self.place } else { &self.behind_left_out };
+            (Kind::Ordinary, place.clone())
         }
     }
 
@@ -127,6 +130,8 @@ impl Outlook {
         wait: impl FnOnce(bool) -> bool,
     ) {
         self.idle = if claimed.occurrences.is_empty() { self.idle.saturating_add(1) } else { 0 };
+        // It began behind those that are left out, which are still there.
+        let goes_on = kind == Kind::Ordinary && after.is_some() && after == self.behind_left_out;
         match kind {
             Kind::Newest => self.newest_next = false,
             Kind::Unreadable => self.asked_for_unreadable(claimed),
@@ -143,11 +148,17 @@ impl Outlook {
                     self.saw_unreadable(claimed);
                 }
                 self.place = claimed.last.clone().or(self.place.take());
+                // As many as a claim looks at were left out, and more is due: otherwise the next claim would find them again.
+                let only_left_out = claimed.occurrences.is_empty() && claimed.suspects + claimed.unreadable > 0;
+                let more = claimed.head.is_some_and(|head| head <= claimed.now);
+                self.behind_left_out = claimed.last.clone().filter(|_| only_left_out && more);
                 // Behind what goes back nothing is to wait at all.
-                let far = if from_oldest { FAR_BEHIND } else { Duration::ZERO };
+                let far = if from_oldest || goes_on { FAR_BEHIND } else { Duration::ZERO };
                 self.newest_next = claimed.head.is_some_and(|head| head.plus(far) <= claimed.now);
-                self.suspects_next = claimed.suspects > 0;
-                self.suspects_behind = after;
+                if !goes_on || claimed.suspects > 0 {
+                    self.suspects_next = claimed.suspects > 0;
+                    self.suspects_behind = after;
+                }
                 self.head = claimed.head;
             }
             Kind::Suspects => {
@@ -156,7 +167,8 @@ impl Outlook {
                 self.head = claimed.head.filter(|head| *head > claimed.now || !claimed.occurrences.is_empty());
             }
         }
-        if matches!(kind, Kind::Ordinary | Kind::Oldest | Kind::Suspects) {
+        let sees_suspects = matches!(kind, Kind::Ordinary | Kind::Oldest | Kind::Suspects);
+        if sees_suspects && (!goes_on || claimed.suspects > 0) {
             let turn = wait(claimed.suspects > 0);
             if self.suspects_next && turn {
                 self.head = Some(claimed.now);
@@ -182,7 +194,8 @@ impl Outlook {
 
     /// Goes on behind those that were taken, until none is left.
     fn asked_for_unreadable(&mut self, claimed: &Claimed) {
-        if claimed.occurrences.is_empty() {
+        // One call looks at a thousand, of whatever kind: only behind the last of all none is left.
+        if claimed.last.is_none() {
             self.unreadable.asked = true;
             self.unreadable.next = false;
         }
@@ -270,6 +283,34 @@ mod tests {
         // Behind what goes back whatever is due is far behind: the newest may be good.
         outlook.learn(Kind::Ordinary, Some(place(-6000)), &claimed(2, -100, Some(-99)), |_| false);
         assert_eq!(outlook.next(false, true, at(2)).0, Kind::Newest);
+    }
+
+    #[test]
+    fn a_claim_that_finds_only_what_is_left_out_is_followed_by_one_behind_it() {
+        let mut outlook = Outlook::default();
+        outlook.unreadable.asked = true;
+        let full = |last| Claimed { occurrences: Vec::new(), unreadable: 1500, ..claimed(0, last, Some(-10)) };
+        outlook.learn(Kind::Ordinary, None, &full(-300), |_| false);
+        assert_eq!(outlook.next(false, false, at(0)), (Kind::Ordinary, Some(place(-300))));
+        outlook.learn(Kind::Ordinary, Some(place(-300)), &full(-200), |_| false);
+        assert_eq!(outlook.next(false, false, at(0)), (Kind::Ordinary, Some(place(-200))));
+        let end = Claimed { occurrences: Vec::new(), last: None, ..claimed(0, 0, None) };
+        outlook.learn(Kind::Ordinary, Some(place(-200)), &end, |_| false);
+        assert_eq!(outlook.next_at(false, at(0)), Some(at(10_000)), "it rests");
+        assert_eq!(outlook.next(false, false, at(10_000)), (Kind::Ordinary, None), "and begins anew");
+    }
+
+    #[test]
+    fn those_that_cannot_be_read_are_looked_for_to_the_end_of_the_lane() {
+        let mut outlook = Outlook::default();
+        outlook.learn(Kind::Ordinary, None, &Claimed { unreadable: 1, ..claimed(0, 0, None) }, |_| false);
+        let others = Claimed { occurrences: Vec::new(), ..claimed(0, -7, None) };
+        outlook.learn(Kind::Unreadable, None, &others, |_| false);
+        assert_eq!(
+            outlook.next(false, false, at(0)),
+            (Kind::Unreadable, Some(place(-7))),
+            "a thousand others came first"
+        );
     }
 
     #[test]
