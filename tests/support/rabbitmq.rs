@@ -1,7 +1,7 @@
 //! RabbitMQ for tests: a node of the test's own, and a client that reads back what its queues hold.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -11,6 +11,7 @@ use lapin::types::FieldTable;
 use lapin::{Channel, ConnectionProperties};
 use serde_json::{Value, json};
 
+use super::patient;
 use super::server::{Server, free_port};
 
 /// The name of the node. Each has a port mapper of its own, so that all can bear the same.
@@ -132,8 +133,17 @@ impl RabbitServer {
         let mut environment = environment(log.parent().expect("a folder"), self.mapper.port);
         let own = free_port();
         environment.extend(["MIN", "MAX"].map(|end| format!("RABBITMQ_CTL_DIST_PORT_{end}={own}")));
-        let output = Command::new("env").args(environment).arg(program("rabbitmqctl")).args(arguments).output();
-        let output = output.expect("rabbitmqctl runs");
+        let mut command = Command::new("env");
+        command.args(environment).arg(program("rabbitmqctl")).args(arguments);
+        let mut output = command.output().expect("rabbitmqctl runs");
+        // A node takes connections a moment before it says that it has started.
+        let starts = |output: &Output| String::from_utf8_lossy(&output.stderr).contains("requires the 'rabbit' app");
+        patient(Duration::from_secs(30), || {
+            if starts(&output) {
+                output = command.output().expect("rabbitmqctl runs");
+            }
+            !starts(&output)
+        });
         assert!(output.status.success(), "rabbitmqctl {arguments:?}: {output:?}");
     }
 }
