@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PROFILE ?= nats
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test verify bench profile model mutants fuzz bench-peers lint fmt audit ci
+.PHONY: help setup demo up down quick test test-room verify bench profile model mutants fuzz bench-peers lint fmt audit ci
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,9 +25,16 @@ up: ## start Redis, a broker and punctual in Docker: make up PROFILE=nats (kafka
 down: ## stop and remove what `make up` started, with its data
 	@.ci/compose down
 
+quick: ## does a change hold? format, clippy, unit tests, laws: about a minute
+	@.ci/setup all
+	@.ci/quick
+
 test: ## run all tests; the last line counts them
 	@.ci/setup all
 	@.ci/test
+
+test-room: ## run the tests of one room: make test-room ROOM=engine (http, lua, sinks/kafka, ...)
+	@.ci/room "$(ROOM)"
 
 verify: ## attack instances for ten minutes and judge what they publish: make verify ARGS="--sink kafka --seed 7"
 	@.ci/setup all
@@ -61,8 +68,8 @@ bench-peers: ## measure BullMQ, Asynq, NATS schedules and db-scheduler: make ben
 lint: ## rustfmt, clippy and luacheck, all without complaint
 	@.ci/setup all
 	cargo fmt --all -- --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --workspace --all-targets --features punctual/fault-points --locked -- -D warnings
+	cargo clippy --lib --bins --locked -- -D warnings
 	luacheck -- lua/*.lua
 
 fmt: ## format the Rust code
