@@ -7,6 +7,7 @@ use super::context::lock;
 use super::destinations::Gate;
 use super::dispatcher::{Fate, Holder};
 use super::flight::{Flight, Stage};
+use super::held::Hold;
 use super::judge::Reason;
 use super::outlook::OLDEST_AGAIN;
 use crate::task::Record;
@@ -76,7 +77,9 @@ impl Holder {
         match destinations.gate(destination, spared, Instant::now()) {
             Gate::Open => None,
             Gate::AtFault => {
-                flight.hold = lane.held.take(destination, flight.occurrence.record.len(), true);
+                let bytes = flight.occurrence.record.len();
+                flight.hold = Hold::take(&lane.held, &lane.sink.held, destination, bytes, true);
+                destination.clone_into(&mut flight.destination);
                 flight.hold.is_none().then_some(Withheld::TurnedBack)
             }
             Gate::Trial => {
@@ -109,7 +112,7 @@ impl Holder {
 
     /// It goes back because its destination holds all that it may: others have their turn.
     pub(super) fn turn_back(&mut self, index: usize) {
-        self.dispatch.lane.turns_back();
+        self.dispatch.lane.turns_back(&self.flights[index].destination);
         // Who claims this lane begins behind it from now on, and asks for it again then.
         self.dispatch.signal.raise(self.dispatch.context.clock.now().plus(OLDEST_AGAIN));
         let flight = &mut self.flights[index];

@@ -1,6 +1,6 @@
 //! What the engine's loops share: the parts they were given, and per shard, lane and sink what they know in common.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,13 +21,16 @@ use super::outlook::OLDEST_AGAIN;
 use super::room::Room;
 use super::signal::Signal;
 use super::turn::Turns;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Clock;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
 use crate::timeline::{Glance, Timeline, Token};
 
 /// How long the log is silent of a lane's dead once it has told of them.
 const AGAIN: Duration = Duration::from_secs(60);
+
+/// Destinations of a lane of which it is known that something went back; beyond that the others tell as much.
+const MAX_TURNED_BACK: usize = 1000;
 
 /// What all loops share.
 pub(super) struct Context {
@@ -74,8 +77,8 @@ pub(super) struct LaneContext {
     pub(super) room: Room,
     /// What destinations that fail hold of it.
     pub(super) held: Arc<Held>,
-    /// When something went back last because its destination holds all that it may.
-    pub(super) turned_back: Mutex<Option<Instant>>,
+    /// By destination, when something went back last because it holds all that it may: a thousand of them at most.
+    pub(super) turned_back: Mutex<HashMap<String, Instant>>,
     pub(super) metrics: LaneMetrics,
     /// Nothing is claimed before: others are to have their turn.
     pub(super) rests_until: Mutex<Option<Instant>>,
@@ -94,6 +97,8 @@ pub(super) struct SinkContext {
     pub(super) breaker: Breaker,
     pub(super) destinations: Mutex<Destinations>,
     pub(super) room: Room,
+    /// What destinations that fail hold of it.
+    pub(super) held: Arc<Held>,
     pub(super) metrics: SinkMetrics,
     /// When the sink last answered any message.
     pub(super) answered: Mutex<Option<Instant>>,
@@ -103,7 +108,13 @@ impl Context {
     /// Lets the claimers of a lane look at once, on all shards.
     pub(super) fn wake(&self, lane: &Lane) {
         let signals = self.shards.iter().filter_map(|shard| self.signals.get(&(shard.shard, lane.clone())));
-        signals.for_each(|signal| signal.raise(Timestamp::MIN_DUE));
+        signals.for_each(|signal| signal.look_anew());
+    }
+
+    /// Lets the claimers of a shard look at once, from the oldest on: wake-ups may have been missed.
+    pub(super) fn wake_shard(&self, shard: Shard) {
+        let signals = self.signals.iter().filter(|((one, _), _)| *one == shard);
+        signals.for_each(|(_, signal)| signal.look_anew());
     }
 
     /// A name for a claim, never used before.
@@ -151,18 +162,26 @@ impl LaneContext {
     }
 
     /// Notes that something goes back because its destination holds all that it may.
-    pub(super) fn turns_back(&self) {
-        *lock(&self.turned_back) = Some(Instant::now());
+    pub(super) fn turns_back(&self, destination: &str) {
+        let mut turned_back = lock(&self.turned_back);
+        if let Some(last) = turned_back.get_mut(destination) {
+            *last = Instant::now();
+            return;
+        }
+        turned_back.retain(|_, last| is_lately(*last));
+        if turned_back.len() < MAX_TURNED_BACK {
+            turned_back.insert(destination.to_owned(), Instant::now());
+        }
     }
 
     /// Whether something went back so a while ago: longer than until the next claim at the oldest, which may find more.
     pub(super) fn goes_back(&self) -> bool {
-        lock(&self.turned_back).is_some_and(|last| last.elapsed() <= 2 * OLDEST_AGAIN)
+        lock(&self.turned_back).values().any(|last| is_lately(*last))
     }
 
-    /// Forgets that: a destination has been mended. Whether there was anything to forget.
-    pub(super) fn turns_back_no_more(&self) -> bool {
-        lock(&self.turned_back).take().is_some()
+    /// Forgets that of a destination, which has been mended. Whether there was anything to forget.
+    pub(super) fn turns_back_no_more(&self, destination: &str) -> bool {
+        lock(&self.turned_back).remove(destination).is_some_and(is_lately)
     }
 
     /// Lets the lane rest, at least that long.
@@ -192,6 +211,11 @@ impl SinkContext {
     pub(super) fn answered_since(&self, then: Instant) -> bool {
         lock(&self.answered).is_some_and(|last| last >= then)
     }
+}
+
+/// Whether something went back so lately that more of it may come.
+fn is_lately(last: Instant) -> bool {
+    last.elapsed() <= 2 * OLDEST_AGAIN
 }
 
 /// A lock that is held for a few instructions only; whoever panicked holding it left nothing half done.

@@ -1,6 +1,7 @@
 //! How much of a lane's room the destinations that fail may hold, on all shards together: what waits there to be tried
 //! again. One that is at fault holds a quarter at most, and all that fail three quarters: something is always left for
-//! those of which nothing bad is known, which is also how it shows that the sink accepts elsewhere.
+//! those of which nothing bad is known, which is also how it shows that the sink accepts elsewhere. The same holds for the
+//! room of the sink, which its lanes share: many lanes with a bad destination each must not fill it together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -29,8 +30,14 @@ struct Taken {
     by_destination: HashMap<String, Part>,
 }
 
-/// One occurrence's part, until it is dropped.
+/// One occurrence's parts of its lane's room and of its sink's, until it is dropped.
 pub(super) struct Hold {
+    of_lane: Place,
+    of_sink: Place,
+}
+
+/// One occurrence's part of one room.
+struct Place {
     held: Arc<Held>,
     destination: String,
     bytes: usize,
@@ -70,8 +77,8 @@ impl Held {
         Arc::new(Held { one, all, taken: Mutex::default() })
     }
 
-    /// A part for one occurrence of so many bytes, if there is room for it.
-    pub(super) fn take(self: &Arc<Held>, destination: &str, bytes: usize, at_fault: bool) -> Option<Hold> {
+    /// A part of one room for one occurrence of so many bytes, if there is room for it.
+    fn take(self: &Arc<Held>, destination: &str, bytes: usize, at_fault: bool) -> Option<Place> {
         let mut taken = lock(&self.taken);
         let own = taken.by_destination.get(destination).copied().unwrap_or_default();
         if !self.all.admits(taken.all, bytes) || (at_fault && !self.one.admits(own, bytes)) {
@@ -82,19 +89,38 @@ impl Held {
             Some(own) => own.add(bytes),
             None => taken.by_destination.entry(destination.to_owned()).or_default().add(bytes),
         }
-        Some(Hold { held: Arc::clone(self), destination: destination.to_owned(), bytes })
+        Some(Place { held: Arc::clone(self), destination: destination.to_owned(), bytes })
     }
 }
 
 impl Hold {
+    /// Parts for one occurrence of so many bytes, if there is room for it in the lane and at the sink.
+    pub(super) fn take(
+        lane: &Arc<Held>,
+        sink: &Arc<Held>,
+        destination: &str,
+        bytes: usize,
+        at_fault: bool,
+    ) -> Option<Hold> {
+        let of_sink = sink.take(destination, bytes, at_fault)?;
+        let of_lane = lane.take(destination, bytes, at_fault)?;
+        Some(Hold { of_lane, of_sink })
+    }
+
     /// Whether its destination, which is at fault, holds no more than it may: it has held more when it only failed.
     pub(super) fn is_within(&self) -> bool {
+        self.of_lane.is_within() && self.of_sink.is_within()
+    }
+}
+
+impl Place {
+    fn is_within(&self) -> bool {
         let taken = lock(&self.held.taken);
         taken.by_destination.get(&self.destination).is_none_or(|own| self.held.one.covers(*own))
     }
 }
 
-impl Drop for Hold {
+impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = lock(&self.held.taken);
         taken.all.remove(self.bytes);
@@ -111,7 +137,7 @@ impl Drop for Hold {
 mod tests {
     use super::*;
 
-    fn take(held: &Arc<Held>, destination: &str, count: usize, bytes: usize, at_fault: bool) -> Vec<Hold> {
+    fn take(held: &Arc<Held>, destination: &str, count: usize, bytes: usize, at_fault: bool) -> Vec<Place> {
         (0..count).map_while(|_| held.take(destination, bytes, at_fault)).collect()
     }
 
@@ -130,6 +156,22 @@ mod tests {
         drop((b, c));
         assert_eq!(take(&held, "c", 100, 1, true).len(), 25);
         assert_eq!(*lock(&held.taken), Taken::default(), "nothing is left behind");
+    }
+
+    #[test]
+    fn many_lanes_leave_something_of_their_sinks_room() {
+        let (lanes, sink) = ([(); 8].map(|()| Held::new(100, 1 << 20)), Held::new(200, 2 << 20));
+        let take = |lane: &Arc<Held>, destination: &str| Hold::take(lane, &sink, destination, 1, true);
+        let mut holds = Vec::new();
+        for (n, lane) in lanes.iter().enumerate() {
+            holds.extend(std::iter::from_fn(|| take(lane, &format!("bad{n}"))));
+        }
+        assert_eq!(holds.len(), 150, "three quarters of the sink's room");
+        assert!(holds.iter().all(Hold::is_within));
+        let seventh = lock(&lanes[6].taken).all;
+        assert_eq!(seventh, Part::default(), "what the sink has no room for, its lane does not hold");
+        drop(holds);
+        assert_eq!(*lock(&sink.taken), Taken::default(), "nothing is left behind");
     }
 
     #[test]

@@ -118,7 +118,10 @@ pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
             () = tokio::time::sleep(pause) => {}
             changed = link.changed() => match changed {
                 // A new connection, or none: nothing is claimed before what is held was extended over it.
-                Ok(()) => set_ready(&shard, false),
+                Ok(()) => {
+                    set_ready(&shard, false);
+                    context.wake_shard(shard.shard);
+                }
                 Err(_) => return,
             },
             () = context.closed.cancelled() => return,

@@ -275,6 +275,7 @@ fn sink_context(
         breaker: Breaker::new(metrics.clone()),
         destinations: Mutex::new(Destinations::new(sink.patience)),
         room: Room::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
+        held: Held::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
         metrics,
         answered: Mutex::new(None),
     })

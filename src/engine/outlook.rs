@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::signal::Told;
 use crate::clock::Timestamp;
 use crate::timeline::{Claimed, Place};
 
@@ -72,11 +73,19 @@ struct Unreadable {
 }
 
 impl Outlook {
-    /// Takes in that a lane's head became earlier, or with the earliest due of all that it is time to look.
-    pub(super) fn told(&mut self, due: Timestamp) {
-        self.head = Some(self.head.map_or(due, |head| head.min(due)));
-        if due > Timestamp::MIN_DUE && self.place.as_ref().is_some_and(|place| due <= place.due) {
-            self.place = Some(Place { due, member: None });
+    /// Takes in what the claimer was told.
+    pub(super) fn told(&mut self, told: Told) {
+        if told.anew {
+            (self.place, self.behind_left_out, self.oldest_at) = (None, None, None);
+        }
+        if told.look {
+            self.head = Some(Timestamp::MIN_DUE);
+        }
+        if let Some(due) = told.due {
+            self.look_by(due);
+            if self.place.as_ref().is_some_and(|place| due <= place.due) {
+                self.place = Some(Place { due, member: None });
+            }
         }
     }
 
@@ -164,7 +173,9 @@ impl Outlook {
             Kind::Suspects => {
                 self.suspects_next = false;
                 // A head that is due and was not taken stands behind more suspects than a claim looks at.
-                self.head = claimed.head.filter(|head| *head > claimed.now || !claimed.occurrences.is_empty());
+                let head = claimed.head.filter(|head| *head > claimed.now || !claimed.occurrences.is_empty());
+                // Behind a place it says nothing of what was told to stand before.
+                self.head = if after.is_none() { head } else { self.head.into_iter().chain(head).min() };
             }
         }
         let sees_suspects = matches!(kind, Kind::Ordinary | Kind::Oldest | Kind::Suspects);
@@ -261,13 +272,16 @@ mod tests {
     fn what_becomes_due_before_the_place_moves_it() {
         let mut outlook = Outlook::default();
         outlook.learn(Kind::Ordinary, None, &claimed(0, -100, None), |_| false);
-        outlook.told(at(-99));
+        let told = |due| Told { due: Some(due), ..Told::default() };
+        outlook.told(told(at(-99)));
         assert_eq!(outlook.next(false, true, at(0)), (Kind::Ordinary, Some(place(-100))), "it stands behind");
-        outlook.told(Timestamp::MIN_DUE);
+        outlook.told(Told { look: true, ..Told::default() });
         assert_eq!(outlook.next_at(true, at(0)), Some(Timestamp::MIN_DUE), "it is time to look");
         assert_eq!(outlook.next(false, true, at(0)), (Kind::Ordinary, Some(place(-100))));
-        outlook.told(at(-100));
+        outlook.told(Told { look: true, ..told(at(-100)) });
         assert_eq!(outlook.next(false, true, at(0)), (Kind::Ordinary, Some(Place { due: at(-100), member: None })));
+        outlook.told(Told { look: true, anew: true, due: None });
+        assert_eq!(outlook.next(false, true, at(0)), (Kind::Ordinary, None), "something may stand before it");
     }
 
     #[test]

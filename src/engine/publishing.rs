@@ -18,6 +18,7 @@ use super::destinations::Standpoint;
 use super::dispatcher::{Fate, Holder};
 use super::fault::{self, Point};
 use super::flight::Stage;
+use super::held::Hold;
 use super::judge::{Facts, Judgement, judge};
 use crate::task::{Record, RetryPolicy};
 
@@ -173,7 +174,8 @@ impl Holder {
         if let Some(hold) = &flight.hold {
             return !at_fault || hold.is_within();
         }
-        flight.hold = self.dispatch.lane.held.take(&flight.destination, flight.occurrence.record.len(), at_fault);
+        let (lane, bytes) = (&self.dispatch.lane, flight.occurrence.record.len());
+        flight.hold = Hold::take(&lane.held, &lane.sink.held, &flight.destination, bytes, at_fault);
         flight.hold.is_some()
     }
 
@@ -193,8 +195,8 @@ impl Holder {
                 sink.metrics.accepted.inc();
                 sink.answered();
                 let forgiven = lock(&sink.destinations).accepted(&flight.destination, sent);
-                // What was turned back need not wait any more.
-                if forgiven && self.dispatch.lane.turns_back_no_more() {
+                // What was turned back need not wait any more. Claims begin at the oldest again, and find it.
+                if forgiven && self.dispatch.lane.turns_back_no_more(&flight.destination) {
                     self.dispatch.context.wake(&self.dispatch.lane.lane);
                 }
             }

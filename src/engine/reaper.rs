@@ -58,12 +58,10 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
     };
     let glance = context.timeline.glance(shard.shard, request).await?;
     for ((lane, served), seen) in lanes.iter().zip(&glance.lanes) {
-        // What goes back stands at the head, and claims begin behind it.
-        let goes_back = context.lanes.get(lane).is_some_and(|lane| lane.goes_back());
-        if let (Some(head), Some(signal), false) =
-            (seen.head, context.signals.get(&(shard.shard, lane.clone())), goes_back)
-        {
-            signal.raise(head);
+        if let (Some(head), Some(signal)) = (seen.head, context.signals.get(&(shard.shard, lane.clone()))) {
+            // What goes back stands at the head, and claims begin behind it: there something may have been missed.
+            let goes_back = context.lanes.get(lane).is_some_and(|lane| lane.goes_back());
+            if goes_back { signal.look() } else { signal.raise(head) }
         }
         if seen.reap
             && let Err(error) = reap(context, shard, lane, *served).await
@@ -134,10 +132,7 @@ pub(super) async fn pass_wakes_on(context: Arc<Context>) {
                 }
             }
             // Some were missed: everybody looks.
-            Err(RecvError::Lagged(_)) => {
-                let now = context.clock.now();
-                context.signals.values().for_each(|signal| signal.raise(now));
-            }
+            Err(RecvError::Lagged(_)) => context.signals.values().for_each(|signal| signal.look_anew()),
             Err(RecvError::Closed) => return,
         }
     }

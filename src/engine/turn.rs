@@ -11,7 +11,6 @@ use tokio::time::Instant;
 
 use super::context::lock;
 use super::signal::Signal;
-use crate::clock::Timestamp;
 
 /// How long others wait for a claim of suspects to end. One whose sink does not answer, or that waits for a retry, must not
 /// keep those of other lanes.
@@ -109,7 +108,7 @@ impl Line {
         }
         if let Some(first) = self.waiting.front() {
             self.offered = Some(now);
-            first.raise(Timestamp::MIN_DUE);
+            first.look();
         }
     }
 
