@@ -81,6 +81,7 @@ fn herd(sink: &str) {
     assert!(number(&report, "figures", "calm_count") > 50.0, "{report:#}");
 }
 
+/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
 #[test]
 fn the_benches_on_redis_streams_have_their_figures() {
     if support::have("redis-server") {
@@ -90,6 +91,7 @@ fn the_benches_on_redis_streams_have_their_figures() {
     }
 }
 
+/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
 #[test]
 fn the_benches_on_kafka_have_their_figures() {
     if support::have("redis-server") && support::kafka::have_kafka() {
@@ -98,6 +100,7 @@ fn the_benches_on_kafka_have_their_figures() {
     }
 }
 
+/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
 #[test]
 fn the_benches_on_rabbitmq_have_their_figures() {
     if support::have("redis-server") && support::have("rabbitmq-server") {
@@ -106,6 +109,7 @@ fn the_benches_on_rabbitmq_have_their_figures() {
     }
 }
 
+/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
 #[test]
 fn the_benches_on_nats_have_their_figures() {
     if support::have("redis-server") && support::have("nats-server") {
@@ -114,6 +118,7 @@ fn the_benches_on_nats_have_their_figures() {
     }
 }
 
+/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
 #[test]
 fn the_bench_of_many_instances_has_its_figures() {
     if support::have("redis-server") {
@@ -126,6 +131,7 @@ fn the_bench_of_many_instances_has_its_figures() {
     }
 }
 
+/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
 #[test]
 fn the_bench_of_pending_tasks_has_its_figures() {
     if support::have("redis-server") {
@@ -153,6 +159,7 @@ fn the_bench_of_puts_has_its_figures() {
     }
 }
 
+/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
 #[test]
 fn the_bench_of_rest_has_its_figures() {
     if support::have("redis-server") {
@@ -161,6 +168,7 @@ fn the_bench_of_rest_has_its_figures() {
     }
 }
 
+/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
 #[test]
 fn people_read_a_table_and_servers_of_yours_hold_nothing_after_it() {
     if !support::have("redis-server") {
@@ -178,6 +186,7 @@ fn people_read_a_table_and_servers_of_yours_hold_nothing_after_it() {
     }
 }
 
+/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
 #[test]
 fn an_interrupted_bench_shows_no_figures_and_leaves_nothing_behind() {
     if !support::have("redis-server") {

@@ -319,6 +319,7 @@ fn follow_a_failover(tls: Option<Certificates>) {
     say(&format!("connections, Sentinel {over}: 150 tasks across a killed master and a failover back, none dead"));
 }
 
+/// Takes more than five seconds: Sentinels need some seconds to find the master dead and to name another one.
 #[test]
 fn timeline_and_sink_follow_a_failover() {
     if have("redis-server") {
@@ -326,6 +327,7 @@ fn timeline_and_sink_follow_a_failover() {
     }
 }
 
+/// Takes more than five seconds: Sentinels need some seconds to find the master dead and to name another one.
 #[test]
 fn timeline_and_sink_follow_a_failover_over_tls() {
     if have("redis-server") {

@@ -106,6 +106,7 @@ async fn the_nats_example_counts_each_key_once() {
     nothing_comes_again("consume_nats", &arguments);
 }
 
+/// Takes more than five seconds because RabbitMQ needs as long to start.
 #[tokio::test]
 async fn the_rabbitmq_example_counts_each_key_once() {
     if !support::have("rabbitmq-server") {
@@ -120,6 +121,7 @@ async fn the_rabbitmq_example_counts_each_key_once() {
     nothing_comes_again("consume_rabbitmq", &arguments);
 }
 
+/// Takes more than five seconds because Kafka needs as long to start.
 #[tokio::test]
 async fn the_kafka_example_counts_each_key_once() {
     if !have_kafka() {

@@ -56,6 +56,7 @@ fn expected(point: Point) -> Seen {
     }
 }
 
+/// Takes more than five seconds: at each step an instance dies, and what it held waits for its lease to end.
 #[test]
 fn redis_streams_sees_each_occurrence_whatever_the_instance_died_of() {
     if !have("redis-server") || !have("redis-cli") {
@@ -65,6 +66,7 @@ fn redis_streams_sees_each_occurrence_whatever_the_instance_died_of() {
     run("Redis Streams", &redis, &redis.url(), || read_stream(redis.server.port, "crash"));
 }
 
+/// Takes more than five seconds: at each step an instance dies, and what it held waits for its lease to end.
 #[test]
 fn nats_jetstream_sees_each_occurrence_whatever_the_instance_died_of() {
     if !have("redis-server") || !have("nats-server") {
@@ -76,6 +78,7 @@ fn nats_jetstream_sees_each_occurrence_whatever_the_instance_died_of() {
     run("NATS JetStream", &redis, &nats.url(), || read_subject(&nats, "CRASH"));
 }
 
+/// Takes more than five seconds: at each step an instance dies, and what it held waits for its lease to end.
 #[test]
 fn kafka_sees_each_occurrence_whatever_the_instance_died_of() {
     if !have("redis-server") || !have_kafka() {
@@ -86,6 +89,7 @@ fn kafka_sees_each_occurrence_whatever_the_instance_died_of() {
     run("Kafka", &redis, &kafka.url(), || read_topic(&kafka, "crash"));
 }
 
+/// Takes more than five seconds: at each step an instance dies, and what it held waits for its lease to end.
 #[test]
 fn rabbitmq_sees_each_occurrence_whatever_the_instance_died_of() {
     if !have("redis-server") || !have("rabbitmq-server") {

@@ -35,6 +35,7 @@ struct Broker<'a> {
     read: &'a dyn Fn(&str, usize) -> Vec<Published>,
 }
 
+/// Takes more than five seconds: Kafka starts, and `patience` of six seconds has to pass.
 #[test]
 fn what_kafka_refuses_ends_dead_and_delays_nothing_else() {
     if !have("redis-server") || !have_kafka() {

@@ -29,6 +29,7 @@ const SHARDS: u16 = 4;
 /// How many threads ask for something at once.
 const THREADS: usize = 8;
 
+/// Takes more than five seconds: an instance is killed, and what it held waits for its lease to end.
 #[test]
 fn exactly_what_was_asked_for_is_published_to_redis_streams() {
     if !have("redis-server") || !have("redis-cli") {
@@ -38,6 +39,7 @@ fn exactly_what_was_asked_for_is_published_to_redis_streams() {
     run("Redis Streams", &redis, &redis.url(), "end-to-end", |_| read_stream(redis.server.port, "end-to-end"));
 }
 
+/// Takes more than five seconds: an instance is killed, and what it held waits for its lease to end.
 #[test]
 fn exactly_what_was_asked_for_is_published_to_nats_jetstream() {
     if !have("redis-server") || !have("nats-server") {
@@ -50,6 +52,7 @@ fn exactly_what_was_asked_for_is_published_to_nats_jetstream() {
     run("NATS JetStream", &redis, &nats.url(), "end-to-end", |_| read_subject(&nats, "END"));
 }
 
+/// Takes more than five seconds: an instance is killed, and what it held waits for its lease to end.
 #[test]
 fn exactly_what_was_asked_for_is_published_to_kafka() {
     if !have("redis-server") || !have_kafka() {

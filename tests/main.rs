@@ -97,6 +97,7 @@ fn the_harness_starts_kafka_and_reads_back_what_it_holds() {
     assert!(record.stamp > 1_700_000_000_000, "{}", record.stamp);
 }
 
+/// Takes more than five seconds because RabbitMQ needs as long to start.
 #[test]
 fn a_rabbitmq_of_the_harness_keeps_what_it_has_confirmed() {
     if !support::have("rabbitmq-server") {

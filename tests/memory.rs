@@ -22,6 +22,7 @@ const PAYLOAD: usize = 500 << 10;
 /// How many tasks are put to see how long that takes.
 const TRIAL: i64 = 40;
 
+/// Takes more than five seconds: all tasks have one due, which has to be later than the last put.
 #[test]
 fn large_payloads_are_published_in_bounded_memory() {
     if !have("redis-server") {

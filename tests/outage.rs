@@ -164,6 +164,7 @@ fn an_instance_listens_at_once_while_redis_is_away() {
     assert_eq!(api.put("a", task).expect("an answer").status, 201);
 }
 
+/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
 #[test]
 fn redis_may_be_killed_and_started_again() {
     if !have("redis-server") || !have("redis-cli") {
@@ -190,6 +191,7 @@ fn redis_may_be_killed_and_started_again() {
     check("Redis killed and started again", &[&instance], &load, left, || servers.published());
 }
 
+/// Takes more than five seconds: Redis stands still for 20, longer than a lease.
 #[test]
 fn redis_may_stand_still() {
     if !have("redis-server") || !have("redis-cli") {
@@ -219,6 +221,7 @@ fn redis_may_stand_still() {
     check("Redis stopped for 20 s", &[&instance], &load, left, || servers.published());
 }
 
+/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
 #[test]
 fn a_full_redis_still_drains() {
     if !have("redis-server") || !have("redis-cli") {
@@ -258,6 +261,7 @@ fn a_full_redis_still_drains() {
     check("Redis full", &[&instance], &load, left, || servers.published());
 }
 
+/// Takes more than five seconds: a lease has to end while its holder stands still.
 #[test]
 fn an_instance_may_stand_still_past_its_lease() {
     if !have("redis-server") || !have("redis-cli") {
@@ -346,6 +350,7 @@ fn sink_killed(
     check(&format!("{name} killed"), &[&instance], &load, left, || published(expected));
 }
 
+/// Takes more than five seconds: messages are published before and after the server is killed, and the breaker probes between.
 #[test]
 fn a_killed_redis_streams_sink_costs_nothing() {
     if !have("redis-server") || !have("redis-cli") {
@@ -357,6 +362,7 @@ fn a_killed_redis_streams_sink_costs_nothing() {
     sink_killed("Redis Streams", &url, kill, restart, |_| read_stream(port, "out"));
 }
 
+/// Takes more than five seconds: messages are published before and after the server is killed, and the breaker probes between.
 #[test]
 fn a_killed_nats_server_costs_nothing() {
     if !have("redis-server") || !have("redis-cli") || !have("nats-server") {
@@ -369,6 +375,7 @@ fn a_killed_nats_server_costs_nothing() {
     sink_killed("NATS", &url, kill, restart, |_| read_subject(&nats.borrow(), "OUT"));
 }
 
+/// Takes more than five seconds: messages are published before and after the server is killed, and the breaker probes between.
 #[test]
 fn a_killed_kafka_costs_nothing() {
     if !have("redis-server") || !have("redis-cli") || !have_kafka() {

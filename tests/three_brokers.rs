@@ -28,6 +28,7 @@ const LANES: [&str; 3] = ["alerts", "orders", "invoices"];
 const CLOSED: u64 = 0;
 const OPEN: u64 = 2;
 
+/// Takes more than five seconds: three brokers start, and one is shut down and starts again.
 #[test]
 fn a_broker_that_is_shut_down_stops_its_own_lane_and_no_other() {
     if !["redis-server", "nats-server", "rabbitmq-server"].iter().all(|program| have(program)) || !have_kafka() {

@@ -49,6 +49,7 @@ fn kills_held(sink: &str, seed: &str) -> u64 {
     number(&report["kills_held"])
 }
 
+/// Takes more than five seconds: faults strike for twelve seconds, then the promised messages are waited for.
 #[test]
 fn a_campaign_on_redis_streams_breaks_no_law() {
     if support::have("redis-server") {
@@ -56,6 +57,7 @@ fn a_campaign_on_redis_streams_breaks_no_law() {
     }
 }
 
+/// Takes more than five seconds: faults strike for twelve seconds, then the promised messages are waited for.
 #[test]
 fn a_campaign_on_nats_breaks_no_law() {
     if support::have("redis-server") && support::have("nats-server") {
@@ -63,6 +65,7 @@ fn a_campaign_on_nats_breaks_no_law() {
     }
 }
 
+/// Takes more than five seconds: faults strike for twelve seconds, then the promised messages are waited for.
 #[test]
 fn a_campaign_on_rabbitmq_breaks_no_law() {
     if support::have("redis-server") && support::have("rabbitmq-server") {
@@ -70,6 +73,7 @@ fn a_campaign_on_rabbitmq_breaks_no_law() {
     }
 }
 
+/// Takes more than five seconds: faults strike for twelve seconds, then the promised messages are waited for.
 #[test]
 fn a_campaign_on_kafka_breaks_no_law() {
     if support::have("redis-server") && support::kafka::have_kafka() {
@@ -93,6 +97,7 @@ fn left_in(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
+/// Takes more than five seconds: a campaign is interrupted after its first faults, and ends its instances.
 #[test]
 fn a_campaign_on_servers_of_yours_can_be_interrupted_and_leaves_nothing_behind() {
     if !support::have("redis-server") {

@@ -72,6 +72,7 @@ async fn the_api_is_served_over_tls_to_who_trusts_its_authority() {
     assert!(!bytes.starts_with(b"HTTP"), "{bytes:?}");
 }
 
+/// Takes more than five seconds: the handshake has six, so that the other request is answered within them on a busy machine.
 #[tokio::test]
 async fn a_handshake_that_takes_too_long_is_ended_and_delays_nobody() {
     let ours = Certificates::new();
@@ -133,6 +134,7 @@ async fn until_trusted(stage: &Stage, trusted: &Certificates) {
     timeout(SOON, served).await.expect("the new certificate is served");
 }
 
+/// Takes more than five seconds: files are looked at every two seconds, and served on only when looked at twice.
 #[tokio::test]
 async fn changed_files_are_served_once_they_are_whole() {
     let (served, next, last) = (Certificates::new(), Certificates::new(), Certificates::new());

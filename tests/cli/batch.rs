@@ -201,6 +201,7 @@ fn answers(answer: &'static str) -> String {
     place
 }
 
+/// Takes more than five seconds: the program is run fourteen times.
 #[test]
 fn what_answers_as_no_instance_does_is_told() {
     let file = file(&lines(4));

@@ -126,6 +126,7 @@ fn nats_is_checked_and_left_as_it_is() {
     assert_eq!(client.stream_length("ALL"), 0, "a check publishes nothing");
 }
 
+/// Takes more than five seconds because RabbitMQ needs as long to start.
 #[test]
 fn rabbitmq_is_checked_and_left_as_it_is() {
     if !have("rabbitmq-server") {
@@ -148,6 +149,7 @@ fn rabbitmq_is_checked_and_left_as_it_is() {
     assert!(rabbit.queue("own", "a").is_empty(), "a check publishes nothing");
 }
 
+/// Takes more than five seconds because Kafka needs as long to start.
 #[test]
 fn kafka_is_checked_and_left_as_it_is() {
     if !have_kafka() {

@@ -152,6 +152,7 @@ fn a_demo_on_a_redis_of_yours_leaves_no_task_behind() {
     assert!(tasks.is_empty(), "{tasks:?}");
 }
 
+/// Takes more than five seconds: the demo waits so long for a Redis that may only be starting.
 #[test]
 fn an_absent_redis_is_a_failure_with_a_hint_and_without_the_password() {
     let run = run(&["--redis", &format!("redis://me:hunter2@127.0.0.1:{}", free_port())]);

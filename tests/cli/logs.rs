@@ -71,6 +71,7 @@ fn lived(more: &str) -> String {
     instance.log()
 }
 
+/// Takes more than five seconds: an instance lives and is stopped twice.
 #[test]
 fn the_log_says_the_same_as_text_and_as_json_an_object_a_line() {
     if !have("redis-server") {

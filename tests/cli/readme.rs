@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use punctual::config::{Config, Sources};
 use punctual_sinks::SinkConfig;
@@ -97,6 +98,17 @@ fn play_on(story: &str, servers: &[(&str, &str)], act: impl FnOnce(u16, &Path)) 
                 serving = Some(Server::start("bash", |port, _| {
                     vec!["-euc".to_owned(), text.replace("7171", &port.to_string())]
                 }));
+                // It listens before its Redis has answered; who types is slower than that.
+                let port = serving.as_ref().map_or(0, |server| server.port);
+                support::patient(Duration::from_secs(10), || {
+                    ["http", "https"].iter().any(|scheme| {
+                        let url = format!("{scheme}://127.0.0.1:{port}/readyz");
+                        Command::new("curl")
+                            .args(["-fsk", "-o", "/dev/null", &url])
+                            .status()
+                            .is_ok_and(|it| it.success())
+                    })
+                });
             }
             "tour" => {
                 let port = serving.as_ref().expect("`serve` comes before `tour`").port.to_string();
@@ -118,6 +130,7 @@ fn play_on(story: &str, servers: &[(&str, &str)], act: impl FnOnce(u16, &Path)) 
     (std::fs::read_to_string(serving.log()).unwrap(), printed)
 }
 
+/// Takes more than five seconds: the tasks of the README are due after some seconds.
 #[test]
 fn the_commands_of_the_readme_work() {
     if !support::have("curl") {
@@ -142,6 +155,7 @@ fn the_commands_of_the_readme_for_access_work() {
     assert!(log.contains("address=0.0.0.0:"), "{log}");
 }
 
+/// Takes more than five seconds because Kafka needs as long to start.
 #[test]
 fn the_commands_of_the_readme_for_kafka_work() {
     if !have_kafka() {

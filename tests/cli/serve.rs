@@ -98,6 +98,7 @@ fn another_number_of_shards_is_refused() {
     assert!(other.err.contains("`1 4`") && other.err.contains("`1 7`"), "{}", other.err);
 }
 
+/// Takes more than five seconds: Redis stands still for six, longer than a start once waited for it.
 #[test]
 fn another_number_of_shards_is_refused_even_when_redis_says_so_late() {
     if !support::have("redis-server") {

@@ -191,6 +191,7 @@ async fn redis_streams_is_reached_over_tls_as_a_user() {
     publish_until_accepted(&sink, batch("a", 0..10)).await;
 }
 
+/// Takes more than five seconds: a server without TLS says nothing, and the time for its answer has to pass.
 #[tokio::test]
 async fn a_redis_that_speaks_no_tls_is_told_as_that() {
     if !have("redis-server") {

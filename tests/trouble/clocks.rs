@@ -81,6 +81,7 @@ fn put_task(api: &Api, id: &str, schedule: Value) -> i64 {
     answer.json()["due_ms"].as_i64().unwrap()
 }
 
+/// Takes more than five seconds: the clock of one instance jumps ten times, 0.6 s apart.
 #[test]
 fn redis_tells_the_time_whatever_the_clocks_of_instances_show() {
     if !have("redis-server") || !have("redis-cli") {
@@ -223,11 +224,13 @@ fn redis_steps_back(by: i64) {
     ));
 }
 
+/// Takes more than five seconds: a lease has to end while its holder stands still.
 #[test]
 fn redis_clock_may_step_back_ten_seconds() {
     redis_steps_back(10);
 }
 
+/// Takes more than five seconds: a lease has to end while its holder stands still.
 #[test]
 fn redis_clock_may_step_back_an_hour() {
     redis_steps_back(HOUR);

@@ -6,6 +6,7 @@ use super::*;
 use crate::support::have;
 use crate::support::scripted::Scripted;
 
+/// Takes more than five seconds: each answer that a replica does not confirm is waited for until its deadline.
 #[tokio::test]
 async fn without_a_replica_that_follows_nothing_is_told_to_be_kept_and_all_of_it_took_effect() {
     if !have("redis-server") {
@@ -54,6 +55,7 @@ async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
     ids.iter().map(|id| Key { task: task(id), due: Timestamp::from_millis(1000) }).collect()
 }
 
+/// Takes more than five seconds: each answer that a replica does not confirm is waited for until its deadline.
 #[tokio::test]
 async fn every_verb_of_users_waits_for_the_replica_and_those_of_instances_do_not() {
     if !have("redis-server") {

@@ -54,6 +54,7 @@ async fn put_while_in_flight(ids: &[&str]) -> Vec<Option<PutResult>> {
     answers.into_iter().map(|answer| answer.ok().map(|put| put.result)).collect()
 }
 
+/// Takes more than five seconds: the disk confirms late on purpose.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_put_that_meets_its_task_in_flight_is_tried_again_however_late_the_disk_confirms() {
     if !have("redis-server") {

@@ -75,6 +75,7 @@ fn info(servers: &Servers, line: &str) -> bool {
     info.lines().any(|told| told.trim() == line)
 }
 
+/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
 #[test]
 fn redis_may_become_a_replica_and_a_master_again() {
     let state = State {
@@ -128,6 +129,7 @@ fn redis_may_fail_to_write_to_its_disk() {
     );
 }
 
+/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
 #[test]
 fn redis_may_miss_the_replicas_that_it_asks_for() {
     let state = State {
@@ -142,6 +144,7 @@ fn redis_may_miss_the_replicas_that_it_asks_for() {
     play(&state, |servers| ask(servers, "1"), |servers| ask(servers, "0"));
 }
 
+/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
 #[test]
 fn redis_may_be_kept_busy_by_a_script_of_somebody_else() {
     let state = State {
@@ -166,6 +169,7 @@ fn redis_may_be_kept_busy_by_a_script_of_somebody_else() {
     );
 }
 
+/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
 #[test]
 fn redis_may_take_its_time_to_load_what_it_holds() {
     let state = State {
@@ -253,6 +257,7 @@ fn config_at(url: &str, sink: &RedisServer) -> String {
     own.replacen(&sink.url(), url, 1)
 }
 
+/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
 #[test]
 fn keys_may_be_on_the_move_to_another_node() {
     if !have("redis-server") || !have("redis-cli") {

@@ -193,6 +193,7 @@ fn one_that_takes_over_later_and_cannot_tell_publishes_and_takes_nothing_in() {
     });
 }
 
+/// Takes more than five seconds: each put waits a second for a replica that never confirms.
 #[test]
 fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does_not_begin() {
     if !have("redis-server") {

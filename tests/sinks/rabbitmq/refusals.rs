@@ -90,6 +90,7 @@ async fn two_of_one_key_are_told_apart() {
     assert!(is_destinations(&outcomes[1]) && is_destinations(&outcomes[3]), "{outcomes:?}");
 }
 
+/// Takes more than five seconds because RabbitMQ needs as long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
     let Some(broker) = Shared::start() else { return };
@@ -294,6 +295,7 @@ async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
     assert!(late.len() <= 16, "what was answered long ago is sent now: {} of {}", late.len(), open.len());
 }
 
+/// Takes more than five seconds because RabbitMQ needs as long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_queue_is_noticed_between_two_publishes() {
     let Some(broker) = Shared::start() else { return };
@@ -314,6 +316,7 @@ fn a_user_without_a_password_is_refused() {
     assert!(told.contains("names a user without a password") && !told.contains("orders"), "{told}");
 }
 
+/// Takes more than five seconds because RabbitMQ needs as long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_let_in_is_told_why_without_the_secret() {
     let Some(rabbit) = start("", &[("us@er", "s3cret/:")]) else { return };
@@ -365,6 +368,7 @@ async fn what_the_user_may_not_do_is_the_destinations_fault() {
     narrow.check().await.expect("the server answers");
 }
 
+/// Takes more than five seconds because RabbitMQ needs as long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_server_of_several_that_is_up_is_used() {
     let Some(broker) = Shared::start() else { return };

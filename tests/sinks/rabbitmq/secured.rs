@@ -34,6 +34,7 @@ async fn refused(sink: &Arc<dyn Sink>, expected: &[&str]) {
     assert!(before.elapsed() < SOON, "{:?}", before.elapsed());
 }
 
+/// Takes more than five seconds because RabbitMQ needs as long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rabbitmq_is_reached_over_tls_with_user_and_password() {
     punctual_sinks::tls::install_provider();

@@ -454,21 +454,25 @@ fn the_twin_is_redis(shape: Shape, shards: u16) {
     }
 }
 
+/// Takes more than five seconds: 50 random runs on both timelines, then each wake-up is waited for.
 #[test]
 fn the_twin_is_redis_with_1_shard() {
     the_twin_is_redis(Shape::Plain, 1);
 }
 
+/// Takes more than five seconds: 50 random runs on both timelines, then each wake-up is waited for.
 #[test]
 fn the_twin_is_redis_with_4_shards() {
     the_twin_is_redis(Shape::Plain, 4);
 }
 
+/// Takes more than five seconds: 50 random runs on both timelines, then each wake-up is waited for.
 #[test]
 fn the_twin_is_redis_cluster_with_1_shard() {
     the_twin_is_redis(Shape::Cluster, 1);
 }
 
+/// Takes more than five seconds: 50 random runs on both timelines, then each wake-up is waited for.
 #[test]
 fn the_twin_is_redis_cluster_with_4_shards() {
     the_twin_is_redis(Shape::Cluster, 4);
