@@ -32,12 +32,12 @@ struct Taken {
 
 /// One occurrence's parts of its lane's room and of its sink's, until it is dropped.
 pub(super) struct Hold {
-    of_lane: Place,
-    of_sink: Place,
+    of_lane: Portion,
+    of_sink: Portion,
 }
 
 /// One occurrence's part of one room.
-struct Place {
+struct Portion {
     held: Arc<Held>,
     destination: String,
     bytes: usize,
@@ -78,7 +78,7 @@ impl Held {
     }
 
     /// A part of one room for one occurrence of so many bytes, if there is room for it.
-    fn take(self: &Arc<Held>, destination: &str, bytes: usize, at_fault: bool) -> Option<Place> {
+    fn take(self: &Arc<Held>, destination: &str, bytes: usize, at_fault: bool) -> Option<Portion> {
         let mut taken = lock(&self.taken);
         let own = taken.by_destination.get(destination).copied().unwrap_or_default();
         if !self.all.admits(taken.all, bytes) || (at_fault && !self.one.admits(own, bytes)) {
@@ -89,7 +89,7 @@ impl Held {
             Some(own) => own.add(bytes),
             None => taken.by_destination.entry(destination.to_owned()).or_default().add(bytes),
         }
-        Some(Place { held: Arc::clone(self), destination: destination.to_owned(), bytes })
+        Some(Portion { held: Arc::clone(self), destination: destination.to_owned(), bytes })
     }
 }
 
@@ -113,14 +113,14 @@ impl Hold {
     }
 }
 
-impl Place {
+impl Portion {
     fn is_within(&self) -> bool {
         let taken = lock(&self.held.taken);
         taken.by_destination.get(&self.destination).is_none_or(|own| self.held.one.covers(*own))
     }
 }
 
-impl Drop for Place {
+impl Drop for Portion {
     fn drop(&mut self) {
         let mut taken = lock(&self.held.taken);
         taken.all.remove(self.bytes);
@@ -137,7 +137,7 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn take(held: &Arc<Held>, destination: &str, count: usize, bytes: usize, at_fault: bool) -> Vec<Place> {
+    fn take(held: &Arc<Held>, destination: &str, count: usize, bytes: usize, at_fault: bool) -> Vec<Portion> {
         (0..count).map_while(|_| held.take(destination, bytes, at_fault)).collect()
     }
 
