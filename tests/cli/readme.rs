@@ -99,16 +99,14 @@ fn play_on(story: &str, servers: &[(&str, &str)], act: impl FnOnce(u16, &Path)) 
                     vec!["-euc".to_owned(), text.replace("7171", &port.to_string())]
                 }));
                 // It listens before its Redis has answered; who types is slower than that.
-                let port = serving.as_ref().map_or(0, |server| server.port);
-                support::patient(Duration::from_secs(10), || {
-                    ["http", "https"].iter().any(|scheme| {
-                        let url = format!("{scheme}://127.0.0.1:{port}/readyz");
-                        Command::new("curl")
-                            .args(["-fsk", "-o", "/dev/null", &url])
-                            .status()
-                            .is_ok_and(|it| it.success())
-                    })
-                });
+                let port = serving.as_ref().expect("it was started").port;
+                let answers = |scheme: &&str| {
+                    let url = format!("{scheme}://127.0.0.1:{port}/readyz");
+                    let asked = Command::new("curl").args(["-fsk", "-o", "/dev/null", &url]).status();
+                    asked.is_ok_and(|status| status.success())
+                };
+                let ready = support::patient(Duration::from_secs(10), || ["http", "https"].iter().any(answers));
+                assert!(ready, "the instance of `{story}` takes nothing in");
             }
             "tour" => {
                 let port = serving.as_ref().expect("`serve` comes before `tour`").port.to_string();

@@ -1,7 +1,7 @@
 //! RabbitMQ for tests: a node of the test's own, and a client that reads back what its queues hold.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -135,16 +135,13 @@ impl RabbitServer {
         environment.extend(["MIN", "MAX"].map(|end| format!("RABBITMQ_CTL_DIST_PORT_{end}={own}")));
         let mut command = Command::new("env");
         command.args(environment).arg(program("rabbitmqctl")).args(arguments);
-        let mut output = command.output().expect("rabbitmqctl runs");
         // A node takes connections a moment before it says that it has started.
-        let starts = |output: &Output| String::from_utf8_lossy(&output.stderr).contains("requires the 'rabbit' app");
+        let mut last = None;
         patient(Duration::from_secs(30), || {
-            if starts(&output) {
-                output = command.output().expect("rabbitmqctl runs");
-            }
-            !starts(&output)
+            let output = last.insert(command.output().expect("rabbitmqctl runs"));
+            !String::from_utf8_lossy(&output.stderr).contains("requires the 'rabbit' app")
         });
-        assert!(output.status.success(), "rabbitmqctl {arguments:?}: {output:?}");
+        assert!(last.as_ref().is_some_and(|output| output.status.success()), "rabbitmqctl {arguments:?}: {last:?}");
     }
 }
 
