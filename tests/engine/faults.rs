@@ -113,7 +113,9 @@ async fn no_publish_starts_that_does_not_fit_into_the_lease() {
         seen.fetch_add(1, Ordering::Relaxed);
         unclear("nack")
     });
-    bed.put([("x", after(millis(10)))]).await;
+    // Each is tried again after a while of its own: of so many some would be in the second that is looked at.
+    let ids: Vec<String> = (0..50).map(|n| format!("t{n}")).collect();
+    bed.put(ids.iter().map(|id| (id.as_str(), after(millis(10))))).await;
     bed.pass(millis(100)).await;
     for _ in 0..1000 {
         bed.timeline.fail_next(Verb::Extend, Fault::CallLost);
