@@ -233,6 +233,7 @@ if taken > 0 then
 end
 if #gone > 0 then
   redis.call('ZREM', due, unpack(gone))
+  redis.call('HDEL', crashes, unpack(gone))
 end
 if newest_first then
   head = redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]

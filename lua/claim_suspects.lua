@@ -132,6 +132,7 @@ if taken > 0 then
 end
 if #gone > 0 then
   redis.call('ZREM', due, unpack(gone))
+  redis.call('HDEL', crashes, unpack(gone))
 end
 local known = #counted > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
 return { micros, 'claimed', head or '', rows[2 * looked] or '', rows[2 * looked - 1] or '', suspects, unreadable, #gone,

@@ -36,10 +36,13 @@ for i = 1, n do
     stranded = #redis.call('ZRANGEBYSCORE', due, '-inf', '(0', 'LIMIT', 0, 1) > 0
   end
 
-  local at, next_at, told = tonumber(redis.call('GET', reap_at) or ''), nil, 0
   local known = served or redis.call('SISMEMBER', lanes, lane) == 1
-  if not at or at < now - math.max(3000, lease / 2) then
-    -- Redis or everybody was away: whoever holds a claim gets the time to extend it first.
+  local at, late = string.match(redis.call('GET', reap_at) or '', '^(%d+)(.*)$')
+  at = tonumber(at or '')
+  local away, next_at, told = at and at < now - math.max(3000, lease / 2) and late == '', nil, 0
+  if not at or away then
+    -- Redis or everybody was away: whoever holds a claim gets the time to extend it first. Not twice in a row: who looks
+    -- seldom would never be told.
     next_at = now + lease
   elseif at > now + lease then
     next_at = now + 900
@@ -54,7 +57,7 @@ for i = 1, n do
   -- A lane that is neither served nor known is gone: nobody would remove its key.
   if next_at and known then
     -- Where nobody looks any more it goes by itself: what is missing is treated as what is too old.
-    redis.call('SET', reap_at, string.format('%.0f', next_at), 'PX', string.format('%.0f', 2 * lease + 60000))
+    redis.call('SET', reap_at, string.format('%.0f', next_at) .. (away and ' late' or ''), 'PX', string.format('%.0f', 2 * lease + 60000))
   end
   local waiting, flying, held = 0, 0, ''
   if depth then

@@ -157,7 +157,7 @@ end
 -- however large they are; where those would be few, or some were large, Redis is asked for their lengths.
 local former, reached, bytes, large = {}, 0, 0, false
 local function fits(from)
-  local most, surely = math.min(100, n - from + 1), math.floor((4194304 - bytes) / largest)
+  local most, surely = math.min(64, n - from + 1), math.floor((4194304 - bytes) / largest)
   if surely >= 4 and not large then
     return math.min(most, surely)
   end

@@ -1,21 +1,22 @@
 -- settle: writes verdicts back and lets what they name leave its claim.
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
 --       8 dead (zset)  9 dead:records (hash)
--- ARGV  1 now ms, "" = Redis' time  2 token  3 rest, keep or back  4 lease ms  5 dead_cap  6 wake channel, "" = wake nobody  7 lane
---       8 ended, their number  9 ended_dead, how many of them (the last) are dead  10 nexts, their number
---       11 nexts_dead, how many of them (the last) are dead  12 backs, their number  13 begun, how many of them (the first) had begun
---       14 unreadable, how many of them (the last) cannot be read  15 named, all of it as "id due id due..."  16.. ended: id
---       17.. next: new due, id  18.. counted: id, counts  19.. back: due, id  20.. burial: key, value
+-- ARGV  1 now ms, "" = Redis' time  2 token  3 rest, keep or back  4 lease ms  5 dead_cap  6 wake channel  7 lane
+--       8 quiet, "" or 1: what goes back wakes nobody  9 ended, their number  10 ended_dead, how many of them (the last) are dead
+--       11 nexts, their number  12 nexts_dead, how many of them (the last) are dead  13 backs, their number
+--       14 begun, how many of them (the first) had begun  15 unreadable, how many of them (the last) cannot be read
+--       16 named, all of it as "id due id due..."  17.. ended: id  18.. next: new due, id  19.. counted: id, counts
+--       20.. back: due, id  21.. burial: key, value
 -- REPLY { now, "settled", dropped, { skipped id... }, { changed id... } } | { now, "lost" }
 -- KEEPS what has left a claim cannot be ended through it again.
 
 local due, leases, claims, tasks, changes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local crashes, counts, dead, dead_records = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local token, rest, lease, cap = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local e, e_dead, n, n_dead = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-local b, begun, unreadable = tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
+local token, rest, lease, cap, quiet = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[8] ~= ''
+local e, e_dead, n, n_dead = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local b, begun, unreadable = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local buried, named = e_dead + n_dead, e + n + b
-if #KEYS ~= 9 or #ARGV ~= 15 + e + 4 * n + 2 * b + 2 * buried or named > 1000 or e_dead > e or n_dead > n
+if #KEYS ~= 9 or #ARGV ~= 16 + e + 4 * n + 2 * b + 2 * buried or named > 1000 or e_dead > e or n_dead > n
   or begun + unreadable > b then
   return redis.error_reply('BADCALL settle: the numbers of keys and arguments do not fit')
 end
@@ -36,19 +37,19 @@ if type(gate) == 'table' then
   return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
 end
 
-local args, at = ARGV, 15
+local args, at = ARGV, 16
 local number = string.match(entry, '^%S+')
-local skipped, changed, restored, removed = {}, {}, {}, {}
+local skipped, changed, asked_for, restored, removed = {}, {}, {}, {}, {}
 -- The short cuts. Nothing has left the claim and all that it holds is named: while its token lives nobody else can end
 -- its pairs, so neither the list nor the scores need a look. Or what is named is all that is left, or what that begins with.
 -- `behind` is what the claim still holds afterwards.
 local unasked, behind = redis.call('HLEN', changes) == 0, ''
 local whole = unasked and tonumber(number) == named
 if unasked and not whole then
-  local upto = #number + 2 + #ARGV[15]
+  local upto = #number + 2 + #ARGV[16]
   local front = string.sub(entry, #number + 2, upto)
-  whole = front == ARGV[15]
-  behind = front == ARGV[15] .. ' ' and rest == 'keep' and string.sub(entry, upto + 1) or ''
+  whole = front == ARGV[16]
+  behind = front == ARGV[16] .. ' ' and rest == 'keep' and string.sub(entry, upto + 1) or ''
 end
 if not whole and behind == '' then
   local held, order = {}, {}
@@ -68,7 +69,7 @@ if not whole and behind == '' then
     if asked[id] == 'cancelled' then
       removed[#removed + 1] = id
     else
-      restored[#restored + 1], restored[#restored + 2] = asked[id], id
+      asked_for[#asked_for + 1], asked_for[#asked_for + 2] = asked[id], id
     end
   end
 
@@ -93,7 +94,7 @@ if not whole and behind == '' then
     to[#to + 1] = one
     to[#to + 1] = two
   end
-  for id, its_due in string.gmatch(ARGV[15], '(%S+) (%S+)') do
+  for id, its_due in string.gmatch(ARGV[16], '(%S+) (%S+)') do
     due_of[id] = its_due
   end
   for i = 1, e do
@@ -148,7 +149,7 @@ if not whole and behind == '' then
   behind = table.concat(left, ' ')
 end
 
-local any_mark, turns = redis.call('HLEN', crashes) > 0, n + b > 0 or #restored > 0
+local any_mark, turns = redis.call('HLEN', crashes) > 0, n + b > 0 or #asked_for > 0 or #restored > 0
 local before = turns and redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local next_at, back_at = at + e, at + e + 4 * n
 if e > 0 then
@@ -198,6 +199,9 @@ if #removed > 0 then
   redis.call('ZREM', due, unpack(removed))
   redis.call('HDEL', tasks, unpack(removed))
 end
+if #asked_for > 0 then
+  redis.call('ZADD', due, 'XX', unpack(asked_for))
+end
 if #restored > 0 then
   redis.call('ZADD', due, 'XX', unpack(restored))
 end
@@ -233,7 +237,7 @@ else
   redis.call('ZADD', leases, 'XX', string.format('%.0f', now + lease), token)
 end
 
-if turns and ARGV[6] ~= '' then
+if turns then
   local earliest
   local function came(list, from, pairs_there)
     for i = from, from + 2 * (pairs_there - 1), 2 do
@@ -243,10 +247,13 @@ if turns and ARGV[6] ~= '' then
     end
   end
   came(args, next_at + 1, n)
-  came(args, back_at + 1, b)
-  came(restored, 1, #restored / 2)
+  came(asked_for, 1, #asked_for / 2)
+  if not quiet then
+    came(args, back_at + 1, b)
+    came(restored, 1, #restored / 2)
+  end
   -- Also where the head is due already: a claimer may have gone past it, and wait for what stands behind it.
-  if not before or tonumber(earliest) < tonumber(before) or tonumber(before) <= now then
+  if earliest and (not before or tonumber(earliest) < tonumber(before) or tonumber(before) <= now) then
     redis.pcall('PUBLISH', ARGV[6], ARGV[7] .. ' ' .. earliest)
   end
 end

@@ -178,6 +178,10 @@ impl Holder {
 
     /// What follows an occurrence is known.
     pub(super) fn followed(&mut self, index: usize, follow: Result<Follow, String>) {
+        // What went back meanwhile has its verdict.
+        if self.flights[index].stage == Stage::Judged {
+            return;
+        }
         match follow {
             Ok(follow) => {
                 self.flights[index].followed_by(follow);

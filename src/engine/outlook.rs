@@ -50,9 +50,9 @@ pub(super) struct Outlook {
     oldest_at: Option<Timestamp>,
     /// The next claim takes the newest.
     newest_next: bool,
-    /// The next claim is for suspects, ...
+    /// There were suspects when last looked at: the next claim is for them, if it is this claimer's turn, ...
     suspects_next: bool,
-    /// ... and so looks behind this place.
+    /// ... and looks behind this place.
     suspects_behind: Option<Place>,
     unreadable: Unreadable,
     /// Claims in a row that found nothing.
@@ -139,15 +139,14 @@ impl Outlook {
         wait: impl FnOnce(bool) -> bool,
     ) {
         self.idle = if claimed.occurrences.is_empty() { self.idle.saturating_add(1) } else { 0 };
-        // It began behind those that are left out, which are still there.
+        // Behind those that are left out, which are still there.
         let goes_on = kind == Kind::Ordinary && after.is_some() && after == self.behind_left_out;
         match kind {
             Kind::Newest => self.newest_next = false,
             Kind::Unreadable => self.asked_for_unreadable(claimed),
             Kind::Oldest => {
                 self.oldest_at = Some(claimed.now.plus(OLDEST_AGAIN));
-                self.suspects_next = claimed.suspects > 0;
-                self.suspects_behind = None;
+                self.saw_suspects(claimed, after);
                 self.saw_unreadable(claimed);
             }
             Kind::Ordinary => {
@@ -164,26 +163,23 @@ impl Outlook {
                 // Behind what goes back nothing is to wait at all.
                 let far = if from_oldest || goes_on { FAR_BEHIND } else { Duration::ZERO };
                 self.newest_next = claimed.head.is_some_and(|head| head.plus(far) <= claimed.now);
-                if !goes_on || claimed.suspects > 0 {
-                    self.suspects_next = claimed.suspects > 0;
-                    self.suspects_behind = after;
-                }
+                self.saw_suspects(claimed, after);
                 self.head = claimed.head;
             }
             Kind::Suspects => {
-                self.suspects_next = false;
+                // The others wait for their turn where these were.
+                self.suspects_next = claimed.suspects > 0;
                 // A head that is due and was not taken stands behind more suspects than a claim looks at.
                 let head = claimed.head.filter(|head| *head > claimed.now || !claimed.occurrences.is_empty());
                 // Behind a place it says nothing of what was told to stand before.
                 self.head = if after.is_none() { head } else { self.head.into_iter().chain(head).min() };
             }
         }
-        let sees_suspects = matches!(kind, Kind::Ordinary | Kind::Oldest | Kind::Suspects);
-        if sees_suspects && (!goes_on || claimed.suspects > 0) {
-            let turn = wait(claimed.suspects > 0);
+        if matches!(kind, Kind::Ordinary | Kind::Oldest | Kind::Suspects) {
+            let turn = wait(self.suspects_next);
             if self.suspects_next && turn {
                 self.head = Some(claimed.now);
-            } else if claimed.suspects > 0 {
+            } else if self.suspects_next {
                 self.look_by(claimed.now.plus(SUSPECTS_PAUSE));
             }
         }
@@ -196,6 +192,16 @@ impl Outlook {
 
     fn look_by(&mut self, latest: Timestamp) {
         self.head = Some(self.head.map_or(latest, |head| head.min(latest)));
+    }
+
+    /// A claim that begins behind a place does not see those before it: they are still asked for where they were.
+    fn saw_suspects(&mut self, claimed: &Claimed, after: Option<Place>) {
+        if claimed.suspects > 0 && self.suspects_next {
+            self.suspects_behind = self.suspects_behind.take().min(after);
+        } else if claimed.suspects > 0 || after.is_none() {
+            self.suspects_next = claimed.suspects > 0;
+            self.suspects_behind = after;
+        }
     }
 
     fn saw_unreadable(&mut self, claimed: &Claimed) {
@@ -312,6 +318,31 @@ mod tests {
         outlook.learn(Kind::Ordinary, Some(place(-200)), &end, |_| false);
         assert_eq!(outlook.next_at(false, at(0)), Some(at(10_000)), "it rests");
         assert_eq!(outlook.next(false, false, at(10_000)), (Kind::Ordinary, None), "and begins anew");
+    }
+
+    #[test]
+    fn suspects_are_asked_for_where_they_were_though_claims_have_gone_past_them() {
+        let mut outlook = Outlook::default();
+        let suspects = |now, last| Claimed { suspects: 2, ..claimed(now, last, None) };
+        outlook.learn(Kind::Ordinary, Some(place(-300)), &suspects(0, -200), |_| false);
+        assert!(outlook.asks_for_suspects());
+        assert_eq!(outlook.next_at(true, at(0)), Some(at(1000)), "another claimer has the turn");
+        assert_eq!(outlook.next(false, true, at(0)), (Kind::Ordinary, Some(place(-200))));
+        outlook.learn(Kind::Ordinary, Some(place(-200)), &suspects(1, -100), |_| false);
+        outlook.learn(Kind::Ordinary, Some(place(-100)), &claimed(2, -50, None), |waits| waits);
+        assert_eq!(outlook.next_at(true, at(2)), Some(at(2)), "its turn has come");
+        assert_eq!(outlook.next(true, true, at(2)), (Kind::Suspects, Some(place(-300))));
+        let some = Claimed { suspects: 1, ..claimed(3, -300, None) };
+        outlook.learn(Kind::Suspects, Some(place(-300)), &some, |_| false);
+        assert!(outlook.asks_for_suspects(), "one is left");
+        let none = Claimed { occurrences: Vec::new(), ..claimed(4, -300, None) };
+        outlook.learn(Kind::Suspects, Some(place(-300)), &none, |waits| waits);
+        assert!(!outlook.asks_for_suspects());
+        // From the oldest on all of them are seen.
+        outlook.learn(Kind::Ordinary, None, &suspects(5, -300), |_| false);
+        assert_eq!(outlook.next(true, false, at(5)), (Kind::Suspects, None));
+        outlook.learn(Kind::Ordinary, None, &claimed(6, -300, None), |_| false);
+        assert!(!outlook.asks_for_suspects());
     }
 
     #[test]

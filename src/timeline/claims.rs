@@ -125,7 +125,7 @@ pub struct Settle {
     pub lease: Duration,
     /// How many dead occurrences a shard keeps.
     pub dead_cap: u64,
-    /// Wake nobody: what goes back would be claimed for nothing.
+    /// What goes back wakes nobody: it would be claimed for nothing.
     pub quiet: bool,
 }
 

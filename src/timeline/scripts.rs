@@ -83,6 +83,7 @@ pub static SETTLE: Script = script!(
         "dead_cap",
         "wake",
         "lane",
+        "quiet",
         "ended",
         "ended_dead",
         "nexts",

@@ -126,14 +126,13 @@ async fn a_cancel_says_whether_it_won() {
     assert_eq!(stage.get("/v1/tasks/a").await.status, 404);
 }
 
-#[tokio::test]
-async fn a_cancel_tells_of_what_was_handed_out() {
+/// Puts `a`, claims it when it is due, and settles it so.
+async fn settled(verdict: Verdict) -> Stage {
     let stage = Stage::start().await;
     stage.put("a", ONCE).await;
     stage.clock.set(Timestamp::from_millis(NOON + 10_000));
     let claimed = stage.claim("i1.1").await;
     let [occurrence] = claimed.occurrences.as_slice() else { panic!("{claimed:?}") };
-    let verdict = Verdict::Back { begun: true };
     let settle = Settle {
         token: Token("i1.1".into()),
         verdicts: vec![Settlement { member: occurrence.member.clone(), due: occurrence.due, verdict }],
@@ -143,6 +142,23 @@ async fn a_cancel_tells_of_what_was_handed_out() {
         quiet: false,
     };
     stage.timeline.settle(shard(), &"default".parse().unwrap(), settle).await.unwrap();
+    stage
+}
+
+#[tokio::test]
+async fn a_look_says_that_no_instance_could_read_it() {
+    let stage = settled(Verdict::Unreadable).await;
+    let shown = stage.get("/v1/tasks/a").await.json();
+    assert_eq!((&shown["status"], &shown["unreadable"]), (&json!("scheduled"), &json!(true)));
+    stage.put("a", ONCE).await;
+    assert_eq!(stage.get("/v1/tasks/a").await.json().get("unreadable"), Some(&json!(true)), "nothing was written");
+    stage.put("a", &ONCE.replace("\"a\":1", "\"a\":2")).await;
+    assert_eq!(stage.get("/v1/tasks/a").await.json().get("unreadable"), None);
+}
+
+#[tokio::test]
+async fn a_cancel_tells_of_what_was_handed_out() {
+    let stage = settled(Verdict::Back { begun: true }).await;
     let key = format!("a:{}", NOON + 10_000);
     let cancelled = json!({"id": "a", "result": "cancelled", "key": key, "handed_out": true});
     assert_eq!(stage.delete("a").await.json(), cancelled);

@@ -61,6 +61,19 @@ async fn a_key_that_its_task_has_is_not_requeued() {
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Requeued, "the task is gone");
 }
 
+/// Else nobody could ever put that due again.
+#[tokio::test]
+async fn a_requeued_one_that_lost_its_record_gives_its_key_free() {
+    let Some(stage) = dead().await else { return };
+    stage.requeue("a:900").await;
+    assert_eq!(stage.put_one("a", 900, "again").await, "inflight 900 in flight 900");
+    let _: () = ::redis::cmd("HDEL").arg(stage.key("tasks")).arg("!a:900").query(&mut stage.raw()).unwrap();
+    let claimed = stage.timeline.claim(stage.shard, &lane("other"), claim_of("i.2", 10)).await.unwrap();
+    assert_eq!((claimed.removed, claimed.occurrences.len()), (1, 0));
+    assert_eq!(stage.put_one("a", 900, "again").await, "replaced 900");
+    assert!(!stage.state().iter().any(|line| line.contains('!')), "{:?}", stage.state());
+}
+
 #[tokio::test]
 async fn a_key_that_its_task_will_have_is_not_requeued() {
     let Some(stage) = dead().await else { return };

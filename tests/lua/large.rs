@@ -163,3 +163,18 @@ async fn suspects_and_what_cannot_be_read_are_read_no_more_than_may_fit() {
         assert_eq!(assert_bounded(&monitor.read(), &sizes), 1);
     }
 }
+
+/// The lane of the task that stands is known from where its score is.
+#[tokio::test]
+async fn a_requeue_does_not_read_the_task_that_stands() {
+    let Some(server) = own_server(&[]) else { return };
+    let stage = Stage::on(Arc::new(server)).await;
+    stage.put_one("a", 900, "x").await;
+    stage.claim("i.1", 1).await;
+    stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Dead(burial("x")))]).await;
+    stage.put_one("a", 90_000, &"x".repeat(MIB)).await;
+    let monitor = Monitor::start(&stage);
+    assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Requeued);
+    let calls = monitor.read();
+    assert!(!calls.is_empty() && calls.iter().all(Vec::is_empty), "{calls:?}");
+}

@@ -55,6 +55,24 @@ async fn one_of_all_who_look_is_told_to_reap_and_holders_may_extend_first() {
     assert_eq!(told(2000).await, (false, 2900), "the clock stepped back");
 }
 
+/// Looks more than half a lease apart put the reap off, but not twice in a row: an instance that hangs a little each
+/// time would never be told.
+#[tokio::test]
+async fn who_looks_seldom_is_told_to_reap_too() {
+    let Some(stage) = Stage::new().await else { return };
+    stage.put_one("a", 900, "x").await;
+    stage.claim("i.1", 10).await;
+    let mut told = Vec::new();
+    // The lease ends at 16 000. One look puts the reap off by a lease, the second after it is 8600 ms late.
+    for now in (1000..100_000).step_by(11_800) {
+        stage.now(now);
+        if stage.glance(&[("default", true)]).await.lanes[0].reap {
+            told.push(now);
+        }
+    }
+    assert_eq!(told, [48_200, 83_600]);
+}
+
 /// Nobody looks any more at a lane that no configuration names: Redis removes what the last look left.
 #[tokio::test]
 async fn the_time_of_the_next_reap_goes_by_itself() {

@@ -1,7 +1,7 @@
 //! Never early; the timeline's clock decides; what begins earlier wakes the sleepers.
 
 use punctual::task::{Lane, TaskId};
-use punctual::timeline::{PutMode, ReapRequest, RequeueAnswer, Rest, TimelineError, Verdict, Wake};
+use punctual::timeline::{PutMode, PutResult, ReapRequest, RequeueAnswer, Rest, Settle, TimelineError, Verdict, Wake};
 use tokio::sync::broadcast;
 
 use super::stage::{DEAD_KEEP, LEASE, Stage, at, burial, every, key, lane, lane_named, ms, next, once, once_in};
@@ -172,13 +172,21 @@ async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage
     stage.reap_after_lease().await;
     assert_eq!(wake(&mut wakes).await, (lane(), -5), "a reap");
     // Who turns it back because nobody is to come for it says so.
-    let (token, claimed) = stage.claim().await;
-    let back = claimed.occurrences.iter().map(|one| super::stage::settlement(one, super::stage::BACK)).collect();
-    let quiet =
-        punctual::timeline::Settle { token, verdicts: back, rest: Rest::Keep, lease: LEASE, dead_cap: 9, quiet: true };
-    stage.timeline.settle(stage.shard(), &lane(), quiet).await.unwrap();
+    let quiet = async || {
+        let (token, claimed) = stage.claim().await;
+        let back = claimed.occurrences.iter().map(|one| super::stage::settlement(one, super::stage::BACK)).collect();
+        (Settle { token, verdicts: back, rest: Rest::Keep, lease: LEASE, dead_cap: 9, quiet: true }, claimed)
+    };
+    let settle = quiet().await.0;
+    stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap();
     stage.create(once(&ids[3], at(3), "a")).await;
     assert_eq!(wake(&mut wakes).await, (lane(), 3), "the next one told of is this");
+    // What a user asked for meanwhile is told of all the same.
+    let (settle, claimed) = quiet().await;
+    let asked = claimed.occurrences[1].member.task();
+    assert_eq!(stage.put(once(&asked, at(90_000), "b")).await.result, PutResult::Replaced);
+    stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap();
+    assert_eq!(wake(&mut wakes).await, (lane(), 90_000), "a change");
 }
 
 async fn a_glance_tells_one_caller_a_second_that_a_lease_has_ended(stage: Stage) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use punctual::clock::Timestamp;
 use punctual::task::{Counts, Lane, Member, Shard};
-use punctual::timeline::memory::{Change, Claim, Mark, Twin, Zset};
+use punctual::timeline::memory::{Change, Claim, Mark, ReapAt, Twin, Zset};
 use punctual::timeline::{Burial, Token};
 
 /// A look at one namespace, and a hand in it.
@@ -38,6 +38,20 @@ impl Raw {
     pub(crate) fn remove_field(&self, shard: Shard, key: &str, field: &str) {
         let key = format!("{}{key}", self.prefix(shard));
         ::redis::cmd("HDEL").arg(key).arg(field).exec(&mut *self.connection.lock().unwrap()).unwrap();
+    }
+
+    /// Writes the mark of a member.
+    pub(crate) fn set_mark(&self, shard: Shard, member: &Member, mark: Mark) {
+        let count = mark.count.map(|count| count.to_string());
+        let words = [Some(mark.due.as_millis().to_string()), mark.unreadable.then(|| "unreadable".to_owned()), count];
+        let text = words.into_iter().flatten().collect::<Vec<_>>().join(":");
+        let key = format!("{}crashes", self.prefix(shard));
+        ::redis::cmd("HSET")
+            .arg(key)
+            .arg(member.as_str())
+            .arg(text)
+            .exec(&mut *self.connection.lock().unwrap())
+            .unwrap();
     }
 
     /// What stands in a shard. Panics at a key, or a form of a value, that the twin does not know.
@@ -71,7 +85,7 @@ fn read(twin: &mut Twin, key: &str, value: ::redis::Value) {
         ["due", name] => drop(twin.due.insert(lane(name), zset(value, parse))),
         ["leases", name] => drop(twin.leases.insert(lane(name), zset(value, |text| Token(text.to_owned())))),
         ["claims", name] => drop(twin.claims.insert(lane(name), hash(value, |text| Token(text.into()), claim))),
-        ["reap-at", name] => drop(twin.reap_at.insert(lane(name), time(&text(value)))),
+        ["reap-at", name] => drop(twin.reap_at.insert(lane(name), reap_at(&text(value)))),
         ["tasks"] => twin.tasks = hash(value, parse, |bytes| bytes),
         ["changes"] => twin.changes = hash(value, parse, |bytes| change(&utf8(&bytes))),
         ["crashes"] => twin.crashes = hash(value, parse, |bytes| mark(&utf8(&bytes))),
@@ -140,6 +154,11 @@ fn mark(text: &str) -> Mark {
     let unreadable = count.is_some();
     let count = count.map_or(Some(rest), |count| count.strip_prefix(':'));
     Mark { due: time(due), count: count.map(parse), unreadable }
+}
+
+fn reap_at(text: &str) -> ReapAt {
+    let at = text.strip_suffix(" late");
+    ReapAt { at: time(at.unwrap_or(text)), late: at.is_some() }
 }
 
 fn counts(text: &str) -> Counts {

@@ -191,6 +191,7 @@ impl Twin {
         };
         for member in &look.without_record {
             self.remove_score(lane, member);
+            self.crashes.remove(member);
         }
         if look.taken.is_empty() {
             return claimed;

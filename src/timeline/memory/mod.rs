@@ -19,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{broadcast, watch};
 
-pub use twin::{Change, Claim, Mark, Told, Twin};
+pub use twin::{Change, Claim, Mark, ReapAt, Told, Twin};
 pub use zset::Zset;
 
 use super::{

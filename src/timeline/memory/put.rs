@@ -26,7 +26,7 @@ impl Twin {
         let heads: BTreeMap<&Lane, _> = puts.iter().map(|put| (&put.lane, self.head(&put.lane))).collect();
         let mut came = BTreeMap::new();
         let answer = puts.iter().map(|put| self.put_one(mode, put, &mut came)).collect();
-        let wakes = came.into_iter().filter_map(|(lane, due)| self.came(now, lane, heads[lane], due)).collect();
+        let wakes = came.into_iter().filter_map(|(lane, due)| self.came(now, lane, heads[lane], &[due])).collect();
         Ok(Told { answer, wakes })
     }
 

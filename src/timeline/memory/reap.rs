@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::twin::{Mark, Told, Twin};
+use super::twin::{Mark, ReapAt, Told, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
 use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped, TimelineError, Token};
@@ -26,10 +26,10 @@ impl Twin {
             return Err(TimelineError::Late);
         }
         let before = self.head(lane);
-        let (mut reaped, mut back) = (Reaped::default(), Vec::new());
+        let (mut reaped, mut waits) = (Reaped::default(), Vec::new());
         self.shorten_leases(now, lane, request.lease);
-        self.end_claims(now, lane, &mut reaped, &mut back);
-        self.free_stranded(lane, &mut reaped, &mut back);
+        self.end_claims(now, lane, &mut reaped, &mut waits);
+        self.free_stranded(lane, &mut reaped, &mut waits);
         let (dropped, more) = self.drop_dead_until(now.minus(request.dead_keep), DROPPED);
         reaped.dropped = dropped;
         reaped.more |= more;
@@ -40,7 +40,7 @@ impl Twin {
             self.lanes.remove(lane);
             self.reap_at.remove(lane);
         }
-        Ok(Told { answer: reaped, wakes: self.came_back(now, lane, before, &back).into_iter().collect() })
+        Ok(Told { answer: reaped, wakes: self.came(now, lane, before, &waits).into_iter().collect() })
     }
 
     /// A lease that ends further ahead than it was made for was given before the clock stepped back.
@@ -54,7 +54,7 @@ impl Twin {
         }
     }
 
-    fn end_claims(&mut self, now: Timestamp, lane: &Lane, reaped: &mut Reaped, back: &mut Vec<Member>) {
+    fn end_claims(&mut self, now: Timestamp, lane: &Lane, reaped: &mut Reaped, waits: &mut Vec<Timestamp>) {
         let ended = |twin: &Twin| {
             let (end, token) = twin.leases.get(lane)?.first()?;
             (end <= now.as_millis()).then(|| token.clone())
@@ -69,14 +69,13 @@ impl Twin {
             reaped.claims += 1;
             reaped.occurrences += held;
             for (member, due) in self.remove_claim(lane, &token).into_iter().flat_map(|claim| claim.pairs) {
-                self.give_back(lane, &member, due);
-                back.push(member);
+                waits.extend(self.give_back(lane, &member, due));
             }
         }
     }
 
     /// The net: what stands claimed in a lane without leases belongs to nobody.
-    fn free_stranded(&mut self, lane: &Lane, reaped: &mut Reaped, back: &mut Vec<Member>) {
+    fn free_stranded(&mut self, lane: &Lane, reaped: &mut Reaped, waits: &mut Vec<Timestamp>) {
         if self.leases.contains_key(lane) {
             return;
         }
@@ -86,15 +85,14 @@ impl Twin {
         reaped.more |= stranded.len() > room;
         for (member, due) in stranded.into_iter().take(room) {
             reaped.stranded += 1;
-            self.give_back(lane, &member, Timestamp::from_millis(due));
-            back.push(member);
+            waits.extend(self.give_back(lane, &member, Timestamp::from_millis(due)));
         }
     }
 
-    /// The end of a claim without word.
-    fn give_back(&mut self, lane: &Lane, member: &Member, due: Timestamp) {
-        if self.apply_change(lane, member) {
-            return;
+    /// The end of a claim without word; when it is due again, if it is.
+    fn give_back(&mut self, lane: &Lane, member: &Member, due: Timestamp) -> Option<Timestamp> {
+        if let Some(change) = self.apply_change(lane, member) {
+            return change.due();
         }
         self.turn(lane, member, due.as_millis());
         let before = self.mark(member, due);
@@ -105,6 +103,7 @@ impl Twin {
             _ => Mark::crashed(due, count.saturating_add(1)),
         };
         self.crashes.insert(member.clone(), mark);
+        Some(due)
     }
 
     fn is_empty_lane(&self, lane: &Lane) -> bool {
@@ -139,13 +138,15 @@ impl Twin {
             || stranded
             || forgotten
             || outlived;
-        let again = now.plus(LOOK_AGAIN);
+        let again = ReapAt { at: now.plus(LOOK_AGAIN), late: false };
         let (reap_at, reap) = match self.reap_at.get(lane).copied() {
-            Some(at) if at < now.minus(AWAY.max(request.lease / 2)) => (limit, false),
-            Some(at) if at <= now => (again, work),
-            Some(at) if at > limit => (again, false),
-            Some(at) => (at, false),
-            None => (limit, false),
+            Some(it) if it.at < now.minus(AWAY.max(request.lease / 2)) && !it.late => {
+                (ReapAt { at: limit, late: true }, false)
+            }
+            Some(it) if it.at <= now => (again, work),
+            Some(it) if it.at > limit => (again, false),
+            Some(it) => (it, false),
+            None => (ReapAt { at: limit, late: false }, false),
         };
         // A lane that is neither served nor known is gone: nobody would remove its entry.
         let known = served || self.lanes.contains(lane);

@@ -26,18 +26,31 @@ impl Twin {
         };
         let before = self.head(lane);
         let mut settled = Settled::default();
-        let (mut named, mut buried) = (BTreeSet::new(), false);
+        // `waits`: the dues under which something waits again, of which others are told.
+        let (mut named, mut buried, mut waits) = (BTreeSet::new(), false, Vec::new());
         // The short cut: nothing has left the claim, and as many are named as it holds, so they need not be looked up.
         let all = claim.whole && settle.verdicts.len() == claim.pairs.len() && self.changes.is_empty();
         let held: BTreeMap<Member, Timestamp> =
             if all { BTreeMap::new() } else { claim.pairs.iter().cloned().collect() };
         for settlement in &settle.verdicts {
-            if all || held.get(&settlement.member) == Some(&settlement.due) {
-                named.insert(&settlement.member);
-                buried |= self.judge(now, lane, settlement, &mut settled);
-            } else {
-                settled.skipped.push(settlement.member.clone());
+            let Settlement { member, due, verdict } = settlement;
+            if !all && held.get(member) != Some(due) {
+                settled.skipped.push(member.clone());
+                continue;
             }
+            named.insert(member);
+            if let Some(change) = self.apply_change(lane, member) {
+                settled.changed.push(member.clone());
+                waits.extend(change.due());
+                continue;
+            }
+            self.judge(now, lane, settlement);
+            buried |= matches!(verdict, Verdict::Dead(_) | Verdict::DeadNext { .. });
+            waits.extend(match verdict {
+                Verdict::Finished | Verdict::Dead(_) => None,
+                Verdict::Next { due, .. } | Verdict::DeadNext { due, .. } => Some(*due),
+                Verdict::Back { .. } | Verdict::Unreadable => (!settle.quiet).then_some(*due),
+            });
         }
         if all {
             claim.pairs.clear();
@@ -45,15 +58,14 @@ impl Twin {
             claim.whole = false;
             claim.pairs.retain(|(member, _)| !named.contains(member));
         }
-        let mut back: Vec<Member> = settle.verdicts.iter().map(|settlement| settlement.member.clone()).collect();
-        back.retain(|member| !settled.skipped.contains(member));
         if settle.rest == Rest::Back {
             for (member, due) in claim.pairs.drain(..) {
-                back.push(member.clone());
-                if self.apply_change(lane, &member) {
+                if let Some(change) = self.apply_change(lane, &member) {
                     settled.changed.push(member);
+                    waits.extend(change.due());
                 } else {
                     self.turn(lane, &member, due.as_millis());
+                    waits.extend((!settle.quiet).then_some(due));
                 }
             }
         }
@@ -66,17 +78,12 @@ impl Twin {
             self.claims.entry(lane.clone()).or_default().insert(settle.token.clone(), claim);
             self.extend(now, &[(lane.clone(), settle.token.clone())], settle.lease);
         }
-        let wakes = self.came_back(now, lane, before, &back).filter(|_| !settle.quiet).into_iter().collect();
+        let wakes = self.came(now, lane, before, &waits).into_iter().collect();
         Ok(Told { answer: settled, wakes })
     }
 
-    /// One occurrence takes its verdict, or what its user asked meanwhile; whether it was buried.
-    fn judge(&mut self, now: Timestamp, lane: &Lane, settlement: &Settlement, settled: &mut Settled) -> bool {
-        let Settlement { member, due, verdict } = settlement;
-        if self.apply_change(lane, member) {
-            settled.changed.push(member.clone());
-            return false;
-        }
+    /// One occurrence takes its verdict.
+    fn judge(&mut self, now: Timestamp, lane: &Lane, Settlement { member, due, verdict }: &Settlement) {
         match verdict {
             Verdict::Finished => self.end(lane, member),
             Verdict::Next { due, counts } => self.go_on(lane, member, *due, *counts),
@@ -103,7 +110,6 @@ impl Twin {
                 self.crashes.insert(member.clone(), Mark { due: *due, count, unreadable: true });
             }
         }
-        matches!(verdict, Verdict::Dead(_) | Verdict::DeadNext { .. })
     }
 
     fn go_on(&mut self, lane: &Lane, member: &Member, next: Timestamp, counts: Counts) {

@@ -41,7 +41,7 @@ pub struct Twin {
     /// Every lane that ever held a task here.
     pub lanes: BTreeSet<Lane>,
     /// By lane: when to look for ended leases next.
-    pub reap_at: BTreeMap<Lane, Timestamp>,
+    pub reap_at: BTreeMap<Lane, ReapAt>,
 }
 
 /// What a claim holds.
@@ -62,6 +62,17 @@ pub enum Change {
     Cancelled,
 }
 
+impl Change {
+    /// When it is due from now on, if it is.
+    #[must_use]
+    pub fn due(self) -> Option<Timestamp> {
+        match self {
+            Change::Due(due) => Some(due),
+            Change::Cancelled => None,
+        }
+    }
+}
+
 /// That an occurrence was handed out before and may have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark {
@@ -71,6 +82,15 @@ pub struct Mark {
     pub count: Option<u32>,
     /// An instance could not read it.
     pub unreadable: bool,
+}
+
+/// When somebody is told to reap next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReapAt {
+    /// The time.
+    pub at: Timestamp,
+    /// It was put off by a lease, for everybody was away: it is not put off again.
+    pub late: bool,
 }
 
 impl Mark {
@@ -175,40 +195,29 @@ impl Twin {
         self.crashes.remove(member);
     }
 
-    /// What its user asked of it meanwhile takes effect; whether there was something.
-    pub(super) fn apply_change(&mut self, lane: &Lane, member: &Member) -> bool {
-        match self.changes.remove(member) {
-            None => return false,
-            Some(Change::Cancelled) => self.end(lane, member),
-            Some(Change::Due(due)) => {
+    /// What its user asked of it meanwhile takes effect, if there was something.
+    pub(super) fn apply_change(&mut self, lane: &Lane, member: &Member) -> Option<Change> {
+        let change = self.changes.remove(member)?;
+        match change {
+            Change::Cancelled => self.end(lane, member),
+            Change::Due(due) => {
                 self.turn(lane, member, due.as_millis());
                 self.crashes.remove(member);
             }
         }
-        true
+        Some(change)
     }
 
-    /// Whom to wake when these have left their claim: as [`came`](Self::came), of those that wait again.
-    pub(super) fn came_back(
-        &self,
-        now: Timestamp,
-        lane: &Lane,
-        before: Option<Timestamp>,
-        members: &[Member],
-    ) -> Option<(Lane, Timestamp)> {
-        let scores = members.iter().filter_map(|member| self.score_in(lane, member)).filter(|score| *score > 0);
-        self.came(now, lane, before, Timestamp::from_millis(scores.min()?))
-    }
-
-    /// Whom to wake when something came in that is due at `due` where a lane's head was `before`: its sleepers, if that is
-    /// earlier, or if the head was due already, since a claimer may have gone past it.
+    /// Whom to wake when something came in that is due at these times where a lane's head was `before`: its sleepers, if the
+    /// first is earlier, or if the head was due already, since a claimer may have gone past it.
     pub(super) fn came(
         &self,
         now: Timestamp,
         lane: &Lane,
         before: Option<Timestamp>,
-        due: Timestamp,
+        dues: &[Timestamp],
     ) -> Option<(Lane, Timestamp)> {
+        let due = *dues.iter().min()?;
         before.is_none_or(|before| due < before || before <= now).then(|| (lane.clone(), due))
     }
 }

@@ -82,8 +82,9 @@ impl RedisTimeline {
             .arg(rest)
             .arg(settle.lease.as_millis().to_string())
             .arg(settle.dead_cap)
-            .arg(if settle.quiet { String::new() } else { keys.wake() })
+            .arg(keys.wake())
             .arg(lane.as_str())
+            .arg(if settle.quiet { "1" } else { "" })
             .arg(&[ended.len(), groups.ended_dead.len(), nexts.len(), groups.nexts_dead.len()][..])
             .arg(&[backs.len(), groups.begun.len(), groups.unreadable.len()][..])
             .arg(pairs.join(" "));

@@ -37,8 +37,9 @@ pub(crate) enum Step {
         lease: u64,
         late: bool,
     },
+    /// `claim`: one of the last, or the last.
     Settle {
-        claim: Index,
+        claim: Option<Index>,
         verdicts: Vec<Word>,
         rest: Rest,
         dead_cap: u64,
@@ -89,6 +90,12 @@ pub(crate) enum Step {
     Strand {
         id: usize,
         lane: usize,
+    },
+    /// Nor this at once: a task that waits gets a mark.
+    Mark {
+        id: usize,
+        count: Option<u32>,
+        unreadable: bool,
     },
     /// Nor this: the record of a task that waits is gone.
     LoseRecord {
@@ -150,12 +157,22 @@ fn any_due() -> impl Strategy<Value = Due> {
     ]
 }
 
-fn any_body() -> impl Strategy<Value = Body> {
+/// Mostly one of two.
+pub(crate) fn any_id() -> impl Strategy<Value = usize> {
+    select(vec![0, 0, 0, 1, 1, 2, 3, 4, 5])
+}
+
+/// Mostly the first.
+pub(crate) fn any_lane() -> impl Strategy<Value = usize> {
+    select(vec![0, 0, 0, 1, 2])
+}
+
+pub(crate) fn any_body() -> impl Strategy<Value = Body> {
     let text = || select(vec!["a", "b", "a payload that is rather longer than the others are, so that bytes count"]);
     prop_oneof![text().prop_map(Body::At), text().prop_map(Body::In), text().prop_map(Body::Every)]
 }
 
-fn any_word() -> impl Strategy<Value = Word> {
+pub(crate) fn any_word() -> impl Strategy<Value = Word> {
     prop_oneof![
         2 => Just(Word::Unnamed),
         2 => Just(Word::Finished),
@@ -170,8 +187,7 @@ fn any_word() -> impl Strategy<Value = Word> {
 
 /// Any verb; collisions are likely.
 pub(crate) fn any_step() -> impl Strategy<Value = Step> {
-    let id = || 0..6_usize;
-    let lane = || select(vec![0_usize, 0, 0, 1, 2]);
+    let (id, lane) = (any_id, any_lane);
     let late = || prop::bool::weighted(0.08);
     let puts = prop::collection::vec((id(), any_due(), any_body(), lane(), 0..3_u8), 1..4);
     let mode = select(vec![PutMode::Put, PutMode::Put, PutMode::Post]);
@@ -216,7 +232,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         8 => claim.prop_map(|(id, lane, max, max_bytes, kind, after, lease, late)| {
             Step::Claim { id, lane, max, max_bytes, kind, after, lease, late }
         }),
-        8 => (any::<Index>(), words, rest, select(vec![1, 2, 100]), prop::bool::weighted(0.3), order).prop_map(
+        8 => (any::<Index>().prop_map(Some), words, rest, select(vec![1, 2, 100]), prop::bool::weighted(0.3), order).prop_map(
             |(claim, verdicts, rest, dead_cap, quiet, order)| Step::Settle { claim, verdicts, rest, dead_cap, quiet, order }
         ),
         1 => prop::collection::vec(any::<Index>(), 1..4).prop_map(|claims| Step::Extend { claims }),
@@ -231,6 +247,8 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         1 => any::<Index>().prop_map(|key| Step::Show { key }),
         5 => span.prop_map(Step::Advance),
         1 => (id(), lane()).prop_map(|(id, lane)| Step::Strand { id, lane }),
+        1 => (id(), prop::option::of(0..4_u32), any::<bool>())
+            .prop_map(|(id, count, unreadable)| Step::Mark { id, count, unreadable: unreadable || count.is_none() }),
         1 => id().prop_map(|id| Step::LoseRecord { id }),
     ]
 }

@@ -1,0 +1,126 @@
+//! The verbs with the most to choose: claim, settle, browse.
+
+use std::time::Duration;
+
+use proptest::test_runner::TestCaseError;
+use punctual::clock::{Clock, Timestamp};
+use punctual::task::{Counts, Member, Shard};
+use punctual::timeline::{
+    BrowseRequest, Burial, ClaimRequest, DeadFilter, Grave, Place, Settle, Settlement, SuspectsRequest, Timeline,
+    Token, Verdict,
+};
+
+use super::super::stage::{LEASE, at};
+use super::both::Both;
+use super::steps::{Kind, Order, Step, Word};
+
+impl Both {
+    pub(super) async fn claim(&mut self, step: &Step) -> Result<Shard, TestCaseError> {
+        let Step::Claim { id, lane, max, max_bytes, kind, after, lease, late } = step else { unreachable!() };
+        let (shard, lane) = (self.id(*id).1, Both::lane(*lane));
+        self.next_token += 1;
+        let (instance, n) = (["0", "1"][self.next_token as usize % 2], u64::from(self.next_token));
+        // Those of older instances do not tell their lease.
+        let lease = Duration::from_millis(*lease);
+        let token = if n % 3 == 0 { Token(format!("{instance}.{n}")) } else { Token::new(instance, n, lease) };
+        // Behind one that was claimed once, whether it stands there or not, or before the first of its due.
+        let after = after.filter(|_| !self.keys.is_empty()).map(|(place, named)| {
+            let key = place.get(&self.keys);
+            Place { due: key.due, member: named.then(|| Member::from(&key.task)) }
+        });
+        let (max, max_bytes, not_after) = (*max, *max_bytes, self.not_after(*late));
+        let before = self.memory.twin(shard);
+        let claimed = match kind {
+            Kind::Suspects | Kind::Unreadable => {
+                let (token, unreadable) = (token.clone(), *kind == Kind::Unreadable);
+                let request = SuspectsRequest { token, max, max_bytes, lease, not_after, unreadable, after };
+                let claimed = both!(self, step, |timeline| timeline.claim_suspects(shard, &lane, request.clone()));
+                self.tally.claim_suspects(&request, &claimed);
+                claimed
+            }
+            Kind::Ordinary | Kind::Newest => {
+                let (token, newest_first) = (token.clone(), *kind == Kind::Newest);
+                let after = after.filter(|_| !newest_first);
+                let request = ClaimRequest { token, max, max_bytes, lease, not_after, newest_first, after };
+                let claimed = both!(self, step, |timeline| timeline.claim(shard, &lane, request.clone()));
+                self.tally.claim(&before, &request, &claimed);
+                claimed
+            }
+        };
+        if let Ok(claimed) = claimed {
+            self.keys.extend(claimed.occurrences.iter().map(|one| one.member.key(one.due)).take(5));
+            self.claims.push((shard, lane, token, claimed));
+        }
+        Ok(shard)
+    }
+
+    pub(super) async fn settle(&mut self, step: &Step) -> Result<Option<Shard>, TestCaseError> {
+        let Step::Settle { claim, verdicts, rest, dead_cap, quiet, order } = step else { unreachable!() };
+        if self.claims.is_empty() {
+            return Ok(None);
+        }
+        // Mostly one of the last: the older are gone.
+        let recent = &self.claims[self.claims.len().saturating_sub(3)..];
+        let last = &self.claims[self.claims.len() - 1];
+        let (shard, lane, token, claimed) = claim.map_or(last, |claim| claim.get(recent)).clone();
+        // Of many the same for all in turn.
+        let words = verdicts.iter().cycle();
+        let mut verdicts: Vec<Settlement> = Vec::new();
+        verdicts.extend(claimed.occurrences.iter().zip(words).filter_map(|(one, word)| {
+            let reason = if one.due.as_millis() % 2 == 0 { "rejected" } else { "retries" };
+            let burial =
+                || Burial { record: one.record.clone(), reason: reason.into(), words: "zu groß:\n1 > 0\n".into() };
+            let due = |after: &i64| Timestamp::from_millis(one.due.as_millis() + after);
+            let counts = Counts { accepted: 1, dead: 2, passed_over: 1 << 60, last_due: Some(one.due) };
+            let verdict = match word {
+                Word::Unnamed => return None,
+                Word::Finished => Verdict::Finished,
+                Word::Next(after) => Verdict::Next { due: due(after), counts },
+                Word::Dead => Verdict::Dead(burial()),
+                Word::DeadNext(after) => Verdict::DeadNext { burial: burial(), due: due(after), counts },
+                Word::Back(begun) => Verdict::Back { begun: *begun },
+                Word::Unreadable => Verdict::Unreadable,
+            };
+            Some(Settlement { member: one.member.clone(), due: one.due, verdict })
+        }));
+        match order {
+            Order::Kept => {}
+            Order::Reversed => verdicts.reverse(),
+            // One that is not in the claim, or not under that due; where all are named, for as many as it holds are believed.
+            Order::Foreign(key) if verdicts.len() == claimed.occurrences.len() && !self.keys.is_empty() => {
+                let key = key.get(&self.keys);
+                let (member, due) = (Member::from(&key.task), key.due);
+                if verdicts.iter().all(|one| one.member != member) {
+                    verdicts.push(Settlement { member, due, verdict: Verdict::Finished });
+                }
+            }
+            Order::Foreign(_) => {}
+        }
+        let settle = Settle { token, verdicts, rest: *rest, lease: LEASE, dead_cap: *dead_cap, quiet: *quiet };
+        let before = self.memory.twin(shard);
+        let settled = both!(self, step, |timeline| timeline.settle(shard, &lane, settle.clone()));
+        self.tally.settle((&before, &self.memory.twin(shard)), &lane, &settle, &settled);
+        Ok(Some(shard))
+    }
+
+    pub(super) async fn browse(&mut self, step: &Step) -> Result<Shard, TestCaseError> {
+        let Step::Browse { id, after, from, to, lane, reason, max, whole } = step else { unreachable!() };
+        let shard = self.id(*id).1;
+        // Behind one that is there, or was: buried then, or at another time.
+        let after = after.filter(|_| !self.keys.is_empty()).map(|place| {
+            let key = place.get(&self.keys).clone();
+            let known = self.memory.twin(shard).dead.score(&key.to_string().into());
+            Grave { buried: known.map_or(self.clock.now(), Timestamp::from_millis), key }
+        });
+        let filter = DeadFilter {
+            lane: lane.map(Both::lane),
+            reason: reason.map(str::to_owned),
+            from: from.map(at),
+            to: to.map(at),
+        };
+        let request = BrowseRequest { filter, after, max: *max, whole: *whole };
+        let browsed = both!(self, step, |timeline| timeline.browse(shard, request.clone()));
+        self.tally.browse(&browsed);
+        Ok(shard)
+    }
+}
