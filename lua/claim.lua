@@ -1,15 +1,16 @@
 -- claim: locks due occurrences of a lane under one lease and returns them.
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 largest, bytes of a record
---       8 newest_first, "" or 1  9 after ms, "" = from the first  10 after_member  11 wake channel  12 lane
+--       7 largest (string)
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 newest_first, "" or 1
+--       8 after ms, "" = from the first  9 after_member  10 wake channel  11 lane
 -- REPLY { now, "claimed", head or "", last ms or "", last member or "", suspects, unreadable, removed, crashes, always 0,
 --       "<number> id due id due...", { counts or nil of each recurring one... }, { record... } } | { now, "late" }
 -- KEEPS an occurrence is in one claim at most: only positive scores are taken, and all that is taken becomes negative.
 
 local due, leases, claims, tasks, crashes, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local token, lease, max, max_bytes, largest = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local newest_first, after, after_member = ARGV[8] ~= '', ARGV[9], ARGV[10]
-if #KEYS ~= 6 or #ARGV ~= 12 or token == '' or max < 1 or max > 1000 or (newest_first and after ~= '') then
+local token, lease, max, max_bytes = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local newest_first, after, after_member = ARGV[7] ~= '', ARGV[8], ARGV[9]
+if #KEYS ~= 7 or #ARGV ~= 11 or token == '' or max < 1 or max > 1000 or (newest_first and after ~= '') then
   return redis.error_reply('BADCALL claim: the numbers of keys and arguments do not fit')
 end
 
@@ -100,6 +101,7 @@ local taken, bytes, looked, full, large = 0, 0, 0, false, false
 
 -- How many records may be read at once from ids[taken + 1] on: as many as fit however large they are. Where those would be
 -- few, or some were large, Redis is asked for their lengths: nothing is read in vain, for that blocks Redis too.
+local largest = tonumber(redis.call('GET', KEYS[7]) or '') or math.huge
 local function fits(candidates)
   local most, surely = math.min(64, candidates - taken), math.floor((max_bytes - bytes) / largest)
   if surely >= 4 and not large then
@@ -195,7 +197,7 @@ for i = 1, newest_first and math.floor(taken / 2) or 0 do
   ids[i], ids[j], row_of[i], row_of[j], records[i], records[j] = ids[j], ids[i], row_of[j], row_of[i], records[j], records[i]
 end
 local negated, counted, score, negative = {}, {}, nil, nil
-local recurring = redis.call('HLEN', counts) > 0
+local recurring, counts_asked, byte = redis.call('HLEN', counts) > 0, 0, string.byte
 for i = 1, taken do
   local id, its_score = ids[i], rows[2 * row_of[i]]
   -- Many are due in the same millisecond: one string for all of them.
@@ -203,8 +205,9 @@ for i = 1, taken do
     score, negative = its_score, '-' .. its_score
   end
   negated[2 * i - 1], negated[2 * i] = negative, id
-  if recurring and string.byte(records[i], 2) % 2 == 1 then
-    counted[#counted + 1] = id
+  if recurring and byte(records[i], 2) % 2 == 1 then
+    counts_asked = counts_asked + 1
+    counted[counts_asked] = id
   end
 end
 -- The rows are what is held, unless some of them were passed over or stand the other way round.
@@ -240,7 +243,7 @@ if newest_first then
 end
 -- Others may help with the rest. Who begins elsewhere has passed over what they would come for in vain.
 if taken > 0 and not newest_first and not rank and head and tonumber(head) <= now then
-  redis.pcall('PUBLISH', ARGV[11], ARGV[12] .. ' ' .. head)
+  redis.pcall('PUBLISH', ARGV[10], ARGV[11] .. ' ' .. head)
 end
-local known = #counted > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
+local known = counts_asked > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
 return { micros, 'claimed', head or '', last, last_member, suspects, unreadable, #gone, 0, held, known, records }

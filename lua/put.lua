@@ -1,15 +1,16 @@
 -- put: creates or replaces tasks of one shard, each in its lane with its due.
--- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 lanes (set)  6.. due (zset), one per lane
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 mode, put or post  4 largest, bytes of a record  5 wake channel
---       6 lanes, their number  7.. lane, the name for each key from 6 on  8.. task: id, due, record
+-- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 lanes (set)  6 largest (string)
+--       7.. due (zset), one per lane
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 mode, put or post  4 wake channel
+--       5 lanes, their number  6.. lane, the name for each key from 7 on  7.. task: id, due, record
 -- REPLY { now, "put", { "<code>[ <due that now holds>[ <due in flight>]]"... } } | { now, "late" }
 -- KEEPS no message but the first goes out under a key that is in flight or was handed out, unless its user was told that key.
 
-local tasks, changes, crashes, counts, lanes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local post, largest, channel, declared = ARGV[3] == 'post', tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
-local first = 7 + declared
+local tasks, changes, crashes, counts, lanes, largest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local post, channel, declared = ARGV[3] == 'post', ARGV[4], tonumber(ARGV[5])
+local first = 6 + declared
 local n = (#ARGV - first + 1) / 3
-if #KEYS ~= 5 + declared or n < 1 or n > 1000 or n % 1 ~= 0 then
+if #KEYS ~= 6 + declared or n < 1 or n > 1000 or n % 1 ~= 0 then
   return redis.error_reply('BADCALL put: the numbers of keys and arguments do not fit')
 end
 
@@ -39,7 +40,7 @@ end
 
 local due_of, ids = {}, {}
 for i = 1, declared do
-  due_of[ARGV[6 + i]] = KEYS[5 + i]
+  due_of[ARGV[5 + i]] = KEYS[6 + i]
 end
 for i = 1, n do
   ids[i] = ARGV[first + 3 * i - 3]
@@ -58,7 +59,7 @@ if now > tonumber(ARGV[2]) then
 end
 
 -- What will be written. Nothing is, before every task has its answer: scripts are not rolled back.
-local records, adds, leaves, asked, cleared, unmarked, earliest = {}, {}, {}, {}, {}, {}, {}
+local records, adds, leaves, asked, cleared, unmarked, earliest, longest = {}, {}, {}, {}, {}, {}, {}, 0
 
 local function push(list, one, two)
   list[#list + 1] = one
@@ -80,6 +81,7 @@ local function write(id, record, former)
   end
   push(records, id, record)
   push(cleared, id)
+  longest = math.max(longest, #record)
 end
 
 -- Whether a requeued occurrence has the key that this one would get: such a one has a mark as long as it stands.
@@ -153,18 +155,21 @@ local function answer(id, due, record, former, score, change, mark)
   return handed_out and 'replaced ' .. due .. ' ' .. held or 'replaced'
 end
 
--- The records that stand there, up to 4 MiB of them: they may be larger than those that were sent. As many at once as fit
+-- The records that stand there, up to 2 MiB of them, for what was sent and is compared with them costs as much again; they
+-- may be larger than those that were sent. As many at once as fit
 -- however large they are; where those would be few, or some were large, Redis is asked for their lengths.
 local former, reached, bytes, large = {}, 0, 0, false
+-- The largest that may be among them; an older version did not tell.
+local may_stand = redis.call('EXISTS', tasks) == 0 and 0 or tonumber(redis.call('GET', largest) or '') or math.huge
 local function fits(from)
-  local most, surely = math.min(64, n - from + 1), math.floor((4194304 - bytes) / largest)
+  local most, surely = math.min(64, n - from + 1), math.floor((2097152 - bytes) / may_stand)
   if surely >= 4 and not large then
     return math.min(most, surely)
   end
   local sum = bytes
   for i = 0, most - 1 do
     sum = sum + redis.call('HSTRLEN', tasks, ids[from + i])
-    if sum > 4194304 then
+    if sum > 2097152 then
       -- The first whatever its size.
       return bytes + i == 0 and 1 or i
     end
@@ -220,6 +225,9 @@ end
 local gate = redis.pcall('HSET', tasks, unpack(records))
 if type(gate) == 'table' then
   return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+end
+if longest > may_stand then
+  redis.call('SET', largest, string.format('%.0f', longest))
 end
 for lane, ids_left in pairs(leaves) do
   redis.call('ZREM', due_of[lane], unpack(ids_left))

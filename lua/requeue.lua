@@ -1,22 +1,22 @@
 -- requeue: puts a dead occurrence back, due now, under its old key.
 -- KEYS  1 dead (zset)  2 dead:records (hash)  3 tasks (hash)  4 changes (hash)  5 crashes (hash)  6 lanes (set)
---       7.. due (zset), one per lane
+--       7 largest (string)  8.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 parent, the id in the key  4 due in the key  5 buried ms, "" = whenever
---       6 wake channel  7.. lane, the name for each key from 7 on
+--       6 wake channel  7.. lane, the name for each key from 8 on
 -- REPLY { now, "requeued" } | { now, "in_flight" } | { now, "unknown" } | { now, "unreadable" } | { now, "elsewhere", lane } |
 --       { now, "late" }
 -- KEEPS a key is requeued only while nothing that waits or is in flight has it; what was buried at another time than is meant stays.
 
-local dead, dead_records, tasks, changes, crashes, lanes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local dead, dead_records, tasks, changes, crashes, lanes, largest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local parent, its_due, buried = ARGV[3], ARGV[4], ARGV[5]
 local key = parent .. ':' .. its_due
 local member = '!' .. key
-if #KEYS ~= #ARGV then
+if #KEYS ~= #ARGV + 1 then
   return redis.error_reply('BADCALL requeue: the numbers of keys and arguments do not fit')
 end
 local due_of = {}
-for i = 7, #KEYS do
-  due_of[ARGV[i]] = KEYS[i]
+for i = 8, #KEYS do
+  due_of[ARGV[i - 1]] = KEYS[i]
 end
 
 local function lane_of(record)
@@ -40,7 +40,7 @@ if redis.call('HEXISTS', tasks, member) == 1 then
 end
 if redis.call('HEXISTS', tasks, parent) == 1 then
   local stands = false
-  for i = 7, #KEYS do
+  for i = 8, #KEYS do
     local score = redis.call('ZSCORE', KEYS[i], parent)
     if score and (score == its_due or score == '-' .. its_due or redis.call('HGET', changes, parent) == its_due) then
       return { micros, 'in_flight' }
@@ -77,6 +77,10 @@ end
 local due = string.format('%.0f', now)
 redis.call('ZREM', dead, key)
 redis.call('HSET', tasks, member, record)
+local may_stand = tonumber(redis.call('GET', largest) or '')
+if may_stand and #record > may_stand then
+  redis.call('SET', largest, string.format('%.0f', #record))
+end
 redis.call('ZADD', due_of[lane], due, member)
 -- It was handed out before; and puts see by it that this key is taken.
 redis.call('HSET', crashes, member, due .. ':0')

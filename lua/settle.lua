@@ -238,11 +238,17 @@ else
 end
 
 if turns then
-  local earliest
+  local earliest, least, last = nil, math.huge, nil
   local function came(list, from, pairs_there)
     for i = from, from + 2 * (pairs_there - 1), 2 do
-      if not earliest or tonumber(list[i]) < tonumber(earliest) then
-        earliest = list[i]
+      local its_due = list[i]
+      -- Many are due in the same millisecond: the string is looked at once.
+      if its_due ~= last then
+        last = its_due
+        local ms = tonumber(its_due)
+        if ms < least then
+          earliest, least = its_due, ms
+        end
       end
     end
   end
@@ -253,7 +259,7 @@ if turns then
     came(restored, 1, #restored / 2)
   end
   -- Also where the head is due already: a claimer may have gone past it, and wait for what stands behind it.
-  if earliest and (not before or tonumber(earliest) < tonumber(before) or tonumber(before) <= now) then
+  if earliest and (not before or least < tonumber(before) or tonumber(before) <= now) then
     redis.pcall('PUBLISH', ARGV[6], ARGV[7] .. ' ' .. earliest)
   end
 end

@@ -149,7 +149,7 @@ impl Ground {
     fn keys(&self, namespace: &Namespace) -> Vec<String> {
         let mut all = Vec::new();
         for keys in Shard::all(SHARDS).map(|shard| Keys::new(namespace, shard)) {
-            all.extend([keys.tasks(), keys.changes(), keys.crashes(), keys.counts(), keys.lanes()]);
+            all.extend([keys.tasks(), keys.changes(), keys.crashes(), keys.counts(), keys.lanes(), keys.largest()]);
             all.extend([keys.dead(), keys.dead_records()]);
             for lane in &self.lanes {
                 all.extend([keys.due(lane), keys.leases(lane), keys.claims(lane), keys.reap_at(lane)]);

@@ -202,7 +202,6 @@ pub(super) fn redis_config(config: &Config, tls: &Tls) -> RedisConfig {
             config::Durability::Replica => Durability::Replica,
             config::Durability::Fsync => Durability::Fsync,
         },
-        largest_record: config.limits.record(),
         strict: config.strict,
         ..RedisConfig::new(config.redis.expose(), namespace, config.timeline.shards)
     }

@@ -102,6 +102,12 @@ impl Keys {
         self.of_shard("lanes")
     }
 
+    /// String: the bytes of the largest record that may stand.
+    #[must_use]
+    pub fn largest(&self) -> String {
+        self.of_shard("largest")
+    }
+
     /// A key that never exists: asking for it shows whether a server serves the shard's slot.
     #[must_use]
     pub fn nothing(&self) -> String {
@@ -143,6 +149,7 @@ mod tests {
             keys.dead(),
             keys.dead_records(),
             keys.lanes(),
+            keys.largest(),
             keys.wake(),
             keys.nothing(),
         ];

@@ -38,8 +38,8 @@ macro_rules! script {
 /// Creates or replaces tasks.
 pub static PUT: Script = script!(
     "put",
-    ["tasks", "changes", "crashes", "counts", "lanes", "due.."],
-    ["now", "not_after", "mode", "largest", "wake", "lanes", "lane..", "task.."]
+    ["tasks", "changes", "crashes", "counts", "lanes", "largest", "due.."],
+    ["now", "not_after", "mode", "wake", "lanes", "lane..", "task.."]
 );
 /// Looks at one task.
 pub static GET: Script = script!("get", ["tasks", "changes", "counts", "crashes", "due.."], ["now", "id", "lane.."]);
@@ -49,21 +49,8 @@ pub static CANCEL: Script =
 /// Locks due occurrences.
 pub static CLAIM: Script = script!(
     "claim",
-    ["due", "leases", "claims", "tasks", "crashes", "counts"],
-    [
-        "now",
-        "not_after",
-        "token",
-        "lease",
-        "max",
-        "max_bytes",
-        "largest",
-        "newest_first",
-        "after",
-        "after_member",
-        "wake",
-        "lane"
-    ]
+    ["due", "leases", "claims", "tasks", "crashes", "counts", "largest"],
+    ["now", "not_after", "token", "lease", "max", "max_bytes", "newest_first", "after", "after_member", "wake", "lane"]
 );
 /// Locks due occurrences that ordinary claims leave out.
 pub static CLAIM_SUSPECTS: Script = script!(
@@ -104,7 +91,20 @@ pub static EXTEND: Script = script!("extend", ["leases.."], ["now", "lease", "cl
 /// Ends claims whose lease has passed.
 pub static REAP: Script = script!(
     "reap",
-    ["due", "leases", "claims", "tasks", "changes", "crashes", "counts", "dead", "dead:records", "lanes", "reap-at"],
+    [
+        "due",
+        "leases",
+        "claims",
+        "tasks",
+        "changes",
+        "crashes",
+        "counts",
+        "dead",
+        "dead:records",
+        "lanes",
+        "reap-at",
+        "largest"
+    ],
     ["now", "not_after", "lease", "served", "dead_keep", "wake", "lane"]
 );
 /// Looks at a shard.
@@ -113,7 +113,7 @@ pub static GLANCE: Script =
 /// Puts a dead occurrence back.
 pub static REQUEUE: Script = script!(
     "requeue",
-    ["dead", "dead:records", "tasks", "changes", "crashes", "lanes", "due.."],
+    ["dead", "dead:records", "tasks", "changes", "crashes", "lanes", "largest", "due.."],
     ["now", "not_after", "parent", "due", "buried", "wake", "lane.."]
 );
 /// Forgets a dead occurrence.

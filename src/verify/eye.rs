@@ -143,7 +143,8 @@ impl Eye {
         let reaps = self.lane_keys("reap-at");
         let mut pipe = redis::pipe();
         // One by one: in a cluster they may be anywhere.
-        let all = self.all_keys().map(|(.., key)| key).chain(reaps);
+        let largest = (0..self.place.shards).map(|shard| self.place.key(shard, "largest"));
+        let all = self.all_keys().map(|(.., key)| key).chain(reaps).chain(largest);
         for key in all.chain(["layout", "nothing"].map(|key| format!("punctual:{{{namespace}}}:{key}"))) {
             pipe.cmd("UNLINK").arg(key).ignore();
         }

@@ -29,17 +29,27 @@ impl Monitor {
         Monitor { lines, raw: stage.raw() }
     }
 
-    /// The records that each call of a script has read so far, by task.
-    fn read(mut self) -> Vec<Vec<String>> {
+    /// All commands so far, word by word.
+    fn commands(mut self) -> Vec<Vec<String>> {
         let _: String = ::redis::cmd("ECHO").arg("the end").query(&mut self.raw).unwrap();
-        let mut calls: Vec<Vec<String>> = Vec::new();
+        let mut commands = Vec::new();
         loop {
             let mut line = Vec::new();
             self.lines.read_until(b'\n', &mut line).expect("a line");
             let words: Vec<String> =
                 String::from_utf8_lossy(&line).split('"').skip(1).step_by(2).map(str::to_owned).collect();
+            if words.first().is_some_and(|word| word == "ECHO") {
+                return commands;
+            }
+            commands.push(words);
+        }
+    }
+
+    /// The records that each call of a script has read so far, by task.
+    fn read(self) -> Vec<Vec<String>> {
+        let mut calls: Vec<Vec<String>> = Vec::new();
+        for words in self.commands() {
             match words.first().map(String::as_str) {
-                Some("ECHO") => return calls,
                 Some("EVALSHA") => calls.push(Vec::new()),
                 Some("HGET" | "HMGET") if words[1].ends_with(":tasks") => {
                     calls.last_mut().expect("a script").extend_from_slice(&words[2..]);
@@ -47,6 +57,12 @@ impl Monitor {
                 _ => {}
             }
         }
+        calls
+    }
+
+    /// How often the length of a record was asked for.
+    fn lengths(self) -> usize {
+        self.commands().iter().filter(|words| words.first().is_some_and(|word| word == "HSTRLEN")).count()
     }
 }
 
@@ -82,7 +98,7 @@ async fn small_puts_over_large_tasks_are_answered_a_few_at_a_time() {
         let monitor = Monitor::start(&stage);
         let answers = stage.timeline.put(stage.shard, mode, small.clone(), NEVER).await.unwrap();
         let calls = assert_bounded(&monitor.read(), &sizes);
-        assert!(calls >= 5, "20 MiB in {calls} calls");
+        assert!(calls >= 10, "20 MiB in {calls} calls");
         let first = if mode == PutMode::Post { PutResult::KeyReused } else { PutResult::Replaced };
         assert!(answers[..40].iter().all(|answer| answer.result == first), "{answers:?}");
         let others = if mode == PutMode::Post { PutResult::Created } else { PutResult::Unchanged };
@@ -134,7 +150,7 @@ async fn a_claim_reads_no_more_than_may_fit() {
 #[tokio::test]
 async fn one_that_is_larger_than_all_that_fits_is_claimed_alone() {
     let Some(server) = own_server(&[]) else { return };
-    let stage = Stage::with(Arc::new(server), |config| config.largest_record = 8 * MIB).await;
+    let stage = Stage::on(Arc::new(server)).await;
     let sizes = put_sizes(&stage, 100, [6 * MIB, 100, 6 * MIB]).await;
     for (token, taken) in [("i.1", 1), ("i.2", 1), ("i.3", 1)] {
         let monitor = Monitor::start(&stage);
@@ -177,4 +193,39 @@ async fn a_requeue_does_not_read_the_task_that_stands() {
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Requeued);
     let calls = monitor.read();
     assert!(!calls.is_empty() && calls.iter().all(Vec::is_empty), "{calls:?}");
+}
+
+/// A script knows how large the largest record may be: that of a shard of small ones is read without a look at each.
+#[tokio::test]
+async fn lengths_are_asked_for_only_where_large_records_may_stand() {
+    let Some(server) = own_server(&[]) else { return };
+    let stage = Stage::on(Arc::new(server)).await;
+    let small = || (0..200).map(|n| put(&format!("s{n}"), 900, "x")).collect::<Vec<_>>();
+    let lengths = async |token: &str| {
+        let monitor = Monitor::start(&stage);
+        stage.put(&small()).await;
+        let claimed = stage.claim(token, 1000).await;
+        assert!(claimed.occurrences.len() >= 200);
+        let lengths = monitor.lengths();
+        let ended =
+            |one: &Occurrence| Settlement { member: one.member.clone(), due: one.due, verdict: Verdict::Finished };
+        stage.settle(token, Rest::Keep, claimed.occurrences.iter().map(ended).collect()).await;
+        lengths
+    };
+    assert_eq!(lengths("i.1").await, 0);
+    stage.put_one("large", 900, &"x".repeat(2 * MIB)).await;
+    assert!(lengths("i.2").await >= 200);
+    assert_eq!(lengths("i.3").await, 0, "nothing stood there any more");
+    // One that is requeued counts, too, ...
+    stage.put_one("large", 900, &"x".repeat(2 * MIB)).await;
+    stage.claim("i.4", 1).await;
+    let dead = Burial { record: record(0, "default", 1000, &"x".repeat(2 * MIB)), ..burial("x") };
+    stage.settle("i.4", Rest::Keep, vec![settlement("large", 900, Verdict::Dead(dead))]).await;
+    assert_eq!(lengths("i.5").await, 0);
+    stage.put_one("small", 90_000, "x").await;
+    stage.requeue("large:900").await;
+    assert!(lengths("i.6").await >= 200);
+    // ... and where an older version put them nothing is known.
+    let _: () = ::redis::cmd("DEL").arg(stage.key("largest")).query(&mut stage.raw()).unwrap();
+    assert!(lengths("i.7").await >= 200);
 }

@@ -66,7 +66,7 @@ impl Raw {
             match key[prefix.len()..].split(':').collect::<Vec<_>>()[..] {
                 ["due" | "leases", _] | ["dead"] => pipe.cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES"),
                 ["lanes"] => pipe.cmd("SMEMBERS").arg(key),
-                ["reap-at", _] => pipe.cmd("GET").arg(key),
+                ["reap-at", _] | ["largest"] => pipe.cmd("GET").arg(key),
                 _ => pipe.cmd("HGETALL").arg(key),
             };
         }
@@ -86,6 +86,7 @@ fn read(twin: &mut Twin, key: &str, value: ::redis::Value) {
         ["leases", name] => drop(twin.leases.insert(lane(name), zset(value, |text| Token(text.to_owned())))),
         ["claims", name] => drop(twin.claims.insert(lane(name), hash(value, |text| Token(text.into()), claim))),
         ["reap-at", name] => drop(twin.reap_at.insert(lane(name), reap_at(&text(value)))),
+        ["largest"] => twin.largest = parse(&text(value)),
         ["tasks"] => twin.tasks = hash(value, parse, |bytes| bytes),
         ["changes"] => twin.changes = hash(value, parse, |bytes| change(&utf8(&bytes))),
         ["crashes"] => twin.crashes = hash(value, parse, |bytes| mark(&utf8(&bytes))),

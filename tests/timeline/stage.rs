@@ -367,7 +367,8 @@ impl Stage {
     /// Asserts that nothing is left but what a lane has as long as it is configured.
     pub(crate) fn assert_nothing_is_left(&self) {
         let left = self.state();
-        let rest = Twin { lanes: left.lanes.clone(), reap_at: left.reap_at.clone(), ..Twin::default() };
+        let rest =
+            Twin { lanes: left.lanes.clone(), reap_at: left.reap_at.clone(), largest: left.largest, ..Twin::default() };
         assert_eq!(left, rest);
     }
 

@@ -62,17 +62,6 @@ pub struct Limits {
     pub header_bytes: usize,
 }
 
-impl Limits {
-    /// Bytes of the largest record that a task within these limits makes: its payload, its headers, and 16 KiB for the rest.
-    #[must_use]
-    pub fn record(&self) -> usize {
-        self.payload + self.header_bytes + REST
-    }
-}
-
-/// What a record may hold besides payload and headers: names, schedule, destination and key, each with a limit of its own.
-const REST: usize = 16 * 1024;
-
 impl Default for Limits {
     fn default() -> Limits {
         Limits { payload: 512 * 1024, headers: 64, header_bytes: 16 * 1024 }

@@ -39,6 +39,9 @@ impl Twin {
         if !request.served && self.is_empty_lane(lane) {
             self.lanes.remove(lane);
             self.reap_at.remove(lane);
+            if self.tasks.is_empty() {
+                self.largest = 0;
+            }
         }
         Ok(Told { answer: reaped, wakes: self.came(now, lane, before, &waits).into_iter().collect() })
     }

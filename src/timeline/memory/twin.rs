@@ -40,6 +40,8 @@ pub struct Twin {
     pub dead_records: BTreeMap<Arc<str>, Burial>,
     /// Every lane that ever held a task here.
     pub lanes: BTreeSet<Lane>,
+    /// Bytes of the largest record that may stand.
+    pub largest: usize,
     /// By lane: when to look for ended leases next.
     pub reap_at: BTreeMap<Lane, ReapAt>,
 }

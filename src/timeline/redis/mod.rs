@@ -42,8 +42,6 @@ use crate::task::{Key, Lane, Namespace, Shard, TaskId};
 /// Lanes that are declared with calls that name a task only; a lane beyond them costs such a call a second round.
 const LANES_REMEMBERED: usize = 32;
 
-/// Bytes of the largest record where nobody says otherwise: a payload of 512 KiB, headers of 16, and as much for the rest.
-const LARGEST_RECORD: usize = 544 << 10;
 /// What is said of a Redis that strictness refuses.
 pub const NOT_SET_UP: &str = "Redis is not set up to keep tasks";
 
@@ -64,8 +62,6 @@ pub struct RedisConfig {
     pub namespace: Namespace,
     /// How many shards the timeline has, at least 1; pinned by the first instance that ever connects.
     pub shards: u16,
-    /// Bytes of the largest record that may stand: as many are read at once as fit into 4 MiB however large they are.
-    pub largest_record: usize,
     /// The time that scripts go by, for tests; `None` is Redis' own.
     pub time: Option<Arc<ManualClock>>,
     /// Where what was written has to be before it is answered.
@@ -88,7 +84,6 @@ impl RedisConfig {
             sentinel_password: None,
             namespace,
             shards: shards.max(1),
-            largest_record: LARGEST_RECORD,
             time: None,
             durability: Durability::default(),
             strict: false,
@@ -105,7 +100,6 @@ impl std::fmt::Debug for RedisConfig {
             .field("tls", &self.tls)
             .field("namespace", &self.namespace)
             .field("shards", &self.shards)
-            .field("largest_record", &self.largest_record)
             .field("durability", &self.durability)
             .field("strict", &self.strict)
             .field("given_time", &self.time.is_some())
@@ -160,7 +154,6 @@ pub struct RedisTimeline {
     keys: Vec<Keys>,
     clock: Arc<dyn Clock>,
     time: Time,
-    largest_record: usize,
     durability: Durability,
     response_timeout: Duration,
     lanes: Mutex<Vec<Lane>>,
@@ -190,7 +183,6 @@ impl RedisTimeline {
             keys,
             clock,
             time,
-            largest_record: config.largest_record.max(1),
             durability: config.durability,
             response_timeout: config.response_timeout,
             lanes: Mutex::new(vec![Lane::default()]),

@@ -75,14 +75,14 @@ impl RedisTimeline {
         not_after: Timestamp,
     ) -> Result<Vec<Said>, TimelineError> {
         let keys = self.keys(shard)?;
-        let mut named = vec![keys.tasks(), keys.changes(), keys.crashes(), keys.counts(), keys.lanes()];
+        let mut named = vec![keys.tasks(), keys.changes(), keys.crashes(), keys.counts(), keys.lanes(), keys.largest()];
         named.extend(lanes.iter().map(|lane| keys.due(lane)));
         let mode = match mode {
             PutMode::Put => "put",
             PutMode::Post => "post",
         };
         let mut call = self.script(&scripts::PUT, &named).arg(not_after.as_millis()).arg(mode);
-        call = call.arg(self.largest_record).arg(keys.wake()).arg(lanes.len());
+        call = call.arg(keys.wake()).arg(lanes.len());
         for lane in lanes {
             call.push(lane.as_str());
         }

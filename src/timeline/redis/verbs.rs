@@ -68,7 +68,9 @@ impl RedisTimeline {
     ) -> Result<RequeueAnswer, TimelineError> {
         let wake = self.keys(shard)?.wake();
         let fixed = |keys: &Keys| {
-            vec![keys.dead(), keys.dead_records(), keys.tasks(), keys.changes(), keys.crashes(), keys.lanes()]
+            let dead = [keys.dead(), keys.dead_records()];
+            let others = [keys.tasks(), keys.changes(), keys.crashes(), keys.lanes(), keys.largest()];
+            dead.into_iter().chain(others).collect()
         };
         let build = |keys: &[String]| {
             let call = self.script(&scripts::REQUEUE, keys).arg(not_after.as_millis());
@@ -109,14 +111,14 @@ impl RedisTimeline {
         request: &ClaimRequest,
     ) -> Result<Claimed, TimelineError> {
         let keys = self.keys(shard)?;
+        let [due, leases, claims, tasks, crashes, counts] = claiming(keys, lane);
         let call = self
-            .script(&scripts::CLAIM, &claiming(keys, lane))
+            .script(&scripts::CLAIM, &[due, leases, claims, tasks, crashes, counts, keys.largest()])
             .arg(request.not_after.as_millis())
             .arg(&request.token.0)
             .arg(request.lease.as_millis().to_string())
             .arg(request.max.clamp(1, MAX_BATCH))
             .arg(request.max_bytes.min(MAX_CLAIM_BYTES))
-            .arg(self.largest_record)
             .arg(if request.newest_first { "1" } else { "" })
             .arg(&place(request.after.as_ref())[..])
             .arg(keys.wake())
@@ -211,6 +213,7 @@ impl RedisTimeline {
             keys.dead_records(),
             keys.lanes(),
             keys.reap_at(lane),
+            keys.largest(),
         ];
         let call = self
             .script(&scripts::REAP, &named)

@@ -248,7 +248,8 @@ impl Rules {
                 };
             }
         }
-        // How often it was replaced is of no matter here, and would make states differ.
+        // How often it was replaced, and how large it is, is of no matter here, and would make states differ.
+        twin.largest = 0;
         if matches!(answer.result, PutResult::Created | PutResult::Replaced) {
             twin.tasks.insert(member, put.record.clone());
         }
@@ -268,6 +269,7 @@ impl Rules {
             twin.tasks.remove(&Member::from(&key.task));
         }
         let told = twin.requeue(time(now), key, None, self.not_after(sent));
+        twin.largest = 0;
         twin.tasks.extend(parent.map(|record| (Member::from(&key.task), record)));
         told.map(|told| told.answer)
     }
