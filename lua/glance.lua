@@ -39,13 +39,17 @@ for i = 1, n do
   local known = served or redis.call('SISMEMBER', lanes, lane) == 1
   local at, late = string.match(redis.call('GET', reap_at) or '', '^(%d+)(.*)$')
   at = tonumber(at or '')
-  local away, next_at, told = at and at < now - math.max(3000, lease / 2) and late == '', nil, 0
+  local long = math.max(3000, lease / 2)
+  local away, next_at, told = at and at < now - long and late == '', nil, 0
   if not at or away then
     -- Redis or everybody was away: whoever holds a claim gets the time to extend it first. Not twice in a row: who looks
     -- seldom would never be told.
     next_at = now + lease
   elseif at > now + lease then
     next_at = now + 900
+  elseif at > now and late ~= '' and now <= at - lease + long then
+    -- Somebody looks often: where everybody is away once more, it may be put off once more.
+    next_at = at
   elseif at <= now then
     next_at = now + 900
     -- A token ends in the length of its lease; one that does not say has ours.

@@ -76,11 +76,12 @@ if type(gate) == 'table' then
 end
 local due = string.format('%.0f', now)
 redis.call('ZREM', dead, key)
-redis.call('HSET', tasks, member, record)
-local may_stand = tonumber(redis.call('GET', largest) or '')
-if may_stand and #record > may_stand then
+-- As put: where an older version put the others it is not known how large they are.
+local may_stand = redis.call('EXISTS', tasks) == 0 and 0 or tonumber(redis.call('GET', largest) or '') or math.huge
+if #record > may_stand then
   redis.call('SET', largest, string.format('%.0f', #record))
 end
+redis.call('HSET', tasks, member, record)
 redis.call('ZADD', due_of[lane], due, member)
 -- It was handed out before; and puts see by it that this key is taken.
 redis.call('HSET', crashes, member, due .. ':0')

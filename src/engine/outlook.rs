@@ -167,19 +167,21 @@ impl Outlook {
                 self.head = claimed.head;
             }
             Kind::Suspects => {
-                // The others wait for their turn where these were.
-                self.suspects_next = claimed.suspects > 0;
-                // A head that is due and was not taken stands behind more suspects than a claim looks at.
-                let head = claimed.head.filter(|head| *head > claimed.now || !claimed.occurrences.is_empty());
+                // The others are asked for once they are seen again: where their destination is at fault they go back at once.
+                self.suspects_next = false;
+                // Where suspects are left and none was taken, a head that is due stands behind more of them than a claim looks at.
+                let in_vain = claimed.occurrences.is_empty() && claimed.suspects > 0;
+                let head = claimed.head.filter(|head| *head > claimed.now || !in_vain);
                 // Behind a place it says nothing of what was told to stand before.
                 self.head = if after.is_none() { head } else { self.head.into_iter().chain(head).min() };
             }
         }
         if matches!(kind, Kind::Ordinary | Kind::Oldest | Kind::Suspects) {
-            let turn = wait(self.suspects_next);
+            let some = self.suspects_next || claimed.suspects > 0;
+            let turn = wait(some);
             if self.suspects_next && turn {
                 self.head = Some(claimed.now);
-            } else if self.suspects_next {
+            } else if some {
                 self.look_by(claimed.now.plus(SUSPECTS_PAUSE));
             }
         }
@@ -194,11 +196,9 @@ impl Outlook {
         self.head = Some(self.head.map_or(latest, |head| head.min(latest)));
     }
 
-    /// A claim that begins behind a place does not see those before it: they are still asked for where they were.
+    /// A claim that begins behind a place does not see those before it: they are still asked for where they were seen last.
     fn saw_suspects(&mut self, claimed: &Claimed, after: Option<Place>) {
-        if claimed.suspects > 0 && self.suspects_next {
-            self.suspects_behind = self.suspects_behind.take().min(after);
-        } else if claimed.suspects > 0 || after.is_none() {
+        if claimed.suspects > 0 || after.is_none() {
             self.suspects_next = claimed.suspects > 0;
             self.suspects_behind = after;
         }
@@ -331,13 +331,11 @@ mod tests {
         outlook.learn(Kind::Ordinary, Some(place(-200)), &suspects(1, -100), |_| false);
         outlook.learn(Kind::Ordinary, Some(place(-100)), &claimed(2, -50, None), |waits| waits);
         assert_eq!(outlook.next_at(true, at(2)), Some(at(2)), "its turn has come");
-        assert_eq!(outlook.next(true, true, at(2)), (Kind::Suspects, Some(place(-300))));
-        let some = Claimed { suspects: 1, ..claimed(3, -300, None) };
-        outlook.learn(Kind::Suspects, Some(place(-300)), &some, |_| false);
-        assert!(outlook.asks_for_suspects(), "one is left");
-        let none = Claimed { occurrences: Vec::new(), ..claimed(4, -300, None) };
-        outlook.learn(Kind::Suspects, Some(place(-300)), &none, |waits| waits);
-        assert!(!outlook.asks_for_suspects());
+        assert_eq!(outlook.next(true, true, at(2)), (Kind::Suspects, Some(place(-200))));
+        // Others are left: they may go back as fast as they are claimed.
+        let some = Claimed { suspects: 1, ..claimed(3, -150, None) };
+        outlook.learn(Kind::Suspects, Some(place(-200)), &some, |waits| waits);
+        assert!(!outlook.asks_for_suspects(), "not at once");
         // From the oldest on all of them are seen.
         outlook.learn(Kind::Ordinary, None, &suspects(5, -300), |_| false);
         assert_eq!(outlook.next(true, false, at(5)), (Kind::Suspects, None));

@@ -55,6 +55,27 @@ async fn one_of_all_who_look_is_told_to_reap_and_holders_may_extend_first() {
     assert_eq!(told(2000).await, (false, 2900), "the clock stepped back");
 }
 
+/// Everybody is away twice: holders may extend first each time.
+#[tokio::test]
+async fn a_reap_is_put_off_again_where_somebody_looked_meanwhile() {
+    let Some(stage) = Stage::new().await else { return };
+    stage.put_one("a", 900, "x").await;
+    stage.claim("i.1", 10).await;
+    let looks = async |now: &[i64]| {
+        let mut told = false;
+        for now in now {
+            stage.now(*now);
+            told |= stage.glance(&[("default", true)]).await.lanes[0].reap;
+        }
+        (told, stage.state().into_iter().find(|line| line.starts_with("reap-at")).unwrap())
+    };
+    assert_eq!(looks(&[1000, 30_000]).await, (false, "reap-at:default 45000 late".to_owned()));
+    assert_eq!(looks(&[31_000]).await, (false, "reap-at:default 45000".to_owned()), "somebody looks");
+    assert_eq!(looks(&[70_000]).await, (false, "reap-at:default 85000 late".to_owned()), "and was away");
+    assert_eq!(looks(&[77_501]).await, (false, "reap-at:default 85000 late".to_owned()), "but this one looks seldom");
+    assert_eq!(looks(&[92_501]).await, (true, "reap-at:default 93401".to_owned()));
+}
+
 /// Looks more than half a lease apart put the reap off, but not twice in a row: an instance that hangs a little each
 /// time would never be told.
 #[tokio::test]

@@ -45,7 +45,7 @@ impl Twin {
         };
         let Some(lane) = lane_of(&record) else { return Ok(Told::quietly(RequeueAnswer::Unreadable)) };
         self.forget_dead(&text);
-        self.largest = self.largest.max(record.len());
+        self.comes(record.len());
         self.tasks.insert(member.clone(), record);
         // It was handed out before; and puts see by it that this key is taken.
         self.crashes.insert(member.clone(), Mark::crashed(now, 0));

@@ -112,9 +112,7 @@ impl Twin {
     fn write(&mut self, member: &Member, put: &Put, replaces: bool) {
         let old = self.tasks.get(member).filter(|_| replaces);
         let replaced = old.and_then(|old| replacing(&put.record, old).ok());
-        // Where nothing stands it is known anew.
-        let others = if self.tasks.is_empty() { 0 } else { self.largest };
-        self.largest = others.max(put.record.len());
+        self.comes(put.record.len());
         self.tasks.insert(member.clone(), replaced.unwrap_or_else(|| put.record.clone()));
         self.counts.remove(member);
         self.lanes.insert(put.lane.clone());

@@ -142,13 +142,13 @@ impl Twin {
             || forgotten
             || outlived;
         let again = ReapAt { at: now.plus(LOOK_AGAIN), late: false };
+        let long = AWAY.max(request.lease / 2);
         let (reap_at, reap) = match self.reap_at.get(lane).copied() {
-            Some(it) if it.at < now.minus(AWAY.max(request.lease / 2)) && !it.late => {
-                (ReapAt { at: limit, late: true }, false)
-            }
+            Some(it) if it.at < now.minus(long) && !it.late => (ReapAt { at: limit, late: true }, false),
             Some(it) if it.at <= now => (again, work),
             Some(it) if it.at > limit => (again, false),
-            Some(it) => (it, false),
+            // Somebody looks often: where everybody is away once more, it may be put off once more.
+            Some(it) => (ReapAt { late: it.late && now > it.at.minus(request.lease).plus(long), ..it }, false),
             None => (ReapAt { at: limit, late: false }, false),
         };
         // A lane that is neither served nor known is gone: nobody would remove its entry.

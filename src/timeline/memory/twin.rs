@@ -144,6 +144,12 @@ impl Twin {
         self.crashes.get(member).filter(|mark| mark.due == due).copied()
     }
 
+    /// A record of so many bytes comes in. Where none stands, the largest is known anew.
+    pub(super) fn comes(&mut self, bytes: usize) {
+        let others = if self.tasks.is_empty() { 0 } else { self.largest };
+        self.largest = others.max(bytes);
+    }
+
     pub(super) fn set_score(&mut self, lane: &Lane, member: &Member, score: i64) {
         match self.due.get_mut(lane) {
             Some(line) => line.set(member.clone(), score),

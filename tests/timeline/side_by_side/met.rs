@@ -236,10 +236,13 @@ impl Tally {
                 self.met("glance: nobody knows the lane", true);
                 continue;
             }
-            let away = now.minus((request.lease / 2).max(std::time::Duration::from_secs(3)));
+            let long = (request.lease / 2).max(std::time::Duration::from_secs(3));
+            let away = now.minus(long);
+            let often = |at: Timestamp| now <= at.minus(request.lease).plus(long);
             let rule = match before.reap_at.get(lane) {
                 None => "glance: is missing",
                 Some(it) if it.at > now.plus(request.lease) => "glance: more than a lease ahead",
+                Some(it) if it.at > now && it.late && often(it.at) => "glance: put off, and somebody looks often",
                 Some(it) if it.at > now => "glance: stays",
                 Some(it) if it.at < away && !it.late => "glance: everybody was away",
                 Some(it) if it.at < away => "glance: late, but it was put off before",

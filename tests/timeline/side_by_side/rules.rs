@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(super) const OFTEN_ENOUGH: u32 = 50;
 
 /// Every rule, by verb.
-const RULES: [&str; 104] = [
+const RULES: [&str; 105] = [
     "put: created",
     "put: created anew while the cancelled one is in flight, which is named",
     "put: replaced",
@@ -103,6 +103,7 @@ const RULES: [&str; 104] = [
     "glance: everybody was away",
     "glance: late, but it was put off before",
     "glance: more than a lease ahead",
+    "glance: put off, and somebody looks often",
     "glance: stays",
     "glance: nobody knows the lane",
     "requeue: requeued",

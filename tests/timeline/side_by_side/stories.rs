@@ -278,12 +278,11 @@ fn left_lane(about: About) -> Vec<Step> {
 
 /// Looks that come as they should, late, and very late.
 fn looks(about: About) -> Vec<Step> {
-    let seldom = [900, 24_000, 18_100][about.count as usize % 3];
-    let look = || [Step::Advance(seldom), glance(&about, true)];
+    let pauses = [[900; 4], [24_000; 4], [18_100; 4], [24_000, 900, 900, 24_000]][about.count as usize % 4];
     let mut steps = vec![put(about.id, Due::Now(0), about.body, about.lane), claim(&about, Kind::Ordinary, 400)];
     steps.push(Step::Extend { claims: vec![about.key] });
-    for _ in 0..4 {
-        steps.extend(look());
+    for pause in pauses {
+        steps.extend([Step::Advance(pause), glance(&about, true)]);
     }
     steps
 }
