@@ -42,7 +42,7 @@ verify: ## attack instances for ten minutes and judge what they publish: make ve
 
 bench: ## measure every budget three times and write tests/bench/README.md (ROUNDS, ROWS, OUT); one bench: make bench ARGS="lateness --sink kafka"
 	@.ci/setup $(if $(ARGS),all,bench)
-	@$(if $(ARGS),exec cargo run --quiet --release --locked -- bench $(ARGS),exec .ci/bench "$(ROUNDS)" "$(ROWS)" "$(OUT)")
+	@$(if $(ARGS),exec cargo run --quiet --release --locked -- bench $(ARGS),exec .ci/bench "$(ROUNDS)" '$(value ROWS)' "$(OUT)")
 
 profile: ## whose code an instance spends its CPU time in: make profile ARGS="throughput-kafka throughput --sink kafka"
 	@.ci/setup profile
