@@ -47,9 +47,6 @@ for i = 1, n do
     next_at = now + lease
   elseif at > now + lease then
     next_at = now + 900
-  elseif at > now and late ~= '' and now <= at - lease + long then
-    -- Somebody looks often: where everybody is away once more, it may be put off once more.
-    next_at = at
   elseif at <= now then
     next_at = now + 900
     -- A token ends in the length of its lease; one that does not say has ours.
@@ -57,6 +54,9 @@ for i = 1, n do
     local ended = first and (tonumber(first) <= now or tonumber(last[2]) > now + length)
     local forgotten = not served and not first and not head and not stranded
     told = (ended or stranded or forgotten or outlived) and 1 or 0
+  elseif late ~= '' and now <= at - lease + long then
+    -- Somebody looks often: where everybody is away once more, it may be put off once more.
+    next_at = at
   end
   -- A lane that is neither served nor known is gone: nobody would remove its key.
   if next_at and known then

@@ -155,9 +155,9 @@ local function answer(id, due, record, former, score, change, mark)
   return handed_out and 'replaced ' .. due .. ' ' .. held or 'replaced'
 end
 
--- The records that stand there, up to 2 MiB of them, for what was sent and is compared with them costs as much again; they
--- may be larger than those that were sent. As many at once as fit
--- however large they are; where those would be few, or some were large, Redis is asked for their lengths.
+-- The records that stand there, which may be larger than those that were sent: up to 2 MiB of them, for to compare them with
+-- what was sent costs as much again. As many at once as fit however large they are; where those would be few, or some were
+-- large, Redis is asked for their lengths.
 local former, reached, bytes, large = {}, 0, 0, false
 -- The largest that may be among them; an older version did not tell.
 local may_stand = redis.call('EXISTS', tasks) == 0 and 0 or tonumber(redis.call('GET', largest) or '') or math.huge

@@ -68,9 +68,15 @@ impl RedisTimeline {
     ) -> Result<RequeueAnswer, TimelineError> {
         let wake = self.keys(shard)?.wake();
         let fixed = |keys: &Keys| {
-            let dead = [keys.dead(), keys.dead_records()];
-            let others = [keys.tasks(), keys.changes(), keys.crashes(), keys.lanes(), keys.largest()];
-            dead.into_iter().chain(others).collect()
+            vec![
+                keys.dead(),
+                keys.dead_records(),
+                keys.tasks(),
+                keys.changes(),
+                keys.crashes(),
+                keys.lanes(),
+                keys.largest(),
+            ]
         };
         let build = |keys: &[String]| {
             let call = self.script(&scripts::REQUEUE, keys).arg(not_after.as_millis());

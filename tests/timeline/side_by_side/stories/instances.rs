@@ -1,0 +1,186 @@
+//! What happens to claims, leases and marks.
+
+use punctual::timeline::{PutMode, Rest};
+
+use super::super::steps::{Body, Due, Kind, Order, Step, Word};
+use super::{About, claim, glance, put, reap, settle};
+
+/// It has a mark that it cannot be read, and perhaps a count.
+pub(super) fn unreadable(about: About) -> Vec<Step> {
+    let (id, lane) = (about.id, about.lane);
+    let mut steps = vec![
+        put(id, Due::Start(-5), Body::At("a"), lane),
+        Step::Mark { id, count: about.flag.then_some(about.count), unreadable: true },
+        Step::Get { id },
+        claim(&about, Kind::Ordinary, 400),
+    ];
+    let settle = |word| vec![claim(&about, Kind::Unreadable, 400), settle(vec![word], Rest::Back, false)];
+    steps.extend(match about.count {
+        0 => vec![put(id, Due::Now(3), about.body, lane)],
+        1 => vec![Step::Cancel { id, late: false }],
+        2 => vec![claim(&about, Kind::Unreadable, 3), Step::Advance(15_000), reap(&about)],
+        3 => settle(Word::Unreadable),
+        _ => settle(Word::Back(about.key.index(2) == 0)),
+    });
+    steps
+}
+
+/// Several whose claims ended without word, some of them twice.
+pub(super) fn suspects(about: About) -> Vec<Step> {
+    let (lane, other) = (about.lane, about.other);
+    let count = Some(2 + about.count / 3);
+    let mut steps = vec![
+        put(about.id, Due::Start(-5), about.body, lane),
+        put(other, Due::Start(0), Body::At("a"), lane),
+        Step::Mark { id: about.id, count: Some(2), unreadable: false },
+        Step::Mark { id: other, count, unreadable: false },
+        claim(&about, Kind::Ordinary, 1),
+        claim(&about, Kind::Suspects, [1, 2, 3, 64][about.count as usize % 4]),
+    ];
+    steps.push(if about.flag { Step::Advance(15_000) } else { settle(about.words.clone(), Rest::Back, false) });
+    steps.push(reap(&about));
+    steps
+}
+
+/// Dead for so long that it goes, or one too many.
+pub(super) fn too_old(about: About) -> Vec<Step> {
+    let (id, other, lane) = (about.id, about.other, about.lane);
+    let buried = Step::Settle {
+        claim: None,
+        verdicts: vec![Word::Dead],
+        rest: Rest::Keep,
+        dead_cap: 1,
+        quiet: false,
+        order: Order::Kept,
+    };
+    vec![
+        put(id, Due::Now(0), Body::At("a"), lane),
+        put(other, Due::Now(0), Body::At("b"), lane),
+        claim(&about, Kind::Ordinary, 400),
+        buried,
+        Step::Advance(if about.flag { 20_000 } else { 1000 }),
+        glance(&about, true),
+        reap(&about),
+    ]
+}
+
+/// The leases are gone, the claims not.
+pub(super) fn stranded(about: About) -> Vec<Step> {
+    vec![
+        put(about.id, Due::Now(0), about.body, about.lane),
+        claim(&about, Kind::Ordinary, 400),
+        Step::Strand { id: about.id, lane: about.lane },
+        glance(&about, about.flag),
+        reap(&about),
+    ]
+}
+
+/// A lane that nobody serves is emptied.
+pub(super) fn left_lane(about: About) -> Vec<Step> {
+    let about = About { lane: 2, ..about };
+    vec![
+        put(about.id, Due::Start(-5), about.body, 2),
+        claim(&about, Kind::Ordinary, 400),
+        settle(vec![Word::Finished], Rest::Keep, false),
+        Step::Advance(15_000),
+        reap(&about),
+        claim(&about, Kind::Ordinary, 400),
+        settle(vec![Word::Finished], Rest::Keep, false),
+        glance(&about, false),
+        Step::Reap { id: about.id, lane: 2, served: false, late: false },
+        glance(&about, false),
+    ]
+}
+
+/// Looks that come as they should, late, and very late.
+pub(super) fn looks(about: About) -> Vec<Step> {
+    let pauses = [[900; 4], [24_000; 4], [18_100; 4], [24_000, 900, 900, 24_000]][about.count as usize % 4];
+    let mut steps = vec![put(about.id, Due::Now(0), about.body, about.lane), claim(&about, Kind::Ordinary, 400)];
+    steps.push(Step::Extend { claims: vec![about.key] });
+    for pause in pauses {
+        steps.extend([Step::Advance(pause), glance(&about, true)]);
+    }
+    steps
+}
+
+/// The clock steps back while something is in flight.
+pub(super) fn clock_steps(about: About) -> Vec<Step> {
+    vec![
+        put(about.id, Due::Now(0), about.body, about.lane),
+        claim(&about, Kind::Ordinary, 1),
+        claim(&about, Kind::Ordinary, 400),
+        glance(&about, true),
+        Step::Advance(-20_000),
+        glance(&about, true),
+        Step::Advance(900),
+        glance(&about, true),
+        reap(&about),
+    ]
+}
+
+/// A claim that is settled a part at a time.
+pub(super) fn in_parts(about: About) -> Vec<Step> {
+    let mut steps: Vec<Step> = (0..3)
+        .map(|n| put((about.id + n) % 4, Due::Now(-1), if n == 1 { about.body } else { Body::Every("a") }, about.lane))
+        .collect();
+    steps.push(claim(&about, Kind::Ordinary, 400));
+    let one = |word| vec![word, Word::Unnamed, Word::Unnamed, Word::Unnamed, Word::Unnamed];
+    let others = |word| vec![Word::Unnamed, word, word, word, word];
+    steps.push(settle(one(Word::Finished), Rest::Keep, false));
+    steps.push(Step::Extend { claims: vec![about.key] });
+    steps.push(settle(if about.flag { about.words.clone() } else { others(Word::Next(7)) }, Rest::Keep, true));
+    steps.push(settle(vec![Word::Back(about.flag)], Rest::Back, false));
+    steps
+}
+
+pub(super) fn lost_record(about: About) -> Vec<Step> {
+    let (id, lane) = (about.id, about.lane);
+    vec![
+        put(id, Due::Start(-5), about.body, lane),
+        Step::Mark { id, count: Some(about.count / 2), unreadable: about.flag && about.count > 3 },
+        Step::LoseRecord { id },
+        claim(&about, Kind::Ordinary, 400),
+        claim(&about, if about.flag { Kind::Unreadable } else { Kind::Suspects }, 400),
+    ]
+}
+
+/// Nothing of it may take effect.
+pub(super) fn too_late(about: About) -> Vec<Step> {
+    let (id, lane) = (about.id, about.lane);
+    let claim = |kind| match claim(&about, kind, 400) {
+        Step::Claim { id, lane, max, max_bytes, kind, after, lease, .. } => {
+            Step::Claim { id, lane, max, max_bytes, kind, after, lease, late: true }
+        }
+        other => other,
+    };
+    vec![
+        Step::Put { puts: vec![(id, Due::Now(0), about.body, lane, 0)], mode: PutMode::Put, late: true },
+        Step::Cancel { id, late: true },
+        claim(Kind::Ordinary),
+        claim(Kind::Suspects),
+        Step::Reap { id, lane, served: false, late: true },
+        Step::Requeue { key: about.key, meant: None, late: true },
+        put(id, Due::At(0), about.body, lane),
+    ]
+}
+
+/// Claims of the newest, behind a place, and of few bytes.
+pub(super) fn ends(about: About) -> Vec<Step> {
+    let mut steps: Vec<Step> = [(0, -5), (1, 0), (2, 3), (3, 3)]
+        .map(|(n, due)| put((about.id + n) % 4, Due::Start(due), Body::At("a"), about.lane))
+        .into();
+    let give_back = || settle(vec![Word::Unnamed], Rest::Back, false);
+    steps.extend([claim(&about, Kind::Ordinary, 400), give_back()]);
+    for (kind, max, max_bytes, behind) in
+        [(Kind::Newest, 1, 4 << 20, false), (Kind::Ordinary, 400, 4 << 20, true), (Kind::Ordinary, 400, 150, false)]
+    {
+        let after = behind.then_some((about.key, about.flag));
+        let (id, lane) = (about.id, about.lane);
+        steps.extend([Step::Claim { id, lane, max, max_bytes, kind, after, lease: 40_000, late: false }, give_back()]);
+    }
+    steps.push(Step::Mark { id: (about.id + 3) % 4, count: Some(2), unreadable: false });
+    let (id, lane, after) = (about.id, about.lane, Some((about.key, about.flag)));
+    let (max, max_bytes, kind) = (3, 4 << 20, Kind::Suspects);
+    steps.extend([Step::Claim { id, lane, max, max_bytes, kind, after, lease: 15_000, late: false }, give_back()]);
+    steps
+}

@@ -1,0 +1,153 @@
+//! What users do, and what becomes of their tasks meanwhile.
+
+use punctual::timeline::Rest;
+
+use super::super::steps::{Body, Due, Kind, Step, Word};
+use super::{About, claim, put, reap, settle};
+
+/// Moved, or put again as it is, while it is in flight.
+pub(super) fn in_flight(about: About) -> Vec<Step> {
+    let (id, lane, body) = (about.id, about.lane, about.body);
+    vec![
+        put(id, Due::Now(0), body, lane),
+        claim(&about, Kind::Ordinary, 400),
+        put(id, Due::Now(0), if about.flag { body } else { Body::At("another") }, lane),
+        put(id, Due::Now(7), Body::At("b"), lane),
+        put(id, Due::Now(7), Body::At("b"), lane),
+        Step::Get { id },
+        if about.flag { put(id, Due::Now(9), body, (lane + 1) % 3) } else { Step::Advance(15_000) },
+        match about.count {
+            0 => reap(&about),
+            1..=3 => settle(vec![Word::Unnamed], Rest::Back, about.flag),
+            _ => settle(about.words, Rest::Back, true),
+        },
+    ]
+}
+
+pub(super) fn cancelled_in_flight(about: About) -> Vec<Step> {
+    let (id, lane) = (about.id, about.lane);
+    let anew = if about.count == 3 { put(id, Due::Now(3), about.body, lane) } else { Step::Get { id } };
+    let end = if about.flag { settle(vec![Word::Finished], Rest::Back, false) } else { reap(&about) };
+    vec![
+        put(id, Due::Now(0), about.body, lane),
+        claim(&about, Kind::Ordinary, 400),
+        Step::Cancel { id, late: false },
+        anew,
+        Step::Advance(15_000),
+        end,
+    ]
+}
+
+/// It was handed out before: put again at the same due with the same or another message, at another due, or cancelled.
+pub(super) fn handed_out(about: About) -> Vec<Step> {
+    let (id, lane, body) = (about.id, about.lane, about.body);
+    let last = match about.count {
+        0 => Step::Cancel { id, late: false },
+        1 => put(id, Due::Start(3), body, (lane + 1) % 3),
+        _ => put(id, Due::Start(15_001), body, lane),
+    };
+    vec![
+        put(id, Due::Start(-5), body, lane),
+        Step::Mark { id, count: Some(about.count % 2), unreadable: false },
+        put(id, Due::Start(-5), body, lane),
+        put(id, Due::Start(-5), Body::At("another"), lane),
+        last,
+    ]
+}
+
+/// A recurring task that goes on, is counted, and put anew.
+pub(super) fn counted(about: About) -> Vec<Step> {
+    let (id, lane) = (about.id, about.lane);
+    vec![
+        put(id, Due::Now(-1), Body::Every("a"), lane),
+        claim(&about, Kind::Ordinary, 400),
+        settle(vec![Word::Next(1)], Rest::Keep, false),
+        Step::Advance(3),
+        claim(&about, Kind::Ordinary, 400),
+        settle(about.words, Rest::Back, about.flag),
+        put(id, Due::Now(3), Body::Every("b"), lane),
+    ]
+}
+
+/// It dies, is requeued, and put under the same due.
+pub(super) fn requeued(about: About) -> Vec<Step> {
+    let (id, lane, due) = (about.id, about.lane, Due::Start(-5));
+    let requeue = || Step::Requeue { key: about.key, meant: None, late: false };
+    vec![
+        put(id, due, Body::At("a"), lane),
+        claim(&about, Kind::Ordinary, 1),
+        settle(vec![Word::Dead], Rest::Back, false),
+        requeue(),
+        requeue(),
+        put(id, due, Body::At("b"), lane),
+        claim(&about, Kind::Ordinary, 2),
+        settle(about.words.clone(), Rest::Back, false),
+    ]
+}
+
+/// It dies, is put under the same due again, and dies again.
+pub(super) fn buried_twice(about: About) -> Vec<Step> {
+    let (id, lane, due) = (about.id, about.lane, Due::Start(-5));
+    let dies = || [claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], Rest::Keep, false)];
+    let mut steps = vec![put(id, due, Body::At("a"), lane)];
+    steps.extend(dies());
+    steps.push(put(id, due, about.body, lane));
+    for _ in 0..2 {
+        steps.push(Step::Requeue { key: about.key, meant: None, late: false });
+    }
+    steps.extend(dies());
+    steps.push(Step::Show { key: about.key });
+    steps
+}
+
+/// Hundreds in one claim, of which some leave.
+pub(super) fn many(about: About) -> Vec<Step> {
+    let about = About { lane: 0, ..about };
+    vec![
+        Step::Many { id: about.id, due: Due::Start(-5), spread: about.flag, count: 300 },
+        claim(&about, if about.count == 0 { Kind::Newest } else { Kind::Ordinary }, 400),
+        settle(about.words, Rest::Keep, false),
+        settle(vec![Word::Finished], Rest::Keep, false),
+    ]
+}
+
+/// A time-out that is reset while it waits, and after it was handed out.
+pub(super) fn reset(about: About) -> Vec<Step> {
+    let (id, lane) = (about.id, about.lane);
+    let again = |due| put(id, due, Body::In("a"), lane);
+    vec![
+        again(Due::Now(3)),
+        again(Due::Now(7)),
+        again(Due::Now(2)),
+        Step::Mark { id, count: Some(about.count), unreadable: about.flag },
+        again(Due::Now(2)),
+        again(Due::Now(9)),
+        if about.flag { Step::Cancel { id, late: false } } else { Step::Get { id } },
+    ]
+}
+
+/// Somebody forgets the dead.
+pub(super) fn discarded(about: About) -> Vec<Step> {
+    let (key, late) = (about.key, false);
+    vec![
+        put(about.id, Due::Start(-5), about.body, about.lane),
+        claim(&about, Kind::Ordinary, 400),
+        settle(vec![Word::Dead], Rest::Keep, false),
+        Step::Discard { key, meant: about.flag.then_some(true), late },
+        Step::Cancel { id: about.id, late },
+        Step::Discard { key, meant: Some(false), late },
+        Step::Requeue { key, meant: Some(false), late },
+    ]
+}
+
+/// Several are dead, and looked at one by one and all together.
+pub(super) fn browsed(about: About) -> Vec<Step> {
+    let mut steps: Vec<Step> =
+        (0..3).map(|n| put((about.id + n) % 4, Due::Start(-5), about.body, about.lane)).collect();
+    steps.extend([claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], Rest::Keep, false)]);
+    for (max, after) in [(1, None), (1, Some(about.key)), (1000, None)] {
+        let (whole, reason) = (about.flag, (about.count == 0).then_some("rejected"));
+        steps.push(Step::Browse { id: about.id, after, from: None, to: None, lane: None, reason, max, whole });
+    }
+    steps
+}
