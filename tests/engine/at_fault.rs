@@ -2,7 +2,7 @@
 
 use punctual::clock::Timestamp;
 use punctual::engine::EngineConfig;
-use punctual::task::{Message, Task, When};
+use punctual::task::{Message, Payload, Task, When};
 use punctual_sinks::memory::Answer;
 use punctual_sinks::{Fault, Trouble};
 
@@ -91,6 +91,35 @@ async fn good_ones_pass_bad_ones_where_two_instances_share_the_work() {
     config.lease = seconds(5);
     let _other = bed.another(config);
     good_ones_pass(&bed, |now, n| now.plus(millis(n as u64 / 4))).await;
+}
+
+/// Bad ones that fit into the room of the lane by their number, and would fill it three times by their bytes.
+#[tokio::test(start_paused = true)]
+async fn good_ones_pass_bad_ones_that_are_large() {
+    let bed = Bed::start();
+    refuse_bad(&bed);
+    let large = Payload::Json(format!("\"{}\"", "x".repeat(128 << 10)).into_bytes().into());
+    let ids: Vec<String> = (0..300).map(|n| format!("bad{n}")).collect();
+    for ids in ids.chunks(50) {
+        let tasks = ids.iter().map(|id| {
+            let task = to("bad", millis(500));
+            let message = Message { payload: large.clone(), ..task.message };
+            (id.as_str(), Task { message, ..task })
+        });
+        bed.put(tasks).await;
+    }
+    for n in 0..GOOD {
+        bed.put([(format!("good{n}").as_str(), after(millis(20)))]).await;
+        bed.pass(millis(20)).await;
+    }
+    bed.pass(seconds(1)).await;
+    let (within, all) = punctual(&bed, "0.25");
+    assert_eq!((within, all), (GOOD as u64, GOOD as u64), "every good one was published in time");
+    assert!(bed.dead().is_empty(), "within patience nobody is dead");
+    bed.sink.answer_by(|_| Answer::Accept);
+    bed.pass(seconds(10)).await;
+    assert_eq!(bed.sink.accepted(), (300 + GOOD) as u64, "nothing is lost");
+    bed.assert_at_rest();
 }
 
 /// What goes back is claimed for nothing at most every two seconds, and a few times while the rest is gone through.
