@@ -9,15 +9,15 @@ WORKDIR /build
 COPY . .
 # What was compiled before is kept between builds, outside of the image.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/build/target \
-    cargo build --locked --release --bin punctual \
-    && cp target/release/punctual /usr/local/bin/punctual
+    cargo build --locked --release --workspace --bins \
+    && cp target/release/punctual target/release/punctual-lab /usr/local/bin/
 
 FROM debian:12.12-slim
 # The libraries it was linked to, the authorities it trusts over TLS, and curl to ask it how it is.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates curl libssl3 zlib1g \
     && rm -rf /var/lib/apt/lists/*
-COPY --from=build /usr/local/bin/punctual /usr/local/bin/punctual
+COPY --from=build /usr/local/bin/punctual /usr/local/bin/punctual-lab /usr/local/bin/
 USER 10001:10001
 # Inside of the container; who may reach it from outside is for whoever publishes the port to say. Beyond loopback punctual
 # starts only with a token: PUNCTUAL__TOKENS__<NAME>__SHA256 and PUNCTUAL__TOKENS__<NAME>__SCOPE.

@@ -38,16 +38,17 @@ test-room: ## run the tests of one room: make test-room ROOM=engine (http, lua, 
 
 verify: ## attack instances for ten minutes and judge what they publish: make verify ARGS="--sink kafka --seed 7"
 	@.ci/setup all
-	@exec cargo run --quiet --locked -- verify $(if $(ARGS),$(ARGS),--instances 4 --seconds 600 --pause 700ms)
+	@cargo build --quiet --locked --workspace --bins
+	@exec "$${CARGO_TARGET_DIR:-target}/debug/punctual-lab" verify $(if $(ARGS),$(ARGS),--instances 4 --seconds 600 --pause 700ms)
 
 bench: ## measure every budget three times and write tests/bench/README.md (ROUNDS, ROWS, OUT); one bench: make bench ARGS="lateness --sink kafka"
 	@.ci/setup $(if $(ARGS),all,bench)
-	@$(if $(ARGS),exec cargo run --quiet --release --locked -- bench $(ARGS),exec .ci/bench "$(ROUNDS)" '$(value ROWS)' "$(OUT)")
+	@$(if $(ARGS),cargo build --quiet --release --locked --workspace --bins && exec "$${CARGO_TARGET_DIR:-target}/release/punctual-lab" bench $(ARGS),exec .ci/bench "$(ROUNDS)" '$(value ROWS)' "$(OUT)")
 
 profile: ## whose code an instance spends its CPU time in: make profile ARGS="throughput-kafka throughput --sink kafka"
 	@.ci/setup profile
-	@CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo build --quiet --release --locked
-	@exec node tests/bench/profile.mjs "$${CARGO_TARGET_DIR:-target}/release/punctual" $(ARGS)
+	@CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo build --quiet --release --locked --workspace --bins
+	@exec node tests/bench/profile.mjs "$${CARGO_TARGET_DIR:-target}/release/punctual-lab" $(ARGS)
 
 model: ## the model check, deeper: each plan with one more of each thing, STATES states of each at most (1000000)
 	@.ci/setup compile
@@ -70,6 +71,7 @@ lint: ## rustfmt, clippy and luacheck, all without complaint
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets --features punctual/fault-points --locked -- -D warnings
 	cargo clippy --lib --bins --locked -- -D warnings
+	cargo clippy --no-default-features --lib --example embedded --locked -- -D warnings
 	luacheck -- lua/*.lua
 
 fmt: ## format the Rust code

@@ -13,24 +13,22 @@
 //! - [`engine`] runs: it claims, publishes, judges, settles, and takes tasks in.
 //! - [`http`] is the API over it.
 //! - [`config`] and [`cli`] put the parts together.
-//! - [`verify`] attacks running instances from outside, and judges what they published; [`bench`] measures them. Both
-//!   start what they need with [`servers`].
 //!
 //! [`metrics`] and [`telemetry`] are called by all and call no one. Where messages go is a crate of its own,
-//! `punctual_sinks`. `examples/embedded.rs` shows all of it in one small program.
+//! `punctual_sinks`; what attacks and measures running instances is the crate `punctual-lab`. `examples/embedded.rs` shows all of it in one small program.
 
-pub mod bench;
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod clock;
+#[cfg(feature = "cli")]
 pub mod config;
 pub mod engine;
 pub mod http;
 pub mod metrics;
-pub mod servers;
 pub mod task;
+#[cfg(feature = "cli")]
 pub mod telemetry;
 pub mod timeline;
-pub mod verify;
 
 pub use clock::{Clock, Timestamp};
 pub use engine::{Engine, Intake};

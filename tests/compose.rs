@@ -227,6 +227,28 @@ fn the_image_runs_as_a_plain_user_and_is_health_checked() {
     assert!(instructions[last("ENTRYPOINT ")].contains("[\"punctual\"]"), "no shell in between: it gets the signals");
 }
 
+/// Takes more than five seconds: our own code is checked once more.
+#[test]
+fn the_image_is_built_from_what_is_let_into_it() {
+    let (root, copy) = (Path::new(env!("CARGO_MANIFEST_DIR")), tempfile::tempdir().unwrap());
+    for path in file(".dockerignore").lines().filter_map(|line| line.strip_prefix('!')) {
+        let to = copy.path().join(path);
+        std::fs::create_dir_all(to.parent().expect("a folder")).unwrap();
+        let copied = Command::new("cp").arg("-r").arg(root.join(path)).arg(&to).status().expect("cp runs");
+        assert!(copied.success(), "`{path}` of .dockerignore is not there");
+    }
+    // Dependencies have been checked there before.
+    let target = Path::new(env!("CARGO_BIN_EXE_punctual")).ancestors().nth(2).expect("a target folder");
+    let output = Command::new(env!("CARGO"))
+        .args(["check", "--quiet", "--offline", "--locked", "--workspace", "--bins", "--target-dir"])
+        .arg(target)
+        .current_dir(&copy)
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(file("Dockerfile").contains("cargo build --locked --release --workspace --bins"));
+}
+
 /// Runs `.ci/compose`, as `make up` and `make down` do, where programs are looked for in this folder alone.
 fn run(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/compose");

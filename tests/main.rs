@@ -1,7 +1,6 @@
 //! The tests that need more than one room, in one binary. Table of contents:
 //!
 //! - `api`         the HTTP API over the in-memory timeline and Redis: answers, bad input, the batch, limits, the OpenAPI document
-//! - `bench`       every bench of `punctual bench`, small: whether its figures are there, never how good they are
 //! - `cli`         the program: exit codes, words, signals, the demo, the README's commands
 //! - `compose`     docker-compose.yml, Dockerfile and README say the same; read, not started
 //! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and into the log
@@ -24,12 +23,10 @@
 //! - `three_brokers` three lanes on three brokers, one of which is shut down
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
 //! - `trouble`     Redis in trouble: every state that it can be in, what is kept where, clocks that jump, holders that stand still
-//! - `verify`      a short campaign of `punctual verify` for each sink, and how it ends
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
 mod api;
-mod bench;
 mod cli;
 mod compose;
 mod connections;
@@ -53,7 +50,6 @@ mod support;
 mod three_brokers;
 mod timeline;
 mod trouble;
-mod verify;
 
 #[test]
 fn the_harness_starts_and_ends_servers() {

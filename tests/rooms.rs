@@ -45,56 +45,9 @@ const ROOMS: &[Room] = &[
         ],
     },
     Room { name: "config", rooms: &["task", "clock", "telemetry"], crates: &["toml", "strsim", "secrecy"] },
-    // Starts servers and instances as processes.
-    Room { name: "servers", rooms: &[], crates: &["anyhow", "rand", "redis", "secrecy", "tokio"] },
-    // Attacks instances from outside: by what users see, and by the servers' own client libraries.
-    Room {
-        name: "verify",
-        rooms: &["servers"],
-        crates: &[
-            "anyhow",
-            "hyper",
-            "hyper_util",
-            "indicatif",
-            "jiff",
-            "rand",
-            "redis",
-            "secrecy",
-            "tokio",
-            "tokio_util",
-        ],
-    },
-    // Measures instances from outside. It puts tasks as an instance does, and publishes as one does, without one.
-    Room {
-        name: "bench",
-        rooms: &["servers", "timeline", "task", "clock"],
-        crates: &[
-            "anyhow",
-            "hdrhistogram",
-            "hyper",
-            "hyper_util",
-            "punctual_sinks",
-            "redis",
-            "secrecy",
-            "tokio",
-            "tokio_util",
-        ],
-    },
     Room {
         name: "cli",
-        rooms: &[
-            "config",
-            "http",
-            "engine",
-            "timeline",
-            "task",
-            "clock",
-            "metrics",
-            "telemetry",
-            "servers",
-            "verify",
-            "bench",
-        ],
+        rooms: &["config", "http", "engine", "timeline", "task", "clock", "metrics", "telemetry"],
         crates: &[
             "tokio",
             "tokio_util",
@@ -113,6 +66,39 @@ const ROOMS: &[Room] = &[
     },
     Room { name: "metrics", rooms: &[], crates: &["prometheus_client"] },
     Room { name: "telemetry", rooms: &[], crates: &["tracing_subscriber"] },
+];
+
+/// The same of `tests/lab/src/`. `verify` attacks instances from outside: it uses nothing of punctual's own code.
+const LAB_ROOMS: &[Room] = &[
+    Room { name: "servers", rooms: &[], crates: &["anyhow", "rand", "redis", "secrecy", "tokio"] },
+    Room { name: "testing", rooms: &[], crates: &["tokio"] },
+    Room {
+        name: "verify",
+        rooms: &["servers"],
+        crates: &["anyhow", "hyper", "hyper_util", "jiff", "rand", "redis", "secrecy", "tokio", "tokio_util"],
+    },
+    // Puts tasks as an instance does, and publishes as one does, without one.
+    Room {
+        name: "bench",
+        rooms: &["servers"],
+        crates: &[
+            "anyhow",
+            "hdrhistogram",
+            "hyper",
+            "hyper_util",
+            "punctual",
+            "punctual_sinks",
+            "redis",
+            "secrecy",
+            "tokio",
+            "tokio_util",
+        ],
+    },
+    Room {
+        name: "cli",
+        rooms: &["servers", "verify", "bench"],
+        crates: &["anyhow", "clap", "indicatif", "punctual", "rand", "tokio", "tokio_util"],
+    },
 ];
 
 /// Part of the timeline, and the only code that names the redis crate. It reaches its Redis as the sink does, by the one
@@ -138,6 +124,7 @@ const OWNED: &[&str] = &[
     "indicatif",
     "jiff",
     "prometheus_client",
+    "punctual",
     "punctual_sinks",
     "rand",
     "redis",
@@ -159,7 +146,16 @@ const OWNED: &[&str] = &[
 
 #[test]
 fn no_room_looks_up() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    no_room_of_looks_up("src", ROOMS);
+}
+
+#[test]
+fn no_room_of_the_laboratory_looks_up_and_verify_knows_nothing_of_punctual() {
+    no_room_of_looks_up("tests/lab/src", LAB_ROOMS);
+}
+
+fn no_room_of_looks_up(folder: &str, table: &[Room]) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut faults = Vec::new();
     let mut rooms = BTreeSet::new();
     for file in sources(&root) {
@@ -168,10 +164,10 @@ fn no_room_looks_up() {
         rooms.insert(room.clone());
         let text = std::fs::read_to_string(&file).unwrap();
         let place = file.strip_prefix(&root).unwrap().display().to_string();
-        faults.extend(faults_of(&path, &text).into_iter().map(|fault| format!("src/{place}: {fault}")));
+        faults.extend(faults_of(table, &path, &text).into_iter().map(|fault| format!("{folder}/{place}: {fault}")));
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    let known: BTreeSet<_> = ROOMS.iter().map(|room| room.name.to_owned()).collect();
+    let known: BTreeSet<_> = table.iter().map(|room| room.name.to_owned()).collect();
     assert_eq!(rooms, known, "the rooms that are there, and those of the table");
 }
 
@@ -223,8 +219,12 @@ fn a_look_up_is_found() {
         ("timeline/memory", "use punctual_sinks::Sink;", Some("punctual_sinks")),
         ("http/tasks", "let router: axum::Router;", None),
         ("engine/judge", "let router: axum::Router;", Some("axum")),
+        ("verify", "use punctual::task::Task;", Some("punctual")),
+        ("verify", "use crate::bench::Bench;", Some("bench")),
+        ("bench", "use punctual::task::Task;", None),
     ] {
-        let found = faults_of(&path(room), text);
+        let table = if ["verify", "bench"].contains(&room) { LAB_ROOMS } else { ROOMS };
+        let found = faults_of(table, &path(room), text);
         match fault {
             Some(fault) => assert!(found.len() == 1 && found[0].contains(fault), "{room}: {text}: {found:?}"),
             None => assert!(found.is_empty(), "{room}: {text}: {found:?}"),
@@ -233,10 +233,10 @@ fn a_look_up_is_found() {
 }
 
 /// What a file of that module path names and must not.
-fn faults_of(path: &[String], text: &str) -> Vec<String> {
+fn faults_of(table: &[Room], path: &[String], text: &str) -> Vec<String> {
     let room = match path {
         [timeline, redis, ..] if timeline == "timeline" && redis == "redis" => &REDIS,
-        [name, ..] => ROOMS.iter().find(|room| room.name == name).unwrap_or_else(|| panic!("no room `{name}`")),
+        [name, ..] => table.iter().find(|room| room.name == name).unwrap_or_else(|| panic!("no room `{name}`")),
         [] => return Vec::new(),
     };
     let code = code(text);
@@ -244,7 +244,7 @@ fn faults_of(path: &[String], text: &str) -> Vec<String> {
     named.extend(after(&code, &"super::".repeat(path.len())));
     let mut faults: Vec<String> = named
         .into_iter()
-        .filter(|name| ROOMS.iter().any(|room| room.name == name))
+        .filter(|name| table.iter().any(|room| room.name == name))
         .filter(|name| name != room.name && !room.rooms.contains(&name.as_str()))
         .map(|name| format!("`{}` looks into `{name}`", room.name))
         .collect();

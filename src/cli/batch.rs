@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use super::client::{Client, courteous};
 use super::feed::{PARTS, Progress, open, paced, read};
 use super::out::{self, Words};
-use super::serve::Signals;
+use super::program::Signals;
 use super::task::{FaultView, faults};
 use super::{Failure, say, tell};
 

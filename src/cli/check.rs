@@ -15,7 +15,8 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::parts::Parts;
-use super::{Failure, SourceArguments, say, serve};
+use super::program::{Failure, runtime};
+use super::{SourceArguments, say, serve};
 use crate::config::{Config, ConfigError, ConfigFault};
 use crate::engine::EngineSink;
 use crate::timeline::redis::{LookError, NOT_SET_UP, RedisError, look};
@@ -112,7 +113,7 @@ impl Kind {
 
 pub(super) fn run(arguments: CheckArguments) -> Result<(), Failure> {
     let CheckArguments { sources, offline, json } = arguments;
-    let runtime = serve::runtime()?;
+    let runtime = runtime()?;
     let findings = match find(&runtime, sources, offline) {
         Ok(findings) => findings,
         Err(error) => {
@@ -133,7 +134,7 @@ pub(super) fn run(arguments: CheckArguments) -> Result<(), Failure> {
     }
     match failed.len() {
         0 => Ok(()),
-        count => Err(Failure { code, ..Failure::failed(anyhow!("{count} of {} checks failed", findings.len())) }),
+        count => Err(Failure::failed(anyhow!("{count} of {} checks failed", findings.len())).code(code)),
     }
 }
 

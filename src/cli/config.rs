@@ -5,7 +5,8 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::parts::Parts;
-use super::{Failure, SourceArguments, say, serve, tell};
+use super::program::{Failure, runtime};
+use super::{SourceArguments, say, tell};
 use crate::config::{Config, ConfigFault, Origin, Setting};
 
 #[derive(Args)]
@@ -19,7 +20,7 @@ pub(super) struct ConfigArguments {
 
 pub(super) fn run(arguments: ConfigArguments) -> Result<(), Failure> {
     let sources = arguments.sources.sources()?;
-    let runtime = serve::runtime()?;
+    let runtime = runtime()?;
     // What an instance would be made of is looked at too, so that it starts with what is shown here.
     let inside = runtime.enter();
     let (config, parts) = Config::load_and(sources, Parts::build)?;

@@ -14,14 +14,15 @@ use futures_util::future::join_all;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::own_redis::OwnRedis;
 use super::parts::Parts;
-use super::serve::{self, Instance, Signals};
+use super::program::{Failure, Signals, runtime};
+use super::say;
+use super::serve::{self, Instance};
 use super::watch::{Book, Tally, Watch};
-use super::{Failure, say};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, DEFAULT_NAME, Sources};
 use crate::engine::{EngineSink, Intake};
-use crate::servers::{self, Keeps, Server};
 use crate::task::{Lane, Message, Payload, Schedule, Task, TaskId, When};
 use crate::timeline::{PutMode, PutResult, Timeline};
 
@@ -75,7 +76,7 @@ struct Series {
 
 /// Where the demo's tasks wait.
 struct Place {
-    redis: Option<Server>,
+    redis: Option<OwnRedis>,
     config: Config,
     words: String,
     /// It stays when the demo ends: what is left over is cancelled.
@@ -84,7 +85,7 @@ struct Place {
 
 pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     crate::telemetry::start("warn", false).map_err(|words| Failure::usage(anyhow!(words)))?;
-    serve::runtime()?.block_on(async {
+    runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         let (place, mut parts) = Place::find(arguments).await?;
         let timeline = serve::open_timeline(&place.config, &parts.tls)?.there(&place.config).await?;
@@ -119,9 +120,8 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
 impl Place {
     async fn find(arguments: &DemoArguments) -> Result<(Place, Parts), Failure> {
         let redis = match arguments.redis {
-            None if servers::is_there("redis-server") => {
-                let started =
-                    servers::start_redis(Keeps::Nothing).await.context("cannot start a redis-server for the demo");
+            None if OwnRedis::is_installed() => {
+                let started = OwnRedis::start().await.context("the demo has no Redis");
                 Some(started.map_err(|error| Failure::failed(error).hint("`--redis memory:` does without"))?)
             }
             _ => None,

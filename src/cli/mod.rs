@@ -3,32 +3,34 @@
 //! Exit codes: 0 done, 1 the asked thing failed, 2 usage or configuration; `check` has more.
 
 mod batch;
-mod bench;
 mod check;
 mod client;
 mod config;
 mod dead;
 mod demo;
 mod feed;
-mod out;
+pub mod out;
+mod own_redis;
 mod parts;
 mod preview;
+pub mod program;
 pub mod serve;
-mod shell;
+pub mod shell;
 mod target;
 mod task;
-mod verify;
 mod watch;
 
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use anyhow::anyhow;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{ConfigError, Sources};
 use out::{say, tell};
+use program::Failure;
+use shell::Page;
 
 /// Publishes messages on time: tasks wait in Redis, due ones are published under one idempotency key.
 #[derive(Parser)]
@@ -62,16 +64,33 @@ enum Command {
     Check(check::CheckArguments),
     /// Show every option: its value, and where it was said
     Config(config::ConfigArguments),
-    /// Attack instances while they publish, and judge whether anything was lost, early, or other than promised
-    Verify(verify::VerifyArguments),
-    /// Measure instances, each figure beside what their parts can do by themselves
-    #[command(subcommand)]
-    Bench(bench::BenchCommand),
     /// Print what a shell completes this command by
     Completions(shell::CompletionsArguments),
     /// Print the manual page, for `man -l -`
     Man,
 }
+
+/// What the manual page says beside the commands.
+const PAGE: Page = Page {
+    description: "punctual takes tasks in over HTTP, each of which says what to publish and when (once, at an interval, by cron), \
+         keeps them in Redis, and publishes each to Kafka, RabbitMQ, NATS JetStream or Redis Streams when it is due, under one \
+         idempotency key. Data goes to stdout, everything else to stderr.",
+    exit_status: &[
+        "0: done.",
+        "1: what was asked for failed.",
+        "2: the command line or the configuration is wrong.",
+        "3, 4, 5, of punctual check alone: somebody cannot be reached; a log-in was refused; a certificate is not trusted.",
+    ],
+    environment: &[
+        "PUNCTUAL__SECTION__KEY sets an option of the configuration: PUNCTUAL__CLAIM__LEASE=20s is lease in [claim]. A dash in \
+         a name is an underscore there.",
+        "PUNCTUAL_URL is the API that punctual task and punctual dead speak to, PUNCTUAL_TOKEN a token of that instance, \
+         PUNCTUAL_CA_FILE a file with the authorities to trust.",
+    ],
+    files: &[
+        "punctual.toml in the working directory is read where --config names no other file. punctual config shows every option.",
+    ],
+};
 
 /// What the configuration is read from; everything else stands there.
 #[derive(Args)]
@@ -96,57 +115,16 @@ struct SourceArguments {
     strict: bool,
 }
 
-/// Why a command did not do what it was asked.
-#[derive(Debug)]
-struct Failure {
-    error: anyhow::Error,
-    hint: Option<String>,
-    code: u8,
-}
-
-impl Failure {
-    /// What was asked for could not be done.
-    fn failed(error: impl Into<anyhow::Error>) -> Failure {
-        Failure { error: error.into(), hint: None, code: 1 }
-    }
-
-    /// The command line or the configuration is wrong.
-    fn usage(error: impl Into<anyhow::Error>) -> Failure {
-        Failure { error: error.into(), hint: None, code: 2 }
-    }
-
-    fn hint(self, hint: impl Display) -> Failure {
-        Failure { hint: Some(hint.to_string()), ..self }
-    }
-
-    /// Tells it on stderr.
-    fn tell(&self) {
-        let mut text = format!("error: {:#}\n", self.error);
-        if let Some(hint) = &self.hint {
-            text.push_str(&format!("hint: {hint}\n"));
-        }
-        tell(&text);
-    }
-}
-
-impl From<ConfigError> for Failure {
-    fn from(error: ConfigError) -> Failure {
-        Failure::usage(error)
-    }
-}
-
 /// Does what the arguments (the first is the program's name) say.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    punctual_sinks::tls::install_provider();
-    let cli = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
-        // Help and version are no errors, and go to stdout; clap knows.
-        Err(error) => {
-            let printed = error.print().is_ok();
-            return ExitCode::from(if error.use_stderr() || !printed { 2 } else { 0 });
-        }
-    };
-    let done = match cli.command {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let Some(command @ ("verify" | "bench")) = arguments.get(1).and_then(|command| command.to_str()) {
+        let failure = Failure::usage(anyhow!("`punctual {command}` is a command of another program"));
+        return program::end(Err(
+            failure.hint(format!("`punctual-lab {command}`; it is built and installed beside `punctual`"))
+        ));
+    }
+    program::run(arguments, |cli: Cli| match cli.command {
         Command::Serve(arguments) => arguments.sources().map_err(Failure::from).and_then(serve::run),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Task(command) => task::run(command),
@@ -154,18 +132,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Preview(arguments) => preview::run(&arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Config(arguments) => config::run(arguments),
-        Command::Verify(arguments) => verify::run(&arguments),
-        Command::Bench(command) => bench::run(&command),
-        Command::Completions(arguments) => shell::completions(&arguments),
-        Command::Man => shell::man(),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            failure.tell();
-            ExitCode::from(failure.code)
-        }
-    }
+        Command::Completions(arguments) => arguments.print(&mut Cli::command(), "punctual"),
+        Command::Man => shell::man(Cli::command(), &PAGE),
+    })
 }
 
 impl SourceArguments {

@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use anyhow::anyhow;
 use serde::Deserialize;
 
-use super::Failure;
+use super::program::Failure;
 
 /// Words of others on their way into a sentence: no control character is left, the ends of lines neither.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -37,7 +37,7 @@ impl Display for Words {
 ///
 /// # Errors
 /// As [`write`].
-pub(super) fn say(text: &str) -> Result<(), Failure> {
+pub fn say(text: &str) -> Result<(), Failure> {
     write(visible(text).as_bytes())
 }
 
@@ -45,7 +45,7 @@ pub(super) fn say(text: &str) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When it cannot be written, to a full disk say.
-pub(super) fn write(data: &[u8]) -> Result<(), Failure> {
+pub fn write(data: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(data).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -56,7 +56,7 @@ pub(super) fn write(data: &[u8]) -> Result<(), Failure> {
 }
 
 /// Writes to stderr.
-pub(super) fn tell(text: &str) {
+pub fn tell(text: &str) {
     if io::stderr().lock().write_all(visible(text).as_bytes()).is_err() {
         tracing::debug!("nobody reads stderr");
     }

@@ -9,14 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use punctual_sinks::Tls;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Failure;
 use super::parts::Parts;
+use super::program::{Failure, Signals, runtime};
 use crate::clock::LocalClock;
 use crate::config::{self, Config, ConfigError, Sources, TokenSection};
 use crate::engine::{Engine, EngineConfig, EngineLane, Intake};
@@ -106,34 +105,6 @@ fn refusal(config: &Config, error: RedisError) -> Failure {
     match error {
         RedisError::Unfit(_) => Failure::usage(ConfigError(vec![config.fault("redis.strict", error.to_string())])),
         error => Failure::usage(error),
-    }
-}
-
-/// The runtime that serve and demo run in.
-pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    built.context("cannot start the runtime").map_err(Failure::failed)
-}
-
-/// The signals that ask a process to end.
-pub(super) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    /// From now on they end the process no more by themselves.
-    pub(super) fn listen() -> Result<Signals, Failure> {
-        let listen = |kind| signal(kind).context("cannot listen for signals").map_err(Failure::failed);
-        Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
-    }
-
-    /// The name of the next one.
-    pub(super) async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
-        }
     }
 }
 

@@ -1,70 +1,74 @@
-//! What shells and `man` want to know of this command line; made of the same definitions that read it.
+//! What shells and `man` want to know of a command line; made of the same definitions that read it.
 
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use super::{Cli, Failure, out};
+use super::out;
+use super::program::Failure;
 
-#[derive(Args)]
-pub(super) struct CompletionsArguments {
+/// The arguments of `completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArguments {
     /// The shell
     shell: Shell,
 }
 
-/// Prints the script by which a shell completes `punctual`.
-pub(super) fn completions(arguments: &CompletionsArguments) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "punctual", &mut script);
-    out::write(&script)
+/// What a manual page says beside the commands; each text is a paragraph.
+#[derive(Debug)]
+pub struct Page {
+    /// What the program is.
+    pub description: &'static str,
+    /// Its exit codes.
+    pub exit_status: &'static [&'static str],
+    /// The variables that it reads.
+    pub environment: &'static [&'static str],
+    /// The files that it reads.
+    pub files: &'static [&'static str],
+}
+
+impl CompletionsArguments {
+    /// Prints the script by which the shell completes the program of that name.
+    ///
+    /// # Errors
+    /// When it cannot be written to stdout.
+    pub fn print(&self, command: &mut Command, name: &str) -> Result<(), Failure> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, command, name, &mut script);
+        out::write(&script)
+    }
 }
 
 /// Prints one page with all commands.
-pub(super) fn man() -> Result<(), Failure> {
-    let page = page().map_err(Failure::failed)?;
+///
+/// # Errors
+/// When it cannot be written to stdout.
+pub fn man(command: Command, page: &Page) -> Result<(), Failure> {
+    let page = render(command, page).map_err(Failure::failed)?;
     out::write(&page)
 }
 
-fn page() -> std::io::Result<Vec<u8>> {
+fn render(command: Command, texts: &Page) -> std::io::Result<Vec<u8>> {
     // Every command has it; once is enough.
-    let mut root = without_help(Cli::command()).subcommand_help_heading("COMMAND");
+    let mut root = without_help(command).subcommand_help_heading("COMMAND");
     root.build();
     let mut page = Vec::new();
     let whole = Man::new(root.clone()).manual("punctual");
     whole.render_title(&mut page)?;
     whole.render_name_section(&mut page)?;
     whole.render_synopsis_section(&mut page)?;
-    section(&mut page, "DESCRIPTION", &[DESCRIPTION])?;
+    section(&mut page, "DESCRIPTION", &[texts.description])?;
     section(&mut page, "COMMANDS", &[])?;
     commands(&root, &mut page)?;
-    section(&mut page, "EXIT STATUS", EXIT_STATUS)?;
-    section(&mut page, "ENVIRONMENT", ENVIRONMENT)?;
-    section(&mut page, "FILES", FILES)?;
+    section(&mut page, "EXIT STATUS", texts.exit_status)?;
+    for (heading, paragraphs) in [("ENVIRONMENT", texts.environment), ("FILES", texts.files)] {
+        if !paragraphs.is_empty() {
+            section(&mut page, heading, paragraphs)?;
+        }
+    }
     Ok(page)
 }
-
-const DESCRIPTION: &str = "punctual takes tasks in over HTTP, each of which says what to publish and when (once, at an \
-     interval, by cron), keeps them in Redis, and publishes each to Kafka, RabbitMQ, NATS JetStream or Redis Streams when \
-     it is due, under one idempotency key. Data goes to stdout, everything else to stderr.";
-
-const EXIT_STATUS: &[&str] = &[
-    "0: done.",
-    "1: what was asked for failed.",
-    "2: the command line or the configuration is wrong.",
-    "3, 4, 5, of punctual check alone: somebody cannot be reached; a log-in was refused; a certificate is not trusted.",
-];
-
-const ENVIRONMENT: &[&str] = &[
-    "PUNCTUAL__SECTION__KEY sets an option of the configuration: PUNCTUAL__CLAIM__LEASE=20s is lease in [claim]. A dash in a \
-     name is an underscore there.",
-    "PUNCTUAL_URL is the API that punctual task and punctual dead speak to, PUNCTUAL_TOKEN a token of that instance, PUNCTUAL_CA_FILE a file \
-     with the authorities to trust.",
-];
-
-const FILES: &[&str] = &[
-    "punctual.toml in the working directory is read where --config names no other file. punctual config shows every option.",
-];
 
 fn without_help(command: Command) -> Command {
     command.disable_help_flag(true).disable_version_flag(true).mut_subcommands(without_help)

@@ -60,7 +60,7 @@ export function versions(program) {
 export function commit() {
   const hash = output('git', 'rev-parse', '--short=12', 'HEAD');
   // The report itself does not count: a run before may have written it.
-  const sources = ['src', 'sinks', 'lua', 'Cargo.toml', 'Cargo.lock'];
+  const sources = ['src', 'sinks', 'tests/lab', 'lua', 'Cargo.toml', 'Cargo.lock'];
   const changed = output('git', 'status', '--porcelain', '--untracked-files=no', '--', ...sources);
   return /^[0-9a-f]{12}$/.test(hash) ? hash + (changed ? '+' : '') : undefined;
 }

@@ -1,4 +1,4 @@
-// Whose code an instance spends its CPU time in: `profile.mjs <punctual> <name> <what bench is to do>...` runs one bench,
+// Whose code an instance spends its CPU time in: `profile.mjs <punctual-lab> <name> <what bench is to do>...` runs one bench,
 // takes samples of its instances with Linux' perf meanwhile, and writes tests/bench/profiles/<name>.txt. A sample belongs to
 // whoever wrote the source line at its address, the innermost one where code is inlined: punctual, a library, Rust's
 // standard library, libc, or the kernel.
@@ -7,10 +7,11 @@ import { execFileSync, spawn } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, readlinkSync, realpathSync, rmSync } from 'node:fs';
 import { writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 
 const [binary, name, ...bench] = process.argv.slice(2);
-const program = realpathSync(binary);
+const lab = realpathSync(binary);
+const program = join(dirname(lab), 'punctual');
 const root = realpathSync(new URL('../..', import.meta.url).pathname);
 const folder = mkdtempSync(join(tmpdir(), 'profile-'));
 const run = (command, args, input) => execFileSync(command, args, { input, encoding: 'utf8', maxBuffer: 1 << 30 });
@@ -33,7 +34,7 @@ async function instance(seen, ended) {
 
 /** Runs the bench and takes samples of its instances, one after another, as long as each lives; into files of `folder`. */
 async function record() {
-  const child = spawn(program, ['bench', ...bench, '--json'], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn(lab, ['bench', ...bench, '--json'], { stdio: ['ignore', 'pipe', 'inherit'] });
   let text = '';
   child.stdout.on('data', (part) => (text += part));
   const done = new Promise((resolve) => child.on('close', resolve));
@@ -123,7 +124,7 @@ try {
   const [each, ratio] = [report.figures.instance_us, report.ratios.instance_cpu_to_raw];
   const beside = ratio === undefined ? '' : `, ${ratio} x the raw client's`;
   const text = [
-    `punctual bench ${bench.join(' ')}`,
+    `punctual-lab bench ${bench.join(' ')}`,
     `${all} samples of the instances, 997 for each second of CPU time`,
     ...(each === undefined ? [] : [`${each} us of it for an occurrence${beside}`]),
     '',

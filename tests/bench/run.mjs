@@ -1,9 +1,9 @@
-// Runs the rows, round by round, and keeps every run's figures: `run.mjs <program> <rounds> <rows> <folder>`. What was
+// Runs the rows, round by round, and keeps every run's figures: `run.mjs <punctual-lab> <rounds> <rows> <folder>`. What was
 // measured is written after each run, so that nothing is lost when it is interrupted. Exit code 1: a row has no figures.
 
 import { spawn } from 'node:child_process';
 import { mkdirSync, renameSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 
 import { commit, load, machine, versions } from './machine.mjs';
 import { rows } from './rows.mjs';
@@ -26,7 +26,7 @@ const results = {
   rows: pattern,
   commit: commit(),
   machine: machine(),
-  versions: versions(program),
+  versions: versions(join(dirname(program), 'punctual')),
   load_at_start: load(),
   runs: [],
 };

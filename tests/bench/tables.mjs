@@ -145,7 +145,7 @@ function commands(results) {
     const runs = results.runs.filter((run) => run.row === row);
     const [most, load] = ['seconds', 'load'].map((name) => Math.max(...runs.map((run) => run[name])));
     const figures = `${runs.filter(({ report }) => report).length} of ${runs.length}`;
-    return [`\`${row}\``, `\`punctual bench ${runs[0].args.join(' ')}\``, figures, number(most), number(load)];
+    return [`\`${row}\``, `\`punctual-lab bench ${runs[0].args.join(' ')}\``, figures, number(most), number(load)];
   });
   return table(['row', 'command', 'runs with figures', 'longest, s', 'highest load'], rows, 2);
 }

@@ -19,6 +19,15 @@ fn help_and_version_are_no_failures_and_no_command_is() {
 }
 
 #[test]
+fn what_the_laboratory_does_is_said_with_its_name() {
+    for command in ["verify", "bench"] {
+        let run = run(&[command, "--seconds", "1"]);
+        assert_eq!((run.code, run.out.as_str()), (Some(2), ""), "{command}");
+        assert!(run.err.contains(&format!("hint: `punctual-lab {command}`")), "{}", run.err);
+    }
+}
+
+#[test]
 fn every_fault_of_the_configuration_is_told_at_once() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = "[claim]\nleese = \"1s\"\nlease = \"10s\"\n[sinks.a]\nurl = \"nats://me:hunter2@x\"\n[lanes.b]\nsink = \"aa\"\n";

@@ -100,7 +100,7 @@ pub(crate) fn signal_pid(pid: u32, signal: &str) {
 }
 
 /// A port that is free now. Each is handed out once in this process; below those that the kernel gives to whoever connects
-/// and those that `punctual verify` and `punctual bench` choose from, since one of them could take the port of a server
+/// and those that `punctual-lab` chooses from, since one of them could take the port of a server
 /// that is being started (again).
 pub(crate) fn free_port() -> u16 {
     static TAKEN: std::sync::Mutex<Vec<u16>> = std::sync::Mutex::new(Vec::new());

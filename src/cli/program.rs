@@ -1,0 +1,121 @@
+//! What `punctual` and `punctual-lab` do in the same way: read the command line, tell of failures, listen for signals.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::out::tell;
+use crate::config::ConfigError;
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub struct Failure {
+    error: anyhow::Error,
+    hint: Option<String>,
+    code: u8,
+}
+
+impl Failure {
+    /// What was asked for could not be done: exit code 1.
+    pub fn failed(error: impl Into<anyhow::Error>) -> Failure {
+        Failure { error: error.into(), hint: None, code: 1 }
+    }
+
+    /// The command line or the configuration is wrong: exit code 2.
+    pub fn usage(error: impl Into<anyhow::Error>) -> Failure {
+        Failure { error: error.into(), hint: None, code: 2 }
+    }
+
+    /// The same with another exit code.
+    pub(super) fn code(self, code: u8) -> Failure {
+        Failure { code, ..self }
+    }
+
+    /// The same, with what to do about it.
+    #[must_use]
+    pub fn hint(self, hint: impl Display) -> Failure {
+        Failure { hint: Some(hint.to_string()), ..self }
+    }
+
+    /// Writes it to stderr.
+    pub(super) fn tell(&self) {
+        let mut text = format!("error: {:#}\n", self.error);
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+        tell(&text);
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::usage(error)
+    }
+}
+
+/// Reads the arguments (the first is the program's name) and does as they say.
+pub fn run<C: Parser>(
+    arguments: impl IntoIterator<Item = OsString>,
+    carry_out: impl FnOnce(C) -> Result<(), Failure>,
+) -> ExitCode {
+    punctual_sinks::tls::install_provider();
+    let command = match C::try_parse_from(arguments) {
+        Ok(command) => command,
+        // Help and version are no errors, and go to stdout; clap knows.
+        Err(error) => {
+            let printed = error.print().is_ok();
+            return ExitCode::from(if error.use_stderr() || !printed { 2 } else { 0 });
+        }
+    };
+    end(carry_out(command))
+}
+
+/// The exit code, once a failure has been told.
+pub(super) fn end(done: Result<(), Failure>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.tell();
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// The runtime that commands run in.
+///
+/// # Errors
+/// When the system has no thread for it.
+pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    built.context("cannot start the runtime").map_err(Failure::failed)
+}
+
+/// The signals that ask a process to end.
+#[derive(Debug)]
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// From now on they end the process no more by themselves.
+    ///
+    /// # Errors
+    /// When the system lets nobody listen.
+    pub fn listen() -> Result<Signals, Failure> {
+        let listen = |kind| signal(kind).context("cannot listen for signals").map_err(Failure::failed);
+        Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    /// The name of the next one: `SIGINT` or `SIGTERM`.
+    pub async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}

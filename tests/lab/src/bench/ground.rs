@@ -1,0 +1,228 @@
+//! The ground of a bench: the servers, ours or the user's, and everything that is made there and has to go again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use secrecy::{ExposeSecret, SecretString};
+
+use super::far::{self, Far};
+use super::probe::Probe;
+use super::tasks::{SHARDS, Shelf};
+use super::{Kind, Missing, Options};
+use crate::servers::{self, Program, Purpose, Server};
+use punctual::clock::Timestamp;
+use punctual::task::{Lane, Namespace, Shard};
+use punctual::timeline::keys::{self, Keys};
+
+/// How long removing may take.
+const CLEAR: Duration = Duration::from_secs(60);
+
+/// What is published to where nothing is published.
+const NOWHERE: &str = "memory:";
+
+/// The servers of one bench.
+pub(super) struct Ground {
+    /// What instances are started from.
+    pub(super) program: Program,
+    /// How everything begins that is made there.
+    name: String,
+    pub(super) kind: Kind,
+    pub(super) redis_url: SecretString,
+    pub(super) sink_url: SecretString,
+    pub(super) probe: Probe,
+    /// None where nothing is published.
+    far: Option<Arc<dyn Far>>,
+    /// The destinations that were made.
+    made: Mutex<Vec<String>>,
+    /// The lanes that instances may have served.
+    lanes: Vec<Lane>,
+    /// Ours; none where it is the user's.
+    redis: Option<Server>,
+    sink: Option<Server>,
+}
+
+impl Ground {
+    /// Starts the servers that are not named, and connects to all.
+    ///
+    /// # Errors
+    /// [`Missing`] when a program is not installed or an address cannot be used; else when a server does not start.
+    pub(super) async fn open(options: &Options) -> anyhow::Result<Ground> {
+        let publishes = options.bench.publishes();
+        options.redis.iter().try_for_each(|url| plain(Kind::Redis, url))?;
+        options.sink.iter().filter(|_| publishes).try_for_each(|url| plain(options.kind, url))?;
+        let redis = options.redis.is_none().then_some(Kind::Redis);
+        let sink = (publishes && options.sink.is_none()).then_some(options.kind);
+        redis.into_iter().chain(sink).try_for_each(servers::installed)?;
+        let (redis, redis_url) = server(redis, options.redis.as_ref()).await?;
+        let (sink, sink_url) = server(sink, options.sink.as_ref().filter(|_| publishes)).await?;
+        let far = match publishes {
+            true => Some(far::open(options.kind, &sink_url).await.context("cannot reach the sink")?),
+            false => None,
+        };
+        let names = ["default", "other"].map(str::to_owned).into_iter().chain((1..options.lanes).map(extra_lane));
+        Ok(Ground {
+            program: options.program.clone(),
+            name: options.name.clone(),
+            kind: options.kind,
+            probe: Probe::open(&redis_url).await?,
+            redis_url,
+            sink_url,
+            far,
+            made: Mutex::default(),
+            lanes: names.filter_map(|name| name.parse().ok()).collect(),
+            redis,
+            sink,
+        })
+    }
+
+    /// Whether the sink is a server that was just started and is the faster the longer it works.
+    pub(super) fn warms_up(&self) -> bool {
+        self.sink.is_some() && self.kind == Kind::Kafka
+    }
+
+    /// The process of the timeline's Redis, if it is ours.
+    pub(super) fn redis_pid(&self) -> Option<u32> {
+        self.redis.as_ref()?.pid()
+    }
+
+    /// The far side of the sink.
+    ///
+    /// # Errors
+    /// When nothing is published.
+    pub(super) fn far(&self) -> anyhow::Result<Arc<dyn Far>> {
+        self.far.clone().context("nothing is published here")
+    }
+
+    /// Makes a destination of that end, and returns its name.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(super) async fn make(&self, end: &str) -> anyhow::Result<String> {
+        let destination = format!("{}-{end}", self.name);
+        let far = self.far()?;
+        // Before it is there: whatever is half made has to go, too.
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(destination.clone());
+        far.make(&destination).await?;
+        Ok(destination)
+    }
+
+    /// The namespace that instances work in.
+    ///
+    /// # Errors
+    /// When the name is too long.
+    pub(super) fn namespace(&self) -> anyhow::Result<Namespace> {
+        Ok(self.name.parse()?)
+    }
+
+    /// A namespace that no instance knows.
+    ///
+    /// # Errors
+    /// When the name is too long.
+    pub(super) fn floor_namespace(&self) -> anyhow::Result<Namespace> {
+        Ok(format!("{}-floor", self.name).parse()?)
+    }
+
+    /// The timeline that instances work on.
+    ///
+    /// # Errors
+    /// When Redis is away.
+    pub(super) async fn shelf(&self) -> anyhow::Result<Shelf> {
+        Shelf::open(&self.redis_url, self.namespace()?).await
+    }
+
+    /// How many occurrences are waiting or in flight whose due is no later than that.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn left(&self, namespace: &Namespace, until: Timestamp) -> anyhow::Result<u64> {
+        let all = Shard::all(SHARDS).map(|shard| Keys::new(namespace, shard));
+        let dues = all.flat_map(|keys| self.lanes.iter().map(move |lane| keys.due(lane)));
+        Ok(self.probe.due_by(&dues.collect::<Vec<_>>(), until).await?)
+    }
+
+    /// Removes all tasks. Nothing of them may be in flight.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn empty(&self, namespace: &Namespace) -> anyhow::Result<()> {
+        Ok(self.probe.unlink(&self.keys(namespace)).await?)
+    }
+
+    fn keys(&self, namespace: &Namespace) -> Vec<String> {
+        let mut all = Vec::new();
+        for keys in Shard::all(SHARDS).map(|shard| Keys::new(namespace, shard)) {
+            all.extend([keys.tasks(), keys.changes(), keys.crashes(), keys.counts(), keys.lanes(), keys.largest()]);
+            all.extend([keys.dead(), keys.dead_records()]);
+            for lane in &self.lanes {
+                all.extend([keys.due(lane), keys.leases(lane), keys.claims(lane), keys.reap_at(lane)]);
+            }
+        }
+        all
+    }
+
+    /// Removes everything from servers of the user's; says what could not be removed.
+    pub(super) async fn clear(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        if self.redis.is_none() {
+            let removed = tokio::time::timeout(CLEAR, self.clear_redis()).await;
+            if let Some(words) = failed(removed) {
+                left.push(format!("keys `punctual:{{{}...` in Redis: {words}", self.name));
+            }
+        }
+        let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
+        if self.sink.is_none() && !made.is_empty() {
+            let removed = tokio::time::timeout(CLEAR, far::remove(self.kind, &self.sink_url, &made)).await;
+            if let Some(words) = failed(removed) {
+                left.push(format!("{} in the sink: {words}", made.join(", ")));
+            }
+        }
+        left
+    }
+
+    async fn clear_redis(&self) -> anyhow::Result<()> {
+        for namespace in [self.namespace()?, self.floor_namespace()?] {
+            let mut all = self.keys(&namespace);
+            all.extend([keys::layout(&namespace), keys::nothing(&namespace)]);
+            self.probe.unlink(&all).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What another lane is called.
+pub(super) fn extra_lane(number: u16) -> String {
+    format!("lane-{number}")
+}
+
+/// A server that is started if it is to be, and its address.
+async fn server(own: Option<Kind>, named: Option<&SecretString>) -> anyhow::Result<(Option<Server>, SecretString)> {
+    match (own, named) {
+        (Some(kind), _) => {
+            let server = servers::start(kind, Purpose::Measure).await?;
+            let url = kind.own_url(server.port);
+            Ok((Some(server), url))
+        }
+        (None, Some(url)) => Ok((None, url.clone())),
+        (None, None) => Ok((None, NOWHERE.to_owned().into())),
+    }
+}
+
+/// Refuses what the client libraries could not read back.
+fn plain(kind: Kind, url: &SecretString) -> Result<(), Missing> {
+    let (scheme, port) = kind.scheme();
+    let begins = url.expose_secret().strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://"));
+    if begins {
+        return Ok(());
+    }
+    let words = format!("`bench` reads back what is published by `{scheme}://` alone");
+    Err(Missing::new(&words, &format!("name a plain address: {scheme}://127.0.0.1:{port}")))
+}
+
+fn failed(removed: Result<anyhow::Result<()>, tokio::time::error::Elapsed>) -> Option<String> {
+    match removed {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(format!("{error:#}")),
+        Err(_) => Some(format!("no answer within {CLEAR:?}")),
+    }
+}

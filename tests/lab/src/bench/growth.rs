@@ -1,0 +1,69 @@
+//! Lets Redis finish what it has begun while tables grew: a table doubles bit by bit, a bucket with each look into it,
+//! and until that has ended the old one and the new one both stand in memory and each look is dearer.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisResult};
+use tokio::time::Instant;
+
+use super::ground::Ground;
+use super::tasks::{SHARDS, Shelf};
+use punctual::task::{Lane, Shard};
+use punctual::timeline::keys::Keys;
+
+/// How long it may take.
+const MOST: Duration = Duration::from_secs(120);
+
+/// Looks of one call, ...
+const LOOKS: u64 = 1000;
+
+/// ... and calls that are sent at once.
+const CALLS: u64 = 10;
+
+/// Looks into each large table as often as it may have buckets; says whether there was time for all.
+///
+/// # Errors
+/// When Redis does not answer.
+pub(super) async fn finish_growth(ground: &Ground, shelf: &Shelf) -> RedisResult<bool> {
+    let (mut connection, begun) = (ground.probe.connection(), Instant::now());
+    for keys in Shard::all(SHARDS).map(|shard| Keys::new(&shelf.namespace, shard)) {
+        for (key, size, look) in [
+            (keys.due(&Lane::default()), "ZCARD", "ZMSCORE"),
+            (keys.tasks(), "HLEN", "HMGET"),
+            (keys.counts(), "HLEN", "HMGET"),
+        ] {
+            let entries: u64 = redis::cmd(size).arg(&key).query_async(&mut connection).await?;
+            let call = nothing(look, &key);
+            // A table has up to twice as many buckets as entries; half of them stood before it began to grow.
+            let mut left = if entries == 0 { 0 } else { entries.next_power_of_two().div_ceil(LOOKS) };
+            while left > 0 {
+                if begun.elapsed() > MOST {
+                    return Ok(false);
+                }
+                let calls = left.min(CALLS);
+                send(&mut connection, &call, calls).await?;
+                left -= calls;
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// A call that looks for what is not there: a bucket moves all the same, and the answer is short.
+fn nothing(look: &str, key: &str) -> Cmd {
+    let mut call = redis::cmd(look);
+    call.arg(key);
+    (0..LOOKS).for_each(|number| {
+        call.arg(number);
+    });
+    call
+}
+
+async fn send(connection: &mut MultiplexedConnection, call: &Cmd, times: u64) -> RedisResult<()> {
+    let mut pipe = redis::pipe();
+    (0..times).for_each(|_| {
+        pipe.add_command(call.clone()).ignore();
+    });
+    pipe.query_async(connection).await
+}

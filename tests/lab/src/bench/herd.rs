@@ -1,0 +1,90 @@
+//! Many due in the same millisecond: when the last is accepted, and what a lane beside them notices.
+
+use std::time::Duration;
+
+use super::fleet::LaneTo;
+use super::ground::Ground;
+use super::limits::Limits;
+use super::moment::Load;
+use super::pair::Pair;
+use super::report::Report;
+use super::tasks::{Batch, Form};
+use super::throughput::costs;
+use super::watch::Watch;
+use super::{Options, Tell};
+use punctual::clock::Timestamp;
+use punctual::task::Lane;
+
+/// How often something is due in the lane beside the herd, ...
+const EVERY: Duration = Duration::from_millis(10);
+
+/// ... from so long before it, of which the first second is not counted, ...
+const BEFORE: Duration = Duration::from_secs(3);
+
+/// ... until so long after.
+const AFTER: Duration = Duration::from_secs(30);
+
+/// Measures.
+///
+/// # Errors
+/// When something is not published.
+pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    let form = Form::of(options.recurring);
+    let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
+    let (destination, beside) = (ground.make("due").await?, ground.make("beside").await?);
+    let (shelf, lanes) = (ground.shelf().await?, [("default", &*destination), ("other", &*beside)]);
+    let lanes: &[LaneTo<'_>] = &lanes;
+    let load = Load {
+        prefix: "h",
+        tasks: options.tasks,
+        form,
+        payload: options.payload,
+        instances: options.one_fleet(),
+        destination: &destination,
+        lanes,
+        lead: BEFORE,
+        alone: true,
+    };
+    let watch = Watch::start(ground.far()?, beside.clone(), ground.probe.clock());
+    let put_beside = async |due: Timestamp| {
+        let first = due.minus(BEFORE);
+        let count = (BEFORE + AFTER).as_millis() / EVERY.as_millis();
+        let numbers = 0..u64::try_from(count).unwrap_or(u64::MAX);
+        let due = |number: u64| first.plus(EVERY * u32::try_from(number).unwrap_or(u32::MAX));
+        let lane = "other".parse::<Lane>()?;
+        let form = Form::Once;
+        let payload = options.payload;
+        let batch = Batch { prefix: "o", numbers, lane, form, payload, destination: None, due: &due };
+        shelf.put(&batch, &|_| {}).await
+    };
+    let moment = load.ready(ground, &shelf, tell, put_beside).await?;
+    let past = moment.pass(ground, &shelf, &load, tell).await?;
+    let due = moment.due;
+    let last = due.plus(Duration::from_micros(u64::try_from(past.last_us).unwrap_or(0)));
+    // What was due beside the last of the herd is on its way.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let calm = watch.between(due.minus(BEFORE).plus(Duration::from_secs(1)), due)?;
+    let meanwhile = watch.between(due, last)?;
+    moment.fleet.end().await?;
+    ground.empty(&shelf.namespace).await?;
+    let limits = limits.after(ground, tell).await?;
+    let pair = Pair::measure(ground, &shelf, &Load { prefix: "b", ..load }, tell).await?;
+    let mut report = Report::new(options);
+    report.option("tasks", options.tasks);
+    report.option("payload", options.payload);
+    report.option("recurring", options.recurring);
+    report.option("instances", options.one_fleet());
+    report.figure("last_ms", past.seconds() * 1000.0, "from the due to the last accepted; budget for 100 000: 1000");
+    report.figure("tasks_per_second", past.per_second(), "of that");
+    for (name, late, words) in [("calm", &calm, "before"), ("meanwhile", &meanwhile, "until the last was accepted")] {
+        report.figure(format!("{name}_count"), late.count() as f64, format!("occurrences of another lane, {words}"));
+        report.figure(format!("{name}_p50_ms"), late.ms(0.5), "how late those were");
+        report.figure(format!("{name}_p99_ms"), late.ms(0.99), "");
+    }
+    limits.show(&mut report);
+    costs(&mut report, &past, &limits);
+    pair.show(&mut report);
+    report.ratio("throughput_to_limit", past.per_second(), limits.per_second(), "budget: at least 0.75");
+    report.ratio("meanwhile_p99_to_calm", meanwhile.ms(0.99), calm.ms(0.99), "what another lane notices");
+    Ok(report)
+}

@@ -1,0 +1,67 @@
+//! What is asked of Redis while nothing is due.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::fleet::Fleet;
+use super::ground::{Ground, extra_lane};
+use super::report::Report;
+use super::tasks::{Batch, Form, SHARDS};
+use super::{Options, Tell};
+use punctual::task::Lane;
+
+/// How long instances come to rest.
+const REST: Duration = Duration::from_secs(3);
+
+/// How far away all dues are.
+const AHEAD: Duration = Duration::from_secs(86_400);
+
+/// Measures.
+///
+/// # Errors
+/// When an instance does not serve.
+pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    let names: Vec<String> = std::iter::once("default".to_owned()).chain((1..options.lanes).map(extra_lane)).collect();
+    let (shelf, due) = (ground.shelf().await?, ground.probe.now().plus(AHEAD));
+    for (number, lane) in names.iter().enumerate() {
+        // A task for each shard, as good as surely.
+        let (prefix, lane) = (format!("e{number}x"), lane.parse::<Lane>()?);
+        let (numbers, form, payload) = (0..32, Form::Once, options.payload);
+        let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| due };
+        shelf.put(&batch, &|_| {}).await?;
+    }
+    // It asks, too.
+    drop(shelf);
+    let lanes: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
+    tell(0.0, "starting instances");
+    let fleet = Fleet::start(ground, options.one_fleet(), &lanes).await?;
+    tell(0.0, "coming to rest");
+    sleep(REST).await;
+    let begun = Instant::now();
+    let before = (ground.probe.requests().await?, ground.probe.cpu().await?, fleet.cpu());
+    for second in 0..options.seconds {
+        tell(second as f64 / options.seconds as f64, "nothing is due");
+        sleep(Duration::from_secs(1)).await;
+    }
+    let after = (ground.probe.requests().await?, ground.probe.cpu().await?, fleet.cpu());
+    let (seconds, instances) = (begun.elapsed().as_secs_f64(), options.one_fleet() as f64);
+    fleet.end().await?;
+    let spent = |before: Option<Duration>, after: Option<Duration>| {
+        before.zip(after).map(|(before, after)| after.saturating_sub(before).as_secs_f64() * 1000.0 / seconds)
+    };
+    let requests = (after.0 - before.0) / seconds / instances;
+    let mut report = Report::new(options);
+    report.option("seconds", options.seconds);
+    report.option("instances", options.one_fleet());
+    report.option("lanes", options.lanes);
+    report.figure("requests_per_second", requests, "scripts and pings that an instance sends to Redis");
+    report.figure("redis_cpu_ms_per_second", spent(before.1, after.1), "of Redis, for all instances");
+    report.figure("instance_cpu_ms_per_second", spent(before.2, after.2).map(|ms| ms / instances), "of one instance");
+    let words = "requests each second; budget: at most 1.2, whatever the lanes";
+    report.ratio("requests_per_instance_and_shard", requests, f64::from(SHARDS), words);
+    if options.redis.is_some() {
+        report.notes.push("what others ask of your Redis meanwhile is counted, too".to_owned());
+    }
+    Ok(report)
+}

@@ -1,0 +1,94 @@
+//! Cron tasks that are all due at one moment, with few and with many instances.
+
+use std::time::Duration;
+
+use super::fleet::LaneTo;
+use super::ground::Ground;
+use super::limits::Limits;
+use super::moment::{Load, Past};
+use super::report::Report;
+use super::tasks::Form;
+use super::{Options, Tell};
+use punctual::clock::Timestamp;
+
+/// Moments for each number of instances, one after the other: so few tasks take too little for one to tell what they cost.
+const MOMENTS: u64 = 5;
+
+/// How long it is from one to the next.
+const APART: Duration = Duration::from_secs(3);
+
+/// Measures.
+///
+/// # Errors
+/// When something is not published.
+pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    let limits = Limits::before(ground, Form::Cron, options.tasks, options.payload, tell).await?;
+    let destination = ground.make("due").await?;
+    let mut costs = Vec::new();
+    let mut report = Report::new(options);
+    report.option("tasks", options.tasks);
+    report.option("payload", options.payload);
+    report.option("instances", options.instances.clone());
+    for &instances in &options.instances {
+        let all = moments(ground, options, instances, &destination, tell).await?;
+        let of = |of: fn(&Past) -> Option<f64>| mean(all.iter().filter_map(of));
+        let name = |figure: &str| format!("with_{instances}_{figure}");
+        let last = all.iter().map(|past| past.seconds() * 1000.0).fold(0.0, f64::max);
+        report.figure(name("last_ms"), last, "from the due to the last accepted, the latest; budget: 1000");
+        report.figure(name("redis_us"), of(Past::redis_us), "CPU of Redis for an occurrence");
+        report.figure(name("instance_us"), of(Past::instance_us), "CPU of all instances for an occurrence");
+        costs.push(of(Past::redis_us));
+    }
+    limits.after(ground, tell).await?.show(&mut report);
+    let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
+    report.ratio("redis_cpu_last_to_first", last, first, "with the most and the fewest instances; budget: at most 1.5");
+    Ok(report)
+}
+
+/// So many instances, and some moments.
+async fn moments(
+    ground: &Ground,
+    options: &Options,
+    instances: usize,
+    destination: &str,
+    tell: Tell<'_>,
+) -> anyhow::Result<Vec<Past>> {
+    let shelf = ground.shelf().await?;
+    let lanes: [LaneTo<'_>; 1] = [("default", destination)];
+    // Ids differ from run to run, or brokers would take the second for a copy of the first.
+    let prefix = format!("i{instances}x");
+    let load = Load {
+        prefix: &prefix,
+        tasks: options.tasks,
+        form: Form::Cron,
+        payload: options.payload,
+        instances,
+        destination,
+        lanes: &lanes,
+        lead: Duration::ZERO,
+        alone: true,
+    };
+    let put_later = async |first: Timestamp| {
+        for number in 1..MOMENTS {
+            let prefix = format!("{prefix}{number}m");
+            let due = first.plus(APART * u32::try_from(number).unwrap_or(u32::MAX));
+            shelf.put(&load.batch(&prefix, 0..load.tasks, load.form, &|_| due), &|_| {}).await?;
+        }
+        Ok(())
+    };
+    let mut moment = load.ready(ground, &shelf, tell, put_later).await?;
+    let mut all = vec![moment.pass(ground, &shelf, &load, tell).await?];
+    for _ in 1..MOMENTS {
+        moment.go_on(APART, load.tasks);
+        all.push(moment.pass(ground, &shelf, &load, tell).await?);
+    }
+    moment.fleet.end().await?;
+    ground.empty(&shelf.namespace).await?;
+    Ok(all)
+}
+
+/// The mean of what is known; of nothing none.
+fn mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let figures: Vec<f64> = figures.collect();
+    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
+}

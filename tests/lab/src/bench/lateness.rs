@@ -1,0 +1,251 @@
+//! How late occurrences are that come due steadily, and how late the naked loop is with the same.
+//!
+//! Both take turns of a tenth of a second: how late a machine or a broker is differs from one second to the next, and so
+//! both have as much of the good ones and of the bad ones. And both are started anew a few times: where the threads of a
+//! process have found their cores, they stay, and for as long as it runs it is later or less late than another one.
+
+use std::time::Duration;
+
+use anyhow::bail;
+
+use super::fleet::{Fleet, LaneTo};
+use super::ground::Ground;
+use super::late::Late;
+use super::limits;
+use super::moment::{self, EVALSHA, each};
+use super::naked;
+use super::report::Report;
+use super::tasks::{Batch, Form, Shelf};
+use super::watch::Watch;
+use super::{Options, Tell, millis};
+use punctual::clock::{Clock, Timestamp};
+use punctual::task::{Lane, Namespace};
+
+/// How long a turn is, of either; a second is some of them.
+const TURN: Duration = Duration::from_millis(100);
+
+/// How long either goes on before it is measured: connections are made, and the first of everything is slow.
+const WARM: Duration = Duration::from_millis(500);
+
+/// How often both are started, at most: not for less than a second.
+const STARTS: u64 = 5;
+
+/// Tasks put each second, at least.
+const PUTS: u64 = 20_000;
+
+/// How often it is tried to put all, and to serve, before the first is due.
+const TRIES: usize = 4;
+
+/// How long before the first is due all has to be put, ...
+const MARGIN: Duration = Duration::from_millis(500);
+
+/// ... and how much longer for each instance, which has to start.
+const START: Duration = Duration::from_millis(1200);
+
+/// Dues that come steadily, in turns.
+struct Steady {
+    /// When the first turn of all begins, ...
+    begin: Timestamp,
+    /// ... and how long after it the first one of these.
+    later: Duration,
+    rate: u64,
+    /// How long all of these turns are.
+    lasting: Duration,
+}
+
+impl Steady {
+    /// What begins then: of the instances, and of the naked loop.
+    fn both(begin: Timestamp, options: &Options) -> [Steady; 2] {
+        let (rate, seconds) = (u64::from(options.rate), options.seconds);
+        let lasting = WARM + Duration::from_millis(seconds * 1000 / starts(options));
+        [Duration::ZERO, TURN].map(|later| Steady { begin, later, rate, lasting })
+    }
+
+    fn count(&self) -> u64 {
+        (self.rate * millis(self.lasting)).div_ceil(1000)
+    }
+
+    fn due(&self, number: u64) -> Timestamp {
+        // So long have turns of these taken before it; those of the others were as many.
+        let own = number * 1000 / self.rate;
+        let others = own / millis(TURN) * millis(TURN);
+        self.begin.plus(self.later + Duration::from_millis(own + others))
+    }
+
+    /// From when on is measured, ...
+    fn from(&self) -> Timestamp {
+        self.begin.plus(2 * WARM)
+    }
+
+    /// ... and until when.
+    fn until(&self) -> Timestamp {
+        self.begin.plus(2 * self.lasting)
+    }
+
+    async fn put(&self, shelf: &Shelf, options: &Options) -> anyhow::Result<()> {
+        let due = |number| self.due(number);
+        let batch = Batch {
+            prefix: "l",
+            numbers: 0..self.count(),
+            lane: Lane::default(),
+            form: Form::of(options.recurring),
+            payload: options.payload,
+            destination: None,
+            due: &due,
+        };
+        shelf.put(&batch, &|_| {}).await
+    }
+}
+
+/// How often both are started.
+fn starts(options: &Options) -> u64 {
+    options.seconds.clamp(1, STARTS)
+}
+
+/// Measures.
+///
+/// # Errors
+/// When something is not published.
+pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    let mut report = Report::new(options);
+    report.option("rate", options.rate);
+    report.option("seconds", options.seconds);
+    report.option("payload", options.payload);
+    report.option("recurring", options.recurring);
+    report.option("instances", options.one_fleet());
+    let mut all = measure(ground, options, 0, tell).await?;
+    for number in 1..starts(options) {
+        all.add(&measure(ground, options, number, tell).await?)?;
+    }
+    let Measured { late, floor, scripts, cpu } = all;
+    late.show(&mut report, "", "whole path");
+    floor.show(&mut report, "floor_", "naked loop");
+    for (name, share, words) in [
+        ("p50_to_floor", 0.5, "budget: p50 at most 1.2 ms, else this at most 2"),
+        ("p99_to_floor", 0.99, "budget: p99 at most 3 ms, else this at most 2"),
+        ("p999_to_floor", 0.999, "budget: p99.9 at most 15 ms, else this at most 2"),
+    ] {
+        report.ratio(name, late.ms(share), floor.ms(share), words);
+    }
+    report.figure(
+        "script_us",
+        each(scripts, late.count()),
+        "of Redis in all scripts of the instances, for an occurrence",
+    );
+    report.figure("instance_us", each(cpu, late.count()), "CPU of the instances for an occurrence");
+    Ok(report)
+}
+
+/// What was measured.
+struct Measured {
+    late: Late,
+    /// Of the naked loop.
+    floor: Late,
+    /// Time of Redis in scripts of the instances.
+    scripts: Option<Duration>,
+    /// CPU time of the instances.
+    cpu: Option<Duration>,
+}
+
+impl Measured {
+    /// Adds what was measured after another start.
+    ///
+    /// # Errors
+    /// None that is known of.
+    fn add(&mut self, other: &Measured) -> anyhow::Result<()> {
+        self.late.add_all(&other.late)?;
+        self.floor.add_all(&other.floor)?;
+        self.scripts = self.scripts.zip(other.scripts).map(|(one, other)| one + other);
+        self.cpu = self.cpu.zip(other.cpu).map(|(one, other)| one + other);
+        Ok(())
+    }
+}
+
+/// Dues that lie ahead of one, where they are published to, and who reads it.
+struct Side {
+    steady: Steady,
+    shelf: Shelf,
+    destination: String,
+    watch: Watch,
+}
+
+impl Side {
+    /// Puts all. `end` tells its destination from all others: what one that was too late has published is of no account.
+    async fn open(
+        ground: &Ground,
+        options: &Options,
+        (steady, namespace): (Steady, Namespace),
+        end: &str,
+    ) -> anyhow::Result<Side> {
+        let destination = ground.make(end).await?;
+        let watch = Watch::start(ground.far()?, destination.clone(), ground.probe.clock());
+        let shelf = Shelf::open(&ground.redis_url, namespace).await?;
+        steady.put(&shelf, options).await?;
+        Ok(Side { steady, shelf, destination, watch })
+    }
+
+    async fn reach(&self, tell: &dyn Fn(u64)) -> anyhow::Result<()> {
+        self.watch.reach(self.steady.count(), self.steady.until(), tell).await
+    }
+
+    /// Removes all; how late what is measured was.
+    async fn late(&self, ground: &Ground) -> anyhow::Result<Late> {
+        ground.empty(&self.shelf.namespace).await?;
+        self.watch.between(self.steady.from(), self.steady.until())
+    }
+}
+
+/// Puts all of both, then starts the instances; begins anew, with more time, where the first is due before they serve.
+///
+/// # Errors
+/// When it always is.
+async fn ready(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<(Side, Side, Fleet)> {
+    let (clock, instances) = (ground.probe.clock(), options.one_fleet());
+    let [own, floor] = Steady::both(clock.now(), options);
+    let served = START * u32::try_from(instances).unwrap_or(u32::MAX);
+    let mut ahead = Duration::from_millis((own.count() + floor.count()) * 1000 / PUTS) + MARGIN + served;
+    for number in 0..TRIES {
+        let [own, floor] = Steady::both(clock.now().plus(ahead), options);
+        tell(start as f64 / starts(options) as f64, "putting tasks");
+        let end = |side: &str| format!("{side}{start}x{number}");
+        let own = Side::open(ground, options, (own, ground.namespace()?), &end("due")).await?;
+        let floor = Side::open(ground, options, (floor, ground.floor_namespace()?), &end("floor")).await?;
+        let lanes: [LaneTo<'_>; 1] = [("default", &own.destination)];
+        let fleet = Fleet::start(ground, instances, &lanes).await?;
+        if clock.now() < own.steady.begin {
+            return Ok((own, floor, fleet));
+        }
+        fleet.end().await?;
+        ground.empty(&own.shelf.namespace).await?;
+        ground.empty(&floor.shelf.namespace).await?;
+        ahead *= 2;
+    }
+    bail!("tasks cannot be put fast enough to be due later; try a lower `--rate`")
+}
+
+/// The whole path, and the naked loop: it sleeps until the due, claims, publishes, writes back. All is as at the first
+/// start afterwards.
+async fn measure(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<Measured> {
+    let (own, floor, fleet) = ready(ground, options, start, tell).await?;
+    let (form, out) = (Form::of(options.recurring), || limits::out(ground, &floor.destination, options.payload));
+    let told = |count: u64| {
+        let done = start as f64 + count as f64 / own.steady.count() as f64;
+        tell(done / starts(options) as f64, "publishing");
+    };
+    let spent = async || anyhow::Ok((ground.probe.spent_in(EVALSHA).await?, fleet.cpu()));
+    let publishing = async {
+        ground.probe.clock().sleep_until(own.steady.from()).await;
+        let before = spent().await?;
+        own.reach(&told).await?;
+        anyhow::Ok((before, spent().await?))
+    };
+    let looping = naked::on_time(ground, &floor.shelf.namespace, form, out);
+    let ((before, after), ..) = tokio::try_join!(publishing, looping, floor.reach(&|_| {}))?;
+    fleet.end().await?;
+    Ok(Measured {
+        late: own.late(ground).await?,
+        floor: floor.late(ground).await?,
+        scripts: moment::spent(before.0, after.0),
+        cpu: moment::spent(before.1, after.1),
+    })
+}

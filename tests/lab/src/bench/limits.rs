@@ -1,0 +1,257 @@
+//! What the parts can do by themselves, in the same run: the sink without a scheduler, and Redis without one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use punctual_sinks::{Message, Sink, SinkConfig};
+use secrecy::ExposeSecret;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::ground::Ground;
+use super::moment::{accepted, each, spent};
+use super::naked::{self, BATCH, Out, UNDER_WAY, publish};
+use super::process::own_cpu;
+use super::report::Report;
+use super::tasks::{self, Batch, Form, Shelf, join, join_all};
+use super::{Bench, Options, Tell};
+use punctual::clock::Timestamp;
+use punctual::task::Lane;
+
+/// Messages, and records, that the parts are measured with, at most: messages stand in memory before.
+const MOST: u64 = 400_000;
+
+/// Messages before it is measured, so that nothing has to be connected.
+const WARM: u64 = 10;
+
+/// How long a sink may take to close.
+const CLOSE: Duration = Duration::from_secs(20);
+
+/// How long a broker is warmed up at most, ...
+const WARM_UP: Duration = Duration::from_secs(10);
+
+/// ... and how long for each task that is measured.
+const WARM_UP_EACH: Duration = Duration::from_micros(100);
+
+/// All of it, over the same messages and records: once before what is measured and once after it, so that a machine that
+/// gets slower or faster meanwhile is not taken for a difference.
+pub(super) struct Limits {
+    form: Form,
+    tasks: u64,
+    payload: usize,
+    /// The sink without Redis, and the CPU time of its client library.
+    raw: Part,
+    /// The naked loop in Redis without a sink.
+    alone: Part,
+}
+
+/// What a part does by itself.
+#[derive(Default)]
+struct Part {
+    count: u64,
+    span: Duration,
+    cpu: Option<Duration>,
+}
+
+impl Limits {
+    /// Measures for the first time, with up to so many tasks.
+    ///
+    /// # Errors
+    /// When a message is not accepted, or Redis does not answer.
+    pub(super) async fn before(
+        ground: &Ground,
+        form: Form,
+        tasks: u64,
+        payload: usize,
+        tell: Tell<'_>,
+    ) -> anyhow::Result<Limits> {
+        let tasks = tasks.min(MOST);
+        let mut limits = Limits { form, tasks, payload, raw: Part::default(), alone: Part::default() };
+        limits.measure(ground, "raw-before", tell).await?;
+        Ok(limits)
+    }
+
+    /// Measures once more.
+    ///
+    /// # Errors
+    /// As before.
+    pub(super) async fn after(mut self, ground: &Ground, tell: Tell<'_>) -> anyhow::Result<Limits> {
+        self.measure(ground, "raw-after", tell).await?;
+        Ok(self)
+    }
+
+    async fn measure(&mut self, ground: &Ground, end: &str, tell: Tell<'_>) -> anyhow::Result<()> {
+        tell(0.0, "measuring the sink alone");
+        self.raw.add(raw(ground, end, self.tasks, self.payload).await?);
+        tell(0.0, "measuring Redis alone");
+        self.alone.add(naked(ground, self.form, self.tasks, self.payload).await?);
+        Ok(())
+    }
+
+    /// What the sink and Redis can do one after the other on one machine, each second.
+    pub(super) fn per_second(&self) -> f64 {
+        1.0 / (1.0 / self.raw.per_second() + 1.0 / self.alone.per_second())
+    }
+
+    /// CPU time of the sink's client for a message, in us.
+    pub(super) fn raw_cpu_us(&self) -> Option<f64> {
+        each(self.raw.cpu, self.raw.count)
+    }
+
+    /// Shows all.
+    pub(super) fn show(&self, report: &mut Report) {
+        report.figure("raw_per_second", self.raw.per_second(), "messages by the sink alone");
+        report.figure("raw_cpu_us", self.raw_cpu_us(), "CPU of the sink's client for a message");
+        report.figure("alone_per_second", self.alone.per_second(), "occurrences by the naked loop in Redis alone");
+        report.figure("limit_per_second", self.per_second(), "1 / (1 / raw + 1 / alone)");
+    }
+}
+
+impl Part {
+    fn per_second(&self) -> f64 {
+        self.count as f64 / self.span.as_secs_f64()
+    }
+
+    fn add(&mut self, more: Part) {
+        self.count += more.count;
+        self.span += more.span;
+        self.cpu = more.cpu.map(|cpu| cpu + self.cpu.unwrap_or_default());
+    }
+}
+
+/// A sink as an instance has it.
+fn sink(ground: &Ground) -> anyhow::Result<Arc<dyn Sink>> {
+    let config = SinkConfig::parse(ground.sink_url.expose_secret())?;
+    Ok(config.with_namespace(ground.floor_namespace()?.as_str()).build()?)
+}
+
+/// A sink, and what is published to that destination.
+///
+/// # Errors
+/// When the sink's address cannot be used.
+pub(super) fn out(ground: &Ground, destination: &str, payload: usize) -> anyhow::Result<Out> {
+    let (destination, payload) = (destination.to_owned(), tasks::payload(payload));
+    let message = move |id: &str, due: i64| message(id, due, &destination, payload.clone());
+    Ok(Out { sink: sink(ground)?, message: Arc::new(message) })
+}
+
+/// The message of an occurrence, as an instance makes it.
+fn message(id: &str, due: i64, destination: &str, payload: Bytes) -> Message {
+    Message {
+        key: format!("{id}:{due}"),
+        task: id.to_owned(),
+        due_ms: due,
+        attempt: 1,
+        destination: destination.to_owned(),
+        record_key: None,
+        headers: Vec::new(),
+        content_type: Some("application/json".to_owned()),
+        payload,
+    }
+}
+
+/// A destination, and a sink that is connected to it.
+///
+/// # Errors
+/// When it cannot be made, or what is published to it is not accepted.
+pub(super) async fn open(ground: &Ground, end: &str, payload: usize) -> anyhow::Result<(String, Out)> {
+    let destination = ground.make(end).await?;
+    let out = out(ground, &destination, payload)?;
+    let due = ground.probe.now().as_millis();
+    let warm = (0..WARM).map(|number| (out.message)(&tasks::id("warm", number), due)).collect();
+    publish(&*out.sink, warm).await?;
+    Ok((destination, out))
+}
+
+/// Ends it, once what was accepted is seen to be there: else the figure is of something else.
+///
+/// # Errors
+/// When it is not there.
+pub(super) async fn close(ground: &Ground, destination: &str, out: Out, messages: u64) -> anyhow::Result<()> {
+    accepted(ground, &*ground.far()?, destination, 0, messages + WARM, &|_| {}).await?;
+    Ok(out.sink.close(CLOSE).await?)
+}
+
+/// The sink alone.
+async fn raw(ground: &Ground, end: &str, messages: u64, payload: usize) -> anyhow::Result<Part> {
+    let (destination, out) = open(ground, end, payload).await?;
+    let due = ground.probe.now().as_millis();
+    let of = |number| (out.message)(&tasks::id("raw", number), due);
+    let batch = |from: u64| -> Vec<Message> { (from..messages.min(from + BATCH as u64)).map(of).collect() };
+    // They are made before: only the sink is measured.
+    let batches: Vec<Vec<Message>> = (0..messages).step_by(BATCH).map(batch).collect();
+    let (begun, before) = (Instant::now(), own_cpu());
+    publish_all(&out.sink, batches.into_iter()).await?;
+    let (span, cpu) = (begun.elapsed(), spent(before, own_cpu()));
+    close(ground, &destination, out, messages).await?;
+    Ok(Part { count: messages, span, cpu })
+}
+
+/// Publishes batches, several at once.
+async fn publish_all(sink: &Arc<dyn Sink>, batches: impl Iterator<Item = Vec<Message>>) -> anyhow::Result<()> {
+    let mut under_way = JoinSet::new();
+    for batch in batches {
+        while under_way.len() >= UNDER_WAY {
+            join(&mut under_way).await?;
+        }
+        let sink = Arc::clone(sink);
+        under_way.spawn(async move { publish(&*sink, batch).await });
+    }
+    join_all(under_way).await
+}
+
+/// The naked loop over records that are due, without a sink.
+async fn naked(ground: &Ground, form: Form, tasks: u64, payload: usize) -> anyhow::Result<Part> {
+    let shelf = records(ground, form, tasks, payload, ground.probe.now()).await?;
+    let floor = naked::drain(ground, &shelf.namespace, form, tasks, None).await;
+    ground.empty(&shelf.namespace).await?;
+    Ok(Part { count: tasks, span: floor?.span, cpu: None })
+}
+
+/// Records for the naked loop, due at one moment.
+///
+/// # Errors
+/// When Redis does not take them.
+pub(super) async fn records(
+    ground: &Ground,
+    form: Form,
+    tasks: u64,
+    payload: usize,
+    due: Timestamp,
+) -> anyhow::Result<Shelf> {
+    let shelf = Shelf::open(&ground.redis_url, ground.floor_namespace()?).await?;
+    let (numbers, lane) = (0..tasks, Lane::default());
+    let batch = Batch { prefix: "f", numbers, lane, form, payload, destination: None, due: &|_| due };
+    shelf.put(&batch, &|_| {}).await?;
+    Ok(shelf)
+}
+
+/// Publishes for a while where the broker is ours and gets faster with work, as Java does: nobody's broker in service was
+/// started a second ago. Batches as an instance has them, and single messages.
+///
+/// # Errors
+/// When a message is not accepted.
+pub(super) async fn warm_up(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<()> {
+    if !ground.warms_up() {
+        return Ok(());
+    }
+    tell(0.0, "warming up the broker");
+    let by_tasks = WARM_UP_EACH * u32::try_from(options.tasks).unwrap_or(u32::MAX);
+    let span = if options.bench == Bench::Lateness { Duration::from_secs(options.seconds) } else { by_tasks };
+    let until = Instant::now() + span.min(WARM_UP);
+    let (destination, out) = open(ground, "warm", options.payload).await?;
+    let due = ground.probe.now().as_millis();
+    let (mut number, mut single) = (0, false);
+    let batches = std::iter::from_fn(|| {
+        if Instant::now() >= until {
+            return None;
+        }
+        let from = number;
+        single = !single;
+        number += if single { 1 } else { BATCH as u64 };
+        Some((from..number).map(|number| (out.message)(&tasks::id("more", number), due)).collect())
+    });
+    publish_all(&out.sink, batches).await?;
+    close(ground, &destination, out, number).await
+}

@@ -1,0 +1,276 @@
+//! Tasks that are due at one moment: put before it, published after it, and what that cost.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::bail;
+use tokio::time::{Instant, sleep};
+
+use super::Tell;
+use super::far::Far;
+use super::fleet::{Fleet, LaneTo};
+use super::ground::Ground;
+use super::tasks::{Batch, Form, Shelf};
+use punctual::clock::{Clock, Timestamp};
+use punctual::task::Lane;
+
+/// Tasks that are due before the moment, so that nothing has to be connected at it.
+const WARM: u64 = 100;
+
+/// How long before it those are due, ...
+const WARM_BEFORE: Duration = Duration::from_millis(700);
+
+/// ... and from when on is measured.
+const BEFORE: Duration = Duration::from_millis(100);
+
+/// How long instances may take to start, and each of them.
+const START: Duration = Duration::from_secs(2);
+const START_EACH: Duration = Duration::from_millis(800);
+
+/// Tasks put each second, as it is thought before one has seen it.
+const PUTS: f64 = 40_000.0;
+
+/// How often it is tried to put all before the moment.
+const TRIES: usize = 4;
+
+/// How instances call their scripts.
+pub(super) const EVALSHA: &str = "evalsha";
+
+/// How long nothing may be accepted while something is owed.
+const STILL: Duration = Duration::from_secs(60);
+
+/// How long after the last was accepted the timeline may take to be told.
+const SETTLED: Duration = Duration::from_secs(30);
+
+/// What is due at one moment.
+#[derive(Clone, Copy)]
+pub(super) struct Load<'a> {
+    pub(super) prefix: &'a str,
+    pub(super) tasks: u64,
+    pub(super) form: Form,
+    pub(super) payload: usize,
+    pub(super) instances: usize,
+    /// Where all of it goes.
+    pub(super) destination: &'a str,
+    /// The lanes that are served; all is in the lane `default`.
+    pub(super) lanes: &'a [LaneTo<'a>],
+    /// How long before the moment instances have to serve.
+    pub(super) lead: Duration,
+    /// Whether nothing else stands in the timeline, so that all may be removed to try again.
+    pub(super) alone: bool,
+}
+
+/// A moment that lies ahead, with instances that wait for it.
+pub(super) struct Moment {
+    pub(super) due: Timestamp,
+    pub(super) fleet: Fleet,
+    /// What the destination held before any of it.
+    held: u64,
+}
+
+/// What became of a moment.
+pub(super) struct Past {
+    /// When the last was accepted: in us after the due.
+    pub(super) last_us: i64,
+    /// The CPU time of Redis for it, and of the instances.
+    pub(super) redis_cpu: Option<Duration>,
+    pub(super) instance_cpu: Option<Duration>,
+    /// How long Redis was in scripts of instances for it.
+    scripts: Option<Duration>,
+    tasks: u64,
+}
+
+impl Load<'_> {
+    /// How many messages there will be at the destination.
+    pub(super) fn messages(&self) -> u64 {
+        self.tasks + WARM
+    }
+
+    /// Puts all, due at one moment that lies ahead, then starts instances. `more` puts what else is due around it.
+    ///
+    /// # Errors
+    /// When the moment is always there before all is put and all instances serve.
+    pub(super) async fn ready(
+        &self,
+        ground: &Ground,
+        shelf: &Shelf,
+        tell: Tell<'_>,
+        more: impl AsyncFn(Timestamp) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Moment> {
+        let (far, clock, mut rate) = (ground.far()?, ground.probe.clock(), PUTS);
+        let mut start = START + START_EACH * u32::try_from(self.instances).unwrap_or(u32::MAX);
+        for number in 0..TRIES {
+            let span = Duration::from_secs_f64(self.tasks as f64 / rate);
+            let ahead = clock.now().plus(span + start + WARM_BEFORE.max(self.lead));
+            // A whole second: cron knows no other.
+            let due = Timestamp::from_millis((ahead.as_millis().div_euclid(1000) + 1) * 1000);
+            let begun = Instant::now();
+            self.put_all(shelf, due, number, tell).await?;
+            more(due).await?;
+            rate = (self.tasks as f64 / begun.elapsed().as_secs_f64()).min(rate) * 0.8;
+            let held = far.held(self.destination).await?;
+            let is_put = clock.now().plus(start / 2 + self.lead) < due;
+            if is_put || !self.alone {
+                let fleet = Fleet::start(ground, self.instances, self.lanes).await?;
+                if is_put && clock.now().plus((2 * BEFORE).max(self.lead)) < due {
+                    return Ok(Moment { due, fleet, held });
+                }
+                // They began too late: what they publish now is of no account.
+                start *= 2;
+                accepted(ground, &*far, self.destination, held, self.messages(), &|_| {}).await?;
+                settled(ground, shelf, due).await?;
+                fleet.end().await?;
+            }
+            if self.alone {
+                ground.empty(&shelf.namespace).await?;
+            }
+        }
+        bail!("tasks cannot be put fast enough to be due at one moment; try fewer `--tasks`")
+    }
+
+    /// Puts all. Ids differ from try to try: what a broker deduplicates by does.
+    async fn put_all(&self, shelf: &Shelf, due: Timestamp, number: usize, tell: Tell<'_>) -> anyhow::Result<()> {
+        let prefix = format!("{}{number}", self.prefix);
+        let warm = format!("w{prefix}");
+        shelf.put(&self.batch(&warm, 0..WARM, Form::Once, &|_| due.minus(WARM_BEFORE)), &|_| {}).await?;
+        let tasks = self.tasks;
+        let told = |put: u64| tell(put as f64 / tasks as f64, "putting tasks");
+        shelf.put(&self.batch(&prefix, 0..tasks, self.form, &|_| due), &told).await
+    }
+
+    /// Some of it, due otherwise.
+    pub(super) fn batch<'b>(
+        &self,
+        prefix: &'b str,
+        numbers: Range<u64>,
+        form: Form,
+        due: &'b (dyn Fn(u64) -> Timestamp + Sync),
+    ) -> Batch<'b> {
+        let (lane, payload) = (Lane::default(), self.payload);
+        Batch { prefix, numbers, lane, form, payload, destination: None, due }
+    }
+}
+
+impl Moment {
+    /// Goes on to a later moment, at which as many are due that were put beside the first ones.
+    pub(super) fn go_on(&mut self, by: Duration, tasks: u64) {
+        self.due = self.due.plus(by);
+        self.held += tasks;
+    }
+
+    /// Waits for the moment, and until all that is due then is accepted and settled.
+    ///
+    /// # Errors
+    /// When nothing more is accepted, or settled.
+    pub(super) async fn pass(
+        &self,
+        ground: &Ground,
+        shelf: &Shelf,
+        load: &Load<'_>,
+        tell: Tell<'_>,
+    ) -> anyhow::Result<Past> {
+        tell(0.0, "waiting for the moment");
+        let clock = ground.probe.clock();
+        clock.sleep_until(self.due.minus(BEFORE)).await;
+        let (redis_before, instance_before) = (ground.probe.cpu().await?, self.fleet.cpu());
+        let scripts_before = ground.probe.spent_in(EVALSHA).await?;
+        clock.sleep_until(self.due).await;
+        let far = ground.far()?;
+        let told = |count: u64| tell(count as f64 / load.messages() as f64, "publishing");
+        let last = accepted(ground, &*far, load.destination, self.held, load.messages(), &told).await?;
+        settled(ground, shelf, self.due).await?;
+        Ok(Past {
+            last_us: last - self.due.as_millis() * 1000,
+            redis_cpu: spent(redis_before, ground.probe.cpu().await?),
+            instance_cpu: spent(instance_before, self.fleet.cpu()),
+            scripts: spent(scripts_before, ground.probe.spent_in(EVALSHA).await?),
+            tasks: load.tasks,
+        })
+    }
+}
+
+/// Waits until a destination has so many messages more than it held; returns when, in us of Redis' time.
+///
+/// # Errors
+/// When nothing more comes for a minute.
+pub(super) async fn accepted(
+    ground: &Ground,
+    far: &dyn Far,
+    destination: &str,
+    held: u64,
+    count: u64,
+    tell: &dyn Fn(u64),
+) -> anyhow::Result<i64> {
+    let (mut before, mut moved) = (0, Instant::now());
+    loop {
+        let asked = ground.probe.now_us();
+        let now = far.held(destination).await?.saturating_sub(held);
+        tell(now);
+        if now >= count {
+            // When it was asked they were there already, or came while it was answered.
+            return Ok(i64::midpoint(asked, ground.probe.now_us()));
+        }
+        if now > before {
+            (before, moved) = (now, Instant::now());
+        }
+        if moved.elapsed() > STILL {
+            bail!("{now} of {count} messages were accepted, then none for {STILL:?}");
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until nothing is left that is due by then.
+///
+/// # Errors
+/// When something stays.
+pub(super) async fn settled(ground: &Ground, shelf: &Shelf, due: Timestamp) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let left = ground.left(&shelf.namespace, due).await?;
+        if left == 0 {
+            return Ok(());
+        }
+        if begun.elapsed() > SETTLED {
+            bail!("{left} occurrences are accepted, but not settled within {SETTLED:?}");
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+impl Past {
+    /// When the last was accepted, in seconds after the due.
+    pub(super) fn seconds(&self) -> f64 {
+        self.last_us.max(1) as f64 / 1e6
+    }
+
+    /// Tasks published each second.
+    pub(super) fn per_second(&self) -> f64 {
+        self.tasks as f64 / self.seconds()
+    }
+
+    /// CPU time of Redis for each occurrence, in us.
+    pub(super) fn redis_us(&self) -> Option<f64> {
+        each(self.redis_cpu, self.tasks)
+    }
+
+    /// How long Redis is in scripts of instances for each occurrence, in us.
+    pub(super) fn script_us(&self) -> Option<f64> {
+        each(self.scripts, self.tasks)
+    }
+
+    /// CPU time of the instances for each occurrence, in us.
+    pub(super) fn instance_us(&self) -> Option<f64> {
+        each(self.instance_cpu, self.tasks)
+    }
+}
+
+/// How much more it is after than before, where both are known.
+pub(super) fn spent(before: Option<Duration>, after: Option<Duration>) -> Option<Duration> {
+    Some(after?.saturating_sub(before?))
+}
+
+/// A share of some CPU time, in us.
+pub(super) fn each(cpu: Option<Duration>, count: u64) -> Option<f64> {
+    Some(cpu?.as_secs_f64() * 1e6 / count.max(1) as f64)
+}

@@ -1,0 +1,202 @@
+//! What an occurrence costs beside many tasks that are not due yet, and how much room those take.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::time::Instant;
+
+use super::fleet::LaneTo;
+use super::ground::Ground;
+use super::growth::finish_growth;
+use super::late::Late;
+use super::limits::Limits;
+use super::moment::{Load, Past};
+use super::pair::{self, Pair};
+use super::report::Report;
+use super::tasks::{Batch, Form, SHARDS, Shelf};
+use super::{Missing, Options, Tell, millis, process, storm};
+use punctual::clock::Timestamp;
+use punctual::task::{Lane, Shard};
+use punctual::timeline::{
+    ClaimRequest, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence, Rest, Settle, Settlement, Timeline, Token, Verdict,
+};
+
+/// How far away the dues are of what waits, and from one to the next.
+const AHEAD: Duration = Duration::from_secs(30 * 86_400);
+const APART: Duration = Duration::from_millis(1);
+
+/// Tasks that are claimed to see how long that takes.
+const CLAIMED: u64 = 20_000;
+
+/// How long such a claim may take.
+const CALL: Duration = Duration::from_secs(10);
+
+/// The lease that instances take by themselves.
+const LEASE: Duration = Duration::from_secs(15);
+
+/// What Redis takes for a pending task beside its record, about: for a look at the room before.
+const BESIDE: u64 = 300;
+
+/// Measures.
+///
+/// # Errors
+/// [`Missing`] when there is no room for so many; else when something is not published.
+pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    look_for_room(options)?;
+    let form = Form::of(options.recurring);
+    let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
+    let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
+    let mut report = Report::new(options);
+    report.option("tasks", options.tasks);
+    report.option("payload", options.payload);
+    report.option("recurring", options.recurring);
+    report.option("pending", options.pending.clone());
+    let empty = ground.probe.memory().await?;
+    let (mut before, mut costs, mut record, mut finished) = (0, Vec::new(), 0, true);
+    for &pending in &options.pending {
+        let first = ground.probe.now().plus(AHEAD);
+        let due = |number: u64| first.plus(Duration::from_millis(number * millis(APART)));
+        let lane = Lane::default();
+        let (numbers, payload, form) = (before..pending, options.payload, Form::Once);
+        let batch = Batch { prefix: "p", numbers, lane, form, payload, destination: None, due: &due };
+        record = batch.record(first, first).len();
+        shelf.put(&batch, &|put| tell(put as f64 / pending as f64, "putting what is not due")).await?;
+        before = pending;
+        let name = |figure: &str| format!("pending_{pending}_{figure}");
+        // What is recurring stands there from then on, too: of each cost what was alone, and beside the naked loop.
+        let stays = options.tasks + options.tasks.min(pair::MOST);
+        let stands = pending + if options.recurring { stays * costs.len() as u64 } else { 0 };
+        let bytes = async || anyhow::Ok((ground.probe.memory().await? - empty) / stands as f64);
+        let growing = bytes().await?;
+        tell(0.0, "letting Redis finish growing its tables");
+        finished &= finish_growth(ground, &shelf).await?;
+        let bytes = bytes().await?;
+        report.figure(name("bytes_growing"), growing, "of Redis' memory for each, as soon as all was put");
+        report.figure(name("bytes"), bytes, "of it once its tables have grown");
+        report.figure(name("bytes_beside_record"), bytes - record as f64, "of those; budget: at most 220");
+        let late = claims(ground, &shelf, options, pending, tell).await?;
+        report.figure(name("claim_p50_ms"), late.ms(0.5), "a claim of up to 1000 among many due ones");
+        report.figure(name("claim_max_ms"), late.most_ms(), "");
+        let (past, pair) = costs_beside(ground, &shelf, options, (pending, &destination), tell).await?;
+        report.figure(name("tasks_per_second"), past.per_second(), "");
+        report.figure(name("redis_us"), past.redis_us(), "CPU of Redis for an occurrence");
+        pair.figures(&mut report, &name(""));
+        costs.push(pair.to_floor());
+    }
+    report.notes.push(growth(finished).to_owned());
+    report.figure("record_bytes", record as f64, "of one, as it stands in Redis");
+    storm::run(ground, &shelf, options, &destination, &mut report, tell).await?;
+    limits.after(ground, tell).await?.show(&mut report);
+    let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
+    report.ratio(
+        "scripts_to_floor_last_to_first",
+        last,
+        first,
+        "with the most and the fewest pending; budget: at most 1.5",
+    );
+    Ok(report)
+}
+
+/// What is to be known of how tables grow.
+fn growth(finished: bool) -> &'static str {
+    if finished {
+        "bytes (but for `bytes_growing`) and costs are told once Redis' tables have finished growing: looks into them \
+         made them; by itself a table grows beside traffic, and takes more memory and CPU until it has"
+    } else {
+        "a table of Redis' was given time to finish growing and may not have: bytes and costs may be too high"
+    }
+}
+
+/// Refuses what would not fit into the memory of this machine, where Redis is ours.
+fn look_for_room(options: &Options) -> Result<(), Missing> {
+    let most = options.pending.iter().copied().max().unwrap_or_default();
+    let needed = most * (options.payload as u64 + BESIDE);
+    match process::available() {
+        Some(free) if options.redis.is_none() && needed > free / 10 * 9 => {
+            let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+            let words = format!("{most} pending tasks take {:.1} GiB, and {:.1} are free", gib(needed), gib(free));
+            Err(Missing::new(&words, "fewer: `--pending 100000,1000000`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What comes due at one moment beside what does not: alone, and beside the naked loop, which has nothing else to look into.
+async fn costs_beside(
+    ground: &Ground,
+    shelf: &Shelf,
+    options: &Options,
+    (pending, destination): (u64, &str),
+    tell: Tell<'_>,
+) -> anyhow::Result<(Past, Pair)> {
+    let (alone, beside) = (format!("c{pending}x"), format!("b{pending}x"));
+    let lanes: [LaneTo<'_>; 1] = [("default", destination)];
+    let load = Load {
+        prefix: &alone,
+        tasks: options.tasks,
+        form: Form::of(options.recurring),
+        payload: options.payload,
+        instances: 1,
+        destination,
+        lanes: &lanes,
+        lead: Duration::ZERO,
+        alone: false,
+    };
+    let moment = load.ready(ground, shelf, tell, async |_| Ok(())).await?;
+    let past = moment.pass(ground, shelf, &load, tell).await?;
+    moment.fleet.end().await?;
+    let pair = Pair::measure(ground, shelf, &Load { prefix: &beside, ..load }, tell).await?;
+    Ok((past, pair))
+}
+
+/// How long claims take, in ms: with many due, while no instance runs.
+async fn claims(
+    ground: &Ground,
+    shelf: &Shelf,
+    options: &Options,
+    pending: u64,
+    tell: Tell<'_>,
+) -> anyhow::Result<Late> {
+    tell(0.0, "claiming");
+    let (now, prefix) = (ground.probe.now(), format!("d{pending}x"));
+    let (numbers, lane) = (0..options.tasks.min(CLAIMED), Lane::default());
+    let (form, payload) = (Form::Once, options.payload);
+    let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| now };
+    shelf.put(&batch, &|_| {}).await?;
+    let mut late = Late::new()?;
+    for shard in Shard::all(SHARDS) {
+        for number in 0.. {
+            let token = Token(format!("bench{pending}.{shard}{number:06}"));
+            match claim(shelf, shard, token, ground.probe.now()).await? {
+                Some(took) => late.add(i64::try_from(took.as_micros()).unwrap_or(i64::MAX)),
+                None => break,
+            }
+        }
+    }
+    Ok(late)
+}
+
+/// Claims once, and ends what was claimed; returns how long the claim took, if there was something to claim.
+async fn claim(shelf: &Shelf, shard: Shard, token: Token, now: Timestamp) -> anyhow::Result<Option<Duration>> {
+    let (timeline, lane) = (shelf.timeline(), Lane::default());
+    let request = ClaimRequest {
+        token: token.clone(),
+        max: MAX_BATCH,
+        max_bytes: MAX_CLAIM_BYTES,
+        lease: LEASE,
+        not_after: now.plus(CALL),
+        newest_first: false,
+        after: None,
+    };
+    let begun = Instant::now();
+    let claimed = timeline.claim(shard, &lane, request).await.context("cannot claim")?;
+    let took = begun.elapsed();
+    let ended = |Occurrence { member, due, .. }: Occurrence| Settlement { member, due, verdict: Verdict::Finished };
+    let verdicts: Vec<Settlement> = claimed.occurrences.into_iter().map(ended).collect();
+    if verdicts.is_empty() {
+        return Ok(None);
+    }
+    let settle = Settle { token, verdicts, rest: Rest::Back, lease: LEASE, dead_cap: 1, quiet: false };
+    timeline.settle(shard, &lane, settle).await.context("cannot settle")?;
+    Ok(Some(took))
+}

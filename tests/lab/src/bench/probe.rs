@@ -1,0 +1,199 @@
+//! Looks at the timeline's Redis from outside: its time, what it has worked, what stands there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Pipeline, RedisResult};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use punctual::clock::{RedisClock, Timestamp};
+
+/// How long Redis may take to be there, ...
+const CONNECT: Duration = Duration::from_secs(15);
+
+/// ... and to answer: a machine at its limit is slow.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// How often it is asked for the time: clocks are slewed.
+const TIME: Duration = Duration::from_millis(500);
+
+/// What only clients send: what scripts call is counted by Redis, too, and is not meant.
+const REQUESTS: [&str; 6] = ["evalsha", "eval", "ping", "wait", "waitaof", "subscribe"];
+
+/// A connection of its own.
+pub(super) struct Probe {
+    connection: MultiplexedConnection,
+    clock: Arc<RedisClock>,
+    /// Ends with it.
+    _keeper: JoinSet<()>,
+}
+
+impl Probe {
+    /// Connects, and looks at the time.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn open(url: &SecretString) -> anyhow::Result<Probe> {
+        let connection = connect(url).await.context("cannot reach the Redis of the timeline")?;
+        let clock = Arc::new(RedisClock::new());
+        for _ in 0..20 {
+            observe(&mut connection.clone(), &clock).await?;
+        }
+        let mut keeper = JoinSet::new();
+        let (mut asking, asked) = (connection.clone(), Arc::clone(&clock));
+        keeper.spawn(async move {
+            loop {
+                sleep(TIME).await;
+                if let Err(error) = observe(&mut asking, &asked).await {
+                    tracing::debug!(%error, "Redis does not tell the time");
+                }
+            }
+        });
+        Ok(Probe { connection, clock, _keeper: keeper })
+    }
+
+    /// A connection for those who ask by themselves.
+    pub(super) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    /// The clock that decides what is due, as far as it is known here.
+    pub(super) fn clock(&self) -> Arc<RedisClock> {
+        Arc::clone(&self.clock)
+    }
+
+    /// Its time now, in us.
+    pub(super) fn now_us(&self) -> i64 {
+        self.clock.micros_at(Instant::now())
+    }
+
+    /// Its time now.
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.now_us().div_euclid(1000))
+    }
+
+    /// The CPU time of its main thread so far, or of all where it does not say.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn cpu(&self) -> RedisResult<Option<Duration>> {
+        let text: String = redis::cmd("INFO").arg("cpu").query_async(&mut self.connection()).await?;
+        let sum = |end: &str| {
+            let part = |kind: &str| field(&text, &format!("used_cpu_{kind}{end}"));
+            Some(part("user")? + part("sys")?)
+        };
+        let seconds = sum("_main_thread").or_else(|| sum(""));
+        Ok(seconds.map(Duration::from_secs_f64))
+    }
+
+    /// Its memory but for the buffers of connections, in bytes, once it has freed what was removed.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn memory(&self) -> RedisResult<f64> {
+        let begun = Instant::now();
+        loop {
+            let text: String = redis::cmd("INFO").arg("memory").query_async(&mut self.connection()).await?;
+            let bytes = |name: &str| field(&text, name).unwrap_or_default();
+            if bytes("lazyfree_pending_objects") == 0.0 || begun.elapsed() > ANSWER {
+                return Ok(bytes("used_memory") - bytes("mem_clients_normal"));
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What clients have asked of it so far, but for what only this one does.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn requests(&self) -> RedisResult<f64> {
+        let text = self.commands().await?;
+        Ok(REQUESTS.iter().filter_map(|command| of_command(&text, command, "calls")).sum())
+    }
+
+    /// How long it has been in calls of a command so far, with all that scripts call; none where it does not say.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn spent_in(&self, command: &str) -> RedisResult<Option<Duration>> {
+        let text = self.commands().await?;
+        let known = !text.trim().is_empty();
+        // What was never called is not named.
+        let micros = known.then(|| of_command(&text, command, "usec").unwrap_or_default());
+        Ok(micros.map(|micros| Duration::from_secs_f64(micros / 1e6)))
+    }
+
+    async fn commands(&self) -> RedisResult<String> {
+        redis::cmd("INFO").arg("commandstats").query_async(&mut self.connection()).await
+    }
+
+    /// How many members of sorted sets have a score up to `until`, negative ones too.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn due_by(&self, keys: &[String], until: Timestamp) -> RedisResult<u64> {
+        let mut pipe = redis::pipe();
+        keys.iter().for_each(|key| {
+            pipe.cmd("ZCOUNT").arg(key).arg("-inf").arg(until.as_millis());
+        });
+        self.sum(&pipe).await
+    }
+
+    /// How many fields hashes have.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn fields(&self, keys: &[String]) -> RedisResult<u64> {
+        let mut pipe = redis::pipe();
+        keys.iter().for_each(|key| {
+            pipe.cmd("HLEN").arg(key);
+        });
+        self.sum(&pipe).await
+    }
+
+    async fn sum(&self, pipe: &Pipeline) -> RedisResult<u64> {
+        let counts: Vec<u64> = pipe.query_async(&mut self.connection()).await?;
+        Ok(counts.iter().sum())
+    }
+
+    /// Removes keys.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) async fn unlink(&self, keys: &[String]) -> RedisResult<()> {
+        let mut pipe = redis::pipe();
+        // One by one: in a cluster they may be anywhere.
+        keys.iter().for_each(|key| {
+            pipe.cmd("UNLINK").arg(key).ignore();
+        });
+        pipe.query_async(&mut self.connection()).await
+    }
+}
+
+/// A connection that waits for its answers.
+pub(super) async fn connect(url: &SecretString) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(Some(ANSWER));
+    redis::Client::open(url.expose_secret())?.get_multiplexed_async_connection_with_config(&config).await
+}
+
+async fn observe(connection: &mut MultiplexedConnection, clock: &RedisClock) -> RedisResult<()> {
+    let sent = Instant::now();
+    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query_async(connection).await?;
+    clock.observe(sent, Instant::now(), seconds * 1_000_000 + micros);
+    Ok(())
+}
+
+/// A number that `INFO commandstats` tells of a command.
+fn of_command(text: &str, command: &str, name: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")))?;
+    line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))?.trim().parse().ok()
+}
+
+/// A number that `INFO` tells.
+fn field(text: &str, name: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim().parse().ok()
+}

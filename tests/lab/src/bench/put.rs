@@ -1,0 +1,163 @@
+//! How many tasks a second are taken in over HTTP: one by one and in batches, by one connection and by several.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::fleet::Fleet;
+use super::ground::Ground;
+use super::http::{Line, Puts};
+use super::moment::each;
+use super::report::Report;
+use super::tasks::{self, Batch, Form, SHARDS};
+use super::{Options, Tell};
+use punctual::task::{Lane, Shard};
+use punctual::timeline::keys::Keys;
+
+/// Connections, where there are several.
+const MANY: u64 = 16;
+
+/// How far away all dues are.
+const AHEAD: Duration = Duration::from_secs(30 * 86_400);
+
+/// Requests one by one, at most.
+const SINGLE: u64 = 20_000;
+
+/// How often memory is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+const MIB: f64 = 1_048_576.0;
+
+/// Measures.
+///
+/// # Errors
+/// When a task is not taken in.
+pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    let mut report = Report::new(options);
+    report.option("tasks", options.tasks);
+    report.option("payload", options.payload);
+    tell(0.0, "putting into the timeline alone");
+    let floor = alone(ground, options).await?;
+    let fleet = Fleet::start(ground, 1, &[("default", "")]).await?;
+    let api = *fleet.apis().first().context("no instance runs")?;
+    let singles = options.tasks.min(SINGLE);
+    let mut batch = None;
+    for (share, name, connections, count, in_batch) in [
+        (0.1, "put_1", 1, singles / 4 + 1, false),
+        (0.2, "put_16", MANY, singles.max(MANY), false),
+        (0.4, "batch_1", 1, options.tasks, true),
+        (0.7, "batch_16", MANY, options.tasks.max(MANY), true),
+    ] {
+        let words = format!("{} by {connections}", if in_batch { "a batch" } else { "one by one," });
+        tell(share, &words);
+        let before = (fleet.resident(), fleet.cpu());
+        let load = Load { name, connections, each: count / connections, in_batch, payload: options.payload };
+        let (seconds, most) = memory_of(&fleet, load.put(ground, api)).await?;
+        let put = load.each * connections;
+        let rate = put as f64 / seconds;
+        report.figure(format!("{name}_per_second"), rate, format!("tasks, {words} connection(s)"));
+        let cpu = before.1.zip(fleet.cpu()).map(|(before, after)| after.saturating_sub(before));
+        report.figure(format!("{name}_instance_us"), each(cpu, put), "CPU of the instance for a task");
+        if in_batch {
+            let grew = most.zip(before.0).map(|(most, before)| most.saturating_sub(before) as f64 / MIB);
+            report.figure(format!("{name}_grew_mib"), grew, "by so much its memory grew meanwhile, at most");
+        }
+        if name == "batch_1" {
+            batch = Some(rate);
+        }
+    }
+    report.figure("resident_mib", fleet.resident().map(|bytes| bytes as f64 / MIB), "memory of the instance, at last");
+    report.figure("floor_per_second", floor, "tasks by the timeline's put alone, a thousand a call");
+    report.ratio("batch_to_floor", batch, floor, "one connection; budget: 100 000 tasks each second");
+    fleet.end().await?;
+    Ok(report)
+}
+
+/// What one part puts.
+struct Load<'a> {
+    name: &'a str,
+    connections: u64,
+    /// Tasks of each connection.
+    each: u64,
+    in_batch: bool,
+    payload: usize,
+}
+
+impl Load<'_> {
+    /// Puts all; returns how long that took, in seconds. They stand in the timeline then, and are gone after it.
+    async fn put(&self, ground: &Ground, api: SocketAddr) -> anyhow::Result<f64> {
+        let due = ground.probe.now().plus(AHEAD);
+        let payload = tasks::payload(self.payload);
+        let body = format!(
+            "\"schedule\":{{\"at\":\"{due}\"}},\"message\":{{\"payload\":{}}}",
+            String::from_utf8_lossy(&payload)
+        );
+        let mut lines = Vec::new();
+        for _ in 0..self.connections {
+            lines.push(Line::open(api).await?);
+        }
+        let (begun, mut putting) = (Instant::now(), JoinSet::new());
+        for (number, mut line) in lines.into_iter().enumerate() {
+            let letter = if self.in_batch { "b" } else { "p" };
+            let prefix = format!("{letter}{}c{number}", self.connections);
+            let (puts, in_batch) = (Puts { prefix, count: self.each, body: body.clone() }, self.in_batch);
+            putting.spawn(async move {
+                let count = puts.count;
+                if in_batch {
+                    let answered = line.put_batch(puts).await?;
+                    ensure!(answered == count, "{answered} of {count} lines were answered");
+                    return Ok(());
+                }
+                line.put_each(&puts).await
+            });
+        }
+        while let Some(put) = putting.join_next().await {
+            put??;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        let (stands, put) = (count(ground).await?, self.each * self.connections);
+        ensure!(stands == put, "{}: {stands} of {put} tasks stand in the timeline", self.name);
+        ground.empty(&ground.namespace()?).await?;
+        Ok(seconds)
+    }
+}
+
+/// How many tasks stand in the timeline.
+async fn count(ground: &Ground) -> anyhow::Result<u64> {
+    let namespace = ground.namespace()?;
+    let keys: Vec<String> = Shard::all(SHARDS).map(|shard| Keys::new(&namespace, shard).tasks()).collect();
+    Ok(ground.probe.fields(&keys).await?)
+}
+
+/// Does something, and looks meanwhile how much memory the instances take at most.
+async fn memory_of<T>(
+    fleet: &Fleet,
+    doing: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<(T, Option<u64>)> {
+    let mut most = None;
+    let mut doing = std::pin::pin!(doing);
+    loop {
+        tokio::select! {
+            done = doing.as_mut() => return Ok((done?, most)),
+            () = sleep(LOOK) => most = most.max(fleet.resident()),
+        }
+    }
+}
+
+/// Tasks that go straight into the timeline, each second.
+async fn alone(ground: &Ground, options: &Options) -> anyhow::Result<f64> {
+    let (shelf, due) = (ground.shelf().await?, ground.probe.now().plus(AHEAD));
+    let (numbers, lane) = (0..options.tasks, Lane::default());
+    let (form, payload) = (Form::Once, options.payload);
+    // Each is encoded by itself, as an instance does.
+    let dues = |number: u64| due.plus(Duration::from_millis(number % 1000));
+    let batch = Batch { prefix: "a", numbers, lane, form, payload, destination: None, due: &dues };
+    let begun = Instant::now();
+    shelf.put(&batch, &|_| {}).await?;
+    let seconds = begun.elapsed().as_secs_f64();
+    ground.empty(&shelf.namespace).await?;
+    Ok(options.tasks as f64 / seconds)
+}

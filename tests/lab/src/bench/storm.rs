@@ -1,0 +1,68 @@
+//! A restart after an absence: many recurring tasks are overdue, and what comes due now should not wait for them.
+
+use std::time::Duration;
+
+use super::fleet::{Fleet, LaneTo};
+use super::ground::Ground;
+use super::moment::{accepted, settled};
+use super::report::Report;
+use super::tasks::{Batch, Form, Shelf};
+use super::watch::Watch;
+use super::{Options, Tell, millis};
+use punctual::clock::Timestamp;
+use punctual::task::Lane;
+
+/// For how long they have been overdue: longer than the grace after which catch-up decides.
+const OVERDUE: Duration = Duration::from_secs(600);
+
+/// How often something comes due, ...
+const EVERY: Duration = Duration::from_millis(10);
+
+/// ... and for how long, from when it is put: the others are put meanwhile.
+const FOR: Duration = Duration::from_secs(120);
+
+/// Measures.
+///
+/// # Errors
+/// When something is not published.
+pub(super) async fn run(
+    ground: &Ground,
+    shelf: &Shelf,
+    options: &Options,
+    destination: &str,
+    report: &mut Report,
+    tell: Tell<'_>,
+) -> anyhow::Result<()> {
+    let (far, fresh) = (ground.far()?, ground.make("fresh").await?);
+    let watch = Watch::start(ground.far()?, fresh.clone(), ground.probe.clock());
+    let held = far.held(destination).await?;
+    tell(0.0, "putting what is overdue");
+    let (now, payload) = (ground.probe.now(), options.payload);
+    let (overdue, lane) = (now.minus(OVERDUE), Lane::default());
+    let (numbers, form) = (0..options.tasks, Form::Every);
+    let batch = Batch { prefix: "s", numbers, lane, form, payload, destination: None, due: &|_| overdue };
+    shelf.put(&batch, &|_| {}).await?;
+    let (first, numbers) = (ground.probe.now(), 0..millis(FOR) / millis(EVERY));
+    let due = |number: u64| first.plus(Duration::from_millis(number * millis(EVERY)));
+    let (lane, form) = (Lane::default(), Form::Once);
+    let batch = Batch { prefix: "n", numbers, lane, form, payload, destination: Some(fresh), due: &due };
+    shelf.put(&batch, &|_| {}).await?;
+    let lanes: [LaneTo<'_>; 1] = [("default", destination)];
+    let fleet = Fleet::start(ground, 1, &lanes).await?;
+    let served = ground.probe.now();
+    let told = |count: u64| tell(count as f64 / options.tasks as f64, "publishing what is overdue");
+    let last = accepted(ground, &*far, destination, held, options.tasks, &told).await?;
+    settled(ground, shelf, overdue).await?;
+    let drained = Timestamp::from_millis(last.div_euclid(1000));
+    // What was due beside the last of the storm is on its way.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let late = watch.between(served, drained)?;
+    fleet.end().await?;
+    let seconds = drained.since(served).as_secs_f64();
+    report.figure("storm_seconds", seconds, "from the start of the instance until nothing was overdue");
+    report.figure("storm_fresh_count", late.count() as f64, "occurrences that came due meanwhile, in the same lane");
+    report.figure("storm_fresh_p50_ms", late.ms(0.5), "how late those were");
+    report.figure("storm_fresh_p99_ms", late.ms(0.99), "");
+    report.figure("storm_fresh_max_ms", late.most_ms(), "");
+    Ok(())
+}

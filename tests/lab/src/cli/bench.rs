@@ -1,0 +1,288 @@
+//! `punctual-lab bench`: measures instances, each figure beside what their parts can do by themselves.
+
+use std::sync::Mutex;
+
+use anyhow::anyhow;
+use clap::{Args, Subcommand};
+use indicatif::ProgressBar;
+use punctual::cli::out::tell;
+use punctual::cli::program::{Failure, runtime};
+use tokio_util::sync::CancellationToken;
+
+use super::{LOGS, bar, kind, left, show, until_told};
+use crate::bench::{self, Bench, Options};
+use crate::servers::{Kind, Program};
+
+/// What comes when it is asked to end.
+const STOPPING: &str = "no figures; removing what was made";
+
+#[derive(Subcommand)]
+pub(super) enum BenchCommand {
+    /// How many tasks a second are published when all are due at one moment
+    Throughput {
+        #[command(flatten)]
+        place: Place,
+        /// How many tasks are due
+        #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        tasks: u64,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// How late occurrences are that come due steadily
+    Lateness {
+        #[command(flatten)]
+        place: Place,
+        /// How many come due each second
+        #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+        /// For how long
+        #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        seconds: u64,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Many tasks due in one millisecond, and what another lane notices of it
+    Herd {
+        #[command(flatten)]
+        place: Place,
+        /// How many tasks are due
+        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        tasks: u64,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Cron tasks that are due at one moment, with few and with many instances
+    Instances {
+        #[command(flatten)]
+        place: Place,
+        /// How many tasks are due
+        #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        tasks: u64,
+        /// How many instances, in one run each
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,5,20",
+            value_parser = clap::value_parser!(u16).range(1..=100))]
+        instances: Vec<u16>,
+        #[command(flatten)]
+        payload: Payload,
+    },
+    /// What an occurrence costs beside many that are not due, and what a restart after an absence is like
+    Pending {
+        #[command(flatten)]
+        place: Place,
+        /// How many tasks are due
+        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        tasks: u64,
+        /// How many wait beside them, in one run each
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "100000,1000000,10000000",
+            value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+        pending: Vec<u64>,
+        /// Tasks that are due again a day later, not once
+        #[arg(long)]
+        recurring: bool,
+        #[command(flatten)]
+        payload: Payload,
+    },
+    /// How many tasks a second are taken in over HTTP
+    Put {
+        #[command(flatten)]
+        redis: Redis,
+        /// How many tasks a batch has
+        #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        tasks: u64,
+        #[command(flatten)]
+        payload: Payload,
+    },
+    /// What is asked of Redis while nothing is due
+    Idle {
+        #[command(flatten)]
+        redis: Redis,
+        /// For how long
+        #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        seconds: u64,
+        /// How many instances
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+        instances: u16,
+        /// How many lanes each serves
+        #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=100))]
+        lanes: u16,
+        /// Show the figures as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What is published to, and where tasks wait.
+#[derive(Args, Clone)]
+pub(super) struct Place {
+    /// What to publish to: redis, kafka, rabbitmq or nats, started for this alone; or a URL of yours
+    #[arg(long, value_name = "SINK", default_value = "redis")]
+    sink: String,
+    #[command(flatten)]
+    redis: Redis,
+}
+
+/// Where tasks wait.
+#[derive(Args, Clone)]
+pub(super) struct Redis {
+    /// Where tasks wait, in a namespace of this bench's own; without it a redis-server started for this alone
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+}
+
+/// What messages are like, and how the figures are shown.
+#[derive(Args, Clone)]
+pub(super) struct Payload {
+    /// Bytes of each payload
+    #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..=524_288))]
+    payload: u32,
+    /// Show the figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What tasks are like, and who publishes them.
+#[derive(Args, Clone)]
+pub(super) struct Shape {
+    /// Tasks that are due again a day later, not once
+    #[arg(long)]
+    recurring: bool,
+    /// How many instances
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    instances: u16,
+    #[command(flatten)]
+    payload: Payload,
+}
+
+pub(super) fn run(command: &BenchCommand, program: Program) -> Result<(), Failure> {
+    punctual::telemetry::start(LOGS, false).map_err(|words| Failure::usage(anyhow!(words)))?;
+    let (options, json) = command.options(program)?;
+    runtime()?.block_on(async {
+        let (stop, progress) = (CancellationToken::new(), Progress::new(&options));
+        let step = |share: f64, words: &str| progress.show(share, words);
+        let left = left(&options.name, options.redis.is_some(), options.sink.is_some());
+        let report = until_told(bench::run(&options, &stop, &step), &stop, STOPPING, left).await;
+        progress.bar.finish_and_clear();
+        show(&report?, json)
+    })
+}
+
+impl BenchCommand {
+    /// What it asks for, and whether it is shown as JSON.
+    fn options(&self, program: Program) -> Result<(Options, bool), Failure> {
+        let mut options = Options {
+            bench: Bench::Throughput,
+            program,
+            name: format!("bench-{:08x}", rand::random::<u32>()),
+            kind: Kind::Redis,
+            sink: None,
+            redis: None,
+            tasks: 1,
+            rate: 1,
+            seconds: 1,
+            payload: 128,
+            recurring: false,
+            instances: vec![1],
+            pending: Vec::new(),
+            lanes: 1,
+        };
+        let json = match self {
+            BenchCommand::Throughput { place, tasks, shape } => {
+                options = Options { tasks: *tasks, ..place.of(options)? };
+                shape.of(&mut options)
+            }
+            BenchCommand::Lateness { place, rate, seconds, shape } => {
+                let (rate, seconds) = (*rate, *seconds);
+                options = Options { bench: Bench::Lateness, rate, seconds, ..place.of(options)? };
+                shape.of(&mut options)
+            }
+            BenchCommand::Herd { place, tasks, shape } => {
+                options = Options { bench: Bench::Herd, tasks: *tasks, ..place.of(options)? };
+                shape.of(&mut options)
+            }
+            BenchCommand::Instances { place, tasks, instances, payload } => {
+                let instances = rising(instances).into_iter().map(usize::from).collect();
+                options = Options { bench: Bench::Instances, tasks: *tasks, instances, ..place.of(options)? };
+                payload.of(&mut options)
+            }
+            BenchCommand::Pending { place, tasks, pending, recurring, payload } => {
+                let (pending, recurring) = (rising(pending), *recurring);
+                options = Options { bench: Bench::Pending, tasks: *tasks, pending, recurring, ..place.of(options)? };
+                payload.of(&mut options)
+            }
+            BenchCommand::Put { redis, tasks, payload } => {
+                options = Options { bench: Bench::Put, tasks: *tasks, ..redis.of(options) };
+                payload.of(&mut options)
+            }
+            BenchCommand::Idle { redis, seconds, instances, lanes, json } => {
+                let (seconds, lanes, instances) = (*seconds, *lanes, vec![usize::from(*instances)]);
+                options = Options { bench: Bench::Idle, seconds, lanes, instances, ..redis.of(options) };
+                *json
+            }
+        };
+        Ok((options, json))
+    }
+}
+
+/// Each once, the smallest first.
+fn rising<T: Ord + Copy>(list: &[T]) -> Vec<T> {
+    let mut list = list.to_vec();
+    list.sort_unstable();
+    list.dedup();
+    list
+}
+
+impl Place {
+    fn of(&self, options: Options) -> Result<Options, Failure> {
+        let (kind, sink) = kind(&self.sink, "measured")?;
+        Ok(Options { kind, sink: sink.map(Into::into), ..self.redis.of(options) })
+    }
+}
+
+impl Redis {
+    fn of(&self, options: Options) -> Options {
+        Options { redis: self.redis.clone().map(Into::into), ..options }
+    }
+}
+
+impl Payload {
+    /// Says whether the figures are shown as JSON.
+    fn of(&self, options: &mut Options) -> bool {
+        options.payload = usize::try_from(self.payload).unwrap_or(usize::MAX);
+        self.json
+    }
+}
+
+impl Shape {
+    /// Says whether the figures are shown as JSON.
+    fn of(&self, options: &mut Options) -> bool {
+        options.recurring = self.recurring;
+        options.instances = vec![usize::from(self.instances)];
+        self.payload.of(options)
+    }
+}
+
+/// A bar on a terminal, else a line for each thing that is done.
+struct Progress {
+    bar: ProgressBar,
+    words: Mutex<String>,
+}
+
+impl Progress {
+    fn new(options: &Options) -> Progress {
+        tell(&format!("bench {}\n", options.bench.name()));
+        Progress { bar: bar(), words: Mutex::default() }
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of 1000")]
+    fn show(&self, share: f64, words: &str) {
+        self.bar.set_position((share.clamp(0.0, 1.0) * 1000.0) as u64);
+        let Ok(mut told) = self.words.lock() else { return };
+        if *told != words {
+            words.clone_into(&mut told);
+            self.bar.set_message(words.to_owned());
+            if self.bar.is_hidden() {
+                tell(&format!("{words}\n"));
+            }
+        }
+    }
+}

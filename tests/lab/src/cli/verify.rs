@@ -1,0 +1,141 @@
+//! `punctual-lab verify`: attacks instances while they publish, and judges what they published.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::Args;
+use indicatif::ProgressBar;
+use punctual::cli::out::tell;
+use punctual::cli::program::{Failure, runtime};
+use punctual::task::duration;
+use tokio_util::sync::CancellationToken;
+
+use super::{LOGS, bar, kind, left, show, until_told};
+use crate::servers::Program;
+use crate::verify::absent;
+use crate::verify::campaign::{self, Options, Step};
+
+/// What comes when it is asked to end.
+const STOPPING: &str = "no more faults; waiting until all is published";
+
+#[derive(Args)]
+pub(super) struct VerifyArguments {
+    /// What to publish to: redis, kafka, rabbitmq or nats, started for this alone; or a URL of yours
+    #[arg(long, value_name = "SINK", default_value = "redis")]
+    sink: String,
+    /// Where tasks wait, in a namespace of this campaign's own; without it a redis-server started for this alone
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// How many instances to attack
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=32))]
+    instances: u16,
+    /// How many tasks to put each second
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// How long faults come in each round
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    seconds: u64,
+    /// How many rounds, each on its own and with the next seed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    rounds: u64,
+    /// What the faults follow from; without it another one each time
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// The mean time between two faults
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
+    pause: Duration,
+    /// Instead of all that: let one of two sinks be away for this long, and tell what becomes of its lane and the other
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with_all = ["seconds", "rounds", "pause"])]
+    absent: Option<Duration>,
+    /// Show the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &VerifyArguments, program: Program) -> Result<(), Failure> {
+    punctual::telemetry::start(LOGS, false).map_err(|words| Failure::usage(anyhow!(words)))?;
+    let options = options(arguments, program)?;
+    runtime()?.block_on(async {
+        let (stop, progress) = (CancellationToken::new(), Progress::new(&options));
+        let step = |step: Step| progress.show(&step);
+        match arguments.absent {
+            None => {
+                let left = left(&options.name, options.redis.is_some(), options.sink.is_some());
+                let campaign = until_told(campaign::run(&options, &stop, &step), &stop, STOPPING, left).await;
+                progress.bar.finish_and_clear();
+                let report = campaign?;
+                show(&report, arguments.json)?;
+                if report.violations == 0 && report.shows_nothing() {
+                    let words = "nothing was shown: there was a round without a fault, a promise or a message";
+                    return Err(Failure::failed(anyhow!(words)).hint("more `--seconds`, or a shorter `--pause`"));
+                }
+                judged(report.violations, &format!("the same faults come again with `--seed {}`", report.seed))
+            }
+            Some(away) => {
+                let absence = until_told(absent::run(&options, away, &stop, &step), &stop, STOPPING, None).await;
+                progress.bar.finish_and_clear();
+                let absence = absence?;
+                show(&absence, arguments.json)?;
+                judged(absence.lost.max(absence.dead), "an absent sink must cost nothing")
+            }
+        }
+    })
+}
+
+fn judged(violations: u64, hint: &str) -> Result<(), Failure> {
+    match violations {
+        0 => Ok(()),
+        count => Err(Failure::failed(anyhow!("{count} violations of the laws")).hint(hint)),
+    }
+}
+
+fn options(arguments: &VerifyArguments, program: Program) -> Result<Options, Failure> {
+    let (kind, sink) = kind(&arguments.sink, "attacked")?;
+    if arguments.pause < Duration::from_millis(10) {
+        return Err(Failure::usage(anyhow!("`--pause` is at least 10ms")));
+    }
+    Ok(Options {
+        program,
+        name: format!("verify-{:08x}", rand::random::<u32>()),
+        kind,
+        sink: sink.map(Into::into),
+        redis: arguments.redis.clone().map(Into::into),
+        instances: arguments.instances.into(),
+        rate: arguments.rate,
+        length: Duration::from_secs(arguments.seconds),
+        rounds: arguments.rounds,
+        seed: arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>())),
+        pause: arguments.pause,
+    })
+}
+
+/// A bar on a terminal, else a line for each round.
+struct Progress {
+    bar: ProgressBar,
+    words: Mutex<&'static str>,
+}
+
+impl Progress {
+    fn new(options: &Options) -> Progress {
+        tell(&format!("verify: sink {}, seed {}\n", options.kind.name(), options.seed));
+        Progress { bar: bar(), words: Mutex::default() }
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of 1000")]
+    fn show(&self, step: &Step) {
+        if let Some(line) = &step.line {
+            return self.bar.suspend(|| tell(&format!("{line}\n")));
+        }
+        self.bar.set_position((step.share * 1000.0) as u64);
+        let Step { round, faults, promised, published, words, .. } = step;
+        self.bar.set_message(format!("round {round}: {words}, faults {faults}, promised {promised}, read {published}"));
+        if self.bar.is_hidden()
+            && let Ok(mut told) = self.words.lock()
+            && *told != *words
+        {
+            *told = words;
+            tell(&format!("round {round}: {words}\n"));
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! `punctual serve` processes: configured by a file, started, signalled, killed, started again, gone with us.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use super::{Keeper, Program, free_port};
+
+/// How long it may take until it serves.
+const READY: Duration = Duration::from_secs(30);
+
+/// How long it may take from then on until its Redis is there; it may be away, and the instance serves all the same.
+const REACH: Duration = Duration::from_secs(5);
+
+/// Lines of the log that are kept as evidence.
+const KEPT: usize = 20;
+
+/// An instance, which may run or not. Dropping it ends it.
+#[derive(Debug)]
+pub struct Instance {
+    /// Its number, from 0.
+    pub number: usize,
+    /// Where its API listens.
+    pub api: SocketAddr,
+    keeper: Keeper,
+    log: Mutex<Log>,
+}
+
+/// What was found in its log.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    read: u64,
+    /// The id of its last start.
+    id: Option<String>,
+    /// Whether that one has reached its Redis.
+    linked: bool,
+    /// Lines at ERROR that are not about dead occurrences, the first of them.
+    pub errors: Vec<String>,
+    /// How many of those there were.
+    pub error_count: u64,
+}
+
+/// A line of the log, as far as it is of use.
+#[derive(Deserialize)]
+struct Line {
+    level: String,
+    message: Option<String>,
+    instance: Option<String>,
+}
+
+impl Instance {
+    /// Writes the configuration of one that `program` is, given where the API is to listen; nothing runs yet. It logs JSON.
+    ///
+    /// # Errors
+    /// When there is no folder for it, no port, or no configuration.
+    pub fn new(
+        program: &Program,
+        number: usize,
+        configure: impl FnOnce(SocketAddr) -> anyhow::Result<String>,
+    ) -> anyhow::Result<Instance> {
+        let api = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+        let text = configure(api)?;
+        let keeper = Keeper::new(|dir| {
+            let file = dir.join("punctual.toml");
+            std::fs::write(&file, text)?;
+            Ok(vec![program.file().into(), "serve".into(), "--config".into(), file.into_os_string()])
+        });
+        let keeper = keeper.context("cannot start an instance")?;
+        Ok(Instance { number, api, keeper, log: Mutex::default() })
+    }
+
+    /// Starts it; returns when it serves and has reached its Redis, or that is away. One that a former start gave up is
+    /// ended before.
+    ///
+    /// # Errors
+    /// When it ends at once, or does not serve in time.
+    pub async fn start(&self) -> anyhow::Result<()> {
+        self.signal("KILL")?;
+        self.end(READY).await?;
+        self.read_log();
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).begin();
+        self.keeper.start()?;
+        let begun = Instant::now();
+        loop {
+            let (serves, linked) = {
+                let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+                (log.id.is_some(), log.linked)
+            };
+            if serves && (linked || begun.elapsed() > REACH) {
+                return Ok(());
+            }
+            if let Some(code) = self.keeper.ended()? {
+                bail!("instance {} ended at its start with code {code}: {}", self.number, self.last_words());
+            }
+            if !serves && begun.elapsed() > READY {
+                bail!("instance {} does not serve within {READY:?}: {}", self.number, self.last_words());
+            }
+            sleep(Duration::from_millis(20)).await;
+            self.read_log();
+        }
+    }
+
+    /// The id that its last start has, once it serves.
+    pub fn id(&self) -> Option<String> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).id.clone()
+    }
+
+    /// Sends a signal, by name.
+    ///
+    /// # Errors
+    /// When whoever keeps it is gone.
+    pub fn signal(&self, name: &str) -> io::Result<()> {
+        self.keeper.signal(name)
+    }
+
+    /// The exit code, should it have ended.
+    ///
+    /// # Errors
+    /// When whoever keeps it is gone.
+    pub fn ended(&self) -> io::Result<Option<i32>> {
+        self.keeper.ended()
+    }
+
+    /// Waits for its end; none when it runs on for longer than that, or does not run at all.
+    ///
+    /// # Errors
+    /// When whoever keeps it is gone.
+    pub async fn end(&self, limit: Duration) -> io::Result<Option<i32>> {
+        let begun = Instant::now();
+        loop {
+            match self.keeper.ended()? {
+                None if self.pid().is_some() && begun.elapsed() < limit => sleep(Duration::from_millis(2)).await,
+                ended => return Ok(ended),
+            }
+        }
+    }
+
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.keeper.pid()
+    }
+
+    /// What its log told so far.
+    pub fn log(&self) -> Log {
+        self.read_log();
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The file that it logs to.
+    pub fn log_file(&self) -> PathBuf {
+        self.keeper.log()
+    }
+
+    fn read_log(&self) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = log.read_on(&self.keeper.log()) {
+            tracing::debug!(%error, "no log yet");
+        }
+    }
+
+    /// The end of its log.
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read(self.keeper.log()).unwrap_or_default();
+        let lines: Vec<String> = String::from_utf8_lossy(&text).lines().rev().take(5).map(str::to_owned).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+    }
+}
+
+impl Log {
+    /// Another start.
+    fn begin(&mut self) {
+        (self.id, self.linked) = (None, false);
+    }
+
+    /// Reads the whole lines that were added.
+    fn read_on(&mut self, file: &std::path::Path) -> io::Result<()> {
+        let mut file = File::open(file)?;
+        file.seek(SeekFrom::Start(self.read))?;
+        let mut added = Vec::new();
+        file.read_to_end(&mut added)?;
+        let whole = added.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        self.read += whole as u64;
+        added[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).for_each(|line| self.take(line));
+        Ok(())
+    }
+
+    fn take(&mut self, line: &[u8]) {
+        let parsed = serde_json::from_slice::<Line>(line);
+        let words = parsed.as_ref().ok().and_then(|line| line.message.as_deref()).unwrap_or_default();
+        match &parsed {
+            Ok(line) if words == "serving" => self.id.clone_from(&line.instance),
+            Ok(_) if words == "connected to redis" => self.linked = true,
+            // What is dead is judged by itself; and what is no line of the log is what a runtime says at its end.
+            Ok(line) if line.level != "ERROR" || words.contains("dead") => {}
+            _ => {
+                self.error_count += 1;
+                if self.errors.len() < KEPT {
+                    self.errors.push(String::from_utf8_lossy(line).chars().take(1000).collect());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_read_on_and_what_is_no_fault_is_no_evidence() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("log");
+        let mut log = Log::default();
+        assert!(log.read_on(&file).is_err());
+        let mut text = concat!(
+            r#"{"level":"INFO","message":"serving","instance":"abc"}"#,
+            "\n",
+            r#"{"level":"INFO","message":"connected to redis"}"#,
+            "\n",
+            r#"{"level":"ERROR","message":"occurrences are dead"}"#,
+            "\n",
+            r#"{"level":"WARN","message":"x"}"#,
+            "\n",
+            r#"{"level":"ERROR","message":"a part of punc"#,
+        )
+        .to_owned();
+        std::fs::write(&file, &text).unwrap();
+        log.read_on(&file).unwrap();
+        assert_eq!((log.id.as_deref(), log.linked, log.error_count), (Some("abc"), true, 0));
+        text += "tual\"}\nthread panicked\n";
+        std::fs::write(&file, &text).unwrap();
+        log.read_on(&file).unwrap();
+        log.read_on(&file).unwrap();
+        assert_eq!(log.error_count, 2);
+        assert!(log.errors[0].contains("a part of punctual") && log.errors[1] == "thread panicked", "{:?}", log.errors);
+    }
+}

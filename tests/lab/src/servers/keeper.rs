@@ -1,0 +1,228 @@
+//! A process of our own in a folder of its own, both gone with us, whatever ends us.
+
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// Starts a program as often as it is told, hands on signals, and ends it and removes its folder once nobody holds the
+/// other end of its stdin, which the kernel closes even when we are killed.
+const KEEPER: &str = r#"
+dir=$1; shift
+server=
+while read -r word; do
+  case $word in
+    start) "$@" </dev/null >>"$dir/output.log" 2>&1 & server=$!; echo "$server" ;;
+    wait) wait "$server"; echo "$?"; server= ;;
+    *) kill -"$word" "$server"; echo "$?" ;;
+  esac
+done
+[ -z "$server" ] || kill -KILL "$server"
+wait
+rm -rf -- "$dir"
+"#;
+
+/// A program that can be started, signalled and started again. Dropping it ends it and removes its folder.
+///
+/// What it writes to stdout and stderr stands in `output.log` in its folder.
+#[derive(Debug)]
+pub struct Keeper {
+    shell: Child,
+    pipes: Mutex<Pipes>,
+    dir: PathBuf,
+}
+
+#[derive(Debug)]
+struct Pipes {
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    /// Of the program, from its start until its end has been waited for.
+    pid: Option<u32>,
+}
+
+impl Keeper {
+    /// Makes a folder that only its owner may look into; nothing is started in it yet.
+    ///
+    /// # Errors
+    /// When no folder can be made for temporary files, or there is no `sh`.
+    pub fn new<A: AsRef<OsStr>>(prepare: impl FnOnce(&Path) -> io::Result<Vec<A>>) -> io::Result<Keeper> {
+        let dir = std::env::temp_dir().join(format!("punctual-{:016x}", rand::random::<u64>()));
+        std::fs::DirBuilder::new().mode(0o700).create(&dir)?;
+        let prepared = prepare(&dir).and_then(|program| Keeper::shell(&dir, &program));
+        if prepared.is_err()
+            && let Err(error) = std::fs::remove_dir_all(&dir)
+        {
+            tracing::debug!(%error, "a folder stays");
+        }
+        prepared
+    }
+
+    fn shell<A: AsRef<OsStr>>(dir: &Path, program: &[A]) -> io::Result<Keeper> {
+        let mut command = Command::new("sh");
+        command.args(["-c", KEEPER, "sh"]).arg(dir).args(program).current_dir(dir);
+        // What is kept is told everything by us.
+        let own = |name: &OsStr| name.to_string_lossy().starts_with("PUNCTUAL_");
+        std::env::vars_os().filter(|(name, _)| own(name)).for_each(|(name, _)| {
+            command.env_remove(name);
+        });
+        // A group of its own: a Ctrl-C in the terminal is for us, who still need it to end in order.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut shell = command.spawn()?;
+        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let answers = BufReader::new(shell.stdout.take().ok_or_else(broken)?);
+        let pipes = Mutex::new(Pipes { orders: shell.stdin.take(), answers, pid: None });
+        Ok(Keeper { shell, pipes, dir: dir.to_owned() })
+    }
+
+    /// The folder.
+    #[cfg(test)]
+    fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The file that its output goes to.
+    pub fn log(&self) -> PathBuf {
+        self.dir.join("output.log")
+    }
+
+    /// Starts the program.
+    ///
+    /// # Errors
+    /// When it has been started and its end has not been waited for: the shell would forget it. When the shell that keeps
+    /// it is gone.
+    pub fn start(&self) -> io::Result<()> {
+        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        if pipes.pid.is_some() {
+            return Err(io::Error::other("it has been started already"));
+        }
+        let pid = pipes.ask("start")?;
+        pipes.pid = Some(pid.parse().map_err(io::Error::other)?);
+        Ok(())
+    }
+
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.pipes.lock().unwrap_or_else(PoisonError::into_inner).pid
+    }
+
+    /// Sends a signal, by name: `KILL`, `STOP`, `CONT`, `TERM`. One that has ended meanwhile notices nothing.
+    ///
+    /// # Errors
+    /// When the shell that keeps it is gone.
+    pub fn signal(&self, name: &str) -> io::Result<()> {
+        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        if pipes.pid.is_some() {
+            pipes.ask(name)?;
+        }
+        Ok(())
+    }
+
+    /// The exit code, once it has ended; 128 and the signal's number where one ended it. None while it runs, and where
+    /// its end has been told before.
+    ///
+    /// # Errors
+    /// When the shell that keeps it is gone.
+    pub fn ended(&self) -> io::Result<Option<i32>> {
+        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        match pipes.pid {
+            Some(pid) if !runs(pid) => {
+                let code = pipes.ask("wait")?;
+                pipes.pid = None;
+                code.parse().map(Some).map_err(io::Error::other)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Pipes {
+    fn ask(&mut self, word: &str) -> io::Result<String> {
+        let orders = self.orders.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        orders.write_all(format!("{word}\n").as_bytes())?;
+        let mut answer = String::new();
+        match self.answers.read_line(&mut answer)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(answer.trim().to_owned()),
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let pipes = self.pipes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(pipes.orders.take());
+        if let Err(error) = self.shell.wait() {
+            tracing::warn!(%error, "what was started was not waited for");
+        }
+    }
+}
+
+/// Whether a child of the shell still runs: one that ended is a zombie until it is waited for.
+fn runs(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The name stands in brackets and may hold anything; the state is the letter behind it.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    !matches!(state, Some('Z' | 'X') | None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn wait(keeper: &Keeper) -> i32 {
+        for _ in 0..2000 {
+            if let Some(code) = keeper.ended().unwrap() {
+                return code;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("it runs on");
+    }
+
+    fn sleeper() -> Keeper {
+        Keeper::new(|_| Ok(vec!["sh", "-c", "echo begun; exec sleep 60"])).unwrap()
+    }
+
+    #[test]
+    fn what_is_kept_is_started_killed_and_started_again() {
+        let keeper = sleeper();
+        assert_eq!((keeper.pid(), keeper.ended().unwrap()), (None, None));
+        for round in 1..=2 {
+            keeper.start().unwrap();
+            assert_eq!(keeper.ended().unwrap(), None);
+            while std::fs::read_to_string(keeper.log()).unwrap_or_default().matches("begun").count() < round {
+                std::thread::yield_now();
+            }
+            keeper.signal("KILL").unwrap();
+            assert_eq!(wait(&keeper), 128 + 9);
+            assert_eq!((keeper.pid(), keeper.ended().unwrap()), (None, None));
+            keeper.signal("KILL").unwrap();
+        }
+    }
+
+    #[test]
+    fn it_is_gone_with_its_folder_when_it_is_dropped_even_while_it_stands_still() {
+        let keeper = sleeper();
+        keeper.start().unwrap();
+        keeper.signal("STOP").unwrap();
+        let (dir, pid) = (keeper.dir().to_owned(), keeper.pid().unwrap());
+        assert!(dir.is_dir() && runs(pid));
+        drop(keeper);
+        assert!(!dir.exists() && !runs(pid));
+    }
+
+    #[test]
+    fn a_folder_that_was_of_no_use_does_not_stay() {
+        let mut made = PathBuf::new();
+        let failed = Keeper::new(|dir| {
+            made = dir.to_owned();
+            Err::<Vec<String>, _>(io::Error::other("no"))
+        });
+        assert!(failed.is_err() && !made.exists());
+    }
+}

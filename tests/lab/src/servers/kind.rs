@@ -1,0 +1,108 @@
+//! The kinds of servers: how each is named, whether one can be started here.
+
+use secrecy::SecretString;
+
+use super::{Keeps, Server, is_there, start_nats, start_rabbitmq, start_redis};
+
+/// What servers are started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be ended and started again: Redis keeps every write before it is answered, Kafka starts fast.
+    Attack,
+    /// To be measured: Redis keeps nothing, Kafka runs fast.
+    Measure,
+}
+
+/// What can be published to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Redis Streams.
+    Redis,
+    /// Kafka.
+    Kafka,
+    /// RabbitMQ.
+    RabbitMq,
+    /// NATS JetStream.
+    Nats,
+}
+
+/// Something that is needed is not there, or is not as it has to be.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{words}")]
+pub struct Missing {
+    words: String,
+    /// What to do about it.
+    pub hint: String,
+}
+
+impl Missing {
+    /// What is not there, in words, and what to do about it.
+    #[must_use]
+    pub fn new(words: &str, hint: &str) -> Missing {
+        Missing { words: words.to_owned(), hint: hint.to_owned() }
+    }
+}
+
+impl Kind {
+    /// As the command line names it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Redis => "redis",
+            Kind::Kafka => "kafka",
+            Kind::RabbitMq => "rabbitmq",
+            Kind::Nats => "nats",
+        }
+    }
+
+    /// What its plain URLs begin with, and its usual port.
+    pub fn scheme(self) -> (&'static str, u16) {
+        match self {
+            Kind::Redis => ("redis", 6379),
+            Kind::Kafka => ("kafka", 9092),
+            Kind::RabbitMq => ("amqp", 5672),
+            Kind::Nats => ("nats", 4222),
+        }
+    }
+
+    /// The URL of a server of our own.
+    pub fn own_url(self, port: u16) -> SecretString {
+        format!("{}://127.0.0.1:{port}", self.scheme().0).into()
+    }
+}
+
+/// Starts one.
+///
+/// # Errors
+/// When it does not start.
+pub async fn start(kind: Kind, purpose: Purpose) -> anyhow::Result<Server> {
+    match kind {
+        Kind::Redis if purpose == Purpose::Attack => start_redis(Keeps::Everything).await,
+        Kind::Redis => start_redis(Keeps::Nothing).await,
+        Kind::RabbitMq => start_rabbitmq().await,
+        Kind::Nats => start_nats().await,
+        Kind::Kafka => super::start_kafka(&[], purpose).await,
+    }
+}
+
+/// Whether a server of that kind can be started here.
+pub fn installed(kind: Kind) -> Result<(), Missing> {
+    let no = |program: &str, hint: &str| Err(Missing::new(&format!("no {program} is installed here"), hint));
+    match kind {
+        Kind::Redis if !is_there("redis-server") => {
+            no("redis-server", "install one (Debian: redis-server), or name one of yours by its URL")
+        }
+        Kind::RabbitMq if !is_there("rabbitmq-server") || !is_there("epmd") => {
+            no("rabbitmq-server", "install one (Debian: rabbitmq-server), or name one of yours: `--sink amqp://host`")
+        }
+        Kind::Nats if !is_there("nats-server") => {
+            no("nats-server", "install one (Debian: nats-server), or name one of yours: `--sink nats://host`")
+        }
+        Kind::Kafka if !super::have_kafka() => no(
+            "Kafka",
+            "it needs `java` (17 or newer) and Kafka's jars: the folder that PUNCTUAL_KAFKA names, that of KAFKA_HOME, or \
+             what `make setup` fetches; or name one of yours: `--sink kafka://host`",
+        ),
+        _ => Ok(()),
+    }
+}

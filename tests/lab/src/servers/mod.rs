@@ -1,0 +1,178 @@
+//! Servers and instances of our own: on free ports, in folders of their own, killed and started again at will, gone with
+//! us.
+
+mod instance;
+mod kafka;
+mod keeper;
+mod kind;
+mod nats;
+mod program;
+mod rabbitmq;
+mod redis;
+mod remove;
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::time::{Instant, sleep};
+
+pub use instance::Instance;
+pub use kafka::{have_kafka, start_kafka};
+pub use keeper::Keeper;
+pub use kind::{Kind, Missing};
+pub use kind::{Purpose, installed, start};
+pub use nats::start_nats;
+pub use program::Program;
+pub use rabbitmq::start_rabbitmq;
+pub use redis::{Keeps, start_redis};
+pub use remove::remove;
+
+/// How often to try other ports, since somebody may take a free one in between.
+const PORTS: usize = 3;
+
+/// How long a server may take until it answers.
+const READY: Duration = Duration::from_secs(60);
+
+/// Where ports are looked for: below those that the kernel gives to whoever connects, since one of them could take the
+/// port of a server that is just being started again (or connect to itself); above those that the tests take for theirs.
+const RANGE: RangeInclusive<u16> = 20_000..=32_000;
+
+/// A running server. Dropping it ends it and removes its folder.
+#[derive(Debug)]
+pub struct Server {
+    keeper: Keeper,
+    /// What it cannot be without.
+    _beside: Option<Keeper>,
+    name: &'static str,
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    ready: fn(u16) -> bool,
+}
+
+impl Server {
+    /// Starts one whose command line `prepare` gives, of its port and its folder; returns when it answers.
+    ///
+    /// # Errors
+    /// When it ends at once or does not answer in time.
+    async fn start<A: AsRef<std::ffi::OsStr>>(
+        name: &'static str,
+        ready: fn(u16) -> bool,
+        prepare: impl Fn(u16, &Path) -> io::Result<Vec<A>>,
+    ) -> anyhow::Result<Server> {
+        let mut tried = Server::try_start(name, ready, &prepare).await;
+        for _ in 1..PORTS {
+            if tried.is_err() {
+                tried = Server::try_start(name, ready, &prepare).await;
+            }
+        }
+        tried
+    }
+
+    async fn try_start<A: AsRef<std::ffi::OsStr>>(
+        name: &'static str,
+        ready: fn(u16) -> bool,
+        prepare: impl Fn(u16, &Path) -> io::Result<Vec<A>>,
+    ) -> anyhow::Result<Server> {
+        let port = free_port()?;
+        let keeper = Keeper::new(|dir| prepare(port, dir)).with_context(|| format!("cannot start a {name}"))?;
+        let server = Server { keeper, _beside: None, name, port, ready };
+        server.revive().await?;
+        Ok(server)
+    }
+
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.keeper.pid()
+    }
+
+    /// Starts it after its end, with what it kept; returns when it answers.
+    ///
+    /// # Errors
+    /// When it ends at once or does not answer in time.
+    pub async fn revive(&self) -> anyhow::Result<()> {
+        self.keeper.start().with_context(|| format!("cannot start the {}", self.name))?;
+        let begun = Instant::now();
+        loop {
+            let (port, ready) = (self.port, self.ready);
+            if tokio::task::spawn_blocking(move || ready(port)).await? {
+                return Ok(());
+            }
+            if let Some(code) = self.keeper.ended()? {
+                bail!("the {} ended at its start with code {code}: {}", self.name, self.last_words());
+            }
+            if begun.elapsed() > READY {
+                bail!("the {} does not answer within {READY:?}: {}", self.name, self.last_words());
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Ends it as kill -9 does; returns when it is gone.
+    ///
+    /// # Errors
+    /// When it does not go within a minute.
+    pub async fn kill(&self) -> anyhow::Result<()> {
+        self.keeper.signal("KILL")?;
+        let begun = Instant::now();
+        while self.keeper.pid().is_some() && self.keeper.ended()?.is_none() {
+            if begun.elapsed() > READY {
+                bail!("the {} does not end", self.name);
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+        Ok(())
+    }
+
+    /// Sends a signal, by name.
+    ///
+    /// # Errors
+    /// When whoever keeps it is gone.
+    pub fn signal(&self, name: &str) -> anyhow::Result<()> {
+        Ok(self.keeper.signal(name)?)
+    }
+
+    /// The end of what it wrote.
+    fn last_words(&self) -> String {
+        let text = std::fs::read(self.keeper.log()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().rev().take(5).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+    }
+}
+
+/// Whether a program can be found.
+pub fn is_there(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+/// A port on 127.0.0.1 that is free now and that the kernel gives to nobody by itself.
+///
+/// # Errors
+/// When none is found.
+pub fn free_port() -> io::Result<u16> {
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for _ in 0..1000 {
+        let port = rand::random_range(RANGE);
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            Ok(_) => return Ok(port),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Whether something listens there.
+fn listens(port: u16) -> bool {
+    std::net::TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), Duration::from_secs(1)).is_ok()
+}
+
+/// Writes a file; returns its path as a text.
+fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {
+    let path = dir.join(name);
+    std::fs::write(&path, text)?;
+    Ok(path.display().to_string())
+}

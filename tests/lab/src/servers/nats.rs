@@ -1,0 +1,16 @@
+//! A nats-server of our own, with JetStream.
+
+use super::{Server, listens, write};
+
+/// Starts one; returns when it answers.
+///
+/// # Errors
+/// When it cannot be started.
+pub async fn start_nats() -> anyhow::Result<Server> {
+    Server::start("nats-server", listens, |port, dir| {
+        let data = dir.join("data");
+        let text = format!("host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: \"{}\" }}\n", data.display());
+        Ok(vec!["nats-server".to_owned(), "--config".to_owned(), write(dir, "nats.conf", &text)?])
+    })
+    .await
+}

@@ -1,0 +1,78 @@
+//! The `punctual` that instances are started from.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Missing;
+
+/// What it has to answer when it is asked for its version.
+const VERSION: &str = concat!("punctual ", env!("CARGO_PKG_VERSION"));
+
+/// How long it may take to tell its version.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long its version may be.
+const MAX_VERSION_BYTES: u64 = 80;
+
+/// The program file of a `punctual` of our own version.
+#[derive(Clone, Debug)]
+pub struct Program(PathBuf);
+
+impl Program {
+    /// The file that was named; else the one beside this program, else the first of PATH.
+    ///
+    /// # Errors
+    /// When there is none, or it is of another version.
+    pub fn find(named: Option<PathBuf>) -> Result<Program, Missing> {
+        let beside = || Some(std::env::current_exe().ok()?.parent()?.join("punctual"));
+        let of_path = || {
+            let path = std::env::var_os("PATH")?;
+            std::env::split_paths(&path).map(|dir| dir.join("punctual")).find(|file| file.is_file())
+        };
+        let found = named.or_else(|| beside().filter(|file| file.is_file())).or_else(of_path);
+        let Some(file) = found else {
+            let hint = "build it beside this program (`cargo build`), or name one: `--punctual FILE`";
+            return Err(Missing::new("there is no `punctual` to start", hint));
+        };
+        let told = version_of(&file).map_err(|error| {
+            Missing::new(&format!("cannot run `{}`: {error}", file.display()), "name another: `--punctual FILE`")
+        })?;
+        if told == VERSION {
+            return Ok(Program(file));
+        }
+        let words = format!("`{}` is `{told}`, and this program is for `{VERSION}`", file.display());
+        Err(Missing::new(&words, "name one of that version: `--punctual FILE`"))
+    }
+
+    /// One that nobody starts.
+    #[cfg(test)]
+    pub(crate) fn nowhere() -> Program {
+        Program(PathBuf::new())
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// The first line that it answers.
+fn version_of(file: &Path) -> io::Result<String> {
+    let mut child = Command::new(file).arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let begun = Instant::now();
+    while child.try_wait()?.is_none() {
+        if begun.elapsed() > VERSION_TIMEOUT {
+            child.kill()?;
+            child.wait()?;
+            return Err(io::Error::other(format!("it tells no version within {VERSION_TIMEOUT:?}")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut told = String::new();
+    child.stdout.take().map(|stdout| stdout.take(MAX_VERSION_BYTES).read_to_string(&mut told)).transpose()?;
+    Ok(told.lines().next().unwrap_or_default().to_owned())
+}

@@ -1,0 +1,79 @@
+//! Removes from a sink of the user's what was made there.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use secrecy::{ExposeSecret, SecretString};
+
+use super::Kind;
+
+/// How long the sink may take.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// Removes destinations, with what they hold; in NATS it is streams that are named.
+///
+/// # Errors
+/// When the sink does not say that they are gone.
+pub async fn remove(kind: Kind, url: &SecretString, names: &[String]) -> anyhow::Result<()> {
+    let url = url.expose_secret();
+    let removing = async {
+        match kind {
+            Kind::Redis => redis(url, names).await,
+            Kind::Kafka => kafka(url, names).await,
+            Kind::RabbitMq => rabbitmq(url, names).await,
+            Kind::Nats => nats(url, names).await,
+        }
+    };
+    match tokio::time::timeout(LIMIT, removing).await {
+        Ok(removed) => removed,
+        Err(_) => bail!("no answer within {LIMIT:?}"),
+    }
+}
+
+async fn redis(url: &str, names: &[String]) -> anyhow::Result<()> {
+    let client = redis::Client::open(url)?;
+    let mut connection = client.get_multiplexed_async_connection().await?;
+    let mut pipe = redis::pipe();
+    for name in names {
+        pipe.cmd("UNLINK").arg(name).ignore();
+    }
+    let () = pipe.query_async(&mut connection).await?;
+    Ok(())
+}
+async fn kafka(url: &str, names: &[String]) -> anyhow::Result<()> {
+    use rdkafka::admin::{AdminClient, AdminOptions};
+    use rdkafka::client::DefaultClientContext;
+
+    let servers = url.trim_start_matches("kafka://").to_owned();
+    let mut config = rdkafka::ClientConfig::new();
+    config.set("bootstrap.servers", servers).set("log_level", "0");
+    let admin: AdminClient<DefaultClientContext> = config.create()?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let options = AdminOptions::new().operation_timeout(Some(LIMIT));
+    let removed = admin.delete_topics(&names, &options).await.context("removing topics")?;
+    removed
+        .into_iter()
+        .try_for_each(|topic| topic.map(|_| ()).map_err(|(name, error)| anyhow::anyhow!("`{name}`: {error}")))
+}
+async fn rabbitmq(url: &str, names: &[String]) -> anyhow::Result<()> {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let url = match host.split_once('/') {
+        None => format!("{url}/%2f"),
+        Some((_, "")) => format!("{url}%2f"),
+        Some(_) => url.to_owned(),
+    };
+    let connection = lapin::Connection::connect(&url, lapin::ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    for name in names {
+        channel.queue_delete(name.as_str().into(), lapin::options::QueueDeleteOptions::default()).await?;
+    }
+    Ok(connection.close(200, "done".into()).await?)
+}
+async fn nats(url: &str, names: &[String]) -> anyhow::Result<()> {
+    let client = async_nats::connect(url).await?;
+    let jetstream = async_nats::jetstream::new(client);
+    for name in names {
+        jetstream.delete_stream(name).await.context("removing the stream")?;
+    }
+    Ok(())
+}

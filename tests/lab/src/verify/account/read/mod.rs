@@ -1,0 +1,91 @@
+//! The consumer: everything that the sink holds, read back by its own client library while the campaign goes on.
+mod kafka;
+mod nats;
+pub(in crate::verify) use self::nats::stream_name;
+mod rabbitmq;
+mod redis;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::clock::Clock;
+use super::ledger::{self, Ledger, Message};
+use crate::verify::{Kind, Place};
+
+/// Where messages go to when they are read.
+pub(super) struct Inlet {
+    pub(super) ledger: Arc<Mutex<Ledger>>,
+    pub(super) clock: Arc<Clock>,
+    /// All that tasks may name.
+    destinations: Vec<String>,
+    /// Whether the sink stamps messages with the timeline's own time.
+    stamped: bool,
+    /// Since when the sink has had nothing more.
+    quiet: Mutex<Option<Instant>>,
+    stop: CancellationToken,
+}
+
+impl Inlet {
+    pub(super) fn new(ledger: Arc<Mutex<Ledger>>, clock: Arc<Clock>, place: &Place, stop: CancellationToken) -> Inlet {
+        let destinations = place.destinations.clone();
+        Inlet { ledger, clock, destinations, stamped: place.same_clock, quiet: Mutex::new(None), stop }
+    }
+
+    /// A message was read from a destination; `stamp` is when the sink took it, in ms, where it says so.
+    fn take(&self, destination: &str, key: Option<&str>, payload: &[u8], stamp: Option<i64>, again: bool) {
+        let stamp = stamp.filter(|_| self.stamped).unwrap_or_else(|| self.clock.at_latest());
+        let (key, payload) = (key.unwrap_or("").to_owned(), String::from_utf8_lossy(payload).into_owned());
+        *self.quiet.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let message = Message { key, payload, stamp, again };
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = ledger::destination(&message.payload, &self.destinations);
+        if destination != named {
+            let evidence = format!("in `{destination}`, for `{named}`: {:.200}", message.payload);
+            ledger.violations.add("wrong_destination", &message.key, evidence);
+        }
+        ledger.saw(&message);
+    }
+
+    /// The sink has said that there is nothing more.
+    fn nothing_more(&self) {
+        self.quiet.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
+    }
+
+    /// The sink did not answer: it is not known whether there is more.
+    fn unknown(&self) {
+        *self.quiet.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Lets a reader read until it is stopped, or something goes wrong; returns whether it is to begin anew.
+    async fn goes_on<E: std::fmt::Display>(&self, reading: impl Future<Output = Result<(), E>>) -> bool {
+        let outcome = tokio::select! {
+            () = self.stop.cancelled() => return false,
+            outcome = reading => outcome,
+        };
+        self.unknown();
+        if let Err(error) = outcome {
+            tracing::debug!(%error, "the sink cannot be read");
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        true
+    }
+
+    /// For how long the sink has had nothing more.
+    pub(super) fn quiet_for(&self) -> Duration {
+        let since = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+/// Makes the destinations, and reads them until it is stopped.
+pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> anyhow::Result<()> {
+    match place.kind {
+        Kind::Redis => redis::attach(place, inlet).await,
+        Kind::Kafka => kafka::attach(place, inlet).await,
+        Kind::Nats => nats::attach(place, inlet).await,
+        Kind::RabbitMq => rabbitmq::attach(place, inlet).await,
+    }
+}

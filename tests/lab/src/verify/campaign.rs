@@ -1,0 +1,301 @@
+//! A campaign: rounds of faults while tasks are put, each with its judgement.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::time::{Instant, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::account::{Account, LANES, Load};
+use super::attack::{Done, attack};
+use super::crew::Crew;
+use super::ground::Ground;
+use super::plan::plan;
+use super::report::{self, Report, Round};
+use super::samples::Samples;
+use super::{Kind, Place, TimelinePlace};
+use crate::servers::{self, Program};
+
+/// How long nothing is at fault at the end of a round: those who wait in calm moments do so 10 s after a fault.
+const CALM: Duration = Duration::from_secs(14);
+
+/// Parts of the timeline, as an instance has by itself.
+const SHARDS: u16 = 4;
+
+/// What is asked of a campaign.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What instances are started from.
+    pub program: Program,
+    /// How the namespace and the destinations of every round begin.
+    pub name: String,
+    /// What it publishes to.
+    pub kind: Kind,
+    /// A sink of the user's, as its URL; else one of our own.
+    pub sink: Option<SecretString>,
+    /// A Redis of the user's for the timeline; else one of our own.
+    pub redis: Option<SecretString>,
+    /// Instances, at least 1.
+    pub instances: usize,
+    /// Tasks put each second.
+    pub rate: u32,
+    /// How long faults come in each round.
+    pub length: Duration,
+    /// Rounds.
+    pub rounds: u64,
+    /// What the faults follow from.
+    pub seed: u64,
+    /// The mean time between two faults.
+    pub pause: Duration,
+}
+
+/// How far a campaign has come.
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    /// The round, from 1.
+    pub round: u64,
+    /// Of all the time that the faults of all rounds take, from 0 to 1.
+    pub share: f64,
+    /// Faults of this round so far.
+    pub faults: usize,
+    /// Occurrences that were promised in this round.
+    pub promised: u64,
+    /// Messages that were read in this round.
+    pub published: u64,
+    /// What is being done.
+    pub words: &'static str,
+    /// A line to keep, once a round is over.
+    pub line: Option<String>,
+}
+
+/// Carries a campaign out; `tell` hears how far it is, about once a second. Ends early, but in order, on `stop`.
+///
+/// # Errors
+/// [`super::Missing`] when a server is not there to be started, or one that was named cannot be attacked; else when a
+/// server, an instance or the account fails, so that nothing can be judged.
+pub async fn run(options: &Options, stop: &CancellationToken, tell: &(dyn Fn(Step) + Sync)) -> anyhow::Result<Report> {
+    tell(Step { words: "starting servers", ..Step::default() });
+    let exposed = |url: &'_ Option<SecretString>| url.as_ref().map(|url| url.expose_secret().to_owned());
+    let (redis, sink) = (exposed(&options.redis), exposed(&options.sink));
+    let ground = Ground::open(options.kind, redis.as_deref(), sink.as_deref(), options.instances).await?;
+    let ground = Arc::new(ground);
+    let mut report = Report {
+        sink: options.kind.name(),
+        seed: options.seed,
+        instances: options.instances,
+        rate: options.rate,
+        seconds: options.length.as_secs(),
+        left_out: left_out(&ground),
+        faults: 0,
+        kills_held: 0,
+        kinds: BTreeMap::new(),
+        violations: 0,
+        rounds: Vec::new(),
+    };
+    for number in 1..=options.rounds {
+        let step = |step: Step| {
+            let share = (number as f64 - 1.0 + step.share) / options.rounds as f64;
+            tell(Step { round: number, share, ..step });
+        };
+        if stop.is_cancelled() {
+            break;
+        }
+        let round = round(options, &ground, &format!("{}-{number}", options.name), number, stop, &step).await?;
+        let broken = round.broken.values().sum::<u64>();
+        let line = format!(
+            "round {number} of {}, seed {}: {} faults, promised {}, read {}, violations {broken}",
+            options.rounds, round.seed, round.faults, round.tally.promised, round.tally.published
+        );
+        step(Step { share: 1.0, words: "", line: Some(line), ..Step::default() });
+        report.add(round);
+    }
+    Ok(report)
+}
+
+/// What is not done to servers of others, in words.
+fn left_out(ground: &Ground) -> Vec<String> {
+    let mut words = Vec::new();
+    if ground.redis.server.is_none() {
+        words.push("the Redis that you named is not restarted, stopped, or made to forget its scripts".to_owned());
+    }
+    if ground.sink.server.is_none() {
+        words.push("the sink that you named is not restarted or stopped".to_owned());
+    }
+    if ground.links.iter().any(|links| links.sink.is_none()) {
+        words
+            .push("connections to Kafka are not attacked: its clients go on at the addresses that it tells".to_owned());
+    }
+    words
+}
+
+/// One round, in a namespace and destinations of its own. However it ends, servers of the user hold nothing of it after.
+async fn round(
+    options: &Options,
+    ground: &Arc<Ground>,
+    name: &str,
+    number: u64,
+    stop: &CancellationToken,
+    tell: &(dyn Fn(Step) + Sync),
+) -> anyhow::Result<Round> {
+    tell(Step { words: "starting instances", ..Step::default() });
+    let timeline = TimelinePlace {
+        url: ground.redis.url.clone(),
+        namespace: name.to_owned(),
+        shards: SHARDS,
+        lanes: LANES.map(str::to_owned).to_vec(),
+    };
+    let place = Place {
+        kind: ground.kind,
+        url: ground.sink.url.clone(),
+        destinations: ["a", "b", "c"].map(|end| format!("{name}-{end}")).to_vec(),
+        same_clock: ground.sink.server.is_some() && ground.redis.server.is_some(),
+    };
+    let crew = Crew::start(&options.program, Arc::clone(ground), &timeline).await?;
+    let seed = options.seed.wrapping_add(number - 1);
+    let judged = judged(options, seed, &crew, (&place, &timeline), stop, tell).await;
+    for number in 0..options.instances {
+        crew.end(number).await;
+    }
+    let round = judged.and_then(|round| with_the_crews(round, &crew, name));
+    let mut left_behind = Vec::new();
+    if ground.redis.server.is_none()
+        && let Err(error) = crew.eye.clear().await
+    {
+        left_behind.push(format!("keys `punctual:{{{name}...` in Redis: {error}"));
+    }
+    if ground.sink.server.is_none()
+        && let Err(error) = servers::remove(place.kind, &place.url, &names_in(&place)).await
+    {
+        left_behind.push(format!("{} in the sink: {error:#}", place.destinations.join(", ")));
+    }
+    match round {
+        Ok(round) => Ok(Round { left_behind, ..round }),
+        Err(error) if left_behind.is_empty() => Err(error),
+        Err(error) => Err(error.context(format!("left behind: {}", left_behind.join("; ")))),
+    }
+}
+
+/// What was made in the sink.
+fn names_in(place: &Place) -> Vec<String> {
+    match place.kind {
+        Kind::Nats => vec![super::account::stream_name(place)],
+        _ => place.destinations.clone(),
+    }
+}
+
+/// Attacks while tasks are put, and judges what became of them.
+async fn judged(
+    options: &Options,
+    seed: u64,
+    crew: &Arc<Crew>,
+    (place, timeline): (&Place, &TimelinePlace),
+    stop: &CancellationToken,
+    tell: &(dyn Fn(Step) + Sync),
+) -> anyhow::Result<Round> {
+    let late_before = late_bytes(&crew.ground);
+    let load = Load { rate: options.rate, seed, races: true };
+    let account = Account::open(place, timeline, load, crew.apis()).await.context("cannot begin to put tasks")?;
+    let (done, samples) = under_attack(options, seed, crew, &account, stop, tell).await;
+    tell(Step { share: 1.0, words: "waiting until all is published", faults: done.faults.len(), ..Step::default() });
+    let verdict = tokio::select! {
+        verdict = account.close(&done.faults) => verdict.context("cannot judge what was published")?,
+        never = crew.watch() => never,
+    };
+    Ok(Round {
+        seed,
+        faults: done.faults.len(),
+        skipped: done.skipped,
+        kinds: report::count(&done.faults),
+        late_bytes: late_bytes(&crew.ground) - late_before,
+        races: verdict.races,
+        tally: verdict.tally,
+        broken: verdict.broken,
+        violations: verdict.violations,
+        resources: samples.table(),
+        ended_early: stop.is_cancelled(),
+        ..Round::default()
+    })
+}
+
+/// Adds what was seen of the instances themselves, once all have ended.
+fn with_the_crews(mut round: Round, crew: &Crew, name: &str) -> anyhow::Result<Round> {
+    let own = crew.violations();
+    own.iter().for_each(|violation| *round.broken.entry(violation.law).or_default() += 1);
+    round.violations.extend(own);
+    round.ends_judged = crew.ends_judged();
+    let logs: Vec<_> = crew.instances().map(|instance| instance.log()).collect();
+    round.errors = logs.iter().map(|log| log.error_count).sum();
+    round.error_lines = logs.iter().flat_map(|log| log.errors.iter().take(5).cloned()).collect();
+    if !round.broken.is_empty() {
+        round.logs = Some(keep_logs(crew, name)?);
+    }
+    Ok(round)
+}
+
+/// The faults, and a calm time after them.
+async fn under_attack(
+    options: &Options,
+    seed: u64,
+    crew: &Arc<Crew>,
+    account: &Account,
+    stop: &CancellationToken,
+    tell: &(dyn Fn(Step) + Sync),
+) -> (Done, Samples) {
+    let blows = crew.ground.blows();
+    let planned = plan(seed, options.instances, options.length, options.pause, &blows);
+    let faults = std::sync::atomic::AtomicUsize::new(0);
+    let attacked = async {
+        let done =
+            attack(crew, &planned, stop, |count| faults.store(count, std::sync::atomic::Ordering::Relaxed)).await;
+        tokio::select! {
+            () = sleep(CALM) => {}
+            () = stop.cancelled() => {}
+        }
+        done
+    };
+    let begun = Instant::now();
+    let telling = async {
+        let mut ticks = interval(Duration::from_secs(1));
+        loop {
+            ticks.tick().await;
+            let progress = account.progress();
+            let share = (begun.elapsed().as_secs_f64() / (options.length + CALM).as_secs_f64()).min(1.0);
+            let faults = faults.load(std::sync::atomic::Ordering::Relaxed);
+            let (promised, published) = (progress.promised, progress.published);
+            tell(Step { share, faults, promised, published, words: "attacking", ..Step::default() });
+        }
+    };
+    let every = (options.length / 240).max(Duration::from_secs(2));
+    let mut samples = Samples::default();
+    let done = tokio::select! {
+        done = attacked => done,
+        never = telling => never,
+        never = samples.gather(crew, every) => never,
+        never = crew.watch() => never,
+    };
+    (done, samples)
+}
+
+/// Bytes that reached a server late, so far.
+fn late_bytes(ground: &Ground) -> u64 {
+    ground.links.iter().map(|links| links.redis.late() + links.sink.as_ref().map_or(0, |sink| sink.late())).sum()
+}
+
+/// Keeps the logs of the instances, which else go with them, as evidence.
+fn keep_logs(crew: &Crew, name: &str) -> anyhow::Result<String> {
+    let dir: PathBuf = std::env::temp_dir().join(format!("punctual-{name}"));
+    let kept = || -> std::io::Result<()> {
+        std::fs::DirBuilder::new().mode(0o700).create(&dir)?;
+        for instance in crew.instances() {
+            std::fs::copy(instance.log_file(), dir.join(format!("instance-{}.log", instance.number)))?;
+        }
+        Ok(())
+    };
+    kept().with_context(|| format!("cannot keep the logs in `{}`", dir.display()))?;
+    Ok(dir.display().to_string())
+}

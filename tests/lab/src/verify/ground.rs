@@ -1,0 +1,147 @@
+//! The ground of a campaign: the servers, ours or the user's, and a proxy before each for every instance.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use secrecy::SecretString;
+use tokio::sync::Mutex;
+
+use super::Kind;
+use super::address::Address;
+use super::plan::{Blow, Side};
+use super::proxy::Proxy;
+use crate::servers::{self, Purpose, Server, installed};
+
+/// A server that is attacked.
+#[derive(Debug)]
+pub(super) struct Backend {
+    /// None where it is the user's.
+    pub(super) server: Option<Server>,
+    /// Without a proxy in between. May hold a password.
+    pub(super) url: SecretString,
+    /// One fault of it at a time.
+    pub(super) turn: Arc<Mutex<()>>,
+}
+
+/// What stands between an instance and its servers.
+#[derive(Debug)]
+pub(super) struct Links {
+    pub(super) redis: Proxy,
+    /// None where clients would not go through it.
+    pub(super) sink: Option<Proxy>,
+    /// By which the instance reaches them.
+    pub(super) redis_url: SecretString,
+    pub(super) sink_url: SecretString,
+}
+
+/// The servers and the ways to them.
+#[derive(Debug)]
+pub(super) struct Ground {
+    pub(super) kind: Kind,
+    pub(super) redis: Backend,
+    pub(super) sink: Backend,
+    pub(super) links: Vec<Links>,
+}
+
+impl Ground {
+    /// Starts the servers that are not named, and the proxies.
+    ///
+    /// # Errors
+    /// [`super::Missing`] when a program is not installed or an address cannot be attacked; else when a server does not start.
+    pub(super) async fn open(
+        kind: Kind,
+        redis: Option<&str>,
+        sink: Option<&str>,
+        instances: usize,
+    ) -> anyhow::Result<Ground> {
+        let named = |kind, url: Option<&str>| url.map(|url| Address::of(kind, url)).transpose();
+        let (redis, sink) = (named(Kind::Redis, redis)?, named(kind, sink)?);
+        let needed = redis.is_none().then_some(Kind::Redis).into_iter().chain(sink.is_none().then_some(kind));
+        needed.into_iter().try_for_each(installed)?;
+        let (redis, redis_address) = Backend::open(Kind::Redis, redis).await?;
+        let mut links = Vec::with_capacity(instances);
+        if kind == Kind::Kafka && sink.is_none() {
+            let (sink, ways) = own_kafka(instances).await?;
+            for (proxy, url) in ways {
+                links.push(Links::new(&redis_address, Some(proxy), url).await?);
+            }
+            return Ok(Ground { kind, redis, sink, links });
+        }
+        let (sink, sink_address) = Backend::open(kind, sink).await?;
+        for _ in 0..instances {
+            // Clients of Kafka go on at the address that the broker tells.
+            let proxy = match kind {
+                Kind::Kafka => None,
+                _ => Some(Proxy::start(sink_address.server()).await?),
+            };
+            let url = proxy.as_ref().map_or_else(|| sink_address.url(), |proxy| sink_address.through(proxy.port));
+            links.push(Links::new(&redis_address, proxy, url).await?);
+        }
+        Ok(Ground { kind, redis, sink, links })
+    }
+
+    /// The kinds of faults that can be carried out here: servers of others are not ended or made to stand still.
+    pub(super) fn blows(&self) -> Vec<Blow> {
+        let ours = |side: Side| self.backend(side).server.is_some();
+        let can = |blow: &Blow| match *blow {
+            Blow::Restart(side) | Blow::Stall(side) => ours(side),
+            Blow::Flush => ours(Side::Redis),
+            Blow::Link(Side::Sink, _) => self.links.iter().all(|links| links.sink.is_some()),
+            _ => true,
+        };
+        Blow::all().into_iter().map(|(blow, _)| blow).filter(can).collect()
+    }
+
+    pub(super) fn backend(&self, side: Side) -> &Backend {
+        match side {
+            Side::Redis => &self.redis,
+            Side::Sink => &self.sink,
+        }
+    }
+}
+
+impl Links {
+    async fn new(redis: &Address, sink: Option<Proxy>, sink_url: SecretString) -> anyhow::Result<Links> {
+        let proxy = Proxy::start(redis.server()).await.context("cannot start a proxy")?;
+        let redis_url = redis.through(proxy.port);
+        Ok(Links { redis: proxy, sink, redis_url, sink_url })
+    }
+
+    pub(super) fn proxy(&self, side: Side) -> Option<&Proxy> {
+        match side {
+            Side::Redis => Some(&self.redis),
+            Side::Sink => self.sink.as_ref(),
+        }
+    }
+}
+
+impl Backend {
+    async fn open(kind: Kind, named: Option<Address>) -> anyhow::Result<(Backend, Address)> {
+        let (server, address) = match named {
+            Some(address) => (None, address),
+            None => {
+                let server = servers::start(kind, Purpose::Attack).await?;
+                let address = Address::own(kind, server.port);
+                (Some(server), address)
+            }
+        };
+        let backend = Backend { server, url: address.url(), turn: Arc::default() };
+        Ok((backend, address))
+    }
+}
+
+/// A Kafka with a listener for each instance, which tells the address of that instance's proxy.
+async fn own_kafka(instances: usize) -> anyhow::Result<(Backend, Vec<(Proxy, SecretString)>)> {
+    let mut ways = Vec::with_capacity(instances);
+    let mut listeners = Vec::with_capacity(instances);
+    for _ in 0..instances {
+        let port = servers::free_port()?;
+        let proxy = Proxy::start(format!("127.0.0.1:{port}")).await?;
+        listeners.push((port, proxy.port));
+        let url = Address::own(Kind::Kafka, proxy.port).url();
+        ways.push((proxy, url));
+    }
+    let server = servers::start_kafka(&listeners, Purpose::Attack).await?;
+    let url = Address::own(Kind::Kafka, server.port).url();
+    Ok((Backend { server: Some(server), url, turn: Arc::default() }, ways))
+}
