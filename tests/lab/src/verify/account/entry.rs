@@ -72,6 +72,9 @@ pub(super) struct Version {
     pub(super) may_below: i64,
     /// When its answer came, at the latest.
     pub(super) told: i64,
+    /// Due of the former version's occurrence that was in flight when it was put: until that has ended, nothing of this
+    /// one is handed out.
+    behind: Option<i64>,
     /// It was put more than once.
     ran: Ran,
 }
@@ -178,6 +181,8 @@ impl Version {
     fn withdraw_in_flight(&mut self, due: i64, surely: bool, at: i64) {
         match self.plan {
             _ if self.ran == Ran::Maybe => self.cut(i64::MIN, at + 1),
+            // Its first due may lie before that, where the put was long on its way.
+            Plan::Series { .. } if self.behind == Some(due) => self.cut(i64::MIN, due + 1),
             Plan::Series { .. } => self.cut(if surely { due } else { i64::MIN }, due + 1),
             _ if self.names(due) => self.cut(i64::MIN, due + 1),
             _ => self.cut(i64::MIN, i64::MIN),
@@ -205,8 +210,8 @@ impl Entry {
         let dues = if let Plan::At(due) = plan { Dues::One(due) } else { Dues::Untold };
         // Until it is answered, whatever has its payload is its own.
         let (any, some, must_below, may_below) = (dues == Dues::Untold, false, i64::MIN, i64::MAX);
-        let (told, ran) = (i64::MAX, Ran::No);
-        self.versions.push(Version { plan, lane, dues, any, some, must_below, may_below, told, ran });
+        let (told, behind, ran) = (i64::MAX, None, Ran::No);
+        self.versions.push(Version { plan, lane, dues, any, some, must_below, may_below, told, behind, ran });
         self.op = Some(Op { version: Some(self.versions.len() - 1), unsure: false, ghost: false });
         self.versions.len() - 1
     }
@@ -310,6 +315,10 @@ impl Entry {
                 let unchanged = matches!(told, Told::Unchanged { .. });
                 self.versions[version].promise(due, op, unchanged);
                 self.versions[version].told = at;
+                self.versions[version].behind = match found {
+                    Found::InFlight(due) => Some(due),
+                    _ => None,
+                };
             }
         }
         fault.map_or(Ok(()), Err)

@@ -199,7 +199,12 @@ fn what_follows_one_in_flight_is_published_unless_it_is_withdrawn_too() {
     // Back to the first due, once that claim had ended.
     tale.at("c", D).replace("c", D + 50, Some(D)).replace("c", D, None).saw("c", D, 0).saw("c", D, 2);
     tale.at("d", D).replace("d", D - 50, Some(D)).cancel("d", Told::CancelledInFlight { due: D });
-    tale.is(&["lost a:1000050"]);
+    // Nor what a series would begin with that was long on its way: its first due lies before the one in flight.
+    let late = Told::Replaced { due: D - 50, in_flight: Some(D) };
+    let every = Plan::Series { start: None, step: 100, limit: 7, end: None };
+    tale.at("e", D).put("e", every, late).cancel("e", Told::CancelledInFlight { due: D }).saw("e", D, 0);
+    tale.at("f", D).put("f", every, late).cancel("f", Told::CancelledInFlight { due: D + 50 });
+    tale.is(&["lost a:1000050", "lost f:999950"]);
     let mut tale = Tale::new();
     tale.at("b", D).replace("b", D + 50, Some(D)).replace("b", D + 60, Some(D)).saw("b", D + 60, 2).saw("b", D + 50, 1);
     tale.is(&["cancelled_but_published b:1000050"]);
