@@ -17,6 +17,9 @@
 //! [`metrics`] and [`telemetry`] are called by all and call no one. Where messages go is a crate of its own,
 //! `punctual_sinks`; what attacks and measures running instances is the crate `punctual-lab`. `examples/embedded.rs` shows all of it in one small program.
 
+#[macro_use]
+mod words;
+
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod clock;

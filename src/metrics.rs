@@ -27,10 +27,6 @@ const CALL_BUCKETS: [f64; 12] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02
 /// Why an occurrence is dead. Shown at zero from the start, so that the first of each is seen as an increase.
 const DEAD: [&str; 5] = ["rejected", "retries", "destination", "poison", "too late"];
 
-/// What the timeline is asked for.
-const VERBS: [&str; 12] =
-    ["put", "cancel", "get", "claim", "settle", "extend", "reap", "glance", "requeue", "discard", "browse", "show"];
-
 /// Results of the timeline's calls of which one is enough for an alert: shown at zero from the start as well.
 const ALARMING: [&str; 3] = ["refused", "broken", "unkept"];
 
@@ -175,9 +171,6 @@ impl Metrics {
         metrics.register_outside();
         // Prometheus calls what it scrapes `instance` itself.
         let build = vec![("version".to_owned(), version.to_owned()), ("instance_id".to_owned(), instance.to_owned())];
-        for (verb, result) in VERBS.into_iter().flat_map(|verb| ALARMING.map(|result| (verb, result))) {
-            metrics.calls.get_or_create(&CallLabel { verb, result }).inc_by(0);
-        }
         metrics.registry.register("build", "Version and instance id", Info::new(build));
         metrics
     }
@@ -261,6 +254,13 @@ impl Metrics {
             retries: self.retries.get_or_create_owned(&label),
             publish_seconds: self.publish_seconds.get_or_create_owned(&label),
             breaker: self.breaker.get_or_create_owned(&label),
+        }
+    }
+
+    /// Tells what the timeline may be asked for.
+    pub fn timeline_verbs(&self, verbs: impl IntoIterator<Item = &'static str>) {
+        for (verb, result) in verbs.into_iter().flat_map(|verb| ALARMING.map(|result| (verb, result))) {
+            self.calls.get_or_create(&CallLabel { verb, result }).inc_by(0);
         }
     }
 
@@ -428,6 +428,7 @@ mod tests {
         metrics.put("created", 1);
         metrics.cancel("in_flight");
         metrics.dead("default", "too late", 2);
+        metrics.timeline_verbs(["settle"]);
         metrics.timeline_call("claim", "ok", 0.0004);
         metrics.request("/v1/tasks/{id}", 201);
         let (lane, sink) = (metrics.lane("default"), metrics.sink("orders"));

@@ -2,8 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
+use punctual::clock::LocalClock;
 use punctual::metrics::Metrics;
+use punctual::timeline::Timeline;
+use punctual::timeline::memory::MemoryTimeline;
 use serde_json::Value;
 
 /// Labels that Prometheus gives to whatever it scrapes.
@@ -146,7 +150,8 @@ fn chosen_values(expression: &str) -> Vec<(String, String)> {
 #[test]
 fn what_an_alert_chooses_is_shown_at_zero_before_it_happens() {
     // A counter that begins at 1 was never seen to increase.
-    let metrics = Metrics::new("1.2.3", "i1");
+    let metrics = Arc::new(Metrics::new("1.2.3", "i1"));
+    MemoryTimeline::new(Arc::new(LocalClock::new()), 1).count_calls(Arc::clone(&metrics));
     metrics.request("/v1/stats", 200);
     let (_, _) = (metrics.lane("default"), metrics.sink("default"));
     let text = metrics.text();

@@ -44,7 +44,7 @@ const ROOMS: &[Room] = &[
             "uuid",
         ],
     },
-    Room { name: "config", rooms: &["task", "clock", "telemetry"], crates: &["toml", "strsim", "secrecy"] },
+    Room { name: "config", rooms: &["timeline", "task", "clock", "telemetry"], crates: &["toml", "strsim", "secrecy"] },
     Room {
         name: "cli",
         rooms: &["config", "http", "engine", "timeline", "task", "clock", "metrics", "telemetry"],
@@ -64,6 +64,8 @@ const ROOMS: &[Room] = &[
             "rand",
         ],
     },
+    // A macro, which all use.
+    Room { name: "words", rooms: &[], crates: &[] },
     Room { name: "metrics", rooms: &[], crates: &["prometheus_client"] },
     Room { name: "telemetry", rooms: &[], crates: &["tracing_subscriber"] },
 ];

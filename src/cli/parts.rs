@@ -6,10 +6,11 @@ use std::path::Path;
 
 use punctual_sinks::{RedisAccess, SinkConfig, Tls};
 
-use crate::config::{Config, ConfigFault, Durability, SinkSection};
+use crate::config::{Config, ConfigFault, SinkSection};
 use crate::engine::{EngineSink, LaneRule};
 use crate::http::tls::{ServerTls, TlsFault};
 use crate::task::Lane;
+use crate::timeline::redis::Durability;
 
 /// What an instance is made of, apart from its timeline.
 pub(super) struct Parts {

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::parts::Parts;
 use super::program::{Failure, Signals, runtime};
 use crate::clock::LocalClock;
-use crate::config::{self, Config, ConfigError, Sources, TokenSection};
+use crate::config::{Config, ConfigError, Sources, TokenSection};
 use crate::engine::{Engine, EngineConfig, EngineLane, Intake};
 use crate::http::access::KnownToken;
 use crate::http::server::{self, ServerLimits};
@@ -25,8 +25,7 @@ use crate::http::{Access, Api, ApiLimits};
 use crate::metrics::Metrics;
 use crate::task::Overdue;
 use crate::timeline::memory::MemoryTimeline;
-use crate::timeline::metered::Metered;
-use crate::timeline::redis::{Advice, Durability, RedisConfig, RedisError, RedisTimeline};
+use crate::timeline::redis::{Advice, RedisConfig, RedisError, RedisTimeline};
 use crate::timeline::{Link, Timeline};
 
 /// How long Redis may take to be there where somebody looks on.
@@ -168,11 +167,7 @@ pub(super) fn redis_config(config: &Config, tls: &Tls) -> RedisConfig {
     RedisConfig {
         tls: tls.clone(),
         sentinel_password: config.sentinel_password.clone(),
-        durability: match config.durability {
-            config::Durability::Memory => Durability::Memory,
-            config::Durability::Replica => Durability::Replica,
-            config::Durability::Fsync => Durability::Fsync,
-        },
+        durability: config.durability,
         strict: config.strict,
         ..RedisConfig::new(config.redis.expose(), namespace, config.timeline.shards)
     }
@@ -191,7 +186,7 @@ impl Instance {
         let address = listener.local_addr().map_err(Failure::failed)?;
         let id = instance_id();
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), &id));
-        let timeline: Arc<dyn Timeline> = Arc::new(Metered::new(timeline, Arc::clone(&metrics)));
+        timeline.count_calls(Arc::clone(&metrics));
         let destinations =
             config.lanes.iter().filter_map(|(lane, section)| Some((lane.clone(), section.destination.clone()?)));
         let intake = Intake::new(Arc::clone(&timeline), rules).with_destinations(destinations);

@@ -20,6 +20,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use crate::task::{Lane, Limits, Namespace};
+use crate::timeline::redis::Durability;
 use layers::Layers;
 use read::Reader;
 
@@ -74,18 +75,6 @@ pub struct Config {
     pub warnings: Vec<ConfigFault>,
     /// Everything that was said, and the defaults.
     settings: BTreeMap<String, Setting>,
-}
-
-/// `redis.durability`: where what was written has to be before it is answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// In Redis' memory.
-    #[default]
-    Memory,
-    /// On one replica at least.
-    Replica,
-    /// On Redis' own disk.
-    Fsync,
 }
 
 /// `[timeline]`

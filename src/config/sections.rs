@@ -6,18 +6,17 @@ use std::time::Duration;
 
 use super::read::{Reader, list};
 use super::{
-    ClaimSection, DAY, DEFAULT_NAME, Durability, HOUR, HttpSection, LaneSection, LogSection, SECOND, Sha256,
-    SinkSection, TokenSection,
+    ClaimSection, DAY, DEFAULT_NAME, HOUR, HttpSection, LaneSection, LogSection, SECOND, Sha256, SinkSection,
+    TokenSection,
 };
 use crate::task::{Lane, Limits, duration};
+use crate::timeline::redis::Durability;
 
 /// `redis.durability`
 pub(super) fn durability(r: &mut Reader) -> Durability {
-    let read = r.text("redis.durability", |text| match text {
-        "memory" => Ok(Durability::Memory),
-        "replica" => Ok(Durability::Replica),
-        "fsync" => Ok(Durability::Fsync),
-        _ => Err(format!("one of {} is expected", list(&["memory", "replica", "fsync"]))),
+    let known: Vec<&str> = Durability::ALL.iter().map(|durability| durability.as_str()).collect();
+    let read = r.text("redis.durability", |text| {
+        Durability::of(text).ok_or_else(|| format!("one of {} is expected", list(&known)))
     });
     read.unwrap_or_default()
 }

@@ -7,7 +7,8 @@ use crate::clock::{Clock, ManualClock};
 use crate::engine::intake::LaneRule;
 use crate::task::{Member, When, samples};
 use crate::timeline::Timeline;
-use crate::timeline::memory::{Fault, MemoryTimeline, Verb};
+use crate::timeline::Verb;
+use crate::timeline::memory::{Fault, MemoryTimeline};
 
 const SHARDS: u16 = 4;
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,33 +4,35 @@
 //! point, and at which passing of it the process ends; with `PUNCTUAL_FAULT_ID=<task>` only those passings count that are
 //! about that task. The points between the halves of a batch are for a single claim of several occurrences for one destination.
 
-/// A step after or before which nothing more may come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Point {
-    /// A claim's reply is there, and nothing was done with it.
-    AfterClaim,
-    /// The messages are made, and none is with the sink.
-    BeforePublish,
-    /// Half of a batch was answered, the other half never handed over.
-    MidPublish,
-    /// The first of several outcomes is there.
-    MidBatch,
-    /// All outcomes are there, and no verdict is on its way.
-    AfterPublish,
-    /// Verdicts are about to be written.
-    BeforeSettle,
-    /// The verdicts of a part of a claim are written; the rest is still held.
-    AfterPartSettle,
-    /// The last verdicts are written, and nothing was done with the reply.
-    AfterSettle,
-    /// Leases that are held are about to be renewed.
-    BeforeExtend,
-    /// They are renewed, and nothing was done with the reply.
-    AfterExtend,
-    /// It is this instance's turn to reap.
-    BeforeReap,
-    /// It has ended others' claims, and nothing was done with the reply.
-    AfterReap,
+words! {
+    /// A step after or before which nothing more may come.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Point {
+        /// A claim's reply is there, and nothing was done with it.
+        AfterClaim = "after_claim",
+        /// The messages are made, and none is with the sink.
+        BeforePublish = "before_publish",
+        /// Half of a batch was answered, the other half never handed over.
+        MidPublish = "mid_publish",
+        /// The first of several outcomes is there.
+        MidBatch = "mid_batch",
+        /// All outcomes are there, and no verdict is on its way.
+        AfterPublish = "after_publish",
+        /// Verdicts are about to be written.
+        BeforeSettle = "before_settle",
+        /// The verdicts of a part of a claim are written; the rest is still held.
+        AfterPartSettle = "after_part_settle",
+        /// The last verdicts are written, and nothing was done with the reply.
+        AfterSettle = "after_settle",
+        /// Leases that are held are about to be renewed.
+        BeforeExtend = "before_extend",
+        /// They are renewed, and nothing was done with the reply.
+        AfterExtend = "after_extend",
+        /// It is this instance's turn to reap.
+        BeforeReap = "before_reap",
+        /// It has ended others' claims, and nothing was done with the reply.
+        AfterReap = "after_reap",
+    }
 }
 
 #[cfg(not(feature = "fault-points"))]
@@ -58,45 +60,10 @@ mod armed {
     use super::Point;
 
     impl Point {
-        /// All of them, in the order of a claim's life.
-        pub const ALL: [Point; 12] = [
-            Point::AfterClaim,
-            Point::BeforePublish,
-            Point::MidPublish,
-            Point::MidBatch,
-            Point::AfterPublish,
-            Point::BeforeSettle,
-            Point::AfterPartSettle,
-            Point::AfterSettle,
-            Point::BeforeExtend,
-            Point::AfterExtend,
-            Point::BeforeReap,
-            Point::AfterReap,
-        ];
-
         /// Whether it is reached only once the first half of a batch is settled.
         #[must_use]
         pub fn is_after_half(self) -> bool {
             matches!(self, Point::AfterPartSettle | Point::BeforeExtend | Point::AfterExtend)
-        }
-
-        /// Its name in `PUNCTUAL_FAULT_POINT`.
-        #[must_use]
-        pub fn name(self) -> &'static str {
-            match self {
-                Point::AfterClaim => "after_claim",
-                Point::BeforePublish => "before_publish",
-                Point::MidPublish => "mid_publish",
-                Point::MidBatch => "mid_batch",
-                Point::AfterPublish => "after_publish",
-                Point::BeforeSettle => "before_settle",
-                Point::AfterPartSettle => "after_part_settle",
-                Point::AfterSettle => "after_settle",
-                Point::BeforeExtend => "before_extend",
-                Point::AfterExtend => "after_extend",
-                Point::BeforeReap => "before_reap",
-                Point::AfterReap => "after_reap",
-            }
         }
     }
 
@@ -116,7 +83,7 @@ mod armed {
     /// A test that names no point would prove nothing.
     fn read(text: &str) -> Plan {
         let (name, passing) = text.split_once(':').unwrap_or((text, "1"));
-        let point = Point::ALL.into_iter().find(|point| point.name() == name);
+        let point = Point::of(name);
         let (Some(point), Ok(left)) = (point, passing.parse()) else {
             panic!("PUNCTUAL_FAULT_POINT=`{text}` names no fault point")
         };

@@ -10,36 +10,20 @@ use crate::task::RetryPolicy;
 /// How long a message waits before it is tried again at a destination that is at fault.
 pub(super) const DESTINATION_RETRY: Duration = Duration::from_secs(2);
 
-/// Why an occurrence is dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// The sink can never accept it.
-    Rejected,
-    /// It failed once more than its retry policy allows, while its destination accepted others.
-    Retries,
-    /// Its destination was at fault for longer than `patience`.
-    Destination,
-    /// Its claims ended without word too often: it may be what kills its holders.
-    Poison,
-    /// A one-shot overdue by more than `grace` whose catch-up is `none`.
-    TooLate,
-}
-
-impl Reason {
-    /// All of them.
-    pub const ALL: [Reason; 5] =
-        [Reason::Rejected, Reason::Retries, Reason::Destination, Reason::Poison, Reason::TooLate];
-
-    /// The word that stands in the timeline, the API and the metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Reason::Rejected => "rejected",
-            Reason::Retries => "retries",
-            Reason::Destination => "destination",
-            Reason::Poison => "poison",
-            Reason::TooLate => "too late",
-        }
+words! {
+    /// Why an occurrence is dead.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Reason {
+        /// The sink can never accept it.
+        Rejected = "rejected",
+        /// It failed once more than its retry policy allows, while its destination accepted others.
+        Retries = "retries",
+        /// Its destination was at fault for longer than `patience`.
+        Destination = "destination",
+        /// Its claims ended without word too often: it may be what kills its holders.
+        Poison = "poison",
+        /// A one-shot overdue by more than `grace` whose catch-up is `none`.
+        TooLate = "too late",
     }
 }
 

@@ -10,28 +10,18 @@ use super::schedule::ScheduleError;
 use super::{Member, Record};
 use crate::clock::Timestamp;
 
-/// What becomes of occurrences that are overdue by more than [`Overdue::grace`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CatchUp {
-    /// It is published; the next is the first after now, those between are passed over.
-    #[default]
-    Once,
-    /// It is published, then they follow one by one: the newest [`Overdue::catch_up_max`] of them.
-    All,
-    /// It is passed over itself; the next is the first after now. A one-shot is dead, reason `too late`.
-    None,
-}
-
-impl CatchUp {
-    /// The word that stands in a task and in the metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CatchUp::Once => "once",
-            CatchUp::All => "all",
-            CatchUp::None => "none",
-        }
+words! {
+    /// What becomes of occurrences that are overdue by more than [`Overdue::grace`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum CatchUp {
+        /// It is published; the next is the first after now, those between are passed over.
+        #[default]
+        Once = "once",
+        /// It is published, then they follow one by one: the newest [`Overdue::catch_up_max`] of them.
+        All = "all",
+        /// It is passed over itself; the next is the first after now. A one-shot is dead, reason `too late`.
+        None = "none",
     }
 }
 

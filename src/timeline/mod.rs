@@ -3,11 +3,11 @@
 //! Two implementations obey the same rules and the same conformance suite: [`redis`], for real, and [`memory`], its
 //! twin without Redis. The rules are written down in `lua/README.md`.
 
+mod calls;
 mod claims;
 pub mod dead;
 pub mod keys;
 pub mod memory;
-pub mod metered;
 pub mod redis;
 pub mod scripts;
 
@@ -18,12 +18,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{broadcast, watch};
 
+pub use self::calls::Verb;
 pub use self::claims::{
     Burial, ClaimRequest, Claimed, Occurrence, Place, ReapRequest, Reaped, Rest, Settle, Settled, Settlement,
     SuspectsRequest, Token, Verdict,
 };
 pub use self::dead::{BrowseRequest, Browsed, Dead, DeadFilter, Grave, MAX_BROWSED, MAX_BROWSED_BYTES};
 use crate::clock::{Clock, Timestamp};
+use crate::metrics::Metrics;
 use crate::task::{Counts, Key, Lane, Shard, TaskId};
 
 /// Occurrences that one call of claim, settle or reap touches at most.
@@ -57,6 +59,9 @@ pub trait Timeline: Send + Sync + 'static {
 
     /// Wake-ups: a lane's head became earlier. May be lost (then a glance tells), never invented.
     fn wakes(&self) -> broadcast::Receiver<Wake>;
+
+    /// From now on calls are counted, by verb and result, and timed.
+    fn count_calls(&self, metrics: Arc<Metrics>);
 
     /// Creates or replaces up to [`MAX_PUTS`] tasks of one shard, no member twice; one answer each, in order.
     async fn put(
@@ -169,6 +174,21 @@ pub enum TimelineError {
     Broken(String),
 }
 
+impl TimelineError {
+    /// Its kind in one word.
+    pub(crate) fn as_str(&self) -> &'static str {
+        match self {
+            TimelineError::Late => "late",
+            TimelineError::Refused(_) => "refused",
+            TimelineError::Moving => "moving",
+            TimelineError::Away(_) => "away",
+            TimelineError::Unknown(_) => "unknown",
+            TimelineError::Unkept(_) => "unkept",
+            TimelineError::Broken(_) => "broken",
+        }
+    }
+}
+
 /// Whether a put that finds a task replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PutMode {
@@ -203,23 +223,25 @@ pub struct PutAnswer {
     pub in_flight: Option<Timestamp>,
 }
 
-/// What a put did with one task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PutResult {
-    /// There was none.
-    Created,
-    /// There was one, and now this one stands in its place.
-    Replaced,
-    /// It stood there already; nothing was touched.
-    Unchanged,
-    /// Nothing written: a task with another body stands under this key ([`PutMode::Post`] only).
-    KeyReused,
-    /// Nothing written: it would give another message the key of one that is in flight or was handed out.
-    InFlight,
-    /// Nothing written: the due is out of range.
-    BadDue,
-    /// It took effect, but is not known to be kept; of others in the same call something else is true.
-    Unkept,
+words! {
+    /// What a put did with one task.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum PutResult {
+        /// There was none.
+        Created = "created",
+        /// There was one, and now this one stands in its place.
+        Replaced = "replaced",
+        /// It stood there already; nothing was touched.
+        Unchanged = "unchanged",
+        /// Nothing written: a task with another body stands under this key ([`PutMode::Post`] only).
+        KeyReused = "key_reused",
+        /// Nothing written: it would give another message the key of one that is in flight or was handed out.
+        InFlight = "in_flight",
+        /// Nothing written: the due is out of range.
+        BadDue = "bad_due",
+        /// It took effect, but is not known to be kept; of others in the same call something else is true.
+        Unkept = "unkept",
+    }
 }
 
 /// What a cancel says.

@@ -1,10 +1,12 @@
 //! The scripts: name, source, and what each takes. A test compares this page with the headers in `lua/`.
 
+use super::Verb;
+
 /// A script, and the names of its keys and arguments in order. A last name that ends in `..` stands for any number.
 #[derive(Debug)]
 pub struct Script {
-    /// Its verb, and the name of its file in `lua/`.
-    pub name: &'static str,
+    /// What it does; its word is the name of its file in `lua/`.
+    pub verb: Verb,
     /// Its text.
     pub source: &'static str,
     /// What its KEYS are.
@@ -25,9 +27,9 @@ impl Script {
 }
 
 macro_rules! script {
-    ($name:literal, [$($key:literal),*], [$($argument:literal),*]) => {
+    ($verb:ident, $name:literal, [$($key:literal),*], [$($argument:literal),*]) => {
         Script {
-            name: $name,
+            verb: Verb::$verb,
             source: include_str!(concat!("../../lua/", $name, ".lua")),
             keys: &[$($key),*],
             arguments: &[$($argument),*],
@@ -37,29 +39,34 @@ macro_rules! script {
 
 /// Creates or replaces tasks.
 pub static PUT: Script = script!(
+    Put,
     "put",
     ["tasks", "changes", "crashes", "counts", "lanes", "largest", "due.."],
     ["now", "not_after", "mode", "wake", "lanes", "lane..", "task.."]
 );
 /// Looks at one task.
-pub static GET: Script = script!("get", ["tasks", "changes", "counts", "crashes", "due.."], ["now", "id", "lane.."]);
+pub static GET: Script =
+    script!(Get, "get", ["tasks", "changes", "counts", "crashes", "due.."], ["now", "id", "lane.."]);
 /// Takes a task out.
 pub static CANCEL: Script =
-    script!("cancel", ["tasks", "changes", "crashes", "counts", "due.."], ["now", "not_after", "id", "lane.."]);
+    script!(Cancel, "cancel", ["tasks", "changes", "crashes", "counts", "due.."], ["now", "not_after", "id", "lane.."]);
 /// Locks due occurrences.
 pub static CLAIM: Script = script!(
+    Claim,
     "claim",
     ["due", "leases", "claims", "tasks", "crashes", "counts", "largest"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "newest_first", "after", "after_member", "wake", "lane"]
 );
 /// Locks due occurrences that ordinary claims leave out.
 pub static CLAIM_SUSPECTS: Script = script!(
+    ClaimSuspects,
     "claim_suspects",
     ["due", "leases", "claims", "tasks", "crashes", "counts"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "unreadable", "after", "after_member"]
 );
 /// Writes verdicts back.
 pub static SETTLE: Script = script!(
+    Settle,
     "settle",
     ["due", "leases", "claims", "tasks", "changes", "crashes", "counts", "dead", "dead:records"],
     [
@@ -87,9 +94,10 @@ pub static SETTLE: Script = script!(
     ]
 );
 /// Renews leases.
-pub static EXTEND: Script = script!("extend", ["leases.."], ["now", "lease", "claim.."]);
+pub static EXTEND: Script = script!(Extend, "extend", ["leases.."], ["now", "lease", "claim.."]);
 /// Ends claims whose lease has passed.
 pub static REAP: Script = script!(
+    Reap,
     "reap",
     [
         "due",
@@ -109,23 +117,26 @@ pub static REAP: Script = script!(
 );
 /// Looks at a shard.
 pub static GLANCE: Script =
-    script!("glance", ["lanes", "dead", "due.."], ["now", "lease", "dead_keep", "depth", "lane.."]);
+    script!(Glance, "glance", ["lanes", "dead", "due.."], ["now", "lease", "dead_keep", "depth", "lane.."]);
 /// Puts a dead occurrence back.
 pub static REQUEUE: Script = script!(
+    Requeue,
     "requeue",
     ["dead", "dead:records", "tasks", "changes", "crashes", "lanes", "largest", "due.."],
     ["now", "not_after", "parent", "due", "buried", "wake", "lane.."]
 );
 /// Forgets a dead occurrence.
-pub static DISCARD: Script = script!("discard", ["dead", "dead:records"], ["now", "not_after", "key", "buried"]);
+pub static DISCARD: Script =
+    script!(Discard, "discard", ["dead", "dead:records"], ["now", "not_after", "key", "buried"]);
 /// Looks through the dead.
 pub static BROWSE: Script = script!(
+    Browse,
     "browse",
     ["dead", "dead:records"],
     ["now", "after", "after_key", "from", "to", "lane", "reason", "max", "max_bytes", "whole"]
 );
 /// Looks at one dead occurrence.
-pub static SHOW: Script = script!("show", ["dead", "dead:records"], ["now", "key"]);
+pub static SHOW: Script = script!(Show, "show", ["dead", "dead:records"], ["now", "key"]);
 
 /// All of them.
 pub static ALL: [&Script; 13] = [
@@ -144,80 +155,57 @@ pub static ALL: [&Script; 13] = [
     &SHOW,
 ];
 
-macro_rules! codes {
-    ($($(#[$doc:meta])* $code:ident = $word:literal),* $(,)?) => {
-        /// The words that replies begin with, and those that put answers of each task.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Code {
-            $($(#[$doc])* $code),*
-        }
-
-        impl Code {
-            /// All of them.
-            pub const ALL: &[Code] = &[$(Code::$code),*];
-
-            /// The word that a script says.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
-                match self { $(Code::$code => $word),* }
-            }
-
-            /// The code of a word.
-            #[must_use]
-            pub fn of(word: &str) -> Option<Code> {
-                match word { $($word => Some(Code::$code),)* _ => None }
-            }
-        }
-    };
-}
-
-codes! {
-    /// The call came after its `not_after`; nothing was written.
-    Late = "late",
-    /// More stands there than one call reads; nothing was written for this task.
-    Again = "again",
-    /// A lane that holds the task was not declared; nothing was written.
-    Elsewhere = "elsewhere",
-    /// No such task, or no such dead occurrence.
-    Unknown = "unknown",
-    /// A dead occurrence of which too little is left to requeue it; nothing was written.
-    Unreadable = "unreadable",
-    /// Held by a claim, or the key would go to another message.
-    InFlight = "in_flight",
-    /// A put that was carried out, with an answer for each task.
-    Put = "put",
-    /// There was no task.
-    Created = "created",
-    /// Another stood there.
-    Replaced = "replaced",
-    /// The same stood there.
-    Unchanged = "unchanged",
-    /// Another stood there, in mode `post`.
-    KeyReused = "key_reused",
-    /// The due is out of range.
-    BadDue = "bad_due",
-    /// A task that was found.
-    Held = "held",
-    /// A task that was taken out.
-    Cancelled = "cancelled",
-    /// A claim, possibly of nothing.
-    Claimed = "claimed",
-    /// Verdicts that were written.
-    Settled = "settled",
-    /// No such claim (any more).
-    Lost = "lost",
-    /// Leases that were renewed, or not.
-    Extended = "extended",
-    /// A lane that was reaped.
-    Reaped = "reaped",
-    /// A shard that was looked at.
-    Glanced = "glanced",
-    /// A dead occurrence that waits again.
-    Requeued = "requeued",
-    /// A dead occurrence that was forgotten.
-    Discarded = "discarded",
-    /// The dead that were looked through.
-    Browsed = "browsed",
-    /// A dead occurrence that was found.
-    Shown = "shown",
+words! {
+    /// The words that replies begin with, and those that put answers of each task.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Code {
+        /// The call came after its `not_after`; nothing was written.
+        Late = "late",
+        /// More stands there than one call reads; nothing was written for this task.
+        Again = "again",
+        /// A lane that holds the task was not declared; nothing was written.
+        Elsewhere = "elsewhere",
+        /// No such task, or no such dead occurrence.
+        Unknown = "unknown",
+        /// A dead occurrence of which too little is left to requeue it; nothing was written.
+        Unreadable = "unreadable",
+        /// Held by a claim, or the key would go to another message.
+        InFlight = "in_flight",
+        /// A put that was carried out, with an answer for each task.
+        Put = "put",
+        /// There was no task.
+        Created = "created",
+        /// Another stood there.
+        Replaced = "replaced",
+        /// The same stood there.
+        Unchanged = "unchanged",
+        /// Another stood there, in mode `post`.
+        KeyReused = "key_reused",
+        /// The due is out of range.
+        BadDue = "bad_due",
+        /// A task that was found.
+        Held = "held",
+        /// A task that was taken out.
+        Cancelled = "cancelled",
+        /// A claim, possibly of nothing.
+        Claimed = "claimed",
+        /// Verdicts that were written.
+        Settled = "settled",
+        /// No such claim (any more).
+        Lost = "lost",
+        /// Leases that were renewed, or not.
+        Extended = "extended",
+        /// A lane that was reaped.
+        Reaped = "reaped",
+        /// A shard that was looked at.
+        Glanced = "glanced",
+        /// A dead occurrence that waits again.
+        Requeued = "requeued",
+        /// A dead occurrence that was forgotten.
+        Discarded = "discarded",
+        /// The dead that were looked through.
+        Browsed = "browsed",
+        /// A dead occurrence that was found.
+        Shown = "shown",
+    }
 }

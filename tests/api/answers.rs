@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use punctual::clock::Timestamp;
-use punctual::timeline::memory::{Fault, Verb};
+use punctual::timeline::Verb;
+use punctual::timeline::memory::Fault;
 use punctual::timeline::{Rest, Settle, Settlement, Timeline, Token, Verdict};
 use serde_json::json;
 

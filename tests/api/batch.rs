@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use punctual::timeline::memory::{Fault, Verb};
+use punctual::timeline::Verb;
+use punctual::timeline::memory::Fault;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

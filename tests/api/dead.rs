@@ -5,7 +5,8 @@ use std::time::Duration;
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::{Key, Lane, Message, Payload, Record, Schedule, Task, When};
 use punctual::timeline::Burial;
-use punctual::timeline::memory::{Fault, Verb};
+use punctual::timeline::Verb;
+use punctual::timeline::memory::Fault;
 use serde_json::{Value, json};
 
 use super::{NOON, Stage, shard};

@@ -157,10 +157,10 @@ fn kafka_is_checked_and_left_as_it_is() {
     }
     let certificates = Certificates::new();
     let properties = format!(
-        "listener.name.second.sasl.enabled.mechanisms=PLAIN\n\
-         listener.name.second.plain.sasl.jaas.config=\
+        "listener.name.secured.sasl.enabled.mechanisms=PLAIN\n\
+         listener.name.secured.plain.sasl.jaas.config=\
          org.apache.kafka.common.security.plain.PlainLoginModule required user_sink=\"{PASSWORD}\";\n\
-         listener.name.second.ssl.keystore.type=PEM\nlistener.name.second.ssl.keystore.location={}\n",
+         listener.name.secured.ssl.keystore.type=PEM\nlistener.name.secured.ssl.keystore.location={}\n",
         certificates.key_and_certificate_file().display()
     );
     let more = More { second_listener: Some("SASL_SSL"), properties: &properties, scram_users: &[] };

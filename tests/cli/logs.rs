@@ -67,7 +67,7 @@ fn lived(more: &str) -> String {
     redis.server.signal("CONT");
     instance.until("connected again", |instance| instance.log().matches("connected to redis").count() > 1);
     instance.signal("TERM");
-    assert!(instance.wait().success());
+    assert_eq!(instance.wait(), 0);
     instance.log()
 }
 

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use punctual::engine::EngineConfig;
-use punctual::timeline::memory::{Fault, Mark, Verb};
+use punctual::timeline::Verb;
+use punctual::timeline::memory::{Fault, Mark};
 use punctual::timeline::{ClaimRequest, Link, Token};
 use punctual_sinks::memory::Answer;
 

@@ -2,7 +2,8 @@
 
 use punctual::engine::intake::PutError;
 use punctual::timeline::TimelineError;
-use punctual::timeline::memory::{Fault, Verb};
+use punctual::timeline::Verb;
+use punctual::timeline::memory::Fault;
 
 use super::*;
 

@@ -2,8 +2,8 @@
 
 use punctual::metrics::Metrics;
 use punctual::task::{CatchUp, Key, Record};
-use punctual::timeline::memory::{Fault, MemoryTimeline, Verb};
-use punctual::timeline::metered::Metered;
+use punctual::timeline::Verb;
+use punctual::timeline::memory::{Fault, MemoryTimeline};
 use punctual::timeline::{ClaimRequest, Put, Token};
 use punctual_sinks::memory::Answer;
 
@@ -222,16 +222,16 @@ async fn calls_of_the_timeline_are_counted_by_verb_and_result_and_timed() {
     let clock: Arc<dyn Clock> = Arc::new(LocalClock::new());
     let memory = Arc::new(MemoryTimeline::new(Arc::clone(&clock), 1));
     let metrics = Arc::new(Metrics::new("0", "i0"));
-    let metered = Metered::new(memory.clone(), Arc::clone(&metrics));
+    memory.count_calls(Arc::clone(&metrics));
     let (shard, key) = (Shard::of(&id("a"), 1), Key { task: id("a"), due: clock.now() });
     memory.fail_next(Verb::Get, Fault::Refused("OOM".into()));
     memory.fail_next(Verb::Cancel, Fault::CallLost);
-    assert!(metered.get(shard, &id("a")).await.is_err());
-    assert!(metered.get(shard, &id("a")).await.is_ok());
-    assert!(metered.cancel(shard, &id("a"), clock.now().plus(seconds(1))).await.is_err());
-    assert!(metered.discard(shard, &key, None, clock.now().minus(seconds(1))).await.is_err());
+    assert!(memory.get(shard, &id("a")).await.is_err());
+    assert!(memory.get(shard, &id("a")).await.is_ok());
+    assert!(memory.cancel(shard, &id("a"), clock.now().plus(seconds(1))).await.is_err());
+    assert!(memory.discard(shard, &key, None, clock.now().minus(seconds(1))).await.is_err());
     memory.set_link_down("test");
-    assert!(metered.get(shard, &id("a")).await.is_err());
+    assert!(memory.get(shard, &id("a")).await.is_err());
     for (verb, result) in
         [("get", "refused"), ("get", "ok"), ("cancel", "unknown"), ("discard", "late"), ("get", "away")]
     {

@@ -37,7 +37,8 @@ fn names(list: &str) -> Vec<String> {
 
 #[test]
 fn every_header_says_what_the_script_takes() {
-    for Script { name, source, keys, arguments } in ALL {
+    for Script { verb, source, keys, arguments } in ALL {
+        let name = verb.as_str();
         assert!(source.starts_with(&format!("-- {name}: ")), "{name}");
         assert_eq!(names(&field(source, "KEYS")), *keys, "KEYS of {name}");
         assert_eq!(names(&field(source, "ARGV")), *arguments, "ARGV of {name}");
@@ -51,7 +52,7 @@ fn every_file_is_declared() {
     let files = std::fs::read_dir(folder()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let mut files: Vec<String> = files.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect();
     files.sort();
-    let mut declared: Vec<&str> = ALL.iter().map(|script| script.name).collect();
+    let mut declared: Vec<&str> = ALL.iter().map(|script| script.verb.as_str()).collect();
     declared.sort_unstable();
     assert_eq!(files, declared);
 }
@@ -60,11 +61,11 @@ fn every_file_is_declared() {
 fn every_code_is_said_by_a_script_and_explained() {
     let readme = std::fs::read_to_string(folder().join("README.md")).unwrap();
     for code in Code::ALL {
-        let said = [format!("'{}'", code.word()), format!("'{} ", code.word())];
+        let said = [format!("'{}'", code.as_str()), format!("'{} ", code.as_str())];
         assert!(ALL.iter().any(|script| said.iter().any(|text| script.source.contains(text))), "{code:?}");
-        assert_eq!(Code::of(code.word()), Some(*code));
+        assert_eq!(Code::of(code.as_str()), Some(*code));
         // Verbs that know one answer only are named by the verb.
-        let own = ["put", "claimed", "settled", "extended", "reaped", "glanced", "browsed"].contains(&code.word());
-        assert!(own || readme.contains(&format!("`{}", code.word())), "{code:?} in lua/README.md");
+        let own = ["put", "claimed", "settled", "extended", "reaped", "glanced", "browsed"].contains(&code.as_str());
+        assert!(own || readme.contains(&format!("`{}", code.as_str())), "{code:?} in lua/README.md");
     }
 }

@@ -250,12 +250,12 @@ async fn it_logs_in_over_tls_and_says_without_secrets_why_not() {
     }
     let (certificates, others) = (Certificates::new(), Certificates::new());
     let properties = format!(
-        "listener.name.second.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512\n\
-         listener.name.second.plain.sasl.jaas.config=\
+        "listener.name.secured.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512\n\
+         listener.name.secured.plain.sasl.jaas.config=\
          org.apache.kafka.common.security.plain.PlainLoginModule required user_sink=\"hunter2-plain\";\n\
-         listener.name.second.scram-sha-512.sasl.jaas.config=\
+         listener.name.secured.scram-sha-512.sasl.jaas.config=\
          org.apache.kafka.common.security.scram.ScramLoginModule required;\n\
-         listener.name.second.ssl.keystore.type=PEM\nlistener.name.second.ssl.keystore.location={}\n",
+         listener.name.secured.ssl.keystore.type=PEM\nlistener.name.secured.ssl.keystore.location={}\n",
         certificates.key_and_certificate_file().display()
     );
     let kafka = KafkaServer::start_with(&More {

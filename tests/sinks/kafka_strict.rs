@@ -13,8 +13,8 @@ use crate::support::kafka::{KafkaServer, More, have_kafka};
 const PROPERTIES: &str = "auto.create.topics.enable=true
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
-listener.name.second.sasl.enabled.mechanisms=PLAIN
-listener.name.second.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+listener.name.secured.sasl.enabled.mechanisms=PLAIN
+listener.name.secured.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
 user_nobody=\"hunter2\";
 ";
 

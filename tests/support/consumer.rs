@@ -1,20 +1,17 @@
 //! The programs of `examples/consume_*.rs`, run as processes: consumers that link nothing of punctual.
 
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::{Duration, SystemTime};
 
+use punctual_lab::servers::Keeper;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use super::patient;
 use super::published::Published;
-use super::server::spawn;
 
 /// A running consumer. Dropping it kills it; the death of the test process does too.
 pub(crate) struct Consumer {
-    child: Child,
-    dir: TempDir,
+    keeper: Keeper,
 }
 
 /// A line that it printed.
@@ -40,11 +37,11 @@ impl From<Delivery> for Published {
 impl Consumer {
     /// Starts an example (`consume_rabbitmq`) with its arguments: a URL, and what it subscribes to.
     pub(crate) fn start(example: &str, arguments: &[&str]) -> Consumer {
-        let dir = TempDir::with_prefix("punctual-test-").expect("a folder for the consumer");
-        let output = std::fs::File::create(dir.path().join("output.log")).expect("a log file");
-        let mut command = vec![built(example).display().to_string()];
-        command.extend(arguments.iter().map(|&argument| argument.to_owned()));
-        Consumer { child: spawn(command, dir.path().to_owned(), output), dir }
+        let program = built(example).display().to_string();
+        let command = [program.as_str()].into_iter().chain(arguments.iter().copied());
+        let keeper = Keeper::new(|_| Ok(command.collect::<Vec<&str>>())).expect("a folder for the consumer");
+        keeper.start().expect("it starts");
+        Consumer { keeper }
     }
 
     /// What it has printed until now, in its order.
@@ -73,15 +70,7 @@ impl Consumer {
 
     /// All that it has written, its complaints too.
     pub(crate) fn output(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("output.log")).expect("its output")
-    }
-}
-
-impl Drop for Consumer {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        self.child.kill().ok();
-        self.child.wait().expect("a child can be waited for");
+        std::fs::read_to_string(self.keeper.log()).unwrap_or_default()
     }
 }
 

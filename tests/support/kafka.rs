@@ -1,41 +1,16 @@
 //! Apache Kafka for tests: one node that is broker and controller, from the jars that `.ci/setup` fetched.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use punctual_lab::servers::{self, KafkaOptions, start_kafka};
+use punctual_lab::testing::block_on;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::server::{Server, free_port};
-
-/// A heap of 256 MiB with the serial collector and without the optimising compiler: what starts fastest on two cores
-/// and takes some hundred thousand small messages.
-const JAVA: &[&str] = &["java", "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
-
-/// The broker's session is short, since one that was killed is let in again only when its last one has ended.
-const PROPERTIES: &str = "process.roles=broker,controller
-node.id=1
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-auto.create.topics.enable=false
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
-broker.session.timeout.ms=2000
-broker.heartbeat.interval.ms=300
-controller.quorum.election.timeout.ms=100
-controller.quorum.election.backoff.max.ms=50
-controller.quorum.fetch.timeout.ms=1000
-log.cleaner.enable=false
-";
 
 /// A Kafka server of the test's own. It creates no topic by itself.
 pub(crate) struct KafkaServer {
@@ -62,22 +37,11 @@ pub(crate) fn have_kafka() -> bool {
     if !super::have("java") || !super::have("kcat") {
         return false;
     }
-    let found = jars().is_dir();
+    let found = servers::have_kafka();
     if !found {
-        super::skip(&jars().display().to_string());
+        super::skip("Kafka's jars");
     }
     found
-}
-
-/// Where `.ci/setup` puts Kafka.
-fn jars() -> PathBuf {
-    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = var("PUNCTUAL_CACHE").or_else(|| {
-        let home = || var("HOME").or_else(std::env::home_dir);
-        let cache = var("XDG_CACHE_HOME").or_else(|| Some(home()?.join(".cache")))?;
-        Some(cache.join("punctual"))
-    });
-    cache.expect("a home").join("kafka-4.3.1")
 }
 
 impl KafkaServer {
@@ -88,29 +52,15 @@ impl KafkaServer {
 
     /// Starts one that has more.
     pub(crate) fn start_with(more: &More) -> KafkaServer {
-        let (second_port, controller) = (free_port(), free_port());
-        let server = Server::start_until(answers, JAVA[0], |port, dir| {
-            let mut listeners = format!("PLAINTEXT://127.0.0.1:{port}");
-            let mut protocols = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned();
-            if let Some(protocol) = more.second_listener {
-                listeners += &format!(",SECOND://127.0.0.1:{second_port}");
-                protocols += &format!(",SECOND:{protocol}");
-            }
-            let text = format!(
-                "{PROPERTIES}listeners={listeners},CONTROLLER://127.0.0.1:{controller}\n\
-                 advertised.listeners={listeners}\nlistener.security.protocol.map={protocols}\n\
-                 controller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={}\n{}\n",
-                dir.join("data").display(),
-                more.properties
-            );
-            let file = dir.join("server.properties");
-            std::fs::write(&file, text).expect("a configuration file");
-            format_storage(&file, more.scram_users);
-            let mut command = java("kafka.Kafka");
-            command.push(file.display().to_string());
-            command.split_off(1)
-        });
-        KafkaServer { server, second_port }
+        let second_port = free_port();
+        let options = KafkaOptions {
+            secured: more.second_listener.map(|protocol| (second_port, protocol)),
+            properties: more.properties,
+            scram_users: more.scram_users,
+            is_quick: true,
+            ..KafkaOptions::default()
+        };
+        KafkaServer { server: Server::of(async || start_kafka(&options).await), second_port }
     }
 
     /// `127.0.0.1:<port>`.
@@ -128,15 +78,10 @@ impl KafkaServer {
         let config = config(self.server.port);
         let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
         let topic = options.iter().fold(topic, |topic, (option, value)| topic.set(option, value));
-        // On a thread of its own: a test that is asynchronous itself can wait for nothing else meanwhile.
-        let created = std::thread::scope(|scope| {
-            let creating = scope.spawn(|| {
-                let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-                let admin: AdminClient<DefaultClientContext> = config.create().expect("an admin client");
-                let limit = Some(Duration::from_secs(30));
-                runtime.block_on(admin.create_topics([&topic], &AdminOptions::new().request_timeout(limit)))
-            });
-            creating.join().expect("no panic")
+        let created = block_on(async || {
+            let admin: AdminClient<DefaultClientContext> = config.create().expect("an admin client");
+            let limit = Some(Duration::from_secs(30));
+            admin.create_topics([&topic], &AdminOptions::new().request_timeout(limit)).await
         });
         created.expect("an answer")[0].clone().unwrap_or_else(|error| panic!("topic `{name}`: {error:?}"));
         self.await_topic(&config, name);
@@ -172,33 +117,6 @@ fn config(port: u16) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", address(port)).set("log_level", "0");
     config
-}
-
-/// Whether a broker answers for its cluster: the port opens before that.
-fn answers(port: u16) -> bool {
-    let consumer: BaseConsumer = config(port).create().expect("a consumer");
-    consumer.fetch_metadata(None, Duration::from_secs(2)).is_ok_and(|metadata| !metadata.brokers().is_empty())
-}
-
-fn java(class: &str) -> Vec<String> {
-    let mut command: Vec<String> = JAVA.iter().map(|&argument| argument.to_owned()).collect();
-    let quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn".to_owned();
-    command.extend([quiet, "-cp".to_owned(), format!("{}/*", jars().display()), class.to_owned()]);
-    command
-}
-
-/// Writes what a node must find in its folder before its first start.
-fn format_storage(properties: &Path, scram_users: &[(&str, &str)]) {
-    let mut command = java("kafka.tools.StorageTool");
-    let arguments = ["format", "--cluster-id", "cHVuY3R1YWwtdGVzdHMtMQ", "--config"];
-    command.extend(arguments.map(str::to_owned));
-    command.push(properties.display().to_string());
-    for (user, password) in scram_users {
-        command.extend(["--add-scram".to_owned(), format!("SCRAM-SHA-512=[name={user},password={password}]")]);
-    }
-    let output = Command::new(&command[0]).args(&command[1..]).stdin(Stdio::null()).output().expect("java runs");
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}{}", said(&output.stdout), said(&output.stderr));
 }
 
 /// A message as the broker keeps it.

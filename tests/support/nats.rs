@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
+use punctual_lab::servers::start_nats;
 use serde_json::{Value, json};
 
 use super::server::Server;
@@ -17,16 +18,7 @@ pub(crate) struct NatsServer {
 impl NatsServer {
     /// Starts one; `config` is appended to its configuration file.
     pub(crate) fn start(config: &str) -> NatsServer {
-        let server = Server::start("nats-server", |port, dir| {
-            let file = dir.join("nats.conf");
-            let text = format!(
-                "host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: \"{}\" }}\n{config}\n",
-                dir.join("data").display()
-            );
-            std::fs::write(&file, text).expect("a configuration file");
-            vec!["--config".to_owned(), file.display().to_string()]
-        });
-        NatsServer { server }
+        NatsServer { server: Server::of(async || start_nats(config).await) }
     }
 
     /// `nats://127.0.0.1:<port>`.

@@ -2,22 +2,21 @@
 
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
-use tempfile::TempDir;
+use punctual_lab::servers::Keeper;
 
 use super::http::Api;
 use super::patient;
-use super::server::{free_port, signal_pid, spawn};
+use super::server::free_port;
 
 /// A running instance. Dropping it kills it; the death of the test process does too.
 pub(crate) struct Punctual {
-    child: Child,
-    ended: Option<ExitStatus>,
+    keeper: Keeper,
+    /// Its exit code; 128 and the signal's number where one ended it.
+    ended: Option<i32>,
     /// The port that its API listens on, on 127.0.0.1.
     pub(crate) port: u16,
-    dir: TempDir,
 }
 
 impl Punctual {
@@ -42,22 +41,24 @@ impl Punctual {
 
     /// Starts one that may end before anybody sees it listening; returns at once.
     pub(crate) fn spawn_in(environment: &[String], config: &str) -> Punctual {
-        let dir = TempDir::with_prefix("punctual-test-").expect("a folder for the instance");
         let port = free_port();
-        let file = dir.path().join("punctual.toml");
-        std::fs::write(&file, format!("[http]\nlisten = \"127.0.0.1:{port}\"\n{config}"))
-            .expect("a configuration file");
-        let command = [env!("CARGO_BIN_EXE_punctual"), "serve", "--config", &file.display().to_string()];
-        let output = std::fs::File::create(dir.path().join("output.log")).expect("a log file");
-        let command = command.iter().map(|&argument| argument.to_owned());
-        let command = ["env".to_owned()].into_iter().chain(environment.iter().cloned()).chain(command).collect();
-        let child = spawn(command, dir.path().to_owned(), output);
-        Punctual { child, ended: None, port, dir }
+        let keeper = Keeper::new(|dir| {
+            let file = dir.join("punctual.toml");
+            std::fs::write(&file, format!("[http]\nlisten = \"127.0.0.1:{port}\"\n{config}"))?;
+            let mut command = vec!["env".to_owned()];
+            command.extend_from_slice(environment);
+            command.extend([env!("CARGO_BIN_EXE_punctual"), "serve", "--config"].map(str::to_owned));
+            command.push(file.display().to_string());
+            Ok(command)
+        });
+        let keeper = keeper.expect("a folder for the instance");
+        keeper.start().expect("it starts");
+        Punctual { keeper, ended: None, port }
     }
 
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.keeper.pid().expect("it runs")
     }
 
     /// The instance id that it logs at its start: what its claim tokens begin with.
@@ -79,7 +80,7 @@ impl Punctual {
 
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("output.log")).expect("a readable log")
+        std::fs::read_to_string(self.keeper.log()).unwrap_or_default()
     }
 
     /// Lines that it has logged so far and that hold all these words.
@@ -91,33 +92,36 @@ impl Punctual {
     /// Waits until something holds of it; fails at once if it ended, and after 2 min, both with its log.
     pub(crate) fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Punctual) -> bool) {
         let done = patient(Duration::from_secs(120), || {
-            if self.ended.is_none() {
-                self.ended = self.child.try_wait().expect("a child can be waited for");
-            }
+            self.look();
             assert!(self.ended.is_none(), "`punctual serve` ended: {:?}\n{}", self.ended, self.log());
             holds(self)
         });
         assert!(done, "`punctual serve` is not {what} after 2 min\n{}", self.log());
     }
 
+    /// Looks whether it has ended.
+    fn look(&mut self) {
+        self.ended = self.ended.or_else(|| self.keeper.ended().expect("its end is told"));
+    }
+
     /// Sends a signal, by name: `STOP`, `CONT`, `TERM`.
     pub(crate) fn signal(&self, signal: &str) {
         assert!(self.ended.is_none(), "`punctual serve` ended before: {:?}", self.ended);
-        signal_pid(self.pid(), signal);
+        self.keeper.signal(signal).expect("it can be signalled");
     }
 
     /// Ends it at once, as kill -9 does.
     pub(crate) fn kill(&mut self) {
         if self.ended.is_none() {
-            self.child.kill().expect("a child can be killed");
-            self.ended = Some(self.child.wait().expect("a child can be waited for"));
+            self.keeper.signal("KILL").expect("it can be killed");
+            self.wait();
         }
     }
 
-    /// Waits for its end, for up to 60 s.
-    pub(crate) fn wait(&mut self) -> ExitStatus {
+    /// Waits for its end, for up to 60 s; its exit code, or 128 and the number of the signal that ended it.
+    pub(crate) fn wait(&mut self) -> i32 {
         patient(Duration::from_secs(60), || {
-            self.ended = self.ended.or_else(|| self.child.try_wait().expect("a child can be waited for"));
+            self.look();
             self.ended.is_some()
         });
         self.ended.unwrap_or_else(|| panic!("`punctual serve` runs on\n{}", self.log()))

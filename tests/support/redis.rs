@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use punctual_lab::servers::redis_options;
+
 use super::certificates::Certificates;
 use super::server::{Server, free_port};
 
@@ -14,15 +16,7 @@ pub(crate) struct RedisServer {
 impl RedisServer {
     /// Starts one without persistence, with more arguments if given (`["--requirepass", "secret"]`).
     pub(crate) fn start(more: &[&str]) -> RedisServer {
-        let more: Vec<String> = more.iter().map(|&argument| argument.to_owned()).collect();
-        let server = Server::start("redis-server", |port, dir| {
-            let mut arguments: Vec<String> =
-                ["--bind", "127.0.0.1", "--save", "", "--port"].iter().map(|&a| a.to_owned()).collect();
-            arguments.extend([port.to_string(), "--dir".to_owned(), dir.display().to_string()]);
-            arguments.extend(more.iter().cloned());
-            arguments
-        });
-        RedisServer { server }
+        RedisServer { server: Server::start("redis-server", |port, dir| redis_options(port, dir, more)) }
     }
 
     /// Starts one in cluster mode that holds no slot. The port that nodes of a cluster meet on is a free one as well: what

@@ -119,7 +119,7 @@ fn a_redis_that_comes_later_is_judged_then() {
     let config = format!("[redis]\nurl = \"{}\"\nstrict = true\n[sinks.a]\nurl = \"memory:\"\n", redis.url());
     let mut instance = Punctual::start_unready(&config);
     redis.server.restart();
-    assert_eq!(instance.wait().code(), Some(2), "{}", instance.log());
+    assert_eq!(instance.wait(), 2, "{}", instance.log());
     let log = instance.log();
     assert!(log.contains("error: ") && log.contains("`appendonly` is off") && log.contains("hint: "), "{log}");
     assert!(!log.contains("connected to redis"), "nothing is taken in before: {log}");

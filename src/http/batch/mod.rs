@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 use self::lines::{Group, Line, Reader};
 use super::openapi::words;
 use super::problem::Problem;
-use super::{Api, body, tasks};
+use super::{Api, body};
 use crate::engine::intake::{Put, PutError};
 use crate::task::{TaskId, Traceparent};
 use crate::timeline::PutMode;
@@ -128,7 +128,7 @@ async fn put_group(api: &Api, group: Group, trace: Option<Traceparent>) -> Bytes
 fn write_put(answers: &mut Vec<u8>, line: u64, id: &TaskId, put: Option<Result<Put, PutError>>) -> &'static str {
     match put {
         Some(Ok(put)) => {
-            let result = tasks::result(put.result);
+            let result = put.result.as_str();
             let in_flight = put.in_flight.map(|key| key.to_string());
             let due_ms = Some(put.due.as_millis());
             let view = AnswerView { line, id: Some(id.as_str()), result: Some(result), due_ms, in_flight, error: None };

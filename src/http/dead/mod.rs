@@ -209,8 +209,8 @@ fn not_requeued(api: &Api, error: RequeueError) -> Problem {
 }
 
 /// The words that a reason may be.
-fn reasons() -> [&'static str; 5] {
-    Reason::ALL.map(Reason::as_str)
+fn reasons() -> Vec<&'static str> {
+    Reason::ALL.iter().map(|reason| reason.as_str()).collect()
 }
 
 fn meant(filter: Filter) -> DeadFilter {

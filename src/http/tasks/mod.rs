@@ -17,7 +17,7 @@ use super::{Api, body, json};
 use crate::engine::intake;
 use crate::task::TaskId;
 use crate::task::spec::{self, Fault};
-use crate::timeline::{CancelAnswer, PutMode, PutResult};
+use crate::timeline::{CancelAnswer, PutMode};
 
 pub(super) use self::views::{Due, PutView};
 
@@ -126,7 +126,7 @@ pub(super) async fn put_one(
     request: Request,
 ) -> Result<Response, Problem> {
     let put = put_read(api, mode, id, request).await;
-    api.metrics.put(put.as_ref().map_or_else(|problem| problem.code, |(_, put)| result(put.result)), 1);
+    api.metrics.put(put.as_ref().map_or_else(|problem| problem.code, |(_, put)| put.result.as_str()), 1);
     put.map(|(id, put)| put_view(&id, put))
 }
 
@@ -154,19 +154,6 @@ async fn put_read(
     match api.intake.put_traced(mode, tasks, trace, api.limits.timeline_timeout).await.pop() {
         Some(put) => Ok((id, put?)),
         None => Err(Problem::unanswered()),
-    }
-}
-
-/// The word for what a put did.
-pub(super) fn result(result: PutResult) -> &'static str {
-    match result {
-        PutResult::Created => "created",
-        PutResult::Replaced => "replaced",
-        PutResult::Unchanged => "unchanged",
-        PutResult::KeyReused => "key_reused",
-        PutResult::InFlight => "in_flight",
-        PutResult::BadDue => "bad_due",
-        PutResult::Unkept => "unkept",
     }
 }
 

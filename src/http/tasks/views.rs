@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::result;
 use crate::clock::Timestamp;
 use crate::engine::intake;
 use crate::http::openapi::task::{CatchUp, Message, Retry, Schedule};
@@ -150,7 +149,7 @@ pub(super) fn put_view(id: &TaskId, put: intake::Put) -> Response {
     let Due { due, due_ms } = put.due.into();
     let view = PutView {
         id,
-        result: result(put.result),
+        result: put.result.as_str(),
         status: if put.in_flight.is_some() { "in_flight" } else { "scheduled" },
         due,
         due_ms,

@@ -163,16 +163,12 @@ fn lane(raw: &RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<Lane> 
 }
 
 fn catch_up(raw: &RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<CatchUp> {
-    match object::text(raw, place, faults)?.as_ref() {
-        "once" => Some(CatchUp::Once),
-        "all" => Some(CatchUp::All),
-        "none" => Some(CatchUp::None),
-        other => {
-            let known = object::hint(other, ["once", "all", "none"].into_iter());
-            let detail = format!("`{}` is none of `once`, `all` and `none`{known}", object::shown(other));
-            faults.add(place, "bad_value", detail)
-        }
-    }
+    let text = object::text(raw, place, faults)?;
+    CatchUp::of(&text).or_else(|| {
+        let known = object::hint(&text, CatchUp::ALL.iter().map(|policy| policy.as_str()));
+        let detail = format!("`{}` is none of `once`, `all` and `none`{known}", object::shown(&text));
+        faults.add(place, "bad_value", detail)
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
 use crate::task::duration::format;
-use crate::task::{CatchUp, Lane, Message, Payload, RetryPolicy, Schedule, Task, When};
+use crate::task::{Lane, Message, Payload, RetryPolicy, Schedule, Task, When};
 
 /// The task as JSON in the form that [`read`](super::read) takes, with `lane`; payloads byte for byte.
 #[must_use]
@@ -18,12 +18,7 @@ pub fn write(task: &Task, lane: &Lane) -> Box<RawValue> {
         object.raw("retry", &retry(policy));
     }
     if let Some(policy) = task.catch_up {
-        let name = match policy {
-            CatchUp::Once => "once",
-            CatchUp::All => "all",
-            CatchUp::None => "none",
-        };
-        object.text("catch_up", name);
+        object.text("catch_up", policy.as_str());
     }
     RawValue::from_string(object.end()).expect("every part was written as JSON")
 }

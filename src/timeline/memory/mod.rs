@@ -22,12 +22,14 @@ use tokio::sync::{broadcast, watch};
 pub use twin::{Change, Claim, Mark, ReapAt, Told, Twin};
 pub use zset::Zset;
 
+use super::calls::{Calls, Verb};
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Held, Link, Put,
     PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, SuspectsRequest, Timeline, TimelineError,
     Token, Wake,
 };
 use crate::clock::{Clock, Timestamp};
+use crate::metrics::Metrics;
 use crate::task::{Key, Lane, Shard, TaskId};
 
 /// How many wake-ups a slow reader may fall behind before it misses some.
@@ -42,25 +44,7 @@ pub struct MemoryTimeline {
     ups: AtomicU64,
     wakes: broadcast::Sender<Wake>,
     faults: Mutex<VecDeque<(Verb, Fault)>>,
-}
-
-/// What may be done to a timeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each is the method of that name")]
-pub enum Verb {
-    Put,
-    Cancel,
-    Get,
-    Claim,
-    ClaimSuspects,
-    Settle,
-    Extend,
-    Reap,
-    Glance,
-    Requeue,
-    Discard,
-    Browse,
-    Show,
+    calls: Calls,
 }
 
 /// What goes wrong with a call, for tests.
@@ -89,6 +73,7 @@ impl MemoryTimeline {
             ups: AtomicU64::new(1),
             wakes: broadcast::Sender::new(WAKES),
             faults: Mutex::default(),
+            calls: Calls::default(),
         }
     }
 
@@ -128,25 +113,28 @@ impl MemoryTimeline {
         not_after: Option<Timestamp>,
         step: impl FnOnce(&mut Twin, Timestamp) -> Result<Told<T>, TimelineError> + Send,
     ) -> Result<T, TimelineError> {
-        if let Link::Down(words) = &*self.link.borrow() {
-            return Err(TimelineError::Away(words.clone()));
-        }
-        let fault = self.fault(verb).filter(|fault| *fault != Fault::Nothing);
-        match fault {
-            Some(Fault::Refused(words)) => return Err(TimelineError::Refused(words)),
-            Some(Fault::Moving) => return Err(TimelineError::Moving),
-            _ => {}
-        }
-        let answer = (fault != Some(Fault::CallLost)).then(|| self.run(shard, step));
-        match (fault, answer) {
-            (None, Some(answer)) => answer,
-            _ => {
-                if let Some(not_after) = not_after {
-                    self.clock.sleep_until(not_after.plus(Duration::from_millis(1))).await;
-                }
-                Err(TimelineError::Unknown("the reply was lost".into()))
+        let call = async {
+            if let Link::Down(words) = &*self.link.borrow() {
+                return Err(TimelineError::Away(words.clone()));
             }
-        }
+            let fault = self.fault(verb).filter(|fault| *fault != Fault::Nothing);
+            match fault {
+                Some(Fault::Refused(words)) => return Err(TimelineError::Refused(words)),
+                Some(Fault::Moving) => return Err(TimelineError::Moving),
+                _ => {}
+            }
+            let answer = (fault != Some(Fault::CallLost)).then(|| self.run(shard, step));
+            match (fault, answer) {
+                (None, Some(answer)) => answer,
+                _ => {
+                    if let Some(not_after) = not_after {
+                        self.clock.sleep_until(not_after.plus(Duration::from_millis(1))).await;
+                    }
+                    Err(TimelineError::Unknown("the reply was lost".into()))
+                }
+            }
+        };
+        self.calls.count(verb, call).await
     }
 
     fn run<T>(
@@ -194,6 +182,10 @@ impl Timeline for MemoryTimeline {
 
     fn wakes(&self) -> broadcast::Receiver<Wake> {
         self.wakes.subscribe()
+    }
+
+    fn count_calls(&self, metrics: Arc<Metrics>) {
+        self.calls.count_in(metrics);
     }
 
     async fn put(

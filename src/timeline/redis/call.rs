@@ -11,8 +11,8 @@ use super::RedisTimeline;
 use super::reply::Reply;
 use super::session::Session;
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
-use crate::timeline::TimelineError;
 use crate::timeline::scripts::{ALL, Code, Script};
+use crate::timeline::{TimelineError, Verb};
 
 /// What a wait for `not_after` adds: scripts round the time down to the millisecond, and so do timestamps here.
 const ROUNDING: Duration = Duration::from_millis(2);
@@ -20,8 +20,8 @@ const ROUNDING: Duration = Duration::from_millis(2);
 /// The longest that a wait for `not_after` goes on because the clock is unsure of itself.
 const DOUBT_MAX: Duration = Duration::from_secs(5);
 
-static SHAS: LazyLock<HashMap<&'static str, String>> = LazyLock::new(|| {
-    ALL.iter().map(|script| (script.name, redis::Script::new(script.source).get_hash().to_owned())).collect()
+static SHAS: LazyLock<HashMap<Verb, String>> = LazyLock::new(|| {
+    ALL.iter().map(|script| (script.verb, redis::Script::new(script.source).get_hash().to_owned())).collect()
 });
 
 /// Whose time scripts go by.
@@ -59,9 +59,9 @@ pub(super) struct Call {
 impl Call {
     /// A call with its keys and its first argument, the time.
     pub(super) fn new(script: &'static Script, time: &Time, keys: &[String]) -> Call {
-        debug_assert!(script.takes_keys(keys.len()), "{} does not take {} keys", script.name, keys.len());
+        debug_assert!(script.takes_keys(keys.len()), "{} does not take {} keys", script.verb.as_str(), keys.len());
         let mut command = redis::cmd("EVALSHA");
-        command.arg(SHAS[script.name].as_str()).arg(keys.len()).arg(keys).arg(time.argument());
+        command.arg(SHAS[&script.verb].as_str()).arg(keys.len()).arg(keys).arg(time.argument());
         Call { script, command }
     }
 
@@ -192,7 +192,7 @@ pub(super) async fn load_scripts(session: &Session, timeout: Duration) -> Result
 
 async fn load(session: &Session, script: &Script, timeout: Duration) -> Result<(), Failure> {
     let answer = session.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script.source), timeout, None).await?;
-    debug_assert_eq!(answer, Value::BulkString(SHAS[script.name].clone().into_bytes()));
+    debug_assert_eq!(answer, Value::BulkString(SHAS[&script.verb].clone().into_bytes()));
     Ok(())
 }
 
@@ -206,7 +206,7 @@ pub(super) fn words(error: &ServerError) -> String {
 
 fn named(script: &Script, error: TimelineError) -> TimelineError {
     match error {
-        TimelineError::Broken(what) => TimelineError::Broken(format!("`{}` answered {what}", script.name)),
+        TimelineError::Broken(what) => TimelineError::Broken(format!("`{}` answered {what}", script.verb.as_str())),
         other => other,
     }
 }

@@ -39,29 +39,21 @@ const PROOF: Duration = Duration::from_secs(3);
 /// The pause before another connection is made again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where what a put, cancel, requeue or discard wrote has to be before it is answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// In Redis' memory: how much of it a crash costs is a matter of how Redis persists.
-    #[default]
-    Memory,
-    /// On one replica at least.
-    Replica,
-    /// On Redis' own disk; needs `WAITAOF`, which Redis has since 7.2, and `appendonly yes`.
-    Fsync,
+words! {
+    /// Where what a put, cancel, requeue or discard wrote has to be before it is answered.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Durability {
+        /// In Redis' memory: how much of it a crash costs is a matter of how Redis persists.
+        #[default]
+        Memory = "memory",
+        /// On one replica at least.
+        Replica = "replica",
+        /// On Redis' own disk; needs `WAITAOF`, which Redis has since 7.2, and `appendonly yes`.
+        Fsync = "fsync",
+    }
 }
 
 impl Durability {
-    /// As the configuration names it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Durability::Memory => "memory",
-            Durability::Replica => "replica",
-            Durability::Fsync => "fsync",
-        }
-    }
-
     /// The command that waits for it, for as long as this.
     pub(super) fn wait(self, limit: Duration) -> Cmd {
         let mut wait = redis::cmd(if self == Durability::Fsync { "WAITAOF" } else { "WAIT" });
@@ -265,7 +257,7 @@ fn unable(durability: Durability, failure: Failure) -> Unable {
                 Durability::Fsync => "`appendonly yes`, `WAITAOF`, which there is since Redis 7.2,",
                 _ => "`WAIT`",
             };
-            let name = durability.name();
+            let name = durability.as_str();
             Unable::Never(format!(
                 "`redis.durability = \"{name}\"` needs {needs} and `INFO`; this Redis answered: {}",
                 words(&error)

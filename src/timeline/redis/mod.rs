@@ -30,6 +30,7 @@ use self::call::Time;
 pub use self::durable::Durability;
 use self::link::{Connector, Hub};
 pub use self::server::{Advice, Look, LookError, ServerState, look};
+use super::calls::{Calls, Verb};
 use super::keys::Keys;
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Held, Link, Put,
@@ -37,6 +38,7 @@ use super::{
     Token, Wake,
 };
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
+use crate::metrics::Metrics;
 use crate::task::{Key, Lane, Namespace, Shard, TaskId};
 
 /// Lanes that are declared with calls that name a task only; a lane beyond them costs such a call a second round.
@@ -157,6 +159,7 @@ pub struct RedisTimeline {
     durability: Durability,
     response_timeout: Duration,
     lanes: Mutex<Vec<Lane>>,
+    calls: Calls,
 }
 
 impl RedisTimeline {
@@ -186,6 +189,7 @@ impl RedisTimeline {
             durability: config.durability,
             response_timeout: config.response_timeout,
             lanes: Mutex::new(vec![Lane::default()]),
+            calls: Calls::default(),
         }))
     }
 
@@ -285,6 +289,10 @@ impl Timeline for RedisTimeline {
         self.hub.wakes.subscribe()
     }
 
+    fn count_calls(&self, metrics: Arc<Metrics>) {
+        self.calls.count_in(metrics);
+    }
+
     async fn put(
         &self,
         shard: Shard,
@@ -292,19 +300,19 @@ impl Timeline for RedisTimeline {
         puts: Vec<Put>,
         not_after: Timestamp,
     ) -> Result<Vec<PutAnswer>, TimelineError> {
-        self.durably(not_after, self.put_all(shard, mode, &puts, not_after)).await
+        self.calls.count(Verb::Put, self.durably(not_after, self.put_all(shard, mode, &puts, not_after))).await
     }
 
     async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError> {
-        self.durably(not_after, self.cancel_one(shard, id, not_after)).await
+        self.calls.count(Verb::Cancel, self.durably(not_after, self.cancel_one(shard, id, not_after))).await
     }
 
     async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
-        self.get_one(shard, id).await
+        self.calls.count(Verb::Get, self.get_one(shard, id)).await
     }
 
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError> {
-        self.claim_due(shard, lane, &request).await
+        self.calls.count(Verb::Claim, self.claim_due(shard, lane, &request)).await
     }
 
     async fn claim_suspects(
@@ -313,11 +321,11 @@ impl Timeline for RedisTimeline {
         lane: &Lane,
         request: SuspectsRequest,
     ) -> Result<Claimed, TimelineError> {
-        self.claim_left_out(shard, lane, &request).await
+        self.calls.count(Verb::ClaimSuspects, self.claim_left_out(shard, lane, &request)).await
     }
 
     async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError> {
-        self.settle_claim(shard, lane, &settle).await
+        self.calls.count(Verb::Settle, self.settle_claim(shard, lane, &settle)).await
     }
 
     async fn extend(
@@ -326,15 +334,15 @@ impl Timeline for RedisTimeline {
         tokens: &[(Lane, Token)],
         lease: Duration,
     ) -> Result<Vec<bool>, TimelineError> {
-        self.extend_leases(shard, tokens, lease).await
+        self.calls.count(Verb::Extend, self.extend_leases(shard, tokens, lease)).await
     }
 
     async fn reap(&self, shard: Shard, lane: &Lane, request: ReapRequest) -> Result<Reaped, TimelineError> {
-        self.reap_lane(shard, lane, request).await
+        self.calls.count(Verb::Reap, self.reap_lane(shard, lane, request)).await
     }
 
     async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError> {
-        self.glance_shard(shard, &request).await
+        self.calls.count(Verb::Glance, self.glance_shard(shard, &request)).await
     }
 
     async fn requeue(
@@ -344,7 +352,7 @@ impl Timeline for RedisTimeline {
         buried: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<RequeueAnswer, TimelineError> {
-        self.durably(not_after, self.requeue_dead(shard, key, buried, not_after)).await
+        self.calls.count(Verb::Requeue, self.durably(not_after, self.requeue_dead(shard, key, buried, not_after))).await
     }
 
     async fn discard(
@@ -354,14 +362,14 @@ impl Timeline for RedisTimeline {
         buried: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<bool, TimelineError> {
-        self.durably(not_after, self.discard_dead(shard, key, buried, not_after)).await
+        self.calls.count(Verb::Discard, self.durably(not_after, self.discard_dead(shard, key, buried, not_after))).await
     }
 
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
-        self.browse_dead(shard, &request).await
+        self.calls.count(Verb::Browse, self.browse_dead(shard, &request)).await
     }
 
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {
-        self.show_dead(shard, key).await
+        self.calls.count(Verb::Show, self.show_dead(shard, key)).await
     }
 }

@@ -32,7 +32,7 @@ impl Reply {
 
     /// The error of a code that this verb does not know.
     pub(super) fn unexpected(&self) -> TimelineError {
-        broken(&format!("an unexpected code `{}`", self.code.word()))
+        broken(&format!("an unexpected code `{}`", self.code.as_str()))
     }
 }
 

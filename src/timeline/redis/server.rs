@@ -45,7 +45,7 @@ impl Advice {
 
     /// Nothing of what is written is told to be kept.
     pub(super) fn unproven(durability: Durability, words: &str, limit: Duration) -> Advice {
-        let name = durability.name();
+        let name = durability.as_str();
         let words = format!(
             "what is put would be answered 503: `redis.durability` is `{name}`, and of a write of its own {words} ({limit:?})"
         );

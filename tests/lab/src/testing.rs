@@ -50,3 +50,12 @@ pub fn patient(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Runs something asynchronous to its end on a thread of its own, whether or not this one is part of a runtime.
+pub fn block_on<T: Send>(act: impl AsyncFnOnce() -> T + Send) -> T {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(act())
+    };
+    std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

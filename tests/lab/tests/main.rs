@@ -13,8 +13,8 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use punctual_lab::servers::{self, Keeps, Server};
-use punctual_lab::testing;
+use punctual_lab::servers::{self, Server};
+use punctual_lab::testing::{self, block_on};
 
 /// The program under test; it starts the `punctual` beside itself, which is built with it.
 fn lab(arguments: &[&str]) -> Command {
@@ -34,8 +34,7 @@ fn have_kafka() -> bool {
 
 /// A Redis of the user's own.
 fn start_redis() -> Server {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(servers::start_redis(Keeps::Nothing)).unwrap()
+    block_on(async || servers::start_redis(&[]).await).unwrap()
 }
 
 fn url(redis: &Server) -> String {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
-use super::{Purpose, Server, free_port, write};
+use super::{Server, free_port, write};
 
 /// A heap that takes some hundred thousand small messages.
 const JAVA: &[&str] = &["java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC"];
@@ -54,39 +54,61 @@ fn jars() -> Option<PathBuf> {
     var("PUNCTUAL_KAFKA").or_else(|| Some(var("KAFKA_HOME")?.join("libs"))).or_else(cache)
 }
 
-/// Starts one. A client that connects to a port of `listeners` is told to go on at the port beside it, since clients
-/// follow the addresses that a broker tells. Returns when it answers.
+/// What a broker has beside what every one has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KafkaOptions<'a> {
+    /// Further listeners that let everybody in: a port, and the one that clients who come there are told to go on at,
+    /// since they follow the addresses that a broker tells.
+    pub listeners: &'a [(u16, u16)],
+    /// A listener `SECURED` of another protocol: its port, and `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
+    pub secured: Option<(u16, &'a str)>,
+    /// Further lines for its `server.properties`.
+    pub properties: &'a str,
+    /// Users who log in by SCRAM-SHA-512, with their passwords.
+    pub scram_users: &'a [(&'a str, &'a str)],
+    /// Whether it starts as fast as it can, and is slower for that later on.
+    pub is_quick: bool,
+}
+
+/// Starts one that creates no topic by itself; returns when it answers.
 ///
 /// # Errors
 /// When it cannot be started.
-pub async fn start_kafka(listeners: &[(u16, u16)], purpose: Purpose) -> anyhow::Result<Server> {
+pub async fn start_kafka(options: &KafkaOptions<'_>) -> anyhow::Result<Server> {
     let controller = free_port()?;
     let jars = format!("{}/*", jars().unwrap_or_default().display());
     Server::start("Kafka server", answers, |port, dir| {
-        let text = properties(port, controller, listeners, dir);
-        let file = write(dir, "server.properties", &text)?;
-        let arguments = ["format", "--cluster-id", "cHVuY3R1YWwtdmVyaWZ5LQ", "--config", &file];
-        run(&java(&jars, "kafka.tools.StorageTool", true), &arguments)?;
-        let mut command = java(&jars, "kafka.Kafka", purpose == Purpose::Attack);
+        let file = write(dir, "server.properties", &properties(port, controller, options, dir))?;
+        let mut format = java(&jars, "kafka.tools.StorageTool", true);
+        format.extend(["format", "--cluster-id", "cHVuY3R1YWwtdmVyaWZ5LQ", "--config", &file].map(str::to_owned));
+        for (user, password) in options.scram_users {
+            format.extend(["--add-scram".to_owned(), format!("SCRAM-SHA-512=[name={user},password={password}]")]);
+        }
+        run(&format)?;
+        let mut command = java(&jars, "kafka.Kafka", options.is_quick);
         command.push(file);
         Ok(command)
     })
     .await
 }
 
-fn properties(port: u16, controller: u16, more: &[(u16, u16)], dir: &Path) -> String {
+fn properties(port: u16, controller: u16, options: &KafkaOptions, dir: &Path) -> String {
     let mut listeners = format!("PLAINTEXT://127.0.0.1:{port}");
     let mut advertised = listeners.clone();
     let mut protocols = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned();
-    for (number, (own, told)) in more.iter().enumerate() {
-        listeners += &format!(",VIA{number}://127.0.0.1:{own}");
-        advertised += &format!(",VIA{number}://127.0.0.1:{told}");
-        protocols += &format!(",VIA{number}:PLAINTEXT");
+    let plain = options.listeners.iter().enumerate();
+    let plain = plain.map(|(number, &(own, told))| (format!("VIA{number}"), own, told, "PLAINTEXT"));
+    let secured = options.secured.map(|(port, protocol)| ("SECURED".to_owned(), port, port, protocol));
+    for (name, own, told, protocol) in plain.chain(secured) {
+        listeners += &format!(",{name}://127.0.0.1:{own}");
+        advertised += &format!(",{name}://127.0.0.1:{told}");
+        protocols += &format!(",{name}:{protocol}");
     }
     format!(
         "{PROPERTIES}listeners={listeners},CONTROLLER://127.0.0.1:{controller}\nadvertised.listeners={advertised}\n\
-         listener.security.protocol.map={protocols}\ncontroller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={}\n",
-        dir.join("data").display()
+         listener.security.protocol.map={protocols}\ncontroller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={}\n{}\n",
+        dir.join("data").display(),
+        options.properties
     )
 }
 
@@ -97,8 +119,8 @@ fn java(jars: &str, class: &str, quick: bool) -> Vec<String> {
 }
 
 /// Runs what must be done before the first start.
-fn run(command: &[String], arguments: &[&str]) -> io::Result<()> {
-    let output = Command::new(&command[0]).args(&command[1..]).args(arguments).stdin(Stdio::null()).output()?;
+fn run(command: &[String]) -> io::Result<()> {
+    let output = Command::new(&command[0]).args(&command[1..]).stdin(Stdio::null()).output()?;
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() {
         return Ok(());

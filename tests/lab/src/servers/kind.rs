@@ -2,7 +2,10 @@
 
 use secrecy::SecretString;
 
-use super::{Keeps, Server, is_there, start_nats, start_rabbitmq, start_redis};
+use super::{
+    KEEPS_EVERYTHING, KafkaOptions, RabbitOptions, Server, is_there, start_kafka, start_nats, start_rabbitmq,
+    start_redis,
+};
 
 /// What servers are started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +80,13 @@ impl Kind {
 /// When it does not start.
 pub async fn start(kind: Kind, purpose: Purpose) -> anyhow::Result<Server> {
     match kind {
-        Kind::Redis if purpose == Purpose::Attack => start_redis(Keeps::Everything).await,
-        Kind::Redis => start_redis(Keeps::Nothing).await,
-        Kind::RabbitMq => start_rabbitmq().await,
-        Kind::Nats => start_nats().await,
-        Kind::Kafka => super::start_kafka(&[], purpose).await,
+        Kind::Redis if purpose == Purpose::Attack => start_redis(KEEPS_EVERYTHING).await,
+        Kind::Redis => start_redis(&[]).await,
+        Kind::RabbitMq => start_rabbitmq(&RabbitOptions::default()).await,
+        Kind::Nats => start_nats("").await,
+        Kind::Kafka => {
+            start_kafka(&KafkaOptions { is_quick: purpose == Purpose::Attack, ..KafkaOptions::default() }).await
+        }
     }
 }
 

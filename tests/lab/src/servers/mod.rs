@@ -11,35 +11,37 @@ mod rabbitmq;
 mod redis;
 mod remove;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::time::{Instant, sleep};
 
 pub use instance::Instance;
-pub use kafka::{have_kafka, start_kafka};
+pub use kafka::{KafkaOptions, have_kafka, start_kafka};
 pub use keeper::Keeper;
 pub use kind::{Kind, Missing};
 pub use kind::{Purpose, installed, start};
 pub use nats::start_nats;
 pub use program::Program;
-pub use rabbitmq::start_rabbitmq;
-pub use redis::{Keeps, start_redis};
+pub use rabbitmq::{RabbitOptions, rabbitmqctl, start_rabbitmq};
+pub use redis::{KEEPS_EVERYTHING, redis_options, start_redis};
 pub use remove::remove;
 
 /// How often to try other ports, since somebody may take a free one in between.
 const PORTS: usize = 3;
 
 /// How long a server may take until it answers.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(180);
 
 /// Where ports are looked for: below those that the kernel gives to whoever connects, since one of them could take the
-/// port of a server that is just being started again (or connect to itself); above those that the tests take for theirs.
-const RANGE: RangeInclusive<u16> = 20_000..=32_000;
+/// port of a server that is just being started again (or connect to itself).
+const RANGE: RangeInclusive<u16> = 10_240..=32_000;
 
 /// A running server. Dropping it ends it and removes its folder.
 #[derive(Debug)]
@@ -58,7 +60,7 @@ impl Server {
     ///
     /// # Errors
     /// When it ends at once or does not answer in time.
-    async fn start<A: AsRef<std::ffi::OsStr>>(
+    pub async fn start<A: AsRef<std::ffi::OsStr>>(
         name: &'static str,
         ready: fn(u16) -> bool,
         prepare: impl Fn(u16, &Path) -> io::Result<Vec<A>>,
@@ -127,6 +129,20 @@ impl Server {
         Ok(())
     }
 
+    /// The exit code, should it have ended by itself or by a signal.
+    ///
+    /// # Errors
+    /// When whoever keeps it is gone.
+    pub fn ended(&self) -> io::Result<Option<i32>> {
+        self.keeper.ended()
+    }
+
+    /// The file that its output goes to.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.keeper.log()
+    }
+
     /// Sends a signal, by name.
     ///
     /// # Errors
@@ -149,14 +165,19 @@ pub fn is_there(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
-/// A port on 127.0.0.1 that is free now and that the kernel gives to nobody by itself.
+/// A port on 127.0.0.1 that is free now and that the kernel gives to nobody by itself. Each is handed out once in this
+/// process.
 ///
 /// # Errors
 /// When none is found.
 pub fn free_port() -> io::Result<u16> {
+    static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for _ in 0..1000 {
         let port = rand::random_range(RANGE);
+        if !TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
+            continue;
+        }
         match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
             Ok(_) => return Ok(port),
             Err(error) => last = error,

@@ -2,14 +2,15 @@
 
 use super::{Server, listens, write};
 
-/// Starts one; returns when it answers.
+/// Starts one; `config` is appended to its configuration file. Returns when it answers.
 ///
 /// # Errors
 /// When it cannot be started.
-pub async fn start_nats() -> anyhow::Result<Server> {
+pub async fn start_nats(config: &str) -> anyhow::Result<Server> {
     Server::start("nats-server", listens, |port, dir| {
         let data = dir.join("data");
-        let text = format!("host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: \"{}\" }}\n", data.display());
+        let text =
+            format!("host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: \"{}\" }}\n{config}\n", data.display());
         Ok(vec!["nats-server".to_owned(), "--config".to_owned(), write(dir, "nats.conf", &text)?])
     })
     .await

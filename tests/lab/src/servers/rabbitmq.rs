@@ -1,69 +1,113 @@
 //! A RabbitMQ node of our own, with a port mapper of its own: the one that Erlang would start by itself stays behind.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context;
+use serde_json::{Value, json};
 
 use super::{Keeper, Server, free_port, listens, write};
 
-/// A user who may do everything; else there would be none.
-const DEFINITIONS: &str = r#"{
-  "vhosts": [{"name": "/"}],
-  "users": [{"name": "guest", "password": "guest", "tags": ""}],
-  "permissions": [{"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]
-}"#;
+/// The file, in the folder of the node, with what its tools are told.
+const ENVIRONMENT: &str = "environment";
 
-/// Starts one; returns when it answers, some seconds later.
+/// What a node has beside what every one has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RabbitOptions<'a> {
+    /// Appended to its configuration file.
+    pub config: &'a str,
+    /// Virtual hosts beside `/`.
+    pub vhosts: &'a [&'a str],
+    /// Users beside `guest`, with their passwords. Each may do everything in every virtual host.
+    pub users: &'a [(&'a str, &'a str)],
+}
+
+/// Starts one without plugins; returns when it answers, some seconds later.
 ///
 /// # Errors
 /// When it cannot be started.
-pub async fn start_rabbitmq() -> anyhow::Result<Server> {
+pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Server> {
     let mapper_port = free_port()?;
     let port = mapper_port.to_string();
     let mapper = Keeper::new(|_| Ok(vec!["epmd", "-port", &port, "-address", "127.0.0.1"]));
     let mapper = mapper.context("cannot start RabbitMQ's port mapper")?;
     mapper.start()?;
     let distribution = free_port()?;
+    let definitions = definitions(options).to_string();
     let mut server = Server::start("rabbitmq-server", listens, |port, dir| {
-        let mut command = vec!["env".to_owned()];
-        command.extend(environment(dir, port, mapper_port, distribution)?);
-        command.push(program());
-        Ok(command)
+        let environment = environment(dir, mapper_port);
+        write(dir, ENVIRONMENT, &environment.join("\n"))?;
+        let definitions = write(dir, "definitions.json", &definitions)?;
+        let config =
+            format!("listeners.tcp.default = 127.0.0.1:{port}\nload_definitions = {definitions}\n{}\n", options.config);
+        let folder = |name: &str| dir.join(name).display().to_string();
+        let variables = [
+            ("RABBITMQ_NODE_PORT", port.to_string()),
+            ("RABBITMQ_DIST_PORT", distribution.to_string()),
+            ("RABBITMQ_CONFIG_FILE", write(dir, "rabbitmq.conf", &config)?),
+            ("RABBITMQ_CONFIG_FILES", folder("no-more-files")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", write(dir, "plugins", "[].\n")?),
+            ("RABBITMQ_MNESIA_BASE", folder("data")),
+            ("RABBITMQ_LOG_BASE", folder("log")),
+            // Else its script stays in between, and would be killed in the place of the node.
+            ("RUNNING_UNDER_SYSTEMD", "true".to_owned()),
+            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "+S 1:1 -kernel inet_dist_use_interface {127,0,0,1}".to_owned()),
+        ];
+        let variables = variables.into_iter().map(|(name, value)| format!("{name}={value}"));
+        let command = ["env".to_owned()].into_iter().chain(environment).chain(variables);
+        Ok(command.chain([program("rabbitmq-server")]).collect::<Vec<String>>())
     })
     .await?;
     server._beside = Some(mapper);
     Ok(server)
 }
 
-/// What the node is told, as arguments of `env`.
-fn environment(dir: &Path, port: u16, mapper: u16, distribution: u16) -> std::io::Result<Vec<String>> {
-    let definitions = write(dir, "definitions.json", DEFINITIONS)?;
-    let config = format!("listeners.tcp.default = 127.0.0.1:{port}\nload_definitions = {definitions}\n");
-    let folder = |name: &str| dir.join(name).display().to_string();
-    let variables = [
+/// The `rabbitmqctl` of a node.
+///
+/// # Errors
+/// When no node was started there, or no port is free.
+pub fn rabbitmqctl(node: &Server) -> std::io::Result<Command> {
+    let environment = std::fs::read_to_string(node.log().with_file_name(ENVIRONMENT))?;
+    let own = free_port()?;
+    let mut command = Command::new("env");
+    command.args(environment.lines()).args(["MIN", "MAX"].map(|end| format!("RABBITMQ_CTL_DIST_PORT_{end}={own}")));
+    command.arg(program("rabbitmqctl"));
+    Ok(command)
+}
+
+/// What the node and its tools are told, as arguments of `env`.
+fn environment(dir: &Path, mapper: u16) -> Vec<String> {
+    [
         // The cookie lies there.
         ("HOME", dir.display().to_string()),
-        ("RABBITMQ_NODENAME", "verify@localhost".to_owned()),
+        // Each has a port mapper of its own, so that all can bear the same name.
+        ("RABBITMQ_NODENAME", "punctual@localhost".to_owned()),
         ("RABBITMQ_CONF_ENV_FILE", "/dev/null".to_owned()),
         ("ERL_EPMD_PORT", mapper.to_string()),
         ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
         ("ERL_ZFLAGS", "-start_epmd false".to_owned()),
-        ("RABBITMQ_NODE_PORT", port.to_string()),
-        ("RABBITMQ_DIST_PORT", distribution.to_string()),
-        ("RABBITMQ_CONFIG_FILE", write(dir, "rabbitmq.conf", &config)?),
-        ("RABBITMQ_CONFIG_FILES", folder("no-more-files")),
-        ("RABBITMQ_ENABLED_PLUGINS_FILE", write(dir, "plugins", "[].\n")?),
-        ("RABBITMQ_MNESIA_BASE", folder("data")),
-        ("RABBITMQ_LOG_BASE", folder("log")),
-        // Else its script stays in between, and would be killed in the place of the node.
-        ("RUNNING_UNDER_SYSTEMD", "true".to_owned()),
-        ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "+S 1:1 -kernel inet_dist_use_interface {127,0,0,1}".to_owned()),
-    ];
-    Ok(variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect())
+    ]
+    .map(|(name, value)| format!("{name}={value}"))
+    .to_vec()
 }
 
 /// What Debian puts on the path insists on one of two users.
-fn program() -> String {
-    let path = PathBuf::from("/usr/lib/rabbitmq/bin/rabbitmq-server");
-    if path.is_file() { path.display().to_string() } else { "rabbitmq-server".to_owned() }
+fn program(name: &str) -> String {
+    let path = PathBuf::from("/usr/lib/rabbitmq/bin").join(name);
+    if path.is_file() { path.display().to_string() } else { name.to_owned() }
+}
+
+fn definitions(options: &RabbitOptions) -> Value {
+    let vhosts: Vec<&str> = ["/"].iter().chain(options.vhosts).copied().collect();
+    let users: Vec<(&str, &str)> = [("guest", "guest")].iter().chain(options.users).copied().collect();
+    let permissions = users.iter().flat_map(|(user, _)| {
+        vhosts
+            .iter()
+            .map(move |vhost| json!({"user": user, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}))
+    });
+    json!({
+        "vhosts": vhosts.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
+        "users": users.iter().map(|(name, password)| json!({"name": name, "password": password, "tags": ""})).collect::<Vec<_>>(),
+        "permissions": permissions.collect::<Vec<_>>(),
+    })
 }

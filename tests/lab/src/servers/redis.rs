@@ -2,35 +2,29 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use super::Server;
 
-/// What a redis-server keeps on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeps {
-    /// Nothing.
-    Nothing,
-    /// Every write before it is answered.
-    Everything,
-}
+/// Options of one that keeps every write before it is answered.
+pub const KEEPS_EVERYTHING: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
-/// Starts one; returns when it answers.
+/// Starts one that keeps nothing on disk, unless its further options say otherwise; returns when it has loaded what it holds.
 ///
 /// # Errors
 /// When it cannot be started.
-pub async fn start_redis(keeps: Keeps) -> anyhow::Result<Server> {
-    Server::start("redis-server", answers, move |port, dir| {
-        let port = port.to_string();
-        let kept = if keeps == Keeps::Everything { "yes" } else { "no" };
-        let options = ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", kept];
-        let mut command: Vec<String> = std::iter::once("redis-server").chain(options).map(str::to_owned).collect();
-        let more = ["--appendfsync", "always", "--maxmemory-policy", "noeviction", "--dir"];
-        command.extend(more.map(str::to_owned));
-        command.push(dir.display().to_string());
-        Ok(command)
-    })
-    .await
+pub async fn start_redis(options: &[&str]) -> anyhow::Result<Server> {
+    let command = |port, dir: &Path| Ok([vec!["redis-server".to_owned()], redis_options(port, dir, options)].concat());
+    Server::start("redis-server", answers, command).await
+}
+
+/// The options of one that has further ones (`["--requirepass", "secret"]`).
+#[must_use]
+pub fn redis_options(port: u16, dir: &Path, options: &[&str]) -> Vec<String> {
+    let (port, dir) = (port.to_string(), dir.display().to_string());
+    let usual = ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--dir", &dir];
+    usual.iter().chain(options).map(|&word| word.to_owned()).collect()
 }
 
 /// Whether it answers, and not that it is still loading.

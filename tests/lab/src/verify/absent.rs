@@ -22,7 +22,7 @@ use super::eye::Eye;
 use super::ground::Ground;
 use super::metrics::{Scrape, post, scrape};
 use super::{Kind, Missing, TimelinePlace};
-use crate::servers::{self, Instance, Keeps};
+use crate::servers::{self, Instance, KEEPS_EVERYTHING};
 
 /// How long lanes are watched while all is well, before and after.
 const WELL: Duration = Duration::from_secs(20);
@@ -75,7 +75,7 @@ pub async fn run(
     let say = |words, share| tell(Step { words, share, ..Step::default() });
     say("starting servers and instances", 0.0);
     let ground = Ground::open(Kind::Redis, None, None, 1).await?;
-    let other = servers::start_redis(Keeps::Everything).await?;
+    let other = servers::start_redis(KEEPS_EVERYTHING).await?;
     let stage = Arc::new(Stage::open(options, Arc::new(ground), other.port).await?);
     tokio::select! {
         absence = stage.play(away, &say) => absence,

@@ -141,7 +141,12 @@ async fn own_kafka(instances: usize) -> anyhow::Result<(Backend, Vec<(Proxy, Sec
         let url = Address::own(Kind::Kafka, proxy.port).url();
         ways.push((proxy, url));
     }
-    let server = servers::start_kafka(&listeners, Purpose::Attack).await?;
+    let server = servers::start_kafka(&servers::KafkaOptions {
+        listeners: &listeners,
+        is_quick: true,
+        ..servers::KafkaOptions::default()
+    })
+    .await?;
     let url = Address::own(Kind::Kafka, server.port).url();
     Ok((Backend { server: Some(server), url, turn: Arc::default() }, ways))
 }

@@ -1,0 +1,58 @@
+//! What is counted of the calls of a timeline.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::time::Instant;
+
+use super::TimelineError;
+use crate::metrics::Metrics;
+
+words! {
+    /// What may be asked of a timeline: each is the method of that name, and a script of that name.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[expect(missing_docs, reason = "each is the method of that name")]
+    pub enum Verb {
+        Put = "put",
+        Cancel = "cancel",
+        Get = "get",
+        Claim = "claim",
+        ClaimSuspects = "claim_suspects",
+        Settle = "settle",
+        Extend = "extend",
+        Reap = "reap",
+        Glance = "glance",
+        Requeue = "requeue",
+        Discard = "discard",
+        Browse = "browse",
+        Show = "show",
+    }
+}
+
+/// Counts calls by verb and result, and times them, once it knows where.
+#[derive(Default)]
+pub(super) struct Calls(OnceLock<Arc<Metrics>>);
+
+impl Calls {
+    /// From now on they are counted there; only the first time counts.
+    pub(super) fn count_in(&self, metrics: Arc<Metrics>) {
+        metrics.timeline_verbs(Verb::ALL.iter().map(|verb| verb.as_str()));
+        if self.0.set(metrics).is_err() {
+            tracing::debug!("the calls of this timeline are counted elsewhere already");
+        }
+    }
+
+    /// Makes one.
+    pub(super) async fn count<T>(
+        &self,
+        verb: Verb,
+        call: impl Future<Output = Result<T, TimelineError>>,
+    ) -> Result<T, TimelineError> {
+        let begun = Instant::now();
+        let answer = call.await;
+        if let Some(metrics) = self.0.get() {
+            let result = answer.as_ref().map_or_else(TimelineError::as_str, |_| "ok");
+            metrics.timeline_call(verb.as_str(), result, begun.elapsed().as_secs_f64());
+        }
+        answer
+    }
+}
