@@ -9,8 +9,9 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use crate::memory::MemorySink;
+use crate::networked::Networked;
 use crate::redis_access;
-use crate::redis_streams::RedisStreamsSink;
+use crate::redis_streams::RedisStreams;
 use crate::stdout::StdoutSink;
 use crate::target::{Scheme, Target};
 use crate::tls::Tls;
@@ -40,21 +41,21 @@ struct Kind {
 #[rustfmt::skip]
 const KINDS: &[Kind] = &[
     #[cfg(feature = "kafka")]
-    Kind { scheme: Scheme::plain("kafka", 9092), name: "kafka", build: |config| Ok(Arc::new(crate::kafka::KafkaSink::new(config)?)) },
+    Kind { scheme: Scheme::plain("kafka", 9092), name: "kafka", build: |config| Ok(Arc::new(Networked::new(crate::kafka::Kafka::new(config)?))) },
     #[cfg(feature = "kafka")]
-    Kind { scheme: Scheme::over_tls("kafka+ssl", 9092), name: "kafka", build: |config| Ok(Arc::new(crate::kafka::KafkaSink::new(config)?)) },
+    Kind { scheme: Scheme::over_tls("kafka+ssl", 9092), name: "kafka", build: |config| Ok(Arc::new(Networked::new(crate::kafka::Kafka::new(config)?))) },
     #[cfg(feature = "nats")]
-    Kind { scheme: Scheme::plain("nats", 4222), name: "nats", build: |config| Ok(Arc::new(crate::nats::NatsSink::new(config)?)) },
+    Kind { scheme: Scheme::plain("nats", 4222), name: "nats", build: |config| Ok(Arc::new(Networked::new(crate::nats::Nats::new(config)?))) },
     #[cfg(feature = "nats")]
-    Kind { scheme: Scheme::over_tls("tls", 4222), name: "nats", build: |config| Ok(Arc::new(crate::nats::NatsSink::new(config)?)) },
+    Kind { scheme: Scheme::over_tls("tls", 4222), name: "nats", build: |config| Ok(Arc::new(Networked::new(crate::nats::Nats::new(config)?))) },
     #[cfg(feature = "rabbitmq")]
-    Kind { scheme: Scheme::plain("amqp", 5672), name: "rabbitmq", build: |config| Ok(Arc::new(crate::rabbitmq::RabbitSink::new(config)?)) },
+    Kind { scheme: Scheme::plain("amqp", 5672), name: "rabbitmq", build: |config| Ok(Arc::new(Networked::new(crate::rabbitmq::Rabbit::new(config)?))) },
     #[cfg(feature = "rabbitmq")]
-    Kind { scheme: Scheme::over_tls("amqps", 5671), name: "rabbitmq", build: |config| Ok(Arc::new(crate::rabbitmq::RabbitSink::new(config)?)) },
-    Kind { scheme: redis_access::SERVER, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
-    Kind { scheme: redis_access::SERVER_TLS, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
-    Kind { scheme: redis_access::SENTINEL, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
-    Kind { scheme: redis_access::SENTINEL_TLS, name: "redis", build: |config| Ok(Arc::new(RedisStreamsSink::new(config)?)) },
+    Kind { scheme: Scheme::over_tls("amqps", 5671), name: "rabbitmq", build: |config| Ok(Arc::new(Networked::new(crate::rabbitmq::Rabbit::new(config)?))) },
+    Kind { scheme: redis_access::SERVER, name: "redis", build: |config| Ok(Arc::new(Networked::new(RedisStreams::new(config)?))) },
+    Kind { scheme: redis_access::SERVER_TLS, name: "redis", build: |config| Ok(Arc::new(Networked::new(RedisStreams::new(config)?))) },
+    Kind { scheme: redis_access::SENTINEL, name: "redis", build: |config| Ok(Arc::new(Networked::new(RedisStreams::new(config)?))) },
+    Kind { scheme: redis_access::SENTINEL_TLS, name: "redis", build: |config| Ok(Arc::new(Networked::new(RedisStreams::new(config)?))) },
     Kind { scheme: Scheme::bare("stdout"), name: "stdout", build: |config| Ok(Arc::new(StdoutSink::new(config.answer_timeout)?)) },
     // Keeps nothing: who wants to receive builds a `MemorySink` and keeps it.
     Kind { scheme: Scheme::bare("memory"), name: "memory", build: |config| Ok(Arc::new(MemorySink::new(0, config.answer_timeout))) },

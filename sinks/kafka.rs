@@ -25,165 +25,137 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::stream::BoxStream;
 use producer::Producer;
+use rdkafka::ClientConfig;
 use round::{Round, Times};
 use settings::Settings;
 use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
 use crate::config::SinkConfig;
-use crate::link::{self, Connection as _, Door, Link};
+use crate::link::{Connection as _, Link};
+use crate::networked::{Broker, Peer};
 use crate::window::Window;
-use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkError, Trouble};
+use crate::{Away, Fault, Message, Outcome, SinkError};
 
 /// What the library may hold: 8 Ki messages and 8 MiB. A quarter of it, what one destination may have, is some 20 ms of a
 /// broker's work: so long others wait behind it, for a connection's requests are answered one after the other.
 const WINDOW_UNITS: usize = 8 << 10;
 const UNIT: usize = 1 << 10;
 
-/// A sink that publishes to Kafka.
-pub struct KafkaSink {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
+/// A cluster.
+pub(crate) struct Kafka {
     settings: Arc<Settings>,
-    address: String,
-    answer_timeout: Duration,
+    peer: Peer,
     window: Window,
-    together: Link<Producer>,
+    /// Beside the connection of all: the producer that leaves each message alone.
     alone: Link<Producer>,
-    door: Door,
     /// What to ask brokers for.
     topic: Mutex<Option<String>>,
 }
 
-impl KafkaSink {
-    /// A sink for a cluster; connects when it is first used.
+impl Kafka {
+    /// As the configuration names it.
     ///
     /// # Errors
     /// [`SinkError::Config`] when the URL has a path or half a log-in, a property cannot be used, or properties do not go
     /// together.
-    pub fn new(config: &SinkConfig) -> Result<KafkaSink, SinkError> {
+    pub(crate) fn new(config: &SinkConfig) -> Result<Kafka, SinkError> {
         let settings = Settings::new(config)?;
         for client in [settings.client.clone(), settings.alone()] {
             let refused =
                 |words| SinkError::Config(format!("the client library of Kafka refuses its settings: {words}"));
             Producer::try_out(client, &settings).map_err(refused)?;
         }
-        let inner = Inner {
+        Ok(Kafka {
             settings: Arc::new(settings),
-            address: config.address(),
-            answer_timeout: config.answer_timeout(),
+            peer: Peer::new(config),
             window: Window::new(WINDOW_UNITS, UNIT),
-            together: Link::new(),
             alone: Link::new(),
-            door: Door::new(),
             topic: Mutex::default(),
-        };
-        Ok(KafkaSink { inner: Arc::new(inner) })
-    }
-}
-
-#[async_trait]
-impl Sink for KafkaSink {
-    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
-        let (inner, deadline) = (Arc::clone(&self.inner), link::deadline(self.inner.answer_timeout));
-        Answers::stream(batch.len(), move |answers| async move {
-            let _pass = match inner.door.enter() {
-                Ok(pass) => pass,
-                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
-            };
-            let hand_over = deadline - settings::longest(inner.answer_timeout);
-            let times = Times { hand_over, deadline };
-            let mut call = Call { inner: &inner, batch: &batch, answers: &answers, times, round: None };
-            if timeout_at(deadline, call.run()).await.is_err() {
-                call.give_up();
-            }
         })
     }
 
-    async fn check(&self) -> Result<(), SinkError> {
-        let inner = &self.inner;
-        let closed = |trouble: Trouble| Away::new(Cause::Refused, trouble.words).of_sink(&inner.address);
-        inner.door.look().map_err(closed)?;
-        let deadline = link::deadline(inner.answer_timeout);
-        let asked = timeout_at(deadline, async {
-            let producer = inner.producer(false).await?;
-            let (topic, limit) = (inner.topic(), deadline - Instant::now());
-            tokio::select! {
-                answer = producer.ask(topic.clone(), limit) => answer,
-                () = producer.lost(topic.as_deref()) => {
-                    Err(producer.away().unwrap_or_else(|| inner.no_answer().into()))
-                }
-            }
-        });
-        let asked = asked.await.unwrap_or_else(|_| Err(inner.no_answer().into()));
-        asked.map_err(|away| away.of_sink(&inner.address))
+    /// The producer that leaves each message alone.
+    async fn producer_alone(&self) -> Result<Arc<Producer>, Away> {
+        let connect = || async {
+            let connected = self.connect_with(self.settings.alone()).await;
+            connected.map_err(|away| self.peer.not_connected(away))
+        };
+        let producer = self.alone.get(connect()).await?;
+        if self.there(&producer).await { Ok(producer) } else { self.alone.get(connect()).await }
     }
 
-    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
-        let until = Instant::now() + deadline;
-        let shut = self.inner.door.shut(deadline).await;
-        self.inner.together.close(until).await;
-        self.inner.alone.close(until).await;
-        shut
-    }
-
-    fn answer_timeout(&self) -> Duration {
-        self.inner.answer_timeout
-    }
-
-    fn kind(&self) -> &'static str {
-        "kafka"
-    }
-
-    fn check_destination(&self, destination: &str) -> Result<(), String> {
-        check_topic(destination)
-    }
-}
-
-impl Inner {
-    /// The producer that makes record batches, or the one that leaves each message alone.
-    async fn producer(&self, alone: bool) -> Result<Arc<Producer>, Away> {
-        let link = if alone { &self.alone } else { &self.together };
-        let producer = link.get(self.connect(alone)).await?;
-        if producer.there(self.topic().as_deref()).await {
-            return Ok(producer);
-        }
-        link.get(self.connect(alone)).await
-    }
-
-    async fn connect(&self, alone: bool) -> Result<Producer, Away> {
-        let client = if alone { self.settings.alone() } else { self.settings.client.clone() };
+    async fn connect_with(&self, client: ClientConfig) -> Result<Producer, Away> {
+        let answer_timeout = self.peer.answer_timeout;
         // Long enough for a broker to be back that only closed a connection.
-        let patience = (self.answer_timeout / 4).min(Duration::from_secs(1));
-        let limit = self.answer_timeout / 2;
-        let made = Producer::connect(client, Arc::clone(&self.settings), self.topic(), patience, limit).await;
-        made.map_err(|away| away.behind(format!("cannot connect to `{}`: ", self.address)))
+        let patience = (answer_timeout / 4).min(Duration::from_secs(1));
+        Producer::connect(client, Arc::clone(&self.settings), self.topic(), patience, answer_timeout / 2).await
     }
 
     /// The topic that was published to last.
     fn topic(&self) -> Option<String> {
         self.topic.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
 
-    fn set_topic(&self, topic: &str) {
+#[async_trait]
+impl Broker for Kafka {
+    type Connection = Producer;
+
+    const KIND: &'static str = "kafka";
+
+    fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    fn check_destination(&self, destination: &str) -> Result<(), String> {
+        check_topic(destination)
+    }
+
+    async fn connect(&self) -> Result<Producer, Away> {
+        self.connect_with(self.settings.client.clone()).await
+    }
+
+    fn prepare(&self, batch: &[Message]) {
+        let mut topics = batch.iter().map(|message| message.destination.as_str());
+        let Some(topic) = topics.find(|topic| check_topic(topic).is_ok()) else { return };
         let mut known = self.topic.lock().unwrap_or_else(PoisonError::into_inner);
         if known.as_deref() != Some(topic) {
             *known = Some(topic.to_owned());
         }
     }
 
-    fn no_answer(&self) -> String {
-        link::no_answer(&self.address, self.answer_timeout)
+    async fn there(&self, producer: &Producer) -> bool {
+        producer.there(self.topic().as_deref()).await
+    }
+
+    async fn publish(&self, producer: &Arc<Producer>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
+        let times = Times { hand_over: deadline - settings::longest(self.peer.answer_timeout), deadline };
+        let mut call = Call { broker: self, batch: &batch, answers, times, round: None };
+        if timeout_at(deadline, call.run(producer)).await.is_err() {
+            call.give_up();
+        }
+    }
+
+    async fn ask(&self, producer: &Producer, deadline: Instant) -> Result<(), Away> {
+        let (topic, limit) = (self.topic(), deadline - Instant::now());
+        tokio::select! {
+            answer = producer.ask(topic.clone(), limit) => answer,
+            () = producer.lost(topic.as_deref()) => {
+                Err(producer.away().unwrap_or_else(|| self.peer.no_answer().into()))
+            }
+        }
+    }
+
+    async fn close(&self, until: Instant) {
+        self.alone.close(until).await;
     }
 }
 
 /// One publish: all of the batch first, and then again alone what was refused with others.
 struct Call<'a> {
-    inner: &'a Inner,
+    broker: &'a Kafka,
     batch: &'a [Message],
     answers: &'a Answers,
     times: Times,
@@ -191,26 +163,24 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn run(&mut self) {
+    async fn run(&mut self, together: &Arc<Producer>) {
         let (batch, answers) = (self.batch, self.answers);
         let fits = |&index: &usize| {
             let checked = check_topic(&batch[index].destination);
             checked.map_err(|words| answers.set(index, Outcome::Reject(words))).is_ok()
         };
         let mut indices: Vec<usize> = (0..batch.len()).filter(fits).collect();
-        if let Some(&index) = indices.first() {
-            self.inner.set_topic(&batch[index].destination);
-        }
         for alone in [false, true] {
             if indices.is_empty() {
                 return;
             }
-            let producer = match self.inner.producer(alone).await {
+            let producer = if alone { self.broker.producer_alone().await } else { Ok(Arc::clone(together)) };
+            let producer = match producer {
                 Ok(producer) => producer,
                 Err(away) => return answers.give_up(Fault::Sink, &away.words),
             };
             let round = self.round.insert(Round::new(producer, alone, batch, answers, self.times));
-            if !round.run(&self.inner.window, &indices).await {
+            if !round.run(&self.broker.window, &indices).await {
                 return;
             }
             indices = std::mem::take(&mut round.again);
@@ -230,7 +200,7 @@ impl Call<'_> {
         });
         match trouble {
             Some((fault, words)) => self.answers.give_up(fault, &words),
-            None => self.answers.give_up(Fault::Unclear, &self.inner.no_answer()),
+            None => self.answers.give_up(Fault::Unclear, &self.broker.peer.no_answer()),
         }
     }
 }

@@ -8,15 +8,16 @@ mod answers;
 mod away;
 mod config;
 #[cfg(feature = "kafka")]
-pub mod kafka;
+mod kafka;
 mod link;
 pub mod memory;
 #[cfg(feature = "nats")]
-pub mod nats;
+mod nats;
+mod networked;
 #[cfg(feature = "rabbitmq")]
-pub mod rabbitmq;
+mod rabbitmq;
 pub mod redis_access;
-pub mod redis_streams;
+mod redis_streams;
 pub mod stdout;
 mod target;
 pub mod tls;

@@ -6,11 +6,12 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{Away, Cause, SinkError, Trouble};
 
@@ -104,41 +105,34 @@ impl<C: Connection> Link<C> {
 }
 
 /// Lets publishes in until it is shut, and knows when the last of them has left.
-pub(crate) struct Door {
-    shut: AtomicBool,
-    inside: Arc<Semaphore>,
-}
-
-/// More publishes than this at once find the door shut; far beyond what any instance has under way.
-const PLACES: u32 = 1 << 20;
+#[derive(Default)]
+pub(crate) struct Door(TaskTracker);
 
 impl Door {
-    pub(crate) fn new() -> Door {
-        Door { shut: AtomicBool::new(false), inside: Arc::new(Semaphore::new(PLACES as usize)) }
-    }
-
     /// A pass to hold while publishing.
-    pub(crate) fn enter(&self) -> Result<OwnedSemaphorePermit, Trouble> {
-        let pass = Arc::clone(&self.inside).try_acquire_owned().map_err(|_| closed())?;
+    pub(crate) fn enter(&self) -> Result<TaskTrackerToken, Trouble> {
+        let pass = self.0.token();
         // Looked at after the pass is held: `shut` waits for it otherwise.
         self.look().map(|()| pass)
     }
 
     /// Whether it still lets in; for what close need not wait for.
     pub(crate) fn look(&self) -> Result<(), Trouble> {
-        if self.shut.load(Ordering::SeqCst) { Err(closed()) } else { Ok(()) }
+        if self.0.is_closed() { Err(closed()) } else { Ok(()) }
     }
 
     /// Lets nobody in any more and waits for those inside.
     pub(crate) async fn shut(&self, limit: Duration) -> Result<(), SinkError> {
-        self.shut.store(true, Ordering::SeqCst);
-        let all = tokio::time::timeout(limit, self.inside.acquire_many(PLACES)).await;
-        all.map(drop).map_err(|_| SinkError::Timeout { doing: "flushing what is under way", limit })
+        self.0.close();
+        let all = tokio::time::timeout(limit, self.0.wait()).await;
+        all.map_err(|_| SinkError::Timeout { doing: "flushing what is under way", limit })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use futures_util::FutureExt;
 
     use super::*;

@@ -60,7 +60,7 @@ impl MemorySink {
     /// A sink that keeps the last `keep` messages for [`published`](MemorySink::published).
     pub fn new(keep: usize, answer_timeout: Duration) -> MemorySink {
         let state = State { kept: VecDeque::new(), accepted: 0, receivers: Vec::new(), absent: false, rule: None };
-        let inner = Inner { answer_timeout, keep, door: Door::new(), state: Mutex::new(state) };
+        let inner = Inner { answer_timeout, keep, door: Door::default(), state: Mutex::new(state) };
         MemorySink { inner: Arc::new(inner) }
     }
 

@@ -19,24 +19,22 @@ mod inbox;
 mod verdict;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_nats::ServerAddr;
 use async_trait::async_trait;
 use bytes::Bytes;
 use call::Call;
 use credentials::Credentials;
-use futures_util::stream::BoxStream;
 use inbox::{Connection, MOST_UNDER_WAY, Place, Reply};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
 use crate::config::SinkConfig;
-use crate::link::{self, Door, Link};
+use crate::networked::{Broker, Peer};
 use crate::target::address;
 use crate::tls::Tls;
 use crate::window::Window;
-use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkError};
+use crate::{Away, Cause, Message, SinkError};
 
 /// What may be unanswered at once, in units of 4 KiB: 16 MiB, and 4096 messages, since each takes a unit at least. That
 /// is some 25 ms of a fast server's work.
@@ -46,29 +44,22 @@ const UNIT: usize = 4096;
 /// Asks for the account's JetStream limits: answered wherever JetStream is on, and writes nothing.
 const INFO_SUBJECT: &str = "$JS.API.INFO";
 
-/// A sink that publishes to NATS JetStream.
-pub struct NatsSink {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
+/// A server or a cluster with JetStream.
+pub(crate) struct Nats {
     place: Place,
     tls: Tls,
-    address: String,
-    answer_timeout: Duration,
+    peer: Peer,
     namespace: String,
     window: Window,
-    link: Link<Connection>,
-    door: Door,
 }
 
-impl NatsSink {
-    /// A sink for a server or a cluster; connects when it is first used.
+impl Nats {
+    /// As the configuration names it.
     ///
     /// # Errors
     /// [`SinkError::Config`] when the URL has a path or a host that is none, when it has a user besides a credentials file,
     /// when that cannot be used, or when there is nobody to trust over TLS.
-    pub fn new(config: &SinkConfig) -> Result<NatsSink, SinkError> {
+    pub(crate) fn new(config: &SinkConfig) -> Result<Nats, SinkError> {
         let target = config.target();
         if !target.path.is_empty() {
             return Err(SinkError::Config(format!("the URL of a nats sink has no path: `{}`", target.address())));
@@ -95,78 +86,55 @@ impl NatsSink {
             let wrong = |_| SinkError::Config(format!("`{address}` is no address of a NATS server"));
             format!("nats://{address}").parse::<ServerAddr>().map_err(wrong)
         };
-        let inner = Inner {
+        Ok(Nats {
             place: Place { servers: target.hosts.iter().map(server).collect::<Result<_, _>>()?, ..place },
             tls: config.tls().clone(),
-            address: target.address(),
-            answer_timeout: config.answer_timeout(),
+            peer: Peer::new(config),
             namespace: config.namespace().to_owned(),
             window: Window::new(WINDOW_UNITS, UNIT),
-            link: Link::new(),
-            door: Door::new(),
-        };
-        Ok(NatsSink { inner: Arc::new(inner) })
+        })
     }
 }
 
 #[async_trait]
-impl Sink for NatsSink {
-    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
-        let (inner, deadline) = (Arc::clone(&self.inner), link::deadline(self.inner.answer_timeout));
-        Answers::stream(batch.len(), move |answers| async move {
-            let _pass = match inner.door.enter() {
-                Ok(pass) => pass,
-                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
-            };
-            let connection = match timeout_at(deadline, inner.link.get(inner.connect())).await {
-                Ok(Ok(connection)) => connection,
-                Ok(Err(away)) => return answers.give_up(Fault::Sink, &away.words),
-                Err(_) => return answers.give_up(Fault::Sink, &inner.no_answer()),
-            };
-            let mut call = Call::new(&inner, &connection, &batch, answers);
-            if timeout_at(deadline, call.run()).await.is_err() {
-                call.give_up();
-            }
-        })
-    }
+impl Broker for Nats {
+    type Connection = Connection;
 
-    async fn check(&self) -> Result<(), SinkError> {
-        let refused = |words: String| Away::new(Cause::Refused, words);
-        let address = &self.inner.address;
-        self.inner.door.look().map_err(|trouble| refused(trouble.words).of_sink(address))?;
-        let asked = timeout_at(link::deadline(self.inner.answer_timeout), async {
-            let connection = self.inner.link.get(self.inner.connect()).await?;
-            let mut route = connection.open();
-            let (client, reply) = (&connection.client, connection.reply(route.call, 0));
-            client.publish_with_reply(INFO_SUBJECT, reply, Bytes::new()).await.map_err(|error| error.to_string())?;
-            match route.replies.recv().await {
-                Some(Reply::Message(_, message)) => verdict::jetstream_is_on(&message).map_err(refused),
-                // The server has answered; asking for limits is simply not among what this user may do.
-                Some(Reply::Denied(..)) => Ok(()),
-                None => Err(connection.end_words().into()),
-            }
-        });
-        let answered = asked.await.unwrap_or_else(|_| Err(self.inner.no_answer().into()));
-        answered.map_err(|away| away.of_sink(address))
-    }
+    const KIND: &'static str = "nats";
 
-    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
-        let until = Instant::now() + deadline;
-        let shut = self.inner.door.shut(deadline).await;
-        self.inner.link.close(until).await;
-        shut
-    }
-
-    fn answer_timeout(&self) -> Duration {
-        self.inner.answer_timeout
-    }
-
-    fn kind(&self) -> &'static str {
-        "nats"
+    fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     fn check_destination(&self, destination: &str) -> Result<(), String> {
         check_subject(destination)
+    }
+
+    /// Connects to one of the servers and subscribes to an inbox.
+    async fn connect(&self) -> Result<Connection, Away> {
+        let connected = Connection::connect(&self.place, self.peer.answer_timeout / 2).await;
+        connected.map_err(|away| Away { words: self.tls.explain(away.words), ..away })
+    }
+
+    async fn publish(&self, connection: &Arc<Connection>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
+        let mut call = Call::new(self, connection, &batch, answers.clone());
+        if timeout_at(deadline, call.run()).await.is_err() {
+            call.give_up();
+        }
+    }
+
+    async fn ask(&self, connection: &Connection, _deadline: Instant) -> Result<(), Away> {
+        let mut route = connection.open();
+        let (client, reply) = (&connection.client, connection.reply(route.call, 0));
+        client.publish_with_reply(INFO_SUBJECT, reply, Bytes::new()).await.map_err(|error| error.to_string())?;
+        match route.replies.recv().await {
+            Some(Reply::Message(_, message)) => {
+                verdict::jetstream_is_on(&message).map_err(|words| Away::new(Cause::Refused, words))
+            }
+            // The server has answered; asking for limits is simply not among what this user may do.
+            Some(Reply::Denied(..)) => Ok(()),
+            None => Err(connection.end_words().into()),
+        }
     }
 }
 
@@ -186,21 +154,6 @@ fn check_subject(subject: &str) -> Result<(), String> {
         return Err(format!("`{subject}` is a subject of the server's own"));
     }
     Ok(())
-}
-
-impl Inner {
-    fn no_answer(&self) -> String {
-        link::no_answer(&self.address, self.answer_timeout)
-    }
-
-    /// Connects to one of the servers and subscribes to an inbox, within half of the answer timeout.
-    async fn connect(&self) -> Result<Connection, Away> {
-        let limit = self.answer_timeout / 2;
-        Connection::connect(&self.place, limit).await.map_err(|away| {
-            let words = self.tls.explain(away.words);
-            Away { words, ..away }.behind(format!("cannot connect to `{}`: ", self.address))
-        })
-    }
 }
 
 #[cfg(test)]

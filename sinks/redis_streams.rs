@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use futures_util::stream::{BoxStream, FuturesOrdered};
+use futures_util::stream::FuturesOrdered;
 use redis::aio::ConnectionLike;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::OnceCell;
@@ -25,9 +25,10 @@ use tokio::time::{Instant, timeout_at};
 use self::verdict::{of_the_connection, outcome, words};
 use crate::answers::Answers;
 use crate::config::SinkConfig;
-use crate::link::{self, Connection as _, Door, Link};
+use crate::link::{self, Connection as _};
+use crate::networked::{Broker, Peer};
 use crate::redis_access::{Commands, RedisAccess, Socket};
-use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkError, headers};
+use crate::{Away, Fault, Message, Outcome, SinkError, headers};
 
 /// 1000 commands or 1 MiB, whichever comes first: one pipeline is encoded while Redis works on the one before it, and
 /// 4 MiB of large payloads are never in memory encoded as a whole.
@@ -41,103 +42,76 @@ const DEFAULT_BULK: usize = 512 << 20;
 /// Destinations that would write among the scheduler's own keys.
 const OWN_KEYS: &str = "punctual:";
 
-/// A sink that appends to Redis streams.
-pub struct RedisStreamsSink {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
+/// One Redis, or the master that its Sentinels name.
+pub(crate) struct RedisStreams {
     access: RedisAccess,
-    address: String,
-    answer_timeout: Duration,
-    link: Link<Connection>,
-    door: Door,
+    peer: Peer,
 }
 
-impl RedisStreamsSink {
-    /// A sink for one Redis, or the master that its Sentinels name; connects when it is first used.
+impl RedisStreams {
+    /// As the configuration names it.
     ///
     /// # Errors
     /// [`SinkError::Config`] when the URL is not one of those that [`RedisAccess::parse`] reads.
-    pub fn new(config: &SinkConfig) -> Result<RedisStreamsSink, SinkError> {
+    pub(crate) fn new(config: &SinkConfig) -> Result<RedisStreams, SinkError> {
         let access = RedisAccess::new(config.target().clone(), config.tls())?;
         let access = access.with_sentinel_password(config.sentinel_password().cloned())?;
-        let inner = Inner {
-            address: access.address(),
-            access,
-            answer_timeout: config.answer_timeout(),
-            link: Link::new(),
-            door: Door::new(),
-        };
-        Ok(RedisStreamsSink { inner: Arc::new(inner) })
+        let peer = Peer { address: access.address(), answer_timeout: config.answer_timeout() };
+        Ok(RedisStreams { access, peer })
     }
 }
 
 #[async_trait]
-impl Sink for RedisStreamsSink {
-    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
-        let (inner, deadline) = (Arc::clone(&self.inner), link::deadline(self.inner.answer_timeout));
-        Answers::stream(batch.len(), move |answers| async move {
-            let _pass = match inner.door.enter() {
-                Ok(pass) => pass,
-                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
-            };
-            let connection = match timeout_at(deadline, inner.link.get(inner.connect())).await {
-                Ok(Ok(connection)) => connection,
-                Ok(Err(away)) => return answers.give_up(Fault::Sink, &away.words),
-                Err(_) => return answers.give_up(Fault::Sink, &inner.no_answer()),
-            };
-            if timeout_at(deadline, publish(&connection, batch, &answers)).await.is_err() {
-                connection.end_if_silent_for(inner.answer_timeout / 2);
-                answers.give_up(Fault::Unclear, &inner.no_answer());
-            }
-        })
-    }
+impl Broker for RedisStreams {
+    type Connection = Connection;
 
-    async fn check(&self) -> Result<(), SinkError> {
-        let deadline = link::deadline(self.inner.answer_timeout);
-        let address = &self.inner.address;
-        let unreachable = |words: String| Away::from(words).of_sink(address);
-        let refused = |cause, words: String| Away::new(cause, words).of_sink(address);
-        self.inner.door.look().map_err(|trouble| refused(Cause::Refused, trouble.words))?;
-        let getting = timeout_at(deadline, self.inner.link.get(self.inner.connect()));
-        let connection = match getting.await {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(away)) => return Err(away.of_sink(address)),
-            Err(_) => return Err(unreachable(self.inner.no_answer())),
-        };
-        let (mut commands, ping) = (connection.commands.connection.clone(), redis::cmd("PING"));
-        match timeout_at(deadline, commands.req_packed_command(&ping)).await {
-            Ok(Ok(Value::ServerError(error))) => Err(refused(crate::redis_access::cause(error.code()), words(&error))),
-            Ok(Ok(_)) => {
-                connection.answered();
-                Ok(())
-            }
-            Ok(Err(error)) => Err(unreachable(error.to_string())),
-            Err(_) => {
-                connection.end_if_silent_for(self.inner.answer_timeout / 2);
-                Err(unreachable(self.inner.no_answer()))
-            }
-        }
-    }
+    const KIND: &'static str = "redis";
 
-    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
-        let until = Instant::now() + deadline;
-        let shut = self.inner.door.shut(deadline).await;
-        self.inner.link.close(until).await;
-        shut
-    }
-
-    fn answer_timeout(&self) -> Duration {
-        self.inner.answer_timeout
-    }
-
-    fn kind(&self) -> &'static str {
-        "redis"
+    fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     fn check_destination(&self, destination: &str) -> Result<(), String> {
         check_stream(destination)
+    }
+
+    /// Connects and logs in, within a third of the answer timeout.
+    async fn connect(&self) -> Result<Connection, Away> {
+        let answer_timeout = self.peer.answer_timeout;
+        // No time-outs of its own: each publish has its own deadline.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let probe = Duration::from_secs(1).max(answer_timeout / 4);
+        // Everything unanswered when the connection is given up is `Retry` by then: what is unsent must not be sent later.
+        let socket =
+            Socket { probe_after: probe, probe_every: probe, acknowledged_in: answer_timeout, discard_unsent: true };
+        let commands = self.access.connect(socket, config, answer_timeout / 3).await?;
+        tracing::debug!(address = %self.peer.address, "connected");
+        Ok(Connection { commands, last_answer: Mutex::new(Instant::now()), max_bulk: OnceCell::new() })
+    }
+
+    async fn publish(&self, connection: &Arc<Connection>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
+        if timeout_at(deadline, publish(connection, batch, answers)).await.is_err() {
+            connection.end_if_silent_for(self.peer.answer_timeout / 2);
+            answers.give_up(Fault::Unclear, &self.peer.no_answer());
+        }
+    }
+
+    async fn ask(&self, connection: &Connection, deadline: Instant) -> Result<(), Away> {
+        let (mut commands, ping) = (connection.commands.connection.clone(), redis::cmd("PING"));
+        match timeout_at(deadline, commands.req_packed_command(&ping)).await {
+            Ok(Ok(Value::ServerError(error))) => {
+                Err(Away::new(crate::redis_access::cause(error.code()), words(&error)))
+            }
+            Ok(Ok(_)) => {
+                connection.answered();
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error.to_string().into()),
+            Err(_) => {
+                connection.end_if_silent_for(self.peer.answer_timeout / 2);
+                Err(self.peer.no_answer().into())
+            }
+        }
     }
 }
 
@@ -246,7 +220,7 @@ fn xadd(message: &Message, size: usize) -> redis::Cmd {
 }
 
 /// A connection, and what is known of it.
-struct Connection {
+pub(crate) struct Connection {
     commands: Commands,
     last_answer: Mutex<Instant>,
     max_bulk: OnceCell<usize>,
@@ -285,29 +259,5 @@ impl Connection {
         if self.last_answer.lock().is_ok_and(|last_answer| last_answer.elapsed() >= limit) {
             self.end();
         }
-    }
-}
-
-impl Inner {
-    fn no_answer(&self) -> String {
-        link::no_answer(&self.address, self.answer_timeout)
-    }
-
-    /// Connects and logs in, within a third of the answer timeout.
-    async fn connect(&self) -> Result<Connection, Away> {
-        // No time-outs of its own: each publish has its own deadline.
-        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let probe = Duration::from_secs(1).max(self.answer_timeout / 4);
-        // Everything unanswered when the connection is given up is `Retry` by then: what is unsent must not be sent later.
-        let socket = Socket {
-            probe_after: probe,
-            probe_every: probe,
-            acknowledged_in: self.answer_timeout,
-            discard_unsent: true,
-        };
-        let commands = self.access.connect(socket, config, self.answer_timeout / 3).await;
-        let commands = commands.map_err(|away| away.behind(format!("cannot connect to `{}`: ", self.address)))?;
-        tracing::debug!(address = %self.address, "connected");
-        Ok(Connection { commands, last_answer: Mutex::new(Instant::now()), max_bulk: OnceCell::new() })
     }
 }

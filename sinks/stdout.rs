@@ -69,7 +69,7 @@ impl StdoutSink {
         thread
             .spawn(move || write_blocks(writer, inbox, &seen))
             .map_err(|error| SinkError::Config(format!("cannot start the thread that writes to stdout: {error}")))?;
-        Ok(StdoutSink { inner: Arc::new(Inner { blocks, answer_timeout, door: Door::new(), broken }) })
+        Ok(StdoutSink { inner: Arc::new(Inner { blocks, answer_timeout, door: Door::default(), broken }) })
     }
 }
 

@@ -27,7 +27,7 @@ const FIRST_PATIENCE: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A producer, until it is ended.
-pub(super) struct Producer {
+pub(crate) struct Producer {
     /// None only while it is dropped.
     client: Option<ThreadedProducer<Context>>,
     health: Arc<Health>,

@@ -203,7 +203,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::kafka::KafkaSink;
+    use crate::kafka::Kafka;
 
     fn settings(url: &str, properties: &[(&str, &str)]) -> Result<Settings, String> {
         let properties: BTreeMap<_, _> =
@@ -294,7 +294,7 @@ mod tests {
         for (name, value) in conflicts {
             let properties = BTreeMap::from([(name.to_owned(), value.into())]);
             let config = SinkConfig::parse("kafka+ssl://u:hunter2@h").expect("a good URL").with_properties(properties);
-            let words = KafkaSink::new(&config).err().unwrap_or_else(|| panic!("{name} is taken")).to_string();
+            let words = Kafka::new(&config).err().unwrap_or_else(|| panic!("{name} is taken")).to_string();
             assert!(words.starts_with("the client library of Kafka refuses its settings: "), "{words}");
             assert!(!words.contains("hunter2"), "{words}");
             eprintln!("{words}");

@@ -9,7 +9,7 @@ use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
 
 use super::inbox::{Connection, Reply, Route};
 use super::verdict::outcome;
-use super::{Inner, check_subject};
+use super::{Nats, check_subject};
 use crate::answers::Answers;
 use crate::link::Connection as _;
 use crate::window::{Room, Share};
@@ -17,7 +17,7 @@ use crate::{Fault, Message, Outcome, Trouble};
 
 /// One publish.
 pub(super) struct Call<'a> {
-    inner: &'a Inner,
+    broker: &'a Nats,
     connection: &'a Connection,
     batch: &'a [Message],
     answers: Answers,
@@ -30,23 +30,23 @@ pub(super) struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub(super) fn new(
-        inner: &'a Inner,
+        broker: &'a Nats,
         connection: &'a Connection,
         batch: &'a [Message],
         answers: Answers,
     ) -> Call<'a> {
         let route = connection.open();
         let held = batch.iter().map(|_| None).collect();
-        Call { inner, connection, batch, answers, route, held, strange: HashMap::new() }
+        Call { broker, connection, batch, answers, route, held, strange: HashMap::new() }
     }
 
     /// Ends when everything is answered, or can be no more.
     pub(super) async fn run(&mut self) {
         let mut subject = Subject::from("");
-        let mut share = self.inner.window.share("", 1);
+        let mut share = self.broker.window.share("", 1);
         for (index, message) in self.batch.iter().enumerate() {
             let headers =
-                match check_subject(&message.destination).and_then(|()| header_map(&self.inner.namespace, message)) {
+                match check_subject(&message.destination).and_then(|()| header_map(&self.broker.namespace, message)) {
                     Ok(headers) => headers,
                     Err(words) => {
                         self.answers.set(index, Outcome::Reject(words));
@@ -55,7 +55,7 @@ impl<'a> Call<'a> {
                 };
             if subject.as_str() != message.destination {
                 subject = Subject::from(message.destination.as_str());
-                share = self.inner.window.share(&message.destination, self.batch.len());
+                share = self.broker.window.share(&message.destination, self.batch.len());
             }
             self.held[index] = self.room(&mut share, size(message)).await;
             if self.route.lost || !self.connection.alive() {
@@ -82,7 +82,7 @@ impl<'a> Call<'a> {
         while let Ok(reply) = self.route.replies.try_recv() {
             self.take(reply);
         }
-        let mut room = pin!(self.inner.window.room(share, size));
+        let mut room = pin!(self.broker.window.room(share, size));
         loop {
             tokio::select! {
                 biased;
@@ -149,7 +149,7 @@ impl<'a> Call<'a> {
         for (index, words) in self.strange.drain() {
             self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Destination, words)));
         }
-        self.answers.give_up(Fault::Unclear, &self.inner.no_answer());
+        self.answers.give_up(Fault::Unclear, &self.broker.peer.no_answer());
     }
 
     fn set(&mut self, index: usize, outcome: Outcome) {

@@ -32,7 +32,7 @@ pub(super) struct Place {
 }
 
 /// A connection, its inbox, and the calls that wait for what comes there.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     pub(super) client: Client,
     inbox: String,
     routes: Arc<Routes>,

@@ -20,7 +20,7 @@ use crate::{Away, Fault, link};
 const CHANNELS: u16 = 64;
 
 /// A connection that is logged in.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     shared: Arc<Shared>,
     orders: mpsc::UnboundedSender<Order>,
     free: Arc<Semaphore>,

@@ -1,0 +1,164 @@
+//! What the sinks that reach a broker over the network have in common: each broker says how it is connected to, published to
+//! and asked ([`Broker`]); that a publish is never held up, always answered in time and not begun once the sink is closed
+//! stands here ([`Networked`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use tokio::time::{Instant, timeout_at};
+
+use crate::answers::Answers;
+use crate::link::{Connection, Door, Link, deadline, no_answer};
+use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkConfig, SinkError};
+
+/// Who is published to, and how long an answer may take.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// Without secrets.
+    pub(crate) address: String,
+    pub(crate) answer_timeout: Duration,
+}
+
+impl Peer {
+    pub(crate) fn new(config: &SinkConfig) -> Peer {
+        Peer { address: config.address(), answer_timeout: config.answer_timeout() }
+    }
+
+    /// Why there is no connection.
+    pub(crate) fn not_connected(&self, away: Away) -> Away {
+        away.behind(format!("cannot connect to `{}`: ", self.address))
+    }
+
+    /// Words for what had no answer in time.
+    pub(crate) fn no_answer(&self) -> String {
+        no_answer(&self.address, self.answer_timeout)
+    }
+}
+
+/// One kind of broker.
+#[async_trait]
+pub(crate) trait Broker: Send + Sync + 'static {
+    /// What is published over.
+    type Connection: Connection;
+
+    /// Its name, as [`Sink::kind`] tells it.
+    const KIND: &'static str;
+
+    /// Who it is.
+    fn peer(&self) -> &Peer;
+
+    /// As [`Sink::check_destination`].
+    fn check_destination(&self, destination: &str) -> Result<(), String>;
+
+    /// Makes a connection, within half of the answer timeout at most.
+    async fn connect(&self) -> Result<Self::Connection, Away>;
+
+    /// Hears what will be published before there is a connection.
+    fn prepare(&self, _batch: &[Message]) {}
+
+    /// Whether a connection that seems to be usable really is; one that is not it has ended.
+    async fn there(&self, _connection: &Self::Connection) -> bool {
+        true
+    }
+
+    /// Publishes, and has answered all messages at `deadline`.
+    async fn publish(
+        &self,
+        connection: &Arc<Self::Connection>,
+        batch: Vec<Message>,
+        answers: &Answers,
+        deadline: Instant,
+    );
+
+    /// Whether the broker answers and would take messages; writes nothing.
+    async fn ask(&self, connection: &Self::Connection, deadline: Instant) -> Result<(), Away>;
+
+    /// Ends what there is beside the one connection.
+    async fn close(&self, _until: Instant) {}
+}
+
+/// A sink that publishes to a broker over one connection, which is made when it is first needed.
+pub(crate) struct Networked<B: Broker> {
+    shared: Arc<Shared<B>>,
+}
+
+struct Shared<B: Broker> {
+    broker: B,
+    link: Link<B::Connection>,
+    door: Door,
+}
+
+impl<B: Broker> Networked<B> {
+    pub(crate) fn new(broker: B) -> Networked<B> {
+        Networked { shared: Arc::new(Shared { broker, link: Link::new(), door: Door::default() }) }
+    }
+}
+
+impl<B: Broker> Shared<B> {
+    async fn connection(&self) -> Result<Arc<B::Connection>, Away> {
+        let connection = self.link.get(self.connect()).await?;
+        if self.broker.there(&connection).await {
+            return Ok(connection);
+        }
+        self.link.get(self.connect()).await
+    }
+
+    async fn connect(&self) -> Result<B::Connection, Away> {
+        self.broker.connect().await.map_err(|away| self.broker.peer().not_connected(away))
+    }
+
+    async fn publish(&self, batch: Vec<Message>, answers: Answers, deadline: Instant) {
+        let _pass = match self.door.enter() {
+            Ok(pass) => pass,
+            Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+        };
+        self.broker.prepare(&batch);
+        match timeout_at(deadline, self.connection()).await {
+            Ok(Ok(connection)) => self.broker.publish(&connection, batch, &answers, deadline).await,
+            Ok(Err(away)) => answers.give_up(Fault::Sink, &away.words),
+            Err(_) => answers.give_up(Fault::Sink, &self.broker.peer().no_answer()),
+        }
+    }
+}
+
+#[async_trait]
+impl<B: Broker> Sink for Networked<B> {
+    fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+        let (shared, deadline) = (Arc::clone(&self.shared), deadline(self.answer_timeout()));
+        Answers::stream(batch.len(), move |answers| async move { shared.publish(batch, answers, deadline).await })
+    }
+
+    async fn check(&self) -> Result<(), SinkError> {
+        let (peer, deadline) = (self.shared.broker.peer(), deadline(self.answer_timeout()));
+        let closed = |trouble: crate::Trouble| Away::new(Cause::Refused, trouble.words).of_sink(&peer.address);
+        self.shared.door.look().map_err(closed)?;
+        let asked = timeout_at(deadline, async {
+            let connection = self.shared.connection().await?;
+            self.shared.broker.ask(&connection, deadline).await
+        });
+        let answered = asked.await.unwrap_or_else(|_| Err(peer.no_answer().into()));
+        answered.map_err(|away| away.of_sink(&peer.address))
+    }
+
+    async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
+        let until = Instant::now() + deadline;
+        let shut = self.shared.door.shut(deadline).await;
+        self.shared.link.close(until).await;
+        self.shared.broker.close(until).await;
+        shut
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.shared.broker.peer().answer_timeout
+    }
+
+    fn kind(&self) -> &'static str {
+        B::KIND
+    }
+
+    fn check_destination(&self, destination: &str) -> Result<(), String> {
+        self.shared.broker.check_destination(destination)
+    }
+}
