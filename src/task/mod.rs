@@ -9,6 +9,7 @@ pub mod duration;
 pub mod follow;
 mod horizon;
 pub mod id;
+pub mod layout;
 mod plan;
 pub mod record;
 pub mod retry;

@@ -1,51 +1,14 @@
-//! The form in which a task waits in the timeline: a header that scripts read at fixed places, then the body.
-//!
-//! ```text
-//! bytes   1      layout version, 1
-//!         2      flags: 1 recurring, 2 `in` (a repeated put counts anew), 4 requeued, 8 traced
-//!         3-6    revision, big-endian: 1 when created, one more at each replacement
-//!         7-14   created, epoch ms, big-endian
-//!        15-22   updated, epoch ms
-//!        23-30   anchor, epoch ms: the time of the put, from which `every` and `in` count
-//!        31      length of the lane's name
-//!        32-     the lane's name
-//!         then, of a requeued occurrence only: one byte length and its idempotency key
-//!         then   the body: the task as its user asked for it, MessagePack with named fields
-//!         then, if the request that put it was traced: 26 bytes, its `traceparent`
-//! ```
-//! What stands from byte 31 to the end of the body is equal exactly when the same was asked for: scripts compare it as
-//! it is. The trace is no part of that, or each repeat of a put would replace the task.
+//! A task as it waits in the timeline: what is written of it, and read; `layout.rs` says where what stands.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
 
+use super::layout::{ANCHOR, CREATED, FLAGS, RECURRING, REQUEUED, RESETS, REVISION, TAIL, TRACED, UPDATED, VERSION};
 use super::{CatchUp, Key, Lane, Message, Payload, RetryPolicy, Schedule, Task, Traceparent, When};
 use crate::clock::Timestamp;
-
-/// The layout that this version writes and reads.
-pub const LAYOUT: u8 = 1;
-
-/// Flag: more occurrences may follow.
-const RECURRING: u8 = 1;
-/// Flag: the schedule is `in`.
-const RESETS: u8 = 2;
-/// Flag: a requeued occurrence, whose key stands in the header.
-const REQUEUED: u8 = 4;
-/// Flag: the `traceparent` of the request that put it stands at the end.
-const TRACED: u8 = 8;
-
-/// Where the revision stands, counted from 0.
-const REVISION: usize = 2;
-/// Where `created` stands.
-const CREATED: usize = 6;
-/// Where `updated` stands.
-const UPDATED: usize = 14;
-/// Where the anchor stands.
-const ANCHOR: usize = 22;
-/// Where the part begins that is equal when the same was asked for: the length of the lane's name.
-const TAIL: usize = 30;
 
 /// How deep the values of a body may stand in one another: far deeper than a task's, also of a newer version. What is damaged
 /// may seem deeper than a thread has stack for.
@@ -107,7 +70,7 @@ impl Record {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(256 + self.task.message.payload.len());
-        bytes.put_u8(LAYOUT);
+        bytes.put_u8(VERSION);
         bytes.put_u8(self.flags());
         bytes.put_u32(self.revision);
         for time in [self.created, self.updated, self.anchor] {
@@ -179,7 +142,8 @@ pub struct Header<'a> {
     pub body: &'a [u8],
     /// The trace of the request that put it.
     pub trace: Option<Traceparent>,
-    flags: u8,
+    /// [`layout::RECURRING`](super::layout::RECURRING) and the others.
+    pub flags: u8,
 }
 
 impl<'a> Header<'a> {
@@ -190,12 +154,13 @@ impl<'a> Header<'a> {
     pub fn read(bytes: &'a [u8]) -> Result<Header<'a>, RecordError> {
         match bytes.first() {
             None => return Err(RecordError::Damaged("it is empty".into())),
-            Some(&LAYOUT) => {}
+            Some(&VERSION) => {}
             Some(&version) => return Err(RecordError::Version(version)),
         }
         let (fixed, tail) = bytes.split_at_checked(TAIL).ok_or_else(cut_off)?;
-        let time = |at: usize| number::<8>(fixed, at).map(|number| Timestamp::from_millis(i64::from_be_bytes(number)));
-        let flags = fixed[1];
+        let time =
+            |at: Range<usize>| number::<8>(fixed, at).map(|number| Timestamp::from_millis(i64::from_be_bytes(number)));
+        let flags = fixed[FLAGS];
         let (tail, trace) = take_trace(tail, flags)?;
         let (lane, rest) = take_short(tail)?;
         let (key, body) = match flags & REQUEUED {
@@ -215,24 +180,6 @@ impl<'a> Header<'a> {
             flags,
         })
     }
-
-    /// Whether more occurrences may follow.
-    #[must_use]
-    pub fn is_recurring(&self) -> bool {
-        self.flags & RECURRING != 0
-    }
-
-    /// Whether the schedule is `in`: a repeated put counts anew, even with an equal body.
-    #[must_use]
-    pub fn resets(&self) -> bool {
-        self.flags & RESETS != 0
-    }
-
-    /// Whether this is a requeued occurrence.
-    #[must_use]
-    pub fn is_requeued(&self) -> bool {
-        self.flags & REQUEUED != 0
-    }
 }
 
 /// The record `new` as it stands in the place of `old`: `created` is kept, the revision is one more.
@@ -243,8 +190,8 @@ pub fn replacing(new: &[u8], old: &[u8]) -> Result<Bytes, RecordError> {
     Header::read(new)?;
     let old = Header::read(old)?;
     let mut bytes = BytesMut::from(new);
-    bytes[REVISION..CREATED].copy_from_slice(&old.revision.wrapping_add(1).to_be_bytes());
-    bytes[CREATED..UPDATED].copy_from_slice(&old.created.as_millis().to_be_bytes());
+    bytes[REVISION].copy_from_slice(&old.revision.wrapping_add(1).to_be_bytes());
+    bytes[CREATED].copy_from_slice(&old.created.as_millis().to_be_bytes());
     Ok(bytes.freeze())
 }
 
@@ -270,8 +217,8 @@ fn take_trace(tail: &[u8], flags: u8) -> Result<(&[u8], Option<Traceparent>), Re
     Ok((tail, Traceparent::from_bytes(*trace).ok()))
 }
 
-fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], RecordError> {
-    bytes.get(at..at + N).and_then(|slice| slice.try_into().ok()).ok_or_else(cut_off)
+fn number<const N: usize>(bytes: &[u8], at: Range<usize>) -> Result<[u8; N], RecordError> {
+    bytes.get(at).and_then(|slice| slice.try_into().ok()).ok_or_else(cut_off)
 }
 
 fn cut_off() -> RecordError {

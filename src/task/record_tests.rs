@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::super::layout::has;
 use super::*;
 use crate::task::samples;
 
@@ -61,7 +62,7 @@ fn the_header_stands_where_scripts_read_it() {
     assert_eq!(bytes[30..36], *b"\x05night");
     let header = Header::read(&bytes).unwrap();
     assert_eq!((header.lane, header.key, header.tail), ("night", None, &bytes[30..]));
-    assert!(header.resets() && !header.is_recurring() && !header.is_requeued());
+    assert_eq!(header.flags & (RESETS | RECURRING | REQUEUED), RESETS);
 }
 
 #[test]
@@ -151,11 +152,11 @@ fn a_body_that_is_deeper_than_any_task_is_damaged() {
 #[test]
 fn a_buried_record_is_a_one_shot_with_its_key() {
     let every = record(samples::task(When::Every { gap: std::time::Duration::from_secs(1), start: None }));
-    assert!(Header::read(&every.encode()).unwrap().is_recurring());
+    assert!(has(&every.encode(), RECURRING));
     let buried = every.buried("a:5".parse().unwrap());
     let bytes = buried.encode();
     let header = Header::read(&bytes).unwrap();
-    assert!(header.is_requeued() && !header.is_recurring());
+    assert_eq!(header.flags & (RECURRING | REQUEUED), REQUEUED);
     assert_eq!(header.key, Some("a:5"));
     assert_eq!(Record::decode(&bytes).unwrap().task, every.task);
     let longest = format!("{}:{}", "x".repeat(200), Timestamp::MAX_DUE.as_millis());

@@ -20,20 +20,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use punctual::clock::{ManualClock, Timestamp};
+use punctual::task::layout::{self, RECURRING, RESETS as IN, TRACED};
 use punctual::task::{Counts, Key, Lane, Member, Namespace, Shard, TaskId};
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::*;
 
 use crate::support::have;
+use crate::support::records::record;
 use crate::support::redis::RedisServer;
 
 /// The lease that all calls here name.
 const LEASE: Duration = Duration::from_secs(15);
-const RECURRING: u8 = 1;
-const IN: u8 = 2;
-const TRACED: u8 = 8;
 
 /// One server for all tests that need nothing special of it; ends with the last of them.
 fn shared_server() -> Option<Arc<RedisServer>> {
@@ -256,24 +254,12 @@ fn token(name: &str) -> Token {
     Token(name.to_owned())
 }
 
-/// A record as the scripts read it: header, lane, then a body that no script looks into.
-fn record(flags: u8, lane: &str, created: i64, body: &str) -> Bytes {
-    let mut bytes = vec![1, flags, 0, 0, 0, 1];
-    for _ in 0..3 {
-        bytes.extend_from_slice(&created.to_be_bytes());
-    }
-    bytes.push(u8::try_from(lane.len()).unwrap());
-    bytes.extend_from_slice(lane.as_bytes());
-    bytes.extend_from_slice(body.as_bytes());
-    bytes.into()
-}
-
 /// A record in short: `r<revision> c<created> <lane>:<body>`.
 fn sketch(record: &[u8]) -> String {
-    let revision = u32::from_be_bytes(record[2..6].try_into().unwrap());
-    let created = i64::from_be_bytes(record[6..14].try_into().unwrap());
-    let lane = 31 + usize::from(record[30]);
-    format!("r{revision} c{created} {}:{}", text(&record[31..lane]), text(&record[lane..]))
+    let revision = u32::from_be_bytes(record[layout::REVISION].try_into().unwrap());
+    let created = i64::from_be_bytes(record[layout::CREATED].try_into().unwrap());
+    let (lane, body) = record[layout::TAIL + 1..].split_at(usize::from(record[layout::TAIL]));
+    format!("r{revision} c{created} {}:{}", text(lane), text(body))
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -11,6 +11,7 @@ pub(crate) mod nats;
 pub(crate) mod published;
 pub(crate) mod punctual;
 pub(crate) mod rabbitmq;
+pub(crate) mod records;
 pub(crate) mod redis;
 pub(crate) mod scripted;
 pub(crate) mod server;

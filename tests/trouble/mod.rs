@@ -20,6 +20,7 @@ use punctual::task::{Key, Lane, Shard, TaskId};
 use punctual::timeline::redis::{Durability, RedisConfig, RedisTimeline};
 use punctual::timeline::*;
 
+use crate::support::records::record;
 use crate::support::redis::RedisServer;
 
 /// How long something may take that goes on by itself: a generous deadline, not an expectation.
@@ -55,17 +56,8 @@ fn within(timeline: &RedisTimeline, span: Duration) -> Timestamp {
     timeline.clock().now().plus(span)
 }
 
-fn record(body: &str) -> bytes::Bytes {
-    // As the scripts read it: header, lane, body.
-    let mut record = vec![1, 0, 0, 0, 0, 1];
-    record.extend_from_slice(&[0; 24]);
-    record.extend_from_slice(b"\x07default");
-    record.extend_from_slice(body.as_bytes());
-    record.into()
-}
-
 fn new(id: &str, due: i64, body: &str) -> Put {
-    Put { id: task(id), lane: Lane::default(), due: Timestamp::from_millis(due), record: record(body) }
+    Put { id: task(id), lane: Lane::default(), due: Timestamp::from_millis(due), record: record(0, "default", 0, body) }
 }
 
 /// Puts a task that is not due for long, within this time.

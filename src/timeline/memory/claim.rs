@@ -1,7 +1,8 @@
 //! What instances take: claim, claim_suspects.
 
-use super::twin::{Claim, Told, Twin, recurs};
+use super::twin::{Claim, Told, Twin};
 use crate::clock::Timestamp;
+use crate::task::layout::{RECURRING, has};
 use crate::task::{Lane, Member};
 use crate::timeline::{
     ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence, Place, SuspectsRequest, TimelineError, Token,
@@ -204,7 +205,7 @@ impl Twin {
             let record = self.tasks.get(&member).cloned().unwrap_or_default();
             let crashes = self.mark(&member, due).filter(|_| tells_crashes).and_then(|mark| mark.count);
             claimed.occurrences.push(Occurrence {
-                counts: self.counts.get(&member).filter(|_| recurs(&record)).copied().unwrap_or_default(),
+                counts: self.counts.get(&member).filter(|_| has(&record, RECURRING)).copied().unwrap_or_default(),
                 record,
                 crashes: crashes.unwrap_or_default(),
                 member,

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::twin::{Change, Mark, Told, Twin, lane_of};
+use super::twin::{Change, Mark, Told, Twin};
 use crate::clock::Timestamp;
+use crate::task::layout::lane_of;
 use crate::task::{Key, Member};
 use crate::timeline::{
     BrowseRequest, Browsed, Burial, Dead, DeadFilter, Grave, MAX_BROWSED, MAX_BROWSED_BYTES, RequeueAnswer,

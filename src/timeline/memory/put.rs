@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::twin::{Change, Told, Twin, lane_of, resets, tail};
+use super::twin::{Change, Told, Twin};
 use crate::clock::Timestamp;
+use crate::task::layout::{RESETS, has, lane_of, tail};
 use crate::task::record::replacing;
 use crate::task::{Key, Lane, Member, TaskId};
 use crate::timeline::{CancelAnswer, Held, Put, PutAnswer, PutMode, PutResult, TimelineError};
@@ -71,7 +72,7 @@ impl Twin {
             if mode == PutMode::Post && !equal {
                 return refused(PutResult::KeyReused, None);
             }
-            if equal && (mode == PutMode::Post || !resets(&put.record)) {
+            if equal && (mode == PutMode::Post || !has(&put.record, RESETS)) {
                 return unchanged;
             }
             // An `in` that lands on the very due in flight, or handed out: another trace would take its key.

@@ -12,7 +12,8 @@ use bytes::Bytes;
 
 use super::zset::Zset;
 use crate::clock::Timestamp;
-use crate::task::{Counts, Lane, Member, Traceparent};
+use crate::task::layout::lane_of;
+use crate::task::{Counts, Lane, Member};
 use crate::timeline::{Burial, Token};
 
 /// The state of one shard.
@@ -228,41 +229,4 @@ impl Twin {
         let due = *dues.iter().min()?;
         before.is_none_or(|before| due < before || before <= now).then(|| (lane.clone(), due))
     }
-}
-
-/// Where a record's flags stand, counted from 0.
-const FLAGS: usize = 1;
-/// Flag: more occurrences may follow.
-const RECURRING: u8 = 1;
-/// Flag: the schedule is `in`.
-const RESETS: u8 = 2;
-/// Flag: a trace stands at the end.
-const TRACED: u8 = 8;
-/// How long the trace is.
-const TRACE: usize = Traceparent::BYTES;
-/// Where the length of the lane's name stands; from here to the trace two records are equal when the same was asked for.
-const TAIL: usize = 30;
-
-/// The lane in a record's header, whatever version wrote it.
-pub(super) fn lane_of(record: &[u8]) -> Option<Lane> {
-    let length = usize::from(*record.get(TAIL)?);
-    let name = record.get(TAIL + 1..TAIL + 1 + length)?;
-    std::str::from_utf8(name).ok()?.parse().ok()
-}
-
-/// Lane and body: what puts compare.
-pub(super) fn tail(record: &[u8]) -> &[u8] {
-    let traced = record.get(FLAGS).is_some_and(|flags| flags & TRACED != 0);
-    let end = record.len().saturating_sub(if traced { TRACE } else { 0 });
-    record.get(TAIL..end).unwrap_or_default()
-}
-
-/// Whether more occurrences may follow.
-pub(super) fn recurs(record: &[u8]) -> bool {
-    record.get(FLAGS).is_some_and(|flags| flags & RECURRING != 0)
-}
-
-/// Whether an equal body put again counts anew.
-pub(super) fn resets(record: &[u8]) -> bool {
-    record.get(FLAGS).is_some_and(|flags| flags & RESETS != 0)
 }

@@ -7,7 +7,7 @@ use super::call::Call;
 use super::dead::or_nothing;
 use super::reply::{Reply, broken, name, parse};
 use crate::clock::Timestamp;
-use crate::task::{Counts, Key, Lane, Shard, TaskId};
+use crate::task::{Counts, Key, Lane, Shard, TaskId, layout};
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{self, Code};
 use crate::timeline::{
@@ -17,9 +17,6 @@ use crate::timeline::{
 
 /// How often a call is made at most while its task is found in yet another lane.
 pub(super) const ROUNDS: usize = 4;
-
-/// Where a recurring task's record says that it is one: the lowest bit of its second byte.
-const RECURRING: u8 = 1;
 
 impl RedisTimeline {
     pub(super) async fn get_one(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
@@ -335,7 +332,7 @@ fn claimed(reply: &mut Reply) -> Result<Claimed, TimelineError> {
         let mut word = || members.next().ok_or_else(|| broken("`claim` answered too few members"));
         let (member, due) = (name(word()?)?, Timestamp::from_millis(parse(word()?)?));
         let record = records.bytes()?;
-        let recurring = record.get(1).is_some_and(|flags| flags & RECURRING != 0);
+        let recurring = layout::has(&record, layout::RECURRING);
         let packed = if recurring && counts.left() > 0 { counts.optional_text()? } else { None };
         let counts = packed.as_deref().map_or_else(Counts::default, Counts::unpack);
         occurrences.push(Occurrence { member, due, record, counts, crashes });

@@ -404,11 +404,8 @@ pub(crate) fn record(kind: Kind, due: u8, payload: u8, lane: u8) -> Bytes {
         Kind::In => (2, &[payload]),
         Kind::Every => (1, &[payload]),
     };
-    let mut bytes = vec![1, flags, 0, 0, 0, 1];
-    bytes.extend([0; 24]);
-    bytes.extend([1, b'l' + lane]);
-    bytes.extend(body);
-    bytes.into()
+    let lane = char::from(b'l' + lane).to_string();
+    crate::support::records::record(flags, &lane, 0, body)
 }
 
 /// Kind and payload of a record.
