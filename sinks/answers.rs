@@ -5,11 +5,12 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use parking_lot::Mutex;
 
 use crate::{Fault, Outcome, Trouble};
 
@@ -42,14 +43,14 @@ impl Answers {
                 if let Some(answer) = ready.pop_front() {
                     return Poll::Ready(Some(answer));
                 }
-                std::mem::swap(&mut ready, &mut answers.lock().known);
+                std::mem::swap(&mut ready, &mut answers.state.lock().known);
                 if !ready.is_empty() {
                     continue;
                 }
                 let Some(running) = &mut run else { return Poll::Ready(None) };
                 if running.as_mut().poll(context).is_ready() {
                     run = None;
-                } else if answers.lock().known.is_empty() {
+                } else if answers.state.lock().known.is_empty() {
                     return Poll::Pending;
                 }
             }
@@ -59,7 +60,7 @@ impl Answers {
 
     /// Answers one message; what comes later for the same index is dropped.
     pub(crate) fn set(&self, index: usize, outcome: Outcome) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !std::mem::replace(&mut state.answered[index], true) {
             state.open -= 1;
             state.known.push_back((index, outcome));
@@ -68,19 +69,19 @@ impl Answers {
 
     /// Notes that the messages before `index` are handed over from here on, or may be.
     pub(crate) fn handed(&self, index: usize) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.handed = state.handed.max(index);
     }
 
     /// Whether every message is answered.
     pub(crate) fn complete(&self) -> bool {
-        self.lock().open == 0
+        self.state.lock().open == 0
     }
 
     /// Answers everything that is open with `Retry`: what was handed over as [`Fault::Unclear`] or worse and open, what
     /// was not as definite.
     pub(crate) fn give_up(&self, fault: Fault, words: &str) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         for (index, answered) in state.answered.iter_mut().enumerate().filter(|(_, answered)| !**answered) {
             *answered = true;
@@ -88,10 +89,6 @@ impl Answers {
             state.known.push_back((index, Outcome::Retry(trouble)));
         }
         state.open = 0;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

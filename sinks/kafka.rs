@@ -21,10 +21,11 @@ mod round;
 mod settings;
 mod verdict;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use producer::Producer;
 use rdkafka::ClientConfig;
 use round::{Round, Times};
@@ -95,7 +96,7 @@ impl Kafka {
 
     /// The topic that was published to last.
     fn topic(&self) -> Option<String> {
-        self.topic.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.topic.lock().clone()
     }
 }
 
@@ -120,7 +121,7 @@ impl Broker for Kafka {
     fn prepare(&self, batch: &[Message]) {
         let mut topics = batch.iter().map(|message| message.destination.as_str());
         let Some(topic) = topics.find(|topic| check_topic(topic).is_ok()) else { return };
-        let mut known = self.topic.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.topic.lock();
         if known.as_deref() != Some(topic) {
             *known = Some(topic.to_owned());
         }

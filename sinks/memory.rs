@@ -7,11 +7,12 @@
 //!   its messages holds publishes back until `answer_timeout`, then they are `Retry`. A dropped receiver is forgotten.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::answers::Answers;
@@ -68,28 +69,28 @@ impl MemorySink {
     /// taken yet.
     pub fn receive(&self, capacity: usize) -> mpsc::Receiver<Message> {
         let (sender, receiver) = mpsc::channel(capacity);
-        self.lock().receivers.push(sender);
+        self.inner.state.lock().receivers.push(sender);
         receiver
     }
 
     /// The messages that were taken, in order; the last `keep` of them.
     pub fn published(&self) -> Vec<Message> {
-        self.lock().kept.iter().cloned().collect()
+        self.inner.state.lock().kept.iter().cloned().collect()
     }
 
     /// How many messages were taken.
     pub fn accepted(&self) -> u64 {
-        self.lock().accepted
+        self.inner.state.lock().accepted
     }
 
     /// Asks `rule` what to do with each message from now on: by destination, by key, by its own count.
     pub fn answer_by(&self, rule: impl FnMut(&Message) -> Answer + Send + 'static) {
-        self.lock().rule = Some(Box::new(rule));
+        self.inner.state.lock().rule = Some(Box::new(rule));
     }
 
     /// Plays a sink that cannot be reached: publishes are `Retry` with [`Fault::Sink`], and the check fails.
     pub fn set_absent(&self, absent: bool) {
-        self.lock().absent = absent;
+        self.inner.state.lock().absent = absent;
     }
 
     async fn run(self, batch: Vec<Message>, answers: Answers) {
@@ -118,7 +119,7 @@ impl MemorySink {
     }
 
     fn decide(&self, message: &Message) -> Answer {
-        let mut state = self.lock();
+        let mut state = self.inner.state.lock();
         if state.absent {
             return Answer::Retry(Trouble::definite(Fault::Sink, "the sink is absent"));
         }
@@ -127,12 +128,12 @@ impl MemorySink {
 
     /// Waits for room in every receiver before it gives the message to any, so that what times out reached none.
     async fn take(&self, message: Message) {
-        let receivers = self.lock().receivers.clone();
+        let receivers = self.inner.state.lock().receivers.clone();
         let mut places = Vec::with_capacity(receivers.len());
         for receiver in receivers {
             places.extend(receiver.reserve_owned().await.ok());
         }
-        let mut state = self.lock();
+        let mut state = self.inner.state.lock();
         for place in places {
             place.send(message.clone());
         }
@@ -142,10 +143,6 @@ impl MemorySink {
         while state.kept.len() > self.inner.keep {
             state.kept.pop_front();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -164,7 +161,7 @@ impl Sink for MemorySink {
     async fn check(&self) -> Result<(), SinkError> {
         let unreachable = |words: String| Away::from(words).of_sink("memory:");
         self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
-        if self.lock().absent {
+        if self.inner.state.lock().absent {
             return Err(unreachable("absent".to_owned()));
         }
         Ok(())

@@ -11,12 +11,12 @@ mod verdict;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
+use parking_lot::Mutex;
 use redis::aio::ConnectionLike;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::OnceCell;
@@ -238,9 +238,7 @@ impl link::Connection for Connection {
 
 impl Connection {
     fn answered(&self) {
-        if let Ok(mut last_answer) = self.last_answer.lock() {
-            *last_answer = Instant::now();
-        }
+        *self.last_answer.lock() = Instant::now();
     }
 
     /// The largest payload that the server takes; asked once. Its default where it does not tell.
@@ -256,7 +254,7 @@ impl Connection {
 
     /// Ends a connection that is silent; one that answers others is only slow.
     fn end_if_silent_for(&self, limit: Duration) {
-        if self.last_answer.lock().is_ok_and(|last_answer| last_answer.elapsed() >= limit) {
+        if self.last_answer.lock().elapsed() >= limit {
             self.end();
         }
     }

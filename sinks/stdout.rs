@@ -253,14 +253,14 @@ mod tests {
 
     /// A writer that fails once after three bytes, then hangs until it is let go.
     struct Moody {
-        text: Arc<std::sync::Mutex<Vec<u8>>>,
+        text: Arc<parking_lot::Mutex<Vec<u8>>>,
         fail: bool,
         go: std::sync::mpsc::Receiver<()>,
     }
 
     impl Write for Moody {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            let mut text = self.text.lock().unwrap();
+            let mut text = self.text.lock();
             if self.fail && !text.is_empty() {
                 self.fail = false;
                 return Err(std::io::ErrorKind::BrokenPipe.into());
@@ -277,7 +277,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_broken_and_a_blocked_reader_are_retry_and_the_next_line_is_whole() {
-        let text = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let text = Arc::new(parking_lot::Mutex::new(Vec::new()));
         let (let_go, go) = std::sync::mpsc::channel();
         let writer = Moody { text: Arc::clone(&text), fail: true, go };
         // Long where an answer comes by itself, short where none does.
@@ -304,7 +304,7 @@ mod tests {
         let_go.send(()).unwrap();
         assert_eq!(one(&sink, "d").await, [(0, Outcome::Accepted)]);
         assert!(sink.check().await.is_ok());
-        let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(text.lock().clone()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines.len(),

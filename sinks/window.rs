@@ -2,8 +2,9 @@
 //! than a moment's work, and one destination that never answers from holding up the others.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as Turns, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 /// Room for messages that are under way, in units of some bytes; each message takes one unit at least.
@@ -54,7 +55,7 @@ impl Window {
     }
 
     fn destination(&self, destination: &str) -> Arc<Destination> {
-        let mut destinations = self.destinations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut destinations = self.destinations.lock();
         if let Some(destination) = destinations.get(destination).and_then(Weak::upgrade) {
             return destination;
         }

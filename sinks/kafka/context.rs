@@ -1,9 +1,10 @@
 //! What the client library calls: delivery reports go to the inbox of their call, errors to what is known of the brokers.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rdkafka::ClientContext;
 use rdkafka::Statistics;
 use rdkafka::config::RDKafkaLogLevel;
@@ -71,7 +72,7 @@ pub(super) struct Context {
 impl Inbox {
     /// What has come since the last time.
     pub(super) fn take(&self) -> Vec<Report> {
-        std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.reports.lock())
     }
 
     /// Waits until something has come.
@@ -80,7 +81,7 @@ impl Inbox {
     }
 
     fn put(&self, report: Report) {
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = self.reports.lock();
         reports.push(report);
         // One wake-up for as many as have come when it takes effect.
         if reports.len() == 1 {
@@ -236,7 +237,7 @@ impl Health {
     }
 
     fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+        self.said.lock()
     }
 }
 

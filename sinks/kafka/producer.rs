@@ -4,9 +4,10 @@
 //! gone for a while, none of which answers when asked, is ended with all that it holds, and whoever publishes next makes
 //! a new one.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{MutexGuard, RwLock};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -38,7 +39,7 @@ pub(crate) struct Producer {
     /// Whether it takes messages. Held for reading while one is handed over: none is once it is ended.
     open: RwLock<bool>,
     /// What calls left behind that nobody listens to any more.
-    left: std::sync::Mutex<Vec<Left>>,
+    left: parking_lot::Mutex<Vec<Left>>,
 }
 
 /// The messages of a call that was dropped: so many are to be back in its inbox by then.
@@ -98,7 +99,7 @@ impl Producer {
                     patience,
                     asking: Mutex::new(()),
                     open: RwLock::new(true),
-                    left: std::sync::Mutex::default(),
+                    left: parking_lot::Mutex::default(),
                 }),
                 Err(error) => Err(refusal(error, &settings)),
             }
@@ -108,7 +109,7 @@ impl Producer {
 
     /// Hands a message over; gives the ticket back if the library does not take it, with what it says.
     pub(super) fn send(&self, message: &Message, ticket: Ticket) -> Result<(), (RDKafkaErrorCode, Box<Ticket>)> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.read();
         if !*open {
             return Err((RDKafkaErrorCode::PurgeQueue, Box::new(ticket)));
         }
@@ -201,7 +202,7 @@ impl link::Connection for Producer {
     }
 
     fn end(&self) {
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.write();
         if std::mem::replace(&mut *open, false) {
             self.health.end();
             // What is purged comes back as reports.
@@ -268,7 +269,7 @@ impl Producer {
         more
     }
 
-    fn left(&self) -> std::sync::MutexGuard<'_, Vec<Left>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    fn left(&self) -> MutexGuard<'_, Vec<Left>> {
+        self.left.lock()
     }
 }

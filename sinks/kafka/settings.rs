@@ -1,9 +1,9 @@
 //! What the client library is told: where the brokers are, whom to trust, who we are, and what this sink relies on.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
@@ -139,7 +139,7 @@ impl Settings {
 
     /// Whether it has not warned of this before: every producer that is made does it again.
     pub(super) fn is_new(&self, warning: &str) -> bool {
-        self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(warning.to_owned())
+        self.warned.lock().insert(warning.to_owned())
     }
 }
 

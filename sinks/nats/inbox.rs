@@ -5,13 +5,14 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_nats::{
     AuthError, Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError, Subject,
 };
 use futures_util::{FutureExt, StreamExt};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
@@ -122,7 +123,7 @@ impl Routes {
     fn open(self: &Arc<Routes>) -> Route {
         let call = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, replies) = mpsc::unbounded_channel();
-        let mut calls = self.lock();
+        let mut calls = self.calls.lock();
         // Else nobody would ever close the channel.
         if !self.lost.load(Ordering::SeqCst) {
             calls.insert(call, sender);
@@ -147,7 +148,7 @@ impl Routes {
         while let Some(Some(message)) = inbox.next().now_or_never() {
             self.deliver(message, prefix);
         }
-        let mut calls = self.lock();
+        let mut calls = self.calls.lock();
         self.lost.store(true, Ordering::SeqCst);
         calls.clear();
     }
@@ -155,7 +156,7 @@ impl Routes {
     fn deliver(&self, message: async_nats::Message, prefix: usize) {
         let token = message.subject.as_str().get(prefix..).and_then(|token| token.split_once('.'));
         let Some((Ok(call), Ok(index))) = token.map(|(call, index)| (call.parse(), index.parse())) else { return };
-        if let Some(call) = self.lock().get(&call) {
+        if let Some(call) = self.calls.lock().get(&call) {
             // A call that has just ended needs no answer.
             call.send(Reply::Message(index, message)).ok();
         }
@@ -168,7 +169,7 @@ impl Routes {
             Event::ServerError(ServerError::Other(words)) => {
                 if let Some((_, rest)) = words.split_once("Permissions Violation for Publish to \"") {
                     let subject = rest.split('"').next().unwrap_or_default();
-                    for call in self.lock().values() {
+                    for call in self.calls.lock().values() {
                         call.send(Reply::Denied(subject.to_owned(), words.clone())).ok();
                     }
                 } else if words.contains("Permissions Violation for Subscription") {
@@ -185,15 +186,11 @@ impl Routes {
         self.lost.store(true, Ordering::SeqCst);
         self.ended.notify_one();
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, mpsc::UnboundedSender<Reply>>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Route {
     fn drop(&mut self) {
-        self.routes.lock().remove(&self.call);
+        self.routes.calls.lock().remove(&self.call);
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
 
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 
 use super::carry::{check, hand_over, size, target};
 use super::connection::{Channel, Connection, Event, Failed};
@@ -251,7 +251,7 @@ impl<'a> Call<'a> {
             }
             _ => return self.give_up(refusal, open, rest),
         }
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner).extend(open);
+        self.sent.lock().extend(open);
     }
 
     /// It names nothing of what was under way: to send that again might end in the same.
@@ -274,7 +274,7 @@ impl<'a> Call<'a> {
             Blame::Sink => Fault::Sink,
             Blame::Message | Blame::Unclear => Fault::Unclear,
         };
-        let definite = definite && !self.sent.lock().unwrap_or_else(PoisonError::into_inner).contains(&index);
+        let definite = definite && !self.sent.lock().contains(&index);
         self.answers.set(index, Outcome::Retry(Trouble { fault, definite, words: refusal.to_string() }));
     }
 }

@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
@@ -34,7 +35,7 @@ pub(crate) struct Connection {
 
 /// What the connection's task and its channels know.
 pub(super) struct Shared {
-    routes: Mutex<Routes>,
+    pub(super) routes: Mutex<Routes>,
     /// Numbers of channels that are free.
     numbers: Arc<Semaphore>,
     pub(super) blocked: watch::Sender<Option<String>>,
@@ -150,7 +151,7 @@ impl Connection {
     /// A channel on which messages are acknowledged, and nothing is under way.
     pub(super) async fn channel(&self) -> Result<Channel, Failed> {
         let permit = Arc::clone(&self.free).acquire_owned().await.map_err(|_| Failed::Lost)?;
-        let idle = self.shared.lock().take_idle();
+        let idle = self.shared.routes.lock().take_idle();
         if let Some((number, events, tag)) = idle {
             let mut channel = self.take_up(number, events, permit);
             channel.tag = tag;
@@ -163,7 +164,7 @@ impl Connection {
 
     /// Whether an exchange is known to be there.
     pub(super) fn knows(&self, exchange: &str) -> bool {
-        exchange.is_empty() || self.shared.lock().exchanges.contains(exchange)
+        exchange.is_empty() || self.shared.routes.lock().exchanges.contains(exchange)
     }
 
     /// Asks whether an exchange is there, on a channel on which nothing is under way: the server closes it if not.
@@ -171,18 +172,18 @@ impl Connection {
         let mut channel = self.channel().await?;
         channel.ask(&Method::Declare { exchange }).await?;
         self.keep(channel);
-        self.shared.lock().exchanges.insert(exchange.to_owned());
+        self.shared.routes.lock().exchanges.insert(exchange.to_owned());
         Ok(())
     }
 
     /// Forgets that an exchange was there.
     pub(super) fn forget(&self, exchange: &str) {
-        self.shared.lock().exchanges.remove(exchange);
+        self.shared.routes.lock().exchanges.remove(exchange);
     }
 
     /// Keeps a channel on which nothing is under way for the next who needs one.
     pub(super) fn keep(&self, mut channel: Channel) {
-        let mut routes = self.shared.lock();
+        let mut routes = self.shared.routes.lock();
         if routes.idle.len() < self.most / 2
             && let Some(sender) = routes.channels.remove(&channel.number)
         {
@@ -245,7 +246,7 @@ impl Connection {
         let (sender, events) = mpsc::unbounded_channel();
         let place = Arc::clone(&self.shared.numbers).acquire_owned().await.map_err(|_| Failed::Lost)?;
         let number = {
-            let mut routes = self.shared.lock();
+            let mut routes = self.shared.routes.lock();
             if self.shared.lost.load(Ordering::SeqCst) {
                 return Err(Failed::Lost);
             }
@@ -314,7 +315,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if !self.kept {
-            let mut routes = self.shared.lock();
+            let mut routes = self.shared.routes.lock();
             // From here on nothing more is written of what it was given.
             routes.channels.remove(&self.number);
             if !self.harmless
@@ -353,17 +354,13 @@ impl Routes {
 }
 
 impl Shared {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Routes> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// When the server was last heard of.
     pub(super) fn heard(&self) -> Instant {
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.heard.lock()
     }
 
     pub(super) fn hears(&self) {
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.heard.lock() = Instant::now();
     }
 
     fn end(&self) {
@@ -379,7 +376,7 @@ impl Shared {
     /// It is lost: tells whoever waits.
     pub(super) fn lose(&self, words: String) {
         self.why.set(words).ok();
-        let mut routes = self.lock();
+        let mut routes = self.routes.lock();
         self.lost.store(true, Ordering::SeqCst);
         routes.channels.clear();
         routes.idle.clear();

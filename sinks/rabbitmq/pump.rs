@@ -127,7 +127,7 @@ impl Pump {
         if self.shared.heard().elapsed() > silence {
             return Err(format!("the server has said nothing for {silence:?}"));
         }
-        let given_up = self.shared.lock().given_up();
+        let given_up = self.shared.routes.lock().given_up();
         if given_up.is_some_and(|since| since.elapsed() >= limit) {
             return Err(match &*self.shared.blocked.borrow() {
                 Some(reason) => format!("blocked: {reason}"),
@@ -146,7 +146,7 @@ impl Pump {
     /// given up and perhaps not read yet: the server would read that before.
     async fn part(&mut self) {
         if !self.parted {
-            let given_up = self.shared.lock().given_up().is_some() || self.shared.blocked.borrow().is_some();
+            let given_up = self.shared.routes.lock().given_up().is_some() || self.shared.blocked.borrow().is_some();
             if given_up || !self.outbox.is_empty() {
                 return;
             }
@@ -187,7 +187,7 @@ impl Pump {
             }
             // Nobody waits for what was given up; and after its end a channel must stay silent, or the connection ends.
             Order::Frames(number, bytes) => {
-                if self.open.contains(&number) && self.shared.lock().channels.contains_key(&number) {
+                if self.open.contains(&number) && self.shared.routes.lock().channels.contains_key(&number) {
                     self.outbox.extend_from_slice(&bytes);
                 }
             }
@@ -196,7 +196,7 @@ impl Pump {
                     self.write(|bytes| frames::write_method(bytes, number, &Method::ChannelClose));
                 } else {
                     // The server was first.
-                    self.shared.lock().taken.remove(&number);
+                    self.shared.routes.lock().taken.remove(&number);
                 }
             }
         }
@@ -244,7 +244,7 @@ impl Pump {
                 self.open.remove(&channel);
                 self.returns.remove(&channel);
                 // Told and forgotten in one: whoever takes the channel up again finds its end, or not the channel.
-                let mut routes = self.shared.lock();
+                let mut routes = self.shared.routes.lock();
                 if let Some(events) = routes.channels.remove(&channel) {
                     events.send(Event::Closed(refusal)).ok();
                 }
@@ -255,7 +255,7 @@ impl Pump {
             }
             Said::ChannelCloseOk => {
                 self.returns.remove(&channel);
-                self.shared.lock().taken.remove(&channel);
+                self.shared.routes.lock().taken.remove(&channel);
             }
             Said::Heartbeat | Said::Start | Said::Tune { .. } | Said::Opened | Said::Else => {}
         }
@@ -274,7 +274,7 @@ impl Pump {
     }
 
     fn tell(&self, channel: u16, event: Event) {
-        if let Some(events) = self.shared.lock().channels.get(&channel) {
+        if let Some(events) = self.shared.routes.lock().channels.get(&channel) {
             // A call that has just ended needs no answer.
             events.send(event).ok();
         }

@@ -1,12 +1,13 @@
 //! A sink that counts what another one accepts: how the demo knows what was published, how often and how late.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use parking_lot::{Mutex, MutexGuard};
 use punctual_sinks::{Fault, Message, Outcome, Sink, SinkError, Trouble};
 use tokio::sync::watch;
 
@@ -116,8 +117,8 @@ impl Book {
         self.distinct.send_replace(distinct);
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock()
     }
 }
 

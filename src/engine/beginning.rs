@@ -3,7 +3,6 @@
 use tokio::time::Instant;
 use tracing::{debug, error};
 
-use super::context::lock;
 use super::destinations::Gate;
 use super::dispatcher::{Fate, Holder};
 use super::flight::{Flight, Stage};
@@ -68,7 +67,7 @@ impl Holder {
         if flight.is_passed_over(record, context.config.overdue) {
             return Some(Withheld::PassedOver);
         }
-        let mut destinations = lock(&lane.sink.destinations);
+        let mut destinations = lane.sink.destinations.lock();
         if destinations.all_well() {
             return None;
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::context::{Context, LaneContext, ShardContext, lock};
+use super::context::{Context, LaneContext, ShardContext};
 use super::dispatcher::{self, Dispatch};
 use super::fault::{self, Point};
 use super::leases::Moment;
@@ -109,7 +109,7 @@ impl Claimer {
 
     /// Until when the lane rests, if it does.
     fn rests_until(&self) -> Option<Instant> {
-        (*lock(&self.lane.rests_until)).filter(|until| *until > Instant::now())
+        self.lane.rests_until.lock().filter(|until| *until > Instant::now())
     }
 
     /// Waits until there is something to claim.

@@ -1,10 +1,11 @@
 //! What the engine's loops share: the parts they were given, and per shard, lane and sink what they know in common.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use punctual_sinks::Sink;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -127,7 +128,7 @@ impl LaneContext {
     /// Tells that occurrences are dead, once a minute: where there is one there may be a million.
     pub(super) fn tell_of_dead(&self, reason: &str, destination: &str, words: &str) {
         let now = Instant::now();
-        let mut buried = lock(&self.buried);
+        let mut buried = self.buried.lock();
         if buried.is_none_or(|last| now.duration_since(last) >= AGAIN) {
             *buried = Some(now);
             let lane = self.lane.as_str();
@@ -143,7 +144,7 @@ impl LaneContext {
         };
         self.metrics.dead_not_copied.inc();
         let now = Instant::now();
-        let mut told = lock(&self.not_copied);
+        let mut told = self.not_copied.lock();
         if told.is_none_or(|last| now.duration_since(last) >= AGAIN) {
             *told = Some(now);
             let (lane, destination) = (self.lane.as_str(), self.dead_destination.as_deref());
@@ -153,17 +154,17 @@ impl LaneContext {
 
     /// Tries no copies of its dead for so long.
     pub(super) fn rest_copies(&self, span: Duration) {
-        *lock(&self.copies_rest_until) = Some(Instant::now() + span);
+        *self.copies_rest_until.lock() = Some(Instant::now() + span);
     }
 
     /// Whether copies of its dead are tried.
     pub(super) fn tries_copies(&self) -> bool {
-        lock(&self.copies_rest_until).is_none_or(|until| until <= Instant::now())
+        self.copies_rest_until.lock().is_none_or(|until| until <= Instant::now())
     }
 
     /// Notes that something goes back because its destination holds all that it may.
     pub(super) fn turns_back(&self, destination: &str) {
-        let mut turned_back = lock(&self.turned_back);
+        let mut turned_back = self.turned_back.lock();
         if let Some(last) = turned_back.get_mut(destination) {
             *last = Instant::now();
             return;
@@ -176,17 +177,17 @@ impl LaneContext {
 
     /// Whether something went back so a while ago: longer than until the next claim at the oldest, which may find more.
     pub(super) fn goes_back(&self) -> bool {
-        lock(&self.turned_back).values().any(|last| is_lately(*last))
+        self.turned_back.lock().values().any(|last| is_lately(*last))
     }
 
     /// Forgets that of a destination, which has been mended. Whether there was anything to forget.
     pub(super) fn turns_back_no_more(&self, destination: &str) -> bool {
-        lock(&self.turned_back).remove(destination).is_some_and(is_lately)
+        self.turned_back.lock().remove(destination).is_some_and(is_lately)
     }
 
     /// Lets the lane rest, at least that long.
     pub(super) fn rest(&self, span: Duration) {
-        let mut rests_until = lock(&self.rests_until);
+        let mut rests_until = self.rests_until.lock();
         *rests_until = (*rests_until).max(Some(Instant::now() + span));
     }
 }
@@ -194,7 +195,7 @@ impl LaneContext {
 impl SinkContext {
     /// Notes that the sink answered a message: it is there.
     pub(super) fn answered(&self) {
-        *lock(&self.answered) = Some(Instant::now());
+        *self.answered.lock() = Some(Instant::now());
         if self.breaker.answered() {
             info!(sink = self.name, "the sink answers again");
         }
@@ -203,24 +204,19 @@ impl SinkContext {
     /// The sink is absent: its lanes are not claimed, and what failed lately says nothing of its destinations.
     pub(super) fn trip(&self, words: &str) {
         if self.breaker.trip(words) {
-            lock(&self.destinations).forgive_all();
+            self.destinations.lock().forgive_all();
         }
     }
 
     /// Whether the sink has answered anything since `then`.
     pub(super) fn answered_since(&self, then: Instant) -> bool {
-        lock(&self.answered).is_some_and(|last| last >= then)
+        self.answered.lock().is_some_and(|last| last >= then)
     }
 }
 
 /// Whether something went back so lately that more of it may come.
 fn is_lately(last: Instant) -> bool {
     last.elapsed() <= 2 * OLDEST_AGAIN
-}
-
-/// A lock that is held for a few instructions only; whoever panicked holding it left nothing half done.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// When each loop made its last step: one that has made none for long is stuck.
@@ -244,7 +240,7 @@ impl Pulses {
     pub(super) fn start(&self, name: String) -> Pulse {
         let pulse = Pulse { start: self.start, last: Arc::new(AtomicU64::new(0)) };
         pulse.beat();
-        lock(&self.last).insert(name, Arc::clone(&pulse.last));
+        self.last.lock().insert(name, Arc::clone(&pulse.last));
         pulse
     }
 
@@ -252,7 +248,7 @@ impl Pulses {
     pub(super) fn slowest(&self) -> Option<(String, Duration)> {
         let now = self.start.elapsed();
         let since = |last: &AtomicU64| now.saturating_sub(Duration::from_millis(last.load(Ordering::Relaxed)));
-        lock(&self.last).iter().map(|(name, last)| (name.clone(), since(last))).max_by_key(|(_, since)| *since)
+        self.last.lock().iter().map(|(name, last)| (name.clone(), since(last))).max_by_key(|(_, since)| *since)
     }
 }
 

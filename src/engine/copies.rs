@@ -185,9 +185,8 @@ fn headers_of(reason: Reason, words: &str) -> [(String, String); 2] {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use bytes::Bytes;
+    use parking_lot::Mutex;
     use punctual_sinks::memory::{Answer, MemorySink};
     use punctual_sinks::{Fault, SinkError, Trouble};
     use tokio::time::Instant;
@@ -203,7 +202,7 @@ mod tests {
     #[async_trait::async_trait]
     impl Sink for Counting {
         fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
-            self.1.lock().unwrap().push(batch.len());
+            self.1.lock().push(batch.len());
             self.0.publish(batch)
         }
 
@@ -262,7 +261,7 @@ mod tests {
         told.sort_by_key(|(index, _)| *index);
         let told: Vec<_> = told.into_iter().map(|(_, told)| told.map_err(|error| error.others_too)).collect();
         assert_eq!(told, [Err(true), Ok(()), Err(false), Ok(())]);
-        assert_eq!(*sink.1.lock().unwrap(), [4, 2]);
+        assert_eq!(*sink.1.lock(), [4, 2]);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! room of the sink, which its lanes share: many lanes with a bad destination each must not fill it together.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use super::context::lock;
+use parking_lot::Mutex;
 
 /// So many of a lane's occurrences and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Held {
 
     /// A part of one room for one occurrence of so many bytes, if there is room for it.
     fn take(self: &Arc<Held>, destination: &str, bytes: usize, at_fault: bool) -> Option<Portion> {
-        let mut taken = lock(&self.taken);
+        let mut taken = self.taken.lock();
         let own = taken.by_destination.get(destination).copied().unwrap_or_default();
         if !self.all.admits(taken.all, bytes) || (at_fault && !self.one.admits(own, bytes)) {
             return None;
@@ -115,14 +115,14 @@ impl Hold {
 
 impl Portion {
     fn is_within(&self) -> bool {
-        let taken = lock(&self.held.taken);
+        let taken = self.held.taken.lock();
         taken.by_destination.get(&self.destination).is_none_or(|own| self.held.one.covers(*own))
     }
 }
 
 impl Drop for Portion {
     fn drop(&mut self) {
-        let mut taken = lock(&self.held.taken);
+        let mut taken = self.held.taken.lock();
         taken.all.remove(self.bytes);
         if let Some(own) = taken.by_destination.get_mut(&self.destination) {
             own.remove(self.bytes);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(take(&held, "d", 100, 1, false).len(), 25);
         drop((b, c));
         assert_eq!(take(&held, "c", 100, 1, true).len(), 25);
-        assert_eq!(*lock(&held.taken), Taken::default(), "nothing is left behind");
+        assert_eq!(*held.taken.lock(), Taken::default(), "nothing is left behind");
     }
 
     #[test]
@@ -168,10 +168,10 @@ mod tests {
         }
         assert_eq!(holds.len(), 150, "three quarters of the sink's room");
         assert!(holds.iter().all(Hold::is_within));
-        let seventh = lock(&lanes[6].taken).all;
+        let seventh = lanes[6].taken.lock().all;
         assert_eq!(seventh, Part::default(), "what the sink has no room for, its lane does not hold");
         drop(holds);
-        assert_eq!(*lock(&sink.taken), Taken::default(), "nothing is left behind");
+        assert_eq!(*sink.taken.lock(), Taken::default(), "nothing is left behind");
     }
 
     #[test]

@@ -5,14 +5,14 @@
 //! request that failed with [`TimelineError::Unknown`] either took effect before the answer or never will.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::context::lock;
 use super::dead::Looks;
 use crate::clock::{Clock, Timestamp};
 use crate::task::schedule::ScheduleError;
@@ -132,7 +132,7 @@ impl Intake {
     /// the last 5 s, and since then has taken nothing.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
-        lock(&self.refused).as_ref().filter(|(at, _)| at.elapsed() < REFUSED_FOR).map(|(_, words)| words.clone())
+        self.refused.lock().as_ref().filter(|(at, _)| at.elapsed() < REFUSED_FOR).map(|(_, words)| words.clone())
     }
 
     /// The clock that decides what is due.
@@ -304,7 +304,7 @@ impl Intake {
     /// Notes that the timeline refuses what is put, or cannot say that it is kept, and says so once.
     fn note_refused(&self, error: &TimelineError) {
         let (TimelineError::Refused(words) | TimelineError::Unkept(words)) = error else { return };
-        if lock(&self.refused).replace((Instant::now(), words.clone())).is_some() {
+        if self.refused.lock().replace((Instant::now(), words.clone())).is_some() {
             return;
         }
         if matches!(error, TimelineError::Unkept(_)) {
@@ -318,7 +318,7 @@ impl Intake {
     fn note_taken(&self, answers: &[PutAnswer]) {
         let written = |answer: &PutAnswer| matches!(answer.result, PutResult::Created | PutResult::Replaced);
         if answers.iter().any(written)
-            && lock(&self.refused).take_if(|(at, _)| at.elapsed() >= REFUSED_AT_LEAST).is_some()
+            && self.refused.lock().take_if(|(at, _)| at.elapsed() >= REFUSED_AT_LEAST).is_some()
         {
             info!("the timeline takes what is put again");
         }

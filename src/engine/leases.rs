@@ -3,14 +3,15 @@
 //! Runs before anything else when the timeline is back: claims wait until what is held was extended.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::context::{Context, ShardContext, lock};
+use super::context::{Context, ShardContext};
 use super::fault::{self, Point};
 use crate::clock::since_boot;
 use crate::task::Lane;
@@ -36,13 +37,13 @@ pub(super) struct Lease {
 impl Lease {
     /// Notes that a call sent at `sent` was answered: the lease runs from then, at the earliest.
     pub(super) fn confirm(&self, sent: Moment) {
-        let mut confirmed = lock(&self.confirmed);
+        let mut confirmed = self.confirmed.lock();
         *confirmed = Moment { at: confirmed.at.max(sent.at), since_boot: confirmed.since_boot.max(sent.since_boot) };
     }
 
     /// Whether something that takes up to `span` surely ends within the lease.
     pub(super) fn fits(&self, span: Duration) -> bool {
-        let (now, confirmed) = (Moment::now(), *lock(&self.confirmed));
+        let (now, confirmed) = (Moment::now(), *self.confirmed.lock());
         now.at + span <= confirmed.at + self.length && now.since_boot + span <= confirmed.since_boot + self.length
     }
 }
@@ -71,21 +72,17 @@ impl Leases {
     pub(super) fn open(&self, token: Token, lane: Lane, length: Duration, sent: Moment) -> Arc<Lease> {
         let confirmed = Mutex::new(sent);
         let lease = Arc::new(Lease { token, lane, length, confirmed, lost: CancellationToken::new() });
-        self.lock().insert(lease.token.clone(), Arc::clone(&lease));
+        self.held.lock().insert(lease.token.clone(), Arc::clone(&lease));
         lease
     }
 
     /// Lets a claim go that has ended.
     pub(super) fn close(&self, token: &Token) {
-        self.lock().remove(token);
+        self.held.lock().remove(token);
     }
 
     fn all(&self) -> Vec<Arc<Lease>> {
-        self.lock().values().cloned().collect()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Token, Arc<Lease>>> {
-        lock(&self.held)
+        self.held.lock().values().cloned().collect()
     }
 }
 
@@ -145,7 +142,7 @@ async fn extend_all(context: &Context, shard: &ShardContext) -> Result<(), crate
         for (lease, alive) in leases.iter().zip(alive) {
             if alive {
                 lease.confirm(sent);
-            } else if shard.leases.lock().contains_key(&lease.token) && !lease.lost.is_cancelled() {
+            } else if shard.leases.held.lock().contains_key(&lease.token) && !lease.lost.is_cancelled() {
                 // The holder may have settled and closed it while the call was under way: then it is no loss.
                 // Its holder says so, once, and what was in it.
                 debug!(token = lease.token.0, "a lease was lost");

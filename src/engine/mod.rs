@@ -35,10 +35,11 @@ mod trial;
 mod turn;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use punctual_sinks::Sink;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

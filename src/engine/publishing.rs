@@ -13,7 +13,6 @@ use punctual_sinks::{Fault, Message, Outcome, Sink, Trouble};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::context::lock;
 use super::destinations::Standpoint;
 use super::dispatcher::{Fate, Holder};
 use super::fault::{self, Point};
@@ -194,7 +193,7 @@ impl Holder {
             Outcome::Accepted => {
                 sink.metrics.accepted.inc();
                 sink.answered();
-                let forgiven = lock(&sink.destinations).accepted(&flight.destination, sent);
+                let forgiven = sink.destinations.lock().accepted(&flight.destination, sent);
                 // What was turned back need not wait any more. Claims begin at the oldest again, and find it.
                 if forgiven && self.dispatch.lane.turns_back_no_more(&flight.destination) {
                     self.dispatch.context.wake(&self.dispatch.lane.lane);
@@ -212,7 +211,7 @@ impl Holder {
                     sink.answered();
                 }
                 if trouble.fault != Fault::Sink {
-                    let mut destinations = lock(&sink.destinations);
+                    let mut destinations = sink.destinations.lock();
                     facts.destination = destinations.failed(&flight.destination, first, now, told, &trouble.words);
                     let patience = destinations.patience();
                     drop(destinations);

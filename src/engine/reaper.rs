@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tracing::{debug, error, warn};
 
-use super::context::{Context, ShardContext, lock};
+use super::context::{Context, ShardContext};
 use super::fault::{self, Point};
 use super::state;
 use crate::task::Lane;
@@ -70,7 +70,7 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
         }
     }
     learn(context, &glance, unserved);
-    *lock(&shard.glance) = (lanes.into_iter().map(|(lane, _)| lane).collect(), glance);
+    *shard.glance.lock() = (lanes.into_iter().map(|(lane, _)| lane).collect(), glance);
     state::show(context);
     Ok(())
 }

@@ -6,8 +6,6 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::context::lock;
-
 /// A claim waits until this many KiB are free, rather than take a handful of records at a time.
 const LEAST_KIB: usize = 256;
 
@@ -42,7 +40,7 @@ pub(super) struct Share {
 /// that much is free again.
 struct Kib {
     whole: usize,
-    taken: std::sync::Mutex<usize>,
+    taken: parking_lot::Mutex<usize>,
     freed: Notify,
 }
 
@@ -50,7 +48,7 @@ impl Room {
     /// A room for `occurrences` and `bytes`.
     pub(super) fn new(occurrences: usize, bytes: usize) -> Room {
         let kib =
-            Kib { whole: (bytes / 1024).max(LEAST_KIB), taken: std::sync::Mutex::default(), freed: Notify::new() };
+            Kib { whole: (bytes / 1024).max(LEAST_KIB), taken: parking_lot::Mutex::default(), freed: Notify::new() };
         Room {
             occurrences: Arc::new(Semaphore::new(occurrences.clamp(1, Semaphore::MAX_PERMITS))),
             kib: Arc::new(kib),
@@ -121,7 +119,7 @@ impl Kib {
     }
 
     fn try_take(&self, most: usize) -> Option<usize> {
-        let mut taken = lock(&self.taken);
+        let mut taken = self.taken.lock();
         let free = self.whole.saturating_sub(*taken);
         let found = (free >= LEAST_KIB).then(|| free.min(most))?;
         *taken += found;
@@ -130,7 +128,7 @@ impl Kib {
 
     /// A share takes so many instead of what it took.
     fn change(&self, from: usize, to: usize) {
-        let mut taken = lock(&self.taken);
+        let mut taken = self.taken.lock();
         *taken = (*taken + to).saturating_sub(from);
         if to < from {
             self.freed.notify_one();

@@ -1,10 +1,8 @@
 //! Tells a claimer that its lane's head became earlier, or that it is time to look.
 
-use std::sync::Mutex;
-
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::context::lock;
 use crate::clock::Timestamp;
 
 /// What was told since it was last taken; one per shard and lane.
@@ -28,7 +26,7 @@ pub(super) struct Told {
 impl Signal {
     /// Tells of a due; wakes the claimer if it is earlier than what was told before.
     pub(super) fn raise(&self, due: Timestamp) {
-        let mut told = lock(&self.told);
+        let mut told = self.told.lock();
         if told.due.is_none_or(|known| due < known) {
             told.due = Some(due);
             self.notify.notify_one();
@@ -37,20 +35,20 @@ impl Signal {
 
     /// Tells that it is time to claim.
     pub(super) fn look(&self) {
-        lock(&self.told).look = true;
+        self.told.lock().look = true;
         self.notify.notify_one();
     }
 
     /// Tells that it is time to claim from the oldest on.
     pub(super) fn look_anew(&self) {
-        let mut told = lock(&self.told);
+        let mut told = self.told.lock();
         (told.look, told.anew) = (true, true);
         self.notify.notify_one();
     }
 
     /// Takes what was told, if anything was: what comes from now on is new.
     pub(super) fn take(&self) -> Option<Told> {
-        let told = std::mem::take(&mut *lock(&self.told));
+        let told = std::mem::take(&mut *self.told.lock());
         (told != Told::default()).then_some(told)
     }
 

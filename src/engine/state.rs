@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::breaker::BreakerState;
-use super::context::{Context, lock};
+use super::context::Context;
 use crate::clock::Timestamp;
 use crate::task::Lane;
 use crate::timeline::Link;
@@ -61,7 +61,7 @@ pub(super) fn look(context: &Context) -> EngineState {
         link: context.timeline.link().borrow().clone(),
         lanes: lanes(context).into_values().collect(),
         sinks: sinks.collect(),
-        dead: context.shards.iter().map(|shard| lock(&shard.glance).1.dead).sum(),
+        dead: context.shards.iter().map(|shard| shard.glance.lock().1.dead).sum(),
         slowest_loop: context.pulses.slowest(),
     }
 }
@@ -69,7 +69,7 @@ pub(super) fn look(context: &Context) -> EngineState {
 /// Shows it in the gauges.
 pub(super) fn show(context: &Context) {
     let (lanes, oldest, now) = (lanes(context), oldest(context), context.clock.now());
-    let mut shown = lock(&context.shown);
+    let mut shown = context.shown.lock();
     // A lane that was found and has gone holds nothing that could still be looked at.
     shown.iter().filter(|lane| !lanes.contains_key(*lane)).for_each(|lane| context.metrics.forget_lane(lane.as_str()));
     *shown = lanes.keys().cloned().collect();
@@ -81,7 +81,7 @@ pub(super) fn show(context: &Context) {
     }
     let unserved = lanes.values().filter(|lane| lane.sink.is_none()).count();
     context.metrics.lanes_unserved.set(i64::try_from(unserved).unwrap_or(i64::MAX));
-    let dead: u64 = context.shards.iter().map(|shard| lock(&shard.glance).1.dead).sum();
+    let dead: u64 = context.shards.iter().map(|shard| shard.glance.lock().1.dead).sum();
     context.metrics.dead_kept.set(i64::try_from(dead).unwrap_or(i64::MAX));
 }
 
@@ -89,7 +89,7 @@ pub(super) fn show(context: &Context) {
 fn oldest(context: &Context) -> BTreeMap<Lane, Timestamp> {
     let mut oldest = BTreeMap::new();
     for shard in &context.shards {
-        let glance = lock(&shard.glance);
+        let glance = shard.glance.lock();
         for (lane, seen) in glance.0.iter().zip(&glance.1.lanes) {
             for due in seen.head.into_iter().chain(seen.held) {
                 oldest.entry(lane.clone()).and_modify(|first: &mut Timestamp| *first = due.min(*first)).or_insert(due);
@@ -109,7 +109,7 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
     };
     let mut lanes: BTreeMap<Lane, LaneState> = context.lanes.keys().map(|lane| (lane.clone(), state(lane))).collect();
     for shard in &context.shards {
-        let glance = lock(&shard.glance);
+        let glance = shard.glance.lock();
         for lane in &glance.1.known {
             lanes.entry(lane.clone()).or_insert_with(|| state(lane));
         }

@@ -4,12 +4,12 @@
 //! Claimers that have to wait stand in line: whoever came first is next. The line has a place for each claimer.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::context::lock;
 use super::signal::Signal;
 
 /// How long others wait for a claim of suspects to end. One whose sink does not answer, or that waits for a retry, must not
@@ -43,7 +43,7 @@ impl Turns {
     /// Takes the turn, if nobody has it and nobody came before. Else whoever asks stands in line, and is told by `signal` when
     /// it is next; asked again, it keeps its place.
     pub(super) fn take(self: &Arc<Turns>, signal: &Arc<Signal>) -> Option<Turn> {
-        let (mut line, now) = (lock(&self.0), Instant::now());
+        let (mut line, now) = (self.0.lock(), Instant::now());
         line.stand(signal);
         if !line.is_next(signal, now) {
             return None;
@@ -55,14 +55,14 @@ impl Turns {
 
     /// Stands in line; whether it would get the turn now.
     pub(super) fn wait(&self, signal: &Arc<Signal>) -> bool {
-        let mut line = lock(&self.0);
+        let mut line = self.0.lock();
         line.stand(signal);
         line.is_next(signal, Instant::now())
     }
 
     /// Leaves the line: there are no suspects (any more).
     pub(super) fn leave(&self, signal: &Arc<Signal>) {
-        let mut line = lock(&self.0);
+        let mut line = self.0.lock();
         line.leave(signal);
         line.offer(Instant::now());
     }
@@ -119,7 +119,7 @@ impl Line {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut line = lock(&self.turns.0);
+        let mut line = self.turns.0.lock();
         // It may be another's by now.
         if line.taken == Some(self.taken) {
             line.taken = None;

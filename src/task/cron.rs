@@ -7,13 +7,14 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::{TimeZone, TimeZoneTransition};
 use jiff::{SignedDuration, Zoned};
+use parking_lot::Mutex;
 
 use super::horizon::{self, Start};
 use super::schedule::ScheduleError;
@@ -60,11 +61,11 @@ impl Timetable {
     /// # Errors
     /// When the expression or the zone cannot be read.
     pub(super) fn of(expression: &str, zone: Option<&str>) -> Result<Arc<Timetable>, ScheduleError> {
-        if let Some(known) = lock(&REMEMBERED_TIMETABLES).get(expression, zone) {
+        if let Some(known) = REMEMBERED_TIMETABLES.lock().get(expression, zone) {
             return Ok(known);
         }
         let timetable = Arc::new(Timetable::read(expression, zone)?);
-        lock(&REMEMBERED_TIMETABLES).keep(Arc::clone(&timetable));
+        REMEMBERED_TIMETABLES.lock().keep(Arc::clone(&timetable));
         Ok(timetable)
     }
 
@@ -85,14 +86,14 @@ impl Timetable {
 
     /// The first time later than `after`, both epoch ms; `None` when none comes within 41 years.
     pub(super) fn next(&self, after: i64) -> Option<i64> {
-        if let Some((from, next)) = lock(&self.known).next
+        if let Some((from, next)) = self.known.lock().next
             && from <= after
             && next.is_none_or(|next| after < next)
         {
             return next;
         }
         let next = self.search(after);
-        lock(&self.known).next = Some((after, next));
+        self.known.lock().next = Some((after, next));
         next
     }
 
@@ -100,14 +101,14 @@ impl Timetable {
     /// within 40 years; `None` with fewer than two of them.
     pub(super) fn shortest_gap(&self, from: i64) -> Option<Duration> {
         let day = from.div_euclid(DAY);
-        let remembered = lock(&self.known).gap.filter(|(known, _)| *known == day);
+        let remembered = self.known.lock().gap.filter(|(known, _)| *known == day);
         let (_, gap) = remembered.unwrap_or_else(|| {
             let times = std::iter::successors(self.search(day * DAY - 1), |time| self.search(*time));
             let near = times.take(LOOKED_AT).take_while(|time| *time <= day * DAY + LOOKED_AHEAD);
             let mut before = None;
             let gaps = near.filter_map(|time| before.replace(time).map(|before| time - before));
             let found = (day, gaps.min());
-            lock(&self.known).gap = Some(found);
+            self.known.lock().gap = Some(found);
             found
         });
         gap.map(|gap| Duration::from_millis(gap.unsigned_abs()))
@@ -187,11 +188,6 @@ fn hash(expression: &str, zone: Option<&str>) -> u64 {
     let mut hasher = DefaultHasher::new();
     (expression, zone).hash(&mut hasher);
     hasher.finish()
-}
-
-/// What is remembered is whole at any time: a panic elsewhere spoils nothing.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

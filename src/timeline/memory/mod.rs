@@ -12,11 +12,12 @@ pub mod twin;
 mod zset;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
 pub use twin::{Change, Claim, Mark, ReapAt, Told, Twin};
@@ -91,18 +92,18 @@ impl MemoryTimeline {
     ///
     /// A caller whose call or reply was lost learns so once its `not_after` has passed.
     pub fn fail_next(&self, verb: Verb, fault: Fault) {
-        lock(&self.faults).push_back((verb, fault));
+        self.faults.lock().push_back((verb, fault));
     }
 
     /// A copy of a shard as it stands.
     #[must_use]
     pub fn twin(&self, shard: Shard) -> Twin {
-        lock(&self.shards)[usize::from(shard.number())].clone()
+        self.shards.lock()[usize::from(shard.number())].clone()
     }
 
     /// Changes a shard under its callers' feet, for tests.
     pub fn edit(&self, shard: Shard, change: impl FnOnce(&mut Twin)) {
-        change(&mut lock(&self.shards)[usize::from(shard.number())]);
+        change(&mut self.shards.lock()[usize::from(shard.number())]);
     }
 
     /// One verb: the state changes and the wake-ups go out in one step; then faults have their say.
@@ -142,7 +143,7 @@ impl MemoryTimeline {
         shard: Shard,
         step: impl FnOnce(&mut Twin, Timestamp) -> Result<Told<T>, TimelineError>,
     ) -> Result<T, TimelineError> {
-        let mut shards = lock(&self.shards);
+        let mut shards = self.shards.lock();
         let Some(twin) = shards.get_mut(usize::from(shard.number())) else {
             return Err(TimelineError::Broken(format!("there is no shard {shard}")));
         };
@@ -155,15 +156,10 @@ impl MemoryTimeline {
     }
 
     fn fault(&self, verb: Verb) -> Option<Fault> {
-        let mut faults = lock(&self.faults);
+        let mut faults = self.faults.lock();
         let at = faults.iter().position(|(of, _)| *of == verb)?;
         faults.remove(at).map(|(_, fault)| fault)
     }
-}
-
-/// A step that panicked has changed nothing that another could not go on with: tests alone make one panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[async_trait]
@@ -173,7 +169,7 @@ impl Timeline for MemoryTimeline {
     }
 
     fn shards(&self) -> u16 {
-        u16::try_from(lock(&self.shards).len()).unwrap_or(u16::MAX)
+        u16::try_from(self.shards.lock().len()).unwrap_or(u16::MAX)
     }
 
     fn link(&self) -> watch::Receiver<Link> {

@@ -17,10 +17,11 @@ mod session;
 mod settle;
 mod verbs;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use punctual_sinks::{RedisAccess, Tls};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{broadcast, watch};
@@ -247,11 +248,11 @@ impl RedisTimeline {
 
     /// The lanes that a call declares which does not know where its task is.
     fn known_lanes(&self) -> Vec<Lane> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lanes.lock().clone()
     }
 
     fn remember(&self, lane: &Lane) {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock();
         if lanes.len() < LANES_REMEMBERED && !lanes.contains(lane) {
             lanes.push(lane.clone());
         }

@@ -247,6 +247,8 @@ async fn a_dead_server_is_told_from_a_slow_destination() {
     for (beats, fault) in [(true, Fault::Unclear), (false, Fault::Sink)] {
         let server = Scripted::start(Tune { heartbeat: 0, beats, ..USUAL }, |_, _| Ok(()));
         let sink = sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT * 3);
+        // Connected before: on a busy machine that would take of the time in which silence shows.
+        reach("connected", &sink).await;
         let outcomes = publish(&sink, batch("a", 0..1)).await;
         assert!(matches!(&outcomes[0], Outcome::Retry(trouble) if trouble.fault == fault), "{outcomes:?}");
     }

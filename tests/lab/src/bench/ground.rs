@@ -1,9 +1,10 @@
 //! The ground of a bench: the servers, ours or the user's, and everything that is made there and has to go again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::far::{self, Far};
@@ -102,7 +103,7 @@ impl Ground {
         let destination = format!("{}-{end}", self.name);
         let far = self.far()?;
         // Before it is there: whatever is half made has to go, too.
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(destination.clone());
+        self.made.lock().push(destination.clone());
         far.make(&destination).await?;
         Ok(destination)
     }
@@ -170,7 +171,7 @@ impl Ground {
                 left.push(format!("keys `punctual:{{{}...` in Redis: {words}", self.name));
             }
         }
-        let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
+        let made = std::mem::take(&mut *self.made.lock());
         if self.sink.is_none() && !made.is_empty() {
             let removed = tokio::time::timeout(CLEAR, far::remove(self.kind, &self.sink_url, &made)).await;
             if let Some(words) = failed(removed) {

@@ -1,9 +1,10 @@
 //! A consumer of our own: when each message of a destination came, on the time of Redis.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -42,11 +43,11 @@ impl Watch {
                 // What has no key is not counted, and so owed for ever: that ends in words.
                 if let Some(due) = due {
                     let late = asked.micros_at(at) - due * 1000;
-                    into.lock().unwrap_or_else(PoisonError::into_inner).messages.push((due, late));
+                    into.lock().messages.push((due, late));
                 }
             };
             if let Err(error) = far.follow(&destination, &take).await {
-                into.lock().unwrap_or_else(PoisonError::into_inner).failed = Some(format!("{error:#}"));
+                into.lock().failed = Some(format!("{error:#}"));
             }
         });
         Watch { seen, clock, _reading: reading }
@@ -54,7 +55,7 @@ impl Watch {
 
     /// How many messages have come.
     pub(super) fn count(&self) -> u64 {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).messages.len() as u64
+        self.seen.lock().messages.len() as u64
     }
 
     /// Waits until so many have come, the last of them due then; `tell` hears how many.
@@ -69,7 +70,7 @@ impl Watch {
             if now >= count {
                 return Ok(());
             }
-            if let Some(words) = &self.seen.lock().unwrap_or_else(PoisonError::into_inner).failed {
+            if let Some(words) = &self.seen.lock().failed {
                 bail!("what was published cannot be read: {words}");
             }
             // Until the last is due there may be nothing to come.
@@ -90,7 +91,7 @@ impl Watch {
     /// When there is no room for figures.
     pub(super) fn between(&self, from: Timestamp, until: Timestamp) -> anyhow::Result<Late> {
         let mut late = Late::new()?;
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
         let range = from.as_millis()..until.as_millis();
         seen.messages.iter().filter(|(due, _)| range.contains(due)).for_each(|(_, micros)| late.add(*micros));
         Ok(late)

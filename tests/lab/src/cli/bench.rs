@@ -1,10 +1,9 @@
 //! `punctual-lab bench`: measures instances, each figure beside what their parts can do by themselves.
 
-use std::sync::Mutex;
-
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
+use parking_lot::Mutex;
 use punctual::cli::out::tell;
 use punctual::cli::program::{Failure, runtime};
 use tokio_util::sync::CancellationToken;
@@ -276,7 +275,7 @@ impl Progress {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of 1000")]
     fn show(&self, share: f64, words: &str) {
         self.bar.set_position((share.clamp(0.0, 1.0) * 1000.0) as u64);
-        let Ok(mut told) = self.words.lock() else { return };
+        let mut told = self.words.lock();
         if *told != words {
             words.clone_into(&mut told);
             self.bar.set_message(words.to_owned());

@@ -1,11 +1,11 @@
 //! `punctual-lab verify`: attacks instances while they publish, and judges what they published.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
 use indicatif::ProgressBar;
+use parking_lot::Mutex;
 use punctual::cli::out::tell;
 use punctual::cli::program::{Failure, runtime};
 use punctual::task::duration;
@@ -130,10 +130,8 @@ impl Progress {
         self.bar.set_position((step.share * 1000.0) as u64);
         let Step { round, faults, promised, published, words, .. } = step;
         self.bar.set_message(format!("round {round}: {words}, faults {faults}, promised {promised}, read {published}"));
-        if self.bar.is_hidden()
-            && let Ok(mut told) = self.words.lock()
-            && *told != *words
-        {
+        let mut told = self.words.lock();
+        if self.bar.is_hidden() && *told != *words {
             *told = words;
             tell(&format!("round {round}: {words}\n"));
         }

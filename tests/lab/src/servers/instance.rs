@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
@@ -85,12 +85,12 @@ impl Instance {
         self.signal("KILL")?;
         self.end(READY).await?;
         self.read_log();
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).begin();
+        self.log.lock().begin();
         self.keeper.start()?;
         let begun = Instant::now();
         loop {
             let (serves, linked) = {
-                let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+                let log = self.log.lock();
                 (log.id.is_some(), log.linked)
             };
             if serves && (linked || begun.elapsed() > REACH) {
@@ -109,7 +109,7 @@ impl Instance {
 
     /// The id that its last start has, once it serves.
     pub fn id(&self) -> Option<String> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).id.clone()
+        self.log.lock().id.clone()
     }
 
     /// Sends a signal, by name.
@@ -150,7 +150,7 @@ impl Instance {
     /// What its log told so far.
     pub fn log(&self) -> Log {
         self.read_log();
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.log.lock().clone()
     }
 
     /// The file that it logs to.
@@ -159,7 +159,7 @@ impl Instance {
     }
 
     fn read_log(&self) {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.log.lock();
         if let Err(error) = log.read_on(&self.keeper.log()) {
             tracing::debug!(%error, "no log yet");
         }

@@ -6,7 +6,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Starts a program as often as it is told, hands on signals, and ends it and removes its folder once nobody holds the
 /// other end of its stdin, which the kernel closes even when we are killed.
@@ -94,7 +95,7 @@ impl Keeper {
     /// When it has been started and its end has not been waited for: the shell would forget it. When the shell that keeps
     /// it is gone.
     pub fn start(&self) -> io::Result<()> {
-        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pipes = self.pipes.lock();
         if pipes.pid.is_some() {
             return Err(io::Error::other("it has been started already"));
         }
@@ -105,7 +106,7 @@ impl Keeper {
 
     /// Its process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
-        self.pipes.lock().unwrap_or_else(PoisonError::into_inner).pid
+        self.pipes.lock().pid
     }
 
     /// Sends a signal, by name: `KILL`, `STOP`, `CONT`, `TERM`. One that has ended meanwhile notices nothing.
@@ -113,7 +114,7 @@ impl Keeper {
     /// # Errors
     /// When the shell that keeps it is gone.
     pub fn signal(&self, name: &str) -> io::Result<()> {
-        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pipes = self.pipes.lock();
         if pipes.pid.is_some() {
             pipes.ask(name)?;
         }
@@ -126,7 +127,7 @@ impl Keeper {
     /// # Errors
     /// When the shell that keeps it is gone.
     pub fn ended(&self) -> io::Result<Option<i32>> {
-        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pipes = self.pipes.lock();
         match pipes.pid {
             Some(pid) if !runs(pid) => {
                 let code = pipes.ask("wait")?;
@@ -152,7 +153,7 @@ impl Pipes {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        let pipes = self.pipes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let pipes = self.pipes.get_mut();
         drop(pipes.orders.take());
         if let Err(error) = self.shell.wait() {
             tracing::warn!(%error, "what was started was not waited for");

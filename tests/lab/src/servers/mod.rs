@@ -16,10 +16,10 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 pub use instance::Instance;
@@ -175,7 +175,7 @@ pub fn free_port() -> io::Result<u16> {
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for _ in 0..1000 {
         let port = rand::random_range(RANGE);
-        if !TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
+        if !TAKEN.lock().insert(port) {
             continue;
         }
         match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {

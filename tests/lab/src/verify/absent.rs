@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use parking_lot::Mutex;
 use redis::streams::StreamRangeReply;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -242,7 +243,7 @@ impl Stage {
             }
         }
         let count = created.len() as u64;
-        self.promised.lock().unwrap_or_else(PoisonError::into_inner).extend(created);
+        self.promised.lock().extend(created);
         count
     }
 
@@ -328,7 +329,7 @@ impl Stage {
                 }
             }
         }
-        let lost = self.promised.lock().unwrap_or_else(PoisonError::into_inner).difference(&keys).count() as u64;
+        let lost = self.promised.lock().difference(&keys).count() as u64;
         Ok((lost, messages - keys.len() as u64))
     }
 }

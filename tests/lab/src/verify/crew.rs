@@ -1,10 +1,11 @@
 //! The instances of one round, and what is known of each while it is attacked.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep};
 
@@ -109,7 +110,7 @@ impl Crew {
 
     /// What was found broken by whoever looked at the instances themselves.
     pub(super) fn violations(&self) -> Vec<Violation> {
-        self.violations.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.violations.lock().clone()
     }
 
     /// How often an instance that ended in order was looked at for claims that it left.
@@ -120,7 +121,7 @@ impl Crew {
     /// Notes what an instance did wrong; no more than a hundred times.
     pub(super) fn accuse(&self, law: &'static str, number: usize, evidence: String) {
         let violation = Violation { law, key: format!("instance {number}"), evidence };
-        let mut violations = self.violations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut violations = self.violations.lock();
         if violations.len() < ACCUSATIONS {
             violations.push(violation);
         }
@@ -168,13 +169,11 @@ impl Crew {
     /// Redis is at fault, or was until now; of an instance: its connections.
     pub(super) fn redis_is_ill(&self, instance: Option<usize>) {
         let ill = instance.map_or(&self.redis_ill, |number| &self.members[number].redis_ill);
-        *ill.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *ill.lock() = Some(Instant::now());
     }
 
     fn redis_was_ill_since(&self, number: usize, then: Instant) -> bool {
-        let since = |ill: &Mutex<Option<Instant>>| {
-            ill.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|last| last >= then)
-        };
+        let since = |ill: &Mutex<Option<Instant>>| ill.lock().is_some_and(|last| last >= then);
         since(&self.redis_ill) || since(&self.members[number].redis_ill)
     }
 

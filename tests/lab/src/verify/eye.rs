@@ -1,9 +1,9 @@
 //! Looks into the timeline's Redis from outside: who holds a claim, what time it is, how much stands there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline};
 use secrecy::ExposeSecret;
@@ -53,7 +53,7 @@ impl Eye {
 
     /// The time there, in ms, as far as it is known here.
     pub(super) fn now(&self) -> i64 {
-        let (then, ms) = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let (then, ms) = *self.clock.lock();
         ms.saturating_add(i64::try_from(then.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
@@ -67,7 +67,7 @@ impl Eye {
         pipe.cmd("TIME");
         let ((seconds, micros),): ((i64, i64),) = self.ask(&pipe).await?;
         let middle = asked + asked.elapsed() / 2;
-        *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = (middle, seconds * 1000 + micros / 1000);
+        *self.clock.lock() = (middle, seconds * 1000 + micros / 1000);
         Ok(())
     }
 

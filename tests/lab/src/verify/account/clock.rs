@@ -1,8 +1,8 @@
 //! The timeline's time, asked of Redis, as an interval that it surely lies in.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How much later than its upper bound an answer is taken to be at most: dues are whole ms, rounded down.
@@ -40,7 +40,7 @@ impl Clock {
     pub(super) fn observe(&self, sent: Instant, server_micros: i64) {
         let (sent, now) = (micros(sent - self.zero), micros(self.zero.elapsed()));
         let fresh = Sample { low: server_micros - now, high: server_micros - sent, taken: now };
-        let mut kept = self.sample.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.sample.lock();
         let jumped = fresh.low > kept.high + 1000 || fresh.high < kept.low - 1000;
         if jumped || fresh.high - fresh.low <= kept.width_at(now) {
             *kept = fresh;
@@ -66,7 +66,7 @@ impl Clock {
     }
 
     fn read(&self) -> (Sample, i64) {
-        (*self.sample.lock().unwrap_or_else(PoisonError::into_inner), micros(self.zero.elapsed()))
+        (*self.sample.lock(), micros(self.zero.elapsed()))
     }
 }
 

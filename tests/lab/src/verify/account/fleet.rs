@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +11,7 @@ use hyper::{Method, Request};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use parking_lot::Mutex;
 use rand::RngExt;
 use serde::Deserialize;
 use tokio::sync::{Semaphore, watch};
@@ -88,7 +88,7 @@ struct Waiting<'a>(&'a Fleet, SocketAddr);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some(count) = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&self.1) {
+        if let Some(count) = self.0.waiting.lock().get_mut(&self.1) {
             *count -= 1;
         }
     }
@@ -156,7 +156,7 @@ impl Fleet {
         if apis.is_empty() {
             return None;
         }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let random = || apis[rand::rng().random_range(0..apis.len())];
         let (one, other) = (random(), random());
         let of = |api| waiting.get(&api).copied().unwrap_or(0);

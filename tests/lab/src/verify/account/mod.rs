@@ -14,11 +14,12 @@ mod users;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -188,7 +189,7 @@ impl Account {
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.inlet.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inlet.ledger.lock()
     }
 
     /// Waits until nothing is left in the timeline and the sink has nothing more, or neither moves any longer.

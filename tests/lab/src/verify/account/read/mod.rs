@@ -5,9 +5,10 @@ pub(in crate::verify) use self::nats::stream_name;
 mod rabbitmq;
 mod redis;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -38,9 +39,9 @@ impl Inlet {
     fn take(&self, destination: &str, key: Option<&str>, payload: &[u8], stamp: Option<i64>, again: bool) {
         let stamp = stamp.filter(|_| self.stamped).unwrap_or_else(|| self.clock.at_latest());
         let (key, payload) = (key.unwrap_or("").to_owned(), String::from_utf8_lossy(payload).into_owned());
-        *self.quiet.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.quiet.lock() = None;
         let message = Message { key, payload, stamp, again };
-        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = self.ledger.lock();
         let named = ledger::destination(&message.payload, &self.destinations);
         if destination != named {
             let evidence = format!("in `{destination}`, for `{named}`: {:.200}", message.payload);
@@ -51,12 +52,12 @@ impl Inlet {
 
     /// The sink has said that there is nothing more.
     fn nothing_more(&self) {
-        self.quiet.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
+        self.quiet.lock().get_or_insert_with(Instant::now);
     }
 
     /// The sink did not answer: it is not known whether there is more.
     fn unknown(&self) {
-        *self.quiet.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.quiet.lock() = None;
     }
 
     /// Lets a reader read until it is stopped, or something goes wrong; returns whether it is to begin anew.
@@ -75,7 +76,7 @@ impl Inlet {
 
     /// For how long the sink has had nothing more.
     pub(super) fn quiet_for(&self) -> Duration {
-        let since = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *self.quiet.lock();
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }

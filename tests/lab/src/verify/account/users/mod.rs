@@ -6,10 +6,11 @@ mod batches;
 mod stories;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
@@ -98,11 +99,11 @@ impl Users {
 
     /// What second requests were answered, each with how often.
     pub(super) fn races(&self) -> BTreeMap<String, u64> {
-        self.races.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.races.lock().clone()
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 
     /// So many tasks a second: a third of them, up to 150, one by one, the others by batches.
@@ -170,6 +171,6 @@ impl Users {
     }
 
     fn count(&self, race: &str, told: &str) {
-        *self.races.lock().unwrap_or_else(PoisonError::into_inner).entry(format!("{race}: {told}")).or_default() += 1;
+        *self.races.lock().entry(format!("{race}: {told}")).or_default() += 1;
     }
 }
