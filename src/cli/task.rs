@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use hyper::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -18,7 +19,7 @@ use super::target::Target;
 use super::{Failure, batch, say};
 
 /// Every character that may stand in a task id has its place in a path as it is, but others must not slip through.
-const ID_CHARACTERS: &str = "._:-";
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
 
 /// What some editors begin a file with.
 pub(super) const BYTE_ORDER_MARK: &str = "\u{feff}";
@@ -267,12 +268,5 @@ impl Place {
 
 /// An id as it stands in a path; characters that no id has are escaped, so that the API can say so.
 pub(super) fn path_segment(id: &str) -> String {
-    let mut segment = String::with_capacity(id.len());
-    for byte in id.bytes() {
-        match byte.is_ascii_alphanumeric() || ID_CHARACTERS.as_bytes().contains(&byte) {
-            true => segment.push(char::from(byte)),
-            false => segment.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    segment
+    utf8_percent_encode(id, ESCAPED).to_string()
 }

@@ -5,8 +5,8 @@
 //! comes due in both passes. After a gap of more than two hours (a zone that changes sides of the date line) all of them
 //! just go on.
 
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroUsize;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::{TimeZone, TimeZoneTransition};
 use jiff::{SignedDuration, Zoned};
+use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::horizon::{self, Start};
@@ -22,9 +23,9 @@ use super::schedule::ScheduleError;
 /// How many of the next occurrences are looked at for the shortest gap.
 const LOOKED_AT: usize = 1000;
 
-/// Expressions remembered, twice over: one takes 6 KiB once it is read, and reading one takes ten times as long as
-/// asking it.
-const REMEMBERED: usize = 2048;
+/// How many expressions are remembered: one takes 6 KiB once it is read, and reading one takes ten times as long as asking
+/// it.
+const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
 /// How many changes of a zone's clocks are searched for a long gap: all those of a zone's history are fewer.
 const CHANGES: usize = 1000;
@@ -154,33 +155,25 @@ pub(super) fn zone_names() -> Vec<String> {
     jiff::tz::db().available().map(|name| name.to_string()).collect()
 }
 
-/// Timetables in two generations: the younger takes what is asked for; when it is full it becomes the older, and what
-/// was not asked for since the last time is forgotten.
-#[derive(Default)]
-struct Remembered {
-    young: HashMap<u64, Arc<Timetable>>,
-    old: HashMap<u64, Arc<Timetable>>,
-}
+/// Timetables by the hash of what they were asked for as; those that were not asked for for the longest time go first.
+struct Remembered(LruCache<u64, Arc<Timetable>>);
 
 static REMEMBERED_TIMETABLES: LazyLock<Mutex<Remembered>> = LazyLock::new(Mutex::default);
 
+impl Default for Remembered {
+    fn default() -> Remembered {
+        Remembered(LruCache::new(MAX_REMEMBERED))
+    }
+}
+
 impl Remembered {
     fn get(&mut self, expression: &str, zone: Option<&str>) -> Option<Arc<Timetable>> {
-        let hash = hash(expression, zone);
         let asked = |known: &&Arc<Timetable>| known.expression == expression && known.zone.as_deref() == zone;
-        if let Some(known) = self.young.get(&hash).filter(asked) {
-            return Some(Arc::clone(known));
-        }
-        let known = self.old.get(&hash).filter(asked).cloned()?;
-        self.keep(Arc::clone(&known));
-        Some(known)
+        self.0.get(&hash(expression, zone)).filter(asked).cloned()
     }
 
     fn keep(&mut self, timetable: Arc<Timetable>) {
-        if self.young.len() >= REMEMBERED {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(hash(&timetable.expression, timetable.zone.as_deref()), timetable);
+        self.0.put(hash(&timetable.expression, timetable.zone.as_deref()), timetable);
     }
 }
 

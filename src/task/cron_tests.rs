@@ -269,12 +269,12 @@ fn the_shortest_gap_is_found_within_a_thousand() {
 #[test]
 fn more_timetables_than_are_remembered_are_still_right() {
     let mut remembered = Remembered::default();
-    for n in 0..3 * REMEMBERED {
+    for n in 0..MAX_REMEMBERED.get() + 500 {
         let expression = format!("{} {} {} * *", n % 60, n / 60 % 24, n / 1440 + 1);
         assert!(remembered.get(&expression, None).is_none());
         remembered.keep(Arc::new(Timetable::read(&expression, None).unwrap()));
         assert!(remembered.get(&expression, None).is_some() && remembered.get(&expression, Some("UTC")).is_none());
-        assert!(remembered.young.len() <= REMEMBERED && remembered.old.len() <= REMEMBERED);
+        assert!(remembered.0.len() <= MAX_REMEMBERED.get());
         // What is asked for again and again stays.
         assert!(n == 0 || remembered.get("0 0 1 * *", None).is_some());
     }
