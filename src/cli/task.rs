@@ -10,13 +10,14 @@ use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
 
 use super::client::{Answer, Client};
 use super::out::{self, Words};
 use super::target::Target;
 use super::{Failure, batch, say};
+use crate::task::spec::{MessageView, ScheduleView, TaskView};
 
 /// Every character that may stand in a task id has its place in a path as it is, but others must not slip through.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
@@ -181,30 +182,23 @@ fn task(arguments: &PutArguments) -> Result<String, Failure> {
             Failure::usage(anyhow::Error::from(error).context(doing))
         });
     }
-    let mut schedule = Map::new();
-    for (name, value) in [
-        ("in", &arguments.r#in),
-        ("at", &arguments.at),
-        ("every", &arguments.every),
-        ("cron", &arguments.cron),
-        ("zone", &arguments.zone),
-    ] {
-        schedule.extend(value.clone().map(|value| (name.to_owned(), Value::from(value))));
-    }
-    let mut message = Map::new();
-    message.extend(arguments.destination.clone().map(|value| ("destination".to_owned(), Value::from(value))));
-    let mut message = Value::from(message).to_string();
-    if let Some(payload) = &arguments.payload {
-        let payload: &RawValue = serde_json::from_str(payload).map_err(|error| {
-            Failure::usage(anyhow!("the payload is not JSON: {error}"))
-                .hint("a text needs its quotes: --payload '\"text\"'")
-        })?;
-        message.pop();
-        let comma = if message.ends_with('{') { "" } else { "," };
-        message.push_str(&format!("{comma}\"payload\":{payload}}}"));
-    }
-    let lane = arguments.lane.as_ref().map(|lane| format!(",\"lane\":{}", json!(lane))).unwrap_or_default();
-    Ok(format!("{{\"schedule\":{},\"message\":{message}{lane}}}", Value::from(schedule)))
+    let payload = arguments.payload.as_deref().map(serde_json::from_str::<&RawValue>).transpose();
+    let payload = payload.map_err(|error| {
+        Failure::usage(anyhow!("the payload is not JSON: {error}"))
+            .hint("a text needs its quotes: --payload '\"text\"'")
+    })?;
+    let schedule = ScheduleView {
+        after: arguments.r#in.as_deref().map(Into::into),
+        at: arguments.at.as_deref().map(Into::into),
+        every: arguments.every.as_deref().map(Into::into),
+        cron: arguments.cron.as_deref(),
+        zone: arguments.zone.as_deref(),
+        ..ScheduleView::default()
+    };
+    let destination = arguments.destination.as_deref();
+    let message = MessageView { destination, payload, ..MessageView::default() };
+    let view = TaskView { schedule, message, lane: arguments.lane.as_deref(), ..TaskView::default() };
+    serde_json::to_string(&view).map_err(Failure::failed)
 }
 
 /// A whole file, `-` being stdin.

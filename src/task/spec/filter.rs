@@ -2,9 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::value::RawValue;
-
-use super::object::{self, Faults, Object, Place};
+use super::object::{self, Field, Object};
 use super::time::{self, Round};
 use super::{Fault, lane};
 use crate::clock::Timestamp;
@@ -32,11 +30,7 @@ pub struct Filter {
 /// # Errors
 /// Every fault of the document.
 pub fn read_filter(json: &[u8], reasons: &[&str], most: Option<u64>) -> Result<Filter, Vec<Fault>> {
-    let mut faults = Faults::default();
-    match document(json, reasons, most, &mut faults) {
-        Some(filter) if faults.count() == 0 => Ok(filter),
-        _ => Err(faults.into_list()),
-    }
+    object::read(json, "filter", |field| document(field, reasons, most))
 }
 
 /// Reads a body that says nothing more than its request's path: `{}`.
@@ -44,46 +38,35 @@ pub fn read_filter(json: &[u8], reasons: &[&str], most: Option<u64>) -> Result<F
 /// # Errors
 /// Every fault of the document.
 pub fn read_nothing(json: &[u8]) -> Result<(), Vec<Fault>> {
-    let mut faults = Faults::default();
-    if let Some(object) = object::whole(json, "body", &mut faults)
-        && let Some(object) = Object::read(object, &Place::ROOT, &mut faults)
-    {
-        object.end(&Place::ROOT, &mut faults);
-    }
-    if faults.count() == 0 { Ok(()) } else { Err(faults.into_list()) }
+    object::read(json, "body", |field| field.object().map(Object::end))
 }
 
-fn document(json: &[u8], reasons: &[&str], most: Option<u64>, faults: &mut Faults) -> Option<Filter> {
-    let root = Place::ROOT;
-    let mut object = Object::read(object::whole(json, "filter", faults)?, &root, faults)?;
-    let lane = object.may("lane", &root, faults, lane);
-    let reason = object.may("reason", &root, faults, |raw, place, faults| reason(raw, reasons, place, faults));
+fn document(field: Field<'_, '_>, reasons: &[&str], most: Option<u64>) -> Option<Filter> {
+    let mut object = field.object()?;
+    let lane = object.optional("lane", lane);
+    let reason = object.optional("reason", |field| reason(field, reasons));
     // Up, both: what was buried in the middle of a millisecond stands in the timeline as buried at its beginning.
-    let mut time =
-        |name| object.may(name, &root, faults, |raw, place, faults| time::read(raw, Round::Up, place, faults));
+    let mut time = |name| object.optional(name, |field| time::read(field, Round::Up));
     let (from, to) = (time("from"), time("to"));
-    let cursor =
-        object.may("cursor", &root, faults, |raw, place, faults| object::text(raw, place, faults).map(Cow::into_owned));
-    let limit = most.and_then(|most| {
-        object.may("limit", &root, faults, |raw, place, faults| object::number(raw, 1, most, place, faults))
-    });
+    let cursor = object.optional("cursor", |field| field.text().map(Cow::into_owned));
+    let limit = most.and_then(|most| object.optional("limit", |field| field.number(1, most)));
     if let (Some(from), Some(to)) = (from, to)
         && to <= from
     {
-        faults.add::<()>(&root.member("to"), "out_of_range", "`to` has to be later than `from`");
+        field.path.member("to").fault::<()>("out_of_range", "`to` has to be later than `from`");
     }
-    object.end(&root, faults);
+    object.end();
     Some(Filter { lane, reason, from, to, cursor, limit: limit.and_then(|limit| usize::try_from(limit).ok()) })
 }
 
-fn reason(raw: &RawValue, reasons: &[&str], place: &Place<'_>, faults: &mut Faults) -> Option<String> {
-    let text = object::text(raw, place, faults)?;
+fn reason(field: Field<'_, '_>, reasons: &[&str]) -> Option<String> {
+    let text = field.text()?;
     if reasons.contains(&&*text) {
         return Some(text.into_owned());
     }
     let hint = object::hint(&text, reasons.iter().copied());
     let detail = format!("`{}` is none of `{}`{hint}", object::shown(&text), reasons.join("`, `"));
-    faults.add(place, "bad_value", detail)
+    field.path.fault("bad_value", detail)
 }
 
 #[cfg(test)]

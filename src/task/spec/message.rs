@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
 use super::Limits;
-use super::object::{self, Faults, Object, Place};
+use super::object::{self, Field, Object, Path};
 use crate::task::{Message, Payload};
 
 /// Bytes of a destination, a key or a content type at most: more than any broker takes for a name.
@@ -22,106 +21,103 @@ const RESERVED: [&str; 5] = ["idempotency-key", "payload", "content-type", "cc",
 const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "nats-"];
 
 /// Reads a message.
-pub(super) fn read(raw: &RawValue, place: &Place<'_>, limits: &Limits, faults: &mut Faults) -> Option<Message> {
-    let mut object = Object::read(raw, place, faults)?;
-    let destination = object.may("destination", place, faults, |raw, place, faults| name(raw, 1, place, faults));
-    let key = object.may("key", place, faults, |raw, place, faults| name(raw, 0, place, faults));
-    let headers = object.may("headers", place, faults, |raw, place, faults| headers(raw, place, limits, faults));
-    let payload = payload(&mut object, place, limits, faults);
-    object.end(place, faults);
+pub(super) fn read(field: Field<'_, '_>, limits: &Limits) -> Option<Message> {
+    let mut object = field.object()?;
+    let destination = object.optional("destination", |field| name(field, 1));
+    let key = object.optional("key", |field| name(field, 0));
+    let headers = object.optional("headers", |field| headers(field, limits));
+    let payload = payload(&mut object, limits);
+    object.end();
     Some(Message { destination, key, headers: headers.unwrap_or_default(), payload })
 }
 
 /// A text of `low` to 1024 bytes without control characters.
-fn name(raw: &RawValue, low: usize, place: &Place<'_>, faults: &mut Faults) -> Option<String> {
-    let text = object::text(raw, place, faults)?;
+fn name(field: Field<'_, '_>, low: usize) -> Option<String> {
+    let text = field.text()?;
     if text.len() < low || text.len() > LONGEST_NAME {
         let detail = format!("it has {} bytes, {low} to {LONGEST_NAME} are allowed", text.len());
-        return faults.add(place, "bad_value", detail);
+        return field.path.fault("bad_value", detail);
     }
     if text.chars().any(char::is_control) {
-        return faults.add(place, "bad_value", "it holds a control character");
+        return field.path.fault("bad_value", "it holds a control character");
     }
     Some(text.into_owned())
 }
 
-fn headers(
-    raw: &RawValue,
-    place: &Place<'_>,
-    limits: &Limits,
-    faults: &mut Faults,
-) -> Option<BTreeMap<String, String>> {
-    let members = Object::read(raw, place, faults)?.into_members();
+fn headers(field: Field<'_, '_>, limits: &Limits) -> Option<BTreeMap<String, String>> {
+    let path = field.path;
+    let members = field.object()?.into_members();
     if members.len() > limits.headers {
         let detail = format!("there are {} headers, {} are allowed", members.len(), limits.headers);
-        faults.add::<()>(place, "too_many", detail);
+        path.fault::<()>("too_many", detail);
     }
     let mut headers = BTreeMap::new();
     let mut bytes = 0;
     for (name, raw) in members {
-        let place = place.member(&name);
-        check_header_name(&name, &place, faults);
-        let Some(value) = object::text(raw, &place, faults) else { continue };
+        let path = path.member(&name);
+        check_header_name(&name, path);
+        let Some(value) = Field { raw, path }.text() else { continue };
         if value.chars().any(char::is_control) {
-            faults.add::<()>(&place, "bad_header", "the value holds a line break or another control character");
+            path.fault::<()>("bad_header", "the value holds a line break or another control character");
         }
         bytes += name.len() + value.len();
         headers.insert(name.clone().into_owned(), value.into_owned());
     }
     if bytes > limits.header_bytes {
         let detail = format!("all headers together have {bytes} bytes, {} are allowed", limits.header_bytes);
-        faults.add::<()>(place, "too_large", detail);
+        path.fault::<()>("too_large", detail);
     }
     Some(headers)
 }
 
-fn check_header_name(name: &str, place: &Place<'_>, faults: &mut Faults) {
+fn check_header_name(name: &str, path: Path<'_>) {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if !(1..=LONGEST_HEADER_NAME).contains(&name.len()) || !name.bytes().all(token) {
         let detail = format!(
             "`{}` is not a header name: 1 to {LONGEST_HEADER_NAME} letters, digits and !#$%&'*+-.^_`|~",
             object::shown(name)
         );
-        return faults.add(place, "bad_header", detail).unwrap_or(());
+        path.fault::<()>("bad_header", detail);
+        return;
     }
     let lower = name.to_ascii_lowercase();
     if RESERVED.contains(&&*lower) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
         let detail = format!("`{}` is written by punctual or a sink itself", object::shown(name));
-        faults.add::<()>(place, "reserved_header", detail);
+        path.fault::<()>("reserved_header", detail);
     }
 }
 
 /// `payload`, or `payload_base64` with perhaps a `content_type`, or nothing.
-fn payload(object: &mut Object<'_>, place: &Place<'_>, limits: &Limits, faults: &mut Faults) -> Payload {
-    let (json, raw) = (object.has("payload"), object.has("payload_base64"));
+fn payload(object: &mut Object<'_, '_>, limits: &Limits) -> Payload {
+    let (path, json, raw) = (object.path, object.has("payload"), object.has("payload_base64"));
     if json && raw {
-        let detail = "only one of `payload` and `payload_base64` can stand here";
-        faults.add::<()>(place, "exclusive_fields", detail);
+        path.fault::<()>("exclusive_fields", "only one of `payload` and `payload_base64` can stand here");
     }
     if object.has("content_type") && !raw {
         let detail = "`content_type` goes with `payload_base64` only; a `payload` is application/json";
-        faults.add::<()>(&place.member("content_type"), "not_applicable", detail);
+        path.member("content_type").fault::<()>("not_applicable", detail);
     }
-    let content_type = object.may("content_type", place, faults, |raw, place, faults| name(raw, 1, place, faults));
-    let json = object.may("payload", place, faults, |raw, place, faults| {
-        fits(raw.get().len(), limits, place, faults)?;
-        Some(Payload::Json(Bytes::copy_from_slice(raw.get().as_bytes())))
+    let content_type = object.optional("content_type", |field| name(field, 1));
+    let json = object.optional("payload", |field| {
+        let json = field.raw.get();
+        fits(json.len(), limits, field.path)?;
+        Some(Payload::Json(Bytes::copy_from_slice(json.as_bytes())))
     });
-    let raw = object.may("payload_base64", place, faults, |raw, place, faults| {
-        let bytes = match STANDARD.decode(object::text(raw, place, faults)?.as_bytes()) {
+    let raw = object.optional("payload_base64", |field| {
+        let bytes = match STANDARD.decode(field.text()?.as_bytes()) {
             Ok(bytes) => Bytes::from(bytes),
-            Err(error) => return faults.add(place, "bad_base64", format!("it is not standard base64: {error}")),
+            Err(error) => return field.path.fault("bad_base64", format!("it is not standard base64: {error}")),
         };
-        fits(bytes.len(), limits, place, faults)?;
+        fits(bytes.len(), limits, field.path)?;
         Some(Payload::Raw { bytes, content_type })
     });
     json.or(raw).unwrap_or_default()
 }
 
-fn fits(bytes: usize, limits: &Limits, place: &Place<'_>, faults: &mut Faults) -> Option<()> {
+fn fits(bytes: usize, limits: &Limits, path: Path<'_>) -> Option<()> {
     if bytes > limits.payload {
         let detail = format!("the payload has {bytes} bytes, {} are allowed", limits.payload);
-        return faults.add(place, "too_large", detail);
+        return path.fault("too_large", detail);
     }
     Some(())
 }

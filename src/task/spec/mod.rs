@@ -28,9 +28,8 @@ mod time;
 mod write;
 
 use serde::Serialize;
-use serde_json::value::RawValue;
 
-use self::object::{Faults, Object, Place};
+use self::object::Field;
 use super::schedule::ScheduleError;
 use super::{CatchUp, Lane, Task};
 use crate::clock::Timestamp;
@@ -39,6 +38,7 @@ pub use filter::{Filter, read_filter, read_nothing};
 pub use object::MAX_FAULTS;
 pub use preview::{Preview, read_preview};
 pub use write::write;
+pub(crate) use write::{MessageView, ScheduleView, TaskView};
 
 /// One thing wrong with a task, in the form of `errors` in a problem document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -90,11 +90,7 @@ pub fn read_checked(
     now: Timestamp,
     check: &dyn Fn(&Lane, bool) -> Option<Fault>,
 ) -> Result<Read, Vec<Fault>> {
-    let mut faults = Faults::default();
-    match document(json, limits, expect_id, now, check, &mut faults) {
-        Some(read) if faults.count() == 0 => Ok(read),
-        _ => Err(faults.into_list()),
-    }
+    object::read(json, "task", |field| document(field, limits, expect_id, now, check))
 }
 
 /// A task that was read, not yet resolved against lanes that exist.
@@ -108,66 +104,58 @@ pub struct Read {
     pub task: Task,
 }
 
-/// Every reader returns what it could make of its part; whatever it could not, it has added to `faults`.
 fn document(
-    json: &[u8],
+    field: Field<'_, '_>,
     limits: &Limits,
     expect_id: bool,
     now: Timestamp,
     check: &dyn Fn(&Lane, bool) -> Option<Fault>,
-    faults: &mut Faults,
 ) -> Option<Read> {
-    let root = Place::ROOT;
-    let mut object = Object::read(object::whole(json, "task", faults)?, &root, faults)?;
-    let id = if expect_id { object.need("id", &root, faults, id) } else { None };
-    let schedule = object.need("schedule", &root, faults, |raw, place, faults| schedule::read(raw, place, now, faults));
-    let message = object.need("message", &root, faults, |raw, place, faults| message::read(raw, place, limits, faults));
-    let lane = match object.has("lane") {
-        true => object.need("lane", &root, faults, lane),
-        false => object.may("lane", &root, faults, lane).or_else(|| Some(Lane::default())),
-    };
+    let path = field.path;
+    let mut object = field.object()?;
+    let id = if expect_id { object.required("id", id) } else { None };
+    let schedule = object.required("schedule", |field| schedule::read(field, now));
+    let message = object.required("message", |field| message::read(field, limits));
+    let named = object.has("lane");
+    let lane = object.optional("lane", lane).or_else(|| (!named).then(Lane::default));
     if let Some(lane) = &lane {
         // A destination that cannot be read is named all the same, and so is one in a message that cannot be read.
         let destination = message.as_ref().is_none_or(|message| message.destination.is_some());
-        if let Some(fault) = check(lane, destination || faults.names("/message/destination")) {
-            faults.take(fault);
+        if let Some(fault) = check(lane, destination || path.names("/message/destination")) {
+            path.take(fault);
         }
     }
-    let retry = object.may("retry", &root, faults, retry::read);
-    let catch_up = object.may("catch_up", &root, faults, catch_up);
+    let retry = object.optional("retry", retry::read);
+    let catch_up = object.optional("catch_up", catch_up);
     if !expect_id && object.has("id") {
         object.drop("id");
-        faults.add::<()>(
-            &root.member("id"),
-            "unknown_field",
-            "the id stands in the path or is made by the server, not in the task",
-        );
+        let detail = "the id stands in the path or is made by the server, not in the task";
+        path.member("id").fault::<()>("unknown_field", detail);
     }
-    object.end(&root, faults);
+    object.end();
     let task = Task { schedule: schedule?, message: message?, retry, catch_up };
-    if faults.count() == 0 {
-        retry::check_room(&task, &root, now, faults);
+    if path.count() == 0 {
+        retry::check_room(&task, path, now);
     }
     Some(Read { id, lane: lane.unwrap_or_default(), task })
 }
 
-fn id(raw: &RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<super::TaskId> {
-    let text = object::text(raw, place, faults)?;
-    text.parse().map_err(|error| faults.add::<()>(place, "bad_id", format!("{error}"))).ok()
+fn id(field: Field<'_, '_>) -> Option<super::TaskId> {
+    field.text()?.parse().map_err(|error| field.path.fault::<()>("bad_id", format!("{error}"))).ok()
 }
 
-fn lane(raw: &RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<Lane> {
-    let text = object::text(raw, place, faults)?;
+fn lane(field: Field<'_, '_>) -> Option<Lane> {
+    let text = field.text()?;
     let bad = |error| format!("`{}` is not a lane: {error}", object::shown(&text));
-    text.parse().map_err(|error: super::id::BadName| faults.add::<()>(place, "bad_lane", bad(error))).ok()
+    text.parse().map_err(|error: super::id::BadName| field.path.fault::<()>("bad_lane", bad(error))).ok()
 }
 
-fn catch_up(raw: &RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<CatchUp> {
-    let text = object::text(raw, place, faults)?;
+fn catch_up(field: Field<'_, '_>) -> Option<CatchUp> {
+    let text = field.text()?;
     CatchUp::of(&text).or_else(|| {
         let known = object::hint(&text, CatchUp::ALL.iter().map(|policy| policy.as_str()));
         let detail = format!("`{}` is none of `once`, `all` and `none`{known}", object::shown(&text));
-        faults.add(place, "bad_value", detail)
+        field.path.fault("bad_value", detail)
     })
 }
 

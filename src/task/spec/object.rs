@@ -1,7 +1,9 @@
 //! JSON objects read member by member, so that one fault does not hide the others.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
+use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -19,65 +21,77 @@ const FARTHEST: usize = 3;
 
 /// The faults found so far.
 #[derive(Default)]
-pub(super) struct Faults {
+struct Faults {
     list: Vec<Fault>,
     count: usize,
 }
 
 impl Faults {
-    /// Notes a fault; returns `None`, for readers that end with it.
-    pub(super) fn add<T>(&mut self, place: &Place<'_>, code: &'static str, detail: impl Into<String>) -> Option<T> {
-        self.count += 1;
-        if !self.is_full() {
-            self.list.push(Fault { pointer: place.to_string(), code, detail: detail.into() });
-        }
-        None
-    }
-
     /// Whether there are so many that no other is named.
     fn is_full(&self) -> bool {
         self.list.len() >= MAX_FAULTS
     }
 
-    /// Whether a fault of this place was named.
-    pub(super) fn names(&self, pointer: &str) -> bool {
-        self.list.iter().any(|fault| fault.pointer == pointer)
+    fn add(&mut self, fault: impl FnOnce() -> Fault) {
+        self.count += 1;
+        if !self.is_full() {
+            self.list.push(fault());
+        }
+    }
+}
+
+/// Reads a document; `what` it is meant to be. Readers return what they could make of their part, and note what they could
+/// not.
+///
+/// # Errors
+/// Every fault that was noted.
+pub(super) fn read<T>(json: &[u8], what: &str, read: impl FnOnce(Field<'_, '_>) -> Option<T>) -> Result<T, Vec<Fault>> {
+    let faults = RefCell::default();
+    let path = Path { member: None, faults: &faults };
+    let document = match serde_json::from_slice(json) {
+        Ok(raw) => read(Field { raw, path }),
+        Err(error) => path.fault("not_json", format!("the {what} is not JSON: {error}")),
+    };
+    let faults = faults.into_inner();
+    document.filter(|_| faults.count == 0).ok_or(faults.list)
+}
+
+/// Where a value stands, shown as JSON pointer, and where its faults are noted. Costs nothing until it is shown.
+#[derive(Clone, Copy)]
+pub(super) struct Path<'p> {
+    member: Option<(&'p Path<'p>, &'p str)>,
+    faults: &'p RefCell<Faults>,
+}
+
+impl<'p> Path<'p> {
+    pub(super) fn member(&'p self, name: &'p str) -> Path<'p> {
+        Path { member: Some((self, name)), faults: self.faults }
+    }
+
+    /// Notes a fault of this value; returns `None`, for readers that end with it.
+    pub(super) fn fault<T>(&self, code: &'static str, detail: impl Into<String>) -> Option<T> {
+        let fault = || Fault { pointer: self.to_string(), code, detail: detail.into() };
+        self.faults.borrow_mut().add(fault);
+        None
     }
 
     /// Notes a fault that was found elsewhere.
-    pub(super) fn take(&mut self, fault: Fault) {
-        self.count += 1;
-        if !self.is_full() {
-            self.list.push(fault);
-        }
+    pub(super) fn take(&self, fault: Fault) {
+        self.faults.borrow_mut().add(|| fault);
     }
 
-    /// How many were found, named or not.
+    /// Whether a fault of that place in the document was named.
+    pub(super) fn names(&self, pointer: &str) -> bool {
+        self.faults.borrow().list.iter().any(|fault| fault.pointer == pointer)
+    }
+
+    /// How many faults the document has so far, named or not.
     pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
-    pub(super) fn into_list(self) -> Vec<Fault> {
-        self.list
+        self.faults.borrow().count
     }
 }
 
-/// Where a value stands; shown as JSON pointer. Costs nothing until it is shown.
-#[derive(Clone, Copy)]
-pub(super) struct Place<'p> {
-    member: Option<(&'p Place<'p>, &'p str)>,
-}
-
-impl<'p> Place<'p> {
-    /// The whole document.
-    pub(super) const ROOT: Place<'static> = Place { member: None };
-
-    pub(super) fn member(&'p self, name: &'p str) -> Place<'p> {
-        Place { member: Some((self, name)) }
-    }
-}
-
-impl fmt::Display for Place<'_> {
+impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.member {
             None => Ok(()),
@@ -89,21 +103,23 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// The members of an object that were not taken yet, and the names that were asked for.
-pub(super) struct Object<'a> {
-    left: Vec<(Cow<'a, str>, &'a RawValue)>,
-    known: Vec<&'static str>,
+/// A value of the document, and where it stands.
+#[derive(Clone, Copy)]
+pub(super) struct Field<'a, 'p> {
+    pub(super) raw: &'a RawValue,
+    pub(super) path: Path<'p>,
 }
 
-impl<'a> Object<'a> {
-    /// Reads an object; `None` when the value is none. Members that stand twice are faults, the first is kept.
-    pub(super) fn read(raw: &'a RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<Object<'a>> {
+impl<'a, 'p> Field<'a, 'p> {
+    /// The members of an object. Members that stand twice are faults, the first is kept.
+    pub(super) fn object(self) -> Option<Object<'a, 'p>> {
+        let Field { raw, path } = self;
         if kind(raw) != "an object" {
-            return wrong_type(raw, "an object", place, faults);
+            return self.wrong_type("an object");
         }
         let members: Members<'a> = match serde_json::from_str(raw.get()) {
             Ok(members) => members,
-            Err(error) => return faults.add(place, "not_json", format!("a member's name cannot be read: {error}")),
+            Err(error) => return path.fault("not_json", format!("a member's name cannot be read: {error}")),
         };
         let mut seen = std::collections::HashSet::with_capacity(members.0.len());
         let twice = |name: &Cow<'a, str>| !seen.insert(name.clone());
@@ -111,41 +127,90 @@ impl<'a> Object<'a> {
         let mut left = Vec::with_capacity(members.0.len());
         for (member, repeated) in members.0.into_iter().zip(repeated) {
             if repeated {
-                faults.add::<()>(&place.member(&member.0), "duplicate_field", "this member stands here more than once");
+                path.member(&member.0).fault::<()>("duplicate_field", "this member stands here more than once");
             } else {
                 left.push(member);
             }
         }
-        Some(Object { left, known: Vec::new() })
+        Some(Object { left, known: Vec::new(), path })
     }
 
+    /// The text of a JSON string.
+    pub(super) fn text(self) -> Option<Cow<'a, str>> {
+        if kind(self.raw) != "a text" {
+            return self.wrong_type("a text");
+        }
+        match serde_json::from_str::<Text<'a>>(self.raw.get()) {
+            Ok(text) => Some(text.0),
+            Err(error) => self.path.fault("not_json", format!("the text cannot be read: {error}")),
+        }
+    }
+
+    /// A whole number from `low` to `high`.
+    pub(super) fn number(self, low: u64, high: u64) -> Option<u64> {
+        if kind(self.raw) != "a number" {
+            return self.wrong_type("a whole number");
+        }
+        let number = self.raw.get().parse().ok().filter(|number| (low..=high).contains(number));
+        number.or_else(|| {
+            let detail = format!("{} is not a whole number from {low} to {high}", shown(self.raw.get()));
+            self.path.fault("out_of_range", detail)
+        })
+    }
+
+    /// A duration, also of nothing.
+    pub(super) fn duration_or_zero(self) -> Option<Duration> {
+        if kind(self.raw) != "a text" {
+            return self.wrong_type("a text such as \"30s\" or \"1h30m\"");
+        }
+        match crate::task::duration::parse(&self.text()?) {
+            Ok(span) => Some(span),
+            Err(error) => self.path.fault("bad_duration", error.to_string()),
+        }
+    }
+
+    /// A duration longer than nothing.
+    pub(super) fn duration(self) -> Option<Duration> {
+        let span = self.duration_or_zero()?;
+        if span.is_zero() { self.path.fault("bad_duration", "it must be longer than nothing") } else { Some(span) }
+    }
+
+    fn wrong_type<T>(self, expected: &str) -> Option<T> {
+        self.path.fault("wrong_type", format!("{expected} is expected, not {}", kind(self.raw)))
+    }
+}
+
+/// The members of an object that were not taken yet, and the names that were asked for.
+pub(super) struct Object<'a, 'p> {
+    left: Vec<(Cow<'a, str>, &'a RawValue)>,
+    known: Vec<&'static str>,
+    pub(super) path: Path<'p>,
+}
+
+impl<'a> Object<'a, '_> {
     /// Takes the member that may be there and reads it.
-    pub(super) fn may<T>(
+    pub(super) fn optional<T>(
         &mut self,
         name: &'static str,
-        place: &Place<'_>,
-        faults: &mut Faults,
-        read: impl FnOnce(&'a RawValue, &Place<'_>, &mut Faults) -> Option<T>,
+        read: impl FnOnce(Field<'a, '_>) -> Option<T>,
     ) -> Option<T> {
         self.known.push(name);
         let at = self.left.iter().position(|(member, _)| member == name)?;
         let (_, raw) = self.left.swap_remove(at);
-        read(raw, &place.member(name), faults)
+        read(Field { raw, path: self.path.member(name) })
     }
 
     /// Takes the member that must be there and reads it.
-    pub(super) fn need<T>(
+    pub(super) fn required<T>(
         &mut self,
         name: &'static str,
-        place: &Place<'_>,
-        faults: &mut Faults,
-        read: impl FnOnce(&'a RawValue, &Place<'_>, &mut Faults) -> Option<T>,
+        read: impl FnOnce(Field<'a, '_>) -> Option<T>,
     ) -> Option<T> {
         if !self.has(name) {
             self.known.push(name);
-            return faults.add(&place.member(name), "missing_field", format!("`{name}` is missing"));
+            return self.path.member(name).fault("missing_field", format!("`{name}` is missing"));
         }
-        self.may(name, place, faults, read)
+        self.optional(name, read)
     }
 
     /// Whether a member of that name is there and was not taken yet.
@@ -164,69 +229,19 @@ impl<'a> Object<'a> {
     }
 
     /// What was not asked for is unknown.
-    pub(super) fn end(self, place: &Place<'_>, faults: &mut Faults) {
+    pub(super) fn end(self) {
         for (name, _) in &self.left {
-            if faults.is_full() {
-                // Hints take time, and nobody would see these.
-                faults.count += 1;
-                continue;
-            }
-            let hint = hint(name, self.known.iter().copied());
-            let known = self.known.join("`, `");
-            let nothing = hint.is_empty() && !known.is_empty();
-            let hint = if nothing { format!("; known are `{known}`") } else { hint };
-            let detail = format!("`{}` is not known here{hint}", shown(name));
-            faults.add::<()>(&place.member(name), "unknown_field", detail);
+            let faults = &mut *self.path.faults.borrow_mut();
+            // Hints take time, and nobody would see those of the rest.
+            faults.add(|| {
+                let hint = hint(name, self.known.iter().copied());
+                let known = self.known.join("`, `");
+                let nothing = hint.is_empty() && !known.is_empty();
+                let hint = if nothing { format!("; known are `{known}`") } else { hint };
+                let detail = format!("`{}` is not known here{hint}", shown(name));
+                Fault { pointer: self.path.member(name).to_string(), code: "unknown_field", detail }
+            });
         }
-    }
-}
-
-/// A document that is JSON; `what` it is meant to be.
-pub(super) fn whole<'a>(json: &'a [u8], what: &str, faults: &mut Faults) -> Option<&'a RawValue> {
-    match serde_json::from_slice(json) {
-        Ok(whole) => Some(whole),
-        Err(error) => faults.add(&Place::ROOT, "not_json", format!("the {what} is not JSON: {error}")),
-    }
-}
-
-/// The text of a JSON string.
-pub(super) fn text<'a>(raw: &'a RawValue, place: &Place<'_>, faults: &mut Faults) -> Option<Cow<'a, str>> {
-    if kind(raw) != "a text" {
-        return wrong_type(raw, "a text", place, faults);
-    }
-    match serde_json::from_str::<Text<'a>>(raw.get()) {
-        Ok(text) => Some(text.0),
-        Err(error) => faults.add(place, "not_json", format!("the text cannot be read: {error}")),
-    }
-}
-
-/// A whole number from `low` to `high`.
-pub(super) fn number(raw: &RawValue, low: u64, high: u64, place: &Place<'_>, faults: &mut Faults) -> Option<u64> {
-    if kind(raw) != "a number" {
-        return wrong_type(raw, "a whole number", place, faults);
-    }
-    let number = raw.get().parse().ok().filter(|number| (low..=high).contains(number));
-    number.or_else(|| {
-        let detail = format!("{} is not a whole number from {low} to {high}", shown(raw.get()));
-        faults.add(place, "out_of_range", detail)
-    })
-}
-
-/// A duration longer than nothing, or also nothing where `zero` may be.
-pub(super) fn duration(
-    raw: &RawValue,
-    zero: bool,
-    place: &Place<'_>,
-    faults: &mut Faults,
-) -> Option<std::time::Duration> {
-    if kind(raw) != "a text" {
-        return wrong_type(raw, "a text such as \"30s\" or \"1h30m\"", place, faults);
-    }
-    let text = text(raw, place, faults)?;
-    match crate::task::duration::parse(&text) {
-        Ok(span) if span.is_zero() && !zero => faults.add(place, "bad_duration", "it must be longer than nothing"),
-        Ok(span) => Some(span),
-        Err(error) => faults.add(place, "bad_duration", error.to_string()),
     }
 }
 
@@ -259,10 +274,6 @@ pub(super) fn hint<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Stri
         Some((_, known)) => format!("; did you mean `{known}`?"),
         None => String::new(),
     }
-}
-
-fn wrong_type<T>(raw: &RawValue, expected: &str, place: &Place<'_>, faults: &mut Faults) -> Option<T> {
-    faults.add(place, "wrong_type", format!("{expected} is expected, not {}", kind(raw)))
 }
 
 /// What kind of JSON value it is; a whole one, so that its first byte tells.

@@ -1,6 +1,6 @@
 //! A preview: when a schedule would be due, told by what tells it of tasks.
 
-use super::object::{self, Faults, Object, Place};
+use super::object::{self, Field};
 use super::time::{self, Round};
 use super::{Fault, schedule};
 use crate::clock::Timestamp;
@@ -30,31 +30,22 @@ pub struct Preview {
 /// # Errors
 /// Every fault of the document, in the words in which a put has them.
 pub fn read_preview(json: &[u8], now: Timestamp) -> Result<Preview, Vec<Fault>> {
-    let mut faults = Faults::default();
-    match document(json, now, &mut faults) {
-        Some(preview) if faults.count() == 0 => Ok(preview),
-        _ => Err(faults.into_list()),
-    }
+    object::read(json, "question", |field| document(field, now))
 }
 
-fn document(json: &[u8], now: Timestamp, faults: &mut Faults) -> Option<Preview> {
-    let root = Place::ROOT;
-    let mut object = Object::read(object::whole(json, "question", faults)?, &root, faults)?;
+fn document(field: Field<'_, '_>, now: Timestamp) -> Option<Preview> {
+    let mut object = field.object()?;
     // Up, as with `start`: what is told is later than what was asked.
-    let from = object.may("from", &root, faults, |raw, place, faults| time::read(raw, Round::Up, place, faults));
-    let from = from.unwrap_or(now);
-    let count = object
-        .may("count", &root, faults, |raw, place, faults| object::number(raw, 1, MOST, place, faults))
-        .unwrap_or(COUNT);
+    let from = object.optional("from", |field| time::read(field, Round::Up)).unwrap_or(now);
+    let count = object.optional("count", |field| field.number(1, MOST)).unwrap_or(COUNT);
     let asked_id = object.has("id");
-    let id = object.may("id", &root, faults, super::id);
-    let schedule =
-        object.need("schedule", &root, faults, |raw, place, faults| schedule::read(raw, place, from, faults));
+    let id = object.optional("id", super::id);
+    let schedule = object.required("schedule", |field| schedule::read(field, from));
     let spread = schedule.as_ref().is_some_and(|schedule| schedule.spread.is_some());
     if spread && !asked_id {
-        faults.take(no_id());
+        field.path.take(no_id());
     }
-    object.end(&root, faults);
+    object.end();
     Some(Preview { schedule: schedule?, id, from, count: usize::try_from(count).unwrap_or(1) })
 }
 

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::value::RawValue;
-
-use super::object::{self, Faults, Object, Place};
+use super::object::{self, Field, Object, Path};
 use super::time::{self, Round};
 use crate::clock::Timestamp;
 use crate::task::cron::{self, Timetable};
@@ -23,48 +21,46 @@ const LONGEST_CRON: usize = 512;
 const LARGEST_LIMIT: u64 = (1 << 53) - 1;
 
 /// Reads a schedule that is put at `now`.
-pub(super) fn read(raw: &RawValue, place: &Place<'_>, now: Timestamp, faults: &mut Faults) -> Option<Schedule> {
-    let before = faults.count();
-    let mut object = Object::read(raw, place, faults)?;
-    check_members(&object, place, faults);
-    let up = |raw: &RawValue, place: &Place<'_>, faults: &mut Faults| time::read(raw, Round::Up, place, faults);
-    let down = |raw: &RawValue, place: &Place<'_>, faults: &mut Faults| time::read(raw, Round::Down, place, faults);
-    let span = |raw: &RawValue, place: &Place<'_>, faults: &mut Faults| object::duration(raw, false, place, faults);
-    let at = object.may("at", place, faults, up).map(When::At);
-    let after = object.may("in", place, faults, span).map(When::In);
-    let gap = object.may("every", place, faults, span);
-    let expression = object.may("cron", place, faults, object::text);
-    let zone = object.may("zone", place, faults, object::text);
-    let start = object.may("start", place, faults, up);
-    let end = object.may("end", place, faults, down);
-    let count =
-        |raw: &RawValue, place: &Place<'_>, faults: &mut Faults| object::number(raw, 1, LARGEST_LIMIT, place, faults);
-    let limit = object.may("limit", place, faults, count);
-    let spread = object.may("spread", place, faults, span);
-    object.end(place, faults);
-    check_cron(expression.as_deref(), zone.as_deref(), place, faults);
+pub(super) fn read(field: Field<'_, '_>, now: Timestamp) -> Option<Schedule> {
+    let path = field.path;
+    let before = path.count();
+    let mut object = field.object()?;
+    check_members(&object);
+    let at = object.optional("at", |field| time::read(field, Round::Up)).map(When::At);
+    let after = object.optional("in", |field| field.duration()).map(When::In);
+    let gap = object.optional("every", |field| field.duration());
+    let expression = object.optional("cron", |field| field.text());
+    let zone = object.optional("zone", |field| field.text());
+    let start = object.optional("start", |field| time::read(field, Round::Up));
+    let end = object.optional("end", |field| time::read(field, Round::Down));
+    let limit = object.optional("limit", |field| field.number(1, LARGEST_LIMIT));
+    let spread = object.optional("spread", |field| field.duration());
+    object.end();
+    check_cron(expression.as_deref(), zone.as_deref(), path);
     let every = gap.map(|gap| When::Every { gap, start });
     let zone = zone.map(|zone| zone.into_owned());
     let cron = expression.map(|expression| When::Cron { expression: expression.into_owned(), zone, start });
     let when = at.or(after).or(every).or(cron)?;
     let schedule = Schedule { when, end, limit, spread };
-    if faults.count() == before {
-        check_dues(&schedule, place, now, faults);
+    if path.count() == before {
+        check_dues(&schedule, path, now);
     }
     Some(schedule)
 }
 
 /// Exactly one kind, and nothing that has no meaning for it.
-fn check_members(object: &Object<'_>, place: &Place<'_>, faults: &mut Faults) {
+fn check_members(object: &Object<'_, '_>) {
+    let path = object.path;
     let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| object.has(kind)).collect();
     match kinds.as_slice() {
         [] => {
-            return faults.add(place, "missing_field", "one of `at`, `in`, `every` and `cron` is needed").unwrap_or(());
+            path.fault::<()>("missing_field", "one of `at`, `in`, `every` and `cron` is needed");
+            return;
         }
         [_] => {}
         several => {
             let several = several.join("`, `");
-            faults.add::<()>(place, "exclusive_fields", format!("only one of `{several}` can stand here"));
+            path.fault::<()>("exclusive_fields", format!("only one of `{several}` can stand here"));
         }
     }
     let cron = object.has("cron");
@@ -78,16 +74,17 @@ fn check_members(object: &Object<'_>, place: &Place<'_>, faults: &mut Faults) {
     ];
     for (name, applies, to) in misplaced {
         if object.has(name) && !applies {
-            faults.add::<()>(&place.member(name), "not_applicable", format!("`{name}` goes with {to} only"));
+            path.member(name).fault::<()>("not_applicable", format!("`{name}` goes with {to} only"));
         }
     }
 }
 
 /// The expression and the zone, each on its own: a fault of one does not hide the other's.
-fn check_cron(expression: Option<&str>, zone: Option<&str>, place: &Place<'_>, faults: &mut Faults) {
+fn check_cron(expression: Option<&str>, zone: Option<&str>, path: Path<'_>) {
     if let Some(expression) = expression.filter(|text| text.len() > LONGEST_CRON) {
         let detail = format!("the expression has {} bytes, {LONGEST_CRON} are allowed", expression.len());
-        return faults.add(&place.member("cron"), "too_large", detail).unwrap_or(());
+        path.member("cron").fault::<()>("too_large", detail);
+        return;
     }
     let known = expression.is_some_and(|expression| Timetable::of(expression, zone).is_ok());
     if known {
@@ -98,19 +95,19 @@ fn check_cron(expression: Option<&str>, zone: Option<&str>, place: &Place<'_>, f
     {
         let shown = object::shown(expression);
         let detail = format!("`{shown}` is not a cron expression of five fields, or six with seconds first: {words}");
-        faults.add::<()>(&place.member("cron"), "bad_cron", detail);
+        path.member("cron").fault::<()>("bad_cron", detail);
     }
     if let Some(zone) = zone.filter(|zone| !cron::is_zone(zone)) {
         let names = cron::zone_names();
         let hint = object::hint(zone, names.iter().map(String::as_str));
         let shown = object::shown(zone);
         let detail = format!("`{shown}` is not a known time zone, such as Europe/Berlin{hint}");
-        faults.add::<()>(&place.member("zone"), "bad_zone", detail);
+        path.member("zone").fault::<()>("bad_zone", detail);
     }
 }
 
 /// That something will come due, and `end` and `spread` fit what does.
-fn check_dues(schedule: &Schedule, place: &Place<'_>, now: Timestamp, faults: &mut Faults) {
+fn check_dues(schedule: &Schedule, path: Path<'_>, now: Timestamp) {
     // Every part was checked before: it can be read.
     let Ok(plan) = Plan::unspread(schedule, now) else { return };
     let Some(first) = plan.without_end().first() else {
@@ -124,13 +121,14 @@ fn check_dues(schedule: &Schedule, place: &Place<'_>, now: Timestamp, faults: &m
             When::Cron { .. } => "no time is ever named by this expression".to_owned(),
             _ => format!("the first occurrence would be due after {}", Timestamp::MAX_DUE),
         };
-        return faults.add(&place.member(name), code, detail).unwrap_or(());
+        path.member(name).fault::<()>(code, detail);
+        return;
     };
     // How much of the spread falls to this task depends on its id, which may not be known yet: all of it may.
     let latest = first.plus(schedule.spread.unwrap_or_default().saturating_sub(Duration::from_millis(1)));
     if let Some(end) = schedule.end.filter(|end| *end < latest) {
         let detail = format!("the end, {end}, comes before the first occurrence, due {latest}");
-        faults.add::<()>(&place.member("end"), "end_before_first", detail);
+        path.member("end").fault::<()>("end_before_first", detail);
     }
     let Some(spread) = schedule.spread else { return };
     // Of cron it takes a thousand searches: only where it is needed.
@@ -143,6 +141,6 @@ fn check_dues(schedule: &Schedule, place: &Place<'_>, now: Timestamp, faults: &m
     {
         let (spread, gap) = (format(spread), format(gap));
         let detail = format!("the spread, {spread}, is not shorter than the shortest gap between occurrences, {gap}");
-        faults.add::<()>(&place.member("spread"), "spread_too_long", detail);
+        path.member("spread").fault::<()>("spread_too_long", detail);
     }
 }

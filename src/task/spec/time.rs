@@ -1,9 +1,8 @@
 //! Times in RFC 3339, to the millisecond.
 
 use jiff::civil;
-use serde_json::value::RawValue;
 
-use super::object::{self, Faults, Place};
+use super::object::{Field, shown};
 use crate::clock::Timestamp;
 
 const EPOCH: civil::DateTime = civil::datetime(1970, 1, 1, 0, 0, 0, 0);
@@ -18,16 +17,16 @@ pub(super) enum Round {
 }
 
 /// A time at which a task may be due.
-pub(super) fn read(raw: &RawValue, round: Round, place: &Place<'_>, faults: &mut Faults) -> Option<Timestamp> {
-    let text = object::text(raw, place, faults)?;
-    let shown = object::shown(&text);
+pub(super) fn read(field: Field<'_, '_>, round: Round) -> Option<Timestamp> {
+    let text = field.text()?;
+    let shown = shown(&text);
     let Some(time) = parse(&text, round) else {
         let detail = format!("`{shown}` is not a time in RFC 3339, with its offset, such as 2026-11-20T09:30:00Z");
-        return faults.add(place, "bad_time", detail);
+        return field.path.fault("bad_time", detail);
     };
     if !time.is_due() {
         let (first, last) = (Timestamp::MIN_DUE, Timestamp::MAX_DUE);
-        return faults.add(place, "out_of_range", format!("`{shown}` is not between {first} and {last}"));
+        return field.path.fault("out_of_range", format!("`{shown}` is not between {first} and {last}"));
     }
     Some(time)
 }

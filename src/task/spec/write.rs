@@ -1,8 +1,12 @@
 //! A task written as JSON.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::value::RawValue;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::task::duration::format;
 use crate::task::{Lane, Message, Payload, RetryPolicy, Schedule, Task, When};
@@ -10,115 +14,120 @@ use crate::task::{Lane, Message, Payload, RetryPolicy, Schedule, Task, When};
 /// The task as JSON in the form that [`read`](super::read) takes, with `lane`; payloads byte for byte.
 #[must_use]
 pub fn write(task: &Task, lane: &Lane) -> Box<RawValue> {
-    let mut object = Object::default();
-    object.raw("schedule", &schedule(&task.schedule));
-    object.raw("message", &message(&task.message));
-    object.text("lane", lane.as_str());
-    if let Some(policy) = &task.retry {
-        object.raw("retry", &retry(policy));
-    }
-    if let Some(policy) = task.catch_up {
-        object.text("catch_up", policy.as_str());
-    }
-    RawValue::from_string(object.end()).expect("every part was written as JSON")
-}
-
-fn schedule(schedule: &Schedule) -> String {
-    let mut object = Object::default();
-    let start = match &schedule.when {
-        When::At(at) => {
-            object.text("at", &at.to_string());
-            None
-        }
-        When::In(span) => {
-            object.text("in", &format(*span));
-            None
-        }
-        When::Every { gap, start } => {
-            object.text("every", &format(*gap));
-            *start
-        }
-        When::Cron { expression, zone, start } => {
-            object.text("cron", expression);
-            object.may("zone", zone.as_deref());
-            *start
-        }
+    let view = TaskView {
+        schedule: ScheduleView::of(&task.schedule),
+        message: MessageView::of(&task.message),
+        lane: Some(lane.as_str()),
+        retry: task.retry.as_ref().map(RetryView::of),
+        catch_up: task.catch_up.map(|policy| policy.as_str()),
     };
-    object.may("start", start.map(|time| time.to_string()).as_deref());
-    object.may("end", schedule.end.map(|time| time.to_string()).as_deref());
-    if let Some(limit) = schedule.limit {
-        object.raw("limit", &limit.to_string());
-    }
-    object.may("spread", schedule.spread.map(format).as_deref());
-    object.end()
+    to_raw_value(&view).expect("texts and numbers are JSON")
 }
 
-fn message(message: &Message) -> String {
-    let mut object = Object::default();
-    object.may("destination", message.destination.as_deref());
-    object.may("key", message.key.as_deref());
-    if !message.headers.is_empty() {
-        let mut headers = Object::default();
-        for (name, value) in &message.headers {
-            headers.text(name, value);
-        }
-        object.raw("headers", &headers.end());
-    }
-    match &message.payload {
-        Payload::Empty => {}
-        // It was JSON when it was put; should it be damaged, it is still shown.
-        Payload::Json(bytes) => match serde_json::from_slice::<&RawValue>(bytes) {
-            Ok(json) => object.raw("payload", json.get()),
-            Err(_) => object.text("payload_base64", &STANDARD.encode(bytes)),
-        },
-        Payload::Raw { bytes, content_type } => {
-            object.text("payload_base64", &STANDARD.encode(bytes));
-            object.may("content_type", content_type.as_deref());
-        }
-    }
-    object.end()
+/// A task as it stands in JSON; what is none is left out.
+#[derive(Default, Serialize)]
+pub(crate) struct TaskView<'a> {
+    pub(crate) schedule: ScheduleView<'a>,
+    pub(crate) message: MessageView<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lane: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retry: Option<RetryView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) catch_up: Option<&'static str>,
 }
 
-fn retry(policy: &RetryPolicy) -> String {
-    let mut object = Object::default();
-    object.raw("max", &policy.max.to_string());
-    object.text("interval", &format(policy.interval));
-    object.text("jitter", &format(policy.jitter));
-    object.end()
+#[derive(Default, Serialize)]
+pub(crate) struct ScheduleView<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none", rename = "in")]
+    pub(crate) after: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) every: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cron: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) zone: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) start: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) end: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) spread: Option<String>,
 }
 
-/// Members of a JSON object, in the order they are added.
-#[derive(Default)]
-struct Object(String);
+#[derive(Default, Serialize)]
+pub(crate) struct MessageView<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) destination: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) headers: Option<&'a BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) payload: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) payload_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content_type: Option<&'a str>,
+}
 
-impl Object {
-    /// Adds a value that is JSON already.
-    fn raw(&mut self, name: &str, value: &str) {
-        self.0.push(if self.0.is_empty() { '{' } else { ',' });
-        self.0.push_str(&quoted(name));
-        self.0.push(':');
-        self.0.push_str(value);
-    }
+#[derive(Serialize)]
+pub(crate) struct RetryView {
+    max: u32,
+    interval: String,
+    jitter: String,
+}
 
-    fn text(&mut self, name: &str, value: &str) {
-        self.raw(name, &quoted(value));
-    }
-
-    fn may(&mut self, name: &str, value: Option<&str>) {
-        if let Some(value) = value {
-            self.text(name, value);
+impl ScheduleView<'_> {
+    fn of(schedule: &Schedule) -> ScheduleView<'_> {
+        let view = ScheduleView {
+            end: schedule.end.map(|time| time.to_string()),
+            limit: schedule.limit,
+            spread: schedule.spread.map(format),
+            ..ScheduleView::default()
+        };
+        match &schedule.when {
+            When::At(at) => ScheduleView { at: Some(at.to_string().into()), ..view },
+            When::In(span) => ScheduleView { after: Some(format(*span).into()), ..view },
+            When::Every { gap, start } => {
+                ScheduleView { every: Some(format(*gap).into()), start: start.map(|time| time.to_string()), ..view }
+            }
+            When::Cron { expression, zone, start } => {
+                let start = start.map(|time| time.to_string());
+                ScheduleView { cron: Some(expression), zone: zone.as_deref(), start, ..view }
+            }
         }
-    }
-
-    fn end(mut self) -> String {
-        if self.0.is_empty() {
-            self.0.push('{');
-        }
-        self.0.push('}');
-        self.0
     }
 }
 
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+impl MessageView<'_> {
+    fn of(message: &Message) -> MessageView<'_> {
+        let (payload, raw, content_type) = match &message.payload {
+            Payload::Empty => (None, None, None),
+            // It was JSON when it was put; should it be damaged, it is still shown.
+            Payload::Json(bytes) => match serde_json::from_slice(bytes) {
+                Ok(json) => (Some(json), None, None),
+                Err(_) => (None, Some(bytes), None),
+            },
+            Payload::Raw { bytes, content_type } => (None, Some(bytes), content_type.as_deref()),
+        };
+        MessageView {
+            destination: message.destination.as_deref(),
+            key: message.key.as_deref(),
+            headers: Some(&message.headers).filter(|headers| !headers.is_empty()),
+            payload,
+            payload_base64: raw.map(|bytes| STANDARD.encode(bytes)),
+            content_type,
+        }
+    }
+}
+
+impl RetryView {
+    fn of(policy: &RetryPolicy) -> RetryView {
+        RetryView { max: policy.max, interval: format(policy.interval), jitter: format(policy.jitter) }
+    }
 }
