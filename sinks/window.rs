@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as Turns, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex as WindowTurns, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 /// Room for messages that are under way, in units of some bytes; each message takes one unit at least.
 pub(crate) struct Window {
@@ -30,7 +30,7 @@ pub(crate) struct Room {
 struct Destination {
     units: Arc<Semaphore>,
     /// Whose messages are handed over.
-    turns: Arc<Turns<()>>,
+    turns: Arc<WindowTurns<()>>,
 }
 
 /// A call's part of a destination's share. Calls hand over one after another: were their messages mixed, all would be

@@ -3,6 +3,7 @@
 //! No wall clock of an instance decides anything: [`RedisClock`] is an estimate of the server's clock on top of the
 //! monotonic one, fed with every reply. [`LocalClock`] serves the in-memory timeline, [`ManualClock`] tests.
 
+mod backoff;
 mod boot;
 mod sharp;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+pub(crate) use backoff::Backoff;
 pub(crate) use boot::since_boot;
 
 /// A point in time: milliseconds since the epoch, as dues, scores and keys carry it.

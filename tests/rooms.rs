@@ -174,6 +174,18 @@ fn no_room_of_looks_up(folder: &str, table: &[Room]) {
 }
 
 #[test]
+fn the_way_from_a_put_to_its_settle_is_short_and_every_file_of_it_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let way = page.split("### From a put to its settle\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let files: Vec<&str> = way.split('`').skip(1).step_by(2).collect();
+    assert!((15..=20).contains(&files.len()), "{files:?}");
+    for file in files {
+        assert!(root.join(file).is_file(), "there is no `{file}`");
+    }
+}
+
+#[test]
 fn main_is_short_and_knows_the_command_line_alone() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/main.rs")).unwrap();
     assert!(text.lines().count() <= 40, "main.rs has {} lines", text.lines().count());

@@ -27,16 +27,16 @@ use super::task::{FaultView, faults};
 use super::{Failure, say, tell};
 
 /// Answers that were not taken for longer may be why an instance gave up.
-const HELD: Duration = Duration::from_secs(1);
+const SLOW_READER_TIME: Duration = Duration::from_secs(1);
 
 /// How long what has been answered may take to be shown after a signal, and then all that is said of the end.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SHOW_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long no answer may come while one is owed, twice: far longer than an instance lets its timeline take.
-const STALL: Duration = Duration::from_secs(30);
+const HALF_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes of one answer at most.
-const LONGEST: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 const NO_BATCH: &str = "it answers what is no answer to a batch; is it an instance of punctual?";
 
@@ -130,10 +130,10 @@ pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), 
     };
     if matches!(ended, Err(Ended::Signal(_))) {
         tally.shown = None;
-        timeout(PATIENCE, end).await.ok();
+        timeout(SHOW_TIMEOUT, end).await.ok();
         std::thread::spawn(|| {
             // Far longer than the words of the end take unless nobody takes them either.
-            std::thread::sleep(5 * PATIENCE);
+            std::thread::sleep(5 * SHOW_TIMEOUT);
             std::process::exit(1);
         });
     }
@@ -182,7 +182,7 @@ impl Tally {
         let mut body = response.into_body();
         let mut owed = false;
         loop {
-            let part = match timeout(STALL, body.frame()).await {
+            let part = match timeout(HALF_ANSWER_TIMEOUT, body.frame()).await {
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 Ok(Some(Err(error))) => {
                     return Err(match progress.broken.get() {
@@ -191,7 +191,7 @@ impl Tally {
                     });
                 }
                 Ok(None) => break,
-                Err(_) if owed => return Err(format!("no answer within {:?}", STALL * 2)),
+                Err(_) if owed => return Err(format!("no answer within {:?}", HALF_ANSWER_TIMEOUT * 2)),
                 Err(_) => {
                     owed = self.next_line().is_some();
                     continue;
@@ -213,7 +213,7 @@ impl Tally {
         let before = self.rest.len();
         self.rest.extend_from_slice(part);
         let Some(end) = part.iter().rposition(|&byte| byte == b'\n') else {
-            return if self.rest.len() > LONGEST { Err(NO_BATCH.to_owned()) } else { Ok(()) };
+            return if self.rest.len() > MAX_ANSWER_BYTES { Err(NO_BATCH.to_owned()) } else { Ok(()) };
         };
         let rest = self.rest.split_off(before + end + 1);
         let mut lines = std::mem::replace(&mut self.rest, rest);
@@ -269,7 +269,7 @@ impl Tally {
     /// Why the instance ended it, and what may be the reason.
     fn given_up(&self, words: &str) -> String {
         match self.held {
-            held if held < HELD => words.to_owned(),
+            held if held < SLOW_READER_TIME => words.to_owned(),
             held => format!(
                 "{words}; the answers were not read for {} s, and an instance waits as long as its `http.body_timeout`",
                 held.as_secs()

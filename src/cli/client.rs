@@ -33,23 +33,23 @@ use super::target::{self, Address, Target};
 use super::{Failure, tell};
 
 /// For a connection, its TLS handshake included.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// For the head of an answer, from the last of the body that was taken; longer than an instance lets its timeline take.
-const HEAD: Duration = Duration::from_secs(30);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// For the rest of an answer to come.
-const BODY: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a long body waits for the answer to begin: who is refused anyway need not send, and one who sends all the same
 /// may not see the refusal. Something between the two may want the body first.
-const COURTESY: Duration = Duration::from_secs(1);
+const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A body of more bytes is long: what an instance takes unless its configuration says otherwise.
-const LONG: usize = 1 << 20;
+const LONG_BODY_BYTES: usize = 1 << 20;
 
 /// Bytes of an answer at most: far more than a task is.
-const LONGEST: usize = 64 << 20;
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// A body that is sent.
 pub(super) type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
@@ -122,15 +122,15 @@ impl Client {
             frame
         });
         let request = request.body(body).map_err(|error| self.no_answer(&error))?;
-        let connected = timeout(CONNECT, self.connect()).await;
-        let stream = connected.map_err(|_| self.no_answer(&late("no connection", CONNECT)))??;
+        let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
+        let stream = connected.map_err(|_| self.no_answer(&late("no connection", CONNECT_TIMEOUT)))??;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.no_answer(&error))?;
         // Ends with the answer; what goes wrong with it is told where the answer is read.
         tokio::spawn(async move { connection.await.map_err(|error| tracing::debug!(%error, "a connection ended")) });
-        match while_moving(sender.send_request(request), HEAD, &taken).await {
+        match while_moving(sender.send_request(request), HEAD_TIMEOUT, &taken).await {
             Some(answered) => answered.map_err(|error| self.no_answer(&error)),
-            None => Err(self.no_answer(&late("no answer", HEAD))),
+            None => Err(self.no_answer(&late("no answer", HEAD_TIMEOUT))),
         }
     }
 
@@ -145,7 +145,7 @@ impl Client {
         };
         let length = body.len();
         // It stays until the answer has come whole: nothing more is sent meanwhile.
-        let (_begun, begins) = watch::channel(length <= LONG);
+        let (_begun, begins) = watch::channel(length <= LONG_BODY_BYTES);
         let body = courteous(begins, stream::iter([Ok(Bytes::from(body))]));
         let headers = [(CONTENT_TYPE, "application/json"), (CONTENT_LENGTH, &length.to_string())];
         self.whole(self.send(method, path, &headers, body).await?).await
@@ -154,11 +154,12 @@ impl Client {
     /// All of an answer that has begun.
     pub(super) async fn whole(&self, response: Response<Incoming>) -> Result<Answer, NoAnswer> {
         let status = response.status().as_u16();
-        let read = timeout(BODY, http_body_util::Limited::new(response.into_body(), LONGEST).collect()).await;
+        let read =
+            timeout(BODY_TIMEOUT, http_body_util::Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect()).await;
         let body = match read {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) => return Err(self.no_answer(error.as_ref())),
-            Err(_) => return Err(self.no_answer(&late("the answer is not whole", BODY))),
+            Err(_) => return Err(self.no_answer(&late("the answer is not whole", BODY_TIMEOUT))),
         };
         // What is no text is no answer of an instance: it says nothing.
         Ok(Answer { status, text: String::from_utf8(body.into()).unwrap_or_default() })
@@ -259,7 +260,7 @@ pub(super) fn courteous(
     parts: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
 ) -> Outgoing {
     let parts = stream::once(async move {
-        timeout(COURTESY, begun.wait_for(|&begun| begun)).await.ok();
+        timeout(CONTINUE_TIMEOUT, begun.wait_for(|&begun| begun)).await.ok();
         parts
     });
     StreamBody::new(parts.flatten().map_ok(Frame::data)).boxed_unsync()

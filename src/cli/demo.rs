@@ -30,13 +30,13 @@ use crate::timeline::{PutMode, PutResult, Timeline};
 const PREFIX: &str = "demo-";
 
 /// How long what came due may take to be published after the end.
-const LATEST: Duration = Duration::from_secs(10);
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the demo may take to stop.
-const STOP: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tasks that go to the timeline at once.
-const CHUNK: u32 = 1000;
+const MAX_PUTS_AT_ONCE: u32 = 1000;
 
 #[derive(Args)]
 pub(super) struct DemoArguments {
@@ -102,11 +102,11 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
         let expected = plan.expected(cut);
         tokio::select! {
             () = book.reached(expected) => {}
-            () = tokio::time::sleep(LATEST) => {}
+            () = tokio::time::sleep(PUBLISH_TIMEOUT) => {}
             _ = signals.next() => {}
         }
         let intake = instance.intake.clone();
-        instance.stop(STOP).await;
+        instance.stop(STOP_TIMEOUT).await;
         if place.stays {
             plan.cancel_what_is_left(cut, &intake).await;
         }
@@ -233,7 +233,7 @@ impl Plan {
             series.first = Some(first);
         }
         while self.put < self.one_shots && !stop.is_cancelled() {
-            let until = self.one_shots.min(self.put.saturating_add(CHUNK));
+            let until = self.one_shots.min(self.put.saturating_add(MAX_PUTS_AT_ONCE));
             let tasks: anyhow::Result<Vec<_>> = (self.put..until).map(|number| self.one_shot(number)).collect();
             put(intake, tasks.map_err(Failure::failed)?).await?;
             self.put = until;
@@ -255,7 +255,7 @@ impl Plan {
         });
         let left: Vec<TaskId> = once.chain(self.series.iter().map(|series| series.id.clone())).collect();
         for chunk in left.chunks(1000) {
-            join_all(chunk.iter().map(|id| intake.cancel(id, STOP))).await;
+            join_all(chunk.iter().map(|id| intake.cancel(id, STOP_TIMEOUT))).await;
         }
     }
 }
@@ -288,7 +288,7 @@ fn task(when: When, end: Option<Timestamp>, payload: &serde_json::Value) -> Task
 /// Puts tasks that must be new; returns their first dues.
 async fn put(intake: &Intake, tasks: Vec<(TaskId, Lane, Task)>) -> Result<Vec<Timestamp>, Failure> {
     let mut dues = Vec::with_capacity(tasks.len());
-    for answer in intake.put(PutMode::Put, tasks, STOP).await {
+    for answer in intake.put(PutMode::Put, tasks, STOP_TIMEOUT).await {
         match answer {
             Ok(put) if put.result == PutResult::Created => dues.push(put.due),
             Ok(put) => return Err(Failure::failed(anyhow!("a new task was not created but {:?}", put.result))),

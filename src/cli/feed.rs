@@ -20,7 +20,7 @@ const PART: usize = 64 << 10;
 pub(super) const PARTS: usize = 8;
 
 /// How long nothing may be read before a blank is sent: an instance gives up on a body that does not come.
-const PAUSE: Duration = Duration::from_secs(10);
+const BLANK_PAUSE: Duration = Duration::from_secs(10);
 
 /// How far the file has been read.
 #[derive(Default)]
@@ -93,7 +93,7 @@ pub(super) fn paced(
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
     stream::unfold((inbox, begun, true), |(mut inbox, begun, mut between)| async move {
         loop {
-            match timeout(PAUSE, inbox.recv()).await {
+            match timeout(BLANK_PAUSE, inbox.recv()).await {
                 Ok(part) => {
                     let part = part?;
                     between = part.as_ref().is_ok_and(|part| part.ends_with(b"\n"));
@@ -120,7 +120,7 @@ mod tests {
         let (parts, inbox) = mpsc::channel(1);
         let (begun, begins) = watch::channel(false);
         let mut body = Box::pin(paced(inbox, begins));
-        assert!(timeout(PAUSE * 5, body.next()).await.is_err(), "nobody answers yet");
+        assert!(timeout(BLANK_PAUSE * 5, body.next()).await.is_err(), "nobody answers yet");
         begun.send_replace(true);
         assert_eq!(body.next().await.unwrap().unwrap(), " ");
         for part in ["{}\n", " "] {
@@ -131,7 +131,7 @@ mod tests {
         }
         parts.send(Ok(Bytes::from_static(b"{}\n{"))).await.unwrap();
         assert_eq!(body.next().await.unwrap().unwrap(), "{}\n{");
-        assert!(timeout(PAUSE * 5, body.next()).await.is_err(), "within a line nothing may be added");
+        assert!(timeout(BLANK_PAUSE * 5, body.next()).await.is_err(), "within a line nothing may be added");
         drop(parts);
         assert!(body.next().await.is_none());
     }

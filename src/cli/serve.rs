@@ -29,7 +29,7 @@ use crate::timeline::redis::{Advice, RedisConfig, RedisError, RedisTimeline};
 use crate::timeline::{Link, Timeline};
 
 /// How long Redis may take to be there where somebody looks on.
-const REACH: Duration = Duration::from_secs(5);
+const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running instance.
 pub struct Instance {
@@ -129,7 +129,7 @@ impl Opened {
     pub(super) async fn there(self, config: &Config) -> Result<Arc<dyn Timeline>, Failure> {
         let Some(redis) = self.redis else { return Ok(self.timeline) };
         let mut link = redis.link();
-        let there = timeout(REACH, async {
+        let there = timeout(REDIS_TIMEOUT, async {
             redis.check_layout().await?;
             // The clock goes by this machine's time until the link is up.
             link.wait_for(|link| matches!(link, Link::Up(_))).await.ok();
@@ -156,7 +156,7 @@ pub(super) fn open_timeline(config: &Config, tls: &Tls) -> Result<Opened, Failur
 fn unreachable(config: &Config, link: &Link) -> Failure {
     let words = match link {
         Link::Down(words) => words.clone(),
-        Link::Up(_) => format!("no answer within {REACH:?}"),
+        Link::Up(_) => format!("no answer within {REDIS_TIMEOUT:?}"),
     };
     Failure::failed(anyhow!("cannot reach Redis at `{}`: {words}", config.redis))
         .hint("start one, name one with `--redis` or `PUNCTUAL__REDIS__URL`, or try without: `--redis memory:`")

@@ -26,7 +26,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'
 pub(super) const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// Bytes of a file with a task at most: more than an instance can be told to take.
-const LONGEST: u64 = 1 << 30;
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
 #[derive(Subcommand)]
 pub(super) enum TaskCommand {
@@ -206,7 +206,7 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
     let input: Box<dyn Read> =
         if path.as_os_str() == "-" { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
     let mut text = String::new();
-    if input.take(LONGEST + 1).read_to_string(&mut text)? as u64 > LONGEST {
+    if input.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)? as u64 > MAX_FILE_BYTES {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tracing::{debug, error};
 
 use super::destinations::Gate;
-use super::dispatcher::{Fate, Holder};
+use super::dispatcher::{ClaimTask, Fate};
 use super::flight::{Flight, Stage};
 use super::held::Hold;
 use super::judge::Reason;
@@ -21,7 +21,7 @@ enum Withheld {
     Waits,
 }
 
-impl Holder {
+impl ClaimTask {
     /// Reads the records, publishes, and begins to work out what follows while the sink is busy.
     pub(super) fn begin(&mut self) {
         let overdue = self.dispatch.context.config.overdue;

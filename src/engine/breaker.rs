@@ -11,16 +11,17 @@ use tokio::sync::{Notify, watch};
 use tracing::{debug, info, warn};
 
 use super::context::{Context, SinkContext};
+use crate::clock::Backoff;
 use crate::metrics::SinkMetrics;
 
 /// The first wait between probes.
-const SHORTEST: Duration = Duration::from_millis(200);
+const MIN_PROBE_PAUSE: Duration = Duration::from_millis(200);
 
 /// The longest wait between probes.
-const LONGEST: Duration = Duration::from_secs(5);
+const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
 
 /// A sink that is suspect has to answer a probe within this.
-const SUSPECT: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a breaker lets through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,18 +243,17 @@ async fn probe(sink: &SinkContext, words: &str, failures: u32, told: bool) -> bo
 
 /// A probe of a sink that left a whole batch without an answer.
 async fn examine(sink: &SinkContext) {
-    let words = match tokio::time::timeout(SUSPECT, sink.sink.check()).await {
+    let words = match tokio::time::timeout(PROBE_TIMEOUT, sink.sink.check()).await {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("neither messages nor a probe of {SUSPECT:?} were answered"),
+        Err(_) => format!("neither messages nor a probe of {PROBE_TIMEOUT:?} were answered"),
     };
     sink.trip(&words);
 }
 
 /// The wait before the next probe: doubles from 200 ms to 5 s; `random` (0 to 1) takes off up to half.
 fn backoff(failures: u32, random: f64) -> Duration {
-    let whole = SHORTEST.saturating_mul(2_u32.saturating_pow(failures)).min(LONGEST);
-    whole.mul_f64(1.0 - random / 2.0)
+    Backoff::new(MIN_PROBE_PAUSE, MAX_PROBE_PAUSE).after(failures).mul_f64(1.0 - random / 2.0)
 }
 
 #[cfg(test)]
@@ -269,8 +269,8 @@ mod tests {
     fn the_wait_between_probes_doubles_up_to_five_seconds_and_loses_half_at_most() {
         assert_eq!(backoff(0, 0.0), Duration::from_millis(200));
         assert_eq!(backoff(3, 0.0), Duration::from_millis(1600));
-        assert_eq!(backoff(40, 0.0), LONGEST);
-        assert_eq!(backoff(40, 1.0), LONGEST / 2);
+        assert_eq!(backoff(40, 0.0), MAX_PROBE_PAUSE);
+        assert_eq!(backoff(40, 1.0), MAX_PROBE_PAUSE / 2);
     }
 
     #[tokio::test]

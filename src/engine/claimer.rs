@@ -6,11 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::context::{Context, LaneContext, ShardContext};
-use super::dispatcher::{self, Dispatch};
+use super::dispatcher::{self, ClaimContext};
 use super::fault::{self, Point};
 use super::leases::Moment;
 use super::outlook::{Kind, Outlook};
@@ -91,7 +90,7 @@ impl Claimer {
         let mut ready = self.shard.ready.subscribe();
         loop {
             self.until_due(outlook).await;
-            if let Some(until) = self.rests_until() {
+            if let Some(until) = self.lane.claims.rests_until() {
                 tokio::time::sleep_until(until).await;
                 continue;
             }
@@ -101,15 +100,10 @@ impl Claimer {
             let trial = self.lane.sink.breaker.admit().await;
             match trial {
                 // It has come to rest while it waited: others have their turn.
-                Some(trial) if self.rests_until().is_some() => self.lane.sink.breaker.trial_unused(trial),
+                Some(trial) if self.lane.claims.rests_until().is_some() => self.lane.sink.breaker.trial_unused(trial),
                 trial => return trial,
             }
         }
-    }
-
-    /// Until when the lane rests, if it does.
-    fn rests_until(&self) -> Option<Instant> {
-        self.lane.rests_until.lock().filter(|until| *until > Instant::now())
     }
 
     /// Waits until there is something to claim.
@@ -173,7 +167,7 @@ impl Claimer {
         self.lane.metrics.claims.inc();
         self.lane.metrics.claimed.inc_by(claimed.occurrences.len() as u64);
         let lease = self.shard.leases.open(token, self.lane.lane.clone(), self.context.config.lease, sent);
-        let dispatch = Dispatch {
+        let dispatch = ClaimContext {
             context: Arc::clone(&self.context),
             shard: Arc::clone(&self.shard),
             lane: Arc::clone(&self.lane),

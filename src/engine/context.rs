@@ -21,6 +21,7 @@ use super::leases::Leases;
 use super::outlook::OLDEST_AGAIN;
 use super::room::Room;
 use super::signal::Signal;
+use super::throttle::Throttle;
 use super::turn::Turns;
 use crate::clock::Clock;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
@@ -28,7 +29,7 @@ use crate::task::{Lane, Shard};
 use crate::timeline::{Glance, Timeline, Token};
 
 /// How long the log is silent of a lane's dead once it has told of them.
-const AGAIN: Duration = Duration::from_secs(60);
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// Destinations of a lane of which it is known that something went back; beyond that the others tell as much.
 const MAX_TURNED_BACK: usize = 1000;
@@ -82,13 +83,13 @@ pub(super) struct LaneContext {
     pub(super) turned_back: Mutex<HashMap<String, Instant>>,
     pub(super) metrics: LaneMetrics,
     /// Nothing is claimed before: others are to have their turn.
-    pub(super) rests_until: Mutex<Option<Instant>>,
-    /// When its dead were last told of in the log.
-    pub(super) buried: Mutex<Option<Instant>>,
+    pub(super) claims: Throttle,
+    /// How often the log tells of its dead.
+    pub(super) telling_of_dead: Throttle,
     /// No copy of its dead is tried before.
-    pub(super) copies_rest_until: Mutex<Option<Instant>>,
-    /// When it was last told that a copy of a dead was not taken.
-    pub(super) not_copied: Mutex<Option<Instant>>,
+    pub(super) copies: Throttle,
+    /// How often the log tells that a copy of a dead was not taken.
+    pub(super) telling_of_copies: Throttle,
 }
 
 /// What the claims for one sink share.
@@ -127,10 +128,7 @@ impl Context {
 impl LaneContext {
     /// Tells that occurrences are dead, once a minute: where there is one there may be a million.
     pub(super) fn tell_of_dead(&self, reason: &str, destination: &str, words: &str) {
-        let now = Instant::now();
-        let mut buried = self.buried.lock();
-        if buried.is_none_or(|last| now.duration_since(last) >= AGAIN) {
-            *buried = Some(now);
+        if self.telling_of_dead.passes(LOG_PAUSE) {
             let lane = self.lane.as_str();
             error!(lane, reason, destination, words, "occurrences are dead: they are not tried again by themselves");
         }
@@ -143,23 +141,10 @@ impl LaneContext {
             return;
         };
         self.metrics.dead_not_copied.inc();
-        let now = Instant::now();
-        let mut told = self.not_copied.lock();
-        if told.is_none_or(|last| now.duration_since(last) >= AGAIN) {
-            *told = Some(now);
+        if self.telling_of_copies.passes(LOG_PAUSE) {
             let (lane, destination) = (self.lane.as_str(), self.dead_destination.as_deref());
             warn!(lane, destination, words, "copies of the dead are not taken: they are buried without");
         }
-    }
-
-    /// Tries no copies of its dead for so long.
-    pub(super) fn rest_copies(&self, span: Duration) {
-        *self.copies_rest_until.lock() = Some(Instant::now() + span);
-    }
-
-    /// Whether copies of its dead are tried.
-    pub(super) fn tries_copies(&self) -> bool {
-        self.copies_rest_until.lock().is_none_or(|until| until <= Instant::now())
     }
 
     /// Notes that something goes back because its destination holds all that it may.
@@ -183,12 +168,6 @@ impl LaneContext {
     /// Forgets that of a destination, which has been mended. Whether there was anything to forget.
     pub(super) fn turns_back_no_more(&self, destination: &str) -> bool {
         self.turned_back.lock().remove(destination).is_some_and(is_lately)
-    }
-
-    /// Lets the lane rest, at least that long.
-    pub(super) fn rest(&self, span: Duration) {
-        let mut rests_until = self.rests_until.lock();
-        *rests_until = (*rests_until).max(Some(Instant::now() + span));
     }
 }
 

@@ -16,7 +16,7 @@ use punctual_sinks::{Message, Outcome, Sink, headers};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tracing::debug;
 
-use super::dispatcher::Holder;
+use super::dispatcher::ClaimTask;
 use super::flight::Flight;
 use super::judge::Reason;
 use super::leases::Lease;
@@ -27,16 +27,16 @@ use crate::timeline::Settlement;
 const TRIES: u32 = 2;
 
 /// The wait before the second.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long no copies of a lane are tried once one has failed.
-const REST: Duration = Duration::from_secs(10);
+const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
 /// Bytes of the broker's words that a copy carries at most.
 const LONGEST_WORDS: usize = 1024;
 
 /// An occurrence whose verdict waits for its copy.
-pub(super) struct Mourned {
+pub(super) struct AwaitingCopy {
     index: usize,
     verdict: Settlement,
     reason: Reason,
@@ -58,7 +58,7 @@ pub(super) struct NotTaken {
 /// A copy on its way, and the flight it is of.
 type Sent = (usize, Message);
 
-impl Holder {
+impl ClaimTask {
     /// An occurrence will not be tried again by itself.
     pub(super) fn bury(&mut self, index: usize, record: Option<&Record>, reason: Reason, words: String) {
         let flight = &mut self.flights[index];
@@ -72,7 +72,7 @@ impl Holder {
         let verdict = flight.dead(record, reason, words);
         match copy {
             Some(message) => {
-                self.mourned.push(Mourned { index, verdict, reason, copy: Some(message) });
+                self.mourned.push(AwaitingCopy { index, verdict, reason, copy: Some(message) });
             }
             None => self.verdict(index, verdict, Some(reason)),
         }
@@ -84,11 +84,11 @@ impl Holder {
             return;
         }
         let lane = Arc::clone(&self.dispatch.lane);
-        if !lane.tries_copies() {
+        if lane.copies.rests_until().is_some() {
             let (unsent, sent): (Vec<_>, _) =
                 std::mem::take(&mut self.mourned).into_iter().partition(|mourned| mourned.copy.is_some());
             self.mourned = sent;
-            for Mourned { index, verdict, reason, .. } in unsent {
+            for AwaitingCopy { index, verdict, reason, .. } in unsent {
                 lane.tell_of_copy(Err("another one failed a moment ago"));
                 self.verdict(index, verdict, Some(reason));
             }
@@ -103,17 +103,17 @@ impl Holder {
         let Some(at) = self.mourned.iter().position(|mourned| mourned.index == index) else { return };
         let lane = &self.dispatch.lane;
         if copied.as_ref().is_err_and(|error| error.others_too) {
-            lane.rest_copies(REST);
+            lane.copies.rest(FAILURE_PAUSE);
         }
         lane.tell_of_copy(copied.as_ref().copied().map_err(|error| error.words.as_str()));
-        let Mourned { verdict, reason, .. } = self.mourned.swap_remove(at);
+        let AwaitingCopy { verdict, reason, .. } = self.mourned.swap_remove(at);
         self.verdict(index, verdict, Some(reason));
     }
 
     /// Waits for no copy any more.
     pub(super) fn give_up_copies(&mut self) {
         self.copies = stream::empty().boxed();
-        for Mourned { index, verdict, reason, .. } in std::mem::take(&mut self.mourned) {
+        for AwaitingCopy { index, verdict, reason, .. } in std::mem::take(&mut self.mourned) {
             self.dispatch.lane.tell_of_copy(Err("it was not answered before its holder had to let go"));
             self.verdict(index, verdict, Some(reason));
         }
@@ -132,7 +132,7 @@ fn send(sink: Arc<dyn Sink>, lease: Arc<Lease>, mut copies: Vec<Sent>) -> BoxStr
                 return;
             }
             copies = failed.into_iter().map(|(copy, _)| copy).collect();
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     };
     let sending = stream::once(sending).filter_map(|()| ready(None));

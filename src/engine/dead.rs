@@ -15,7 +15,7 @@ use crate::clock::Timestamp;
 use crate::task::record::RecordError;
 use crate::task::{Key, Lane, Record, Shard};
 use crate::timeline::{
-    BrowseRequest, Browsed, Burial, Dead, DeadFilter, Grave, MAX_BROWSED, RequeueAnswer, TimelineError,
+    BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, DeadRecord, MAX_BROWSED, RequeueAnswer, TimelineError,
 };
 
 /// Requeues or discards that are under way at a time.
@@ -39,14 +39,14 @@ pub struct DeadPage {
     /// In the order of their burial.
     pub dead: Vec<DeadSummary>,
     /// Where to go on, if not all was looked through.
-    pub next: Option<Grave>,
+    pub next: Option<DeadCursor>,
 }
 
 /// A dead occurrence without its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadSummary {
     /// Its key, and when it was buried.
-    pub grave: Grave,
+    pub grave: DeadCursor,
     /// Its lane; nothing where this version cannot read it. The reason and the words may be empty then.
     pub lane: Option<Lane>,
     /// Where it goes; nothing where neither it nor its lane names a destination.
@@ -76,7 +76,7 @@ pub struct Swept {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sweep {
     /// The last that was looked at; nothing: from the first.
-    pub after: Option<Grave>,
+    pub after: Option<DeadCursor>,
     /// When the sweep began: what was buried since is not meant, so that what dies again at once cannot keep it busy.
     pub until: Timestamp,
 }
@@ -141,7 +141,7 @@ impl Intake {
     pub async fn dead(
         &self,
         filter: &DeadFilter,
-        mut after: Option<Grave>,
+        mut after: Option<DeadCursor>,
         max: usize,
         patience: Duration,
     ) -> Result<DeadPage, TimelineError> {
@@ -274,7 +274,7 @@ impl Intake {
         begins: impl Fn(usize) -> bool + Sync,
         not_after: Timestamp,
         swept: &mut Swept,
-    ) -> (Option<Grave>, End) {
+    ) -> (Option<DeadCursor>, End) {
         // Where one call is not answered, the others would wait for nothing.
         let failed = AtomicBool::new(false);
         let (begins, failed) = (&begins, &failed);
@@ -331,10 +331,10 @@ impl Intake {
     async fn look_through(
         &self,
         filter: &DeadFilter,
-        after: Option<Grave>,
+        after: Option<DeadCursor>,
         max: usize,
         whole: bool,
-    ) -> Result<(Vec<DeadSummary>, Option<Grave>), TimelineError> {
+    ) -> Result<(Vec<DeadSummary>, Option<DeadCursor>), TimelineError> {
         let (max, shards) = (max.max(1), self.timeline.shards());
         let share = max.min(max.div_ceil(usize::from(shards)) + SPARE).min(MAX_BROWSED);
         let request = BrowseRequest { filter: filter.clone(), after, max: share, whole };
@@ -372,8 +372,8 @@ impl Intake {
     }
 
     fn summary(&self, dead: Dead) -> DeadSummary {
-        let unread = || Burial { record: bytes::Bytes::new(), reason: String::new(), words: String::new() };
-        let Burial { record, reason, words } = dead.burial.unwrap_or_else(unread);
+        let unread = || DeadRecord { record: bytes::Bytes::new(), reason: String::new(), words: String::new() };
+        let DeadRecord { record, reason, words } = dead.burial.unwrap_or_else(unread);
         let (lane, own) = match Record::decode(&record) {
             Ok(record) => (Some(record.lane), record.task.message.destination),
             Err(_) => (None, None),

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 /// How long a destination fails, of which the sink itself says nothing, before it is at fault: others are accepted there a
 /// moment after a nack or a change of leader.
-const DOUBT: Duration = Duration::from_secs(2);
+const FAULT_DELAY: Duration = Duration::from_secs(2);
 
 /// How often one message is tried at a destination that is given up.
-const TRIAL: Duration = Duration::from_secs(5);
+const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a destination without trouble is remembered: longer than any occurrence is retried.
 const MEMORY: Duration = Duration::from_secs(600);
@@ -24,18 +24,18 @@ const MEMORY: Duration = Duration::from_secs(600);
 const SWEEP: Duration = Duration::from_secs(10);
 
 /// Destinations remembered at most; beyond that the ones without news for longest are forgotten.
-const MOST: usize = 10_000;
+const MAX_DESTINATIONS: usize = 10_000;
 
 /// The destinations of one sink that had trouble lately.
 pub(super) struct Destinations {
     patience: Duration,
-    standings: HashMap<String, Standing>,
+    standings: HashMap<String, DestinationHealth>,
     /// When the message was sent that any destination accepted last.
     accepted: Option<Instant>,
     swept: Option<Instant>,
 }
 
-struct Standing {
+struct DestinationHealth {
     /// The first and the last failure since something was accepted here.
     failing: Option<(Instant, Instant)>,
     /// The sink itself said that the fault is the destination's.
@@ -48,9 +48,9 @@ struct Standing {
     news: Instant,
 }
 
-impl Standing {
-    fn new(now: Instant) -> Standing {
-        Standing { failing: None, told: false, accepted: None, trial: None, words: String::new(), news: now }
+impl DestinationHealth {
+    fn new(now: Instant) -> DestinationHealth {
+        DestinationHealth { failing: None, told: false, accepted: None, trial: None, words: String::new(), news: now }
     }
 
     fn forgive(&mut self) {
@@ -59,7 +59,7 @@ impl Standing {
 
     /// Since when it fails; a failure that is long past, with nothing tried since, is forgiven.
     fn failing_since(&mut self, now: Instant, patience: Duration) -> Option<Instant> {
-        if self.failing.is_some_and(|(_, last)| now.duration_since(last) > patience.max(TRIAL * 2)) {
+        if self.failing.is_some_and(|(_, last)| now.duration_since(last) > patience.max(TRIAL_INTERVAL * 2)) {
             self.forgive();
         }
         self.failing.map(|(first, _)| first)
@@ -78,13 +78,13 @@ impl Standing {
     }
 
     fn at_fault(&self, accepted: Option<Instant>, patience: Duration) -> bool {
-        self.at_fault_for(accepted, if self.told { Duration::ZERO } else { DOUBT.min(patience) })
+        self.at_fault_for(accepted, if self.told { Duration::ZERO } else { FAULT_DELAY.min(patience) })
     }
 }
 
 /// What is known of a destination when a message fails there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Standpoint {
+pub(super) struct FailureContext {
     /// It has accepted something that was sent after this occurrence failed first: the fault is the message's.
     pub(super) others_accepted: bool,
     /// It is at fault, given up or not.
@@ -135,7 +135,7 @@ impl Destinations {
 
     /// The whole sink is absent: what failed lately says nothing of destinations.
     pub(super) fn forgive_all(&mut self) {
-        self.standings.values_mut().for_each(Standing::forgive);
+        self.standings.values_mut().for_each(DestinationHealth::forgive);
     }
 
     /// A message failed that had first failed at `first_failure`; `told`: the sink says that it is the destination.
@@ -146,16 +146,16 @@ impl Destinations {
         now: Instant,
         told: bool,
         words: &str,
-    ) -> Standpoint {
+    ) -> FailureContext {
         self.sweep(now);
         let (accepted, patience) = (self.accepted, self.patience);
-        let standing = self.standings.entry(destination.to_owned()).or_insert_with(|| Standing::new(now));
+        let standing = self.standings.entry(destination.to_owned()).or_insert_with(|| DestinationHealth::new(now));
         let since = standing.failing_since(now, patience).unwrap_or(now);
         standing.failing = Some((since, now));
         standing.told |= told;
         standing.news = now;
         words.clone_into(&mut standing.words);
-        Standpoint {
+        FailureContext {
             others_accepted: standing.accepted.is_some_and(|accepted| accepted > first_failure),
             at_fault: standing.at_fault(accepted, patience),
             given_up: standing.given_up(accepted, patience),
@@ -175,7 +175,7 @@ impl Destinations {
         if spared || !standing.given_up(accepted, patience) {
             return Gate::AtFault;
         }
-        if standing.trial.is_none_or(|last| now.duration_since(last) >= TRIAL) {
+        if standing.trial.is_none_or(|last| now.duration_since(last) >= TRIAL_INTERVAL) {
             standing.trial = Some(now);
             return Gate::Trial;
         }
@@ -188,13 +188,13 @@ impl Destinations {
     }
 
     fn sweep(&mut self, now: Instant) {
-        let full = self.standings.len() >= MOST;
+        let full = self.standings.len() >= MAX_DESTINATIONS;
         if !full && self.swept.is_some_and(|last| now.duration_since(last) < SWEEP) {
             return;
         }
         self.swept = Some(now);
         self.standings.retain(|_, standing| now.duration_since(standing.news) < MEMORY);
-        if self.standings.len() >= MOST {
+        if self.standings.len() >= MAX_DESTINATIONS {
             let mut news: Vec<Instant> = self.standings.values().map(|standing| standing.news).collect();
             news.sort_unstable();
             let old = news[news.len() / 2];
@@ -288,9 +288,9 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE);
-        for n in 0..MOST as u64 * 2 {
+        for n in 0..MAX_DESTINATIONS as u64 * 2 {
             all.failed(&n.to_string(), start, start + Duration::from_millis(n), false, "nack");
         }
-        assert!(all.standings.len() <= MOST);
+        assert!(all.standings.len() <= MAX_DESTINATIONS);
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::{error, warn};
 
 use super::context::{Context, LaneContext, ShardContext};
-use super::copies::{Copied, Mourned};
+use super::copies::{AwaitingCopy, Copied};
 use super::flight::{Flight, Stage};
 use super::following::Followings;
 use super::judge::Reason;
@@ -29,10 +29,10 @@ use crate::task::Follow;
 use crate::timeline::{Claimed, Settlement};
 
 /// Answers taken in at one go.
-const GULP: usize = 1000;
+const MAX_ANSWERS_AT_ONCE: usize = 1000;
 
 /// A claim's surroundings.
-pub(super) struct Dispatch {
+pub(super) struct ClaimContext {
     pub(super) context: Arc<Context>,
     pub(super) shard: Arc<ShardContext>,
     pub(super) lane: Arc<LaneContext>,
@@ -45,7 +45,7 @@ pub(super) struct Dispatch {
     pub(super) trial: Option<u64>,
 }
 
-impl Drop for Dispatch {
+impl Drop for ClaimContext {
     /// Whatever ends the holder, a panic too: nobody renews its lease any more, and others get their turn.
     fn drop(&mut self) {
         self.shard.leases.close(&self.lease.token);
@@ -56,8 +56,8 @@ impl Drop for Dispatch {
 }
 
 /// A claim in hand.
-pub(super) struct Holder {
-    pub(super) dispatch: Dispatch,
+pub(super) struct ClaimTask {
+    pub(super) dispatch: ClaimContext,
     pub(super) flights: Vec<Flight>,
     /// Flights without a verdict.
     pub(super) open: usize,
@@ -67,7 +67,7 @@ pub(super) struct Holder {
     /// The copies under way to the lane's dead-letter destination, ...
     pub(super) copies: BoxStream<'static, Copied>,
     /// ... the occurrences that they are of, and those whose copies are to be sent.
-    pub(super) mourned: Vec<Mourned>,
+    pub(super) mourned: Vec<AwaitingCopy>,
     /// Those that are not written yet, each with the place of its occurrence in the claim.
     pub(super) verdicts: Vec<(usize, Settlement)>,
     /// What is to be counted once they are written.
@@ -102,16 +102,16 @@ pub(super) enum Fate {
 }
 
 /// Holds a claim until nothing is left in it.
-pub(super) async fn run(dispatch: Dispatch, claimed: Claimed) {
-    Holder::new(dispatch, claimed).hold().await;
+pub(super) async fn run(dispatch: ClaimContext, claimed: Claimed) {
+    ClaimTask::new(dispatch, claimed).hold().await;
 }
 
-impl Holder {
-    fn new(dispatch: Dispatch, claimed: Claimed) -> Holder {
+impl ClaimTask {
+    fn new(dispatch: ClaimContext, claimed: Claimed) -> ClaimTask {
         let now = claimed.now;
         let flights: Vec<Flight> =
             claimed.occurrences.into_iter().map(|occurrence| Flight::new(occurrence, now)).collect();
-        Holder {
+        ClaimTask {
             dispatch,
             open: flights.len(),
             verdicts: Vec::with_capacity(flights.len()),
@@ -263,7 +263,7 @@ impl Holder {
 
     fn take_in_all(&mut self, first: Answer) {
         self.take_in(first);
-        for _ in 1..GULP {
+        for _ in 1..MAX_ANSWERS_AT_ONCE {
             let Some(Some(answer)) = self.answers.next().now_or_never() else { break };
             self.take_in(answer);
         }

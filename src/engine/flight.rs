@@ -11,7 +11,7 @@ use super::judge::Reason;
 use crate::clock::Timestamp;
 use crate::task::record::RecordError;
 use crate::task::{CatchUp, Counts, Follow, Following, Overdue, Record, Traceparent};
-use crate::timeline::{Burial, Occurrence, Settlement, Verdict};
+use crate::timeline::{DeadRecord, Occurrence, Settlement, Verdict};
 
 /// An occurrence from its claim to its verdict. The record stays encoded: it is read again in the rare case of a retry
 /// or a death.
@@ -182,7 +182,7 @@ impl Flight {
     pub(super) fn dead(&mut self, record: Option<&Record>, reason: Reason, words: String) -> Settlement {
         let key = self.occurrence.member.key(self.occurrence.due);
         let buried = record.map_or_else(|| self.occurrence.record.clone(), |record| record.buried(key).encode());
-        let burial = Burial { record: buried, reason: reason.as_str().to_owned(), words };
+        let burial = DeadRecord { record: buried, reason: reason.as_str().to_owned(), words };
         let mut counts = self.counts(true);
         counts.dead += 1;
         let verdict = match self.follow.and_then(|follow| follow.next) {

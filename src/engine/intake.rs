@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::dead::Looks;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Backoff, Clock, Timestamp};
 use crate::task::schedule::ScheduleError;
 use crate::task::{Key, Lane, Record, Shard, Task, TaskId, Traceparent};
 use crate::timeline::{
@@ -22,7 +22,7 @@ use crate::timeline::{
 };
 
 /// How long a put that meets its own task in flight is tried again before it is refused.
-const PATIENCE: Duration = Duration::from_secs(1);
+const IN_FLIGHT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// For how long a refused put says that others would be refused: then one has to try, or nobody ever would.
 const REFUSED_FOR: Duration = Duration::from_secs(5);
@@ -263,7 +263,7 @@ impl Intake {
         not_after: Timestamp,
     ) -> Vec<(usize, Result<Put, PutError>)> {
         let mut give_up = None;
-        let mut pause = Duration::from_millis(5);
+        let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(100));
         let mut done = Vec::with_capacity(call.len());
         loop {
             let puts = call.iter().map(|prepared| prepared.put.clone()).collect();
@@ -282,7 +282,8 @@ impl Intake {
                 }
             };
             // From the first answer on: it came late where others of the call had to be kept first.
-            let give_up = *give_up.get_or_insert_with(|| Instant::now() + PATIENCE);
+            let pause = backoff.next();
+            let give_up = *give_up.get_or_insert_with(|| Instant::now() + IN_FLIGHT_TIMEOUT);
             let last = Instant::now() + pause >= give_up || self.clock().now().plus(pause) > not_after;
             let mut again = Vec::new();
             for (prepared, answer) in call.into_iter().zip(answers) {
@@ -297,7 +298,6 @@ impl Intake {
             }
             call = again;
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(100));
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual_sinks::{Fault, Outcome};
 
-use super::destinations::Standpoint;
+use super::destinations::FailureContext;
 use crate::task::RetryPolicy;
 
 /// How long a message waits before it is tried again at a destination that is at fault.
@@ -35,7 +35,7 @@ pub(super) struct Facts {
     pub(super) retries: u32,
     /// Publishes so far, this one included.
     pub(super) publishes: u32,
-    pub(super) destination: Standpoint,
+    pub(super) destination: FailureContext,
     /// From 0 to 1, for the jitter.
     pub(super) random: f64,
 }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn facts(retries: u32, others_accepted: bool, given_up: bool) -> Facts {
-        let destination = Standpoint { others_accepted, at_fault: given_up, given_up, sink_silent: false };
+        let destination = FailureContext { others_accepted, at_fault: given_up, given_up, sink_silent: false };
         Facts { policy: RetryPolicy::DEFAULT, retries, publishes: retries + 1, destination, random: 0.0 }
     }
 
@@ -144,7 +144,7 @@ mod tests {
             others_accepted: bool, given_up: bool, sink_silent: bool, random in 0.0..1.0,
         ) {
             let policy = RetryPolicy { max, ..RetryPolicy::DEFAULT };
-            let destination = Standpoint { others_accepted, at_fault: given_up, given_up, sink_silent };
+            let destination = FailureContext { others_accepted, at_fault: given_up, given_up, sink_silent };
             let facts = Facts { policy, retries, publishes: retries + 1 + more, destination, random };
             let fault = match &outcome {
                 Outcome::Retry(trouble) => Some(trouble.fault),
@@ -181,7 +181,7 @@ mod tests {
             let millis = Duration::from_millis;
             let policy = RetryPolicy { max, interval: millis(interval), jitter: millis(jitter) };
             let (mut retries, mut waited) = (0, Duration::ZERO);
-            let destination = Standpoint { others_accepted: true, at_fault: false, given_up: false, sink_silent: false };
+            let destination = FailureContext { others_accepted: true, at_fault: false, given_up: false, sink_silent: false };
             loop {
                 let facts = Facts { policy, retries, publishes: retries + 1, destination, random };
                 match judge(retry(Fault::Unclear), &facts) {

@@ -31,6 +31,7 @@ mod room;
 mod settling;
 mod signal;
 mod state;
+mod throttle;
 mod trial;
 mod turn;
 
@@ -58,6 +59,7 @@ use destinations::Destinations;
 use held::Held;
 use leases::Leases;
 use room::Room;
+use throttle::Throttle;
 
 use crate::metrics::Metrics;
 use crate::task::{Lane, Overdue, Shard};
@@ -293,8 +295,6 @@ fn lane_context(
     let held = Held::new(config.in_flight, config.in_flight_bytes);
     let metrics = metrics.lane(lane.as_str());
     metrics.served.set(1);
-    let (rests_until, copies_rest_until) = (Mutex::default(), Mutex::default());
-    let (buried, not_copied) = (Mutex::default(), Mutex::default());
     let EngineLane { destination, dead_destination, .. } = settings;
     LaneContext {
         lane,
@@ -305,10 +305,10 @@ fn lane_context(
         held,
         turned_back: Mutex::default(),
         metrics,
-        rests_until,
-        copies_rest_until,
-        buried,
-        not_copied,
+        claims: Throttle::default(),
+        telling_of_dead: Throttle::default(),
+        copies: Throttle::default(),
+        telling_of_copies: Throttle::default(),
     }
 }
 

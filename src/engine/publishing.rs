@@ -13,8 +13,8 @@ use punctual_sinks::{Fault, Message, Outcome, Sink, Trouble};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::destinations::Standpoint;
-use super::dispatcher::{Fate, Holder};
+use super::destinations::FailureContext;
+use super::dispatcher::{ClaimTask, Fate};
 use super::fault::{self, Point};
 use super::flight::Stage;
 use super::held::Hold;
@@ -45,7 +45,7 @@ struct Batch {
     messages: Vec<Message>,
 }
 
-impl Holder {
+impl ClaimTask {
     /// Publishes flights, side by side by destination.
     pub(super) fn publish<'a>(&mut self, batch: impl Iterator<Item = (usize, &'a Record)>) {
         let sink = &self.dispatch.lane.sink;
@@ -116,7 +116,7 @@ impl Holder {
             sink.breaker.suspect();
             // What is not answered stays here; another lane's claim may show whether the sink is there.
             if let Some(trial) = self.dispatch.trial.take() {
-                self.dispatch.lane.rest(TRIAL_PAUSE);
+                self.dispatch.lane.claims.rest(TRIAL_PAUSE);
                 sink.breaker.trial_unused(trial);
             }
         }
@@ -186,7 +186,7 @@ impl Holder {
             policy: RetryPolicy::DEFAULT,
             retries: flight.retries,
             publishes: flight.publishes,
-            destination: Standpoint::default(),
+            destination: FailureContext::default(),
             random: rand::random(),
         };
         match outcome {

@@ -7,11 +7,11 @@ use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 /// A claim waits until this many KiB are free, rather than take a handful of records at a time.
-const LEAST_KIB: usize = 256;
+const MIN_FREE_KIB: usize = 256;
 
 /// How long a claim waits for room for all that it would take, rather than take the handful that is free: each call costs
 /// Redis and the sink as much again. A sink that takes 5000 each second frees a claim's worth in a tenth of a second.
-const PATIENCE: Duration = Duration::from_millis(250);
+const ROOM_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// For how long nobody waits like that once it was in vain: part of the room is held by what does not move.
 const RESPITE: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ impl Room {
     /// A room for `occurrences` and `bytes`.
     pub(super) fn new(occurrences: usize, bytes: usize) -> Room {
         let kib =
-            Kib { whole: (bytes / 1024).max(LEAST_KIB), taken: parking_lot::Mutex::default(), freed: Notify::new() };
+            Kib { whole: (bytes / 1024).max(MIN_FREE_KIB), taken: parking_lot::Mutex::default(), freed: Notify::new() };
         Room {
             occurrences: Arc::new(Semaphore::new(occurrences.clamp(1, Semaphore::MAX_PERMITS))),
             kib: Arc::new(kib),
@@ -64,7 +64,7 @@ impl Room {
         let mut respite = self.turn.lock().await;
         let waits = respite.is_none_or(|until| until <= Instant::now());
         let plenty = up_to(&self.occurrences, occurrences.min(self.plenty), occurrences);
-        let found = match timeout(if waits { PATIENCE } else { Duration::ZERO }, plenty).await {
+        let found = match timeout(if waits { ROOM_TIMEOUT } else { Duration::ZERO }, plenty).await {
             Ok(found) => found?,
             Err(_) => {
                 let free = u32::try_from(self.occurrences.available_permits()).unwrap_or(u32::MAX);
@@ -74,7 +74,7 @@ impl Room {
                 up_to(&self.occurrences, 1, occurrences).await?
             }
         };
-        let taken = self.kib.take((bytes / 1024).max(LEAST_KIB)).await;
+        let taken = self.kib.take((bytes / 1024).max(MIN_FREE_KIB)).await;
         Some(Share { occurrences: found, kib: Arc::clone(&self.kib), taken })
     }
 }
@@ -121,7 +121,7 @@ impl Kib {
     fn try_take(&self, most: usize) -> Option<usize> {
         let mut taken = self.taken.lock();
         let free = self.whole.saturating_sub(*taken);
-        let found = (free >= LEAST_KIB).then(|| free.min(most))?;
+        let found = (free >= MIN_FREE_KIB).then(|| free.min(most))?;
         *taken += found;
         Some(found)
     }
@@ -175,17 +175,21 @@ mod tests {
         for _ in 0..2 {
             let begun = Instant::now();
             let two = take(&room, 40).await;
-            assert_eq!((two.occurrences(), begun.elapsed()), (2, PATIENCE), "what there is after a while: it moves");
+            assert_eq!(
+                (two.occurrences(), begun.elapsed()),
+                (2, ROOM_TIMEOUT),
+                "what there is after a while: it moves"
+            );
         }
         let two = take(&room, 2).await;
         held.fit_to(45, 0);
         let begun = Instant::now();
-        assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, PATIENCE), "hardly anything moves");
+        assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, ROOM_TIMEOUT), "hardly anything moves");
         let begun = Instant::now();
         assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, Duration::ZERO), "nobody waits for it");
         tokio::time::sleep(RESPITE).await;
         let begun = Instant::now();
-        assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, PATIENCE), "it may move again");
+        assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, ROOM_TIMEOUT), "it may move again");
         drop((quarter, two));
     }
 
@@ -202,11 +206,11 @@ mod tests {
             let room = Arc::clone(&room);
             tokio::spawn(async move { room.take(1, 4 * MIB).await.expect("the room is open") })
         });
-        tokio::time::sleep(3 * PATIENCE).await;
+        tokio::time::sleep(3 * ROOM_TIMEOUT).await;
         assert!(others.iter().all(|other| !other.is_finished()), "all is taken");
         second.fit_to(1, 20 * MIB);
         first.fit_to(1, MIB);
-        tokio::time::sleep(3 * PATIENCE).await;
+        tokio::time::sleep(3 * ROOM_TIMEOUT).await;
         assert!(others.iter().all(|other| !other.is_finished()), "9 MiB are owed");
         drop(second);
         for (other, bytes) in others.iter_mut().zip([4 * MIB, 4 * MIB]) {
@@ -225,7 +229,7 @@ mod tests {
             let room = Arc::clone(&room);
             tokio::spawn(async move { take(&room, 1).await.occurrences() })
         });
-        tokio::time::sleep(3 * PATIENCE).await;
+        tokio::time::sleep(3 * ROOM_TIMEOUT).await;
         drop(held);
         for one in waiting {
             assert_eq!(one.await.expect("it ends"), 1);

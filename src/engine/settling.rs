@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use tracing::{debug, error};
 
 use super::context::{Context, LaneContext, ShardContext};
-use super::dispatcher::Holder;
+use super::dispatcher::ClaimTask;
 use super::fault::{self, Point};
 use super::judge::Reason;
 use super::leases::{Lease, Moment};
-use crate::clock::Timestamp;
+use crate::clock::{Backoff, Timestamp};
 use crate::task::{CatchUp, Member};
 use crate::timeline::{Rest, Settle, Settled, Settlement, TimelineError, Verdict};
 
@@ -27,10 +27,10 @@ const GATHER_MOST: Duration = Duration::from_millis(500);
 const GATHER_DUE: Duration = Duration::from_millis(50);
 
 /// How often a settle is sent that the timeline says makes no sense.
-const SENSELESS: u32 = 5;
+const MAX_SENSELESS_TRIES: u32 = 5;
 
 /// The waits between tries to settle while the timeline does not answer.
-const SETTLE_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+const SETTLE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
 /// A settle under way, and what follows from it.
 pub(super) struct Settling {
@@ -48,7 +48,7 @@ pub(super) struct Counted {
     catch_up: CatchUp,
 }
 
-impl Holder {
+impl ClaimTask {
     /// Notes a verdict; it waits a little for the others.
     pub(super) fn verdict(&mut self, index: usize, verdict: Settlement, dead: Option<Reason>) {
         let passed_over = self.flights[index].tally(&verdict.verdict);
@@ -156,7 +156,7 @@ pub(super) async fn settle_until_answered(
     settle: Settle,
     lease: Option<(Arc<Lease>, bool)>,
 ) -> Option<Settled> {
-    let (mut pause, mut repeated, mut senseless) = (SETTLE_PAUSES.0, false, 0);
+    let (mut backoff, mut repeated, mut senseless) = (SETTLE_BACKOFF, false, 0);
     loop {
         let sent = Moment::now();
         fault::reached(Point::BeforeSettle);
@@ -183,15 +183,14 @@ pub(super) async fn settle_until_answered(
         debug!(token = settle.token.0, %error, "not settled, trying again");
         repeated |= matches!(error, TimelineError::Unknown(_));
         senseless += u32::from(is_senseless(&error));
-        if senseless >= SENSELESS {
+        if senseless >= MAX_SENSELESS_TRIES {
             error!(token = settle.token.0, %error, "verdicts cannot be written: the claim is left to its lease");
             return None;
         }
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(backoff.next()) => {}
             () = context.closed.cancelled() => return None,
         }
-        pause = (pause * 2).min(SETTLE_PAUSES.1);
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use tokio::time::Instant;
 
-use super::dispatcher::{Fate, Holder};
+use super::dispatcher::{ClaimTask, Fate};
 use super::judge::{Judgement, Reason};
 
 /// The trials of one claim.
@@ -39,7 +39,7 @@ impl Trials {
     }
 }
 
-impl Holder {
+impl ClaimTask {
     /// A flight was judged: if it was a trial, those that waited for it share its fate, or are published.
     pub(super) fn tried(&mut self, index: usize, judgement: &Judgement) {
         let Some(mut trial) = self.trials.end(index) else { return };

@@ -14,10 +14,10 @@ use super::signal::Signal;
 
 /// How long others wait for a claim of suspects to end. One whose sink does not answer, or that waits for a retry, must not
 /// keep those of other lanes.
-const LONGEST: Duration = Duration::from_secs(10);
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a turn is kept for whoever is next: its lane may rest, or its sink be gone.
-const OFFER: Duration = Duration::from_secs(1);
+const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Who has the turn, and who waits for it.
 #[derive(Default)]
@@ -87,7 +87,7 @@ impl Line {
         if self.is_taken(now) {
             return false;
         }
-        let late = |offered: Instant| now.duration_since(offered) >= OFFER;
+        let late = |offered: Instant| now.duration_since(offered) >= OFFER_TIMEOUT;
         if self.offered.is_some_and(late) && !self.waiting.front().is_some_and(|first| Arc::ptr_eq(first, signal)) {
             self.waiting.pop_front();
             self.offered = None;
@@ -113,7 +113,7 @@ impl Line {
     }
 
     fn is_taken(&self, now: Instant) -> bool {
-        self.taken.is_some_and(|taken| now.duration_since(taken) < LONGEST)
+        self.taken.is_some_and(|taken| now.duration_since(taken) < TURN_TIMEOUT)
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
         assert!(turns.take(&b).is_none());
         drop(first);
         let long = turns.take(&b).expect("nobody has it");
-        tokio::time::advance(LONGEST - Duration::from_millis(1)).await;
+        tokio::time::advance(TURN_TIMEOUT - Duration::from_millis(1)).await;
         assert!(turns.take(&a).is_none());
         tokio::time::advance(Duration::from_millis(1)).await;
         let next = turns.take(&a).expect("it was long enough");
@@ -174,7 +174,7 @@ mod tests {
         let turn = turns.take(&a);
         assert!(turns.take(&b).is_none() && turns.take(&c).is_none());
         drop(turn);
-        tokio::time::advance(OFFER - Duration::from_millis(1)).await;
+        tokio::time::advance(OFFER_TIMEOUT - Duration::from_millis(1)).await;
         assert!(turns.take(&c).is_none(), "it is kept");
         tokio::time::advance(Duration::from_millis(1)).await;
         let turn = turns.take(&c);

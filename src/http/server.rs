@@ -23,7 +23,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::tls::ServerTls;
 
 /// How long to wait after an accept that failed, most likely because there are no file descriptors left.
-const BREATH: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What connections may take at most.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ pub async fn serve(
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                sleep(BREATH).await;
+                sleep(ACCEPT_PAUSE).await;
             }
         }
     }
@@ -117,7 +117,7 @@ async fn connection(
 }
 
 /// Bytes that a connection may hold read and not yet taken; a head is no longer. It is kept as long as the connection.
-const BUFFER: usize = 64 << 10;
+const MAX_BUFFER_BYTES: usize = 64 << 10;
 
 /// Serves the requests of a connection, one after the other.
 async fn requests<S>(stream: S, router: Router, limits: ServerLimits, stop: CancellationToken)
@@ -128,7 +128,7 @@ where
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
-        .max_buf_size(BUFFER)
+        .max_buf_size(MAX_BUFFER_BYTES)
         .serve_connection(io, TowerToHyperService::new(router));
     tokio::pin!(connection);
     let result = tokio::select! {

@@ -153,11 +153,11 @@ pub enum Verdict {
         counts: Counts,
     },
     /// The occurrence is dead, and the task has ended with it.
-    Dead(Burial),
+    Dead(DeadRecord),
     /// The occurrence is dead; the task is due again.
     DeadNext {
         /// What is kept of the dead.
-        burial: Burial,
+        burial: DeadRecord,
         /// Later than the one that died.
         due: Timestamp,
         /// What has happened so far.
@@ -174,7 +174,7 @@ pub enum Verdict {
 
 /// What is kept of a dead occurrence.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Burial {
+pub struct DeadRecord {
     /// The record that requeue will put back.
     pub record: Bytes,
     /// Why, in one word of a fixed few: `rejected`, `retries`, `destination`, `poison`, `too late`.

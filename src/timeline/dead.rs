@@ -1,6 +1,6 @@
 //! What is asked about the dead, and what is answered.
 
-use super::Burial;
+use super::DeadRecord;
 use crate::clock::Timestamp;
 use crate::task::{Key, Lane};
 
@@ -13,22 +13,22 @@ pub const MAX_BROWSED_BYTES: usize = 256 << 10;
 /// Where a dead occurrence stands among all of a timeline: in the order of their burial, those of one millisecond in that
 /// of their keys' bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Grave {
+pub struct DeadCursor {
     /// When it was buried.
     pub buried: Timestamp,
     /// Its idempotency key.
     pub key: Key,
 }
 
-impl Ord for Grave {
-    fn cmp(&self, other: &Grave) -> std::cmp::Ordering {
+impl Ord for DeadCursor {
+    fn cmp(&self, other: &DeadCursor) -> std::cmp::Ordering {
         let order = self.buried.cmp(&other.buried);
         order.then_with(|| self.key.to_string().cmp(&other.key.to_string()))
     }
 }
 
-impl PartialOrd for Grave {
-    fn partial_cmp(&self, other: &Grave) -> Option<std::cmp::Ordering> {
+impl PartialOrd for DeadCursor {
+    fn partial_cmp(&self, other: &DeadCursor) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
@@ -52,7 +52,7 @@ pub struct BrowseRequest {
     /// Which are meant.
     pub filter: DeadFilter,
     /// Where the last look ended.
-    pub after: Option<Grave>,
+    pub after: Option<DeadCursor>,
     /// How many to return, 1 to [`MAX_BROWSED`].
     pub max: usize,
     /// Whether what is kept of them is wanted, or only where they stand.
@@ -65,14 +65,14 @@ pub struct Browsed {
     /// In the order of their burial.
     pub dead: Vec<Dead>,
     /// How far was looked, if there are others beyond.
-    pub last: Option<Grave>,
+    pub last: Option<DeadCursor>,
 }
 
 /// A dead occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dead {
     /// Where it stands.
-    pub grave: Grave,
+    pub grave: DeadCursor,
     /// What is kept of it, if that was asked for and is whole.
-    pub burial: Option<Burial>,
+    pub burial: Option<DeadRecord>,
 }

@@ -20,10 +20,10 @@ use tokio::sync::{broadcast, watch};
 
 pub use self::calls::Verb;
 pub use self::claims::{
-    Burial, ClaimRequest, Claimed, Occurrence, Place, ReapRequest, Reaped, Rest, Settle, Settled, Settlement,
+    ClaimRequest, Claimed, DeadRecord, Occurrence, Place, ReapRequest, Reaped, Rest, Settle, Settled, Settlement,
     SuspectsRequest, Token, Verdict,
 };
-pub use self::dead::{BrowseRequest, Browsed, Dead, DeadFilter, Grave, MAX_BROWSED, MAX_BROWSED_BYTES};
+pub use self::dead::{BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES};
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
 use crate::task::{Counts, Key, Lane, Shard, TaskId};

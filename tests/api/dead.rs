@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::{Key, Lane, Message, Payload, Record, Schedule, Task, When};
-use punctual::timeline::Burial;
+use punctual::timeline::DeadRecord;
 use punctual::timeline::Verb;
 use punctual::timeline::memory::Fault;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ impl Stage {
         let task = Task { schedule, message, retry: None, catch_up: None };
         let lane: Lane = lane.parse().unwrap();
         let record = Record::new(task, lane, Timestamp::from_millis(NOON)).buried(key.clone()).encode();
-        let burial = Burial { record, reason: reason.into(), words: "message too large".into() };
+        let burial = DeadRecord { record, reason: reason.into(), words: "message too large".into() };
         self.timeline.edit(shard(), |twin| {
             twin.dead.set(key.to_string().into(), NOON + after);
             twin.dead_records.insert(key.to_string().into(), burial);

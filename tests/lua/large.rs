@@ -219,7 +219,7 @@ async fn lengths_are_asked_for_only_where_large_records_may_stand() {
     // One that is requeued counts, too, ...
     stage.put_one("large", 900, &"x".repeat(2 * MIB)).await;
     stage.claim("i.4", 1).await;
-    let dead = Burial { record: record(0, "default", 1000, "x".repeat(2 * MIB)), ..burial("x") };
+    let dead = DeadRecord { record: record(0, "default", 1000, "x".repeat(2 * MIB)), ..burial("x") };
     stage.settle("i.4", Rest::Keep, vec![settlement("large", 900, Verdict::Dead(dead))]).await;
     assert_eq!(lengths("i.5").await, 0);
     stage.put_one("small", 90_000, "x").await;

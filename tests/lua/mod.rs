@@ -304,8 +304,8 @@ fn next(due: i64, accepted: u64) -> Verdict {
     Verdict::Next { due: at(due), counts: Counts { accepted, ..Counts::default() } }
 }
 
-fn burial(body: &str) -> Burial {
-    Burial { record: record(0, "default", 1000, body), reason: "rejected".to_owned(), words: "no\nway".to_owned() }
+fn burial(body: &str) -> DeadRecord {
+    DeadRecord { record: record(0, "default", 1000, body), reason: "rejected".to_owned(), words: "no\nway".to_owned() }
 }
 
 fn reaping() -> ReapRequest {

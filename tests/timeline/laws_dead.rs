@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use punctual::task::{Key, TaskId};
 use punctual::timeline::{
-    BrowseRequest, Browsed, DeadFilter, Grave, MAX_BROWSED, MAX_BROWSED_BYTES, PutMode, RequeueAnswer, Rest, Settle,
-    Verdict,
+    BrowseRequest, Browsed, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES, PutMode, RequeueAnswer, Rest,
+    Settle, Verdict,
 };
 
 use super::stage::{LEASE, Stage, at, burial, key, lane, lane_named, ms, once, once_in, settlement};
@@ -45,7 +45,7 @@ impl Stage {
         ids.iter().map(|id| key(id, at(0))).collect()
     }
 
-    async fn browse(&self, filter: &DeadFilter, after: Option<Grave>, max: usize) -> Browsed {
+    async fn browse(&self, filter: &DeadFilter, after: Option<DeadCursor>, max: usize) -> Browsed {
         let request = BrowseRequest { filter: filter.clone(), after, max, whole: false };
         self.timeline.browse(self.shard(), request).await.unwrap()
     }
@@ -78,7 +78,7 @@ async fn the_dead_are_shown_in_the_order_of_their_burial(stage: Stage) {
         assert_eq!(stage.browse_all(&DeadFilter::default(), max).await.0, buried, "{max} at a time");
     }
     let first = stage.browse(&DeadFilter::default(), None, 1).await;
-    assert_eq!(first.last, Some(Grave { buried: at(5), key: buried[0].clone() }));
+    assert_eq!(first.last, Some(DeadCursor { buried: at(5), key: buried[0].clone() }));
     assert_eq!(stage.browse(&DeadFilter::default(), None, 5).await.last, None, "there are no others");
 }
 
@@ -215,7 +215,7 @@ async fn what_is_kept_of_the_dead_is_what_was_buried(stage: Stage) {
     stage.settle_one(&token, &occurrence, Verdict::Dead(buried.clone())).await;
     let (shard, dead) = (stage.shard(), key(&id, at(0)));
     let shown = stage.timeline.show(shard, &dead).await.unwrap().unwrap();
-    assert_eq!(shown.grave, Grave { buried: at(7), key: dead.clone() });
+    assert_eq!(shown.grave, DeadCursor { buried: at(7), key: dead.clone() });
     assert_eq!(shown.burial, Some(buried));
     let request = BrowseRequest { filter: DeadFilter::default(), after: None, max: 9, whole: true };
     assert_eq!(stage.timeline.browse(shard, request).await.unwrap().dead, [shown]);

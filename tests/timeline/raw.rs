@@ -8,7 +8,7 @@ use bytes::Bytes;
 use punctual::clock::Timestamp;
 use punctual::task::{Counts, Lane, Member, Shard};
 use punctual::timeline::memory::{Change, Claim, Mark, ReapAt, Twin, Zset};
-use punctual::timeline::{Burial, Token};
+use punctual::timeline::{DeadRecord, Token};
 
 /// A look at one namespace, and a hand in it.
 pub(crate) struct Raw {
@@ -169,9 +169,9 @@ fn counts(text: &str) -> Counts {
 }
 
 /// Four bytes of length, the record, the reason, a line break, the words.
-fn burial(value: &Bytes) -> Burial {
+fn burial(value: &Bytes) -> DeadRecord {
     let length = u32::from_be_bytes(value[..4].try_into().unwrap()) as usize;
     let rest = utf8(&value[4 + length..]);
     let (reason, words) = rest.split_once('\n').unwrap();
-    Burial { record: value.slice(4..4 + length), reason: reason.into(), words: words.into() }
+    DeadRecord { record: value.slice(4..4 + length), reason: reason.into(), words: words.into() }
 }

@@ -12,7 +12,7 @@ use punctual::task::{
 use punctual::timeline::memory::{MemoryTimeline, Twin};
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{
-    Burial, CancelAnswer, ClaimRequest, Claimed, GlanceRequest, Held, LaneGlance, Link, Occurrence, Put, PutAnswer,
+    CancelAnswer, ClaimRequest, Claimed, DeadRecord, GlanceRequest, Held, LaneGlance, Link, Occurrence, Put, PutAnswer,
     PutMode, PutResult, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, SuspectsRequest, Timeline,
     TimelineError, Token, Verdict,
 };
@@ -155,10 +155,10 @@ pub(crate) fn trace(number: u8) -> Option<Traceparent> {
 }
 
 /// What is kept of a dead occurrence.
-pub(crate) fn burial(occurrence: &Occurrence, reason: &str) -> Burial {
+pub(crate) fn burial(occurrence: &Occurrence, reason: &str) -> DeadRecord {
     let record = Record::decode(&occurrence.record).unwrap();
     let record = record.buried(occurrence.member.key(occurrence.due)).encode();
-    Burial { record, reason: reason.into(), words: format!("the broker says: {reason}") }
+    DeadRecord { record, reason: reason.into(), words: format!("the broker says: {reason}") }
 }
 
 /// A key, from its text.

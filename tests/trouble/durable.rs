@@ -39,7 +39,7 @@ async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
     put_all(timeline, PutMode::Put, ids.iter().map(|id| new(id, 1000, "")).collect(), SOON).await;
     let taken = claim(timeline, "i.bury").await;
     let burial =
-        |one: &Occurrence| Burial { record: one.record.clone(), reason: "rejected".into(), words: "no".into() };
+        |one: &Occurrence| DeadRecord { record: one.record.clone(), reason: "rejected".into(), words: "no".into() };
     let dead =
         |one: &Occurrence| Settlement { member: one.member.clone(), due: one.due, verdict: Verdict::Dead(burial(one)) };
     let settle = Settle {

@@ -22,13 +22,13 @@ use crate::engine::dead::RequeueError;
 use crate::task::record::RecordError;
 use crate::task::spec::{self, Fault, Filter};
 use crate::task::{Key, id::BadName};
-use crate::timeline::{DeadFilter, Grave, RequeueAnswer};
+use crate::timeline::{DeadCursor, DeadFilter, RequeueAnswer};
 
 /// How many are shown unless another number is asked for.
 const LIMIT: usize = 100;
 
 /// How many are shown at most.
-const MOST: u64 = 1000;
+const MAX_SHOWN: u64 = 1000;
 
 /// An idempotency key as it stands in the path.
 type KeyInPath = Result<Path<String>, PathRejection>;
@@ -86,7 +86,7 @@ struct ListQuery {
 )]
 pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let asked = query(request.uri())?;
-    let filter = spec::read_filter(asked.as_bytes(), &reasons(), Some(MOST)).map_err(Problem::invalid)?;
+    let filter = spec::read_filter(asked.as_bytes(), &reasons(), Some(MAX_SHOWN)).map_err(Problem::invalid)?;
     let after = filter.cursor.as_deref().map(read_grave).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
     let limit = filter.limit.unwrap_or(LIMIT);
     let page = api.intake.dead(&meant(filter), after, limit, api.limits.timeline_timeout / 2).await?;
@@ -233,15 +233,15 @@ fn query(uri: &axum::http::Uri) -> Result<String, Problem> {
 }
 
 /// A place among the dead as a cursor has it.
-fn grave_text(grave: &Grave) -> String {
+fn grave_text(grave: &DeadCursor) -> String {
     format!("{}.{}", grave.buried.as_millis(), grave.key)
 }
 
-fn read_grave(cursor: &str) -> Result<Grave, Fault> {
+fn read_grave(cursor: &str) -> Result<DeadCursor, Fault> {
     let read = || {
         let (buried, key) = cursor.split_once('.')?;
         let buried = crate::clock::Timestamp::from_millis(buried.parse().ok()?);
-        Some(Grave { buried, key: key.parse().ok()? })
+        Some(DeadCursor { buried, key: key.parse().ok()? })
     };
     read().ok_or_else(bad_cursor)
 }

@@ -11,10 +11,10 @@ use super::object::{self, Field, Object, Path};
 use crate::task::{Message, Payload};
 
 /// Bytes of a destination, a key or a content type at most: more than any broker takes for a name.
-const LONGEST_NAME: usize = 1024;
+const MAX_NAME_BYTES: usize = 1024;
 
 /// Bytes of a header's name at most: RabbitMQ's short strings.
-const LONGEST_HEADER_NAME: usize = 255;
+const MAX_HEADER_NAME_BYTES: usize = 255;
 
 /// Names that punctual or a sink writes itself, in any case of letters.
 const RESERVED: [&str; 5] = ["idempotency-key", "payload", "content-type", "cc", "bcc"];
@@ -34,8 +34,8 @@ pub(super) fn read(field: Field<'_, '_>, limits: &Limits) -> Option<Message> {
 /// A text of `low` to 1024 bytes without control characters.
 fn name(field: Field<'_, '_>, low: usize) -> Option<String> {
     let text = field.text()?;
-    if text.len() < low || text.len() > LONGEST_NAME {
-        let detail = format!("it has {} bytes, {low} to {LONGEST_NAME} are allowed", text.len());
+    if text.len() < low || text.len() > MAX_NAME_BYTES {
+        let detail = format!("it has {} bytes, {low} to {MAX_NAME_BYTES} are allowed", text.len());
         return field.path.fault("bad_value", detail);
     }
     if text.chars().any(char::is_control) {
@@ -72,9 +72,9 @@ fn headers(field: Field<'_, '_>, limits: &Limits) -> Option<BTreeMap<String, Str
 
 fn check_header_name(name: &str, path: Path<'_>) {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if !(1..=LONGEST_HEADER_NAME).contains(&name.len()) || !name.bytes().all(token) {
+    if !(1..=MAX_HEADER_NAME_BYTES).contains(&name.len()) || !name.bytes().all(token) {
         let detail = format!(
-            "`{}` is not a header name: 1 to {LONGEST_HEADER_NAME} letters, digits and !#$%&'*+-.^_`|~",
+            "`{}` is not a header name: 1 to {MAX_HEADER_NAME_BYTES} letters, digits and !#$%&'*+-.^_`|~",
             object::shown(name)
         );
         path.fault::<()>("bad_header", detail);

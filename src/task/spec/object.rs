@@ -14,10 +14,10 @@ use super::Fault;
 pub const MAX_FAULTS: usize = 100;
 
 /// Bytes of a member's name that a pointer shows at most; every name that means something is shorter.
-const LONGEST_SHOWN: usize = 200;
+const MAX_SHOWN_BYTES: usize = 200;
 
 /// A name this many letters away from a known one is meant for something else.
-const FARTHEST: usize = 3;
+const MAX_HINT_DISTANCE: usize = 3;
 
 /// The faults found so far.
 #[derive(Default)]
@@ -96,7 +96,7 @@ impl fmt::Display for Path<'_> {
         match self.member {
             None => Ok(()),
             Some((above, name)) => {
-                let (name, cut) = beginning(name, LONGEST_SHOWN);
+                let (name, cut) = beginning(name, MAX_SHOWN_BYTES);
                 write!(f, "{above}/{}{cut}", name.replace('~', "~0").replace('/', "~1"))
             }
         }
@@ -268,9 +268,9 @@ pub(super) fn hint<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Stri
     }
     let name = name.to_lowercase();
     let distance = |known: &str| strsim::damerau_levenshtein(&name, &known.to_lowercase());
-    let near = known.filter(|known| known.len().abs_diff(name.len()) <= FARTHEST);
+    let near = known.filter(|known| known.len().abs_diff(name.len()) <= MAX_HINT_DISTANCE);
     let nearest = near.map(|known| (distance(known), known)).min();
-    match nearest.filter(|(distance, known)| *distance <= known.len().div_ceil(3).min(FARTHEST)) {
+    match nearest.filter(|(distance, known)| *distance <= known.len().div_ceil(3).min(MAX_HINT_DISTANCE)) {
         Some((_, known)) => format!("; did you mean `{known}`?"),
         None => String::new(),
     }

@@ -7,10 +7,10 @@ use crate::clock::Timestamp;
 use crate::task::{Schedule, TaskId};
 
 /// How many dues a preview tells unless it is asked for another number.
-const COUNT: u64 = 5;
+const DEFAULT_COUNT: u64 = 5;
 
 /// How many dues a preview tells at most.
-const MOST: u64 = 100;
+const MAX_COUNT: u64 = 100;
 
 /// What is asked for: the first dues of a task with this schedule, put at that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ fn document(field: Field<'_, '_>, now: Timestamp) -> Option<Preview> {
     let mut object = field.object()?;
     // Up, as with `start`: what is told is later than what was asked.
     let from = object.optional("from", |field| time::read(field, Round::Up)).unwrap_or(now);
-    let count = object.optional("count", |field| field.number(1, MOST)).unwrap_or(COUNT);
+    let count = object.optional("count", |field| field.number(1, MAX_COUNT)).unwrap_or(DEFAULT_COUNT);
     let asked_id = object.has("id");
     let id = object.optional("id", super::id);
     let schedule = object.required("schedule", |field| schedule::read(field, from));

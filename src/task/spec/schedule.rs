@@ -15,10 +15,10 @@ use crate::task::{Schedule, When};
 const KINDS: [&str; 4] = ["at", "in", "every", "cron"];
 
 /// Bytes of a cron expression at most: every field with every value listed takes about 500.
-const LONGEST_CRON: usize = 512;
+const MAX_CRON_BYTES: usize = 512;
 
 /// The largest limit: what every JSON reader still tells from its neighbours.
-const LARGEST_LIMIT: u64 = (1 << 53) - 1;
+const MAX_LIMIT: u64 = (1 << 53) - 1;
 
 /// Reads a schedule that is put at `now`.
 pub(super) fn read(field: Field<'_, '_>, now: Timestamp) -> Option<Schedule> {
@@ -33,7 +33,7 @@ pub(super) fn read(field: Field<'_, '_>, now: Timestamp) -> Option<Schedule> {
     let zone = object.optional("zone", |field| field.text());
     let start = object.optional("start", |field| time::read(field, Round::Up));
     let end = object.optional("end", |field| time::read(field, Round::Down));
-    let limit = object.optional("limit", |field| field.number(1, LARGEST_LIMIT));
+    let limit = object.optional("limit", |field| field.number(1, MAX_LIMIT));
     let spread = object.optional("spread", |field| field.duration());
     object.end();
     check_cron(expression.as_deref(), zone.as_deref(), path);
@@ -81,8 +81,8 @@ fn check_members(object: &Object<'_, '_>) {
 
 /// The expression and the zone, each on its own: a fault of one does not hide the other's.
 fn check_cron(expression: Option<&str>, zone: Option<&str>, path: Path<'_>) {
-    if let Some(expression) = expression.filter(|text| text.len() > LONGEST_CRON) {
-        let detail = format!("the expression has {} bytes, {LONGEST_CRON} are allowed", expression.len());
+    if let Some(expression) = expression.filter(|text| text.len() > MAX_CRON_BYTES) {
+        let detail = format!("the expression has {} bytes, {MAX_CRON_BYTES} are allowed", expression.len());
         path.member("cron").fault::<()>("too_large", detail);
         return;
     }

@@ -12,7 +12,7 @@ use crate::timeline::{
 const LOOKED_AT: usize = 1000;
 
 /// An occurrence whose claims ended without word this often is a suspect: it is claimed with its like, and alone from then on.
-const SUSPECT: u32 = 2;
+const SUSPECT_CRASHES: u32 = 2;
 
 /// A member where it stands in a lane.
 type Row<'a> = (i64, &'a Member);
@@ -66,7 +66,7 @@ impl Twin {
         let mark = self.mark(member, Timestamp::from_millis(score))?;
         match mark.count {
             _ if mark.unreadable => Some(Why::Unreadable),
-            Some(count) if count >= SUSPECT => Some(Why::Suspect(count)),
+            Some(count) if count >= SUSPECT_CRASHES => Some(Why::Suspect(count)),
             _ => None,
         }
     }
@@ -120,7 +120,8 @@ impl Twin {
             let meant = match why {
                 Some(Why::Unreadable) => request.unreadable,
                 Some(Why::Suspect(count)) => {
-                    !request.unreadable && (look.taken.is_empty() || (count == SUSPECT && crashed == SUSPECT))
+                    !request.unreadable
+                        && (look.taken.is_empty() || (count == SUSPECT_CRASHES && crashed == SUSPECT_CRASHES))
                 }
                 None => false,
             };

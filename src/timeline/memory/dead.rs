@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::task::layout::lane_of;
 use crate::task::{Key, Member};
 use crate::timeline::{
-    BrowseRequest, Browsed, Burial, Dead, DeadFilter, Grave, MAX_BROWSED, MAX_BROWSED_BYTES, RequeueAnswer,
+    BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, DeadRecord, MAX_BROWSED, MAX_BROWSED_BYTES, RequeueAnswer,
     TimelineError,
 };
 
@@ -95,7 +95,7 @@ impl Twin {
                 break;
             }
             let Ok(key) = key.parse() else { continue };
-            let grave = Grave { buried: Timestamp::from_millis(at), key };
+            let grave = DeadCursor { buried: Timestamp::from_millis(at), key };
             last = Some(grave.clone());
             if !reads || burial.is_some_and(|burial| is_meant(&request.filter, burial)) {
                 browsed.dead.push(Dead { grave, burial: burial.filter(|_| request.whole).cloned() });
@@ -110,7 +110,7 @@ impl Twin {
         let text: Arc<str> = key.to_string().into();
         let buried = Timestamp::from_millis(self.dead.score(&text)?);
         let burial = self.dead_records.get(&text)?.clone();
-        Some(Dead { grave: Grave { buried, key: key.clone() }, burial: Some(burial) })
+        Some(Dead { grave: DeadCursor { buried, key: key.clone() }, burial: Some(burial) })
     }
 
     /// Drops the oldest of the dead that are more than `cap`, up to `max`; how many.
@@ -148,12 +148,12 @@ impl Twin {
 }
 
 /// The bytes of a burial as it stands in Redis.
-fn size(burial: &Burial) -> usize {
+fn size(burial: &DeadRecord) -> usize {
     4 + burial.record.len() + burial.reason.len() + 1 + burial.words.len()
 }
 
 /// Whether what is kept says the lane and the reason that are asked for.
-fn is_meant(filter: &DeadFilter, burial: &Burial) -> bool {
+fn is_meant(filter: &DeadFilter, burial: &DeadRecord) -> bool {
     let lane = filter.lane.as_ref().is_none_or(|lane| lane_of(&burial.record).as_ref() == Some(lane));
     lane && filter.reason.as_ref().is_none_or(|reason| *reason == burial.reason)
 }

@@ -34,7 +34,7 @@ use crate::metrics::Metrics;
 use crate::task::{Key, Lane, Shard, TaskId};
 
 /// How many wake-ups a slow reader may fall behind before it misses some.
-const WAKES: usize = 1024;
+const MAX_WAKES_KEPT: usize = 1024;
 
 /// A timeline in the memory of this process.
 pub struct MemoryTimeline {
@@ -72,7 +72,7 @@ impl MemoryTimeline {
             shards: Mutex::new(vec![Twin::default(); usize::from(shards.max(1))]),
             link: watch::Sender::new(Link::Up(1)),
             ups: AtomicU64::new(1),
-            wakes: broadcast::Sender::new(WAKES),
+            wakes: broadcast::Sender::new(MAX_WAKES_KEPT),
             faults: Mutex::default(),
             calls: Calls::default(),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::twin::{Mark, Told, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, Member};
-use crate::timeline::{Burial, MAX_BATCH, Rest, Settle, Settled, Settlement, TimelineError, Token, Verdict};
+use crate::timeline::{DeadRecord, MAX_BATCH, Rest, Settle, Settled, Settlement, TimelineError, Token, Verdict};
 
 impl Twin {
     /// Writes verdicts back; what is not named stays under the token with a fresh lease, or goes back.
@@ -118,7 +118,7 @@ impl Twin {
         self.crashes.remove(member);
     }
 
-    fn bury(&mut self, now: Timestamp, member: &Member, due: Timestamp, burial: &Burial) {
+    fn bury(&mut self, now: Timestamp, member: &Member, due: Timestamp, burial: &DeadRecord) {
         let key: std::sync::Arc<str> = member.key(due).to_string().into();
         self.dead.set(key.clone(), now.as_millis());
         self.dead_records.insert(key, burial.clone());

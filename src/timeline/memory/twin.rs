@@ -14,7 +14,7 @@ use super::zset::Zset;
 use crate::clock::Timestamp;
 use crate::task::layout::lane_of;
 use crate::task::{Counts, Lane, Member};
-use crate::timeline::{Burial, Token};
+use crate::timeline::{DeadRecord, Token};
 
 /// The state of one shard.
 ///
@@ -38,7 +38,7 @@ pub struct Twin {
     /// Idempotency key of a dead occurrence to the time of its burial in ms.
     pub dead: Zset<Arc<str>>,
     /// Idempotency key of a dead occurrence to what is kept of it.
-    pub dead_records: BTreeMap<Arc<str>, Burial>,
+    pub dead_records: BTreeMap<Arc<str>, DeadRecord>,
     /// Every lane that ever held a task here.
     pub lanes: BTreeSet<Lane>,
     /// Bytes of the largest record that may stand.

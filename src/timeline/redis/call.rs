@@ -86,7 +86,7 @@ pub(super) enum Failure {
 }
 
 /// How often one call loads its script: others may make Redis forget it again and again.
-const LOADS: u32 = 5;
+const MAX_LOADS: u32 = 5;
 
 impl RedisTimeline {
     /// A call of a script for one of the timeline's shards.
@@ -108,7 +108,7 @@ impl RedisTimeline {
                     self.time.observe(sent, reply.micros);
                     return if reply.code == Code::Late { Err(TimelineError::Late) } else { Ok(reply) };
                 }
-                Err(Failure::Refused(error)) if error.code() == "NOSCRIPT" && loads < LOADS => {
+                Err(Failure::Refused(error)) if error.code() == "NOSCRIPT" && loads < MAX_LOADS => {
                     // After SCRIPT FLUSH or a failover: nothing ran, so the same call may go out again once its script is
                     // loaded. The other scripts are loaded by their own calls.
                     loads += 1;

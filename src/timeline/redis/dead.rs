@@ -7,7 +7,9 @@ use super::reply::{Fields, broken};
 use crate::clock::Timestamp;
 use crate::task::{Key, Lane, Shard};
 use crate::timeline::scripts::{self, Code};
-use crate::timeline::{BrowseRequest, Browsed, Burial, Dead, Grave, MAX_BROWSED, MAX_BROWSED_BYTES, TimelineError};
+use crate::timeline::{
+    BrowseRequest, Browsed, Dead, DeadCursor, DeadRecord, MAX_BROWSED, MAX_BROWSED_BYTES, TimelineError,
+};
 
 impl RedisTimeline {
     pub(super) async fn browse_dead(&self, shard: Shard, request: &BrowseRequest) -> Result<Browsed, TimelineError> {
@@ -49,7 +51,7 @@ impl RedisTimeline {
         match reply.code {
             Code::Unknown => Ok(None),
             Code::Shown => {
-                let grave = Grave { buried: reply.fields().time()?, key: key.clone() };
+                let grave = DeadCursor { buried: reply.fields().time()?, key: key.clone() };
                 Ok(Some(Dead { grave, burial: burial(&reply.fields().bytes()?) }))
             }
             _ => Err(reply.unexpected()),
@@ -68,16 +70,16 @@ fn one(fields: &mut Fields, whole: bool) -> Result<Dead, TimelineError> {
     Ok(Dead { grave: grave(&key, buried)?, burial: burial(&value).filter(|_| whole) })
 }
 
-fn grave(key: &str, buried: Timestamp) -> Result<Grave, TimelineError> {
-    Ok(Grave { buried, key: key.parse().map_err(|_| broken("a key of the dead that is none"))? })
+fn grave(key: &str, buried: Timestamp) -> Result<DeadCursor, TimelineError> {
+    Ok(DeadCursor { buried, key: key.parse().map_err(|_| broken("a key of the dead that is none"))? })
 }
 
 /// What settle wrote: four bytes of length, the record, the reason, a line break, the words. Nothing where it is damaged:
 /// one that cannot be read must hide no other.
-fn burial(value: &Bytes) -> Option<Burial> {
+fn burial(value: &Bytes) -> Option<DeadRecord> {
     let (length, rest) = value.split_first_chunk::<4>()?;
     let (record, text) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
     let text = String::from_utf8_lossy(text);
     let (reason, words) = text.split_once('\n')?;
-    Some(Burial { record: value.slice_ref(record), reason: reason.to_owned(), words: words.to_owned() })
+    Some(DeadRecord { record: value.slice_ref(record), reason: reason.to_owned(), words: words.to_owned() })
 }

@@ -28,16 +28,16 @@ const WRITE: &str =
     "redis.call('HDEL', KEYS[1], '') redis.call('HSET', KEYS[1], '', '') return redis.call('HDEL', KEYS[1], '')";
 
 /// The longest that one wait is asked for.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_WAIT: Duration = Duration::from_secs(3600);
 
 /// How often the connection is used when nobody waits, so that nothing on the way takes it for forgotten.
 const KEPT_ALIVE: Duration = Duration::from_secs(1);
 
 /// How long the first write may take to be kept before there is a warning: well above an `everysec`.
-const PROOF: Duration = Duration::from_secs(3);
+const PROOF_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The pause before another connection is made again.
-const PAUSE: Duration = Duration::from_millis(100);
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 words! {
     /// Where what a put, cancel, requeue or discard wrote has to be before it is answered.
@@ -62,7 +62,7 @@ impl Durability {
             wait.arg(0);
         }
         // 0 would be for ever.
-        wait.arg(u64::try_from(limit.min(LONGEST).as_millis()).unwrap_or(u64::MAX).max(1));
+        wait.arg(u64::try_from(limit.min(MAX_WAIT).as_millis()).unwrap_or(u64::MAX).max(1));
         wait
     }
 
@@ -85,7 +85,7 @@ impl Durability {
 }
 
 /// Says of a session when what was written on it is kept.
-pub(super) struct Witness {
+pub(super) struct WaitConnection {
     ask: mpsc::UnboundedSender<Asked>,
     waiting: AbortHandle,
 }
@@ -95,13 +95,13 @@ struct Asked {
     answer: oneshot::Sender<Result<(), String>>,
 }
 
-impl Drop for Witness {
+impl Drop for WaitConnection {
     fn drop(&mut self) {
         self.waiting.abort();
     }
 }
 
-impl Witness {
+impl WaitConnection {
     /// Waits on `line`, a connection of its own, beside `session`.
     pub(super) fn new(connector: &Connector, session: &Session, line: Session, key: String) -> Self {
         let (ask, asked) = mpsc::unbounded_channel();
@@ -109,7 +109,7 @@ impl Witness {
         write.arg(WRITE).arg(1).arg(key);
         debug_assert!(session.witness.is_none(), "the two would hold each other for ever");
         let line = Line { connector: connector.clone(), beside: session.clone(), line, write };
-        Witness { ask, waiting: tokio::spawn(line.serve(asked)).abort_handle() }
+        WaitConnection { ask, waiting: tokio::spawn(line.serve(asked)).abort_handle() }
     }
 
     /// Returns once everything that was answered before this call is kept; else why that is not known.
@@ -178,7 +178,7 @@ impl Line {
         self.ask(&self.write, Duration::ZERO).await?;
         let left = until.saturating_duration_since(Instant::now());
         let durability = self.connector.durability;
-        let answer = self.ask(&durability.wait(left), left.min(LONGEST)).await?;
+        let answer = self.ask(&durability.wait(left), left.min(MAX_WAIT)).await?;
         Ok(durability.is_reached(&answer))
     }
 
@@ -207,7 +207,7 @@ impl Line {
                     _ => {}
                 }
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RECONNECT_PAUSE).await;
         }
     }
 }
@@ -346,8 +346,8 @@ pub(super) async fn unproven(session: &Session, durability: Durability) -> Optio
         return None;
     }
     // One that can't tell at all is told of elsewhere.
-    let words = session.witness().ok()?.confirm(durability, Instant::now() + PROOF).await.err()?;
-    Some(Advice::unproven(durability, &words, PROOF)).filter(|_| !session.broken())
+    let words = session.witness().ok()?.confirm(durability, Instant::now() + PROOF_TIMEOUT).await.err()?;
+    Some(Advice::unproven(durability, &words, PROOF_TIMEOUT)).filter(|_| !session.broken())
 }
 
 impl RedisTimeline {
@@ -367,7 +367,7 @@ impl RedisTimeline {
         if answer.unsure().is_none() {
             return Ok(answer);
         }
-        let until = Instant::now() + not_after.since(self.clock.now()).min(LONGEST);
+        let until = Instant::now() + not_after.since(self.clock.now()).min(MAX_WAIT);
         match witness.confirm(self.durability, until).await {
             Err(words) => answer.unkept(&words),
             // The call may have gone over a later session, to another server; that one is made only once this is given up.

@@ -18,11 +18,11 @@ use tokio::time::Instant;
 
 use super::call::{Failure, Time, load_scripts, words};
 use super::cluster::{Slots, ask_slots};
-use super::durable::{Durability, Unable, Witness, able};
+use super::durable::{Durability, Unable, WaitConnection, able};
 use super::server::advice;
 use super::session::Session;
 use super::{RedisConfig, RedisError, cluster};
-use crate::clock::Timestamp;
+use crate::clock::{Backoff, Timestamp};
 use crate::task::{Namespace, Shard};
 use crate::timeline::keys::{self, Keys};
 use crate::timeline::{Link, Wake};
@@ -30,11 +30,8 @@ use crate::timeline::{Link, Wake};
 /// How often the subscription is asked whether it lives. A lost one costs wake-ups, not tasks: a glance tells, too.
 const SUBSCRIPTION_CHECK: Duration = Duration::from_secs(10);
 
-/// The wait before the first new attempt; it doubles up to [`BACKOFF_MAX`].
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-
-/// The longest wait between two attempts.
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// The waits between two attempts.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// Wake-ups that a slow receiver may fall behind before it misses some.
 const WAKES_KEPT: usize = 1024;
@@ -51,7 +48,7 @@ pub(super) const SOCKET: Socket = Socket {
 const CONNECTING: &str = "connecting";
 
 /// What the keeper tells everybody else.
-pub(super) struct Hub {
+pub(super) struct LinkState {
     pub(super) link: watch::Sender<Link>,
     pub(super) wakes: broadcast::Sender<Wake>,
     /// What Redis said of its layout, once it said something.
@@ -59,9 +56,9 @@ pub(super) struct Hub {
     session: watch::Sender<Option<Session>>,
 }
 
-impl Hub {
-    pub(super) fn new() -> Hub {
-        Hub {
+impl LinkState {
+    pub(super) fn new() -> LinkState {
+        LinkState {
             link: watch::Sender::new(Link::Down(CONNECTING.to_owned())),
             wakes: broadcast::Sender::new(WAKES_KEPT),
             layout: watch::Sender::new(None),
@@ -132,7 +129,7 @@ impl Connector {
     /// Makes the commands connection ready for use. A Redis that is not fit for a timeline is refused for good the `first`
     /// time. Later it is waited for while it does not serve all slots; and one that takes over and can't say when something
     /// is kept serves for all but what has to be.
-    async fn open(&self, hub: &Hub, first: bool) -> Result<Session, String> {
+    async fn open(&self, hub: &LinkState, first: bool) -> Result<Session, String> {
         let connecting = self.access.connect(SOCKET, connection(), self.connect_timeout);
         let mut session = Session::new(connecting.await.map_err(|away| away.words)?);
         // A replica, or a server whose disk failed, answers all but this. On a full one it is allowed.
@@ -171,7 +168,7 @@ impl Connector {
 
     /// Makes the connection that is waited on, beside this session and to the same process, where the configuration asks
     /// for that; the inner error is that this Redis can't.
-    async fn witness(&self, session: &Session) -> Result<Option<Result<Arc<Witness>, String>>, String> {
+    async fn witness(&self, session: &Session) -> Result<Option<Result<Arc<WaitConnection>, String>>, String> {
         if self.durability == Durability::Memory {
             return Ok(None);
         }
@@ -180,7 +177,7 @@ impl Connector {
         Ok(Some(match can {
             Ok(()) => {
                 let key = keys::nothing(&self.namespace);
-                Ok(Arc::new(Witness::new(self, session, line, key)))
+                Ok(Arc::new(WaitConnection::new(self, session, line, key)))
             }
             Err(Unable::Never(words)) => Err(words),
             Err(Unable::Now(reason)) => return Err(reason),
@@ -262,9 +259,9 @@ fn connection() -> AsyncConnectionConfig {
 }
 
 /// Connects, and connects again whenever that is needed. Ends only when it is aborted.
-pub(super) async fn keep(connector: Connector, hub: Arc<Hub>) {
-    let mut keeper = Keeper { connector, hub, generation: 0 };
-    let mut pause = BACKOFF_MIN;
+pub(super) async fn keep(connector: Connector, hub: Arc<LinkState>) {
+    let mut keeper = LinkTask { connector, hub, generation: 0 };
+    let mut backoff = BACKOFF;
     loop {
         let opened = keeper.connector.open(&keeper.hub, keeper.generation == 0).await;
         let opened = match opened {
@@ -273,25 +270,24 @@ pub(super) async fn keep(connector: Connector, hub: Arc<Hub>) {
         };
         match opened {
             Ok((session, subscription)) => {
-                pause = BACKOFF_MIN;
+                backoff = BACKOFF;
                 keeper.up(&session);
                 let reason = keeper.hold(&session, subscription).await;
                 keeper.down(&reason);
             }
             Err(reason) => keeper.down(&reason),
         }
-        tokio::time::sleep(jittered(pause)).await;
-        pause = (pause * 2).min(BACKOFF_MAX);
+        tokio::time::sleep(jittered(backoff.next())).await;
     }
 }
 
-struct Keeper {
+struct LinkTask {
     connector: Connector,
-    hub: Arc<Hub>,
+    hub: Arc<LinkState>,
     generation: u64,
 }
 
-impl Keeper {
+impl LinkTask {
     fn up(&mut self, session: &Session) {
         self.generation += 1;
         self.hub.session.send_replace(Some(session.clone()));
@@ -324,7 +320,7 @@ impl Keeper {
                 reason = lost,
                 "the subscription to wake-ups was lost, making a new one"
             );
-            let mut pause = BACKOFF_MIN;
+            let mut backoff = BACKOFF;
             subscription = loop {
                 // What took the subscription may have taken the other connection too, and nobody may be using it.
                 let ping = redis::cmd("PING");
@@ -334,8 +330,7 @@ impl Keeper {
                     reason = session.lost() => return reason,
                     renewed = renewed => if let Ok(renewed) = renewed { break renewed },
                 }
-                tokio::time::sleep(jittered(pause)).await;
-                pause = (pause * 2).min(BACKOFF_MAX);
+                tokio::time::sleep(jittered(backoff.next())).await;
             };
             // What was published meanwhile is lost: everybody has to look again.
             self.up(session);

@@ -29,7 +29,7 @@ use tokio::task::AbortHandle;
 
 use self::call::Time;
 pub use self::durable::Durability;
-use self::link::{Connector, Hub};
+use self::link::{Connector, LinkState};
 pub use self::server::{Advice, Look, LookError, ServerState, look};
 use super::calls::{Calls, Verb};
 use super::keys::Keys;
@@ -151,7 +151,7 @@ fn told(advice: &[Advice]) -> String {
 
 /// The timeline in Redis. Dropping it closes its connections.
 pub struct RedisTimeline {
-    hub: Arc<Hub>,
+    hub: Arc<LinkState>,
     keeper: AbortHandle,
     shards: u16,
     keys: Vec<Keys>,
@@ -178,7 +178,7 @@ impl RedisTimeline {
         };
         let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
         let connector = Connector::new(access, &config, &keys, time.clone());
-        let hub = Arc::new(Hub::new());
+        let hub = Arc::new(LinkState::new());
         let keeper = tokio::spawn(link::keep(connector, hub.clone())).abort_handle();
         Ok(Arc::new(RedisTimeline {
             hub,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::RedisTimeline;
 use super::reply::{Fields, broken, parse};
-use super::verbs::ROUNDS;
+use super::verbs::MAX_ROUNDS;
 use crate::clock::Timestamp;
 use crate::task::{Lane, Shard};
 use crate::timeline::scripts::{self, Code};
@@ -25,7 +25,7 @@ impl RedisTimeline {
         let mut open: Vec<usize> = (0..puts.len()).collect();
         let mut lanes: BTreeSet<Lane> = puts.iter().map(|put| put.lane.clone()).collect();
         let (mut written, mut rounds) = (false, 0);
-        while !open.is_empty() && rounds < ROUNDS {
+        while !open.is_empty() && rounds < MAX_ROUNDS {
             let asked: Vec<&Put> = open.iter().filter_map(|&index| puts.get(index)).collect();
             let begun = Instant::now();
             let said = self.put_round(shard, mode, &asked, &lanes, not_after).await;

@@ -8,7 +8,7 @@ use punctual_sinks::redis_access::Commands;
 use redis::aio::MultiplexedConnection;
 use tokio_util::sync::CancellationToken;
 
-use super::durable::Witness;
+use super::durable::WaitConnection;
 
 /// Answers in a row that may fail to come in time before the connection is given up.
 const SILENCES: u32 = 3;
@@ -21,7 +21,7 @@ pub(super) struct Session {
     reason: Arc<OnceLock<String>>,
     silences: Arc<AtomicU32>,
     /// Who says when what was written here is kept, or why nobody can.
-    pub(super) witness: Option<Result<Arc<Witness>, String>>,
+    pub(super) witness: Option<Result<Arc<WaitConnection>, String>>,
 }
 
 impl Session {
@@ -42,7 +42,7 @@ impl Session {
     }
 
     /// Who says when what was written here is kept; else why nobody can.
-    pub(super) fn witness(&self) -> Result<&Witness, &str> {
+    pub(super) fn witness(&self) -> Result<&WaitConnection, &str> {
         match &self.witness {
             Some(Ok(witness)) => Ok(witness),
             Some(Err(words)) => Err(words),

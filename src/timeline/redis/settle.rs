@@ -7,16 +7,16 @@ use super::reply::Fields;
 use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, Member, Shard};
 use crate::timeline::scripts::{self, Code};
-use crate::timeline::{Burial, Rest, Settle, Settled, Settlement, TimelineError, Verdict};
+use crate::timeline::{DeadRecord, Rest, Settle, Settled, Settlement, TimelineError, Verdict};
 
 /// Verdicts by what is to be written. Of each group those with a burial come last, in the order of their burials.
 #[derive(Default)]
 struct Groups<'a> {
     ended: Vec<&'a Settlement>,
-    ended_dead: Vec<(&'a Settlement, &'a Burial)>,
+    ended_dead: Vec<(&'a Settlement, &'a DeadRecord)>,
     nexts: Vec<(&'a Settlement, Timestamp, Counts)>,
     nexts_dead: Vec<(&'a Settlement, Timestamp, Counts)>,
-    nexts_burials: Vec<(&'a Settlement, &'a Burial)>,
+    nexts_burials: Vec<(&'a Settlement, &'a DeadRecord)>,
     begun: Vec<&'a Settlement>,
     backs: Vec<&'a Settlement>,
     unreadable: Vec<&'a Settlement>,
@@ -131,7 +131,7 @@ fn later(one: &Settlement, due: Timestamp) -> Result<Timestamp, TimelineError> {
 }
 
 /// What stands in `dead:records`: four bytes of length, the record, then reason and words.
-fn bury(burial: &Burial) -> Vec<u8> {
+fn bury(burial: &DeadRecord) -> Vec<u8> {
     let length = u32::try_from(burial.record.len()).unwrap_or(u32::MAX);
     let mut value = Vec::with_capacity(5 + burial.record.len() + burial.reason.len() + burial.words.len());
     value.extend_from_slice(&length.to_be_bytes());

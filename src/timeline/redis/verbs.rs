@@ -16,7 +16,7 @@ use crate::timeline::{
 };
 
 /// How often a call is made at most while its task is found in yet another lane.
-pub(super) const ROUNDS: usize = 4;
+pub(super) const MAX_ROUNDS: usize = 4;
 
 impl RedisTimeline {
     pub(super) async fn get_one(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
@@ -282,7 +282,7 @@ impl RedisTimeline {
     ) -> Result<Reply, TimelineError> {
         let keys = self.keys(shard)?;
         let mut lanes = self.known_lanes();
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let mut named = fixed(keys);
             named.extend(lanes.iter().map(|lane| keys.due(lane)));
             let mut call = build(&named);

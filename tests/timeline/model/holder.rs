@@ -1,7 +1,7 @@
 //! Claims as their holders know them.
 
 use punctual::task::{Counts, Member};
-use punctual::timeline::{Burial, Occurrence, Settlement, Verdict};
+use punctual::timeline::{DeadRecord, Occurrence, Settlement, Verdict};
 
 use super::choices::Named;
 use super::copies::Copy;
@@ -76,7 +76,7 @@ impl Item {
         let goes_on = self.kind == Kind::Every && self.requeued.is_none() && self.copy.due < LAST;
         let next = due(self.copy.due + 1);
         let counts = Counts::default();
-        let burial = || Burial {
+        let burial = || DeadRecord {
             record: record(self.kind, self.copy.due, self.copy.payload, self.lane),
             reason: "rejected".into(),
             words: String::new(),

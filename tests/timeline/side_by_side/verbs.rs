@@ -6,8 +6,8 @@ use proptest::test_runner::TestCaseError;
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::{Counts, Member, Shard};
 use punctual::timeline::{
-    BrowseRequest, Burial, ClaimRequest, DeadFilter, Grave, Place, Settle, Settlement, SuspectsRequest, Timeline,
-    Token, Verdict,
+    BrowseRequest, ClaimRequest, DeadCursor, DeadFilter, DeadRecord, Place, Settle, Settlement, SuspectsRequest,
+    Timeline, Token, Verdict,
 };
 
 use super::super::stage::{LEASE, at};
@@ -69,7 +69,7 @@ impl Both {
         verdicts.extend(claimed.occurrences.iter().zip(words).filter_map(|(one, word)| {
             let reason = if one.due.as_millis() % 2 == 0 { "rejected" } else { "retries" };
             let burial =
-                || Burial { record: one.record.clone(), reason: reason.into(), words: "zu groß:\n1 > 0\n".into() };
+                || DeadRecord { record: one.record.clone(), reason: reason.into(), words: "zu groß:\n1 > 0\n".into() };
             let due = |after: &i64| Timestamp::from_millis(one.due.as_millis() + after);
             let counts = Counts { accepted: 1, dead: 2, passed_over: 1 << 60, last_due: Some(one.due) };
             let verdict = match word {
@@ -110,7 +110,7 @@ impl Both {
         let after = after.filter(|_| !self.keys.is_empty()).map(|place| {
             let key = place.get(&self.keys).clone();
             let known = self.memory.twin(shard).dead.score(&key.to_string().into());
-            Grave { buried: known.map_or(self.clock.now(), Timestamp::from_millis), key }
+            DeadCursor { buried: known.map_or(self.clock.now(), Timestamp::from_millis), key }
         });
         let filter = DeadFilter {
             lane: lane.map(Both::lane),

@@ -1,0 +1,49 @@
+//! What is to happen only so often, or not before a time.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// The end of a rest.
+#[derive(Debug, Default)]
+pub(super) struct Throttle(Mutex<Option<Instant>>);
+
+impl Throttle {
+    /// Rests for so long from now on, at least.
+    pub(super) fn rest(&self, span: Duration) {
+        let mut until = self.0.lock();
+        *until = (*until).max(Some(Instant::now() + span));
+    }
+
+    /// When the rest ends, while there is one.
+    pub(super) fn rests_until(&self) -> Option<Instant> {
+        self.0.lock().filter(|until| *until > Instant::now())
+    }
+
+    /// Whether there is no rest; then one of so long begins.
+    pub(super) fn passes(&self, span: Duration) -> bool {
+        let (mut until, now) = (self.0.lock(), Instant::now());
+        let passes = until.is_none_or(|until| until <= now);
+        if passes {
+            *until = Some(now + span);
+        }
+        passes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_passes_again_once_the_rest_is_over() {
+        let (throttle, second) = (Throttle::default(), Duration::from_secs(1));
+        assert!(throttle.passes(second) && !throttle.passes(second));
+        tokio::time::advance(second).await;
+        assert!(throttle.rests_until().is_none() && throttle.passes(second));
+        throttle.rest(second * 3);
+        throttle.rest(second);
+        assert_eq!(throttle.rests_until(), Some(Instant::now() + second * 3), "the longer rest goes on");
+    }
+}
