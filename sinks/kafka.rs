@@ -106,6 +106,9 @@ impl Broker for Kafka {
 
     const KIND: &'static str = "kafka";
 
+    // The library may have connected, and only the answer to what was asked next be missing.
+    const UNCONNECTED: Fault = Fault::Unclear;
+
     fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -118,12 +121,18 @@ impl Broker for Kafka {
         self.connect_with(self.settings.client.clone()).await
     }
 
-    fn prepare(&self, batch: &[Message]) {
-        let mut topics = batch.iter().map(|message| message.destination.as_str());
-        let Some(topic) = topics.find(|topic| check_topic(topic).is_ok()) else { return };
+    /// What can be no topic is rejected whether or not a broker is there; of the others the first is what to ask for.
+    fn prepare(&self, batch: &[Message], answers: &Answers) {
+        let mut topic = None;
+        for (index, message) in batch.iter().enumerate() {
+            match check_topic(&message.destination) {
+                Ok(()) => topic = topic.or(Some(message.destination.as_str())),
+                Err(words) => answers.set(index, Outcome::Reject(words)),
+            }
+        }
         let mut known = self.topic.lock();
-        if known.as_deref() != Some(topic) {
-            *known = Some(topic.to_owned());
+        if topic.is_some() && known.as_deref() != topic {
+            *known = topic.map(str::to_owned);
         }
     }
 
@@ -166,10 +175,7 @@ struct Call<'a> {
 impl Call<'_> {
     async fn run(&mut self, together: &Arc<Producer>) {
         let (batch, answers) = (self.batch, self.answers);
-        let fits = |&index: &usize| {
-            let checked = check_topic(&batch[index].destination);
-            checked.map_err(|words| answers.set(index, Outcome::Reject(words))).is_ok()
-        };
+        let fits = |&index: &usize| check_topic(&batch[index].destination).is_ok();
         let mut indices: Vec<usize> = (0..batch.len()).filter(fits).collect();
         for alone in [false, true] {
             if indices.is_empty() {
@@ -222,7 +228,27 @@ fn check_topic(topic: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::StreamExt;
+
     use super::*;
+
+    #[tokio::test]
+    async fn what_can_be_no_topic_is_rejected_whether_or_not_a_broker_is_there() {
+        let sink = SinkConfig::parse("kafka://127.0.0.1:1").unwrap().build().unwrap();
+        let message = Message {
+            key: "a:1".to_owned(),
+            task: "a".to_owned(),
+            due_ms: 1,
+            attempt: 1,
+            destination: "a b".to_owned(),
+            record_key: None,
+            headers: Vec::new(),
+            content_type: None,
+            payload: bytes::Bytes::new(),
+        };
+        let outcomes: Vec<_> = sink.publish(vec![message]).collect().await;
+        assert!(matches!(outcomes[..], [(0, Outcome::Reject(_))]), "{outcomes:?}");
+    }
 
     #[test]
     fn topics_are_named_as_kafka_has_it() {

@@ -55,8 +55,11 @@ pub(crate) trait Broker: Send + Sync + 'static {
     /// Makes a connection, within half of the answer timeout at most.
     async fn connect(&self) -> Result<Self::Connection, Away>;
 
-    /// Hears what will be published before there is a connection.
-    fn prepare(&self, _batch: &[Message]) {}
+    /// Whose fault it is when the time passes before there is a connection.
+    const UNCONNECTED: Fault = Fault::Sink;
+
+    /// Hears what will be published before there is a connection; may answer what needs none.
+    fn prepare(&self, _batch: &[Message], _answers: &Answers) {}
 
     /// Whether a connection that seems to be usable really is; one that is not it has ended.
     async fn there(&self, _connection: &Self::Connection) -> bool {
@@ -114,11 +117,14 @@ impl<B: Broker> Shared<B> {
             Ok(pass) => pass,
             Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
         };
-        self.broker.prepare(&batch);
+        self.broker.prepare(&batch, &answers);
+        if answers.complete() {
+            return;
+        }
         match timeout_at(deadline, self.connection()).await {
             Ok(Ok(connection)) => self.broker.publish(&connection, batch, &answers, deadline).await,
             Ok(Err(away)) => answers.give_up(Fault::Sink, &away.words),
-            Err(_) => answers.give_up(Fault::Sink, &self.broker.peer().no_answer()),
+            Err(_) => answers.give_up(B::UNCONNECTED, &self.broker.peer().no_answer()),
         }
     }
 }

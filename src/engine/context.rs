@@ -82,11 +82,11 @@ pub(super) struct LaneContext {
     /// By destination, when something went back last because it holds all that it may: a thousand of them at most.
     pub(super) turned_back: Mutex<HashMap<String, Instant>>,
     pub(super) metrics: LaneMetrics,
-    /// Nothing is claimed before: others are to have their turn.
+    /// While it rests nothing is claimed: others are to have their turn.
     pub(super) claims: Throttle,
     /// How often the log tells of its dead.
     pub(super) telling_of_dead: Throttle,
-    /// No copy of its dead is tried before.
+    /// While it rests no copy of its dead is tried.
     pub(super) copies: Throttle,
     /// How often the log tells that a copy of a dead was not taken.
     pub(super) telling_of_copies: Throttle,

@@ -145,6 +145,5 @@ impl Drop for Punctual {
             let tail = log.get(log.len().saturating_sub(6000)..).unwrap_or(&log);
             println!("--- the end of the log of the instance on port {}:\n{tail}", self.port);
         }
-        self.kill();
     }
 }

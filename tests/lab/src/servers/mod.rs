@@ -116,7 +116,7 @@ impl Server {
     /// Ends it as kill -9 does; returns when it is gone.
     ///
     /// # Errors
-    /// When it does not go within a minute.
+    /// When it does not go in time.
     pub async fn kill(&self) -> anyhow::Result<()> {
         self.keeper.signal("KILL")?;
         let begun = Instant::now();

@@ -35,7 +35,7 @@ pub(super) trait Far: Send + Sync {
 /// Connects to the far side.
 ///
 /// # Errors
-/// When it does not answer, or this program has no client library for it.
+/// When it does not answer.
 pub(super) async fn open(kind: Kind, url: &SecretString) -> anyhow::Result<Arc<dyn Far>> {
     let opening = async {
         let far: Arc<dyn Far> = match kind {
