@@ -73,7 +73,7 @@ const ROOMS: &[Room] = &[
 /// The same of `tests/lab/src/`. `verify` attacks instances from outside: it uses nothing of punctual's own code.
 const LAB_ROOMS: &[Room] = &[
     Room { name: "servers", rooms: &[], crates: &["anyhow", "rand", "redis", "secrecy", "tokio"] },
-    Room { name: "testing", rooms: &[], crates: &["tokio"] },
+    Room { name: "testing", rooms: &["servers"], crates: &["tokio"] },
     Room {
         name: "verify",
         rooms: &["servers"],

@@ -121,7 +121,7 @@ impl Place {
     async fn find(arguments: &DemoArguments) -> Result<(Place, Parts), Failure> {
         let redis = match arguments.redis {
             None if OwnRedis::is_installed() => {
-                let started = OwnRedis::start().await.context("the demo has no Redis");
+                let started = OwnRedis::start().await.context("cannot start a redis-server for the demo");
                 Some(started.map_err(|error| Failure::failed(error).hint("`--redis memory:` does without"))?)
             }
             _ => None,

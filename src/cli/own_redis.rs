@@ -6,22 +6,25 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-/// Runs a program until the other end of its stdin is closed, which the kernel does even when we are killed.
+/// Runs a program until it ends or the other end of stdin is closed, which the kernel does even when we are killed.
 const KEEPER: &str = r#"
 dir=$1; shift
-"$@" </dev/null >"$dir/output.log" 2>&1 & server=$!
-read -r _
-kill -KILL "$server"
-wait
-rm -rf -- "$dir"
+exec 3<&0
+"$@" </dev/null 3<&- >"$dir/output.log" 2>&1 & server=$!
+(read -r _ <&3; kill -KILL "$server") & reader=$!
+wait "$server"
+if [ "$?" -eq 137 ]; then rm -rf -- "$dir"; else kill "$reader"; fi
 "#;
 
+/// How often it is tried, since somebody may take the port in between.
+const TRIES: usize = 3;
+
 /// How long it may take until it takes connections.
-const READY_TIMEOUT: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often its log is looked at until then.
 const READY_PAUSE: Duration = Duration::from_millis(10);
@@ -47,19 +50,32 @@ impl OwnRedis {
     /// # Errors
     /// When it does not, with the end of its log.
     pub(super) async fn start() -> anyhow::Result<OwnRedis> {
-        let redis = OwnRedis::spawn().context("cannot start a redis-server")?;
-        let begun = Instant::now();
-        loop {
-            let log = std::fs::read_to_string(redis.dir.path().join("output.log")).unwrap_or_default();
-            // Not asked over its port, where somebody else may answer.
-            if log.contains("eady to accept connections") {
+        for _ in 1..TRIES {
+            if let Ok(redis) = OwnRedis::try_start().await {
                 return Ok(redis);
             }
-            if begun.elapsed() > READY_TIMEOUT {
+        }
+        OwnRedis::try_start().await
+    }
+
+    async fn try_start() -> anyhow::Result<OwnRedis> {
+        let mut redis = OwnRedis::spawn()?;
+        let begun = Instant::now();
+        loop {
+            // Not asked over its port, where somebody else may answer.
+            if redis.log().contains("eady to accept connections") {
+                return Ok(redis);
+            }
+            if redis.keeper.try_wait()?.is_some() || begun.elapsed() > READY_TIMEOUT {
+                let log = redis.log();
                 bail!("it takes no connections: {}", log.lines().last().unwrap_or("it says nothing"));
             }
             sleep(READY_PAUSE).await;
         }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("output.log")).unwrap_or_default()
     }
 
     fn spawn() -> io::Result<OwnRedis> {

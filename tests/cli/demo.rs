@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Stdio};
 use std::time::Duration;
@@ -105,6 +106,19 @@ fn an_interrupted_demo_ends_with_its_table() {
         signal_pid(demo.0.id(), "INT");
         assert!(checked(&end(demo)) > 0);
     }
+}
+
+#[test]
+fn a_redis_server_that_ends_at_once_is_told_with_its_words() {
+    let (bin, temp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = bin.path().join("redis-server");
+    std::fs::write(&file, "#!/bin/sh\necho no memory for a redis\nexit 1\n").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", bin.path().display());
+    let run = read(punctual(&["demo"]).env("PATH", path).env("TMPDIR", temp.path()).output().unwrap());
+    assert_eq!(run.code, Some(1), "{}", run.err);
+    assert!(run.err.contains("no memory for a redis") && run.err.contains("\nhint: `--redis memory:`"), "{}", run.err);
+    assert_eq!(left_in(&temp), Vec::<PathBuf>::new());
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use punctual_lab::servers::{self, KafkaOptions, start_kafka};
-use punctual_lab::testing::block_on;
+use punctual_lab::servers::{KafkaOptions, start_kafka};
+use punctual_lab::testing::{self, block_on};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
@@ -34,14 +34,7 @@ pub(crate) struct More<'a> {
 /// Whether all is there that a Kafka server needs, and `kcat` to read from it; says loudly that the test is skipped if
 /// not.
 pub(crate) fn have_kafka() -> bool {
-    if !super::have("java") || !super::have("kcat") {
-        return false;
-    }
-    let found = servers::have_kafka();
-    if !found {
-        super::skip("Kafka's jars");
-    }
-    found
+    super::have("kcat") && testing::have_kafka()
 }
 
 impl KafkaServer {

@@ -1,9 +1,12 @@
 //! What tests ask of the machine: whether programs are there, and patience.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::servers;
 
 /// Whether a program is there; says loudly that the test is skipped if not. With `PUNCTUAL_TEST_STRICT=1` it panics.
 ///
@@ -18,9 +21,16 @@ pub fn have(program: &str) -> bool {
 
 /// The same for a program that a test does without: nothing is skipped but what it would say besides.
 pub fn have_quietly(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|dir| dir.join(program).is_file())
-    })
+    servers::is_there(program) || Path::new("/usr/sbin").join(program).is_file()
+}
+
+/// Whether all is there that a Kafka server needs; says loudly that the test is skipped if not.
+pub fn have_kafka() -> bool {
+    let found = servers::have_kafka();
+    if !found {
+        skip("java, or Kafka's jars");
+    }
+    found
 }
 
 /// Says loudly that the test is skipped since something is missing. With `PUNCTUAL_TEST_STRICT=1` it panics.

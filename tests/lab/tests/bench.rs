@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use punctual_lab::testing::have;
+use punctual_lab::testing::{have, have_kafka};
 use serde_json::{Value, json};
 
-use super::{have_kafka, interrupt, keys, lab, left_in, start_redis, url};
+use super::{interrupt, keys, lab, left_in, start_redis, url};
 
 fn bench(arguments: &[&str]) -> Output {
     lab(&[&["bench"], arguments].concat()).output().unwrap()

@@ -14,22 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use punctual_lab::servers::{self, Server};
-use punctual_lab::testing::{self, block_on};
+use punctual_lab::testing::block_on;
 
 /// The program under test; it starts the `punctual` beside itself, which is built with it.
 fn lab(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_punctual-lab"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-/// Whether all is there that a Kafka needs; says loudly that the test is skipped if not.
-fn have_kafka() -> bool {
-    let found = servers::have_kafka();
-    if !found {
-        testing::skip("java, or the jars of Kafka");
-    }
-    found
 }
 
 /// A Redis of the user's own.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command};
 use std::time::Duration;
 
-use punctual_lab::testing::{have, patient};
+use punctual_lab::testing::{have, have_kafka, patient};
 use serde_json::Value;
 
-use super::{have_kafka, interrupt, keys, lab, left_in, start_redis, url};
+use super::{interrupt, keys, lab, left_in, start_redis, url};
 
 fn verify(arguments: &[&str]) -> Command {
     lab(&[&["verify"], arguments].concat())

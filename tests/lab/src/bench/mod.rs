@@ -101,6 +101,29 @@ pub struct Options {
     pub lanes: u16,
 }
 
+impl Options {
+    /// The least of everything, on servers of our own.
+    #[must_use]
+    pub fn new(bench: Bench, program: Program, name: String) -> Options {
+        Options {
+            program,
+            bench,
+            name,
+            kind: Kind::Redis,
+            sink: None,
+            redis: None,
+            tasks: 1,
+            rate: 1,
+            seconds: 1,
+            payload: 128,
+            recurring: false,
+            instances: vec![1],
+            pending: Vec::new(),
+            lanes: 1,
+        }
+    }
+}
+
 impl Bench {
     /// As the command line names it.
     #[must_use]

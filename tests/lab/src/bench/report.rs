@@ -142,26 +142,12 @@ impl Display for Figure {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Bench, Kind};
+    use super::super::Bench;
     use super::*;
+    use crate::servers::Program;
 
     fn report() -> Report {
-        let options = Options {
-            bench: Bench::Throughput,
-            program: crate::servers::Program::nowhere(),
-            name: "bench-1".to_owned(),
-            kind: Kind::Redis,
-            sink: None,
-            redis: None,
-            tasks: 1,
-            rate: 1,
-            seconds: 1,
-            payload: 128,
-            recurring: false,
-            instances: vec![1],
-            pending: Vec::new(),
-            lanes: 1,
-        };
+        let options = Options::new(Bench::Throughput, Program::nowhere(), "bench-1".to_owned());
         let mut report = Report::new(&options);
         report.figure("tasks_per_second", 1234.5678, "all of it");
         report.figure("instance_cpu_us", None, "of one occurrence");

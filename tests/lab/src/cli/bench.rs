@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{LOGS, bar, kind, left, show, until_told};
 use crate::bench::{self, Bench, Options};
-use crate::servers::{Kind, Program};
+use crate::servers::Program;
 
 /// What comes when it is asked to end.
 const STOPPING: &str = "no figures; removing what was made";
@@ -168,22 +168,8 @@ pub(super) fn run(command: &BenchCommand, program: Program) -> Result<(), Failur
 impl BenchCommand {
     /// What it asks for, and whether it is shown as JSON.
     fn options(&self, program: Program) -> Result<(Options, bool), Failure> {
-        let mut options = Options {
-            bench: Bench::Throughput,
-            program,
-            name: format!("bench-{:08x}", rand::random::<u32>()),
-            kind: Kind::Redis,
-            sink: None,
-            redis: None,
-            tasks: 1,
-            rate: 1,
-            seconds: 1,
-            payload: 128,
-            recurring: false,
-            instances: vec![1],
-            pending: Vec::new(),
-            lanes: 1,
-        };
+        let name = format!("bench-{:08x}", rand::random::<u32>());
+        let mut options = Options::new(Bench::Throughput, program, name);
         let json = match self {
             BenchCommand::Throughput { place, tasks, shape } => {
                 options = Options { tasks: *tasks, ..place.of(options)? };

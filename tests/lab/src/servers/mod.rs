@@ -160,9 +160,15 @@ impl Server {
     }
 }
 
+/// The first program of that name in PATH.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
 /// Whether a program can be found.
 pub fn is_there(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+    find_program(program).is_some()
 }
 
 /// A port on 127.0.0.1 that is free now and that the kernel gives to nobody by itself. Each is handed out once in this

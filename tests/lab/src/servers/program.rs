@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Missing;
+use super::{Missing, find_program};
 
 /// What it has to answer when it is asked for its version.
 const VERSION: &str = concat!("punctual ", env!("CARGO_PKG_VERSION"));
@@ -29,11 +29,7 @@ impl Program {
     /// When there is none, or it is of another version.
     pub fn find(named: Option<PathBuf>) -> Result<Program, Missing> {
         let beside = || Some(std::env::current_exe().ok()?.parent()?.join("punctual"));
-        let of_path = || {
-            let path = std::env::var_os("PATH")?;
-            std::env::split_paths(&path).map(|dir| dir.join("punctual")).find(|file| file.is_file())
-        };
-        let found = named.or_else(|| beside().filter(|file| file.is_file())).or_else(of_path);
+        let found = named.or_else(|| beside().filter(|file| file.is_file())).or_else(|| find_program("punctual"));
         let Some(file) = found else {
             let hint = "build it beside this program (`cargo build`), or name one: `--punctual FILE`";
             return Err(Missing::new("there is no `punctual` to start", hint));
