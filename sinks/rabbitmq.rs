@@ -7,9 +7,10 @@
 //! - RabbitMQ refuses a message by closing the channel, with all that is under way on it. So each call has a channel of
 //!   its own, an exchange is looked for before its first use, and after a refusal for size the smaller messages go out
 //!   again together, the others one by one.
-//! - It speaks AMQP itself. The client library at hand attaches a returned message to whichever acknowledgement comes
-//!   next, goes on sending on a channel that the server has closed, which ends the connection for all, and takes nothing
-//!   back of what it was given.
+//! - lapin speaks AMQP. Three things it does not do are done here: it hands a returned message over with whichever
+//!   acknowledgement comes next, so a return is judged by the message that it names (`under_way`); it goes on sending on a
+//!   channel that was closed, which would end the connection for all, and takes nothing back of what it was given, so it
+//!   runs on a socket that leaves such frames out and can be cut (`socket`, `frames`).
 //! - One connection. It never reconnects by itself: a lost one is given up with all that it held, what the system has not
 //!   sent included. So is one on which the server does not take in what was given up within the answer timeout. While
 //!   RabbitMQ takes nothing (its memory or disk is full), publishes and checks say `blocked`; a new connection is asked.
@@ -19,8 +20,8 @@ mod carry;
 mod connection;
 mod frames;
 mod login;
-mod pump;
 mod refusal;
+mod socket;
 mod under_way;
 
 use std::sync::Arc;
@@ -31,13 +32,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answers::Answers;
 use crate::config::SinkConfig;
-use crate::link::Connection as _;
 use crate::networked::{Broker, Peer};
 use crate::target::decode;
 use crate::window::Window;
 use crate::{Away, Cause, Fault, Message, SinkError};
 use call::Call;
-use carry::check_target;
+use carry::{MAX_TEXT_BYTES, check_target};
 use connection::{Connection, Failed};
 use login::Login;
 use refusal::{Blame, blame};
@@ -62,7 +62,7 @@ impl Rabbit {
         let target = config.target();
         let vhost = match target.path.as_str() {
             "" => "/".to_owned(),
-            path => decode(path).filter(|vhost| vhost.len() <= frames::SHORT).ok_or_else(|| {
+            path => decode(path).filter(|vhost| vhost.len() <= MAX_TEXT_BYTES).ok_or_else(|| {
                 SinkError::Config("the path of an amqp URL is a virtual host, with `%2f` for `/`".to_owned())
             })?,
         };
@@ -86,10 +86,10 @@ impl Rabbit {
     /// for all, at once: what is half written could not be given up otherwise.
     fn give_up(&self, connection: &Connection, answers: &Answers) {
         if let Some(words) = blocked(connection) {
-            connection.end();
+            connection.cut();
             answers.give_up(Fault::Sink, &words);
         } else if connection.silent_since().elapsed() > connection.heartbeat.max(self.peer.answer_timeout / 2) {
-            connection.end();
+            connection.cut();
             answers.give_up(Fault::Sink, &self.peer.no_answer());
         } else {
             answers.give_up(Fault::Unclear, &self.peer.no_answer());

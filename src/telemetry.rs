@@ -9,8 +9,9 @@ use tracing_subscriber::EnvFilter;
 /// # Errors
 /// Why it cannot be read.
 pub fn filter(text: &str) -> Result<EnvFilter, String> {
-    // The NATS client calls every attempt that fails an error; the sink says what it means. The later directive wins.
-    EnvFilter::try_new(format!("async_nats=off,{text}"))
+    // The clients of NATS and RabbitMQ call every attempt that fails an error, and RabbitMQ's logs each message that comes
+    // back with its payload; the sinks say what it means. The later directive wins.
+    EnvFilter::try_new(format!("async_nats=off,lapin=off,{text}"))
         .map_err(|error| format!("`{text}` is no log filter, such as `info` or `info,punctual::engine=debug`: {error}"))
 }
 

@@ -343,6 +343,7 @@ fn sink_killed(
         std::thread::sleep(Duration::from_secs(2));
     });
     left.until_nothing_is_left(ALL);
+    assert!(instance.threads("lapin-io-loop") <= 1, "a connection that was given up has left its thread");
     check(&format!("{name} killed, the other lane"), &[], &other, shards(&timeline, &["other"]), || {
         read_stream(other_sink.server.port, "out")
     });
@@ -400,4 +401,17 @@ fn a_killed_rabbitmq_costs_nothing() {
     let url = rabbit.borrow().url("");
     let (kill, restart) = (|| rabbit.borrow_mut().server.kill(), || rabbit.borrow_mut().server.restart());
     sink_killed("RabbitMQ", &url, kill, restart, |expected| read_arrivals(&arrivals, expected));
+}
+
+/// It takes nothing in, and its connections stay: the sink gives them up with all that they hold.
+#[test]
+fn a_stopped_rabbitmq_costs_nothing() {
+    if !have("redis-server") || !have("redis-cli") || !have("rabbitmq-server") {
+        return;
+    }
+    let rabbit = RabbitServer::start("", &[], &[]);
+    rabbit.declare_queues("", &["out"]);
+    let arrivals = Consumer::start("consume_rabbitmq", &[&rabbit.url("%2f"), "out"]);
+    let (stop, resume) = (|| rabbit.server.signal("STOP"), || rabbit.server.signal("CONT"));
+    sink_killed("RabbitMQ", &rabbit.url(""), stop, resume, |expected| read_arrivals(&arrivals, expected));
 }

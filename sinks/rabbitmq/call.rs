@@ -7,11 +7,10 @@ use std::pin::pin;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 
-use super::carry::{check, hand_over, size, target};
-use super::connection::{Channel, Connection, Event, Failed};
-use super::frames::Refusal;
-use super::refusal::{Blame, blame};
-use super::under_way::UnderWay;
+use super::carry::{check, publishing, size, target};
+use super::connection::{Channel, Connection, Failed};
+use super::refusal::{Blame, Refusal, blame};
+use super::under_way::{Event, UnderWay, Verdict};
 use crate::answers::Answers;
 use crate::window::Window;
 use crate::{Fault, Message, Outcome, Trouble};
@@ -27,6 +26,19 @@ pub(super) struct Call<'a> {
     answers: Answers,
     /// Those that were under way when a channel was closed: whatever is said of a later copy, the first may be in its queue.
     sent: Mutex<HashSet<usize>>,
+}
+
+/// Why no more is sent on a channel.
+enum Ended {
+    /// What is said on it can be of other messages than it seems; those under way are answered.
+    Doubtful,
+    Failed(Failed),
+}
+
+impl From<Failed> for Ended {
+    fn from(failed: Failed) -> Ended {
+        Ended::Failed(failed)
+    }
 }
 
 impl<'a> Call<'a> {
@@ -104,29 +116,31 @@ impl<'a> Call<'a> {
             if group.is_empty() {
                 continue;
             }
-            let mut channel = self.connection.channel().await?;
-            let (mut under_way, mut next) = (UnderWay::default(), 0);
-            match self.send(&group, &mut channel, &mut under_way, &mut next).await {
-                Ok(()) if under_way.doubtful() => groups.push_front(group[next..].to_vec()),
+            let channel = self.connection.channel().await?;
+            let (mut under_way, mut next) = (UnderWay::new(self.batch), 0);
+            match self.send(&group, &channel, &mut under_way, &mut next).await {
                 Ok(()) => self.connection.keep(channel),
-                Err(Failed::Refused(refusal)) => {
+                Err(Ended::Doubtful) => groups.push_front(group[next..].to_vec()),
+                // It was closed before it was used.
+                Err(Ended::Failed(Failed::Refused(_))) if next == 0 => groups.push_front(group),
+                Err(Ended::Failed(Failed::Refused(refusal))) => {
                     let open = under_way.clear();
                     self.refused(&refusal, &open, &group[next..], &mut groups);
                 }
-                Err(Failed::Lost) => return Err(Failed::Lost),
+                Err(Ended::Failed(Failed::Lost)) => return Err(Failed::Lost),
             }
         }
         Ok(())
     }
 
-    /// Hands over a group of messages, from the `next` on, until each is answered, or the channel's answers are doubtful.
+    /// Hands over a group of messages, from the `next` on, until each is answered.
     async fn send(
         &self,
         group: &[usize],
-        channel: &mut Channel,
-        under_way: &mut UnderWay,
+        channel: &Channel,
+        under_way: &mut UnderWay<'a>,
         next: &mut usize,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), Ended> {
         let mut share = None;
         while let Some(&index) = group.get(*next) {
             let message = &self.batch[index];
@@ -134,81 +148,72 @@ impl<'a> Call<'a> {
                 share = Some((message.destination.as_str(), self.window.share(&message.destination, group.len())));
             }
             let share = &mut share.as_mut().expect("just set").1;
-            while let Ok(event) = channel.events.try_recv() {
+            while let Some(event) = under_way.try_event() {
                 self.take(event, under_way)?;
             }
-            let room = {
-                let mut room = pin!(self.window.room(share, size(message)));
-                loop {
-                    tokio::select! {
-                        biased;
-                        room = &mut room => break room,
-                        event = channel.events.recv() => self.take(event.ok_or(Failed::Lost)?, under_way)?,
-                    }
-                }
-            };
-            self.until_unblocked(channel, under_way).await?;
-            if under_way.doubtful() {
-                return Ok(());
-            }
+            let room = self.meanwhile(self.window.room(share, size(message)), under_way).await?;
+            // What is not handed over while the server takes nothing is known not to arrive.
+            let mut blocked = self.connection.blocked();
+            self.meanwhile(blocked.wait_for(Option::is_none), under_way).await?.ok();
             self.answers.handed(index + 1);
-            let tag = hand_over(channel, message, self.connection.frame);
-            under_way.insert(tag, index, room);
+            if let Err(error) = under_way.insert(index, publishing(&channel.lapin, message), room) {
+                // What was under way is told of the ones before.
+                self.take_all(under_way).await?;
+                return Err(self.connection.failed(&error).into());
+            }
             *next += 1;
         }
         // Other calls have their turn while this one's answers come.
         drop(share);
+        self.take_all(under_way).await
+    }
+
+    /// Waits for something, and takes in meanwhile what is told of the channel.
+    async fn meanwhile<T>(&self, something: impl Future<Output = T>, under_way: &mut UnderWay<'a>) -> Result<T, Ended> {
+        let mut something = pin!(something);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut something => return Ok(done),
+                event = under_way.event() => self.take(event, under_way)?,
+            }
+        }
+    }
+
+    /// Takes in what is told of the channel until everything on it is answered.
+    async fn take_all(&self, under_way: &mut UnderWay<'a>) -> Result<(), Ended> {
         while !under_way.is_empty() {
-            let event = channel.events.recv().await.ok_or(Failed::Lost)?;
+            let event = under_way.event().await;
             self.take(event, under_way)?;
         }
         Ok(())
     }
 
-    /// Waits while the server takes nothing: what is not handed over is known not to arrive.
-    async fn until_unblocked(&self, channel: &mut Channel, under_way: &mut UnderWay) -> Result<(), Failed> {
-        let mut blocked = self.connection.blocked();
-        loop {
-            tokio::select! {
-                biased;
-                _ = blocked.wait_for(Option::is_none) => return Ok(()),
-                event = channel.events.recv() => self.take(event.ok_or(Failed::Lost)?, under_way)?,
-            }
-        }
-    }
-
-    fn take(&self, event: Event, under_way: &mut UnderWay) -> Result<(), Failed> {
+    fn take(&self, event: Event, under_way: &mut UnderWay<'a>) -> Result<(), Ended> {
         match event {
-            Event::Returned { refusal, exchange, key, message_id } => {
-                let is = |index: usize| {
-                    let message = &self.batch[index];
-                    message_id.as_deref() == Some(&message.key) && target(&message.destination) == (&exchange, &key)
-                };
-                if let Err(refusal) = under_way.returned(refusal, is) {
-                    // It may be any of them: no acknowledgement on this channel can be believed any more.
-                    let words = format!("{refusal}, of a message that is none of these");
-                    for index in under_way.doubt() {
-                        self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, words.clone())));
-                    }
-                }
-            }
-            Event::Answered { tag, multiple, taken } => {
-                // A return comes before the acknowledgement of its message.
-                for (index, refusal) in under_way.answered(tag, multiple) {
-                    match refusal {
-                        Some(refusal) => self.retry(index, &refusal, true),
-                        None if taken => self.answers.set(index, Outcome::Accepted),
-                        None => {
+            Event::Verdicts(verdicts) => {
+                for (index, verdict) in verdicts {
+                    match verdict {
+                        Verdict::Accepted => self.answers.set(index, Outcome::Accepted),
+                        Verdict::Returned(refusal) => self.retry(index, &refusal, true),
+                        Verdict::Nacked => {
                             let words = "nack: RabbitMQ did not take it (its queue is full, or could not store it)";
                             self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, words)));
                         }
                     }
                 }
+                Ok(())
             }
-            Event::Closed(refusal) => return Err(Failed::Refused(refusal)),
-            Event::Done => {}
+            Event::Doubt(refusal) => {
+                // It may be any of them: no acknowledgement on this channel can be believed any more.
+                let words = format!("{refusal}, of a message that is none of these");
+                for index in under_way.clear() {
+                    self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, words.clone())));
+                }
+                Err(Ended::Doubtful)
+            }
+            Event::Ended(error) => Err(self.connection.failed(&error).into()),
         }
-        Ok(())
     }
 
     /// The server closed the channel, with the messages in `open` under way and those in `rest` not handed over. Answers

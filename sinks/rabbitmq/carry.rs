@@ -1,10 +1,19 @@
 //! What AMQP can carry, where it goes, and how it is handed over.
 
-use std::borrow::Cow;
+use lapin::message::BasicReturnMessage;
+use lapin::options::BasicPublishOptions;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel};
 
-use super::connection::Channel;
-use super::frames::{self, Properties, SHORT};
+use super::refusal::Refusal;
+use super::under_way::{Confirmed, Publishing, Returned};
 use crate::{Message, headers};
+
+/// The longest text that AMQP has for names, keys and properties, in bytes.
+pub(super) const MAX_TEXT_BYTES: usize = 255;
+
+/// The delivery mode of a message that outlives a restart of the server.
+const PERSISTENT: u8 = 2;
 
 /// Exchange and routing key.
 pub(super) type Address<'a> = (&'a str, &'a str);
@@ -20,8 +29,8 @@ pub(super) fn check_target(destination: &str) -> Result<Address<'_>, String> {
     if exchange.is_empty() && key.is_empty() {
         return Err("it names neither an exchange nor a queue".to_owned());
     }
-    if exchange.len() > SHORT || key.len() > SHORT {
-        return Err(format!("exchange and routing key have {SHORT} bytes at most each"));
+    if exchange.len() > MAX_TEXT_BYTES || key.len() > MAX_TEXT_BYTES {
+        return Err(format!("exchange and routing key have {MAX_TEXT_BYTES} bytes at most each"));
     }
     Ok((exchange, key))
 }
@@ -29,28 +38,51 @@ pub(super) fn check_target(destination: &str) -> Result<Address<'_>, String> {
 /// Whether AMQP can carry it; where it goes.
 pub(super) fn check(message: &Message, most: usize) -> Result<Address<'_>, String> {
     let target = check_target(&message.destination)?;
-    let name = message.headers.iter().map(|(name, _)| name).find(|name| name.len() > SHORT);
+    let name = message.headers.iter().map(|(name, _)| name).find(|name| name.len() > MAX_TEXT_BYTES);
     if let Some(name) = name {
-        return Err(format!("the header `{name}` has a name of more than {SHORT} bytes"));
+        return Err(format!("the header `{name}` has a name of more than {MAX_TEXT_BYTES} bytes"));
     }
-    if message.key.len() > SHORT || message.content_type.as_ref().is_some_and(|text| text.len() > SHORT) {
-        return Err(format!("key and content type have {SHORT} bytes at most each"));
+    if message.key.len() > MAX_TEXT_BYTES || message.content_type.as_ref().is_some_and(|text| text.len() > MAX_TEXT_BYTES) {
+        return Err(format!("key and content type have {MAX_TEXT_BYTES} bytes at most each"));
     }
     let headers: usize = message.all_headers().map(|(name, value)| name.len() + value.len() + 6).sum();
     // Beside the headers there is a frame's frame, and three texts.
     if headers + 1024 > most { Err(format!("the headers do not fit into a frame of {most} bytes")) } else { Ok(target) }
 }
 
-pub(super) fn hand_over(channel: &mut Channel, message: &Message, most: usize) -> u64 {
-    let own_place = [headers::KEY, headers::CONTENT_TYPE];
-    let headers: Vec<(&str, Cow<'_, str>)> =
-        message.all_headers().filter(|(name, _)| !own_place.contains(name)).collect();
-    let content_type = message.content_type.as_deref();
-    channel.publish(|bytes, number| {
-        bytes.reserve(size(message));
-        let properties = Properties { content_type, message_id: &message.key, headers: &headers };
-        frames::write_message(bytes, number, target(&message.destination), true, &properties, &message.payload, most);
+/// What becomes of a message on a channel; lapin is given it when that is first asked.
+pub(super) fn publishing(channel: &Channel, message: &Message) -> Publishing {
+    let mut headers = FieldTable::default();
+    for (name, value) in message.all_headers() {
+        if ![headers::KEY, headers::CONTENT_TYPE].contains(&name) {
+            headers.insert(name.into(), AMQPValue::LongString(value.into_owned().into()));
+        }
+    }
+    let mut properties = BasicProperties::default()
+        .with_message_id(message.key.as_str().into())
+        .with_delivery_mode(PERSISTENT)
+        .with_headers(headers);
+    if let Some(content_type) = &message.content_type {
+        properties = properties.with_content_type(content_type.as_str().into());
+    }
+    let (exchange, key) = target(&message.destination);
+    let (exchange, key): (ShortString, ShortString) = (exchange.into(), key.into());
+    let (channel, payload) = (channel.clone(), message.payload.clone());
+    Box::pin(async move {
+        let options = BasicPublishOptions { mandatory: true, immediate: false };
+        let confirmation = channel.basic_publish(exchange, key, options, &payload, properties).await?.await?;
+        Ok(Confirmed { acked: confirmation.is_ack(), returned: confirmation.take_message().map(returned) })
     })
+}
+
+fn returned(message: BasicReturnMessage) -> Returned {
+    let text = |text: &ShortString| text.as_str().to_owned();
+    Returned {
+        exchange: text(&message.exchange),
+        key: text(&message.routing_key),
+        message_id: message.properties.message_id().as_ref().map(text),
+        refusal: Refusal { code: message.reply_code, words: text(&message.reply_text) },
+    }
 }
 
 /// About how many bytes the message takes on the wire; 256 for what is always there.

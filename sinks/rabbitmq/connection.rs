@@ -1,110 +1,69 @@
-//! One connection to RabbitMQ and its channels.
+//! One connection to RabbitMQ and its channels, by lapin.
 //!
-//! It never reconnects by itself, and what it was given and has not written yet is gone with it, or with the channel it
+//! It never reconnects by itself, and what lapin was given and has not written yet is gone with it, or with the channel it
 //! was for: a message whose publish was given up is not sent later.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, ErrorKind, Event, ExchangeKind};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::Instant;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout};
 
-use super::frames::{self, Method, Properties, Refusal};
-use super::login::Login;
-use super::pump::{self, Order};
+use super::login::{Login, Session};
+use super::refusal::Refusal;
+use super::socket::Socket;
 use crate::{Away, Fault, link};
 
-/// Channels in use at once; half as many wait to be used again, and half as many are being closed.
-const CHANNELS: u16 = 64;
+/// Channels in use, or being closed, at once; half as many wait to be used again.
+const MAX_CHANNELS: u16 = 64;
+
+/// How long the server has to hear that the connection ends, and to say so.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A connection that is logged in.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    orders: mpsc::UnboundedSender<Order>,
     free: Arc<Semaphore>,
-    /// Channels that may be in use at once.
+    /// Channels that may be in use, or being closed, at once.
     most: usize,
     /// The longest frame, in bytes.
     pub(super) frame: usize,
     /// A server that lives is heard of within this time.
     pub(super) heartbeat: Duration,
+    answer_timeout: Duration,
 }
 
-/// What the connection's task and its channels know.
-pub(super) struct Shared {
-    pub(super) routes: Mutex<Routes>,
-    /// Numbers of channels that are free.
-    numbers: Arc<Semaphore>,
-    pub(super) blocked: watch::Sender<Option<String>>,
-    lost: AtomicBool,
-    pub(super) ended: Notify,
+/// What the connection, its channels and its listener know.
+struct Shared {
+    lapin: lapin::Connection,
+    socket: Socket,
+    /// Where its tasks run: what it is dropped in may be none.
+    runtime: Handle,
+    blocked: watch::Sender<Option<String>>,
     why: OnceLock<String>,
     /// Whether it ended for what may be the fault of one destination.
     one_behind: AtomicBool,
-    heard: Mutex<Instant>,
-}
-
-#[derive(Default)]
-pub(super) struct Routes {
-    /// Whom to tell what is said on a channel: whoever uses it.
-    pub(super) channels: HashMap<u16, mpsc::UnboundedSender<Event>>,
-    /// Numbers of channels that are taken, until the server has closed them.
-    pub(super) taken: HashMap<u16, Taken>,
-    last: u16,
-    /// The highest of these numbers.
-    most: u16,
     /// Open channels with acknowledgements, and nothing under way.
-    pub(super) idle: Vec<Idle>,
+    idle: Mutex<Vec<lapin::Channel>>,
     /// Exchanges that were found to be there.
-    exchanges: HashSet<String>,
+    exchanges: Mutex<HashSet<String>>,
 }
 
-/// The number of a channel, which is free again when this is dropped.
-pub(super) struct Taken {
-    _place: OwnedSemaphorePermit,
-    /// Since when the server is to close it, if it still may have messages on it that were given up.
-    pub(super) given_up: Option<Instant>,
-}
-
-pub(super) struct Idle {
-    pub(super) number: u16,
-    sender: mpsc::UnboundedSender<Event>,
-    events: mpsc::UnboundedReceiver<Event>,
-    tag: u64,
-}
-
-/// What is said on a channel. Whoever uses it takes them in at once, so that their queue needs no bound.
-#[derive(Debug)]
-pub(super) enum Event {
-    Done,
-    Returned {
-        refusal: Refusal,
-        exchange: String,
-        key: String,
-        message_id: Option<String>,
-    },
-    Answered {
-        tag: u64,
-        multiple: bool,
-        taken: bool,
-    },
-    /// The last event of a channel.
-    Closed(Refusal),
-}
-
-/// A channel; closed when it is dropped, and what it was given and is not written yet is forgotten.
+/// A channel; closed when it is dropped, and of what it was given no message is begun any more.
 pub(super) struct Channel {
-    number: u16,
-    /// Ends when the connection is lost.
-    pub(super) events: mpsc::UnboundedReceiver<Event>,
-    /// The number of the last message.
-    pub(super) tag: u64,
+    pub(super) lapin: lapin::Channel,
     shared: Arc<Shared>,
-    orders: mpsc::UnboundedSender<Order>,
-    _permit: OwnedSemaphorePermit,
+    answer_timeout: Duration,
+    /// Given back when it is closed: a server allows so many.
+    permit: Option<OwnedSemaphorePermit>,
     kept: bool,
     /// Whether nothing is lost or doubled when what it was given arrives late.
     harmless: bool,
@@ -122,77 +81,90 @@ pub(super) enum Failed {
 impl Connection {
     /// Logs in within `limit`. What is given up is gone within `answer_timeout`, or the connection is.
     pub(super) async fn connect(login: &Login, limit: Duration, answer_timeout: Duration) -> Result<Connection, Away> {
-        let session = login.connect(limit).await?;
-        let numbers = session.channels.min(2 * CHANNELS);
+        let Session { lapin, socket } = login.connect(limit).await?;
+        let settings = lapin.configuration();
+        let most = usize::from(settings.channel_max().min(2 * MAX_CHANNELS) / 2);
+        let (frame, heartbeat) = (settings.frame_max() as usize, Duration::from_secs(settings.heartbeat().into()));
         let shared = Arc::new(Shared {
-            routes: Mutex::new(Routes { most: numbers, ..Routes::default() }),
-            numbers: Arc::new(Semaphore::new(usize::from(numbers))),
+            lapin,
+            socket,
+            runtime: Handle::current(),
             blocked: watch::Sender::new(None),
-            lost: AtomicBool::new(false),
-            ended: Notify::new(),
             why: OnceLock::new(),
             one_behind: AtomicBool::new(false),
-            heard: Mutex::new(Instant::now()),
+            idle: Mutex::default(),
+            exchanges: Mutex::default(),
         });
-        let (orders, inbox) = mpsc::unbounded_channel();
-        let most = usize::from(numbers / 2);
-        let connection = Connection {
-            shared: Arc::clone(&shared),
-            orders,
-            free: Arc::new(Semaphore::new(most)),
-            most,
-            frame: session.frame,
-            heartbeat: Duration::from_secs(session.heartbeat.into()),
-        };
-        tokio::spawn(pump::run(shared, session, inbox, answer_timeout));
-        Ok(connection)
+        shared.listen();
+        Ok(Connection { shared, free: Arc::new(Semaphore::new(most)), most, frame, heartbeat, answer_timeout })
     }
 
     /// A channel on which messages are acknowledged, and nothing is under way.
     pub(super) async fn channel(&self) -> Result<Channel, Failed> {
         let permit = Arc::clone(&self.free).acquire_owned().await.map_err(|_| Failed::Lost)?;
-        let idle = self.shared.routes.lock().take_idle();
-        if let Some((number, events, tag)) = idle {
-            let mut channel = self.take_up(number, events, permit);
-            channel.tag = tag;
-            return Ok(channel);
+        let idle = loop {
+            let idle = self.shared.idle.lock().pop();
+            if idle.as_ref().is_none_or(|channel| channel.status().connected()) {
+                break idle;
+            }
+        };
+        let is_new = idle.is_none();
+        let lapin = match idle {
+            Some(idle) => idle,
+            None => self.shared.lapin.create_channel().await.map_err(|error| self.failed(&error))?,
+        };
+        let (shared, answer_timeout) = (Arc::clone(&self.shared), self.answer_timeout);
+        let permit = Some(permit);
+        let channel = Channel { lapin, shared, answer_timeout, permit, kept: false, harmless: false };
+        if is_new {
+            let select = channel.lapin.confirm_select(ConfirmSelectOptions::default());
+            select.await.map_err(|error| self.failed(&error))?;
         }
-        let mut channel = self.open(permit).await?;
-        channel.ask(&Method::Confirm).await?;
         Ok(channel)
+    }
+
+    /// What an error of a channel means.
+    pub(super) fn failed(&self, error: &lapin::Error) -> Failed {
+        match (link::Connection::alive(self), Refusal::of(error), error.kind()) {
+            (true, Some(refusal), _) => Failed::Refused(refusal),
+            // lapin has no word for a code that it does not know, nor keeps the server's.
+            (true, None, ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidChannel(_)) => {
+                Failed::Refused(Refusal { code: 0, words: error.to_string() })
+            }
+            _ => Failed::Lost,
+        }
     }
 
     /// Whether an exchange is known to be there.
     pub(super) fn knows(&self, exchange: &str) -> bool {
-        exchange.is_empty() || self.shared.routes.lock().exchanges.contains(exchange)
+        exchange.is_empty() || self.shared.exchanges.lock().contains(exchange)
     }
 
     /// Asks whether an exchange is there, on a channel on which nothing is under way: the server closes it if not.
     pub(super) async fn find(&self, exchange: &str) -> Result<(), Failed> {
-        let mut channel = self.channel().await?;
-        channel.ask(&Method::Declare { exchange }).await?;
+        let channel = self.channel().await?;
+        let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+        let kind = ExchangeKind::Direct;
+        let declare = channel.lapin.exchange_declare(exchange.into(), kind, options, FieldTable::default());
+        declare.await.map_err(|error| self.failed(&error))?;
         self.keep(channel);
-        self.shared.routes.lock().exchanges.insert(exchange.to_owned());
+        self.shared.exchanges.lock().insert(exchange.to_owned());
         Ok(())
     }
 
     /// Forgets that an exchange was there.
     pub(super) fn forget(&self, exchange: &str) {
-        self.shared.routes.lock().exchanges.remove(exchange);
+        self.shared.exchanges.lock().remove(exchange);
     }
 
     /// Keeps a channel on which nothing is under way for the next who needs one.
     pub(super) fn keep(&self, mut channel: Channel) {
-        let mut routes = self.shared.routes.lock();
-        if routes.idle.len() < self.most / 2
-            && let Some(sender) = routes.channels.remove(&channel.number)
-        {
+        let mut idle = self.shared.idle.lock();
+        if idle.len() < self.most / 2 && channel.lapin.status().connected() {
             channel.kept = true;
-            let (_, nobody) = mpsc::unbounded_channel();
-            let events = std::mem::replace(&mut channel.events, nobody);
-            routes.idle.push(Idle { number: channel.number, sender, events, tag: channel.tag });
+            idle.push(channel.lapin.clone());
         }
-        drop(routes);
+        drop(idle);
     }
 
     /// Publishes a message that goes nowhere, since no queue has an empty name, and writes nothing: a server says only of a
@@ -202,24 +174,16 @@ impl Connection {
         let mut channel = self.channel().await?;
         channel.harmless = true;
         let mut blocked = self.blocked();
-        let tag = channel.publish(|bytes, number| {
-            let properties = Properties { content_type: None, message_id: "", headers: &[] };
-            frames::write_message(bytes, number, ("", ""), false, &properties, &[], self.frame);
-        });
-        loop {
-            tokio::select! {
-                _ = blocked.wait_for(Option::is_some) => return Ok(()),
-                event = channel.events.recv() => match event {
-                    Some(Event::Answered { tag: answered, .. }) if answered == tag => {
-                        self.keep(channel);
-                        return Ok(());
-                    }
-                    Some(Event::Closed(refusal)) => return Err(Failed::Refused(refusal)),
-                    Some(Event::Answered { .. } | Event::Done | Event::Returned { .. }) => {}
-                    None => return Err(Failed::Lost),
-                }
-            }
-        }
+        let probing = async {
+            let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+            channel.lapin.basic_publish("".into(), "".into(), options, &[], properties).await?.await
+        };
+        tokio::select! {
+            _ = blocked.wait_for(Option::is_some) => return Ok(()),
+            probed = probing => probed.map_err(|error| self.failed(&error))?,
+        };
+        self.keep(channel);
+        Ok(())
     }
 
     /// Why no message is taken for now, while that is so.
@@ -229,7 +193,12 @@ impl Connection {
 
     /// Since when the server has said nothing at all.
     pub(super) fn silent_since(&self) -> Instant {
-        self.shared.heard()
+        self.shared.socket.heard()
+    }
+
+    /// Ends it at once: nothing more is sent, whatever was handed over.
+    pub(super) fn cut(&self) {
+        self.shared.cut("the connection was given up".to_owned());
     }
 
     /// Whose fault it is that it cannot be used any more.
@@ -241,72 +210,61 @@ impl Connection {
     pub(super) fn end_words(&self) -> String {
         self.shared.why.get().map_or("the connection was lost", String::as_str).to_owned()
     }
-
-    async fn open(&self, permit: OwnedSemaphorePermit) -> Result<Channel, Failed> {
-        let (sender, events) = mpsc::unbounded_channel();
-        let place = Arc::clone(&self.shared.numbers).acquire_owned().await.map_err(|_| Failed::Lost)?;
-        let number = {
-            let mut routes = self.shared.routes.lock();
-            if self.shared.lost.load(Ordering::SeqCst) {
-                return Err(Failed::Lost);
-            }
-            let number = routes.free_number(place).ok_or(Failed::Lost)?;
-            routes.channels.insert(number, sender);
-            number
-        };
-        let mut channel = self.take_up(number, events, permit);
-        self.orders.send(Order::Open(number)).map_err(|_| Failed::Lost)?;
-        channel.done().await?;
-        Ok(channel)
-    }
-
-    fn take_up(&self, number: u16, events: mpsc::UnboundedReceiver<Event>, permit: OwnedSemaphorePermit) -> Channel {
-        let (shared, orders) = (Arc::clone(&self.shared), self.orders.clone());
-        Channel { number, events, tag: 0, shared, orders, _permit: permit, kept: false, harmless: false }
-    }
 }
 
 impl link::Connection for Connection {
     fn alive(&self) -> bool {
-        !self.shared.lost.load(Ordering::SeqCst)
+        self.shared.lapin.status().connected() && !self.shared.socket.is_cut()
     }
 
+    /// Tells the server that this is no accident. Not where something was given up: the server would read that before.
     fn end(&self) {
-        self.shared.end();
+        if self.free.available_permits() < self.most || self.shared.blocked.borrow().is_some() {
+            return self.cut();
+        }
+        let shared = Arc::clone(&self.shared);
+        self.shared.runtime.spawn(async move {
+            timeout(CLOSE_TIMEOUT, shared.lapin.close(200, "done".into())).await.ok();
+            shared.cut("the connection was given up".to_owned());
+        });
     }
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.shared.end();
-    }
-}
-
-impl Channel {
-    /// Hands over a message; its acknowledgement will bear the number that is returned.
-    pub(super) fn publish(&mut self, write: impl FnOnce(&mut Vec<u8>, u16)) -> u64 {
-        self.tag += 1;
-        let mut bytes = Vec::new();
-        write(&mut bytes, self.number);
-        // Whoever hears of a lost connection hears it from the events.
-        self.orders.send(Order::Frames(self.number, bytes)).ok();
-        self.tag
-    }
-
-    async fn ask(&mut self, method: &Method<'_>) -> Result<(), Failed> {
-        let mut bytes = Vec::new();
-        frames::write_method(&mut bytes, self.number, method);
-        self.orders.send(Order::Frames(self.number, bytes)).map_err(|_| Failed::Lost)?;
-        self.done().await
+impl Shared {
+    /// Takes in what lapin tells of the connection, until it ends.
+    fn listen(self: &Arc<Shared>) {
+        let (mut events, told) = (self.lapin.events_listener(), Arc::downgrade(self));
+        self.runtime.spawn(async move {
+            while let Some(event) = events.next().await {
+                let Some(shared) = told.upgrade() else { return };
+                match event {
+                    Event::ConnectionBlocked(reason) => drop(shared.blocked.send_replace(Some(reason))),
+                    Event::ConnectionUnblocked => drop(shared.blocked.send_replace(None)),
+                    // It tells of channels, too.
+                    Event::Error(error) if !shared.lapin.status().connected() => return shared.cut(end_words(&error)),
+                    _ => {}
+                }
+            }
+        });
     }
 
-    async fn done(&mut self) -> Result<(), Failed> {
-        loop {
-            match self.events.recv().await {
-                Some(Event::Done) => return Ok(()),
-                Some(Event::Closed(refusal)) => return Err(Failed::Refused(refusal)),
-                Some(_) => {}
-                None => return Err(Failed::Lost),
+    fn cut(&self, why: String) {
+        self.why.set(why).ok();
+        self.socket.cut();
+        self.idle.lock().clear();
+    }
+
+    /// What the server is sent it takes in before the end of the channel: where that does not come in time, the connection
+    /// ends, else all that would be sent some day.
+    fn cut_behind(&self) {
+        let blocked = self.blocked.borrow().clone();
+        match blocked {
+            Some(reason) => self.cut(format!("blocked: {reason}")),
+            None => {
+                // One queue can do that to all: RabbitMQ stops reading a connection when what a channel of it feeds is
+                // behind. A probe on the next one tells how the server is.
+                self.one_behind.store(true, Ordering::SeqCst);
+                self.cut("the server does not take in what it is sent".to_owned());
             }
         }
     }
@@ -314,72 +272,26 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if !self.kept {
-            let mut routes = self.shared.routes.lock();
-            // From here on nothing more is written of what it was given.
-            routes.channels.remove(&self.number);
-            if !self.harmless
-                && let Some(taken) = routes.taken.get_mut(&self.number)
-            {
-                taken.given_up = Some(Instant::now());
-            }
-            drop(routes);
-            self.orders.send(Order::Close(self.number)).ok();
+        if self.kept || !self.lapin.status().connected() {
+            return;
         }
+        self.shared.socket.give_up(self.lapin.id());
+        let (lapin, harmless, permit) = (self.lapin.clone(), self.harmless, self.permit.take());
+        let (shared, limit) = (Arc::downgrade(&self.shared), self.answer_timeout * 9 / 10);
+        self.shared.runtime.spawn(async move {
+            let _permit = permit;
+            let closed = timeout(limit, lapin.close(200, "done".into())).await;
+            if let (Err(_), false, Some(shared)) = (closed, harmless, shared.upgrade()) {
+                shared.cut_behind();
+            }
+        });
     }
 }
 
-impl Routes {
-    /// A channel that nobody uses: its number, what is said on it from now on, and the number of its last message.
-    fn take_idle(&mut self) -> Option<(u16, mpsc::UnboundedReceiver<Event>, u64)> {
-        let Idle { number, sender, events, tag } = self.idle.pop()?;
-        self.channels.insert(number, sender);
-        Some((number, events, tag))
-    }
-
-    /// A number that no channel has: there are as many as places.
-    fn free_number(&mut self, place: OwnedSemaphorePermit) -> Option<u16> {
-        let most = self.most;
-        let number = (1..=most).map(|step| (self.last + step - 1) % most + 1).find(|n| !self.taken.contains_key(n))?;
-        self.last = number;
-        self.taken.insert(number, Taken { _place: place, given_up: None });
-        Some(number)
-    }
-
-    /// Since when the server is to close the channel that it has not closed for longest, of those that may have messages
-    /// on them that were given up.
-    pub(super) fn given_up(&self) -> Option<Instant> {
-        self.taken.values().filter_map(|taken| taken.given_up).min()
-    }
-}
-
-impl Shared {
-    /// When the server was last heard of.
-    pub(super) fn heard(&self) -> Instant {
-        *self.heard.lock()
-    }
-
-    pub(super) fn hears(&self) {
-        *self.heard.lock() = Instant::now();
-    }
-
-    fn end(&self) {
-        self.lost.store(true, Ordering::SeqCst);
-        self.ended.notify_one();
-    }
-
-    /// It ends for what may be the fault of one destination.
-    pub(super) fn one_may_be_behind(&self) {
-        self.one_behind.store(true, Ordering::SeqCst);
-    }
-
-    /// It is lost: tells whoever waits.
-    pub(super) fn lose(&self, words: String) {
-        self.why.set(words).ok();
-        let mut routes = self.routes.lock();
-        self.lost.store(true, Ordering::SeqCst);
-        routes.channels.clear();
-        routes.idle.clear();
-        self.numbers.close();
+fn end_words(error: &lapin::Error) -> String {
+    match (Refusal::of(error), error.kind()) {
+        (Some(refusal), _) => refusal.to_string(),
+        (None, ErrorKind::MissingHeartbeatError) => "the server has said nothing for long".to_owned(),
+        _ => format!("the connection was lost: {error}"),
     }
 }

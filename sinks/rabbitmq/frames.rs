@@ -1,365 +1,214 @@
-//! Frames of AMQP 0-9-1, those that a publisher sends and gets: <https://www.rabbitmq.com/amqp-0-9-1-reference>.
-//!
-//! Pure: bytes in, bytes out. What the server sends is checked; what we send is checked by whoever builds it.
+//! The frames that pass between lapin and RabbitMQ: which of lapin's must not be sent any more, and which of the server's
+//! must not be believed. Reads the heads of frames only. <https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf>, 2.3.5
 
-use std::borrow::Cow;
+use std::collections::HashMap;
 
-/// Says which protocol is spoken; the first that is sent.
-pub(super) const PROTOCOL: &[u8] = b"AMQP\0\0\x09\x01";
+use bytes::BytesMut;
 
-/// A frame's bytes beside its payload: type, channel, size, end.
-const AROUND: usize = 8;
+/// The longest frame that we want: a message of the usual size fits into one, and a long one leaves room for others.
+pub(super) const MAX_FRAME_BYTES: u32 = 128 * 1024;
+
+/// A frame's bytes before its payload, and behind it.
+const HEAD: usize = 7;
+const END: usize = 1;
+
+/// How much of a payload is looked at: the longest is that of an acknowledgement.
+const LOOKED_AT: usize = 12;
+
+/// Kinds of frames.
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
-const HEARTBEAT: u8 = 8;
-const END: u8 = 0xce;
 
-/// Texts of up to 255 bytes: names, keys, properties.
-pub(super) const SHORT: usize = 255;
+/// Methods, as the first four bytes of a payload name them: class and method.
+const CHANNEL_OPEN: [u8; 4] = [0, 20, 0, 10];
+const CHANNEL_CLOSE: [u8; 4] = [0, 20, 0, 40];
+const CHANNEL_CLOSE_OK: [u8; 4] = [0, 20, 0, 41];
+const BASIC_PUBLISH: [u8; 4] = [0, 60, 0, 40];
+const BASIC_RETURN: [u8; 4] = [0, 60, 0, 50];
+const BASIC_ACK: [u8; 4] = [0, 60, 0, 80];
+const BASIC_NACK: [u8; 4] = [0, 60, 0, 120];
 
-/// What is sent, beside messages.
-pub(super) enum Method<'a> {
-    StartOk {
-        user: &'a str,
-        password: &'a str,
-    },
-    TuneOk {
-        channels: u16,
-        frame: u32,
-        heartbeat: u16,
-    },
-    Open {
-        vhost: &'a str,
-    },
-    Close,
-    CloseOk,
-    ChannelOpen,
-    ChannelClose,
-    ChannelCloseOk,
-    /// Asks for an acknowledgement of each message.
-    Confirm,
-    /// Asks whether an exchange is there.
-    Declare {
-        exchange: &'a str,
-    },
+/// What is known of a connection's channels by the frames that have passed.
+#[derive(Default)]
+pub(super) struct Frames {
+    greeted: bool,
+    to_server: Reader,
+    /// Whether the frame that lapin is writing is sent.
+    sends: bool,
+    from_server: Reader,
+    channels: HashMap<u16, Channel>,
 }
 
-/// What the server says.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    Heartbeat,
-    Start,
-    Tune {
-        channels: u16,
-        frame: u32,
-        heartbeat: u16,
-    },
-    Opened,
-    /// The connection ends, and why.
-    Closed(Refusal),
-    CloseOk,
-    Blocked(String),
-    Unblocked,
-    /// What was asked of a channel is done: opened, confirms on, an exchange is there.
-    Done,
-    /// The channel ends, and why.
-    ChannelClosed(Refusal),
-    ChannelCloseOk,
-    /// A message comes back; its properties follow.
-    Returned {
-        refusal: Refusal,
-        exchange: String,
-        key: String,
-    },
-    /// Properties, and the length of the body that follows.
-    Properties {
-        message_id: Option<String>,
-        body: u64,
-    },
-    Body(usize),
-    /// These messages are taken (or not), all up to this number if `multiple`.
-    Answered {
-        tag: u64,
-        multiple: bool,
-        taken: bool,
-    },
-    /// What no publisher needs.
-    Else,
+#[derive(Default)]
+struct Channel {
+    /// Messages that were sent since it was opened.
+    published: u64,
+    /// Whether the message that lapin is writing is sent.
+    sends: bool,
+    /// Whether no message may begin on it any more.
+    given_up: bool,
+    /// Whether one of both sides has said, as far as was sent, that it ends.
+    ended: bool,
+    /// A message that is on its way back: how much of its body is missing, once that is known.
+    returning: Option<Option<u64>>,
 }
 
-/// A reply code of AMQP with the server's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) code: u16,
-    pub(super) words: String,
-}
+impl Frames {
+    /// From here on no message begins on a channel.
+    pub(super) fn give_up(&mut self, channel: u16) {
+        self.channels.entry(channel).or_default().given_up = true;
+    }
 
-/// What goes with a message beside its payload.
-pub(super) struct Properties<'a> {
-    pub(super) content_type: Option<&'a str>,
-    pub(super) message_id: &'a str,
-    pub(super) headers: &'a [(&'a str, Cow<'a, str>)],
-}
-
-/// Appends a method.
-pub(super) fn write_method(bytes: &mut Vec<u8>, channel: u16, method: &Method<'_>) {
-    frame(bytes, METHOD, channel, |bytes| match method {
-        Method::StartOk { user, password } => {
-            ids(bytes, 10, 11);
-            table(bytes, |bytes| {
-                entry(bytes, "product", "punctual");
-                short(bytes, "capabilities");
-                bytes.push(b'F');
-                // Why a log-in was refused is said, and that nothing more is taken for now.
-                table(bytes, |bytes| {
-                    for capability in ["publisher_confirms", "authentication_failure_close", "connection.blocked"] {
-                        short(bytes, capability);
-                        bytes.extend([b't', 1]);
+    /// Appends to `out` what may be sent of what lapin writes: no message of a channel that was given up, and nothing of a
+    /// channel behind its end, which would end the connection.
+    pub(super) fn send(&mut self, mut bytes: &[u8], out: &mut BytesMut) {
+        if !self.greeted {
+            // lapin writes the protocol's name in one piece into an empty buffer.
+            let (name, rest) = bytes.split_at(bytes.len().min(8));
+            out.extend_from_slice(name);
+            (self.greeted, bytes) = (true, rest);
+        }
+        while let Some(part) = self.to_server.next(&mut bytes) {
+            match part {
+                Part::Head(frame) => {
+                    self.sends = frame.channel == 0 || self.channels.entry(frame.channel).or_default().sends(&frame);
+                    if self.sends {
+                        out.extend_from_slice(frame.bytes);
                     }
-                });
-            });
-            short(bytes, "PLAIN");
-            long(bytes, format!("\0{user}\0{password}").as_bytes());
-            short(bytes, "en_US");
-        }
-        Method::TuneOk { channels, frame, heartbeat } => {
-            ids(bytes, 10, 31);
-            bytes.extend(channels.to_be_bytes());
-            bytes.extend(frame.to_be_bytes());
-            bytes.extend(heartbeat.to_be_bytes());
-        }
-        Method::Open { vhost } => {
-            ids(bytes, 10, 40);
-            short(bytes, vhost);
-            bytes.extend([0, 0]);
-        }
-        Method::Close | Method::ChannelClose => {
-            if matches!(method, Method::Close) {
-                ids(bytes, 10, 50)
-            } else {
-                ids(bytes, 20, 40)
+                }
+                Part::Rest(rest) if self.sends => out.extend_from_slice(rest),
+                Part::Rest(_) => {}
             }
-            bytes.extend(200_u16.to_be_bytes());
-            short(bytes, "done");
-            ids(bytes, 0, 0);
         }
-        Method::CloseOk => ids(bytes, 10, 51),
-        Method::ChannelOpen => {
-            ids(bytes, 20, 10);
-            bytes.push(0);
+    }
+
+    /// Looks at what the server has sent, before lapin does.
+    ///
+    /// # Errors
+    /// Why nothing of it can be believed: lapin would take an answer for that of a message that it cannot be of.
+    pub(super) fn receive(&mut self, mut bytes: &[u8]) -> Result<(), &'static str> {
+        while let Some(part) = self.from_server.next(&mut bytes) {
+            let Part::Head(frame) = part else { continue };
+            if frame.size > MAX_FRAME_BYTES as usize {
+                return Err("it sent a frame that is longer than it may be");
+            }
+            if frame.channel != 0 {
+                self.channels.entry(frame.channel).or_default().receive(&frame)?;
+            }
         }
-        Method::ChannelCloseOk => ids(bytes, 20, 41),
-        Method::Confirm => {
-            ids(bytes, 85, 10);
-            bytes.push(0);
-        }
-        Method::Declare { exchange } => {
-            ids(bytes, 40, 10);
-            bytes.extend([0, 0]);
-            short(bytes, exchange);
-            short(bytes, "direct");
-            // Passive: an exchange of any type, and none is made.
-            bytes.push(1);
-            table(bytes, |_| {});
-        }
-    });
+        Ok(())
+    }
 }
 
-/// Appends a persistent message, in frames of at most `most` bytes.
-pub(super) fn write_message(
-    bytes: &mut Vec<u8>,
+impl Channel {
+    fn sends(&mut self, frame: &Frame<'_>) -> bool {
+        match frame.method() {
+            Some(CHANNEL_OPEN) => {
+                *self = Channel::default();
+                true
+            }
+            Some(CHANNEL_CLOSE | CHANNEL_CLOSE_OK) => {
+                self.ended = true;
+                true
+            }
+            Some(BASIC_PUBLISH) => {
+                self.sends = !self.ended && !self.given_up;
+                self.published += u64::from(self.sends);
+                self.sends
+            }
+            Some(_) => !self.ended,
+            // lapin writes a message's frames one behind the other.
+            None => self.sends,
+        }
+    }
+
+    fn receive(&mut self, frame: &Frame<'_>) -> Result<(), &'static str> {
+        match (frame.kind, frame.method(), self.returning) {
+            (_, Some(BASIC_RETURN), _) => self.returning = Some(None),
+            // Which one came back, and that it did, would be lost.
+            (_, Some(BASIC_ACK | BASIC_NACK), Some(_)) => return Err("it sent an answer in the middle of a message"),
+            // lapin takes an answer up to 0, or up to what was never sent, for one to all.
+            (_, Some(BASIC_ACK | BASIC_NACK), None)
+                if !frame.number(4).is_some_and(|tag| (1..=self.published).contains(&tag)) =>
+            {
+                return Err("it answered a message that was never sent");
+            }
+            (HEADER, _, Some(None)) => self.returning = frame.number(4).filter(|size| *size > 0).map(Some),
+            (BODY, _, Some(Some(left))) => {
+                self.returning = left.checked_sub(frame.size as u64).filter(|left| *left > 0).map(Some);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Finds the frames in what comes in pieces of any length.
+#[derive(Default)]
+struct Reader {
+    /// The beginning of a frame: its head, and what is looked at of its payload.
+    head: Vec<u8>,
+    /// How much is missing of a frame whose beginning was told.
+    left: usize,
+}
+
+enum Part<'a> {
+    Head(Frame<'a>),
+    Rest(&'a [u8]),
+}
+
+/// The beginning of a frame.
+struct Frame<'a> {
+    kind: u8,
     channel: u16,
-    (exchange, key): (&str, &str),
-    mandatory: bool,
-    properties: &Properties<'_>,
-    payload: &[u8],
-    most: usize,
-) {
-    frame(bytes, METHOD, channel, |bytes| {
-        ids(bytes, 60, 40);
-        bytes.extend([0, 0]);
-        short(bytes, exchange);
-        short(bytes, key);
-        bytes.push(u8::from(mandatory));
-    });
-    frame(bytes, HEADER, channel, |bytes| {
-        ids(bytes, 60, 0);
-        bytes.extend((payload.len() as u64).to_be_bytes());
-        // The bits of content type, headers, delivery mode and message id, in the order of these.
-        let flags: u16 = if properties.content_type.is_some() { 0xb080 } else { 0x3080 };
-        bytes.extend(flags.to_be_bytes());
-        properties.content_type.iter().for_each(|content_type| short(bytes, content_type));
-        table(bytes, |bytes| properties.headers.iter().for_each(|(name, value)| entry(bytes, name, value)));
-        bytes.push(2);
-        short(bytes, properties.message_id);
-    });
-    for part in payload.chunks(most - AROUND) {
-        frame(bytes, BODY, channel, |bytes| bytes.extend_from_slice(part));
-    }
+    /// Bytes of the whole payload.
+    size: usize,
+    bytes: &'a [u8],
 }
 
-/// Appends a sign of life.
-pub(super) fn write_heartbeat(bytes: &mut Vec<u8>) {
-    frame(bytes, HEARTBEAT, 0, |_| {});
-}
-
-fn frame(bytes: &mut Vec<u8>, kind: u8, channel: u16, write: impl FnOnce(&mut Vec<u8>)) {
-    bytes.push(kind);
-    bytes.extend(channel.to_be_bytes());
-    sized(bytes, write);
-    bytes.push(END);
-}
-
-/// Puts the length of what is written, in four bytes, before it.
-fn sized(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
-    let at = bytes.len();
-    bytes.extend([0; 4]);
-    write(bytes);
-    let length = u32::try_from(bytes.len() - at - 4).expect("a message is far smaller");
-    bytes[at..at + 4].copy_from_slice(&length.to_be_bytes());
-}
-
-fn table(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
-    sized(bytes, write);
-}
-
-/// An entry of a table, with a text.
-fn entry(bytes: &mut Vec<u8>, name: &str, value: &str) {
-    short(bytes, name);
-    bytes.push(b'S');
-    long(bytes, value.as_bytes());
-}
-
-fn short(bytes: &mut Vec<u8>, text: &str) {
-    bytes.push(u8::try_from(text.len()).expect("checked by the caller"));
-    bytes.extend_from_slice(text.as_bytes());
-}
-
-fn long(bytes: &mut Vec<u8>, text: &[u8]) {
-    sized(bytes, |bytes| bytes.extend_from_slice(text));
-}
-
-fn ids(bytes: &mut Vec<u8>, class: u16, method: u16) {
-    bytes.extend(class.to_be_bytes());
-    bytes.extend(method.to_be_bytes());
-}
-
-/// Reads the frame that the bytes begin with: its channel, what it says, and its length. `None`: not all of it is there.
-///
-/// # Errors
-/// Says what is there instead of a frame.
-pub(super) fn read(bytes: &[u8], most: usize) -> Result<Option<(u16, Said, usize)>, String> {
-    if bytes.starts_with(b"AMQP") {
-        return Err("it speaks another version of AMQP".to_owned());
-    }
-    let Some((head, rest)) = bytes.split_at_checked(AROUND - 1) else { return Ok(None) };
-    let (channel, size) = (u16::from_be_bytes([head[1], head[2]]), [head[3], head[4], head[5], head[6]]);
-    let size = u32::from_be_bytes(size) as usize;
-    if !matches!(head[0], METHOD | HEADER | BODY | HEARTBEAT) || size > most.saturating_sub(AROUND) {
-        return Err("what it sends is not AMQP".to_owned());
-    }
-    if rest.len() <= size {
-        return Ok(None);
-    }
-    let (payload, end) = rest.split_at(size);
-    let malformed = || "it sent a malformed frame".to_owned();
-    if end[0] != END {
-        return Err(malformed());
-    }
-    let mut reader = Reader(payload);
-    let said = match head[0] {
-        METHOD => method(&mut reader),
-        HEADER => properties(&mut reader),
-        BODY => Some(Said::Body(size)),
-        _ => Some(Said::Heartbeat),
-    };
-    Ok(Some((channel, said.ok_or_else(malformed)?, size + AROUND)))
-}
-
-fn method(reader: &mut Reader<'_>) -> Option<Said> {
-    Some(match (reader.u16()?, reader.u16()?) {
-        (10, 10) => Said::Start,
-        (10, 30) => Said::Tune { channels: reader.u16()?, frame: reader.u32()?, heartbeat: reader.u16()? },
-        (10, 41) => Said::Opened,
-        (10, 50) => Said::Closed(reader.refusal()?),
-        (10, 51) => Said::CloseOk,
-        (10, 60) => Said::Blocked(reader.short()?),
-        (10, 61) => Said::Unblocked,
-        (20, 11) | (40, 11) | (85, 11) => Said::Done,
-        (20, 40) => Said::ChannelClosed(reader.refusal()?),
-        (20, 41) => Said::ChannelCloseOk,
-        (60, 50) => Said::Returned { refusal: reader.refusal()?, exchange: reader.short()?, key: reader.short()? },
-        (60, taken @ (80 | 120)) => {
-            Said::Answered { tag: reader.u64()?, multiple: reader.u8()? & 1 == 1, taken: taken == 80 }
+impl Reader {
+    /// The next part of `bytes`, which is taken off them.
+    fn next<'a, 'b: 'a>(&'a mut self, bytes: &mut &'b [u8]) -> Option<Part<'a>> {
+        if self.left > 0 {
+            let rest = take(bytes, self.left);
+            self.left -= rest.len();
+            if self.left == 0 {
+                self.head.clear();
+            }
+            return (!rest.is_empty()).then_some(Part::Rest(rest));
         }
-        _ => Said::Else,
-    })
+        self.head.extend_from_slice(take(bytes, HEAD.saturating_sub(self.head.len())));
+        let size = match self.head[..] {
+            [_, _, _, a, b, c, d, ..] => u32::from_be_bytes([a, b, c, d]) as usize,
+            _ => return None,
+        };
+        let wanted = HEAD + size.min(LOOKED_AT);
+        self.head.extend_from_slice(take(bytes, wanted - self.head.len()));
+        if self.head.len() < wanted {
+            return None;
+        }
+        self.left = HEAD + size + END - wanted;
+        let (kind, channel) = (self.head[0], u16::from_be_bytes([self.head[1], self.head[2]]));
+        Some(Part::Head(Frame { kind, channel, size, bytes: &self.head }))
+    }
 }
 
-/// Reads the properties of a message that comes back: as we wrote them, so that none but ours are looked for.
-fn properties(reader: &mut Reader<'_>) -> Option<Said> {
-    reader.take(4)?;
-    let body = reader.u64()?;
-    let flags = reader.u16()?;
-    let has = |bit: u16| flags & (1 << bit) != 0;
-    // Content type and encoding; headers; delivery mode and priority; correlation id, reply to, expiration.
-    for bit in [15, 14] {
-        if has(bit) {
-            reader.short()?;
-        }
-    }
-    if has(13) {
-        let length = reader.u32()? as usize;
-        reader.take(length)?;
-    }
-    reader.take(usize::from(has(12)) + usize::from(has(11)))?;
-    for bit in [10, 9, 8] {
-        if has(bit) {
-            reader.short()?;
-        }
-    }
-    let message_id = if has(7) { Some(reader.short()?) } else { None };
-    Some(Said::Properties { message_id, body })
+/// The first bytes, so many at most, which are taken off `bytes`.
+fn take<'a>(bytes: &mut &'a [u8], most: usize) -> &'a [u8] {
+    let (taken, rest) = bytes.split_at(bytes.len().min(most));
+    *bytes = rest;
+    taken
 }
 
-/// Takes values off the front.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
+impl Frame<'_> {
+    fn method(&self) -> Option<[u8; 4]> {
+        self.bytes[HEAD..].first_chunk().filter(|_| self.kind == METHOD).copied()
     }
 
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(u8::from_be_bytes)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    fn short(&mut self) -> Option<String> {
-        let length = self.u8()?;
-        Some(String::from_utf8_lossy(self.take(usize::from(length))?).into_owned())
-    }
-
-    fn refusal(&mut self) -> Option<Refusal> {
-        Some(Refusal { code: self.u16()?, words: self.short()? })
+    /// The number of eight bytes that stands in the payload there.
+    fn number(&self, at: usize) -> Option<u64> {
+        self.bytes[HEAD..].get(at..)?.first_chunk().copied().map(u64::from_be_bytes)
     }
 }
 
@@ -367,88 +216,107 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    fn message(payload: &[u8], most: usize) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let headers = [("tenant", Cow::Borrowed("söhne")), ("empty", Cow::Borrowed(""))];
-        let properties = Properties { content_type: Some("text/plain"), message_id: "x:1", headers: &headers };
-        write_message(&mut bytes, 7, ("exchange", "key"), true, &properties, payload, most);
-        bytes
+    fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
+        let size = u32::try_from(payload.len()).expect("short").to_be_bytes();
+        [&[kind][..], &channel.to_be_bytes(), &size, payload, &[0xce]].concat()
     }
 
-    fn all(mut bytes: &[u8], most: usize) -> Vec<(u16, Said)> {
-        let mut all = Vec::new();
-        while let Some((channel, said, length)) = read(bytes, most).expect("frames") {
-            all.push((channel, said));
-            bytes = &bytes[length..];
-        }
-        assert_eq!(bytes, [0_u8; 0]);
-        all
+    fn method(channel: u16, method: [u8; 4], arguments: &[u8]) -> Vec<u8> {
+        frame(METHOD, channel, &[&method[..], arguments].concat())
     }
 
+    fn header(channel: u16, size: u64) -> Vec<u8> {
+        frame(HEADER, channel, &[&[0, 60, 0, 0][..], &size.to_be_bytes(), &[0, 0]].concat())
+    }
+
+    /// A message with a body in two frames.
+    fn message(channel: u16, body: u8) -> Vec<u8> {
+        let publish = method(channel, BASIC_PUBLISH, &[0, 0, 0, 1, b'a', 1]);
+        [publish, header(channel, 40), frame(BODY, channel, &[body; 30]), frame(BODY, channel, &[body; 10])].concat()
+    }
+
+    fn ack(channel: u16, tag: u64, multiple: bool) -> Vec<u8> {
+        method(channel, BASIC_ACK, &[&tag.to_be_bytes()[..], &[u8::from(multiple)]].concat())
+    }
+
+    /// What lapin may write in this order: channel 2 ends in the middle, 3 is given up, and 2 is opened again.
     #[test]
-    fn a_message_is_cut_into_frames_and_its_id_is_found_again() {
-        let properties = |body| Said::Properties { message_id: Some("x:1".to_owned()), body };
-        assert_eq!(all(&message(b"", 4096), 4096), [(7, Said::Else), (7, properties(0))]);
-        let bytes = message(&[9; 250], 108);
-        let expected = [Said::Else, properties(250), Said::Body(100), Said::Body(100), Said::Body(50)];
-        assert_eq!(all(&bytes, 200).into_iter().map(|(_, said)| said).collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn what_the_server_says_is_read() {
-        let mut bytes = Vec::new();
-        let refusal = |code, words: &str| Refusal { code, words: words.to_owned() };
-        frame(&mut bytes, METHOD, 3, |bytes| {
-            ids(bytes, 60, 50);
-            bytes.extend(312_u16.to_be_bytes());
-            ["NO_ROUTE", "exchange", "key"].iter().for_each(|text| short(bytes, text));
-        });
-        frame(&mut bytes, METHOD, 3, |bytes| {
-            ids(bytes, 60, 80);
-            bytes.extend(77_u64.to_be_bytes());
-            bytes.push(1);
-        });
-        frame(&mut bytes, METHOD, 0, |bytes| {
-            ids(bytes, 10, 50);
-            bytes.extend(403_u16.to_be_bytes());
-            short(bytes, "ACCESS_REFUSED");
-            ids(bytes, 0, 0);
-        });
-        write_heartbeat(&mut bytes);
-        let returned = Said::Returned {
-            refusal: refusal(312, "NO_ROUTE"),
-            exchange: "exchange".to_owned(),
-            key: "key".to_owned(),
-        };
-        let expected = [
-            (3, returned),
-            (3, Said::Answered { tag: 77, multiple: true, taken: true }),
-            (0, Said::Closed(refusal(403, "ACCESS_REFUSED"))),
-            (0, Said::Heartbeat),
+    fn nothing_is_sent_behind_a_channels_end_or_begun_on_one_that_was_given_up() {
+        let before = [
+            (b"AMQP\0\0\x09\x01".to_vec(), true),
+            (method(2, CHANNEL_OPEN, &[0]), true),
+            (method(3, CHANNEL_OPEN, &[0]), true),
+            (message(2, 1), true),
+            (message(3, 2), true),
+            (method(2, CHANNEL_CLOSE, &[0; 9]), true),
+            (message(2, 3), false),
+            (method(2, [0, 60, 0, 20], &[0; 30]), false),
+            (frame(8, 0, &[]), true),
         ];
-        assert_eq!(all(&bytes, 4096), expected);
+        let behind = [
+            (message(3, 4), false),
+            (method(3, [0, 85, 0, 10], &[0]), true),
+            (method(3, CHANNEL_CLOSE_OK, &[]), true),
+            (message(3, 5), false),
+            (method(2, CHANNEL_OPEN, &[0]), true),
+            (message(2, 6), true),
+        ];
+        let sent = |of: &[(Vec<u8>, bool)]| -> Vec<u8> {
+            of.iter().filter(|(_, sent)| *sent).flat_map(|(bytes, _)| bytes.clone()).collect()
+        };
+        let all = |of: &[(Vec<u8>, bool)]| -> Vec<u8> { of.iter().flat_map(|(bytes, _)| bytes.clone()).collect() };
+        let (expected, first, second) = ([sent(&before), sent(&behind)].concat(), all(&before), all(&behind));
+        for size in 8..first.len() {
+            let (mut frames, mut out) = (Frames::default(), BytesMut::new());
+            first.chunks(size).for_each(|piece| frames.send(piece, &mut out));
+            frames.give_up(3);
+            second.chunks(size - 7).for_each(|piece| frames.send(piece, &mut out));
+            assert_eq!(out, expected[..], "in pieces of {size}");
+        }
+    }
+
+    /// What had begun when its channel was given up is sent whole: half of it would end the connection.
+    #[test]
+    fn a_message_that_has_begun_is_sent_whole() {
+        let (open, message) = (method(3, CHANNEL_OPEN, &[0]), message(3, 1));
+        let publish = method(3, BASIC_PUBLISH, &[0, 0, 0, 1, b'a', 1]).len();
+        for begun in publish..message.len() {
+            let (mut frames, mut out) = (Frames { greeted: true, ..Frames::default() }, BytesMut::new());
+            frames.send(&open, &mut out);
+            frames.send(&message[..begun], &mut out);
+            frames.give_up(3);
+            frames.send(&message[begun..], &mut out);
+            frames.send(&message, &mut out);
+            assert_eq!(out, [&open[..], &message].concat()[..], "after {begun} bytes");
+        }
     }
 
     #[test]
-    fn what_is_cut_short_waits_and_what_is_no_frame_is_refused() {
-        let bytes = message(b"payload", 4096);
-        let first = read(&bytes, 4096).expect("a frame").expect("all of it").2;
-        for length in 0..first {
-            assert_eq!(read(&bytes[..length], 4096), Ok(None), "{length}");
-        }
-        for bad in [&b"AMQP\0\0\x09\x01"[..], b"HTTP/1.1 400 Bad Request", b"\x01\0\0\xff\xff\xff\xff\0"] {
-            assert!(read(bad, 4096).is_err(), "{bad:?}");
-        }
-        // Every byte of a frame may be wrong: an error at worst.
-        for at in 0..bytes.len() {
-            let mut broken = bytes.clone();
-            broken[at] ^= 0xff;
-            read(&broken, 4096).ok();
-        }
-        for length in 0..20 {
-            let mut bytes = Vec::new();
-            frame(&mut bytes, METHOD, 0, |bytes| bytes.extend(std::iter::repeat_n(60, length)));
-            read(&bytes, 4096).ok();
+    fn an_answer_that_can_be_of_no_message_ends_all() {
+        let returned = method(1, BASIC_RETURN, &[1, 56, 0, 0, 0]);
+        let body = |length: usize| frame(BODY, 1, &vec![7; length]);
+        for (told, believed) in [
+            (ack(1, 1, false), true),
+            (ack(1, 2, true), true),
+            (ack(1, 3, false), false),
+            (ack(1, 3, true), false),
+            (ack(1, u64::MAX, true), false),
+            (ack(1, 0, true), false),
+            (ack(2, 1, false), false),
+            (method(1, BASIC_NACK, &[0, 0, 0, 0, 0, 0, 0, 3, 0]), false),
+            (method(1, BASIC_ACK, &[0, 0]), false),
+            ([returned.clone(), ack(1, 1, false)].concat(), false),
+            ([returned.clone(), header(1, 8), ack(1, 1, false)].concat(), false),
+            ([returned.clone(), header(1, 8), body(7), ack(1, 1, false)].concat(), false),
+            ([returned.clone(), header(1, 8), body(5), body(3), ack(1, 1, false)].concat(), true),
+            ([returned, header(1, 0), ack(1, 1, false)].concat(), true),
+        ] {
+            for size in 1..=told.len() {
+                let (mut frames, mut out) = (Frames { greeted: true, ..Frames::default() }, BytesMut::new());
+                frames.send(&[method(1, CHANNEL_OPEN, &[0]), message(1, 1), message(1, 2)].concat(), &mut out);
+                let result = told.chunks(size).try_for_each(|piece| frames.receive(piece));
+                assert_eq!(result.is_ok(), believed, "{told:?} in pieces of {size}");
+            }
         }
     }
 }

@@ -4,17 +4,23 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
+use lapin::{AsyncTcpStream, ConnectionProperties};
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::frames::{self, Method, Said};
+use super::frames::MAX_FRAME_BYTES;
+use super::refusal::Refusal;
+use super::socket::{Socket, Transport, runtime};
 use crate::target::address;
-use crate::{Away, SinkError, Tls};
+use crate::{Away, Cause, SinkError, Tls};
+
+/// The highest number of a channel that we want, and the least that we need.
+const MAX_CHANNEL: u16 = 2047;
+const MIN_CHANNELS: u16 = 4;
 
 /// Where to log in, and as whom.
 pub(super) struct Login {
@@ -27,36 +33,11 @@ pub(super) struct Login {
     pub(super) heartbeat: u16,
 }
 
-/// What carries a connection.
-pub(super) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
-
-/// A connection that is logged in.
+/// A connection that is logged in, and the socket that it runs on.
 pub(super) struct Session {
-    pub(super) wire: Box<dyn Wire>,
-    /// What came and was not read yet.
-    pub(super) inbox: BytesMut,
-    /// The longest frame in either direction, in bytes.
-    pub(super) frame: usize,
-    /// The highest number of a channel.
-    pub(super) channels: u16,
-    /// How often each side says that it lives, in seconds: twice in this time.
-    pub(super) heartbeat: u16,
+    pub(super) lapin: lapin::Connection,
+    pub(super) socket: Socket,
 }
-
-/// The longest frame that we want: a message of the usual size fits into one, and a long one leaves room for others.
-const FRAME: u32 = 128 * 1024;
-
-/// The shortest that a server may want: <https://www.rabbitmq.com/amqp-0-9-1-reference#constants>, `frame-min-size`.
-const LEAST_FRAME: u32 = 4096;
-
-/// The highest number of a channel that we want, and the least that we need.
-const CHANNELS: u16 = 2047;
-const LEAST_CHANNELS: u16 = 4;
-
-/// What is read at once, in bytes.
-const READ: usize = 64 * 1024;
 
 impl Login {
     /// Connects to one of the hosts, in their order, and logs in.
@@ -77,81 +58,49 @@ impl Login {
     }
 
     async fn connect_to(&self, host: &str, port: u16) -> Result<Session, Away> {
+        let socket = Socket::new(self.transport(host, port).await?);
+        let for_lapin = socket.for_lapin();
+        let connect = async move |_, _| Ok(AsyncTcpStream::Plain(for_lapin.clone()));
+        let properties = ConnectionProperties::default().with_client_property("product".into(), "punctual".into());
+        let connected = lapin::Connection::connector(self.uri(host, port), runtime(), connect, properties).await;
+        let lapin = connected.map_err(|error| match Refusal::of(&error) {
+            Some(refusal) => Away::new(refusal.of_log_in(), refusal.to_string()),
+            None => Away::new(Cause::Unreachable, error.to_string()),
+        })?;
+        let channels = lapin.configuration().channel_max();
+        if channels < MIN_CHANNELS {
+            return Err(format!("the server allows {channels} channels, less than {MIN_CHANNELS}").into());
+        }
+        Ok(Session { lapin, socket })
+    }
+
+    async fn transport(&self, host: &str, port: u16) -> Result<Box<dyn Transport>, Away> {
         let stream = TcpStream::connect((host, port)).await.map_err(words)?;
         stream.set_nodelay(true).map_err(words)?;
         // What the system has not sent when the connection ends is not sent any more: it was given up.
         stream.set_zero_linger().map_err(words)?;
-        let wire: Box<dyn Wire> = match &self.tls {
-            None => Box::new(stream),
-            Some(trust) => {
-                let name = ServerName::try_from(host.to_owned()).map_err(words)?;
-                let connecting = trust.connector.connect(name, stream);
-                Box::new(connecting.await.map_err(|error| trust.tls.away(&error))?)
-            }
-        };
-        let most = FRAME as usize;
-        let mut session = Session {
-            wire,
-            inbox: BytesMut::with_capacity(READ),
-            frame: most,
-            channels: CHANNELS,
-            heartbeat: self.heartbeat,
-        };
-        session.wire.write_all(frames::PROTOCOL).await.map_err(words)?;
-        self.log_in(&mut session).await?;
-        Ok(session)
+        let Some(trust) = &self.tls else { return Ok(Box::new(stream)) };
+        let name = ServerName::try_from(host.to_owned()).map_err(words)?;
+        let connecting = trust.connector.connect(name, stream);
+        Ok(Box::new(connecting.await.map_err(|error| trust.tls.away(&error))?))
     }
 
-    async fn log_in(&self, session: &mut Session) -> Result<(), Away> {
-        loop {
-            match session.hear().await? {
-                Said::Start => {
-                    let start = Method::StartOk { user: &self.user, password: self.password.expose_secret() };
-                    session.say(&[start]).await?;
-                }
-                Said::Tune { channels, frame, heartbeat } => {
-                    // 0 is no limit; or that the server wants no heartbeats, but it sends them to whom that does.
-                    let frame = if frame == 0 { FRAME } else { frame.min(FRAME) };
-                    session.frame = frame as usize;
-                    session.channels = if channels == 0 { CHANNELS } else { channels.min(CHANNELS) };
-                    session.heartbeat = if heartbeat == 0 { self.heartbeat } else { heartbeat.min(self.heartbeat) };
-                    if frame < LEAST_FRAME {
-                        return Err(
-                            format!("the server allows frames of {frame} bytes, less than {LEAST_FRAME}").into()
-                        );
-                    }
-                    if session.channels < LEAST_CHANNELS {
-                        return Err(format!("the server allows {channels} channels, less than {LEAST_CHANNELS}").into());
-                    }
-                    let (channels, heartbeat) = (session.channels, session.heartbeat);
-                    let tune = Method::TuneOk { channels, frame, heartbeat };
-                    session.say(&[tune, Method::Open { vhost: &self.vhost }]).await?;
-                }
-                Said::Opened => return Ok(()),
-                Said::Closed(refusal) => return Err(Away::new(refusal.of_log_in(), refusal.to_string())),
-                _ => {}
-            }
-        }
-    }
-}
-
-impl Session {
-    async fn say(&mut self, methods: &[Method<'_>]) -> Result<(), String> {
-        let mut bytes = Vec::new();
-        methods.iter().for_each(|method| frames::write_method(&mut bytes, 0, method));
-        self.wire.write_all(&bytes).await.map_err(words)?;
-        self.wire.flush().await.map_err(words)
-    }
-
-    async fn hear(&mut self) -> Result<Said, String> {
-        loop {
-            if let Some((_, said, length)) = frames::read(&self.inbox, self.frame)? {
-                self.inbox.advance(length);
-                return Ok(said);
-            }
-            if self.wire.read_buf(&mut self.inbox).await.map_err(words)? == 0 {
-                return Err("the server closed the connection during log-in".to_owned());
-            }
+    fn uri(&self, host: &str, port: u16) -> AMQPUri {
+        let password = self.password.expose_secret().to_owned();
+        AMQPUri {
+            scheme: AMQPScheme::AMQP,
+            authority: AMQPAuthority {
+                userinfo: AMQPUserInfo { username: self.user.clone(), password },
+                host: host.to_owned(),
+                port,
+            },
+            vhost: self.vhost.clone(),
+            query: AMQPQueryString {
+                frame_max: Some(MAX_FRAME_BYTES),
+                channel_max: Some(MAX_CHANNEL),
+                heartbeat: Some(self.heartbeat),
+                ..AMQPQueryString::default()
+            },
         }
     }
 }

@@ -2,8 +2,16 @@
 
 use std::fmt;
 
-use super::frames::Refusal;
+use lapin::ErrorKind;
+
 use crate::Cause;
+
+/// A reply code of AMQP with the server's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) code: u16,
+    pub(super) words: String,
+}
 
 /// Whose fault a refusal is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +43,16 @@ pub(super) fn blame(code: u16) -> Blame {
 }
 
 impl Refusal {
+    /// The refusal that is behind an error, if the server has told one.
+    pub(super) fn of(error: &lapin::Error) -> Option<Refusal> {
+        match error.kind() {
+            ErrorKind::ProtocolError(told) => {
+                Some(Refusal { code: told.get_id(), words: told.get_message().as_str().to_owned() })
+            }
+            _ => None,
+        }
+    }
+
     /// What it says where a log-in is answered by it.
     pub(super) fn of_log_in(&self) -> Cause {
         match self.code {

@@ -1,122 +1,370 @@
-//! What is under way on one channel.
+//! What is under way on one channel, and what becomes of it.
+//!
+//! lapin tells that a message came back with whichever acknowledgement it takes in next. The server returns a message before
+//! it acknowledges it, and each acknowledgement takes one return along while there are any: one that takes none along proves
+//! that all returns before it are known. So a message is judged by the returns that name it, and not before it is proven
+//! that none can be missing: at its own acknowledgement if that bears none, else at a later one that bears none, or when
+//! nothing is open any more.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 
-use super::frames::Refusal;
+use futures_util::task::AtomicWaker;
+use lapin::ErrorKind;
+use parking_lot::Mutex;
+
+use super::carry::target;
+use super::refusal::Refusal;
+use crate::Message;
 use crate::window::Room;
 
-/// The messages on a channel that are not answered yet.
-#[derive(Default)]
-pub(super) struct UnderWay {
-    /// By their numbers on the channel: index, and the room that they take.
-    messages: BTreeMap<u64, (usize, Room)>,
-    /// Those that came back, and why.
-    returned: HashMap<u64, Refusal>,
-    /// The last that came back: they do in their order.
-    last_returned: u64,
-    /// The number of the last that was handed over.
-    last: u64,
-    /// Whether one came back that is none of these.
-    doubtful: bool,
+/// What becomes of a message that lapin is given.
+pub(super) type Publishing = Pin<Box<dyn Future<Output = lapin::Result<Confirmed>> + Send>>;
+
+/// An acknowledgement.
+pub(super) struct Confirmed {
+    /// Whether the server took the message, or returned it.
+    pub(super) acked: bool,
+    /// A message that came back: this one, or another.
+    pub(super) returned: Option<Returned>,
 }
 
-impl UnderWay {
-    pub(super) fn insert(&mut self, tag: u64, index: usize, room: Room) {
+/// A message that came back, as the server names it.
+#[derive(Clone)]
+pub(super) struct Returned {
+    pub(super) exchange: String,
+    pub(super) key: String,
+    pub(super) message_id: Option<String>,
+    pub(super) refusal: Refusal,
+}
+
+/// What is known of a message in the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Accepted,
+    Nacked,
+    Returned(Refusal),
+}
+
+/// What is told of a channel.
+#[derive(Debug)]
+pub(super) enum Event {
+    Verdicts(Vec<(usize, Verdict)>),
+    /// A message came back that is none of these: nothing that is said on this channel can be believed.
+    Doubt(Refusal),
+    /// The channel has ended, or the connection.
+    Ended(lapin::Error),
+}
+
+/// The messages on a channel that are not answered yet.
+pub(super) struct UnderWay<'a> {
+    batch: &'a [Message],
+    woken: Arc<Woken>,
+    /// The number of the last that was handed over.
+    last: u64,
+    /// By their numbers.
+    open: HashMap<u64, Open>,
+    /// Acknowledged with a return: their own may be among those that are not known yet.
+    waiting: Vec<usize>,
+    /// Those that are not judged, by key.
+    unjudged: HashMap<&'a str, Vec<usize>>,
+    /// Of those the ones that came back, and why.
+    returned: HashMap<usize, Refusal>,
+    ended: Option<lapin::Error>,
+}
+
+struct Open {
+    publishing: Publishing,
+    waker: Waker,
+    index: usize,
+    _room: Room,
+}
+
+/// Messages of which there is news: when lapin told of one, what it told before is noted here.
+#[derive(Default)]
+struct Woken {
+    tags: Mutex<Vec<u64>>,
+    task: AtomicWaker,
+}
+
+struct OpenWaker {
+    tag: u64,
+    woken: Arc<Woken>,
+}
+
+impl Wake for OpenWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.tags.lock().push(self.tag);
+        self.woken.task.wake();
+    }
+}
+
+impl Woken {
+    fn pop(&self) -> Option<u64> {
+        self.tags.lock().pop()
+    }
+}
+
+impl<'a> UnderWay<'a> {
+    pub(super) fn new(batch: &'a [Message]) -> UnderWay<'a> {
+        UnderWay {
+            batch,
+            woken: Arc::default(),
+            last: 0,
+            open: HashMap::new(),
+            waiting: Vec::new(),
+            unjudged: HashMap::new(),
+            returned: HashMap::new(),
+            ended: None,
+        }
+    }
+
+    /// Hands over a message: lapin takes it when it is first asked what becomes of it.
+    ///
+    /// # Errors
+    /// When lapin did not take it, since the channel has ended.
+    pub(super) fn insert(&mut self, index: usize, mut publishing: Publishing, room: Room) -> Result<(), lapin::Error> {
+        let tag = self.last + 1;
+        let waker = Waker::from(Arc::new(OpenWaker { tag, woken: Arc::clone(&self.woken) }));
+        match publishing.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(Err(error)) if matches!(error.kind(), ErrorKind::InvalidChannelState(_, "basic.publish")) => {
+                return Err(error);
+            }
+            // It was answered, or lost, meanwhile: that is told in its turn.
+            Poll::Ready(result) => {
+                publishing = Box::pin(std::future::ready(result));
+                waker.wake_by_ref();
+            }
+            Poll::Pending => {}
+        }
         self.last = tag;
-        self.messages.insert(tag, (index, room));
+        self.unjudged.entry(&self.batch[index].key).or_default().push(index);
+        self.open.insert(tag, Open { publishing, waker, index, _room: room });
+        Ok(())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+        self.unjudged.is_empty()
     }
 
     /// Forgets all of them, and tells which they were.
     pub(super) fn clear(&mut self) -> Vec<usize> {
-        self.returned.clear();
-        std::mem::take(&mut self.messages).into_values().map(|(index, _)| index).collect()
+        let mut all: Vec<usize> = self.unjudged.drain().flat_map(|(_, indices)| indices).collect();
+        all.sort_unstable();
+        *self = UnderWay::new(self.batch);
+        all
     }
 
-    /// Whether what is said on this channel can be of other messages than it seems.
-    pub(super) fn doubtful(&self) -> bool {
-        self.doubtful
+    /// Waits for what is told next. May be dropped and begun again.
+    pub(super) async fn event(&mut self) -> Event {
+        std::future::poll_fn(|context| self.poll(context)).await
     }
 
-    /// One came back that is none of these: forgets all, and tells which they were.
-    pub(super) fn doubt(&mut self) -> Vec<usize> {
-        self.doubtful = true;
-        self.clear()
+    /// As [`event`](Self::event), if there is one.
+    pub(super) fn try_event(&mut self) -> Option<Event> {
+        match self.look() {
+            Ok(verdicts) if verdicts.is_empty() => self.ended.take().map(Event::Ended),
+            Ok(verdicts) => Some(Event::Verdicts(verdicts)),
+            Err(refusal) => Some(Event::Doubt(refusal)),
+        }
     }
 
-    /// A message came back: the next in their order that it can be.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        self.woken.task.register(context.waker());
+        self.try_event().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Takes in all that was told so far, and judges what can be judged.
     ///
     /// # Errors
-    /// When it can be none of them; says why it came back.
-    pub(super) fn returned(&mut self, refusal: Refusal, is: impl Fn(usize) -> bool) -> Result<(), Refusal> {
-        let later = self.messages.range(self.last_returned + 1..);
-        let mut candidates = later.chain(self.messages.iter());
-        let found = candidates.find(|(tag, (index, _))| is(*index) && !self.returned.contains_key(tag));
-        let Some((&tag, _)) = found else { return Err(refusal) };
-        self.last_returned = tag;
-        self.returned.insert(tag, refusal);
+    /// When a message came back that is none of these, and why.
+    fn look(&mut self) -> Result<Vec<(usize, Verdict)>, Refusal> {
+        let (mut proven, mut waiting, mut nacked) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some(tag) = self.woken.pop() {
+            let Some((index, confirmed)) = self.confirmed(tag) else { continue };
+            if let Some(returned) = &confirmed.returned {
+                self.note(returned)?;
+            }
+            match (confirmed.acked, confirmed.returned) {
+                (true, None) => proven.push(index),
+                (true, Some(_)) => waiting.push(index),
+                (false, _) => nacked.push(index),
+            }
+        }
+        // Whatever was told before one of these was told without a return is known by now.
+        if !proven.is_empty() {
+            proven.append(&mut self.waiting);
+        }
+        self.waiting.append(&mut waiting);
+        if self.open.is_empty() {
+            proven.append(&mut self.waiting);
+        }
+        let told = proven.into_iter().map(|index| (index, Verdict::Accepted));
+        let told = told.chain(nacked.into_iter().map(|index| (index, Verdict::Nacked)));
+        Ok(told.map(|(index, verdict)| (index, self.judge(index, verdict))).collect())
+    }
+
+    /// What was told of the message with this number, if that is an acknowledgement.
+    fn confirmed(&mut self, tag: u64) -> Option<(usize, Confirmed)> {
+        let open = self.open.get_mut(&tag)?;
+        match open.publishing.as_mut().poll(&mut Context::from_waker(&open.waker)) {
+            Poll::Pending => None,
+            Poll::Ready(Ok(confirmed)) => self.open.remove(&tag).map(|open| (open.index, confirmed)),
+            Poll::Ready(Err(error)) => {
+                // It stays open: whether it arrived nobody knows.
+                open.publishing = Box::pin(std::future::pending());
+                self.ended = Some(error);
+                None
+            }
+        }
+    }
+
+    /// Notes that a message came back: the first of this key and destination of which that is not known.
+    fn note(&mut self, returned: &Returned) -> Result<(), Refusal> {
+        let address = (returned.exchange.as_str(), returned.key.as_str());
+        let same_key = returned.message_id.as_deref().and_then(|key| self.unjudged.get(key));
+        let is = |index: &&usize| {
+            target(&self.batch[**index].destination) == address && !self.returned.contains_key(*index)
+        };
+        let Some(&index) = same_key.into_iter().flatten().find(is) else { return Err(returned.refusal.clone()) };
+        self.returned.insert(index, returned.refusal.clone());
         Ok(())
     }
 
-    /// Takes out the messages that an answer is for, and why they came back if they did. What is said of messages that
-    /// were never handed over is said of none.
-    pub(super) fn answered(&mut self, tag: u64, multiple: bool) -> Vec<(usize, Option<Refusal>)> {
-        let mut answered = BTreeMap::new();
-        if multiple && (1..=self.last).contains(&tag) {
-            let later = self.messages.split_off(&(tag + 1));
-            answered = std::mem::replace(&mut self.messages, later);
-        } else if !multiple && let Some(message) = self.messages.remove(&tag) {
-            answered.insert(tag, message);
+    /// What is known of a message in the end: `told`, unless it came back.
+    fn judge(&mut self, index: usize, told: Verdict) -> Verdict {
+        let key = self.batch[index].key.as_str();
+        if let Some(indices) = self.unjudged.get_mut(key) {
+            indices.retain(|unjudged| *unjudged != index);
+            if indices.is_empty() {
+                self.unjudged.remove(key);
+            }
         }
-        answered.into_iter().map(|(tag, (index, _))| (index, self.returned.remove(&tag))).collect()
+        self.returned.remove(&index).map_or(told, Verdict::Returned)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use futures_util::FutureExt;
+    use tokio::sync::oneshot;
 
     use super::*;
     use crate::window::Window;
 
-    fn under_way() -> UnderWay {
-        let (window, mut under_way) = (Window::new(16, 1), UnderWay::default());
-        let mut share = window.share("a", 4);
-        for (tag, index) in [(1, 11), (2, 12), (3, 13), (4, 14)] {
-            let room = window.room(&mut share, 1).now_or_never();
-            under_way.insert(tag, index, room.expect("there is room"));
-        }
-        under_way
+    /// What a server says.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum Says {
+        Returns(usize),
+        ReturnsAnother,
+        Acks(usize),
     }
 
-    fn refusal() -> Refusal {
-        Refusal { code: 312, words: "NO_ROUTE".to_owned() }
+    /// Two of one key to different queues, and one of another key.
+    fn batch() -> Vec<Message> {
+        let message = |key: &str, destination: &str| Message {
+            destination: destination.to_owned(),
+            key: key.to_owned(),
+            task: "t".to_owned(),
+            due_ms: 0,
+            attempt: 1,
+            record_key: None,
+            headers: Vec::new(),
+            content_type: None,
+            payload: bytes::Bytes::new(),
+        };
+        vec![message("k", "a"), message("k", "b"), message("l", "a")]
+    }
+
+    fn returned(message: &Message) -> Returned {
+        let refusal = Refusal { code: 312, words: format!("{} {}", message.key, message.destination) };
+        let (key, message_id) = (message.destination.clone(), Some(message.key.clone()));
+        Returned { exchange: String::new(), key, message_id, refusal }
+    }
+
+    /// All orders of these in which a message is returned before it is acknowledged.
+    fn orders(left: &[Says]) -> Vec<Vec<Says>> {
+        if left.is_empty() {
+            return vec![Vec::new()];
+        }
+        let may_be_first = |says: &Says| !matches!(says, Says::Acks(index) if left.contains(&Says::Returns(*index)));
+        let firsts = left.iter().copied().filter(may_be_first);
+        let with_first = |first: Says| {
+            let rest: Vec<Says> = left.iter().copied().filter(|says| *says != first).collect();
+            orders(&rest).into_iter().map(move |rest| [vec![first], rest].concat())
+        };
+        firsts.flat_map(with_first).collect()
+    }
+
+    /// Lets a server say all that in this order to a client as lapin is, and looks after each word of which `looks` has the
+    /// bit. Each verdict is true, and each message has one unless a strange return was seen.
+    fn judge(batch: &[Message], order: &[Says], looks: u32) {
+        let window = Window::new(16, 1);
+        let mut share = window.share("a", batch.len());
+        let mut under_way = UnderWay::new(batch);
+        let mut confirms: Vec<Option<oneshot::Sender<Confirmed>>> = Vec::new();
+        for index in 0..batch.len() {
+            let (sender, receiver) = oneshot::channel();
+            let room = window.room(&mut share, 1).now_or_never().expect("there is room");
+            under_way.insert(index, Box::pin(async { Ok(receiver.await.expect("an answer")) }), room).expect("taken");
+            confirms.push(Some(sender));
+        }
+        let mut returns = VecDeque::new();
+        let (mut judged, mut doubted, mut another_is_told) = (0, false, false);
+        for (at, says) in order.iter().enumerate() {
+            match *says {
+                Says::Returns(index) => returns.push_back(returned(&batch[index])),
+                Says::ReturnsAnother => returns.push_back(returned(&Message { key: "m".to_owned(), ..batch[0].clone() })),
+                Says::Acks(index) => {
+                    let returned = returns.pop_front();
+                    another_is_told |= returned.as_ref().is_some_and(|r| r.message_id.as_deref() == Some("m"));
+                    // Behind a doubt nobody hears it.
+                    confirms[index].take().expect("once").send(Confirmed { acked: true, returned }).ok();
+                }
+            }
+            if doubted || (looks >> at & 1 == 0 && at + 1 < order.len()) {
+                continue;
+            }
+            match under_way.try_event() {
+                None => {}
+                Some(Event::Verdicts(verdicts)) => {
+                    judged += verdicts.len();
+                    for (index, verdict) in verdicts {
+                        let truth = match order.contains(&Says::Returns(index)) {
+                            true => Verdict::Returned(returned(&batch[index]).refusal),
+                            false => Verdict::Accepted,
+                        };
+                        assert_eq!(verdict, truth, "{index} of {order:?}, looks {looks:b}");
+                    }
+                }
+                Some(Event::Doubt(_)) => {
+                    doubted = true;
+                    judged += under_way.clear().len();
+                }
+                Some(Event::Ended(error)) => panic!("{error}"),
+            }
+        }
+        assert_eq!((judged, under_way.is_empty(), doubted), (batch.len(), true, another_is_told), "{order:?} {looks:b}");
     }
 
     #[test]
-    fn an_answer_is_for_what_it_names_and_for_nothing_that_was_never_sent() {
-        let mut own = under_way();
-        for (tag, multiple) in [(0, false), (0, true), (5, false), (5, true), (u64::MAX, false), (u64::MAX, true)] {
-            assert_eq!(own.answered(tag, multiple), [], "{tag} {multiple}");
+    fn a_message_is_judged_by_what_names_it_in_whatever_order_it_is_told() {
+        let batch = batch();
+        for bits in 0..16_u32 {
+            let mut says: Vec<Says> = (0..batch.len()).map(Says::Acks).collect();
+            says.extend((0..batch.len()).filter(|index| bits >> index & 1 == 1).map(Says::Returns));
+            says.extend((bits >> batch.len() & 1 == 1).then_some(Says::ReturnsAnother));
+            for order in orders(&says) {
+                (0..1 << (order.len() - 1)).for_each(|looks| judge(&batch, &order, looks));
+            }
         }
-        assert_eq!(own.answered(2, false), [(12, None)]);
-        assert_eq!(own.answered(2, false), []);
-        assert_eq!(own.answered(3, true), [(11, None), (13, None)]);
-        assert_eq!(own.answered(4, true), [(14, None)]);
-        assert!(own.is_empty());
-    }
-
-    #[test]
-    fn a_return_is_for_the_next_that_it_can_be() {
-        let mut own = under_way();
-        assert_eq!(own.returned(refusal(), |_| false), Err(refusal()));
-        assert_eq!(own.returned(refusal(), |index| index > 11), Ok(()));
-        assert_eq!(own.returned(refusal(), |index| index > 11), Ok(()));
-        assert_eq!(own.returned(refusal(), |index| index == 12), Err(refusal()));
-        let expected = [(11, None), (12, Some(refusal())), (13, Some(refusal())), (14, None)];
-        assert_eq!(own.answered(4, true), expected);
     }
 }

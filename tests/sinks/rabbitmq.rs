@@ -1,7 +1,9 @@
 //! RabbitMQ: the suite, and what only RabbitMQ does.
 
 mod client;
+mod closed_channels;
 mod odd;
+mod read_by_http;
 mod refusals;
 mod scripted;
 mod secured;

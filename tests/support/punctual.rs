@@ -127,6 +127,13 @@ impl Punctual {
         self.ended.unwrap_or_else(|| panic!("`punctual serve` runs on\n{}", self.log()))
     }
 
+    /// How many of its threads bear this name.
+    pub(crate) fn threads(&self, name: &str) -> usize {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
+        let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+        names.filter(|found| found.trim() == name).count()
+    }
+
     /// A line of `/proc/<pid>/status` that counts KiB, in bytes: `VmRSS`, `VmHWM`.
     pub(crate) fn memory(&self, name: &str) -> u64 {
         let status =

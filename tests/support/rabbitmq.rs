@@ -24,8 +24,12 @@ impl RabbitServer {
     /// Starts one; `config` is appended to its configuration file. It has the virtual hosts and users that are given,
     /// beside `/` and `guest`; each user has its password and may do everything in every virtual host.
     pub(crate) fn start(config: &str, vhosts: &[&str], users: &[(&str, &str)]) -> RabbitServer {
-        let options = RabbitOptions { config, vhosts, users };
-        RabbitServer { server: Server::of(async || start_rabbitmq(&options).await) }
+        RabbitServer::start_with(&RabbitOptions { config, vhosts, users, plugins: &[] })
+    }
+
+    /// As [`start`](Self::start), with all options.
+    pub(crate) fn start_with(options: &RabbitOptions<'_>) -> RabbitServer {
+        RabbitServer { server: Server::of(async || start_rabbitmq(options).await) }
     }
 
     /// `amqp://127.0.0.1:<port>/<virtual host>`; the virtual host as it stands in a URL, empty for `/`.
@@ -43,15 +47,15 @@ impl RabbitServer {
         });
     }
 
+    /// How many messages a queue holds.
+    pub(crate) fn count(&self, vhost: &str, name: &str) -> usize {
+        self.with_channel(vhost, async |channel: Channel| count(&channel, name).await)
+    }
+
     /// All messages of a queue, in its order; they stay there.
     pub(crate) fn queue(&self, vhost: &str, name: &str) -> Vec<Delivery> {
         self.with_channel(vhost, async |channel: Channel| {
-            let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-            let count = || async {
-                let queue = channel.queue_declare(name.into(), passive, FieldTable::default()).await;
-                queue.expect("there is this queue").message_count() as usize
-            };
-            let count_before = count().await;
+            let count_before = count(&channel, name).await;
             let options = BasicConsumeOptions::default();
             let consumer = channel.basic_consume(name.into(), "reader".into(), options, FieldTable::default());
             let mut consumer = consumer.await.expect("a consumer");
@@ -62,7 +66,7 @@ impl RabbitServer {
             let back = BasicNackOptions { multiple: true, requeue: true };
             channel.basic_nack(0, back).await.expect("they are given back");
             // The next reader finds them all.
-            while count().await < count_before {
+            while count(&channel, name).await < count_before {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             deliveries
@@ -95,4 +99,10 @@ impl RabbitServer {
         });
         assert!(last.as_ref().is_some_and(|output| output.status.success()), "rabbitmqctl {arguments:?}: {last:?}");
     }
+}
+
+async fn count(channel: &Channel, queue: &str) -> usize {
+    let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let queue = channel.queue_declare(queue.into(), passive, FieldTable::default()).await;
+    queue.expect("there is this queue").message_count() as usize
 }

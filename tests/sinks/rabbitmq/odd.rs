@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use punctual_sinks::{Fault, Message, Outcome, Sink};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::super::{PATIENCE, accepted, batch, in_time, publish, publish_until, publish_until_accepted};
@@ -155,6 +156,24 @@ async fn what_a_slow_server_has_not_read_is_not_sent_later() {
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Outcome::Accepted).count(), 3);
     sleep(ANSWER_TIMEOUT * 2).await;
     assert!(server.messages() <= 10, "{} of 200", server.messages());
+    // The connection that was cut has left nothing behind.
+    drop(sink);
+    let deadline = Instant::now() + PATIENCE;
+    while Handle::current().metrics().num_alive_tasks() > 0 {
+        assert!(Instant::now() < deadline, "{} tasks are left", Handle::current().metrics().num_alive_tasks());
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_nack_of_several_is_of_each() {
+    let server = Scripted::start(USUAL, |peer, seen| match seen.before {
+        2 => peer.nack(seen.channel, seen.tag - 1, true).and_then(|()| peer.ack(seen.channel, seen.tag, true)),
+        _ => Ok(()),
+    });
+    let outcomes = publish(&patient(&server), batch("a", 0..3)).await;
+    assert!(is_open(&outcomes[0]) && is_open(&outcomes[1]), "{outcomes:?}");
+    assert_eq!(outcomes[2], Outcome::Accepted);
 }
 
 /// Whatever it answers, or not: in time, and never accepted.
@@ -218,19 +237,12 @@ async fn nonsense_is_neither_taken_for_the_word_nor_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_terms_cannot_be_is_told_at_the_log_in() {
-    for (tune, expected) in [
-        (Tune { frame: 12, ..USUAL }, "frames of 12 bytes"),
-        (Tune { frame: 4095, ..USUAL }, "frames of 4095 bytes"),
-        (Tune { channels: 3, ..USUAL }, "3 channels"),
-    ] {
-        let server = Scripted::start(tune, take);
-        let sink = patient(&server);
-        let told = sink.check().await.expect_err(expected).to_string();
-        assert!(told.contains(expected), "{told}");
-        let outcomes = publish(&sink, batch("a", 0..1)).await;
-        let is = matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite);
-        assert!(is, "{outcomes:?}");
-    }
+    let server = Scripted::start(Tune { channels: 3, ..USUAL }, take);
+    let sink = patient(&server);
+    let told = sink.check().await.expect_err("too few channels").to_string();
+    assert!(told.contains("3 channels"), "{told}");
+    let outcomes = publish(&sink, batch("a", 0..1)).await;
+    assert!(matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{outcomes:?}");
     // The least that can be; and no limits at all.
     for tune in [Tune { frame: 4096, channels: 4, ..USUAL }, Tune { frame: 0, channels: 0, heartbeat: 0, beats: true }]
     {

@@ -184,6 +184,10 @@ impl Peer {
         self.method(channel, 60, 80, &[&tag.to_be_bytes()[..], &[u8::from(multiple)]].concat())
     }
 
+    pub(super) fn nack(&self, channel: u16, tag: u64, multiple: bool) -> io::Result<()> {
+        self.method(channel, 60, 120, &[&tag.to_be_bytes()[..], &[u8::from(multiple)]].concat())
+    }
+
     /// Closes a channel.
     pub(super) fn close(&self, channel: u16, code: u16, words: &str) -> io::Result<()> {
         self.method(channel, 20, 40, &refusal(code, words))

@@ -18,11 +18,13 @@ pub struct RabbitOptions<'a> {
     pub config: &'a str,
     /// Virtual hosts beside `/`.
     pub vhosts: &'a [&'a str],
+    /// Plugins, by their names.
+    pub plugins: &'a [&'a str],
     /// Users beside `guest`, with their passwords. Each may do everything in every virtual host.
     pub users: &'a [(&'a str, &'a str)],
 }
 
-/// Starts one without plugins; returns when it answers, some seconds later.
+/// Starts one; returns when it answers, some seconds later.
 ///
 /// # Errors
 /// When it cannot be started.
@@ -34,6 +36,7 @@ pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Serve
     mapper.start()?;
     let distribution = free_port()?;
     let definitions = definitions(options).to_string();
+    let plugins = format!("[{}].\n", options.plugins.join(","));
     let mut server = Server::start("rabbitmq-server", listens, |port, dir| {
         let environment = environment(dir, mapper_port);
         write(dir, ENVIRONMENT, &environment.join("\n"))?;
@@ -46,7 +49,7 @@ pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Serve
             ("RABBITMQ_DIST_PORT", distribution.to_string()),
             ("RABBITMQ_CONFIG_FILE", write(dir, "rabbitmq.conf", &config)?),
             ("RABBITMQ_CONFIG_FILES", folder("no-more-files")),
-            ("RABBITMQ_ENABLED_PLUGINS_FILE", write(dir, "plugins", "[].\n")?),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", write(dir, "plugins", &plugins)?),
             ("RABBITMQ_MNESIA_BASE", folder("data")),
             ("RABBITMQ_LOG_BASE", folder("log")),
             // Else its script stays in between, and would be killed in the place of the node.
@@ -107,7 +110,7 @@ fn definitions(options: &RabbitOptions) -> Value {
     });
     json!({
         "vhosts": vhosts.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
-        "users": users.iter().map(|(name, password)| json!({"name": name, "password": password, "tags": ""})).collect::<Vec<_>>(),
+        "users": users.iter().map(|(name, password)| json!({"name": name, "password": password, "tags": "management"})).collect::<Vec<_>>(),
         "permissions": permissions.collect::<Vec<_>>(),
     })
 }

@@ -1,0 +1,193 @@
+//! What lapin's connection runs on: a socket of our own, which has the last word on what is sent.
+//!
+//! lapin takes nothing back of what it was given, and goes on sending on a channel that either side has closed, which ends
+//! the connection for all. Here the messages of a channel that was given up are left out, and so is what comes behind a
+//! channel's end (see [`Frames`]); and when the socket is cut, nothing more is sent at all.
+
+use std::future::ready;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_rs::Tokio;
+use async_rs::traits::Reactor;
+use async_rs::util::RuntimeParts;
+use bytes::{Buf, BytesMut};
+use futures_util::Stream;
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use super::frames::Frames;
+
+/// What is taken of lapin at once, in bytes. What waits longer can still be given up.
+const WRITE_BYTES: usize = 256 * 1024;
+
+/// TCP, or TLS over it.
+pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
+/// The socket as we hold it: it is cut when this is dropped.
+pub(super) struct Socket(Arc<State>);
+
+/// The socket as lapin holds it.
+#[derive(Clone)]
+pub(super) struct LapinSocket(Arc<State>);
+
+struct State {
+    /// None when it is cut.
+    open: Mutex<Option<Open>>,
+    reader: AtomicWaker,
+    heard: Mutex<Instant>,
+}
+
+struct Open {
+    transport: Box<dyn Transport>,
+    frames: Frames,
+    outbox: BytesMut,
+}
+
+impl Socket {
+    pub(super) fn new(transport: Box<dyn Transport>) -> Socket {
+        let open = Open { transport, frames: Frames::default(), outbox: BytesMut::new() };
+        let (open, heard) = (Mutex::new(Some(open)), Mutex::new(Instant::now()));
+        Socket(Arc::new(State { open, reader: AtomicWaker::new(), heard }))
+    }
+
+    /// The end that is lapin's.
+    pub(super) fn for_lapin(&self) -> LapinSocket {
+        LapinSocket(Arc::clone(&self.0))
+    }
+
+    /// Ends it at once: nothing more is sent, whatever was handed over.
+    pub(super) fn cut(&self) {
+        drop(self.0.open.lock().take());
+        self.0.reader.wake();
+    }
+
+    /// Whether it is cut.
+    pub(super) fn is_cut(&self) -> bool {
+        self.0.open.lock().is_none()
+    }
+
+    /// From here on no message begins on a channel.
+    pub(super) fn give_up(&self, channel: u16) {
+        if let Some(open) = &mut *self.0.open.lock() {
+            open.frames.give_up(channel);
+        }
+    }
+
+    /// When the server was last heard of.
+    pub(super) fn heard(&self) -> Instant {
+        *self.0.heard.lock()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+impl State {
+    /// Does something while it is not cut.
+    fn poll<T>(&self, act: impl FnOnce(&mut Open) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match &mut *self.open.lock() {
+            Some(open) => act(open),
+            None => Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was given up"))),
+        }
+    }
+}
+
+impl Open {
+    fn poll_write_out(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.outbox.is_empty() {
+            let written = ready!(Pin::new(&mut self.transport).poll_write(context, &self.outbox))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.outbox.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl futures_io::AsyncRead for LapinSocket {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.0.reader.register(context.waker());
+        self.0.poll(|open| {
+            let mut into = ReadBuf::new(into);
+            ready!(Pin::new(&mut open.transport).poll_read(context, &mut into))?;
+            *self.0.heard.lock() = Instant::now();
+            open.frames.receive(into.filled()).map_err(io::Error::other)?;
+            Poll::Ready(Ok(into.filled().len()))
+        })
+    }
+}
+
+impl futures_io::AsyncWrite for LapinSocket {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.poll(|open| {
+            ready!(open.poll_write_out(context))?;
+            let bytes = &bytes[..bytes.len().min(WRITE_BYTES)];
+            open.frames.send(bytes, &mut open.outbox);
+            // What is not written now is written before more is taken.
+            if let Poll::Ready(Err(error)) = open.poll_write_out(context) {
+                return Poll::Ready(Err(error));
+            }
+            Poll::Ready(Ok(bytes.len()))
+        })
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll(|open| {
+            ready!(open.poll_write_out(context))?;
+            Pin::new(&mut open.transport).poll_flush(context)
+        })
+    }
+
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll(|open| Pin::new(&mut open.transport).poll_shutdown(context))
+    }
+}
+
+/// Tokio, but that its sockets are ours.
+#[derive(Clone, Debug)]
+pub(super) struct Sockets(Tokio);
+
+/// What lapin runs in: the runtime of whoever calls.
+pub(super) fn runtime() -> async_rs::Runtime<RuntimeParts<Tokio, Sockets>> {
+    let tokio = Tokio::current();
+    async_rs::Runtime::new(RuntimeParts::new(tokio.clone(), Sockets(tokio)))
+}
+
+impl Reactor for Sockets {
+    type TcpStream = LapinSocket;
+    type Sleep = <Tokio as Reactor>::Sleep;
+
+    fn register<H: Read + Write + AsFd + AsRawFd + Send + 'static>(
+        &self,
+        socket: H,
+    ) -> io::Result<impl futures_io::AsyncRead + futures_io::AsyncWrite + Send + Unpin + 'static> {
+        self.0.register(socket)
+    }
+
+    fn sleep(&self, duration: Duration) -> Self::Sleep {
+        self.0.sleep(duration)
+    }
+
+    fn interval(&self, duration: Duration) -> impl Stream<Item = std::time::Instant> + Send + 'static {
+        self.0.interval(duration)
+    }
+
+    fn tcp_connect_addr(&self, _: SocketAddr) -> impl Future<Output = io::Result<LapinSocket>> + Send + 'static {
+        // lapin is handed a socket that is connected.
+        ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+}

@@ -1,0 +1,76 @@
+//! Channels that end with much on them, beside others that have nothing to do with it; and many that come back.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use punctual_sinks::{Fault, Message, Outcome};
+
+use super::super::{Broker, PATIENCE, accepted, batch, keys, message, publish};
+use super::{Shared, start};
+
+/// The server closes a channel for a message that is too large, and we one of whose publish is dropped midway, again and
+/// again: a frame that is sent behind either would end the connection, with the publish of another on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_or_dropped_harms_no_other_publish() {
+    const ROUNDS: usize = 40;
+    let Some(rabbit) = start("max_message_size = 65536", &[]) else { return };
+    rabbit.declare_queues("", &["a", "b", "c"]);
+    let sink = rabbit.sink(PATIENCE);
+    let of_size = |batch: Vec<Message>, size: usize| -> Vec<Message> {
+        let payload = Bytes::from(vec![b'x'; size]);
+        batch.into_iter().map(|message| Message { payload: payload.clone(), ..message }).collect()
+    };
+    for round in 0..ROUNDS {
+        let other = {
+            let sink = Arc::clone(&sink);
+            tokio::spawn(async move { publish(&sink, batch("b", round * 500..round * 500 + 500)).await })
+        };
+        let mut refused = of_size(batch("a", round * 100..round * 100 + 100), 60_000);
+        refused[round].payload = Bytes::from(vec![b'x'; 70_000]);
+        let dropped = async {
+            let mut answers = sink.publish(of_size(batch("c", round * 200..round * 200 + 200), 16_000));
+            answers.next().await;
+        };
+        let (outcomes, ()) = tokio::join!(publish(&sink, refused), dropped);
+        for (index, outcome) in outcomes.iter().enumerate() {
+            assert_eq!(matches!(outcome, Outcome::Reject(_)), index == round, "round {round}, {index}: {outcome:?}");
+        }
+        assert_eq!(other.await.expect("no panic"), accepted(500), "round {round}");
+    }
+    let received = rabbit.received("b");
+    let mut distinct = keys(&received);
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!((received.len(), distinct.len()), (ROUNDS * 500, ROUNDS * 500));
+}
+
+/// Of each publish, every hundredth or every second goes to no queue: each of them is told from the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_publishes_at_once_each_message_that_no_queue_takes_is_known() {
+    const CALLS: usize = 16;
+    const EACH: usize = 3125;
+    for every in [100, 2] {
+        let Some(broker) = Shared::start() else { return };
+        let sink = broker.sink(PATIENCE);
+        let is_lost = |number: usize| number % every == 1;
+        let calls = (0..CALLS).map(|call| {
+            let numbers = call * EACH..(call + 1) * EACH;
+            let to = |number| message(if is_lost(number) { "nobody" } else { "a" }, number);
+            publish(&sink, numbers.map(to).collect())
+        });
+        let outcomes = join_all(calls).await.into_iter().flatten();
+        let mut lost = 0;
+        for (number, outcome) in outcomes.enumerate() {
+            if is_lost(number) {
+                lost += 1;
+                let is = matches!(&outcome, Outcome::Retry(t) if t.fault == Fault::Destination && t.definite);
+                assert!(is, "{number}, every {every}th: {outcome:?}");
+            } else {
+                assert_eq!(outcome, Outcome::Accepted, "{number}, every {every}th");
+            }
+        }
+        assert_eq!(broker.server.count(&broker.vhost, "a"), CALLS * EACH - lost);
+    }
+}
