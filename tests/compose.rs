@@ -145,7 +145,9 @@ fn ports_and_credentials_are_those_of_the_readme() {
         for (at, _) in text.match_indices("://") {
             let authority: &str = text[at + 3..].split(|end: char| "/ `'\"|)>\n".contains(end)).next().expect("a part");
             let ours = authority.contains("127.0.0.1:5672") || authority.contains("rabbitmq:5672");
-            assert!(!ours || authority.starts_with(&login), "{name} logs in to RabbitMQ as `{authority}`");
+            // The tour's broker is the reader's own.
+            let own = name == "README.md" && !authority.contains('@');
+            assert!(!ours || own || authority.starts_with(&login), "{name} logs in to RabbitMQ as `{authority}`");
         }
     }
 }

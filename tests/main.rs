@@ -1,7 +1,7 @@
 //! The tests that need more than one room, in one binary. Table of contents:
 //!
 //! - `api`         the HTTP API over the in-memory timeline and Redis: answers, bad input, the batch, limits, the OpenAPI document
-//! - `cli`         the program: exit codes, words, signals, the demo, the README's commands
+//! - `cli`         the program: exit codes, words, signals, the demo, the commands of README and docs
 //! - `compose`     docker-compose.yml, Dockerfile and README say the same; read, not started
 //! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and into the log
 //! - `consumers`   the examples that consume, each run against a broker that has every message twice
@@ -14,7 +14,7 @@
 //! - `jetstream`   what JetStream is asked of the whole: namespaces, step-downs, subjects and payloads that it refuses
 //! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
 //! - `memory`      large payloads in bounded memory
-//! - `metrics`     the README's table, the board and the alerts name what `/metrics` shows
+//! - `metrics`     the table of docs/metrics.md, the board and the alerts name what `/metrics` shows
 //! - `mutants`     every law has a patch that breaks it, and each still applies; `make mutants` runs them
 //! - `outage`      everything around an instance fails, and what was promised is published all the same
 //! - `rooms`       who may know whom in `src/`

@@ -1,4 +1,4 @@
-//! The README's table of metrics, the board and the alert rules name what `/metrics` shows, and nothing else.
+//! The table of metrics in docs/metrics.md, the board and the alert rules name what `/metrics` shows, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -68,9 +68,8 @@ fn read(file: &str) -> String {
 }
 
 #[test]
-fn the_readmes_table_and_the_code_name_the_same_metrics() {
-    let readme = read("README.md");
-    let section = readme.split("\n## Metrics and alerts\n").nth(1).unwrap().split("\n## ").next().unwrap();
+fn the_pages_table_and_the_code_name_the_same_metrics() {
+    let section = read("docs/metrics.md");
     let mut table = BTreeMap::new();
     for row in section.lines().filter(|line| line.starts_with("| `punctual_")) {
         let [_, name, kind, labels, meaning, _] = row.split('|').map(str::trim).collect::<Vec<_>>()[..] else {

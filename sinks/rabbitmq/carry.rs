@@ -42,7 +42,9 @@ pub(super) fn check(message: &Message, most: usize) -> Result<Address<'_>, Strin
     if let Some(name) = name {
         return Err(format!("the header `{name}` has a name of more than {MAX_TEXT_BYTES} bytes"));
     }
-    if message.key.len() > MAX_TEXT_BYTES || message.content_type.as_ref().is_some_and(|text| text.len() > MAX_TEXT_BYTES) {
+    if message.key.len() > MAX_TEXT_BYTES
+        || message.content_type.as_ref().is_some_and(|text| text.len() > MAX_TEXT_BYTES)
+    {
         return Err(format!("key and content type have {MAX_TEXT_BYTES} bytes at most each"));
     }
     let headers: usize = message.all_headers().map(|(name, value)| name.len() + value.len() + 6).sum();

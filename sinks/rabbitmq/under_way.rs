@@ -229,9 +229,8 @@ impl<'a> UnderWay<'a> {
     fn note(&mut self, returned: &Returned) -> Result<(), Refusal> {
         let address = (returned.exchange.as_str(), returned.key.as_str());
         let same_key = returned.message_id.as_deref().and_then(|key| self.unjudged.get(key));
-        let is = |index: &&usize| {
-            target(&self.batch[**index].destination) == address && !self.returned.contains_key(*index)
-        };
+        let is =
+            |index: &&usize| target(&self.batch[**index].destination) == address && !self.returned.contains_key(*index);
         let Some(&index) = same_key.into_iter().flatten().find(is) else { return Err(returned.refusal.clone()) };
         self.returned.insert(index, returned.refusal.clone());
         Ok(())
@@ -322,7 +321,9 @@ mod tests {
         for (at, says) in order.iter().enumerate() {
             match *says {
                 Says::Returns(index) => returns.push_back(returned(&batch[index])),
-                Says::ReturnsAnother => returns.push_back(returned(&Message { key: "m".to_owned(), ..batch[0].clone() })),
+                Says::ReturnsAnother => {
+                    returns.push_back(returned(&Message { key: "m".to_owned(), ..batch[0].clone() }))
+                }
                 Says::Acks(index) => {
                     let returned = returns.pop_front();
                     another_is_told |= returned.as_ref().is_some_and(|r| r.message_id.as_deref() == Some("m"));
@@ -352,7 +353,11 @@ mod tests {
                 Some(Event::Ended(error)) => panic!("{error}"),
             }
         }
-        assert_eq!((judged, under_way.is_empty(), doubted), (batch.len(), true, another_is_told), "{order:?} {looks:b}");
+        assert_eq!(
+            (judged, under_way.is_empty(), doubted),
+            (batch.len(), true, another_is_told),
+            "{order:?} {looks:b}"
+        );
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(super) struct PreviewArguments {
     /// How many occurrences may come due
     #[arg(long, value_name = "NUMBER", conflicts_with = "file")]
     limit: Option<u64>,
-    /// Put each occurrence off by up to this, as the task's id has it
+    /// Delay each occurrence by less than this; the delay depends on the id
     #[arg(long, value_name = "DURATION", conflicts_with = "file")]
     spread: Option<String>,
     /// A task or a schedule as JSON, from a file or `-` for stdin

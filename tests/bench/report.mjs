@@ -1,6 +1,6 @@
 // The report of what `make bench` has measured:
 //   report.mjs show [results.json]     prints the tables
-//   report.mjs write [results.json]    the same, and draws the plots; of the results beside this file, writes the READMEs
+//   report.mjs write [results.json]    the same, and draws the plots; of the results beside this file, writes README.md here and docs/bench.md
 //   report.mjs compare A.json B.json   prints each ratio of two runs; exit code 1: one of them differs too much
 //   report.mjs compare --worse A.json B.json   the same; exit code 1: one of them is too much worse in the second
 
@@ -43,7 +43,7 @@ if (command === 'write') {
     // A plot of nothing is not drawn, and not shown either.
     const shown = (document) => document.filter((part) => !part.image || drawn[part.image]);
     put(at('README.md'), markdown(shown(report(results)), 'plots'));
-    put(at('../../README.md'), markdown(shown(summary(results)), 'tests/bench/plots'));
+    put(at('../../docs/bench.md'), markdown(shown(summary(results)), '../tests/bench/plots'));
   }
 }
 console.log(plain(report(results)));

@@ -39,13 +39,13 @@ export function report(results) {
   ];
 }
 
-// The short one, as it stands in the main README.
+// The short one, as it stands in docs/bench.md.
 export function summary(results) {
   const { machine, started, rounds } = results;
   const where = `${machine.cores} cores (${machine.cpu})`;
   const words = `Measured on ${started.slice(0, 10)} on ${where}, ${rounds === 1 ? 'one round' : `medians of ${rounds} rounds`}`;
   return [
-    text(`${words}; [tests/bench](tests/bench/README.md) has method, spread and limits of each figure.`),
+    text(`${words}; [tests/bench](../tests/bench/README.md) has method, spread and limits of each figure.`),
     budgets(results, judge(results), true),
     image('throughput', 'Tasks published each second, beside other schedulers'),
     image('lateness', 'How late tasks are at 1000 each second, beside other schedulers'),

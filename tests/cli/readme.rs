@@ -1,10 +1,10 @@
-//! The README's commands, run as they stand there.
+//! The commands of the README and of each page in `docs/`, run as they stand there.
 //!
-//! Every block of shell says in the line before it how it is run: `<!-- run: serve -->` starts in the background and stays
-//! until the end, `<!-- run: tour -->` is run in its place and has to succeed, `<!-- run: make -->` in the checkout itself.
-//! `<!-- dry: ... -->` is only looked at: make knows the target. Port 7171 becomes a free one, as do those of the servers
-//! that are named. Blocks with another word (`<!-- run: tour kafka -->`) are a story of their own, with its own instance.
-//! Blocks of configuration have to be valid, each as it stands.
+//! The line before a block of shell says how it is run. `<!-- run: serve -->` starts an instance, which runs until the end of
+//! the page. `<!-- run: tour -->` must succeed. `<!-- run: make -->` runs in the checkout itself. Of `<!-- dry: ... -->` only
+//! the targets are checked: make must know them. The test replaces port 7171, and the addresses of servers, by free ones.
+//! Blocks with one more word (`<!-- run: tour kafka -->`) are a story of their own, with their own instance. Each block of
+//! configuration must be valid by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -19,6 +19,7 @@ use super::{PUNCTUAL, read, run, wait_for};
 use crate::support;
 use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::nats::NatsServer;
+use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 use crate::support::server::Server;
 
@@ -58,19 +59,38 @@ fn a_block_that_is_not_run_is_found() {
     blocks("a\n```sh\nnot run\n```\n");
 }
 
-fn readme() -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap()
+/// The README, and the pages of `docs/` by their paths.
+fn pages() -> BTreeMap<String, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = std::fs::read_dir(root.join("docs")).unwrap();
+    let docs = docs.map(|page| format!("docs/{}", page.unwrap().file_name().to_str().unwrap()));
+    let names = docs.chain(["README.md".to_owned()]);
+    names.map(|name| (name.clone(), std::fs::read_to_string(root.join(name)).unwrap())).collect()
 }
 
-/// Runs the blocks of the README that belong together, as somebody with two terminals would, in a checkout where
-/// `make demo` has built the program. `servers` are addresses of the README's, each with the one to take for it. Says what
-/// the instance wrote, and what the commands did.
-fn play(story: &str, servers: &[(&str, &str)]) -> (String, String) {
-    play_on(story, servers, |_, _| {})
+/// Does what a line of a page tells a program to do, and returns its output.
+type Act<'a> = &'a dyn Fn(&str) -> String;
+
+/// A story of a page, and what takes the place of the servers and programs that it names.
+#[derive(Default)]
+struct Story<'a> {
+    page: &'a str,
+    /// The word behind `serve` and `tour`.
+    name: &'a str,
+    /// Text of the page, such as an address, and its replacement.
+    replaced: &'a [(&'a str, &'a str)],
+    /// Programs that Debian does not have, by name.
+    programs: &'a [(&'a str, Act<'a>)],
 }
 
-/// The same, and `act` at the end, with the port of the instance and its log.
-fn play_on(story: &str, servers: &[(&str, &str)], act: impl FnOnce(u16, &Path)) -> (String, String) {
+/// Runs the blocks of a story, as somebody with two terminals would, in a checkout where `make demo` has built the program.
+/// Returns the log of the instance, and the output of the commands.
+fn play(story: &Story) -> (String, String) {
+    play_on(story, |_, _| {})
+}
+
+/// As [`play`]; calls `act` at the end, with the port of the instance and its log.
+fn play_on(story: &Story, act: impl FnOnce(u16, &Path)) -> (String, String) {
     let checkout = tempfile::tempdir().unwrap();
     std::fs::create_dir(checkout.path().join("target")).unwrap();
     let built = Path::new(PUNCTUAL).parent().unwrap();
@@ -78,7 +98,7 @@ fn play_on(story: &str, servers: &[(&str, &str)], act: impl FnOnce(u16, &Path)) 
     let (mut serving, mut printed) = (None::<Server>, String::new());
     // What a terminal was told before, for another story too.
     let mut exports: BTreeMap<String, String> = BTreeMap::new();
-    for Block { mark, mut text } in blocks(&readme()) {
+    for Block { mark, mut text } in blocks(&pages()[story.page]) {
         if mark == "make" || mark.starts_with("dry: ") {
             continue;
         }
@@ -86,12 +106,22 @@ fn play_on(story: &str, servers: &[(&str, &str)], act: impl FnOnce(u16, &Path)) 
         let before = exports.entry(terminal.to_owned()).or_default();
         let script = format!("cd '{}'\n{before}{text}", checkout.path().display());
         before.extend(text.lines().filter(|line| line.starts_with("export ")).flat_map(|line| [line, "\n"]));
-        if of != story {
+        if of != story.name {
             continue;
         }
-        text = servers.iter().fold(script, |script, (written, taken)| script.replace(written, taken));
+        text = story.replaced.iter().fold(script, |script, (written, taken)| script.replace(written, taken));
+        let mut acts = Vec::new();
+        for (program, act) in story.programs {
+            while let Some(line) = text.lines().find(|line| line.split(' ').next() == Some(program)).map(str::to_owned)
+            {
+                text = text.replace(&line, "");
+                acts.push((act, line));
+            }
+        }
+        let act_all = || acts.iter().map(|(act, line)| act(line)).collect::<String>();
         match terminal {
             "serve" => {
+                printed += &act_all();
                 // The shell gives its place to the program, which then ends with the test.
                 let text = text.replace("\npunctual serve", "\nexec punctual serve");
                 assert!(serving.is_none(), "a story has one instance");
@@ -106,10 +136,10 @@ fn play_on(story: &str, servers: &[(&str, &str)], act: impl FnOnce(u16, &Path)) 
                     asked.is_ok_and(|status| status.success())
                 };
                 let ready = support::patient(Duration::from_secs(10), || ["http", "https"].iter().any(answers));
-                assert!(ready, "the instance of `{story}` takes nothing in");
+                assert!(ready, "the instance of {} {} takes nothing in", story.page, story.name);
             }
             "tour" => {
-                let port = serving.as_ref().expect("`serve` comes before `tour`").port.to_string();
+                let port = serving.as_ref().map_or("7171".to_owned(), |serving| serving.port.to_string());
                 let run = Command::new("bash")
                     .args(["-euo", "pipefail", "-c", &text.replace("7171", &port).replace("sleep 3", "sleep 8")])
                     .env("PUNCTUAL_URL", format!("http://127.0.0.1:{port}"))
@@ -118,12 +148,12 @@ fn play_on(story: &str, servers: &[(&str, &str)], act: impl FnOnce(u16, &Path)) 
                 let run = read(run.unwrap());
                 assert_eq!(run.code, Some(0), "{text}\n{}{}", run.out, run.err);
                 assert!(!run.out.contains("\"detail\""), "a problem: {text}\n{}", run.out);
-                printed += &run.out;
+                printed += &(run.out + &act_all());
             }
             other => panic!("`run: {other}` is not known: `serve`, `tour` or `make`"),
         }
     }
-    let serving = serving.expect("the README starts an instance");
+    let Some(serving) = serving else { return (String::new(), printed) };
     act(serving.port, &serving.log());
     (std::fs::read_to_string(serving.log()).unwrap(), printed)
 }
@@ -134,18 +164,62 @@ fn the_commands_of_the_readme_work() {
     if !support::have("curl") {
         return;
     }
-    let (log, _) = play("", &[]);
+    let (log, _) = play(&Story { page: "README.md", ..Story::default() });
     let published: Vec<_> = log.lines().filter(|line| line.starts_with("{\"key\":")).collect();
     assert_eq!(published.len(), 1, "the order that is not paid, once: {log}");
     assert!(published[0].contains("\"key\":\"order-123.unpaid:"), "{log}");
 }
 
+/// All pages but those whose commands have a test of their own.
 #[test]
-fn the_commands_of_the_readme_for_access_work() {
+fn the_commands_of_each_page_work() {
+    if !support::have("curl") {
+        return;
+    }
+    for page in pages().keys().filter(|page| !["README.md", "docs/access.md"].contains(&page.as_str())) {
+        play(&Story { page, ..Story::default() });
+    }
+}
+
+/// Who reads a page finds what it links to.
+#[test]
+fn links_of_the_pages_lead_somewhere() {
+    let heading = |line: &str| {
+        let text = line.strip_prefix('#')?.trim_start_matches('#').trim();
+        let kept = text.to_lowercase().replace(' ', "-");
+        Some(kept.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect::<String>())
+    };
+    let pages = pages();
+    for (page, text) in &pages {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+        let folder = folder.parent().unwrap();
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
+            let file = if file.is_empty() { Path::new(page).file_name().unwrap().to_str().unwrap() } else { file };
+            let target = folder.join(file);
+            assert!(target.exists(), "{page} links to `{link}`, which is not there");
+            if let Some(anchor) = anchor {
+                let text = std::fs::read_to_string(&target).unwrap();
+                assert!(text.lines().filter_map(heading).any(|own| own == anchor), "{page}: no heading of `{link}`");
+            }
+        }
+    }
+    let readme = &pages["README.md"];
+    assert!(readme.lines().count() <= 300, "the README has more than 300 lines");
+    let lost: Vec<_> =
+        pages.keys().filter(|page| *page != "README.md" && !readme.contains(&format!("({page}"))).collect();
+    assert!(lost.is_empty(), "the README does not link {lost:?}");
+}
+
+#[test]
+fn the_commands_for_access_work() {
     if !["curl", "openssl", "sha256sum"].into_iter().all(support::have) {
         return;
     }
-    let (log, printed) = play("access", &[]);
+    let (log, printed) = play(&Story { page: "docs/access.md", ..Story::default() });
     assert!(printed.contains("\"lanes\":"), "{printed}\n{log}");
     let created = "created order-126.unpaid, due ";
     // `curl` ends with no line.
@@ -160,33 +234,90 @@ fn the_commands_of_the_readme_for_kafka_work() {
         return;
     }
     let kafka = KafkaServer::start();
-    kafka.create_topic("orders.cancel", 1, &[]);
-    let (log, printed) = play("kafka", &[("127.0.0.1:9092", &kafka.address())]);
+    let create = |line: &str| {
+        assert!(line.contains(&format!("--bootstrap-server {} --create --topic ", kafka.address())), "{line}");
+        kafka.create_topic(line.rsplit(' ').next().unwrap(), 1, &[]);
+        String::new()
+    };
+    let (log, printed) = play(&Story {
+        page: "README.md",
+        name: "kafka",
+        replaced: &[("127.0.0.1:9092", &kafka.address())],
+        programs: &[("kafka-topics.sh", &create)],
+    });
     let records: Vec<_> = printed.lines().filter(|line| line.contains("idempotency-key=order-125.unpaid:")).collect();
     assert!(records.len() == 1 && records[0].ends_with(" {\"order\": 125}"), "{printed}\n{log}");
 }
 
+/// Takes more than five seconds because RabbitMQ needs as long to start.
 #[test]
-fn the_instance_of_the_readme_with_redis_and_nats_starts() {
-    if !support::have("redis-server") || !support::have("nats-server") {
+fn the_commands_of_the_readme_for_rabbitmq_work() {
+    if !support::have("rabbitmq-server") || !support::have("rabbitmqadmin") {
         return;
     }
-    let (redis, nats) = (RedisServer::start(&[]), NatsServer::start(""));
-    let at = |port: u16| format!("127.0.0.1:{port}");
-    let addresses = [at(redis.server.port), at(nats.server.port)];
-    let (log, _) = play("nats", &[("127.0.0.1:6379", &addresses[0]), ("127.0.0.1:4222", &addresses[1])]);
-    assert!(!log.contains(" ERROR "), "{log}");
+    let (rabbit, management) = RabbitServer::start_managed();
+    let (address, port) = (format!("127.0.0.1:{}", rabbit.server.port), format!("--port {management}"));
+    let replaced = &[("127.0.0.1:5672", address.as_str()), ("--port 15672", port.as_str())];
+    let (log, printed) = play(&Story { page: "README.md", name: "rabbitmq", replaced, ..Story::default() });
+    assert!(printed.contains("{\"order\": 125}"), "{printed}\n{log}");
 }
 
-/// Not only the start: what it may not do would be told when it puts, claims and settles.
 #[test]
-fn the_redis_user_of_the_readme_may_do_what_is_needed() {
+fn the_commands_of_the_readme_for_nats_work() {
+    if !support::have("nats-server") {
+        return;
+    }
+    let nats = NatsServer::start("");
+    let act = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!(&words[..3], ["nats", "--server", nats.url().as_str()]);
+        match words[3..] {
+            ["stream", "add", name, subjects, "--storage=file", "--dupe-window=2m", "--defaults"] => {
+                let subject = subjects.strip_prefix("--subjects='").and_then(|rest| rest.strip_suffix('\''));
+                nats.connect().create_stream(name, &[subject.expect(subjects)], &serde_json::json!({}));
+                String::new()
+            }
+            ["stream", "get", name, number] => {
+                let number: usize = number.parse().expect(number);
+                let stored = nats.connect().stream_messages(name).swap_remove(number - 1);
+                format!("{:?} {}\n", stored.headers, String::from_utf8_lossy(&stored.payload))
+            }
+            _ => panic!("{line}"),
+        }
+    };
+    let address = format!("127.0.0.1:{}", nats.server.port);
+    let (log, printed) = play(&Story {
+        page: "README.md",
+        name: "nats",
+        replaced: &[("127.0.0.1:4222", &address)],
+        programs: &[("nats", &act)],
+    });
+    assert!(printed.contains("order-125.unpaid:") && printed.contains(" {\"order\": 125}"), "{printed}\n{log}");
+}
+
+#[test]
+fn the_commands_of_the_readme_for_redis_streams_work() {
     if !support::have("redis-server") || !support::have("redis-cli") {
         return;
     }
     let redis = RedisServer::start(&[]);
     let address = format!("127.0.0.1:{}", redis.server.port);
-    let (log, _) = play_on("acl", &[("127.0.0.1:6379", &address)], |port, log| {
+    let replaced = &[("127.0.0.1:6379", address.as_str())];
+    let (log, printed) = play(&Story { page: "README.md", name: "redis", replaced, ..Story::default() });
+    assert!(printed.contains("order-125.unpaid:") && printed.contains("{\"order\": 125}"), "{printed}\n{log}");
+}
+
+/// Not only the start: a missing privilege would show when it puts, claims and settles.
+#[test]
+fn the_redis_user_of_the_page_may_do_what_is_needed() {
+    if !support::have("redis-server") || !support::have("redis-cli") {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let address = format!("127.0.0.1:{}", redis.server.port);
+    let replaced = &[("127.0.0.1:6379", address.as_str())];
+    let story = Story { page: "docs/operations.md", name: "acl", replaced, ..Story::default() };
+    let (log, _) = play_on(&story, |port, log| {
         let url = format!("http://127.0.0.1:{port}");
         for task in [&["put", "once", "--in", "100ms"][..], &["put", "often", "--every", "300ms"]] {
             let put = run(&[&["task"], task, &["--url", &url]].concat());
@@ -202,7 +333,7 @@ fn the_redis_user_of_the_readme_may_do_what_is_needed() {
 }
 
 #[test]
-fn the_targets_of_the_readme_are_made() {
+fn the_targets_of_the_pages_are_made() {
     // Building the program for the demo would take minutes: the one that these tests were built with takes its place.
     let programs = tempfile::tempdir().unwrap();
     let cargo = programs.path().join("cargo");
@@ -222,7 +353,7 @@ fn the_targets_of_the_readme_are_made() {
         run.out
     };
     let mut made = 0;
-    for Block { mark, text } in blocks(&readme()) {
+    for Block { mark, text } in pages().values().flat_map(|page| blocks(page)) {
         match mark.as_str() {
             "make" => made += usize::from(make(&text, false).contains("\nlateness max")),
             dry if dry.starts_with("dry: ") => assert!(make(&text, true).contains(".ci/"), "{text}"),
@@ -239,9 +370,9 @@ fn configurations(document: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_configurations_of_the_readme_are_valid() {
+async fn the_configurations_of_the_pages_are_valid() {
     punctual_sinks::tls::install_provider();
-    let blocks = configurations(&readme());
+    let blocks: Vec<String> = pages().values().flat_map(|page| configurations(page)).collect();
     let mut kinds = BTreeSet::new();
     for block in &blocks {
         let lacks_sink = !block.contains("[sinks.");

@@ -1,5 +1,6 @@
 //! RabbitMQ for tests: a node of the test's own, and a client that reads back what its queues hold.
 
+use std::net::TcpStream;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -12,7 +13,7 @@ use punctual_lab::testing::block_on;
 use tokio::time::timeout;
 
 use super::patient;
-use super::server::Server;
+use super::server::{Server, free_port};
 
 /// A RabbitMQ node of the test's own, with everything it writes in its own folder.
 pub(crate) struct RabbitServer {
@@ -30,6 +31,17 @@ impl RabbitServer {
     /// As [`start`](Self::start), with all options.
     pub(crate) fn start_with(options: &RabbitOptions<'_>) -> RabbitServer {
         RabbitServer { server: Server::of(async || start_rabbitmq(options).await) }
+    }
+
+    /// Starts one with its management plugin; returns that one's port, too.
+    pub(crate) fn start_managed() -> (RabbitServer, u16) {
+        let port = free_port();
+        let config = format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n");
+        let options = RabbitOptions { config: &config, plugins: &["rabbitmq_management"], ..RabbitOptions::default() };
+        let server = RabbitServer::start_with(&options);
+        // It listens a moment later than the broker does.
+        assert!(patient(Duration::from_secs(30), || TcpStream::connect(("127.0.0.1", port)).is_ok()), "no HTTP API");
+        (server, port)
     }
 
     /// `amqp://127.0.0.1:<port>/<virtual host>`; the virtual host as it stands in a URL, empty for `/`.

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use punctual_lab::servers::RabbitOptions;
 use punctual_sinks::Sink;
 use serde_json::{Value, json};
 
 use super::super::{Broker, Received, suite};
 use super::sink;
 use crate::support::rabbitmq::RabbitServer;
-use crate::support::server::free_port;
 use crate::support::{have, patient};
 
 /// A node with its management plugin.
@@ -38,10 +36,7 @@ impl Broker for Managed {
         if !have("rabbitmq-server") {
             return None;
         }
-        let port = free_port();
-        let config = format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n");
-        let options = RabbitOptions { config: &config, plugins: &["rabbitmq_management"], ..RabbitOptions::default() };
-        let server = RabbitServer::start_with(&options);
+        let (server, port) = RabbitServer::start_managed();
         server.declare_queues("", &["a", "b", "c"]);
         Some(Managed { server, port })
     }
