@@ -85,7 +85,7 @@ impl SinkConfig {
     /// # Errors
     /// [`SinkError::Config`] when there is no such sink, or the URL is malformed. The text never quotes the URL.
     pub fn parse(url: &str) -> Result<SinkConfig, SinkError> {
-        let target = parse(url.trim()).map_err(SinkError::Config)?;
+        let target = parse(url.trim()).map_err(SinkError::url)?;
         Ok(SinkConfig {
             target,
             answer_timeout: SinkConfig::ANSWER_TIMEOUT,
@@ -146,21 +146,18 @@ impl SinkConfig {
     pub fn build(&self) -> Result<Arc<dyn Sink>, SinkError> {
         if self.answer_timeout < Duration::from_millis(100) {
             let words = format!("an answer timeout of {:?} is too short: 100 ms is the least", self.answer_timeout);
-            return Err(SinkError::Config(words));
+            return Err(SinkError::url(words));
         }
-        if self.kind() != "kafka" && !self.properties.is_empty() {
-            return Err(SinkError::Config(format!("a {} sink has no `properties`: only Kafka does", self.kind())));
+        let kind = self.kind();
+        let none_of = |option: &str, what: &str, who: &str| {
+            Err(SinkError::option(option, format!("a {kind} sink has no `{what}`: only {who} does")))
+        };
+        match (self.properties.keys().next(), &self.credentials_file, &self.sentinel_password) {
+            (Some(name), ..) if kind != "kafka" => none_of(&format!("properties.{name}"), "properties", "Kafka"),
+            (_, Some(_), _) if kind != "nats" => none_of("credentials_file", "credentials_file", "NATS"),
+            (.., Some(_)) if kind != "redis" => none_of("sentinel_password", "sentinel_password", "Redis"),
+            _ => (self.entry().build)(self),
         }
-        if self.kind() != "nats" && self.credentials_file.is_some() {
-            return Err(SinkError::Config(format!("a {} sink has no `credentials_file`: only NATS does", self.kind())));
-        }
-        if self.kind() != "redis" && self.sentinel_password.is_some() {
-            return Err(SinkError::Config(format!(
-                "a {} sink has no `sentinel_password`: only Redis does",
-                self.kind()
-            )));
-        }
-        (self.entry().build)(self)
     }
 
     /// What kind of sink it is: `kafka`, `rabbitmq`, `nats`, `redis`, `stdout`, `memory`.

@@ -64,8 +64,12 @@ impl Kafka {
     pub(crate) fn new(config: &SinkConfig) -> Result<Kafka, SinkError> {
         let settings = Settings::new(config)?;
         for client in [settings.client.clone(), settings.alone()] {
-            let refused =
-                |words| SinkError::Config(format!("the client library of Kafka refuses its settings: {words}"));
+            let refused = |words: String| {
+                // Of properties that do not go together it names those that it means.
+                let named = config.properties().keys().find(|name| words.contains(&format!("`{name}`")));
+                let option = named.map_or("url".to_owned(), |name| format!("properties.{name}"));
+                SinkError::option(option, format!("the client library of Kafka refuses its settings: {words}"))
+            };
             Producer::try_out(client, &settings).map_err(refused)?;
         }
         Ok(Kafka {

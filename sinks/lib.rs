@@ -199,9 +199,14 @@ pub trait Sink: Send + Sync + 'static {
 /// What can go wrong with a sink as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// The URL or an option cannot be used.
-    #[error("{0}")]
-    Config(String),
+    /// An option cannot be used.
+    #[error("{detail}")]
+    Config {
+        /// Its name in the sink's section: `url`, `credentials_file`, `properties.acks`.
+        option: String,
+        /// Why; never a secret.
+        detail: String,
+    },
     /// There is no connection that takes messages. The text names the address, never a secret.
     #[error("{} the sink at `{address}`: {away}", match away.cause {
         Cause::Unreachable => "cannot reach",
@@ -223,4 +228,16 @@ pub enum SinkError {
         /// The limit that passed.
         limit: Duration,
     },
+}
+
+impl SinkError {
+    /// The URL cannot be used.
+    pub(crate) fn url(detail: impl Into<String>) -> SinkError {
+        SinkError::option("url", detail)
+    }
+
+    /// An option beside the URL cannot be used.
+    pub(crate) fn option(option: impl Into<String>, detail: impl Into<String>) -> SinkError {
+        SinkError::Config { option: option.into(), detail: detail.into() }
+    }
 }

@@ -62,17 +62,19 @@ impl Nats {
     pub(crate) fn new(config: &SinkConfig) -> Result<Nats, SinkError> {
         let target = config.target();
         if !target.path.is_empty() {
-            return Err(SinkError::Config(format!("the URL of a nats sink has no path: `{}`", target.address())));
+            return Err(SinkError::url(format!("the URL of a nats sink has no path: `{}`", target.address())));
         }
         let credentials = match config.credentials_file() {
             None => Credentials::User(target.user.clone(), target.password.clone()),
             Some(_) if target.user.is_some() || target.password.is_some() => {
                 let words = "a nats sink logs in by its `credentials_file` or as the user in its URL, not both";
-                return Err(SinkError::Config(words.to_owned()));
+                return Err(SinkError::option("credentials_file", words));
             }
             Some(file) => Credentials::File(file.to_owned()),
         };
-        credentials.check().map_err(|words| SinkError::Config(format!("`credentials_file`: {words}")))?;
+        credentials
+            .check()
+            .map_err(|words| SinkError::option("credentials_file", format!("`credentials_file`: {words}")))?;
         // Made here where it is needed for sure; a server may require TLS all the same.
         let tls = target.scheme.tls || config.tls().ca_file().is_some();
         let place = Place {
@@ -83,7 +85,7 @@ impl Nats {
         };
         let server = |(host, port): &(String, u16)| {
             let address = address(host, *port);
-            let wrong = |_| SinkError::Config(format!("`{address}` is no address of a NATS server"));
+            let wrong = |_| SinkError::url(format!("`{address}` is no address of a NATS server"));
             format!("nats://{address}").parse::<ServerAddr>().map_err(wrong)
         };
         Ok(Nats {

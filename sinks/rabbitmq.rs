@@ -63,12 +63,12 @@ impl Rabbit {
         let vhost = match target.path.as_str() {
             "" => "/".to_owned(),
             path => decode(path).filter(|vhost| vhost.len() <= MAX_TEXT_BYTES).ok_or_else(|| {
-                SinkError::Config("the path of an amqp URL is a virtual host, with `%2f` for `/`".to_owned())
+                SinkError::url("the path of an amqp URL is a virtual host, with `%2f` for `/`".to_owned())
             })?,
         };
         if target.user.is_some() && target.password.is_none() {
             let words = format!("the URL of `{}` names a user without a password", target.address());
-            return Err(SinkError::Config(words));
+            return Err(SinkError::url(words));
         }
         let login = Login {
             hosts: target.hosts.clone(),

@@ -107,13 +107,13 @@ impl RedisAccess {
         let (name, rest) = url.split_once(':').unwrap_or((url, ""));
         let Some(scheme) = schemes.iter().find(|scheme| scheme.name == name) else {
             let known: Vec<_> = schemes.iter().map(|scheme| scheme.example()).collect();
-            return Err(SinkError::Config(format!("a Redis is named by a URL: {}", known.join(", "))));
+            return Err(SinkError::url(format!("a Redis is named by a URL: {}", known.join(", "))));
         };
-        RedisAccess::new(Target::parse(*scheme, rest).map_err(SinkError::Config)?, tls)
+        RedisAccess::new(Target::parse(*scheme, rest).map_err(SinkError::url)?, tls)
     }
 
     pub(crate) fn new(target: Target, tls: &Tls) -> Result<RedisAccess, SinkError> {
-        let wrong = |words: String| SinkError::Config(format!("{words}, as in {}", target.scheme.example()));
+        let wrong = |words: String| SinkError::url(format!("{words}, as in {}", target.scheme.example()));
         let through_sentinels = target.scheme.name.ends_with("sentinel");
         let (master, database) = match target.path.split_once('/') {
             Some((master, database)) if through_sentinels => (Some(master), database),
@@ -132,8 +132,7 @@ impl RedisAccess {
             return Err(wrong("a Redis has one host; several are those of its Sentinels".to_owned()));
         }
         let number = if database.is_empty() { Some(0) } else { database.parse().ok().filter(|number| *number >= 0) };
-        let number =
-            number.ok_or_else(|| SinkError::Config(format!("`{database}` is no number of a Redis database")))?;
+        let number = number.ok_or_else(|| SinkError::url(format!("`{database}` is no number of a Redis database")))?;
         let connector = target.scheme.tls.then(|| tls.client_config()).transpose()?;
         Ok(RedisAccess {
             master: master.map(str::to_owned),
@@ -152,7 +151,7 @@ impl RedisAccess {
     pub fn with_sentinel_password(mut self, password: Option<SecretString>) -> Result<RedisAccess, SinkError> {
         if password.is_some() && self.master.is_none() {
             let words = "`sentinel_password` is for a Redis behind Sentinels: its URL begins with `redis+sentinel`";
-            return Err(SinkError::Config(words.to_owned()));
+            return Err(SinkError::option("sentinel_password", words));
         }
         self.sentinel_password = password;
         Ok(self)

@@ -68,7 +68,7 @@ impl StdoutSink {
         let seen = Arc::clone(&broken);
         thread
             .spawn(move || write_blocks(writer, inbox, &seen))
-            .map_err(|error| SinkError::Config(format!("cannot start the thread that writes to stdout: {error}")))?;
+            .map_err(|error| SinkError::url(format!("cannot start the thread that writes to stdout: {error}")))?;
         Ok(StdoutSink { inner: Arc::new(Inner { blocks, answer_timeout, door: Door::default(), broken }) })
     }
 }

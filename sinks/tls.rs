@@ -38,15 +38,15 @@ impl Tls {
     pub fn from_ca_file(path: &Path) -> Result<Tls, SinkError> {
         let shown = path.display();
         let pem = std::fs::read(path)
-            .map_err(|error| SinkError::Config(format!("cannot read the certificates in `{shown}`: {error}")))?;
+            .map_err(|error| SinkError::url(format!("cannot read the certificates in `{shown}`: {error}")))?;
         let malformed =
-            |error: &dyn fmt::Display| SinkError::Config(format!("`{shown}` holds a malformed certificate: {error}"));
+            |error: &dyn fmt::Display| SinkError::url(format!("`{shown}` holds a malformed certificate: {error}"));
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&pem) {
             roots.add(certificate.map_err(|error| malformed(&error))?).map_err(|error| malformed(&error))?;
         }
         if roots.is_empty() {
-            return Err(SinkError::Config(format!("`{shown}` holds no certificate in PEM form")));
+            return Err(SinkError::url(format!("`{shown}` holds no certificate in PEM form")));
         }
         Ok(Tls { ca: Some(Arc::new(Ca { path: path.to_owned(), pem, roots })) })
     }
@@ -75,7 +75,7 @@ impl Tls {
         let roots = self.ca.as_ref().map_or_else(system_roots, |ca| Ok(ca.roots.clone()))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| SinkError::Config(format!("TLS cannot be used: {error}")))?;
+        let builder = builder.map_err(|error| SinkError::url(format!("TLS cannot be used: {error}")))?;
         Ok(builder.with_root_certificates(roots).with_no_client_auth())
     }
 
@@ -100,7 +100,7 @@ fn system_roots() -> Result<RootCertStore, SinkError> {
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         let words = "the system has no certificates of authorities to trust: `tls.ca_file` names a file with some";
-        return Err(SinkError::Config(words.to_owned()));
+        return Err(SinkError::url(words.to_owned()));
     }
     Ok(roots)
 }

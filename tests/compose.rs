@@ -196,7 +196,7 @@ fn the_token_of_the_containers_is_the_one_that_the_readme_names() {
         environment.push(("PUNCTUAL__HTTP__LISTEN".to_owned(), listen()));
         let config = Config::load(Sources { environment, ..Sources::default() }).expect("a configuration");
         let [(_, known)] = config.tokens.iter().collect::<Vec<_>>()[..] else { panic!("one token, for `{name}`") };
-        assert_eq!(hash.as_ref(), known.sha256.0, "`{name}` knows another token than `{token}`");
+        assert_eq!(hash.as_ref(), known.sha256, "`{name}` knows another token than `{token}`");
         assert!(known.read && known.write, "`{name}`");
     }
     // Nobody shall copy the hash of a token that everybody knows.

@@ -44,7 +44,11 @@ const ROOMS: &[Room] = &[
             "uuid",
         ],
     },
-    Room { name: "config", rooms: &["timeline", "task", "clock", "telemetry"], crates: &["toml", "strsim", "secrecy"] },
+    Room {
+        name: "config",
+        rooms: &["http", "engine", "timeline", "task", "clock", "telemetry"],
+        crates: &["toml", "strsim", "secrecy"],
+    },
     Room {
         name: "cli",
         rooms: &["config", "http", "engine", "timeline", "task", "clock", "metrics", "telemetry"],

@@ -61,7 +61,8 @@ impl Settings {
     /// with its name, never its value.
     pub(super) fn new(config: &SinkConfig) -> Result<Settings, SinkError> {
         let (target, properties) = (config.target(), config.properties());
-        let wrong = |words: String| Err(SinkError::Config(words));
+        let wrong = |words: String| Err(SinkError::url(words));
+        let property = |name: &str, words: String| Err(SinkError::option(format!("properties.{name}"), words));
         if !target.path.is_empty() {
             return wrong(format!("the URL of a kafka sink has no path: `{}`", target.address()));
         }
@@ -70,18 +71,21 @@ impl Settings {
         }
         for name in properties.keys() {
             if let Some((why, _)) = OURS.iter().find(|(_, names)| names.contains(&name.as_str())) {
-                return wrong(format!("the property `{name}` cannot be set: {why}"));
+                return property(name, format!("the property `{name}` cannot be set: {why}"));
             }
             // One by one: the library's own words for a value that it refuses would quote it.
             let mut one = ClientConfig::new();
             one.set(name, properties[name].expose_secret());
             if let Err(error) = one.create_native_config() {
-                return wrong(match error {
-                    KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..) => {
-                        format!("the client library of Kafka has no property `{name}`")
-                    }
-                    _ => format!("the client library of Kafka refuses the value of the property `{name}`"),
-                });
+                return property(
+                    name,
+                    match error {
+                        KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..) => {
+                            format!("the client library of Kafka has no property `{name}`")
+                        }
+                        _ => format!("the client library of Kafka refuses the value of the property `{name}`"),
+                    },
+                );
             }
         }
         let mut settings = Settings { client: ClientConfig::new(), secrets: secrets(config), warned: Mutex::default() };
@@ -115,7 +119,7 @@ impl Settings {
         for (name, value) in properties {
             let value = value.expose_secret();
             if name.starts_with("sasl.mechanism") && !MECHANISMS.contains(&value) {
-                return wrong(format!("the property `{name}` can be {}", MECHANISMS.join(", ")));
+                return property(name, format!("the property `{name}` can be {}", MECHANISMS.join(", ")));
             }
             settings.client.set(name, value);
         }

@@ -233,7 +233,7 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
 /// What kind of failure a sink tells, and its words.
 fn told(error: SinkError) -> (Kind, String) {
     match error {
-        SinkError::Config(words) => (Kind::Configuration, words),
+        SinkError::Config { detail, .. } => (Kind::Configuration, detail),
         SinkError::Away { away, .. } => (kind(away.cause), away.words),
         SinkError::Timeout { .. } => (Kind::Unreachable, error.to_string()),
     }

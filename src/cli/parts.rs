@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use punctual_sinks::{RedisAccess, SinkConfig, Tls};
+use punctual_sinks::{RedisAccess, SinkConfig, SinkError, Tls};
 
 use crate::config::{Config, ConfigFault, SinkSection};
 use crate::engine::{EngineSink, LaneRule};
@@ -112,25 +112,12 @@ fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTr
                 sinks.insert(name.clone(), EngineSink { sink, patience: section.patience });
             }
             Err(error) => {
-                let words = error.to_string();
-                faults.push(config.fault(&blamed(name, section, &words), words));
+                let option = if let SinkError::Config { option, .. } = &error { option } else { "url" };
+                faults.push(config.fault(&format!("sinks.{name}.{option}"), error.to_string()));
             }
         }
     }
     sinks
-}
-
-/// The option of a sink that its refusal is about: the one whose name stands in back-ticks in the words, else the URL.
-fn blamed(name: &str, section: &SinkSection, words: &str) -> String {
-    let mentioned = |option: &str| words.contains(&format!("`{option}`"));
-    let property = section.properties.keys().find(|property| mentioned(property));
-    let option = match property.or(section.properties.keys().next().filter(|_| mentioned("properties"))) {
-        Some(property) => format!("properties.{property}"),
-        None => {
-            ["credentials_file", "sentinel_password"].into_iter().find(|o| mentioned(o)).unwrap_or("url").to_owned()
-        }
-    };
-    format!("sinks.{name}.{option}")
 }
 
 /// A task has to name a destination where its lane names none, unless its sink does without. Every lane whose

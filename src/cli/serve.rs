@@ -17,13 +17,10 @@ use tracing::{info, warn};
 use super::parts::Parts;
 use super::program::{Failure, Signals, runtime};
 use crate::clock::LocalClock;
-use crate::config::{Config, ConfigError, Sources, TokenSection};
-use crate::engine::{Engine, EngineConfig, EngineLane, Intake};
-use crate::http::access::KnownToken;
-use crate::http::server::{self, ServerLimits};
-use crate::http::{Access, Api, ApiLimits};
+use crate::config::{Config, ConfigError, Sources};
+use crate::engine::{Engine, EngineConfig, Intake};
+use crate::http::{Access, Api, server};
 use crate::metrics::Metrics;
-use crate::task::Overdue;
 use crate::timeline::memory::MemoryTimeline;
 use crate::timeline::redis::{Advice, RedisConfig, RedisError, RedisTimeline};
 use crate::timeline::{Link, Timeline};
@@ -190,30 +187,21 @@ impl Instance {
         let destinations =
             config.lanes.iter().filter_map(|(lane, section)| Some((lane.clone(), section.destination.clone()?)));
         let intake = Intake::new(Arc::clone(&timeline), rules).with_destinations(destinations);
-        let lanes = config.lanes.iter().map(|(lane, section)| {
-            let (sink, destination) = (section.sink.clone(), section.destination.clone());
-            let dead_destination = section.dead_destination.clone();
-            (lane.clone(), EngineLane { sink, destination, dead_destination })
-        });
-        let engine = Engine::start(engine_config(config, &id), timeline, sinks, lanes.collect(), Arc::clone(&metrics))
-            .map_err(Failure::usage)?;
+        let engine = EngineConfig { instance: id.clone(), ..config.engine.clone() };
+        let engine = Engine::start(engine, timeline, sinks, config.lanes.clone(), Arc::clone(&metrics));
+        let engine = engine.map_err(Failure::usage)?;
         let engine = Arc::new(engine);
         let watched = Arc::clone(&engine);
         let api = Api {
             intake: intake.clone(),
             engine: Box::new(move || watched.state()),
-            access: access(config),
+            access: Access::by_tokens(config.tokens.values().copied()),
             metrics,
-            limits: api_limits(config),
+            limits: config.http.api,
             instance: id.clone(),
         };
         let stop = CancellationToken::new();
-        let limits = ServerLimits {
-            header_timeout: config.http.header_timeout,
-            write_timeout: config.http.body_timeout,
-            connections: config.http.connections,
-        };
-        let over_tls = tls.is_some();
+        let (over_tls, limits) = (tls.is_some(), config.http.server);
         let server = tokio::spawn(server::serve(listener, tls, api.router(), limits, stop.clone(), config.shutdown));
         let lanes = config.lanes.iter().map(|(lane, section)| format!("{lane} -> {}", section.sink));
         info!(
@@ -240,34 +228,6 @@ fn instance_id() -> String {
     format!("{:012x}", rand::random::<u64>() >> 16)
 }
 
-fn engine_config(config: &Config, id: &str) -> EngineConfig {
-    EngineConfig {
-        instance: id.to_owned(),
-        lease: config.claim.lease,
-        batch: config.claim.batch,
-        in_flight: config.claim.in_flight,
-        in_flight_bytes: config.claim.in_flight_bytes,
-        overdue: Overdue { grace: config.claim.grace, catch_up_max: config.claim.catch_up_max },
-        poison_limit: config.claim.poison_limit,
-        dead_keep: config.dead.keep,
-        dead_cap: config.dead.cap,
-    }
-}
-
-fn access(config: &Config) -> Access {
-    let known = |token: &TokenSection| KnownToken { sha256: token.sha256.0, read: token.read, write: token.write };
-    Access::by_tokens(config.tokens.values().map(known))
-}
-
-fn api_limits(config: &Config) -> ApiLimits {
-    ApiLimits {
-        body: config.http.body_limit,
-        body_timeout: config.http.body_timeout,
-        timeline_timeout: config.http.timeline_timeout,
-        task: config.limits,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,7 +236,7 @@ mod tests {
     fn the_defaults_file_and_the_engine_agree() {
         let flags = vec![("--sink", "sinks.default.url", "stdout:".to_owned())];
         let config = Config::load(Sources { flags, ..Sources::default() }).unwrap();
-        assert_eq!(format!("{:?}", engine_config(&config, "i")), format!("{:?}", EngineConfig::new("i")));
+        assert_eq!(format!("{:?}", config.engine), format!("{:?}", EngineConfig::new("")));
     }
 
     #[test]

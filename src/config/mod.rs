@@ -19,7 +19,11 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use crate::task::{Lane, Limits, Namespace};
+use crate::engine::{EngineConfig, EngineLane};
+use crate::http::ApiLimits;
+use crate::http::access::KnownToken;
+use crate::http::server::ServerLimits;
+use crate::task::{Lane, Namespace};
 use crate::timeline::redis::Durability;
 use layers::Layers;
 use read::Reader;
@@ -53,20 +57,16 @@ pub struct Config {
     pub ca_file: Option<PathBuf>,
     /// `[timeline]`
     pub timeline: TimelineSection,
-    /// `[claim]`
-    pub claim: ClaimSection,
-    /// `[dead]`
-    pub dead: DeadSection,
-    /// `[http]`
+    /// `[claim]` and `[dead]`, for an instance without a name.
+    pub engine: EngineConfig,
+    /// `[http]` and `[limits]`
     pub http: HttpSection,
-    /// `[limits]`: what one task may be at most.
-    pub limits: Limits,
     /// `[tokens.NAME]`; without any, everybody who reaches the API may do everything.
-    pub tokens: BTreeMap<String, TokenSection>,
+    pub tokens: BTreeMap<String, KnownToken>,
     /// `[sinks.NAME]`, at least one.
     pub sinks: BTreeMap<String, SinkSection>,
     /// `[lanes.NAME]`; `default` is always among them, and every sink named is there.
-    pub lanes: BTreeMap<Lane, LaneSection>,
+    pub lanes: BTreeMap<Lane, EngineLane>,
     /// How long a stop waits for what is under way.
     pub shutdown: Duration,
     /// `[log]`
@@ -86,51 +86,17 @@ pub struct TimelineSection {
     pub shards: u16,
 }
 
-/// `[claim]`
-#[derive(Clone, Copy, Debug)]
-pub struct ClaimSection {
-    /// 1 s to 1 h.
-    pub lease: Duration,
-    /// 1 to 1000 occurrences.
-    pub batch: usize,
-    /// Occurrences in flight, per lane and per sink.
-    pub in_flight: usize,
-    /// Bytes of records in flight, per lane and per sink.
-    pub in_flight_bytes: usize,
-    /// Overdue by at most this, everything is published; longer than the lease and 1 s.
-    pub grace: Duration,
-    /// Missed occurrences that `all` publishes at most after the first.
-    pub catch_up_max: u32,
-    /// Claims that may end without word before an occurrence is poison.
-    pub poison_limit: u32,
-}
-
-/// `[dead]`
-#[derive(Clone, Copy, Debug)]
-pub struct DeadSection {
-    /// How long dead occurrences are kept.
-    pub keep: Duration,
-    /// How many a shard keeps.
-    pub cap: u64,
-}
-
-/// `[http]`
+/// `[http]`, with `[limits]`.
 #[derive(Clone, Debug)]
 pub struct HttpSection {
     /// Where the API listens; beyond loopback only with tokens.
     pub listen: SocketAddr,
     /// The certificate chain and the key to serve TLS with, both PEM files; without them plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Bytes of one body, or of one line of a batch.
-    pub body_limit: usize,
-    /// For the head of a request.
-    pub header_timeout: Duration,
-    /// For the body, or for the next part of a batch.
-    pub body_timeout: Duration,
-    /// For the timeline's answer.
-    pub timeline_timeout: Duration,
-    /// Connections at once.
-    pub connections: usize,
+    /// Limits of one request, and of the task in it.
+    pub api: ApiLimits,
+    /// Limits of connections.
+    pub server: ServerLimits,
 }
 
 /// `[sinks.NAME]`
@@ -148,38 +114,6 @@ pub struct SinkSection {
     pub sentinel_password: Option<SecretString>,
     /// Options of the client library by its own names; Kafka's alone has these. Values may be secrets.
     pub properties: BTreeMap<String, SecretString>,
-}
-
-/// `[lanes.NAME]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaneSection {
-    /// The sink's name.
-    pub sink: String,
-    /// Of tasks that name none.
-    pub destination: Option<String>,
-    /// Of a copy of what is dead.
-    pub dead_destination: Option<String>,
-}
-
-/// `[tokens.NAME]`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenSection {
-    /// The SHA-256 of the token; the token itself is nowhere.
-    pub sha256: Sha256,
-    /// Whether it may look: tasks, stats, metrics, previews.
-    pub read: bool,
-    /// Whether it may put and cancel tasks.
-    pub write: bool,
-}
-
-/// A SHA-256; not shown, since whoever knows it may guess at a token.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Sha256(pub [u8; 32]);
-
-impl fmt::Debug for Sha256 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
 }
 
 /// `[log]`
@@ -353,13 +287,10 @@ impl Config {
         let (durability, strict) = (sections::durability(r), r.flag("redis.strict"));
         let namespace = r.text("timeline.namespace", |text| text.parse::<Namespace>().map_err(|bad| bad.to_string()));
         let shards = u16::try_from(r.whole("timeline.shards", 1, 256)).unwrap_or(1);
-        let claim = sections::claim(r);
-        let dead =
-            DeadSection { keep: r.duration("dead.keep", HOUR, 3650 * DAY), cap: r.whole("dead.cap", 1, 1 << 32) };
+        let engine = sections::engine(r);
         let http = sections::http(r);
-        let limits = sections::limits(r, &http);
         let tokens = sections::tokens(r, &http);
-        let sinks = sections::sinks(r, claim.lease);
+        let sinks = sections::sinks(r, engine.lease);
         let lanes = sections::lanes(r, &sinks);
         let shutdown = r.duration("shutdown.deadline", SECOND, HOUR);
         let log = sections::log(r);
@@ -372,10 +303,8 @@ impl Config {
             sentinel_password,
             ca_file,
             timeline,
-            claim,
-            dead,
+            engine,
             http,
-            limits,
             tokens,
             sinks,
             lanes,

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::read::{Reader, list};
-use super::{
-    ClaimSection, DAY, DEFAULT_NAME, HOUR, HttpSection, LaneSection, LogSection, SECOND, Sha256, SinkSection,
-    TokenSection,
-};
-use crate::task::{Lane, Limits, duration};
+use super::{DAY, DEFAULT_NAME, HOUR, HttpSection, LogSection, SECOND, SinkSection};
+use crate::engine::{EngineConfig, EngineLane};
+use crate::http::ApiLimits;
+use crate::http::access::KnownToken;
+use crate::http::server::ServerLimits;
+use crate::task::{Lane, Limits, Overdue, duration};
 use crate::timeline::redis::Durability;
 
 /// `redis.durability`
@@ -21,8 +22,8 @@ pub(super) fn durability(r: &mut Reader) -> Durability {
     read.unwrap_or_default()
 }
 
-/// `[claim]`; what a killed instance held must still be published when it comes back.
-pub(super) fn claim(r: &mut Reader) -> ClaimSection {
+/// `[claim]` and `[dead]`; what a killed instance held must still be published when it comes back.
+pub(super) fn engine(r: &mut Reader) -> EngineConfig {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let lease = r.duration("claim.lease", SECOND, HOUR);
@@ -35,18 +36,20 @@ pub(super) fn claim(r: &mut Reader) -> ClaimSection {
         );
         r.fault_by("claim.grace", "claim.lease", words, Some(format!("more than {back}, or a shorter lease")));
     }
-    ClaimSection {
+    EngineConfig {
+        instance: String::new(),
         lease,
         batch: number(r.whole("claim.batch", 1, 1000)),
         in_flight: number(r.whole("claim.in_flight", 1, 1_000_000)),
         in_flight_bytes: r.size("claim.in_flight_bytes", 1 << 20, 1 << 36),
-        grace,
-        catch_up_max: small(r.whole("claim.catch_up_max", 0, 1_000_000)),
+        overdue: Overdue { grace, catch_up_max: small(r.whole("claim.catch_up_max", 0, 1_000_000)) },
         poison_limit: small(r.whole("claim.poison_limit", 1, 1000)),
+        dead_keep: r.duration("dead.keep", HOUR, 3650 * DAY),
+        dead_cap: r.whole("dead.cap", 1, 1 << 32),
     }
 }
 
-/// `[http]`
+/// `[http]` and `[limits]`
 pub(super) fn http(r: &mut Reader) -> HttpSection {
     let listen = r.address("http.listen").unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
     let tls = match (r.file("http.certificate_file"), r.file("http.key_file")) {
@@ -61,39 +64,37 @@ pub(super) fn http(r: &mut Reader) -> HttpSection {
             None
         }
     };
-    HttpSection {
-        listen,
-        tls,
-        body_limit: r.size("http.body_limit", 1 << 10, 1 << 30),
+    let (body, body_timeout) =
+        (r.size("http.body_limit", 1 << 10, 1 << 30), r.duration("http.body_timeout", SECOND, HOUR));
+    let server = ServerLimits {
         header_timeout: r.duration("http.header_timeout", SECOND, HOUR),
-        body_timeout: r.duration("http.body_timeout", SECOND, HOUR),
-        timeline_timeout: r.duration("http.timeline_timeout", Duration::from_millis(100), HOUR),
+        write_timeout: body_timeout,
         connections: usize::try_from(r.whole("http.connections", 1, 1 << 20)).unwrap_or(1),
-    }
+    };
+    let timeline_timeout = r.duration("http.timeline_timeout", Duration::from_millis(100), HOUR);
+    HttpSection { listen, tls, api: ApiLimits { body, body_timeout, timeline_timeout, task: limits(r, body) }, server }
 }
 
 /// What a body has to hold beside the payload and the headers: the schedule, and names of all kinds.
 const BESIDE_PAYLOAD: usize = 8 << 10;
 
 /// `[limits]`; what fits in no body can be no limit.
-pub(super) fn limits(r: &mut Reader, http: &HttpSection) -> Limits {
+fn limits(r: &mut Reader, body: usize) -> Limits {
     let payload = r.size("limits.payload", 1, 8 << 20);
     let headers = usize::try_from(r.whole("limits.headers", 0, 1000)).unwrap_or(0);
     let header_bytes = r.size("limits.header_bytes", 0, 256 << 10);
     let needed = payload.div_ceil(3) * 4 + header_bytes + BESIDE_PAYLOAD;
     let options = ["limits.payload", "limits.header_bytes", "http.body_limit"];
-    if needed > http.body_limit && !options.iter().any(|option| r.is_wrong(option)) {
-        let words = format!(
-            "{payload} bytes, in base64 and with headers, do not fit into `http.body_limit`, {} bytes",
-            http.body_limit
-        );
+    if needed > body && !options.iter().any(|option| r.is_wrong(option)) {
+        let words =
+            format!("{payload} bytes, in base64 and with headers, do not fit into `http.body_limit`, {body} bytes");
         r.fault_by("limits.payload", "http.body_limit", words, Some(format!("`http.body_limit = {needed}`")));
     }
     Limits { payload, headers, header_bytes }
 }
 
 /// `[tokens.NAME]`; beyond loopback there has to be one.
-pub(super) fn tokens(r: &mut Reader, http: &HttpSection) -> BTreeMap<String, TokenSection> {
+pub(super) fn tokens(r: &mut Reader, http: &HttpSection) -> BTreeMap<String, KnownToken> {
     let names = r.names("tokens");
     if names.is_empty() && !http.listen.ip().is_loopback() {
         let words =
@@ -113,16 +114,16 @@ pub(super) fn tokens(r: &mut Reader, http: &HttpSection) -> BTreeMap<String, Tok
             }
         }
         let sha256 = r.text(&path("sha256"), |text| match sha256(text.trim()) {
-            Some(Sha256(OF_NOTHING)) => Err("it is the SHA-256 of nothing: was the variable empty?".to_owned()),
+            Some(OF_NOTHING) => Err("it is the SHA-256 of nothing: was the variable empty?".to_owned()),
             Some(sha256) => Ok(sha256),
             None => Err("the SHA-256 of the token is expected, 64 hexadecimal digits".to_owned()),
         });
         let scope = r.text(&path("scope"), scope);
-        if let Some(other) = sha256.as_ref().and_then(|sha256| hashes.insert(sha256.0, name.clone())) {
+        if let Some(other) = sha256.as_ref().and_then(|sha256| hashes.insert(*sha256, name.clone())) {
             r.fault(&path("sha256"), format!("it is the token of `tokens.{other}` too: its scopes would add up"), None);
         }
         if let (Some(sha256), Some((read, write))) = (sha256, scope) {
-            tokens.insert(name, TokenSection { sha256, read, write });
+            tokens.insert(name, KnownToken { sha256, read, write });
         }
     }
     tokens
@@ -134,7 +135,7 @@ const OF_NOTHING: [u8; 32] = [
     0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
 ];
 
-fn sha256(text: &str) -> Option<Sha256> {
+fn sha256(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     let digits = text.as_bytes();
     if digits.len() != 64 {
@@ -144,7 +145,7 @@ fn sha256(text: &str) -> Option<Sha256> {
         let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
         *byte = digit(pair[0])? * 16 + digit(pair[1])?;
     }
-    Some(Sha256(bytes))
+    Some(bytes)
 }
 
 /// Whether a scope allows to read, and to write.
@@ -212,7 +213,7 @@ pub(super) fn sinks(r: &mut Reader, lease: Duration) -> BTreeMap<String, SinkSec
 }
 
 /// `[lanes.NAME]`, and `default`, which is there whoever wrote it or not.
-pub(super) fn lanes(r: &mut Reader, sinks: &BTreeMap<String, SinkSection>) -> BTreeMap<Lane, LaneSection> {
+pub(super) fn lanes(r: &mut Reader, sinks: &BTreeMap<String, SinkSection>) -> BTreeMap<Lane, EngineLane> {
     let mut lanes = BTreeMap::new();
     let there = r.names("sinks");
     let usual = match there.as_slice() {
@@ -254,7 +255,7 @@ pub(super) fn lanes(r: &mut Reader, sinks: &BTreeMap<String, SinkSection>) -> BT
         }
         match name.parse::<Lane>() {
             Ok(lane) => {
-                lanes.extend(sink.map(|sink| (lane, LaneSection { sink, destination, dead_destination })));
+                lanes.extend(sink.map(|sink| (lane, EngineLane { sink, destination, dead_destination })));
             }
             Err(bad) => r.fault(&format!("lanes.{name}"), bad.to_string(), None),
         }

@@ -18,12 +18,12 @@ const SINK: (&str, &str, &str) = ("--sink", "sinks.default.url", "stdout:");
 #[test]
 fn the_defaults_need_only_a_sink() {
     let config = load("", &[], &[SINK]).unwrap();
-    assert_eq!(config.claim.lease, Duration::from_secs(15));
-    assert_eq!(config.claim.in_flight_bytes, 12 << 20);
-    assert_eq!(config.dead.keep, Duration::from_secs(30 * 86_400));
+    assert_eq!(config.engine.lease, Duration::from_secs(15));
+    assert_eq!(config.engine.in_flight_bytes, 12 << 20);
+    assert_eq!(config.engine.dead_keep, Duration::from_secs(30 * 86_400));
     assert_eq!(config.http.listen.to_string(), "127.0.0.1:7171");
     assert_eq!(config.sinks["default"].answer_timeout, Duration::from_secs(7));
-    let lane = LaneSection { sink: "default".into(), destination: None, dead_destination: None };
+    let lane = EngineLane { sink: "default".into(), destination: None, dead_destination: None };
     assert_eq!(config.lanes, BTreeMap::from([(Lane::default(), lane)]));
     assert!(load("", &[], &[]).unwrap_err().contains("no sink"));
 }
@@ -41,7 +41,7 @@ fn later_layers_win_and_names_may_hold_dashes() {
         ("PUNCTUAL__REDIS__URL", "redis://environment"),
     ];
     let config = load(file, &environment, &[("--redis", "redis.url", "redis://flag")]).unwrap();
-    assert_eq!((config.claim.lease, config.claim.batch), (Duration::from_secs(30), 7));
+    assert_eq!((config.engine.lease, config.engine.batch), (Duration::from_secs(30), 7));
     assert_eq!(config.sinks["my-orders"].answer_timeout, Duration::from_secs(2));
     let lane = &config.lanes[&"a-b".parse().unwrap()];
     assert_eq!((lane.sink.as_str(), lane.destination.as_deref()), ("my-orders", Some("orders")));
@@ -297,7 +297,7 @@ fn beyond_loopback_there_has_to_be_a_token() {
         let token = format!("{address}[tokens.deploy]\nsha256 = \"{HASH}\"\nscope = \"write\"\n");
         let config = load(&token, &[], &[SINK]).unwrap();
         let of = &config.tokens["deploy"];
-        assert_eq!((of.sha256.0[1], of.sha256.0[31], of.read, of.write), (0x11, 0xff, false, true));
+        assert_eq!((of.sha256[1], of.sha256[31], of.read, of.write), (0x11, 0xff, false, true));
         let warnings: Vec<_> = config.warnings.iter().map(ToString::to_string).collect();
         assert!(warnings.len() == 1 && warnings[0].contains("without TLS"), "{warnings:?}");
         let tls = [("PUNCTUAL__HTTP__CERTIFICATE_FILE", "c.pem"), ("PUNCTUAL__HTTP__KEY_FILE", "k.pem")];
@@ -362,8 +362,8 @@ fn a_certificate_and_its_key_go_together_and_limits_fit_into_a_body() {
     assert!(key.contains("the path of a file is expected, not its contents") && !key.contains("hunter2"), "{key}");
     let limits =
         |payload: u32| load(&format!("[limits]\npayload = {payload}\nheaders = 3\nheader_bytes = 10\n"), &[], &[SINK]);
-    let config = limits(780_279).unwrap();
-    assert_eq!((config.limits.payload, config.limits.headers, config.limits.header_bytes), (780_279, 3, 10));
+    let read = limits(780_279).unwrap().http.api.task;
+    assert_eq!((read.payload, read.headers, read.header_bytes), (780_279, 3, 10));
     // Its base64, 1 040 372 bytes, and 10 of headers leave less than 8 KiB of a MiB.
     assert!(limits(780_280).is_err());
 }

@@ -152,13 +152,13 @@ async fn nats_is_reached_over_tls_with_a_credentials_file() {
     refused(&later, &["cannot read the credentials", &file.display().to_string()], &[]).await;
     for config in [with(&file), with(&dir.path().join("nowhere"))] {
         assert!(
-            matches!(config.build(), Err(SinkError::Config(words)) if words.contains("cannot read the credentials"))
+            matches!(config.build(), Err(SinkError::Config { detail, .. }) if detail.contains("cannot read the credentials"))
         );
     }
     write(&operator.credentials());
     assert_eq!(publish(&later, batch("a", 10..13)).await, accepted(3));
     let both = config(&nats.url("tls", "me:hunter3@"), Some(&nats.certificates)).with_credentials_file(&file);
-    assert!(matches!(both.build(), Err(SinkError::Config(words)) if words.contains("not both")));
+    assert!(matches!(both.build(), Err(SinkError::Config { detail, .. }) if detail.contains("not both")));
     // A lost connection is given up all the same, and the next one signs another nonce.
     nats.server.server.kill();
     nats.server.server.restart();
