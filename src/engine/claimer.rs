@@ -1,4 +1,4 @@
-//! Claims what is due in one lane of one shard, one call at a time, and hands each claim to a dispatcher.
+//! Claims what is due in one lane of one shard, one call at a time, and starts a task for each claim.
 //!
 //! Sleeps until there is something to claim, which its outlook says; a wake-up only moves that time. Asks nothing while the
 //! lane's sink is absent, the timeline is away, or too much is in flight.
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tracing::{error, info, warn};
 
+use super::claim::{self, ClaimContext};
 use super::context::{Context, LaneContext, ShardContext};
-use super::dispatcher::{self, ClaimContext};
 use super::fault::{self, Point};
 use super::leases::Moment;
 use super::outlook::{Kind, Outlook};
@@ -124,7 +124,7 @@ impl Claimer {
         }
     }
 
-    /// One claim; whether anything was taken (and handed to a dispatcher).
+    /// One claim; whether anything was taken (and is driven by a task of its own).
     async fn claim(
         &self,
         outlook: &mut Outlook,
@@ -167,7 +167,7 @@ impl Claimer {
         self.lane.metrics.claims.inc();
         self.lane.metrics.claimed.inc_by(claimed.occurrences.len() as u64);
         let lease = self.shard.leases.open(token, self.lane.lane.clone(), self.context.config.lease, sent);
-        let dispatch = ClaimContext {
+        let claim = ClaimContext {
             context: Arc::clone(&self.context),
             shard: Arc::clone(&self.shard),
             lane: Arc::clone(&self.lane),
@@ -177,7 +177,7 @@ impl Claimer {
             _turn: turn,
             trial,
         };
-        self.context.holders.spawn(dispatcher::run(dispatch, claimed));
+        self.context.holders.spawn(claim::run(claim, claimed));
         true
     }
 

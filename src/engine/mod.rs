@@ -5,34 +5,28 @@
 //!
 //! - [`Intake`] is the way in: put, cancel, get; and to the dead: look through, requeue, discard.
 //! - a claimer per lane and shard sleeps until the head is due, claims, and hands the claim on;
-//! - a dispatcher per claim publishes, lets the judge decide, and settles;
+//! - a task per claim publishes, lets the judge decide, and settles;
 //! - per shard, one loop renews leases and one looks for what was missed and reaps what others left behind;
 //! - a breaker per sink keeps lanes from being claimed while it is absent.
 
-mod beginning;
 mod breaker;
+mod claim;
 mod claimer;
 mod context;
-mod copies;
 pub mod dead;
 mod destinations;
-mod dispatcher;
 pub mod fault;
-mod flight;
-mod following;
 mod held;
 pub mod intake;
 mod judge;
 mod leases;
 mod outlook;
-mod publishing;
 mod reaper;
 mod room;
 mod settling;
 mod signal;
 mod state;
 mod throttle;
-mod trial;
 mod turn;
 
 use std::collections::BTreeMap;

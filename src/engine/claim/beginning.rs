@@ -1,14 +1,13 @@
-//! The beginning of a holder's work: reads what was claimed, publishes what may be, and says what becomes of the rest.
+//! Begins a claim: reads its records, publishes the occurrences that may be published, and decides about the others.
 
 use tokio::time::Instant;
 use tracing::{debug, error};
 
-use super::destinations::Gate;
-use super::dispatcher::{ClaimTask, Fate};
 use super::flight::{Flight, Stage};
-use super::held::Hold;
-use super::judge::Reason;
-use super::outlook::OLDEST_AGAIN;
+use super::task::{ClaimTask, Fate};
+use crate::engine::destinations::Gate;
+use crate::engine::held::Hold;
+use crate::engine::judge::Reason;
 use crate::task::Record;
 
 /// Why an occurrence is not published.
@@ -24,7 +23,7 @@ enum Withheld {
 impl ClaimTask {
     /// Reads the records, publishes, and begins to work out what follows while the sink is busy.
     pub(super) fn begin(&mut self) {
-        let overdue = self.dispatch.context.config.overdue;
+        let overdue = self.claim.context.config.overdue;
         let (mut records, mut ahead) = (Vec::new(), Vec::new());
         for index in 0..self.flights.len() {
             let flight = &mut self.flights[index];
@@ -38,7 +37,7 @@ impl ClaimTask {
                 Err(words) => self.unreadable(index, &words),
             }
         }
-        let admitted = self.dispatch.lane.sink.breaker.admits(self.dispatch.trial);
+        let admitted = self.claim.lane.sink.breaker.admits(self.claim.trial);
         if admitted {
             let batch = records.iter().filter(|(_, _, withheld)| withheld.is_none());
             self.publish(batch.map(|(index, record, _)| (*index, record)));
@@ -58,7 +57,7 @@ impl ClaimTask {
     /// Whether an occurrence is not published: poison, passed over by its own catch-up, or its destination at fault.
     fn withheld(&mut self, index: usize, record: &Record) -> Option<Withheld> {
         let flight = &mut self.flights[index];
-        let (context, lane) = (&self.dispatch.context, &self.dispatch.lane);
+        let (context, lane) = (&self.claim.context, &self.claim.lane);
         let crashes = flight.occurrence.crashes;
         if crashes > context.config.poison_limit {
             let words = format!("{crashes} of its claims ended without a word from their holder");
@@ -109,21 +108,10 @@ impl ClaimTask {
         self.decide(index, fate);
     }
 
-    /// It goes back because its destination holds all that it may: others have their turn.
-    pub(super) fn turn_back(&mut self, index: usize) {
-        self.dispatch.lane.turns_back(&self.flights[index].destination);
-        // Who claims this lane begins behind it from now on, and asks for it again then.
-        self.dispatch.signal.raise(self.dispatch.context.clock.now().plus(OLDEST_AGAIN));
-        let flight = &mut self.flights[index];
-        flight.turned_back = true;
-        let verdict = flight.back();
-        self.verdict(index, verdict, None);
-    }
-
     /// A record that this version cannot read, or whose schedule it cannot: others may. Never dead.
     fn unreadable(&mut self, index: usize, words: &str) {
         let flight = &mut self.flights[index];
-        let (lane, member) = (&self.dispatch.lane.lane, &flight.occurrence.member);
+        let (lane, member) = (&self.claim.lane.lane, &flight.occurrence.member);
         self.unreadable += 1;
         // Once for the claim: where there is one, there may be a thousand.
         if self.unreadable == 1 {

@@ -1,11 +1,11 @@
-//! The last of an occurrence: it is buried, and a copy of its message goes to its lane's dead-letter destination before.
+//! Publishes a copy of each dead message to the lane's dead-letter destination, before the occurrence is recorded as dead.
 //!
-//! The copy is best effort: one publish and one more, each bounded by the sink's `answer_timeout`. What becomes of it
-//! decides nothing about the occurrence, counts nowhere as a publish of it, and says nothing of its destination. Poison
-//! has none: it may be what ends its holders.
+//! The copy is best effort: two attempts, each within the sink's `answer_timeout`. A failed copy does not change the outcome of
+//! the occurrence, is not counted as a publish of it, and says nothing of its destination. Poison messages have no copy: they
+//! may be what kills instances.
 //!
-//! The copies of a claim go as one batch, those that come up meanwhile as the next. Once one has failed, none of its lane is
-//! tried for a while: a dead-letter destination that does not answer must not hold up claim after claim.
+//! The copies of a claim go out as one batch, those that come up meanwhile as the next. After a failed copy, the lane sends none
+//! for a while: a dead-letter destination that does not answer must not delay claim after claim.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -14,13 +14,9 @@ use std::time::Duration;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use punctual_sinks::{Message, Outcome, Sink, headers};
 use tokio::sync::mpsc::{self, UnboundedSender};
-use tracing::debug;
 
-use super::dispatcher::ClaimTask;
-use super::flight::Flight;
-use super::judge::Reason;
-use super::leases::Lease;
-use crate::task::Record;
+use crate::engine::judge::Reason;
+use crate::engine::leases::Lease;
 use crate::timeline::Settlement;
 
 /// Publishes of one copy at most.
@@ -30,18 +26,18 @@ const TRIES: u32 = 2;
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long no copies of a lane are tried once one has failed.
-const FAILURE_PAUSE: Duration = Duration::from_secs(10);
+pub(super) const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
 /// Bytes of the broker's words that a copy carries at most.
 const LONGEST_WORDS: usize = 1024;
 
 /// An occurrence whose verdict waits for its copy.
 pub(super) struct AwaitingCopy {
-    index: usize,
-    verdict: Settlement,
-    reason: Reason,
+    pub(super) index: usize,
+    pub(super) verdict: Settlement,
+    pub(super) reason: Reason,
     /// Until it is sent.
-    copy: Option<Message>,
+    pub(super) copy: Option<Message>,
 }
 
 /// What became of a copy: the flight it is of; whether it was taken, or why not.
@@ -50,72 +46,62 @@ pub(super) type Copied = (usize, Result<(), NotTaken>);
 /// Why a copy was not taken.
 #[derive(Clone, Debug)]
 pub(super) struct NotTaken {
-    words: String,
+    pub(super) words: String,
     /// Whether another one would fare no better.
-    others_too: bool,
+    pub(super) others_too: bool,
 }
 
 /// A copy on its way, and the flight it is of.
 type Sent = (usize, Message);
 
-impl ClaimTask {
-    /// An occurrence will not be tried again by itself.
-    pub(super) fn bury(&mut self, index: usize, record: Option<&Record>, reason: Reason, words: String) {
-        let flight = &mut self.flights[index];
-        let lane = &self.dispatch.lane;
-        let destination = record.map_or("", |record| Flight::destination(record, lane.destination.as_deref()));
-        lane.tell_of_dead(reason.as_str(), destination, &words);
-        let member = &flight.occurrence.member;
-        debug!(lane = lane.lane.as_str(), %member, reason = reason.as_str(), words, "an occurrence is dead");
-        let copied = lane.dead_destination.as_deref().zip(record).filter(|_| reason != Reason::Poison);
-        let copy = copied.map(|(to, record)| flight.copy(record, to, headers_of(reason, &words)));
-        let verdict = flight.dead(record, reason, words);
-        match copy {
-            Some(message) => {
-                self.mourned.push(AwaitingCopy { index, verdict, reason, copy: Some(message) });
-            }
-            None => self.verdict(index, verdict, Some(reason)),
+/// The copies of one claim.
+pub(super) struct Copies {
+    under_way: BoxStream<'static, Copied>,
+    /// The occurrences that they are of, and those whose copies are to be sent.
+    awaiting: Vec<AwaitingCopy>,
+}
+
+impl Default for Copies {
+    fn default() -> Copies {
+        Copies { under_way: stream::empty().boxed(), awaiting: Vec::new() }
+    }
+}
+
+impl Copies {
+    pub(super) fn add(&mut self, awaiting: AwaitingCopy) {
+        self.awaiting.push(awaiting);
+    }
+
+    /// Sends all of them as one batch, unless others are under way.
+    pub(super) fn send_if_idle(&mut self, sink: &Arc<dyn Sink>, lease: &Arc<Lease>) {
+        if !self.awaiting.is_empty() && self.awaiting.iter().all(|awaiting| awaiting.copy.is_some()) {
+            let batch = self.awaiting.iter_mut().filter_map(|awaiting| Some((awaiting.index, awaiting.copy.take()?)));
+            self.under_way = send(Arc::clone(sink), Arc::clone(lease), batch.collect());
         }
     }
 
-    /// Sends the copies that have come up, unless others are under way. While the lane tries none it buries without.
-    pub(super) fn send_copies(&mut self) {
-        if self.mourned.iter().all(|mourned| mourned.copy.is_none()) {
-            return;
-        }
-        let lane = Arc::clone(&self.dispatch.lane);
-        if lane.copies.rests_until().is_some() {
-            let (unsent, sent): (Vec<_>, _) =
-                std::mem::take(&mut self.mourned).into_iter().partition(|mourned| mourned.copy.is_some());
-            self.mourned = sent;
-            for AwaitingCopy { index, verdict, reason, .. } in unsent {
-                lane.tell_of_copy(Err("another one failed a moment ago"));
-                self.verdict(index, verdict, Some(reason));
-            }
-        } else if self.mourned.iter().all(|mourned| mourned.copy.is_some()) {
-            let batch = self.mourned.iter_mut().filter_map(|mourned| Some((mourned.index, mourned.copy.take()?)));
-            self.copies = send(Arc::clone(&lane.sink.sink), Arc::clone(&self.dispatch.lease), batch.collect());
-        }
+    /// Takes out those that are not sent.
+    pub(super) fn take_unsent(&mut self) -> Vec<AwaitingCopy> {
+        self.awaiting.extract_if(.., |awaiting| awaiting.copy.is_some()).collect()
     }
 
-    /// A copy was taken, or was not: now the occurrence is buried.
-    pub(super) fn copied(&mut self, (index, copied): Copied) {
-        let Some(at) = self.mourned.iter().position(|mourned| mourned.index == index) else { return };
-        let lane = &self.dispatch.lane;
-        if copied.as_ref().is_err_and(|error| error.others_too) {
-            lane.copies.rest(FAILURE_PAUSE);
-        }
-        lane.tell_of_copy(copied.as_ref().copied().map_err(|error| error.words.as_str()));
-        let AwaitingCopy { verdict, reason, .. } = self.mourned.swap_remove(at);
-        self.verdict(index, verdict, Some(reason));
+    /// Takes out the one of a flight.
+    pub(super) fn take(&mut self, index: usize) -> Option<AwaitingCopy> {
+        let at = self.awaiting.iter().position(|awaiting| awaiting.index == index)?;
+        Some(self.awaiting.swap_remove(at))
     }
 
-    /// Waits for no copy any more.
-    pub(super) fn give_up_copies(&mut self) {
-        self.copies = stream::empty().boxed();
-        for AwaitingCopy { index, verdict, reason, .. } in std::mem::take(&mut self.mourned) {
-            self.dispatch.lane.tell_of_copy(Err("it was not answered before its holder had to let go"));
-            self.verdict(index, verdict, Some(reason));
+    /// Waits for none any more, and takes out all.
+    pub(super) fn give_up(&mut self) -> Vec<AwaitingCopy> {
+        self.under_way = stream::empty().boxed();
+        std::mem::take(&mut self.awaiting)
+    }
+
+    /// Waits for the answer to one; for ever if none is under way.
+    pub(super) async fn next(&mut self) -> Copied {
+        match self.under_way.next().await {
+            Some(copied) => copied,
+            None => std::future::pending().await,
         }
     }
 }
@@ -177,7 +163,7 @@ async fn publish(
 }
 
 /// Why it is dead, as headers can carry it.
-fn headers_of(reason: Reason, words: &str) -> [(String, String); 2] {
+pub(super) fn headers_of(reason: Reason, words: &str) -> [(String, String); 2] {
     let cut = &words[..words.floor_char_boundary(LONGEST_WORDS)];
     let words = cut.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     [(headers::DEAD_REASON.to_owned(), reason.as_str().to_owned()), (headers::DEAD_WORDS.to_owned(), words)]

@@ -1,4 +1,4 @@
-//! One occurrence in the hands of a dispatcher: its message, what happened to it so far, and the verdict it leaves with.
+//! One occurrence of a claim: its message, what happened to it so far, and the verdict it leaves with.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use bytes::Bytes;
 use punctual_sinks::Message;
 use tokio::time::Instant;
 
-use super::held::Hold;
-use super::judge::Reason;
 use crate::clock::Timestamp;
+use crate::engine::held::Hold;
+use crate::engine::judge::Reason;
 use crate::task::record::RecordError;
 use crate::task::{CatchUp, Counts, Follow, Following, Overdue, Record, Traceparent};
 use crate::timeline::{DeadRecord, Occurrence, Settlement, Verdict};
@@ -87,28 +87,20 @@ impl Flight {
         record.task.message.destination.as_deref().or(lane).unwrap_or_default()
     }
 
-    /// The message of the next publish. Its key is the one of the claimed score, or the one a requeued record carries.
+    /// The message of the next publish.
     pub(super) fn message(&mut self, record: &Record, lane_destination: Option<&str>) -> Message {
-        let own = || self.occurrence.member.key(self.occurrence.due);
-        let key = record.requeued.clone().unwrap_or_else(own);
-        let message = &record.task.message;
         Flight::destination(record, lane_destination).clone_into(&mut self.destination);
         self.publishes += 1;
-        Message {
-            key: key.to_string(),
-            task: key.task.as_str().to_owned(),
-            due_ms: key.due.as_millis(),
-            attempt: self.publishes,
-            destination: self.destination.clone(),
-            record_key: message.key.clone(),
-            headers: headers(record),
-            content_type: message.payload.content_type().map(str::to_owned),
-            payload: message.payload.bytes(),
-        }
+        self.message_to(record, self.destination.clone(), headers(record))
     }
 
     /// A copy of its message for those who look after the dead; not a publish of it.
     pub(super) fn copy(&self, record: &Record, destination: &str, more: [(String, String); 2]) -> Message {
+        self.message_to(record, destination.to_owned(), headers(record).into_iter().chain(more).collect())
+    }
+
+    /// Its key is the one of the claimed score, or the one that a requeued record carries.
+    fn message_to(&self, record: &Record, destination: String, headers: Vec<(String, String)>) -> Message {
         let own = || self.occurrence.member.key(self.occurrence.due);
         let key = record.requeued.clone().unwrap_or_else(own);
         let message = &record.task.message;
@@ -117,9 +109,9 @@ impl Flight {
             task: key.task.as_str().to_owned(),
             due_ms: key.due.as_millis(),
             attempt: self.publishes,
-            destination: destination.to_owned(),
+            destination,
             record_key: message.key.clone(),
-            headers: headers(record).into_iter().chain(more).collect(),
+            headers,
             content_type: message.payload.content_type().map(str::to_owned),
             payload: message.payload.bytes(),
         }

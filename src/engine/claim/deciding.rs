@@ -1,0 +1,191 @@
+//! Decides what becomes of each occurrence, and has that written.
+
+use std::sync::Arc;
+
+use tracing::{debug, error};
+
+use super::copies::{AwaitingCopy, Copied, FAILURE_PAUSE, headers_of};
+use super::flight::{Flight, Stage};
+use super::task::{ClaimTask, Fate};
+use super::verdicts::{Counted, waits_until};
+use crate::engine::fault::{self, Point};
+use crate::engine::judge::Reason;
+use crate::engine::outlook::OLDEST_AGAIN;
+use crate::engine::settling::settle_until_answered;
+use crate::task::{Follow, Record};
+use crate::timeline::{Rest, Settle, Settled, Settlement, Verdict};
+
+impl ClaimTask {
+    /// What becomes of an occurrence is known; that is written once what follows it is known too.
+    pub(super) fn decide(&mut self, index: usize, fate: Fate) {
+        let flight = &mut self.flights[index];
+        if flight.stage == Stage::Judged {
+            return;
+        }
+        if flight.is_followed() {
+            return self.conclude(index, fate);
+        }
+        flight.decided();
+        self.fates.insert(index, fate);
+    }
+
+    /// What follows an occurrence is known.
+    pub(super) fn followed(&mut self, index: usize, follow: Result<Follow, String>) {
+        // What went back meanwhile has its verdict.
+        if self.flights[index].stage == Stage::Judged {
+            return;
+        }
+        match follow {
+            Ok(follow) => {
+                self.flights[index].followed_by(follow);
+                if let Some(fate) = self.fates.remove(&index) {
+                    self.conclude(index, fate);
+                }
+            }
+            Err(words) => {
+                let (lane, member) = (&self.claim.lane.lane, &self.flights[index].occurrence.member);
+                error!(%lane, %member, words, "what follows an occurrence cannot be worked out: it goes back");
+                self.fates.remove(&index);
+                let verdict = self.flights[index].back();
+                self.verdict(index, verdict, None);
+            }
+        }
+    }
+
+    fn conclude(&mut self, index: usize, fate: Fate) {
+        let verdict = match fate {
+            Fate::Accepted => self.flights[index].accepted(),
+            Fate::Passed => self.flights[index].passed(),
+            Fate::Dead(reason, words) => {
+                let record = self.flights[index].record().ok();
+                return self.bury(index, record.as_ref(), reason, words);
+            }
+        };
+        self.verdict(index, verdict, None);
+    }
+
+    /// It goes back because its destination holds all that it may: others have their turn.
+    pub(super) fn turn_back(&mut self, index: usize) {
+        self.claim.lane.turns_back(&self.flights[index].destination);
+        // Who claims this lane begins behind it from now on, and asks for it again then.
+        self.claim.signal.raise(self.claim.context.clock.now().plus(OLDEST_AGAIN));
+        let flight = &mut self.flights[index];
+        flight.turned_back = true;
+        let verdict = flight.back();
+        self.verdict(index, verdict, None);
+    }
+
+    /// An occurrence will not be tried again by itself.
+    pub(super) fn bury(&mut self, index: usize, record: Option<&Record>, reason: Reason, words: String) {
+        let flight = &mut self.flights[index];
+        let lane = &self.claim.lane;
+        let destination = record.map_or("", |record| Flight::destination(record, lane.destination.as_deref()));
+        lane.tell_of_dead(reason.as_str(), destination, &words);
+        let member = &flight.occurrence.member;
+        debug!(lane = lane.lane.as_str(), %member, reason = reason.as_str(), words, "an occurrence is dead");
+        let copied = lane.dead_destination.as_deref().zip(record).filter(|_| reason != Reason::Poison);
+        let copy = copied.map(|(to, record)| flight.copy(record, to, headers_of(reason, &words)));
+        let verdict = flight.dead(record, reason, words);
+        match copy {
+            Some(message) => {
+                self.copies.add(AwaitingCopy { index, verdict, reason, copy: Some(message) });
+            }
+            None => self.verdict(index, verdict, Some(reason)),
+        }
+    }
+
+    /// Sends the copies that have come up, unless others are under way. While the lane tries none it buries without.
+    pub(super) fn send_copies(&mut self) {
+        let lane = Arc::clone(&self.claim.lane);
+        if lane.copies.rests_until().is_none() {
+            return self.copies.send_if_idle(&lane.sink.sink, &self.claim.lease);
+        }
+        for AwaitingCopy { index, verdict, reason, .. } in self.copies.take_unsent() {
+            lane.tell_of_copy(Err("another one failed a moment ago"));
+            self.verdict(index, verdict, Some(reason));
+        }
+    }
+
+    /// A copy was taken, or was not: now the occurrence is buried.
+    pub(super) fn copied(&mut self, (index, copied): Copied) {
+        let Some(AwaitingCopy { verdict, reason, .. }) = self.copies.take(index) else { return };
+        let lane = &self.claim.lane;
+        if copied.as_ref().is_err_and(|error| error.others_too) {
+            lane.copies.rest(FAILURE_PAUSE);
+        }
+        lane.tell_of_copy(copied.as_ref().copied().map_err(|error| error.words.as_str()));
+        self.verdict(index, verdict, Some(reason));
+    }
+
+    /// Waits for no copy any more.
+    pub(super) fn give_up_copies(&mut self) {
+        for AwaitingCopy { index, verdict, reason, .. } in self.copies.give_up() {
+            self.claim.lane.tell_of_copy(Err("it was not answered before its holder had to let go"));
+            self.verdict(index, verdict, Some(reason));
+        }
+    }
+
+    /// Notes a verdict; it waits a little for the others.
+    pub(super) fn verdict(&mut self, index: usize, verdict: Settlement, dead: Option<Reason>) {
+        let flight = &self.flights[index];
+        let passed_over = flight.tally(&verdict.verdict);
+        let (member, catch_up) = (&verdict.member, flight.catch_up);
+        let counted = (dead.is_some() || passed_over > 0).then(|| Counted {
+            member: member.clone(),
+            dead,
+            passed_over,
+            catch_up,
+        });
+        self.open -= 1;
+        self.verdicts.add(index, verdict, counted, self.claim.context.clock.now());
+    }
+
+    /// Begins to write the verdicts, if it is time and nothing is being written.
+    pub(super) fn settle_if_due(&mut self) {
+        let all = self.open == 0;
+        let Some(verdicts) = self.verdicts.take_due(all) else { return };
+        if all {
+            fault::reached(Point::AfterPublish);
+        }
+        let others =
+            || verdicts.iter().filter(|(index, _)| !self.flights[*index].turned_back).map(|(_, verdict)| verdict);
+        let head = others().filter_map(waits_until).min();
+        // Whoever hears of what was turned back would claim it for nothing. What goes back for another reason is told of.
+        let goes_back = |settlement: &Settlement| matches!(settlement.verdict, Verdict::Back { .. });
+        let quiet = others().count() < verdicts.len() && !others().any(goes_back);
+        let (context, lease) = (&self.claim.context, &self.claim.lease);
+        let settle = Settle {
+            token: lease.token.clone(),
+            verdicts: verdicts.into_iter().map(|(_, verdict)| verdict).collect(),
+            rest: Rest::Keep,
+            lease: context.config.lease,
+            dead_cap: context.config.dead_cap,
+            quiet,
+        };
+        let (shard, lane) = (Arc::clone(&self.claim.shard), Arc::clone(&self.claim.lane));
+        let (context, lease) = (Arc::clone(context), Arc::clone(lease));
+        self.verdicts.settle(settle_until_answered(context, shard, lane, settle, Some((lease, all))), head);
+    }
+
+    /// The verdicts were written: others take the room, and what waits again is told of.
+    pub(super) fn settled(&mut self, settled: &Settled) {
+        let Some((head, tally)) = self.verdicts.settled() else { return };
+        if let Some(head) = head {
+            self.claim.signal.raise(head);
+        }
+        let (lane, metrics) = (self.claim.lane.lane.as_str(), &self.claim.context.metrics);
+        for counted in tally {
+            if settled.skipped.contains(&counted.member) || settled.changed.contains(&counted.member) {
+                continue;
+            }
+            metrics.passed_over(lane, counted.catch_up.as_str(), counted.passed_over);
+            if let Some(reason) = counted.dead {
+                metrics.dead(lane, reason.as_str(), 1);
+            }
+        }
+        metrics.dead_dropped.inc_by(settled.dropped);
+        let bytes = self.flights.iter().map(|flight| flight.occurrence.record.len()).sum();
+        let left = self.open + self.verdicts.waiting();
+        self.claim.shares.iter_mut().for_each(|share| share.fit_to(left, bytes));
+    }
+}

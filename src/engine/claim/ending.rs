@@ -1,0 +1,50 @@
+//! Returns occurrences to the lane, where a claim ends before all of them are published.
+
+use super::flight::Stage;
+use super::task::ClaimTask;
+
+impl ClaimTask {
+    /// Where the sink turned out absent, everything that is held for it goes back.
+    pub(super) fn give_back_if_absent(&mut self) {
+        if let Some(words) = self.absent.take() {
+            self.claim.lane.sink.trip(&words);
+            self.give_back();
+        }
+    }
+
+    /// Gives back whatever has no verdict.
+    pub(super) fn give_up(&mut self) {
+        self.give_back();
+        self.back(|_| true);
+    }
+
+    /// Gives back all that nothing is decided of. What is under way may still arrive.
+    pub(super) fn give_back(&mut self) {
+        self.ending = true;
+        while let Some(answer) = self.outbox.try_answer() {
+            self.take_in(answer);
+        }
+        self.outbox.drop_answers();
+        self.absent = None;
+        self.give_up_copies();
+        self.back(|stage| !matches!(stage, Stage::Decided { .. }));
+    }
+
+    /// The engine stops: what waits for a retry goes back, what is under way is waited for.
+    pub(super) fn stop(&mut self) {
+        self.ending = true;
+        self.back(|stage| stage == Stage::Waiting);
+    }
+
+    fn back(&mut self, which: impl Fn(Stage) -> bool) {
+        for index in 0..self.flights.len() {
+            let flight = &mut self.flights[index];
+            if flight.stage != Stage::Judged && which(flight.stage) {
+                let verdict = flight.back();
+                self.verdict(index, verdict, None);
+            }
+        }
+        self.outbox.clear_retries();
+        self.followings.retain(|index| self.flights[index].stage != Stage::Judged);
+    }
+}

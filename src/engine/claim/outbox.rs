@@ -1,0 +1,131 @@
+//! What is on its way to the sink: publishes under way, and flights that wait to be published again.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{FutureExt, ready};
+use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
+use punctual_sinks::{Message, Outcome, Sink};
+use tokio::time::Instant;
+
+#[cfg(feature = "fault-points")]
+use crate::engine::fault::{self, Point};
+
+/// After this, beyond its `answer_timeout`, a sink's answers are not waited for.
+const SINK_GRACE: Duration = Duration::from_millis(500);
+
+/// What a sink's stream tells.
+pub(super) enum Answer {
+    /// The outcome of a flight's publish number so-and-so.
+    Outcome(usize, u32, Outcome),
+    /// A batch sent at that time has ended: what was not answered never will be.
+    Ended(Instant, Vec<(usize, u32)>),
+}
+
+/// What happens in an outbox.
+pub(super) enum Posted {
+    Answer(Answer),
+    /// A flight is to be published again.
+    RetryDue,
+}
+
+/// Messages for one destination, and the flight and publish number of each.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) flights: Vec<(usize, u32)>,
+    pub(super) messages: Vec<Message>,
+}
+
+/// Publishes under way, and when which flight is to be published again.
+#[derive(Default)]
+pub(super) struct Outbox {
+    answers: SelectAll<BoxStream<'static, Answer>>,
+    retries: BinaryHeap<Reverse<(Instant, usize)>>,
+}
+
+impl Outbox {
+    /// Publishes a batch.
+    pub(super) fn send(&mut self, sink: &Arc<dyn Sink>, sent: Instant, batch: Batch) {
+        self.answers.push(answers(sink, sent, batch));
+    }
+
+    /// Publishes a flight again then.
+    pub(super) fn retry_at(&mut self, at: Instant, index: usize) {
+        self.retries.push(Reverse((at, index)));
+    }
+
+    /// Takes out the flights that are to be published again by now.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<usize> {
+        let mut due = Vec::new();
+        while self.retries.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            due.extend(self.retries.pop().map(|Reverse((_, index))| index));
+        }
+        due
+    }
+
+    /// Publishes nothing again.
+    pub(super) fn clear_retries(&mut self) {
+        self.retries.clear();
+    }
+
+    /// Hears no answer any more.
+    pub(super) fn drop_answers(&mut self) {
+        self.answers = SelectAll::new();
+    }
+
+    /// An answer that is there already.
+    pub(super) fn try_answer(&mut self) -> Option<Answer> {
+        self.answers.next().now_or_never().flatten()
+    }
+
+    /// Waits for what happens next; for ever if nothing is on its way.
+    pub(super) async fn next(&mut self) -> Posted {
+        let retry = self.retries.peek().map(|Reverse((at, _))| *at);
+        tokio::select! {
+            biased;
+            Some(answer) = self.answers.next() => Posted::Answer(answer),
+            () = sleep_until(retry) => Posted::RetryDue,
+        }
+    }
+}
+
+/// Sleeps until then; for ever without a time.
+pub(super) async fn sleep_until(timer: Option<Instant>) {
+    match timer {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The outcomes of a batch, and word of its end.
+fn answers(sink: &Arc<dyn Sink>, sent: Instant, batch: Batch) -> BoxStream<'static, Answer> {
+    let limit = tokio::time::sleep(sink.answer_timeout() + SINK_GRACE);
+    let flights = batch.flights.clone();
+    outcomes(sink, batch.messages)
+        .filter_map(move |(at, outcome)| {
+            ready(flights.get(at).map(|(index, publish)| Answer::Outcome(*index, *publish, outcome)))
+        })
+        .take_until(limit)
+        .chain(stream::once(ready(Answer::Ended(sent, batch.flights))))
+        .boxed()
+}
+
+/// What the sink says of each message.
+#[cfg(not(feature = "fault-points"))]
+fn outcomes(sink: &Arc<dyn Sink>, messages: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+    sink.publish(messages)
+}
+
+/// What the sink says of each message; of half of them, where a fault point between the halves of a batch is asked for.
+#[cfg(feature = "fault-points")]
+fn outcomes(sink: &Arc<dyn Sink>, mut messages: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
+    let Some(half) = fault::first_half(messages.len()) else { return sink.publish(messages) };
+    messages.truncate(half);
+    let never = async {
+        fault::reached(Point::MidPublish);
+        std::future::pending().await
+    };
+    sink.publish(messages).chain(stream::once(never)).boxed()
+}
