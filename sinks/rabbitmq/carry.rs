@@ -1,12 +1,13 @@
 //! What AMQP can carry, where it goes, and how it is handed over.
 
+use std::pin::Pin;
+
 use lapin::message::BasicReturnMessage;
 use lapin::options::BasicPublishOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel};
 
 use super::refusal::Refusal;
-use super::under_way::{Confirmed, Publishing, Returned};
 use crate::{Message, headers};
 
 /// The longest text that AMQP has for names, keys and properties, in bytes.
@@ -14,6 +15,26 @@ pub(super) const MAX_TEXT_BYTES: usize = 255;
 
 /// The delivery mode of a message that outlives a restart of the server.
 const PERSISTENT: u8 = 2;
+
+/// What becomes of a message that lapin is given.
+pub(super) type Publishing = Pin<Box<dyn Future<Output = lapin::Result<Confirmed>> + Send>>;
+
+/// An acknowledgement.
+pub(super) struct Confirmed {
+    /// Whether the server took the message, or returned it.
+    pub(super) acked: bool,
+    /// A message that came back: this one, or another.
+    pub(super) returned: Option<Returned>,
+}
+
+/// A message that came back, as the server names it.
+#[derive(Clone)]
+pub(super) struct Returned {
+    pub(super) exchange: String,
+    pub(super) key: String,
+    pub(super) message_id: Option<String>,
+    pub(super) refusal: Refusal,
+}
 
 /// Exchange and routing key.
 pub(super) type Address<'a> = (&'a str, &'a str);

@@ -7,7 +7,6 @@
 //! nothing is open any more.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -15,30 +14,10 @@ use futures_util::task::AtomicWaker;
 use lapin::ErrorKind;
 use parking_lot::Mutex;
 
-use super::carry::target;
+use super::carry::{Confirmed, Publishing, Returned, target};
 use super::refusal::Refusal;
 use crate::Message;
 use crate::window::Room;
-
-/// What becomes of a message that lapin is given.
-pub(super) type Publishing = Pin<Box<dyn Future<Output = lapin::Result<Confirmed>> + Send>>;
-
-/// An acknowledgement.
-pub(super) struct Confirmed {
-    /// Whether the server took the message, or returned it.
-    pub(super) acked: bool,
-    /// A message that came back: this one, or another.
-    pub(super) returned: Option<Returned>,
-}
-
-/// A message that came back, as the server names it.
-#[derive(Clone)]
-pub(super) struct Returned {
-    pub(super) exchange: String,
-    pub(super) key: String,
-    pub(super) message_id: Option<String>,
-    pub(super) refusal: Refusal,
-}
 
 /// What is known of a message in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -121,10 +121,6 @@ pub enum RequeueError {
     Timeline(#[from] TimelineError),
 }
 
-/// When the next look into the dead may begin. Whoever looks holds it: one look is under way at a time, however many ask,
-/// so that what has to be published finds the timeline free at least half of the time.
-pub(super) type Looks = Arc<tokio::sync::Mutex<Option<Instant>>>;
-
 impl Intake {
     /// The same way in, which knows where messages go that name no destination, by lane.
     #[must_use]
@@ -361,7 +357,7 @@ impl Intake {
 
     /// One look, once those before it have ended and the timeline has had its rest.
     async fn look(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
-        let mut rests_until = self.looks.lock().await;
+        let mut rests_until = self.scan_lock.lock().await;
         if let Some(until) = *rests_until {
             tokio::time::sleep_until(until).await;
         }

@@ -180,7 +180,7 @@ async fn what_was_buried_anew_since_it_was_looked_at_is_left_as_it_is() {
 #[tokio::test(start_paused = true)]
 async fn a_look_waits_for_the_one_before_and_for_its_rest() {
     let (intake, _) = with_dead(10);
-    let held = intake.looks.clone().lock_owned().await;
+    let held = intake.scan_lock.clone().lock_owned().await;
     let (filter, begun) = (DeadFilter::default(), Instant::now());
     let look = || intake.dead(&filter, None, 1, SECOND);
     let release = async move {

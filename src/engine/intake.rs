@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::dead::Looks;
 use crate::clock::{Backoff, Clock, Timestamp};
 use crate::task::schedule::ScheduleError;
 use crate::task::{Key, Lane, Record, Shard, Task, TaskId, Traceparent};
@@ -43,11 +43,15 @@ pub struct Intake {
     /// By lane, where messages go that name no destination.
     pub(super) destinations: Arc<BTreeMap<Lane, String>>,
     pub(super) lanes: Arc<BTreeMap<Lane, LaneRule>>,
-    pub(super) looks: Looks,
+    pub(super) scan_lock: ScanLock,
     /// When the timeline last refused a put, or could not say that it is kept, and its words; `None` once it has taken one
     /// since.
     refused: Arc<Mutex<Option<(Instant, String)>>>,
 }
+
+/// When the next scan of the dead may begin. The caller that scans holds it: one scan runs at a time, so that publishing finds
+/// the timeline free at least half of the time.
+pub(super) type ScanLock = Arc<AsyncMutex<Option<Instant>>>;
 
 /// What a lane asks of the tasks that are put into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +127,7 @@ impl Intake {
             timeline,
             destinations: Arc::default(),
             lanes: Arc::new(lanes),
-            looks: Looks::default(),
+            scan_lock: ScanLock::default(),
             refused: Arc::default(),
         }
     }

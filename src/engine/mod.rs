@@ -21,7 +21,9 @@ pub mod intake;
 mod judge;
 mod leases;
 mod outlook;
+mod prober;
 mod reaper;
+mod renewer;
 mod room;
 mod settling;
 mod signal;
@@ -194,10 +196,10 @@ impl Engine {
         let context = &self.context;
         self.loops.spawn(reaper::pass_wakes_on(Arc::clone(context)));
         for sink in context.sinks.values() {
-            self.loops.spawn(breaker::run(Arc::clone(context), Arc::clone(sink)));
+            self.loops.spawn(prober::run(Arc::clone(context), Arc::clone(sink)));
         }
         for shard in &context.shards {
-            self.loops.spawn(leases::run(Arc::clone(context), Arc::clone(shard)));
+            self.loops.spawn(renewer::run(Arc::clone(context), Arc::clone(shard)));
             self.loops.spawn(reaper::run(Arc::clone(context), Arc::clone(shard)));
             for (lane, lane_context) in &context.lanes {
                 let claimer = Claimer {

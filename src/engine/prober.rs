@@ -1,0 +1,103 @@
+//! Probes each sink: at the start, while its breaker is open, and when it left a whole batch without an answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{debug, info, warn};
+
+use super::breaker::BreakerState;
+use super::context::{Context, SinkContext};
+use crate::clock::Backoff;
+
+/// The first wait between probes.
+const MIN_PROBE_PAUSE: Duration = Duration::from_millis(200);
+
+/// The longest wait between probes.
+const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
+
+/// A sink that is suspect has to answer a probe within this.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Probes a sink while its breaker is open, and when it is suspect; ends with the engine.
+pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
+    let probing = async {
+        first_probe(&sink).await;
+        let mut changes = sink.breaker.state.subscribe();
+        // Whether it was told that the sink answers probes, since it was told to be absent.
+        let mut told = false;
+        loop {
+            let state = changes.borrow_and_update().clone();
+            match state {
+                BreakerState::Open { words, failures } => {
+                    told &= failures > 0;
+                    told |= probe(&sink, &words, failures, told).await;
+                }
+                _ => tokio::select! {
+                    changed = changes.changed() => if changed.is_err() { return },
+                    () = sink.breaker.suspicion.notified() => examine(&sink).await,
+                },
+            }
+        }
+    };
+    tokio::select! {
+        () = probing => {}
+        () = context.closed.cancelled() => {}
+    }
+}
+
+/// At the start, at once: a sink that is there is not waited for.
+async fn first_probe(sink: &SinkContext) {
+    match sink.sink.check().await {
+        Ok(()) => sink.breaker.found(),
+        Err(error) => {
+            warn!(sink = sink.name, words = %error, "the sink is absent: its lanes are not claimed until it answers");
+            sink.breaker.probed(Err(error.to_string()));
+        }
+    }
+}
+
+/// One probe of an absent sink, after its wait; whether it answered. Of an outage the first that does is worth a line:
+/// a sink that answers probes, but no messages, is probed again and again.
+async fn probe(sink: &SinkContext, words: &str, failures: u32, told: bool) -> bool {
+    if failures == 0 {
+        warn!(sink = sink.name, words, "the sink is absent: its lanes are not claimed until it answers");
+    }
+    tokio::time::sleep(backoff(failures, rand::random())).await;
+    let result = sink.sink.check().await.map_err(|error| error.to_string());
+    match &result {
+        Ok(()) if told => debug!(sink = sink.name, "the sink answers a probe again: one more batch is tried"),
+        Ok(()) => info!(sink = sink.name, "the sink answers a probe: one batch is tried"),
+        Err(words) => debug!(sink = sink.name, words, "the sink is still absent"),
+    }
+    let answers = result.is_ok();
+    sink.breaker.probed(result);
+    answers
+}
+
+/// A probe of a sink that left a whole batch without an answer.
+async fn examine(sink: &SinkContext) {
+    let words = match tokio::time::timeout(PROBE_TIMEOUT, sink.sink.check()).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("neither messages nor a probe of {PROBE_TIMEOUT:?} were answered"),
+    };
+    sink.trip(&words);
+}
+
+/// The wait before the next probe: doubles from 200 ms to 5 s; `random` (0 to 1) takes off up to half.
+fn backoff(failures: u32, random: f64) -> Duration {
+    Backoff::new(MIN_PROBE_PAUSE, MAX_PROBE_PAUSE).after(failures).mul_f64(1.0 - random / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_between_probes_doubles_up_to_five_seconds_and_loses_half_at_most() {
+        assert_eq!(backoff(0, 0.0), Duration::from_millis(200));
+        assert_eq!(backoff(3, 0.0), Duration::from_millis(1600));
+        assert_eq!(backoff(40, 0.0), MAX_PROBE_PAUSE);
+        assert_eq!(backoff(40, 1.0), MAX_PROBE_PAUSE / 2);
+    }
+}
