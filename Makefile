@@ -72,7 +72,7 @@ lint: ## rustfmt, clippy and luacheck, all without complaint
 	cargo clippy --workspace --all-targets --features punctual/fault-points --locked -- -D warnings
 	cargo clippy --lib --bins --locked -- -D warnings
 	cargo clippy --no-default-features --lib --example embedded --locked -- -D warnings
-	luacheck -- lua/*.lua
+	luacheck -- lua/*.lua lua/parts/*.lua
 
 fmt: ## format the Rust code
 	cargo fmt --all

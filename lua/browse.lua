@@ -1,4 +1,5 @@
 -- browse: looks through the dead in the order of their burial, from where the last look ended.
+-- WITH  prelude, places
 -- KEYS  1 dead (zset)  2 dead:records (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 after ms, "" = from the first  3 after_key  4 from ms, "" = the first  5 to ms, "" = the last
 --       6 lane, "" = any  7 reason, "" = any  8 max  9 max_bytes  10 whole, "" or 1
@@ -12,39 +13,9 @@ if #KEYS ~= 2 or #ARGV ~= 10 then
   return redis.error_reply('BADCALL browse: the numbers of keys and arguments do not fit')
 end
 
-local time = redis.call('TIME')
-local micros = ARGV[1] ~= '' and ARGV[1] .. '000' or string.format('%.0f', time[1] * 1000000 + time[2])
-
--- By bytes, as Redis orders them: Lua would compare by the server's locale.
-local function is_after(one, other)
-  for i = 1, math.min(#one, #other) do
-    local a, b = string.byte(one, i), string.byte(other, i)
-    if a ~= b then
-      return a > b
-    end
-  end
-  return #one > #other
-end
-
--- The rank of the first that comes after (ms, key), whether that one is still there or not: among those of the same
--- millisecond, of which there may be many, it is searched by halves.
-local function rank_after(ms, key)
-  local low = redis.call('ZCOUNT', dead, '-inf', '(' .. ms)
-  local high = low + redis.call('ZCOUNT', dead, ms, ms)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if is_after(redis.call('ZRANGE', dead, middle, middle)[1], key) then
-      high = middle
-    else
-      low = middle + 1
-    end
-  end
-  return low
-end
-
 local first = from ~= '' and redis.call('ZCOUNT', dead, '-inf', '(' .. from) or 0
 if after ~= '' then
-  first = math.max(first, rank_after(after, after_key))
+  first = math.max(first, rank_after(dead, after, after_key))
 end
 local beyond = to ~= '' and redis.call('ZCOUNT', dead, '-inf', '(' .. to) or redis.call('ZCARD', dead)
 local last = math.min(first + 128, beyond) - 1

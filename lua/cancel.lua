@@ -1,4 +1,5 @@
 -- cancel: takes a waiting task out; one in flight ends with the claim that holds it.
+-- WITH  prelude, lanes
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4.. lane, the name for each key from 5 on
 -- REPLY { now, "cancelled", due that was handed out or "" } | { now, "in_flight", due } | { now, "unknown" }
@@ -9,16 +10,8 @@ local tasks, changes, crashes, counts, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 
 if #KEYS - 4 ~= #ARGV - 3 then
   return redis.error_reply('BADCALL cancel: the numbers of keys and arguments do not fit')
 end
-local due_of = {}
-for i = 5, #KEYS do
-  due_of[ARGV[i - 1]] = KEYS[i]
-end
+local due_of = due_by_lane(5, 4)
 
-local time = redis.call('TIME')
-local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
-if ARGV[1] ~= '' then
-  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
-end
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
@@ -27,7 +20,7 @@ local record = redis.call('HGET', tasks, id)
 if not record then
   return { micros, 'unknown' }
 end
-local lane = string.sub(record, 32, 31 + string.byte(record, 31))
+local lane = lane_of(record)
 if not due_of[lane] then
   return { micros, 'elsewhere', lane }
 end
@@ -36,10 +29,9 @@ if not score then
   return { micros, 'unknown' }
 end
 
--- The first write frees, so a full Redis still takes the ones after it.
-local gate = redis.pcall('HDEL', counts, id)
-if type(gate) == 'table' then
-  return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+local full = first_write('HDEL', counts, id)
+if full then
+  return full
 end
 if string.sub(score, 1, 1) == '-' then
   redis.call('HSET', changes, id, 'cancelled')

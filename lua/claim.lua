@@ -1,4 +1,5 @@
 -- claim: locks due occurrences of a lane under one lease and returns them.
+-- WITH  prelude, places, records, lock
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
 --       7 largest (string)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 newest_first, "" or 1
@@ -14,43 +15,11 @@ if #KEYS ~= 7 or #ARGV ~= 11 or token == '' or max < 1 or max > 1000 or (newest_
   return redis.error_reply('BADCALL claim: the numbers of keys and arguments do not fit')
 end
 
-local time = redis.call('TIME')
-local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
-if ARGV[1] ~= '' then
-  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
-end
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
 
--- By bytes, as Redis orders them: Lua would compare by the server's locale.
-local function is_after(one, other)
-  for i = 1, math.min(#one, #other) do
-    local a, b = string.byte(one, i), string.byte(other, i)
-    if a ~= b then
-      return a > b
-    end
-  end
-  return #one > #other
-end
-
--- The rank of the first behind (ms, member), whether that one still stands there or not: among those of the same
--- millisecond, of which there may be many, it is searched by halves.
-local function rank_after(ms, member)
-  local low = redis.call('ZCOUNT', due, '-inf', '(' .. ms)
-  local high = low + redis.call('ZCOUNT', due, ms, ms)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if is_after(redis.call('ZRANGE', due, middle, middle)[1], member) then
-      high = middle
-    else
-      low = middle + 1
-    end
-  end
-  return low
-end
-
-local upto_now, rank = string.format('%.0f', now), after ~= '' and rank_after(after, after_member)
+local upto_now, rank = string.format('%.0f', now), after ~= '' and rank_after(due, after, after_member)
 local function due_rows(skip, count)
   if newest_first then
     return redis.call('ZREVRANGEBYSCORE', due, upto_now, '(0', 'WITHSCORES', 'LIMIT', skip, count)
@@ -99,31 +68,12 @@ end
 local ids, row_of, records, gone, aside = {}, {}, {}, {}, {}
 local taken, bytes, looked, full, large = 0, 0, 0, false, false
 
--- How many records may be read at once from ids[taken + 1] on: as many as fit however large they are. Where those would be
--- few, or some were large, Redis is asked for their lengths: nothing is read in vain, for that blocks Redis too.
 local largest = tonumber(redis.call('GET', KEYS[7]) or '') or math.huge
-local function fits(candidates)
-  local most, surely = math.min(64, candidates - taken), math.floor((max_bytes - bytes) / largest)
-  if surely >= 4 and not large then
-    return math.min(most, surely)
-  end
-  local sum = bytes
-  for i = 1, most do
-    local length = redis.call('HSTRLEN', tasks, ids[taken + i])
-    sum = sum + length
-    -- One without a record takes no room.
-    if length > 0 and sum > max_bytes then
-      -- The first is taken whatever its size.
-      return taken + i == 1 and 1 or i - 1
-    end
-  end
-  return most
-end
 
 -- Takes of ids[taken + 1] .. ids[candidates] those that fit, and sorts out what has no record.
 local function take(candidates)
   while taken < candidates and not full do
-    local count = fits(candidates)
+    local count = fits(tasks, ids, taken + 1, candidates, bytes, max_bytes, large and math.huge or largest)
     local found = count > 0 and redis.call('HMGET', tasks, unpack(ids, taken + 1, taken + count)) or {}
     full = count == 0
     local n, sum = taken, bytes
@@ -220,26 +170,12 @@ if newest_first or row_of[taken] ~= taken then
 end
 local held = taken .. ' ' .. table.concat(rows, ' ', 1, 2 * taken)
 
-if taken > 0 or #gone > 0 then
-  -- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
-  local gate = redis.pcall('HDEL', claims, '')
-  if type(gate) == 'table' then
-    return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
-  end
-end
-if taken > 0 then
-  if redis.call('ZADD', leases, 'NX', string.format('%.0f', now + lease), token) == 0 then
-    return redis.error_reply('BADCALL claim: the token is in use')
-  end
-  redis.call('HSET', claims, token, held)
-  redis.call('ZADD', due, 'XX', unpack(negated))
-end
-if #gone > 0 then
-  redis.call('ZREM', due, unpack(gone))
-  redis.call('HDEL', crashes, unpack(gone))
+local refused = lock(due, leases, claims, crashes, token, lease, held, negated, gone)
+if refused then
+  return refused
 end
 if newest_first then
-  head = redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  head = head_of(due)
 end
 -- Others may help with the rest. Who begins elsewhere has passed over what they would come for in vain.
 if taken > 0 and not newest_first and not rank and head and tonumber(head) <= now then

@@ -1,4 +1,5 @@
 -- claim_suspects: locks the first due suspect of a lane, alone or with others of its kind; or what could not be read before.
+-- WITH  prelude, places, lock
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes
 --       7 unreadable, "" or 1: these instead of suspects  8 after ms, "" = from the first  9 after_member
@@ -13,44 +14,12 @@ if #KEYS ~= 6 or #ARGV ~= 9 or token == '' or max < 1 or max > 1000 then
   return redis.error_reply('BADCALL claim_suspects: the numbers of keys and arguments do not fit')
 end
 
-local time = redis.call('TIME')
-local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
-if ARGV[1] ~= '' then
-  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
-end
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
 
--- By bytes, as Redis orders them: Lua would compare by the server's locale.
-local function is_after(one, other)
-  for i = 1, math.min(#one, #other) do
-    local a, b = string.byte(one, i), string.byte(other, i)
-    if a ~= b then
-      return a > b
-    end
-  end
-  return #one > #other
-end
-
--- The rank of the first behind (ms, member), whether that one still stands there or not: among those of the same
--- millisecond, of which there may be many, it is searched by halves.
-local function rank_after(ms, member)
-  local low = redis.call('ZCOUNT', due, '-inf', '(' .. ms)
-  local high = low + redis.call('ZCOUNT', due, ms, ms)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if is_after(redis.call('ZRANGE', due, middle, middle)[1], member) then
-      high = middle
-    else
-      low = middle + 1
-    end
-  end
-  return low
-end
-
 local looks, watchful = 1001, redis.call('HLEN', crashes) > 0
-local rank = rank_after(after ~= '' and after or '1', after_member)
+local rank = rank_after(due, after ~= '' and after or '1', after_member)
 local rows = redis.call('ZRANGE', due, rank, rank + looks, 'WITHSCORES')
 local all = #rows / 2
 while all > 0 and tonumber(rows[2 * all]) > now do
@@ -116,23 +85,9 @@ end
 entry[0] = taken
 local held = table.concat(entry, ' ', 0, 2 * taken)
 
-if taken > 0 or #gone > 0 then
-  -- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
-  local gate = redis.pcall('HDEL', claims, '')
-  if type(gate) == 'table' then
-    return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
-  end
-end
-if taken > 0 then
-  if redis.call('ZADD', leases, 'NX', string.format('%.0f', now + lease), token) == 0 then
-    return redis.error_reply('BADCALL claim_suspects: the token is in use')
-  end
-  redis.call('HSET', claims, token, held)
-  redis.call('ZADD', due, 'XX', unpack(negated))
-end
-if #gone > 0 then
-  redis.call('ZREM', due, unpack(gone))
-  redis.call('HDEL', crashes, unpack(gone))
+local refused = lock(due, leases, claims, crashes, token, lease, held, negated, gone)
+if refused then
+  return refused
 end
 local known = #counted > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
 return { micros, 'claimed', head or '', rows[2 * looked] or '', rows[2 * looked - 1] or '', suspects, unreadable, #gone,

@@ -1,4 +1,5 @@
 -- discard: forgets a dead occurrence.
+-- WITH  prelude
 -- KEYS  1 dead (zset)  2 dead:records (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 key  4 buried ms, "" = whenever
 -- REPLY { now, "discarded" } | { now, "unknown" } | { now, "late" }
@@ -9,11 +10,6 @@ if #KEYS ~= 2 or #ARGV ~= 4 then
   return redis.error_reply('BADCALL discard: the numbers of keys and arguments do not fit')
 end
 
-local time = redis.call('TIME')
-local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
-if ARGV[1] ~= '' then
-  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
-end
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
@@ -21,9 +17,9 @@ end
 if buried ~= '' and redis.call('ZSCORE', dead, key) ~= buried then
   return { micros, 'unknown' }
 end
-local gone = redis.pcall('HDEL', dead_records, key)
-if type(gone) == 'table' then
-  return redis.error_reply(string.match(gone.err, '%u%u%u+ .*') or gone.err)
+local full, gone = first_write('HDEL', dead_records, key)
+if full then
+  return full
 end
 redis.call('ZREM', dead, key)
 return { micros, gone == 1 and 'discarded' or 'unknown' }

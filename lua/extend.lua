@@ -1,4 +1,5 @@
 -- extend: renews leases and says of each claim whether it still lives.
+-- WITH  prelude
 -- KEYS  1.. leases (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3.. claim: the number of its lane's key, token
 -- REPLY { now, "extended", "1" or "0", one per claim... }
@@ -9,16 +10,10 @@ if #KEYS < 1 or #ARGV % 2 ~= 0 or #ARGV > 2002 then
   return redis.error_reply('BADCALL extend: the numbers of keys and arguments do not fit')
 end
 
-local time = redis.call('TIME')
-local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
-if ARGV[1] ~= '' then
-  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
-end
 
--- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
-local gate = redis.pcall('ZREM', KEYS[1], '')
-if type(gate) == 'table' then
-  return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+local full = first_write('ZREM', KEYS[1], '')
+if full then
+  return full
 end
 local ends, reply = string.format('%.0f', now + lease), { micros, 'extended' }
 for i = 3, #ARGV, 2 do

@@ -1,4 +1,5 @@
 -- get: looks at one task.
+-- WITH  prelude, lanes
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 counts (hash)  4 crashes (hash)  5.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 id  3.. lane, the name for each key from 5 on
 -- REPLY { now, "held", record, score, change or "", counts or "", unreadable 0 or 1 } | { now, "unknown" } | { now, "elsewhere", lane }
@@ -8,19 +9,13 @@ local tasks, changes, counts, crashes, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 
 if #KEYS - 4 ~= #ARGV - 2 then
   return redis.error_reply('BADCALL get: the numbers of keys and arguments do not fit')
 end
-local due_of = {}
-for i = 5, #KEYS do
-  due_of[ARGV[i - 2]] = KEYS[i]
-end
-
-local time = redis.call('TIME')
-local micros = ARGV[1] ~= '' and ARGV[1] .. '000' or string.format('%.0f', time[1] * 1000000 + time[2])
+local due_of = due_by_lane(5, 3)
 
 local record = redis.call('HGET', tasks, id)
 if not record then
   return { micros, 'unknown' }
 end
-local lane = string.sub(record, 32, 31 + string.byte(record, 31))
+local lane = lane_of(record)
 if not due_of[lane] then
   return { micros, 'elsewhere', lane }
 end

@@ -1,4 +1,5 @@
 -- glance: one look at a shard; tells one caller when a lane is to be reaped.
+-- WITH  prelude
 -- KEYS  1 lanes (set)  2 dead (zset)  3.. due (zset), leases (zset), reap-at (string), of each lane
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 dead_keep ms  4 depth, "" or 1  5.. lane: name, served "" or 1
 -- REPLY { now, "glanced", dead, { lane known here... }, { head or "", first lease end or "", last lease end or "", stranded 0 or 1,
@@ -11,16 +12,10 @@ if n % 1 ~= 0 or #ARGV ~= 4 + 2 * n then
   return redis.error_reply('BADCALL glance: the numbers of keys and arguments do not fit')
 end
 
-local time = redis.call('TIME')
-local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
-if ARGV[1] ~= '' then
-  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
-end
 
--- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
-local gate = redis.pcall('SREM', lanes, '')
-if type(gate) == 'table' then
-  return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+local full = first_write('SREM', lanes, '')
+if full then
+  return full
 end
 
 local outlived = redis.call('ZRANGEBYSCORE', dead, '-inf', string.format('%.0f', now - dead_keep), 'LIMIT', 0, 1)[1]
@@ -28,7 +23,7 @@ local reply = { micros, 'glanced', redis.call('ZCARD', dead), redis.call('SMEMBE
 for i = 1, n do
   local due, leases, reap_at = KEYS[3 * i], KEYS[3 * i + 1], KEYS[3 * i + 2]
   local lane, served = ARGV[3 + 2 * i], ARGV[4 + 2 * i] ~= ''
-  local head = redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local head = head_of(due)
   local first, last, stranded = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2], nil, false
   if first then
     last = redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')

@@ -1,4 +1,5 @@
 -- reap: ends claims whose lease has passed, so that what they held waits again under the due it had.
+-- WITH  prelude
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
 --       8 dead (zset)  9 dead:records (hash)  10 lanes (set)  11 reap-at (string)  12 largest (string)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 lease ms  4 served, "" or 1  5 dead_keep ms  6 wake channel  7 lane
@@ -12,24 +13,18 @@ if #KEYS ~= 12 or #ARGV ~= 7 then
   return redis.error_reply('BADCALL reap: the numbers of keys and arguments do not fit')
 end
 
-local time = redis.call('TIME')
-local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
-if ARGV[1] ~= '' then
-  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
-end
 -- One that Redis reads only after it stood still would end the claims of holders that live: their extends come behind it.
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
 
--- The first write frees nothing but is allowed on a full Redis, and so are then those after it.
-local gate = redis.pcall('HDEL', claims, '')
-if type(gate) == 'table' then
-  return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+local full = first_write('HDEL', claims, '')
+if full then
+  return full
 end
 
 local this_instant, cut, earliest = string.format('%.0f', now), 0, nil
-local before = redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+local before = head_of(due)
 -- The clock stepped back: a lease that ends further ahead than it was made for would hold its claim for as long as the step
 -- was. Its token ends in that length; one that does not say has ours.
 local running = redis.call('ZREVRANGEBYSCORE', leases, '+inf', '(' .. this_instant, 'WITHSCORES', 'LIMIT', 0, 1000)
@@ -102,21 +97,13 @@ if #ids > 0 then
       marked[#marked + 1], marked[#marked + 2] = ids[i], dues[i] .. ':' .. string.format('%.0f', times)
     end
   end
-  if #restored > 0 then
-    redis.call('ZADD', due, 'XX', unpack(restored))
-  end
-  if #removed > 0 then
-    redis.call('ZREM', due, unpack(removed))
-    redis.call('HDEL', tasks, unpack(removed))
-    redis.call('HDEL', counts, unpack(removed))
-  end
-  if #changed > 0 then
-    redis.call('HDEL', changes, unpack(changed))
-    redis.call('HDEL', crashes, unpack(changed))
-  end
-  if #marked > 0 then
-    redis.call('HSET', crashes, unpack(marked))
-  end
+  call_with(restored, 'ZADD', due, 'XX')
+  call_with(removed, 'ZREM', due)
+  call_with(removed, 'HDEL', tasks)
+  call_with(removed, 'HDEL', counts)
+  call_with(changed, 'HDEL', changes)
+  call_with(changed, 'HDEL', crashes)
+  call_with(marked, 'HSET', crashes)
 end
 if ended > 0 then
   redis.call('HDEL', claims, unpack(tokens, 1, ended))
@@ -141,8 +128,5 @@ if #old > 0 then
   redis.call('HDEL', dead_records, unpack(old, 1, dropped))
 end
 
--- Also where the head is due already: a claimer may have gone past it, and wait for what stands behind it.
-if earliest and (not before or tonumber(earliest) < tonumber(before) or tonumber(before) <= now) then
-  redis.pcall('PUBLISH', ARGV[6], lane .. ' ' .. earliest)
-end
+wake(ARGV[6], lane, earliest, before)
 return { micros, 'reaped', ended, occurrences, stranded, dropped, more and 1 or 0 }

@@ -1,4 +1,5 @@
 -- requeue: puts a dead occurrence back, due now, under its old key.
+-- WITH  prelude, lanes, records
 -- KEYS  1 dead (zset)  2 dead:records (hash)  3 tasks (hash)  4 changes (hash)  5 crashes (hash)  6 lanes (set)
 --       7 largest (string)  8.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 parent, the id in the key  4 due in the key  5 buried ms, "" = whenever
@@ -14,20 +15,8 @@ local member = '!' .. key
 if #KEYS ~= #ARGV + 1 then
   return redis.error_reply('BADCALL requeue: the numbers of keys and arguments do not fit')
 end
-local due_of = {}
-for i = 8, #KEYS do
-  due_of[ARGV[i - 1]] = KEYS[i]
-end
+local due_of = due_by_lane(8, 7)
 
-local function lane_of(record)
-  return string.sub(record, 32, 31 + string.byte(record, 31))
-end
-
-local time = redis.call('TIME')
-local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
-if ARGV[1] ~= '' then
-  now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
-end
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
@@ -69,16 +58,14 @@ if not due_of[lane] then
   return { micros, 'elsewhere', lane }
 end
 
--- The first write frees, so a full Redis still takes the ones after it.
-local gate = redis.pcall('HDEL', dead_records, key)
-if type(gate) == 'table' then
-  return redis.error_reply(string.match(gate.err, '%u%u%u+ .*') or gate.err)
+local full = first_write('HDEL', dead_records, key)
+if full then
+  return full
 end
 local due = string.format('%.0f', now)
 redis.call('ZREM', dead, key)
 -- As put: where an older version put the others it is not known how large they are.
-local may_stand = redis.call('EXISTS', tasks) == 0 and 0 or tonumber(redis.call('GET', largest) or '') or math.huge
-if #record > may_stand then
+if #record > largest_of(tasks, largest) then
   redis.call('SET', largest, string.format('%.0f', #record))
 end
 redis.call('HSET', tasks, member, record)
@@ -86,6 +73,6 @@ redis.call('ZADD', due_of[lane], due, member)
 -- It was handed out before; and puts see by it that this key is taken.
 redis.call('HSET', crashes, member, due .. ':0')
 redis.call('SADD', lanes, lane)
--- Also where the head is due already: a claimer may have gone past it, and wait for what stands behind it.
-redis.pcall('PUBLISH', ARGV[6], lane .. ' ' .. due)
+-- It is due already, whatever the head was.
+wake(ARGV[6], lane, due, nil)
 return { micros, 'requeued' }

@@ -1,4 +1,5 @@
 -- show: looks at one dead occurrence.
+-- WITH  prelude
 -- KEYS  1 dead (zset)  2 dead:records (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 key
 -- REPLY { now, "shown", buried, value } | { now, "unknown" }
@@ -8,9 +9,6 @@ local dead, dead_records, key = KEYS[1], KEYS[2], ARGV[2]
 if #KEYS ~= 2 or #ARGV ~= 2 then
   return redis.error_reply('BADCALL show: the numbers of keys and arguments do not fit')
 end
-
-local time = redis.call('TIME')
-local micros = ARGV[1] ~= '' and ARGV[1] .. '000' or string.format('%.0f', time[1] * 1000000 + time[2])
 
 local buried, value = redis.call('ZSCORE', dead, key), redis.call('HGET', dead_records, key)
 if not buried or not value then

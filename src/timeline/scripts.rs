@@ -7,8 +7,12 @@ use super::Verb;
 pub struct Script {
     /// What it does; its word is the name of its file in `lua/`.
     pub verb: Verb,
-    /// Its text.
+    /// What Redis runs: the parts that it names, then its own text.
     pub source: &'static str,
+    /// Its own text, which begins with a header.
+    pub text: &'static str,
+    /// Files of `lua/parts/`, in their order.
+    pub parts: &'static [&'static str],
     /// What its KEYS are.
     pub keys: &'static [&'static str],
     /// What its ARGV are.
@@ -27,10 +31,16 @@ impl Script {
 }
 
 macro_rules! script {
-    ($verb:ident, $name:literal, [$($key:literal),*], [$($argument:literal),*]) => {
+    ($verb:ident, $name:literal, [$($part:literal),*], [$($key:literal),*], [$($argument:literal),*]) => {
         Script {
             verb: Verb::$verb,
-            source: include_str!(concat!("../../lua/", $name, ".lua")),
+            source: concat!(
+                include_str!("../../lua/parts/prelude.lua"),
+                $(include_str!(concat!("../../lua/parts/", $part, ".lua")),)*
+                include_str!(concat!("../../lua/", $name, ".lua"))
+            ),
+            text: include_str!(concat!("../../lua/", $name, ".lua")),
+            parts: &["prelude", $($part),*],
             keys: &[$($key),*],
             arguments: &[$($argument),*],
         }
@@ -41,19 +51,26 @@ macro_rules! script {
 pub static PUT: Script = script!(
     Put,
     "put",
+    ["lanes", "records", "revisions"],
     ["tasks", "changes", "crashes", "counts", "lanes", "largest", "due.."],
     ["now", "not_after", "mode", "wake", "lanes", "lane..", "task.."]
 );
 /// Looks at one task.
 pub static GET: Script =
-    script!(Get, "get", ["tasks", "changes", "counts", "crashes", "due.."], ["now", "id", "lane.."]);
+    script!(Get, "get", ["lanes"], ["tasks", "changes", "counts", "crashes", "due.."], ["now", "id", "lane.."]);
 /// Takes a task out.
-pub static CANCEL: Script =
-    script!(Cancel, "cancel", ["tasks", "changes", "crashes", "counts", "due.."], ["now", "not_after", "id", "lane.."]);
+pub static CANCEL: Script = script!(
+    Cancel,
+    "cancel",
+    ["lanes"],
+    ["tasks", "changes", "crashes", "counts", "due.."],
+    ["now", "not_after", "id", "lane.."]
+);
 /// Locks due occurrences.
 pub static CLAIM: Script = script!(
     Claim,
     "claim",
+    ["places", "records", "lock"],
     ["due", "leases", "claims", "tasks", "crashes", "counts", "largest"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "newest_first", "after", "after_member", "wake", "lane"]
 );
@@ -61,6 +78,7 @@ pub static CLAIM: Script = script!(
 pub static CLAIM_SUSPECTS: Script = script!(
     ClaimSuspects,
     "claim_suspects",
+    ["places", "lock"],
     ["due", "leases", "claims", "tasks", "crashes", "counts"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "unreadable", "after", "after_member"]
 );
@@ -68,6 +86,7 @@ pub static CLAIM_SUSPECTS: Script = script!(
 pub static SETTLE: Script = script!(
     Settle,
     "settle",
+    [],
     ["due", "leases", "claims", "tasks", "changes", "crashes", "counts", "dead", "dead:records"],
     [
         "now",
@@ -94,11 +113,12 @@ pub static SETTLE: Script = script!(
     ]
 );
 /// Renews leases.
-pub static EXTEND: Script = script!(Extend, "extend", ["leases.."], ["now", "lease", "claim.."]);
+pub static EXTEND: Script = script!(Extend, "extend", [], ["leases.."], ["now", "lease", "claim.."]);
 /// Ends claims whose lease has passed.
 pub static REAP: Script = script!(
     Reap,
     "reap",
+    [],
     [
         "due",
         "leases",
@@ -117,26 +137,28 @@ pub static REAP: Script = script!(
 );
 /// Looks at a shard.
 pub static GLANCE: Script =
-    script!(Glance, "glance", ["lanes", "dead", "due.."], ["now", "lease", "dead_keep", "depth", "lane.."]);
+    script!(Glance, "glance", [], ["lanes", "dead", "due.."], ["now", "lease", "dead_keep", "depth", "lane.."]);
 /// Puts a dead occurrence back.
 pub static REQUEUE: Script = script!(
     Requeue,
     "requeue",
+    ["lanes", "records"],
     ["dead", "dead:records", "tasks", "changes", "crashes", "lanes", "largest", "due.."],
     ["now", "not_after", "parent", "due", "buried", "wake", "lane.."]
 );
 /// Forgets a dead occurrence.
 pub static DISCARD: Script =
-    script!(Discard, "discard", ["dead", "dead:records"], ["now", "not_after", "key", "buried"]);
+    script!(Discard, "discard", [], ["dead", "dead:records"], ["now", "not_after", "key", "buried"]);
 /// Looks through the dead.
 pub static BROWSE: Script = script!(
     Browse,
     "browse",
+    ["places"],
     ["dead", "dead:records"],
     ["now", "after", "after_key", "from", "to", "lane", "reason", "max", "max_bytes", "whole"]
 );
 /// Looks at one dead occurrence.
-pub static SHOW: Script = script!(Show, "show", ["dead", "dead:records"], ["now", "key"]);
+pub static SHOW: Script = script!(Show, "show", [], ["dead", "dead:records"], ["now", "key"]);
 
 /// All of them.
 pub static ALL: [&Script; 13] = [

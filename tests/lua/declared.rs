@@ -6,7 +6,7 @@ use punctual::timeline::scripts::{ALL, Script};
 
 use super::*;
 
-/// Names that stand for a key: `local a, b = KEYS[1], KEYS[2]`, and `table[...] = KEYS[...]`.
+/// Names that stand for a key: `local a, b = KEYS[1], KEYS[2]`, `table[...] = KEYS[...]`, and the table of `due_by_lane`.
 fn bound(source: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for line in source.lines() {
@@ -21,33 +21,69 @@ fn bound(source: &str) -> BTreeSet<String> {
         for (name, value) in left.split(", ").zip(right.split(", ")) {
             if value.starts_with("KEYS[") {
                 names.insert(name.to_owned());
+            } else if value.starts_with("due_by_lane(") {
+                names.insert(format!("{name}["));
             }
         }
     }
     names
 }
 
-/// Calls whose key is not one of them.
-fn undeclared(source: &str) -> Vec<String> {
-    let names = bound(source);
+/// Functions of the parts that take keys, and how many: these come first, but behind the list of `call_with` and the command of
+/// it and of `first_write`.
+const TAKE_KEYS: [(&str, usize); 8] = [
+    ("redis.call(", 1),
+    ("redis.pcall(", 1),
+    ("first_write(", 1),
+    ("call_with(", 1),
+    ("head_of(", 1),
+    ("rank_after(", 1),
+    ("largest_of(", 2),
+    ("fits(", 1),
+];
+
+/// Names that stand for a key in a part: the parameters of its functions.
+fn parameters(part: &str) -> BTreeSet<String> {
+    let heads = part.lines().filter_map(|line| line.strip_prefix("local function ")?.split_once('('));
+    heads.flat_map(|(_, list)| list.trim_end_matches(')').split(", ").map(str::to_owned)).collect()
+}
+
+/// Calls whose key is none of these names.
+fn undeclared(source: &str, names: &BTreeSet<String>) -> Vec<String> {
     let mut found = Vec::new();
-    for call in source.match_indices("redis.call(").chain(source.match_indices("redis.pcall(")) {
-        let arguments = &source[call.0 + call.1.len()..];
-        let arguments = &arguments[..arguments.find('\n').unwrap_or(arguments.len())];
-        let (command, rest) = arguments
-            .split_once(['\'', ')'])
-            .map_or((arguments, ""), |(_, rest)| rest.split_once('\'').unwrap_or((rest, "")));
-        // PUBLISH names a channel: the shard's own, given as an argument.
-        if ["TIME", "PUBLISH"].contains(&command) {
-            continue;
-        }
-        let key = rest.trim_start_matches([',', ' ']);
-        let end = key.find([',', ')', '[', ' ']).unwrap_or(key.len());
-        let indexed = key[end..].starts_with('[');
-        let known =
-            key.starts_with("KEYS[") || names.contains(&format!("{}{}", &key[..end], if indexed { "[" } else { "" }));
-        if !known {
-            found.push(format!("{command} {key}"));
+    for (function, keys) in TAKE_KEYS {
+        for (at, _) in source.match_indices(function) {
+            let line = source[..at].rsplit('\n').next().unwrap_or_default();
+            if line.starts_with("local function ") || line.trim_start().starts_with("--") {
+                continue;
+            }
+            let arguments = source[at + function.len()..].split('\n').next().unwrap_or_default();
+            let arguments = if function == "call_with(" {
+                arguments.split_once(", ").map_or("", |(_, rest)| rest)
+            } else {
+                arguments
+            };
+            let (command, rest) = match arguments.strip_prefix('\'').and_then(|rest| rest.split_once('\'')) {
+                Some((command, rest)) => (command, rest),
+                // In a part the command is a parameter, too.
+                None if arguments.starts_with("command, ") => ("command", &arguments["command".len()..]),
+                None => (function, arguments),
+            };
+            // PUBLISH names a channel: the shard's own, given as an argument.
+            if ["TIME", "PUBLISH"].contains(&command) {
+                continue;
+            }
+            let mut rest = rest;
+            for _ in 0..keys {
+                let key = rest.trim_start_matches([',', ' ']);
+                let end = key.find([',', ')', '[', ' ']).unwrap_or(key.len());
+                let indexed = key[end..].starts_with('[');
+                let name = format!("{}{}", &key[..end], if indexed { "[" } else { "" });
+                if !key.starts_with("KEYS[") && !names.contains(&name) {
+                    found.push(format!("{command} {key}"));
+                }
+                rest = &key[end..];
+            }
         }
     }
     found
@@ -55,27 +91,39 @@ fn undeclared(source: &str) -> Vec<String> {
 
 #[test]
 fn every_key_in_a_call_comes_from_keys() {
-    for Script { verb, source, .. } in ALL {
+    for Script { verb, source, text, parts, .. } in ALL {
         let name = verb.as_str();
-        assert!(source.contains("redis.call("), "{name}");
-        assert_eq!(undeclared(source), Vec::<String>::new(), "{name}");
+        assert!(text.contains("redis.call("), "{name}");
+        assert_eq!(undeclared(text, &bound(text)), Vec::<String>::new(), "{name}");
         // None is bound anew on the way, and none is made of strings.
-        for key in bound(source) {
+        for key in bound(text) {
             let again = format!("\n{key} = ");
             assert!(!source.contains(&again), "{name} binds {key} anew");
         }
+        for part in *parts {
+            let path = format!("{}/lua/parts/{part}.lua", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(path).unwrap();
+            assert_eq!(undeclared(&text, &parameters(&text)), Vec::<String>::new(), "{part}");
+        }
     }
     let bad = "local due = KEYS[1]\nredis.call('HGET', 'tasks', id)\nredis.call('ZADD', due .. lane, 1)\nredis.call('GET', due)\n";
-    assert_eq!(undeclared(bad).len(), 1, "a literal is found");
-    assert!(undeclared("redis.call('GET', other)\n")[0].starts_with("GET other"));
+    assert_eq!(undeclared(bad, &bound(bad)).len(), 1, "a literal is found");
+    for bad in ["redis.call('GET', other)\n", "first_write('HDEL', other, '')\n", "call_with(list, 'ZADD', other)\n"] {
+        assert!(undeclared(bad, &BTreeSet::new())[0].contains(" other"), "{bad}");
+    }
+    assert_eq!(
+        undeclared("x = head_of(other) + largest_of(due, other)\n", &BTreeSet::from(["due".to_owned()])).len(),
+        2
+    );
 }
 
 #[test]
 fn every_channel_is_the_one_that_was_given() {
-    for Script { verb, source, arguments, .. } in ALL {
+    for Script { verb, text: source, arguments, .. } in ALL {
         let name = verb.as_str();
-        for (at, _) in source.match_indices("'PUBLISH', ") {
-            let channel = &source[at + "'PUBLISH', ".len()..];
+        let published = source.match_indices("'PUBLISH', ").chain(source.match_indices("wake("));
+        for (at, call) in published {
+            let channel = &source[at + call.len()..];
             let channel = &channel[..channel.find(", ").unwrap()];
             let place = arguments.iter().position(|argument| *argument == "wake").unwrap() + 1;
             let given = format!("ARGV[{place}]");

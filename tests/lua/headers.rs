@@ -1,5 +1,6 @@
 //! The headers of the scripts, against what `scripts.rs` declares.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use punctual::timeline::scripts::{ALL, Code, Script};
@@ -37,9 +38,10 @@ fn names(list: &str) -> Vec<String> {
 
 #[test]
 fn every_header_says_what_the_script_takes() {
-    for Script { verb, source, keys, arguments } in ALL {
+    for Script { verb, text: source, keys, arguments, parts, .. } in ALL {
         let name = verb.as_str();
         assert!(source.starts_with(&format!("-- {name}: ")), "{name}");
+        assert_eq!(field(source, "WITH"), parts.join(", "), "WITH of {name}");
         assert_eq!(names(&field(source, "KEYS")), *keys, "KEYS of {name}");
         assert_eq!(names(&field(source, "ARGV")), *arguments, "ARGV of {name}");
         assert!(field(source, "REPLY").starts_with("{ now, "), "REPLY of {name}");
@@ -47,14 +49,22 @@ fn every_header_says_what_the_script_takes() {
     }
 }
 
+/// The names of the Lua files in a folder.
+fn files(folder: &Path) -> BTreeSet<String> {
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    files.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect()
+}
+
 #[test]
 fn every_file_is_declared() {
-    let files = std::fs::read_dir(folder()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
-    let mut files: Vec<String> = files.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect();
-    files.sort();
-    let mut declared: Vec<&str> = ALL.iter().map(|script| script.verb.as_str()).collect();
-    declared.sort_unstable();
-    assert_eq!(files, declared);
+    let declared = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+    assert_eq!(files(&folder()), declared(ALL.iter().map(|script| script.verb.as_str()).collect()));
+    let parts = ALL.iter().flat_map(|script| script.parts.iter().copied());
+    assert_eq!(files(&folder().join("parts")), declared(parts.collect()));
+    for part in files(&folder().join("parts")) {
+        let text = std::fs::read_to_string(folder().join("parts").join(format!("{part}.lua"))).unwrap();
+        assert!(text.starts_with(&format!("-- {part}: ")), "{part}");
+    }
 }
 
 #[test]
@@ -62,7 +72,7 @@ fn every_code_is_said_by_a_script_and_explained() {
     let readme = std::fs::read_to_string(folder().join("README.md")).unwrap();
     for code in Code::ALL {
         let said = [format!("'{}'", code.as_str()), format!("'{} ", code.as_str())];
-        assert!(ALL.iter().any(|script| said.iter().any(|text| script.source.contains(text))), "{code:?}");
+        assert!(ALL.iter().any(|script| said.iter().any(|text| script.text.contains(text))), "{code:?}");
         assert_eq!(Code::of(code.as_str()), Some(*code));
         // Verbs that know one answer only are named by the verb.
         let own = ["put", "claimed", "settled", "extended", "reaped", "glanced", "browsed"].contains(&code.as_str());

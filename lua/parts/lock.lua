@@ -1,0 +1,23 @@
+-- lock: what every claim writes.
+
+-- Locks members under a lease: `held` is what the claim holds as "<number> id due id due...", `negated` their negative scores and
+-- ids. Removes `gone`, members without a record. Returns an error reply if nothing was written.
+local function lock(due, leases, claims, crashes, token, lease, held, negated, gone)
+  if #negated == 0 and #gone == 0 then
+    return nil
+  end
+  local full = first_write('HDEL', claims, '')
+  if full then
+    return full
+  end
+  if #negated > 0 then
+    if redis.call('ZADD', leases, 'NX', string.format('%.0f', now + lease), token) == 0 then
+      return redis.error_reply('BADCALL: the token is in use')
+    end
+    redis.call('HSET', claims, token, held)
+    redis.call('ZADD', due, 'XX', unpack(negated))
+  end
+  call_with(gone, 'ZREM', due)
+  call_with(gone, 'HDEL', crashes)
+  return nil
+end

@@ -1,0 +1,28 @@
+-- places: where a place stands in a zset, as (ms, member).
+
+-- By bytes, as Redis orders them: Lua would compare by the server's locale.
+local function is_after(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = string.byte(one, i), string.byte(other, i)
+    if a ~= b then
+      return a > b
+    end
+  end
+  return #one > #other
+end
+
+-- The rank of the first member behind (ms, member), whether that one still stands there or not. Among those of the same
+-- millisecond, of which there may be many, it is searched by halves.
+local function rank_after(zset, ms, member)
+  local low = redis.call('ZCOUNT', zset, '-inf', '(' .. ms)
+  local high = low + redis.call('ZCOUNT', zset, ms, ms)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if is_after(redis.call('ZRANGE', zset, middle, middle)[1], member) then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
+end
