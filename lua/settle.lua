@@ -72,9 +72,7 @@ end
 
 -- Whether the verdict on this id is to be written.
 local function leaves(id, its_due)
-  if short then
-    return true
-  elseif held[id] ~= its_due then
+  if held[id] ~= its_due then
     skipped[#skipped + 1] = id
     return false
   end
@@ -85,22 +83,28 @@ local function leaves(id, its_due)
   return not asked[id]
 end
 
--- The verdicts that are to be written.
-local ended, nexts, counted, backs, kinds, burials = {}, {}, {}, {}, {}, {}
-local grave = 16 + e + 4 * n + 2 * b
+-- The verdicts that are to be written: all of them after a short cut.
+local next_at, back_at = 16 + e, 16 + e + 4 * n
+local grave = back_at + 2 * b
+local function slice(from, count)
+  return short and { unpack(ARGV, from + 1, from + count) } or {}
+end
+local ended, nexts, counted = slice(16, e), slice(next_at, 2 * n), slice(next_at + 2 * n, 2 * n)
+local backs, kinds, burials = slice(back_at, 2 * b), {}, slice(grave, 2 * buried)
 local function bury(which)
   if which > 0 then
     push(burials, ARGV[grave + 2 * which - 1], ARGV[grave + 2 * which])
   end
 end
-for i = 17, 16 + e do
-  if leaves(ARGV[i], due_of[ARGV[i]]) then
-    ended[#ended + 1] = ARGV[i]
-    bury(i - 16 - (e - e_dead))
+for i = 1, short and 0 or e do
+  local id = ARGV[16 + i]
+  if leaves(id, due_of[id]) then
+    ended[#ended + 1] = id
+    bury(i - (e - e_dead))
   end
 end
-for i = 1, n do
-  local at = 16 + e + 2 * i
+for i = 1, short and 0 or n do
+  local at = next_at + 2 * i
   if leaves(ARGV[at], due_of[ARGV[at]]) then
     push(nexts, ARGV[at - 1], ARGV[at])
     push(counted, ARGV[at + 2 * n - 1], ARGV[at + 2 * n])
@@ -108,26 +112,28 @@ for i = 1, n do
   end
 end
 for i = 1, b do
-  local at = 16 + e + 4 * n + 2 * i
-  if leaves(ARGV[at], ARGV[at - 1]) then
-    push(backs, ARGV[at - 1], ARGV[at])
+  local its_due, id = ARGV[back_at + 2 * i - 1], ARGV[back_at + 2 * i]
+  if short or leaves(id, its_due) then
     kinds[#kinds + 1] = i <= begun and 'begun' or i > b - unreadable and 'unreadable' or 'back'
+    if not short then
+      push(backs, its_due, id)
+    end
   end
 end
 
 -- What no verdict named.
-if not short then
-  local left = {}
-  for i = 1, #order do
-    local id = order[i]
-    if held[id] and rest == 'keep' then
-      push(left, id, held[id])
-    elseif held[id] and asked[id] then
-      apply(id)
-    elseif held[id] then
-      push(restored, held[id], id)
-    end
+local left = {}
+for i = 1, #order do
+  local id = order[i]
+  if held[id] and rest == 'keep' then
+    push(left, id, held[id])
+  elseif held[id] and asked[id] then
+    apply(id)
+  elseif held[id] then
+    push(restored, held[id], id)
   end
+end
+if not short then
   behind = table.concat(left, ' ')
 end
 

@@ -28,13 +28,13 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use producer::Producer;
 use rdkafka::ClientConfig;
-use round::{Round, Times};
+use round::{PublishRound, Times};
 use settings::Settings;
 use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
 use crate::config::SinkConfig;
-use crate::link::{Connection as _, Link};
+use crate::link::{Connection as _, SharedConnection};
 use crate::networked::{Broker, Peer};
 use crate::window::Window;
 use crate::{Away, Fault, Message, Outcome, SinkError};
@@ -50,7 +50,7 @@ pub(crate) struct Kafka {
     peer: Peer,
     window: Window,
     /// Beside the connection of all: the producer that leaves each message alone.
-    alone: Link<Producer>,
+    alone: SharedConnection<Producer>,
     /// What to ask brokers for.
     topic: Mutex<Option<String>>,
 }
@@ -76,7 +76,7 @@ impl Kafka {
             settings: Arc::new(settings),
             peer: Peer::new(config),
             window: Window::new(WINDOW_UNITS, UNIT),
-            alone: Link::new(),
+            alone: SharedConnection::new(),
             topic: Mutex::default(),
         })
     }
@@ -173,7 +173,7 @@ struct Call<'a> {
     batch: &'a [Message],
     answers: &'a Answers,
     times: Times,
-    round: Option<Round<'a>>,
+    round: Option<PublishRound<'a>>,
 }
 
 impl Call<'_> {
@@ -190,7 +190,7 @@ impl Call<'_> {
                 Ok(producer) => producer,
                 Err(away) => return answers.give_up(Fault::Sink, &away.words),
             };
-            let round = self.round.insert(Round::new(producer, alone, batch, answers, self.times));
+            let round = self.round.insert(PublishRound::new(producer, alone, batch, answers, self.times));
             if !round.run(&self.broker.window, &indices).await {
                 return;
             }

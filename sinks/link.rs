@@ -1,4 +1,4 @@
-//! What the sinks that have a connection share: one that is made when needed and made anew when lost ([`Link`]), and the
+//! What the sinks that have a connection share: one that is made when needed and made anew when lost ([`SharedConnection`]), and the
 //! door that `close` shuts ([`Door`]).
 //!
 //! A connection is made by whoever needs it first; the others wait for that attempt and share its outcome, so that a
@@ -44,7 +44,7 @@ pub(crate) trait Connection: Send + Sync + 'static {
 }
 
 /// One connection, made when it is needed, until the link is closed.
-pub(crate) struct Link<C> {
+pub(crate) struct SharedConnection<C> {
     slot: Mutex<Slot<C>>,
     closed: watch::Sender<bool>,
 }
@@ -54,9 +54,12 @@ struct Slot<C> {
     failed: Option<(Instant, Away)>,
 }
 
-impl<C: Connection> Link<C> {
-    pub(crate) fn new() -> Link<C> {
-        Link { slot: Mutex::new(Slot { connection: None, failed: None }), closed: watch::Sender::new(false) }
+impl<C: Connection> SharedConnection<C> {
+    pub(crate) fn new() -> SharedConnection<C> {
+        SharedConnection {
+            slot: Mutex::new(Slot { connection: None, failed: None }),
+            closed: watch::Sender::new(false),
+        }
     }
 
     /// The connection; made by `connect` if there is none.
@@ -155,7 +158,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_closed_link_has_no_connection_and_makes_none() {
-        let link = Link::new();
+        let link = SharedConnection::new();
         let wire = link.get(connect()).await.expect("a connection");
         link.close(Instant::now()).await;
         assert!(!wire.alive());
@@ -166,7 +169,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn closing_waits_for_no_connection_that_is_being_made() {
         let limit = Duration::from_millis(100);
-        let link = Arc::new(Link::<Wire>::new());
+        let link = Arc::new(SharedConnection::<Wire>::new());
         let silent = tokio::spawn({
             let link = Arc::clone(&link);
             async move { link.get(std::future::pending()).await.map(drop) }
@@ -177,7 +180,7 @@ mod tests {
         assert_eq!(before.elapsed(), Duration::ZERO);
         assert_eq!(silent.await.expect("no panic"), Err(no_more()));
 
-        let link = Link::<Wire>::new();
+        let link = SharedConnection::<Wire>::new();
         let mut left = Box::pin(link.get(async {
             tokio::task::yield_now().await;
             connect().await

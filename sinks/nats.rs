@@ -23,9 +23,9 @@ use std::sync::Arc;
 use async_nats::ServerAddr;
 use async_trait::async_trait;
 use bytes::Bytes;
-use call::Call;
+use call::NatsPublish;
 use credentials::Credentials;
-use inbox::{Connection, MOST_UNDER_WAY, Place, Reply};
+use inbox::{MOST_UNDER_WAY, NatsConnection, NatsReply, ServerPlace};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
@@ -46,7 +46,7 @@ const INFO_SUBJECT: &str = "$JS.API.INFO";
 
 /// A server or a cluster with JetStream.
 pub(crate) struct Nats {
-    place: Place,
+    place: ServerPlace,
     tls: Tls,
     peer: Peer,
     namespace: String,
@@ -77,7 +77,7 @@ impl Nats {
             .map_err(|words| SinkError::option("credentials_file", format!("`credentials_file`: {words}")))?;
         // Made here where it is needed for sure; a server may require TLS all the same.
         let tls = target.scheme.tls || config.tls().ca_file().is_some();
-        let place = Place {
+        let place = ServerPlace {
             servers: Vec::new(),
             credentials,
             tls: tls.then(|| config.tls().client_config()).transpose()?,
@@ -89,7 +89,7 @@ impl Nats {
             format!("nats://{address}").parse::<ServerAddr>().map_err(wrong)
         };
         Ok(Nats {
-            place: Place { servers: target.hosts.iter().map(server).collect::<Result<_, _>>()?, ..place },
+            place: ServerPlace { servers: target.hosts.iter().map(server).collect::<Result<_, _>>()?, ..place },
             tls: config.tls().clone(),
             peer: Peer::new(config),
             namespace: config.namespace().to_owned(),
@@ -100,7 +100,7 @@ impl Nats {
 
 #[async_trait]
 impl Broker for Nats {
-    type Connection = Connection;
+    type Connection = NatsConnection;
 
     const KIND: &'static str = "nats";
 
@@ -113,28 +113,34 @@ impl Broker for Nats {
     }
 
     /// Connects to one of the servers and subscribes to an inbox.
-    async fn connect(&self) -> Result<Connection, Away> {
-        let connected = Connection::connect(&self.place, self.peer.answer_timeout / 2).await;
+    async fn connect(&self) -> Result<NatsConnection, Away> {
+        let connected = NatsConnection::connect(&self.place, self.peer.answer_timeout / 2).await;
         connected.map_err(|away| Away { words: self.tls.explain(away.words), ..away })
     }
 
-    async fn publish(&self, connection: &Arc<Connection>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
-        let mut call = Call::new(self, connection, &batch, answers.clone());
+    async fn publish(
+        &self,
+        connection: &Arc<NatsConnection>,
+        batch: Vec<Message>,
+        answers: &Answers,
+        deadline: Instant,
+    ) {
+        let mut call = NatsPublish::new(self, connection, &batch, answers.clone());
         if timeout_at(deadline, call.run()).await.is_err() {
             call.give_up();
         }
     }
 
-    async fn ask(&self, connection: &Connection, _deadline: Instant) -> Result<(), Away> {
+    async fn ask(&self, connection: &NatsConnection, _deadline: Instant) -> Result<(), Away> {
         let mut route = connection.open();
         let (client, reply) = (&connection.client, connection.reply(route.call, 0));
         client.publish_with_reply(INFO_SUBJECT, reply, Bytes::new()).await.map_err(|error| error.to_string())?;
         match route.replies.recv().await {
-            Some(Reply::Message(_, message)) => {
+            Some(NatsReply::Message(_, message)) => {
                 verdict::jetstream_is_on(&message).map_err(|words| Away::new(Cause::Refused, words))
             }
             // The server has answered; asking for limits is simply not among what this user may do.
-            Some(Reply::Denied(..)) => Ok(()),
+            Some(NatsReply::Denied(..)) => Ok(()),
             None => Err(connection.end_words().into()),
         }
     }

@@ -10,7 +10,7 @@ use futures_util::stream::BoxStream;
 use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
-use crate::link::{Connection, Door, Link, deadline, no_answer};
+use crate::link::{Connection, Door, SharedConnection, deadline, no_answer};
 use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkConfig, SinkError};
 
 /// Who is published to, and how long an answer may take.
@@ -89,13 +89,13 @@ pub(crate) struct Networked<B: Broker> {
 
 struct Shared<B: Broker> {
     broker: B,
-    link: Link<B::Connection>,
+    link: SharedConnection<B::Connection>,
     door: Door,
 }
 
 impl<B: Broker> Networked<B> {
     pub(crate) fn new(broker: B) -> Networked<B> {
-        Networked { shared: Arc::new(Shared { broker, link: Link::new(), door: Door::default() }) }
+        Networked { shared: Arc::new(Shared { broker, link: SharedConnection::new(), door: Door::default() }) }
     }
 }
 

@@ -36,9 +36,9 @@ use crate::networked::{Broker, Peer};
 use crate::target::decode;
 use crate::window::Window;
 use crate::{Away, Cause, Fault, Message, SinkError};
-use call::Call;
+use call::RabbitPublish;
 use carry::{MAX_TEXT_BYTES, check_target};
-use connection::{Connection, Failed};
+use connection::{Failed, RabbitConnection};
 use login::Login;
 use refusal::{Blame, blame};
 
@@ -84,7 +84,7 @@ impl Rabbit {
 
     /// Answers what is not answered at the deadline. Where the server takes nothing, or says nothing, the connection ends
     /// for all, at once: what is half written could not be given up otherwise.
-    fn give_up(&self, connection: &Connection, answers: &Answers) {
+    fn give_up(&self, connection: &RabbitConnection, answers: &Answers) {
         if let Some(words) = blocked(connection) {
             connection.cut();
             answers.give_up(Fault::Sink, &words);
@@ -99,7 +99,7 @@ impl Rabbit {
 
 #[async_trait]
 impl Broker for Rabbit {
-    type Connection = Connection;
+    type Connection = RabbitConnection;
 
     const KIND: &'static str = "rabbitmq";
 
@@ -113,9 +113,9 @@ impl Broker for Rabbit {
 
     /// Logs in to one of the servers, and finds out whether it takes messages: else as many as fit on the way would lie
     /// before it, and would be taken at any time.
-    async fn connect(&self) -> Result<Connection, Away> {
+    async fn connect(&self) -> Result<RabbitConnection, Away> {
         let answer_timeout = self.peer.answer_timeout;
-        let connection = Connection::connect(&self.login, answer_timeout / 2, answer_timeout).await?;
+        let connection = RabbitConnection::connect(&self.login, answer_timeout / 2, answer_timeout).await?;
         let share = answer_timeout / 4;
         match timeout(share, connection.probe()).await {
             // What it refuses it has read.
@@ -125,12 +125,18 @@ impl Broker for Rabbit {
         }
     }
 
-    async fn publish(&self, connection: &Arc<Connection>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
+    async fn publish(
+        &self,
+        connection: &Arc<RabbitConnection>,
+        batch: Vec<Message>,
+        answers: &Answers,
+        deadline: Instant,
+    ) {
         if let Some(words) = blocked(connection) {
             return answers.give_up(Fault::Sink, &words);
         }
         let ended = {
-            let call = Call::new(&self.window, connection, &batch, answers.clone());
+            let call = RabbitPublish::new(&self.window, connection, &batch, answers.clone());
             timeout_at(deadline, call.run()).await
         };
         match ended {
@@ -141,7 +147,7 @@ impl Broker for Rabbit {
         }
     }
 
-    async fn ask(&self, connection: &Connection, _deadline: Instant) -> Result<(), Away> {
+    async fn ask(&self, connection: &RabbitConnection, _deadline: Instant) -> Result<(), Away> {
         let refused = |words: String| Away::new(Cause::Refused, words);
         if let Some(words) = blocked(connection) {
             return Err(refused(words));
@@ -158,6 +164,6 @@ impl Broker for Rabbit {
 }
 
 /// Why the server takes no messages, if it has said so.
-fn blocked(connection: &Connection) -> Option<String> {
+fn blocked(connection: &RabbitConnection) -> Option<String> {
     connection.blocked().borrow().as_ref().map(|reason| format!("blocked: {reason}"))
 }

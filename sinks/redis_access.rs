@@ -48,7 +48,7 @@ pub struct RedisAccess {
 
 /// How a dead peer is noticed, and what becomes of what is unsent.
 #[derive(Clone, Copy, Debug)]
-pub struct Socket {
+pub struct RedisSocket {
     /// The silence after which the other side is probed, three times.
     pub probe_after: Duration,
     /// Between two probes.
@@ -173,7 +173,7 @@ impl RedisAccess {
     /// Why that did not succeed within `limit`.
     pub async fn connect(
         &self,
-        socket: Socket,
+        socket: RedisSocket,
         config: AsyncConnectionConfig,
         limit: Duration,
     ) -> Result<Commands, Away> {
@@ -205,7 +205,7 @@ impl RedisAccess {
     pub async fn connect_beside(
         &self,
         commands: &Commands,
-        socket: Socket,
+        socket: RedisSocket,
         config: AsyncConnectionConfig,
         limit: Duration,
     ) -> Result<Commands, Away> {
@@ -220,7 +220,7 @@ impl RedisAccess {
     ///
     /// # Errors
     /// Why that did not succeed within `limit`.
-    pub async fn subscribe(&self, commands: &Commands, socket: Socket, limit: Duration) -> Result<PubSub, Away> {
+    pub async fn subscribe(&self, commands: &Commands, socket: RedisSocket, limit: Duration) -> Result<PubSub, Away> {
         let server = &commands.server;
         let subscribing = async {
             let stream = self.stream(server, socket).await?;
@@ -236,7 +236,7 @@ impl RedisAccess {
         &self,
         sentinel: &(String, u16),
         master: &str,
-        socket: Socket,
+        socket: RedisSocket,
         config: AsyncConnectionConfig,
     ) -> Result<Commands, Away> {
         let server = self.ask_sentinel(sentinel, socket, master).await?;
@@ -255,7 +255,7 @@ impl RedisAccess {
     async fn log_in_at(
         &self,
         server: &(String, u16),
-        socket: Socket,
+        socket: RedisSocket,
         config: AsyncConnectionConfig,
     ) -> Result<Commands, Away> {
         let stream = self.stream(server, socket).await?;
@@ -273,7 +273,7 @@ impl RedisAccess {
     async fn ask_sentinel(
         &self,
         sentinel: &(String, u16),
-        socket: Socket,
+        socket: RedisSocket,
         master: &str,
     ) -> Result<(String, u16), Away> {
         let stream = self.stream(sentinel, socket).await?;
@@ -294,7 +294,7 @@ impl RedisAccess {
         answer.map_err(told)?.ok_or_else(|| format!("it knows no master `{master}`").into())
     }
 
-    async fn stream(&self, server: &(String, u16), socket: Socket) -> Result<Box<dyn Stream>, Away> {
+    async fn stream(&self, server: &(String, u16), socket: RedisSocket) -> Result<Box<dyn Stream>, Away> {
         let stream = TcpStream::connect(server).await.map_err(|error| error.to_string())?;
         socket.prepare(&stream).map_err(|error| error.to_string())?;
         let Some(connector) = &self.connector else { return Ok(Box::new(stream)) };
@@ -322,7 +322,7 @@ impl std::fmt::Debug for RedisAccess {
     }
 }
 
-impl Socket {
+impl RedisSocket {
     /// Small writes leave at once, and a dead peer is noticed.
     fn prepare(self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;

@@ -27,7 +27,7 @@ use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{self, Connection as _};
 use crate::networked::{Broker, Peer};
-use crate::redis_access::{Commands, RedisAccess, Socket};
+use crate::redis_access::{Commands, RedisAccess, RedisSocket};
 use crate::{Away, Fault, Message, Outcome, SinkError, headers};
 
 /// 1000 commands or 1 MiB, whichever comes first: one pipeline is encoded while Redis works on the one before it, and
@@ -63,7 +63,7 @@ impl RedisStreams {
 
 #[async_trait]
 impl Broker for RedisStreams {
-    type Connection = Connection;
+    type Connection = StreamsConnection;
 
     const KIND: &'static str = "redis";
 
@@ -76,27 +76,37 @@ impl Broker for RedisStreams {
     }
 
     /// Connects and logs in, within a third of the answer timeout.
-    async fn connect(&self) -> Result<Connection, Away> {
+    async fn connect(&self) -> Result<StreamsConnection, Away> {
         let answer_timeout = self.peer.answer_timeout;
         // No time-outs of its own: each publish has its own deadline.
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let probe = Duration::from_secs(1).max(answer_timeout / 4);
         // Everything unanswered when the connection is given up is `Retry` by then: what is unsent must not be sent later.
-        let socket =
-            Socket { probe_after: probe, probe_every: probe, acknowledged_in: answer_timeout, discard_unsent: true };
+        let socket = RedisSocket {
+            probe_after: probe,
+            probe_every: probe,
+            acknowledged_in: answer_timeout,
+            discard_unsent: true,
+        };
         let commands = self.access.connect(socket, config, answer_timeout / 3).await?;
         tracing::debug!(address = %self.peer.address, "connected");
-        Ok(Connection { commands, last_answer: Mutex::new(Instant::now()), max_bulk: OnceCell::new() })
+        Ok(StreamsConnection { commands, last_answer: Mutex::new(Instant::now()), max_bulk: OnceCell::new() })
     }
 
-    async fn publish(&self, connection: &Arc<Connection>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
+    async fn publish(
+        &self,
+        connection: &Arc<StreamsConnection>,
+        batch: Vec<Message>,
+        answers: &Answers,
+        deadline: Instant,
+    ) {
         if timeout_at(deadline, publish(connection, batch, answers)).await.is_err() {
             connection.end_if_silent_for(self.peer.answer_timeout / 2);
             answers.give_up(Fault::Unclear, &self.peer.no_answer());
         }
     }
 
-    async fn ask(&self, connection: &Connection, deadline: Instant) -> Result<(), Away> {
+    async fn ask(&self, connection: &StreamsConnection, deadline: Instant) -> Result<(), Away> {
         let (mut commands, ping) = (connection.commands.connection.clone(), redis::cmd("PING"));
         match timeout_at(deadline, commands.req_packed_command(&ping)).await {
             Ok(Ok(Value::ServerError(error))) => {
@@ -116,7 +126,7 @@ impl Broker for RedisStreams {
 }
 
 /// Sends the batch as pipelines, two of them under way, and answers each when Redis has.
-async fn publish(connection: &Arc<Connection>, batch: Vec<Message>, answers: &Answers) {
+async fn publish(connection: &Arc<StreamsConnection>, batch: Vec<Message>, answers: &Answers) {
     // Asked only if it matters: a server that gets more closes the connection, and its refusal is lost with that.
     let large = batch.iter().any(|message| message.payload.len() > LEAST_BULK);
     let max_bulk = if large { connection.max_bulk().await } else { LEAST_BULK };
@@ -220,13 +230,13 @@ fn xadd(message: &Message, size: usize) -> redis::Cmd {
 }
 
 /// A connection, and what is known of it.
-pub(crate) struct Connection {
+pub(crate) struct StreamsConnection {
     commands: Commands,
     last_answer: Mutex<Instant>,
     max_bulk: OnceCell<usize>,
 }
 
-impl link::Connection for Connection {
+impl link::Connection for StreamsConnection {
     fn alive(&self) -> bool {
         self.commands.alive()
     }
@@ -236,7 +246,7 @@ impl link::Connection for Connection {
     }
 }
 
-impl Connection {
+impl StreamsConnection {
     fn answered(&self) {
         *self.last_answer.lock() = Instant::now();
     }

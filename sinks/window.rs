@@ -19,7 +19,7 @@ pub(crate) struct Window {
 const FEW: usize = 32;
 
 /// What a message takes of the window until it is dropped: of its destination's share, and of the whole.
-pub(crate) struct Room {
+pub(crate) struct WindowRoom {
     _own: OwnedSemaphorePermit,
     _whole: OwnedSemaphorePermit,
     /// Its share is the same one as long as anything of it is taken.
@@ -36,7 +36,7 @@ struct Destination {
 /// A call's part of a destination's share. Calls hand over one after another: were their messages mixed, all would be
 /// answered at about the same time, late, and none could be done with early. The turn is taken with the first message and ends
 /// when this is dropped.
-pub(crate) struct Share {
+pub(crate) struct WindowShare {
     destination: Arc<Destination>,
     takes_turns: bool,
     turn: Option<OwnedMutexGuard<()>>,
@@ -50,8 +50,8 @@ impl Window {
     }
 
     /// The share of a destination, for one call of up to so many messages.
-    pub(crate) fn share(&self, destination: &str, messages: usize) -> Share {
-        Share { destination: self.destination(destination), takes_turns: messages > FEW, turn: None }
+    pub(crate) fn share(&self, destination: &str, messages: usize) -> WindowShare {
+        WindowShare { destination: self.destination(destination), takes_turns: messages > FEW, turn: None }
     }
 
     fn destination(&self, destination: &str) -> Arc<Destination> {
@@ -69,7 +69,7 @@ impl Window {
     }
 
     /// Waits for the call's turn, then for room for a message of so many bytes.
-    pub(crate) async fn room(&self, share: &mut Share, bytes: usize) -> Room {
+    pub(crate) async fn room(&self, share: &mut WindowShare, bytes: usize) -> WindowRoom {
         let units = bytes.div_ceil(self.unit).clamp(1, self.share_units);
         let units = u32::try_from(units).expect("at most the window");
         let acquire = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_many_owned(units);
@@ -78,7 +78,7 @@ impl Window {
         }
         let own = acquire(&share.destination.units).await.expect("the window is never closed");
         let whole = acquire(&self.whole).await.expect("the window is never closed");
-        Room { _own: own, _whole: whole, _destination: Arc::clone(&share.destination) }
+        WindowRoom { _own: own, _whole: whole, _destination: Arc::clone(&share.destination) }
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
         drop(a);
         let mut a = window.share("a", 1);
         assert!(window.room(&mut a, 1).now_or_never().is_none(), "and stays so although the call has handed over all");
-        let others: Vec<Room> = (0..4).filter_map(|_| window.room(&mut b, 1).now_or_never()).collect();
+        let others: Vec<WindowRoom> = (0..4).filter_map(|_| window.room(&mut b, 1).now_or_never()).collect();
         assert_eq!(others.len(), 4);
         drop(large);
         assert!(window.room(&mut a, 400).now_or_never().is_some());

@@ -4,7 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A room of `src/`, the rooms it may look into, and the crates that it and no other room (unless it says so too) names.
@@ -396,4 +396,46 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
         }
     }
     files
+}
+
+/// Types that share their name: both are public, and each is the plain word for what it is.
+const SAME_NAMES: [&str; 2] = [
+    // A fault of a document, and whose fault a failed publish is.
+    "Fault", // What a task says to publish, and what a sink publishes.
+    "Message",
+];
+
+/// The types that a file declares for others to use.
+fn types(text: &str) -> Vec<&str> {
+    let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let declared = product.lines().filter_map(|line| {
+        let rest = line.trim_start().strip_prefix("pub")?;
+        let rest = if rest.starts_with('(') { rest.split_once(')')?.1 } else { rest };
+        let rest = rest.strip_prefix(' ')?;
+        let kinds = ["struct ", "enum ", "trait ", "type "];
+        let name = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
+        name.split(|c: char| !c.is_alphanumeric()).next()
+    });
+    declared.collect()
+}
+
+/// Whoever meets a type knows which one it is.
+#[test]
+fn no_two_types_share_a_name() {
+    assert_eq!(types("pub struct A;\n    pub(in crate::x) enum B {\npub fn c() {}\nstruct D;\n"), ["A", "B"]);
+    let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for folder in ["src", "sinks"] {
+        for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            if file.to_str().unwrap().ends_with("tests.rs") {
+                continue;
+            }
+            for name in types(&text) {
+                seen.entry(name.to_owned()).or_default().push(file.display().to_string());
+            }
+        }
+    }
+    let shared: BTreeSet<&str> =
+        seen.iter().filter(|(_, files)| files.len() > 1).map(|(name, _)| name.as_str()).collect();
+    assert_eq!(shared, BTreeSet::from(SAME_NAMES), "{seen:?}");
 }

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::settings::Settings;
-use crate::window::Room;
+use crate::window::WindowRoom;
 use crate::{Away, Cause, Fault};
 
 /// Where the answers to one call's messages go.
@@ -34,7 +34,7 @@ pub(super) type Report = (usize, RDKafkaErrorCode);
 pub(super) struct Ticket {
     pub(super) inbox: Arc<Inbox>,
     pub(super) index: usize,
-    pub(super) room: Room,
+    pub(super) room: WindowRoom,
 }
 
 /// Whether the brokers are there.
@@ -64,7 +64,7 @@ struct Said {
 }
 
 /// What the library calls.
-pub(super) struct Context {
+pub(super) struct KafkaContext {
     pub(super) health: Arc<Health>,
     pub(super) settings: Arc<Settings>,
 }
@@ -90,7 +90,7 @@ impl Inbox {
     }
 }
 
-impl ProducerContext for Context {
+impl ProducerContext for KafkaContext {
     type DeliveryOpaque = Box<Ticket>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
@@ -107,7 +107,7 @@ impl ProducerContext for Context {
     }
 }
 
-impl ClientContext for Context {
+impl ClientContext for KafkaContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         let text = self.settings.scrub(text);
         // Of the rest the breaker tells, once and not every second.

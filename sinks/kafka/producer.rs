@@ -16,7 +16,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
 
-use super::context::{Context, Health, Inbox, State, Ticket};
+use super::context::{Health, Inbox, KafkaContext, State, Ticket};
 use super::settings::Settings;
 use super::verdict;
 use crate::{Away, Fault, Message, link};
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// A producer, until it is ended.
 pub(crate) struct Producer {
     /// None only while it is dropped.
-    client: Option<ThreadedProducer<Context>>,
+    client: Option<ThreadedProducer<KafkaContext>>,
     health: Arc<Health>,
     /// How long all brokers may be gone before it is given up.
     patience: Duration,
@@ -91,7 +91,7 @@ impl Producer {
     async fn make(client: ClientConfig, settings: Arc<Settings>, patience: Duration) -> Result<Producer, String> {
         let made = on_thread(move || {
             let health = Arc::new(Health::new());
-            let context = Context { health: Arc::clone(&health), settings: Arc::clone(&settings) };
+            let context = KafkaContext { health: Arc::clone(&health), settings: Arc::clone(&settings) };
             match client.create_with_context(context) {
                 Ok(client) => Ok(Producer {
                     client: Some(client),
@@ -190,7 +190,7 @@ impl Producer {
         })
     }
 
-    fn client(&self) -> &ThreadedProducer<Context> {
+    fn client(&self) -> &ThreadedProducer<KafkaContext> {
         self.client.as_ref().expect("it is there until it is dropped")
     }
 }

@@ -9,14 +9,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::context::{Inbox, Ticket};
 use super::producer::{Left, Producer, end_unless_back};
-use super::verdict::{Verdict, verdict};
+use super::verdict::{Reported, verdict};
 use crate::answers::Answers;
 use crate::link::Connection as _;
-use crate::window::{Room, Share, Window};
+use crate::window::{Window, WindowRoom, WindowShare};
 use crate::{Fault, Message, Outcome};
 
 /// What one producer has of a call.
-pub(super) struct Round<'a> {
+pub(super) struct PublishRound<'a> {
     pub(super) producer: Arc<Producer>,
     inbox: Arc<Inbox>,
     /// Whether each message has a record batch to itself.
@@ -41,15 +41,15 @@ pub(super) struct Times {
 /// Ends when the producer is lost.
 type Lost<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 
-impl<'a> Round<'a> {
+impl<'a> PublishRound<'a> {
     pub(super) fn new(
         producer: Arc<Producer>,
         alone: bool,
         batch: &'a [Message],
         answers: &'a Answers,
         times: Times,
-    ) -> Round<'a> {
-        Round { producer, inbox: Arc::default(), alone, batch, answers, times, away: 0, again: Vec::new() }
+    ) -> PublishRound<'a> {
+        PublishRound { producer, inbox: Arc::default(), alone, batch, answers, times, away: 0, again: Vec::new() }
     }
 
     /// Hands these messages over and waits until all are back. Whether there is time and a producer for another round; if
@@ -59,7 +59,7 @@ impl<'a> Round<'a> {
         let topic = indices.first().map(|&index| self.batch[index].destination.as_str());
         let mut lost = pin!(producer.lost(topic));
         let (mut in_time, mut alive) = (true, true);
-        let mut share: Option<(&str, Share)> = None;
+        let mut share: Option<(&str, WindowShare)> = None;
         for (turn, &index) in indices.iter().enumerate() {
             let message = &self.batch[index];
             let known = share.take().filter(|(topic, _)| *topic == message.destination);
@@ -108,7 +108,7 @@ impl<'a> Round<'a> {
     }
 
     /// Hands one message over, once there is room for it. Whether the producer lives.
-    async fn hand_over(&mut self, window: &Window, share: &mut Share, index: usize, lost: Lost<'_>) -> bool {
+    async fn hand_over(&mut self, window: &Window, share: &mut WindowShare, index: usize, lost: Lost<'_>) -> bool {
         let message = &self.batch[index];
         let Some(room) = self.room(window, share, size(message), lost).await else { return false };
         if !self.alone {
@@ -128,7 +128,13 @@ impl<'a> Round<'a> {
     }
 
     /// Waits for room in the window, and takes in answers meanwhile, which make some. None if the producer is lost.
-    async fn room(&mut self, window: &Window, share: &mut Share, bytes: usize, mut lost: Lost<'_>) -> Option<Room> {
+    async fn room(
+        &mut self,
+        window: &Window,
+        share: &mut WindowShare,
+        bytes: usize,
+        mut lost: Lost<'_>,
+    ) -> Option<WindowRoom> {
         let mut room = pin!(window.room(share, bytes));
         loop {
             tokio::select! {
@@ -175,7 +181,7 @@ impl<'a> Round<'a> {
 
     /// `refused` says that the message did not get as far as the library.
     fn report(&mut self, index: usize, code: RDKafkaErrorCode, refused: bool) {
-        let Verdict::Is(mut outcome) = verdict(code, self.alone) else { return self.again.push(index) };
+        let Reported::Is(mut outcome) = verdict(code, self.alone) else { return self.again.push(index) };
         if let Outcome::Retry(trouble) = &mut outcome {
             trouble.definite |= refused;
             // Lost or late: what the library says of the brokers tells why.
@@ -204,7 +210,7 @@ fn is_time_or_connection(code: RDKafkaErrorCode) -> bool {
     )
 }
 
-impl Drop for Round<'_> {
+impl Drop for PublishRound<'_> {
     fn drop(&mut self) {
         if self.away > 0 {
             let (inbox, until) = (Arc::clone(&self.inbox), self.times.deadline);

@@ -6,7 +6,7 @@ use crate::{Fault, Outcome, Trouble};
 
 /// What is to become of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Reported {
     /// This is its outcome.
     Is(Outcome),
     /// Its record batch was refused, which says nothing of one of many: it goes out again alone.
@@ -26,21 +26,21 @@ pub(super) fn words(code: RDKafkaErrorCode) -> String {
 /// No report is definite, not even one that says that nothing was written: it says so of the last attempt of several.
 /// The library sends again by itself what may have been written, and a server that has just started may not know the
 /// topic that it had.
-pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Verdict {
+pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Reported {
     use RDKafkaErrorCode as Code;
     let words = words(code);
-    let open = |fault| Verdict::Is(Outcome::Retry(Trouble::open(fault, words.clone())));
+    let open = |fault| Reported::Is(Outcome::Retry(Trouble::open(fault, words.clone())));
     match code {
-        Code::NoError => Verdict::Is(Outcome::Accepted),
+        Code::NoError => Reported::Is(Outcome::Accepted),
 
         // The record batch is over the topic's or the server's limit, or one of its records is none.
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord if alone => {
-            Verdict::Is(Outcome::Reject(words))
+            Reported::Is(Outcome::Reject(words))
         }
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord | Code::InvalidDifferentRecord
             if !alone =>
         {
-            Verdict::Again
+            Reported::Again
         }
 
         // The topic: not there, not for us, or set up so that it takes nothing of ours.
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn every_error_has_its_verdict() {
         use Fault::{Destination, Sink, Unclear};
-        assert_eq!(verdict(Code::NoError, false), Verdict::Is(Outcome::Accepted));
+        assert_eq!(verdict(Code::NoError, false), Reported::Is(Outcome::Accepted));
         let table: &[(Fault, &[Code])] = &[
             (
                 Destination,
@@ -146,7 +146,7 @@ mod tests {
         for (fault, codes) in table {
             for code in *codes {
                 let trouble = Trouble { fault: *fault, definite: false, words: words(*code) };
-                assert_eq!(verdict(*code, true), Verdict::Is(Outcome::Retry(trouble)), "{code:?}");
+                assert_eq!(verdict(*code, true), Reported::Is(Outcome::Retry(trouble)), "{code:?}");
             }
         }
         assert!(all().count() > 150, "{}", all().count());
@@ -155,14 +155,14 @@ mod tests {
     #[test]
     fn nothing_is_rejected_but_what_is_wrong_with_the_message_and_only_alone() {
         let rejected = |alone| {
-            let rejects = move |code: &Code| matches!(verdict(*code, alone), Verdict::Is(Outcome::Reject(_)));
+            let rejects = move |code: &Code| matches!(verdict(*code, alone), Reported::Is(Outcome::Reject(_)));
             all().filter(rejects).collect::<Vec<_>>()
         };
         assert_eq!(rejected(false), []);
         assert_eq!(rejected(true), [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidRecord]);
-        let accepted = all().filter(|code| verdict(*code, true) == Verdict::Is(Outcome::Accepted));
+        let accepted = all().filter(|code| verdict(*code, true) == Reported::Is(Outcome::Accepted));
         assert_eq!(accepted.collect::<Vec<_>>(), [Code::NoError]);
         assert_eq!(words(Code::MessageSizeTooLarge), "Broker: Message size too large");
-        assert_eq!(verdict(Code::MessageSizeTooLarge, false), Verdict::Again);
+        assert_eq!(verdict(Code::MessageSizeTooLarge, false), Reported::Again);
     }
 }

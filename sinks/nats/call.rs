@@ -7,37 +7,37 @@ use async_nats::Subject;
 use async_nats::client::PublishErrorKind;
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
 
-use super::inbox::{Connection, Reply, Route};
+use super::inbox::{NatsConnection, NatsReply, Route};
 use super::verdict::outcome;
 use super::{Nats, check_subject};
 use crate::answers::Answers;
 use crate::link::Connection as _;
-use crate::window::{Room, Share};
+use crate::window::{WindowRoom, WindowShare};
 use crate::{Fault, Message, Outcome, Trouble};
 
 /// One publish.
-pub(super) struct Call<'a> {
+pub(super) struct NatsPublish<'a> {
     broker: &'a Nats,
-    connection: &'a Connection,
+    connection: &'a NatsConnection,
     batch: &'a [Message],
     answers: Answers,
     route: Route,
     /// Room in the window of each message that is under way.
-    held: Vec<Option<Room>>,
+    held: Vec<Option<WindowRoom>>,
     /// Answers that are no acknowledgement: something other than a stream listens on the subject.
     strange: HashMap<usize, String>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> NatsPublish<'a> {
     pub(super) fn new(
         broker: &'a Nats,
-        connection: &'a Connection,
+        connection: &'a NatsConnection,
         batch: &'a [Message],
         answers: Answers,
-    ) -> Call<'a> {
+    ) -> NatsPublish<'a> {
         let route = connection.open();
         let held = batch.iter().map(|_| None).collect();
-        Call { broker, connection, batch, answers, route, held, strange: HashMap::new() }
+        NatsPublish { broker, connection, batch, answers, route, held, strange: HashMap::new() }
     }
 
     /// Ends when everything is answered, or can be no more.
@@ -78,7 +78,7 @@ impl<'a> Call<'a> {
 
     /// Waits for room in the window for a message of this size, and takes in answers meanwhile, which make some. Ends
     /// without when the connection is lost.
-    async fn room(&mut self, share: &mut Share, size: usize) -> Option<Room> {
+    async fn room(&mut self, share: &mut WindowShare, size: usize) -> Option<WindowRoom> {
         while let Ok(reply) = self.route.replies.try_recv() {
             self.take(reply);
         }
@@ -99,17 +99,17 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn take(&mut self, reply: Reply) {
+    fn take(&mut self, reply: NatsReply) {
         match reply {
-            Reply::Message(index, message) if index < self.batch.len() => match outcome(&message) {
+            NatsReply::Message(index, message) if index < self.batch.len() => match outcome(&message) {
                 Ok(outcome) => self.set(index, outcome),
                 Err(words) => {
                     self.held[index] = None;
                     self.strange.insert(index, words);
                 }
             },
-            Reply::Message(..) => {}
-            Reply::Denied(subject, words) => {
+            NatsReply::Message(..) => {}
+            NatsReply::Denied(subject, words) => {
                 for index in 0..self.batch.len() {
                     if self.held[index].is_some() && self.batch[index].destination == subject {
                         let trouble = Trouble::definite(Fault::Destination, words.clone());

@@ -24,7 +24,7 @@ use crate::link;
 pub(super) const MOST_UNDER_WAY: usize = 4096;
 
 /// Where NATS is, and how to get in.
-pub(super) struct Place {
+pub(super) struct ServerPlace {
     pub(super) servers: Vec<ServerAddr>,
     pub(super) credentials: Credentials,
     /// How TLS is spoken where it is; without it as the client library does, trusting the system's authorities.
@@ -33,15 +33,15 @@ pub(super) struct Place {
 }
 
 /// A connection, its inbox, and the calls that wait for what comes there.
-pub(crate) struct Connection {
+pub(crate) struct NatsConnection {
     pub(super) client: Client,
     inbox: String,
     routes: Arc<Routes>,
 }
 
-impl Connection {
+impl NatsConnection {
     /// Connects to one of the servers and subscribes to an inbox.
-    pub(super) async fn connect(place: &Place, limit: Duration) -> Result<Connection, Away> {
+    pub(super) async fn connect(place: &ServerPlace, limit: Duration) -> Result<NatsConnection, Away> {
         let routes = Arc::new(Routes::default());
         let sealed = Arc::new(AtomicBool::new(false));
         let connecting = async {
@@ -57,7 +57,7 @@ impl Connection {
             Err(_) => return Err(format!("no answer within {limit:?}").into()),
         };
         tokio::spawn(Arc::clone(&routes).run(subscriber, inbox.len() + 1));
-        Ok(Connection { client, inbox, routes })
+        Ok(NatsConnection { client, inbox, routes })
     }
 
     /// Opens a part of the inbox for one call.
@@ -76,7 +76,7 @@ impl Connection {
     }
 }
 
-impl link::Connection for Connection {
+impl link::Connection for NatsConnection {
     fn alive(&self) -> bool {
         !self.routes.lost.load(Ordering::SeqCst)
     }
@@ -86,7 +86,7 @@ impl link::Connection for Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for NatsConnection {
     fn drop(&mut self) {
         self.routes.end();
     }
@@ -95,7 +95,7 @@ impl Drop for Connection {
 /// Whom to tell what comes in.
 #[derive(Default)]
 struct Routes {
-    calls: Mutex<HashMap<u64, mpsc::UnboundedSender<Reply>>>,
+    calls: Mutex<HashMap<u64, mpsc::UnboundedSender<NatsReply>>>,
     next: AtomicU64,
     lost: AtomicBool,
     ended: Notify,
@@ -105,14 +105,14 @@ struct Routes {
 /// One call's part of the inbox; closed when it is dropped.
 pub(super) struct Route {
     pub(super) call: u64,
-    pub(super) replies: mpsc::UnboundedReceiver<Reply>,
+    pub(super) replies: mpsc::UnboundedReceiver<NatsReply>,
     /// Set by its owner when the last answer is in.
     pub(super) lost: bool,
     routes: Arc<Routes>,
 }
 
 /// What comes in for a call. There are never more of these than messages under way, so their channel needs no bound.
-pub(super) enum Reply {
+pub(super) enum NatsReply {
     /// The answer to the message of this index.
     Message(usize, async_nats::Message),
     /// The user may not publish to this subject; the server's words.
@@ -158,7 +158,7 @@ impl Routes {
         let Some((Ok(call), Ok(index))) = token.map(|(call, index)| (call.parse(), index.parse())) else { return };
         if let Some(call) = self.calls.lock().get(&call) {
             // A call that has just ended needs no answer.
-            call.send(Reply::Message(index, message)).ok();
+            call.send(NatsReply::Message(index, message)).ok();
         }
     }
 
@@ -170,7 +170,7 @@ impl Routes {
                 if let Some((_, rest)) = words.split_once("Permissions Violation for Publish to \"") {
                     let subject = rest.split('"').next().unwrap_or_default();
                     for call in self.calls.lock().values() {
-                        call.send(Reply::Denied(subject.to_owned(), words.clone())).ok();
+                        call.send(NatsReply::Denied(subject.to_owned(), words.clone())).ok();
                     }
                 } else if words.contains("Permissions Violation for Subscription") {
                     // No answer would ever come.
@@ -196,7 +196,7 @@ impl Drop for Route {
 
 /// A dead peer is noticed after three pings without an answer, well within an answer timeout, which is twice `limit`.
 /// Then the library tries each server once more, which `sealed` makes fail, and gives up.
-fn options(place: &Place, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, limit: Duration) -> ConnectOptions {
+fn options(place: &ServerPlace, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, limit: Duration) -> ConnectOptions {
     let (credentials, sealed) = (place.credentials.clone(), Arc::clone(sealed));
     let log_in = move |nonce: Vec<u8>| {
         let again = sealed.load(Ordering::SeqCst);

@@ -8,9 +8,9 @@ use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 
 use super::carry::{check, publishing, size, target};
-use super::connection::{Channel, Connection, Failed};
+use super::connection::{Channel, Failed, RabbitConnection};
 use super::refusal::{Blame, Refusal, blame};
-use super::under_way::{Event, UnderWay, Verdict};
+use super::under_way::{Event, Judged, UnderWay};
 use crate::answers::Answers;
 use crate::window::Window;
 use crate::{Fault, Message, Outcome, Trouble};
@@ -19,9 +19,9 @@ use crate::{Fault, Message, Outcome, Trouble};
 const LOOKED_FOR: usize = 16;
 
 /// One publish.
-pub(super) struct Call<'a> {
+pub(super) struct RabbitPublish<'a> {
     window: &'a Window,
-    connection: &'a Connection,
+    connection: &'a RabbitConnection,
     batch: &'a [Message],
     answers: Answers,
     /// Those that were under way when a channel was closed: whatever is said of a later copy, the first may be in its queue.
@@ -41,14 +41,14 @@ impl From<Failed> for Ended {
     }
 }
 
-impl<'a> Call<'a> {
+impl<'a> RabbitPublish<'a> {
     pub(super) fn new(
         window: &'a Window,
-        connection: &'a Connection,
+        connection: &'a RabbitConnection,
         batch: &'a [Message],
         answers: Answers,
-    ) -> Call<'a> {
-        Call { window, connection, batch, answers, sent: Mutex::default() }
+    ) -> RabbitPublish<'a> {
+        RabbitPublish { window, connection, batch, answers, sent: Mutex::default() }
     }
 
     /// Ends when everything is answered. What goes to exchanges that are yet to be found holds up nothing else.
@@ -194,9 +194,9 @@ impl<'a> Call<'a> {
             Event::Verdicts(verdicts) => {
                 for (index, verdict) in verdicts {
                     match verdict {
-                        Verdict::Accepted => self.answers.set(index, Outcome::Accepted),
-                        Verdict::Returned(refusal) => self.retry(index, &refusal, true),
-                        Verdict::Nacked => {
+                        Judged::Accepted => self.answers.set(index, Outcome::Accepted),
+                        Judged::Returned(refusal) => self.retry(index, &refusal, true),
+                        Judged::Nacked => {
                             let words = "nack: RabbitMQ did not take it (its queue is full, or could not store it)";
                             self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, words)));
                         }

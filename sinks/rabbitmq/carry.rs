@@ -37,15 +37,15 @@ pub(super) struct Returned {
 }
 
 /// Exchange and routing key.
-pub(super) type Address<'a> = (&'a str, &'a str);
+pub(super) type ExchangeAndKey<'a> = (&'a str, &'a str);
 
 /// Exchange and routing key of a destination; without `/` a queue, by the exchange without a name.
-pub(super) fn target(destination: &str) -> Address<'_> {
+pub(super) fn target(destination: &str) -> ExchangeAndKey<'_> {
     destination.split_once('/').unwrap_or(("", destination))
 }
 
 /// As [`target`], if there can be such.
-pub(super) fn check_target(destination: &str) -> Result<Address<'_>, String> {
+pub(super) fn check_target(destination: &str) -> Result<ExchangeAndKey<'_>, String> {
     let (exchange, key) = target(destination);
     if exchange.is_empty() && key.is_empty() {
         return Err("it names neither an exchange nor a queue".to_owned());
@@ -57,7 +57,7 @@ pub(super) fn check_target(destination: &str) -> Result<Address<'_>, String> {
 }
 
 /// Whether AMQP can carry it; where it goes.
-pub(super) fn check(message: &Message, most: usize) -> Result<Address<'_>, String> {
+pub(super) fn check(message: &Message, most: usize) -> Result<ExchangeAndKey<'_>, String> {
     let target = check_target(&message.destination)?;
     let name = message.headers.iter().map(|(name, _)| name).find(|name| name.len() > MAX_TEXT_BYTES);
     if let Some(name) = name {

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
-use super::login::{Login, Session};
+use super::login::{LoggedIn, Login};
 use super::refusal::Refusal;
 use super::socket::Socket;
 use crate::{Away, Fault, link};
@@ -29,7 +29,7 @@ const MAX_CHANNELS: u16 = 64;
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A connection that is logged in.
-pub(crate) struct Connection {
+pub(crate) struct RabbitConnection {
     shared: Arc<Shared>,
     free: Arc<Semaphore>,
     /// Channels that may be in use, or being closed, at once.
@@ -78,10 +78,14 @@ pub(super) enum Failed {
     Lost,
 }
 
-impl Connection {
+impl RabbitConnection {
     /// Logs in within `limit`. What is given up is gone within `answer_timeout`, or the connection is.
-    pub(super) async fn connect(login: &Login, limit: Duration, answer_timeout: Duration) -> Result<Connection, Away> {
-        let Session { lapin, socket } = login.connect(limit).await?;
+    pub(super) async fn connect(
+        login: &Login,
+        limit: Duration,
+        answer_timeout: Duration,
+    ) -> Result<RabbitConnection, Away> {
+        let LoggedIn { lapin, socket } = login.connect(limit).await?;
         let settings = lapin.configuration();
         let most = usize::from(settings.channel_max().min(2 * MAX_CHANNELS) / 2);
         let (frame, heartbeat) = (settings.frame_max() as usize, Duration::from_secs(settings.heartbeat().into()));
@@ -96,7 +100,7 @@ impl Connection {
             exchanges: Mutex::default(),
         });
         shared.listen();
-        Ok(Connection { shared, free: Arc::new(Semaphore::new(most)), most, frame, heartbeat, answer_timeout })
+        Ok(RabbitConnection { shared, free: Arc::new(Semaphore::new(most)), most, frame, heartbeat, answer_timeout })
     }
 
     /// A channel on which messages are acknowledged, and nothing is under way.
@@ -169,7 +173,7 @@ impl Connection {
 
     /// Publishes a message that goes nowhere, since no queue has an empty name, and writes nothing: a server says only of a
     /// connection that publishes that it takes nothing, at the first frame of a message. Ends when it has said that (see
-    /// [`blocked`](Connection::blocked)) or has taken the message.
+    /// [`blocked`](RabbitConnection::blocked)) or has taken the message.
     pub(super) async fn probe(&self) -> Result<(), Failed> {
         let mut channel = self.channel().await?;
         channel.harmless = true;
@@ -212,7 +216,7 @@ impl Connection {
     }
 }
 
-impl link::Connection for Connection {
+impl link::Connection for RabbitConnection {
     fn alive(&self) -> bool {
         self.shared.lapin.status().connected() && !self.shared.socket.is_cut()
     }

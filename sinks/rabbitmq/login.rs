@@ -34,14 +34,14 @@ pub(super) struct Login {
 }
 
 /// A connection that is logged in, and the socket that it runs on.
-pub(super) struct Session {
+pub(super) struct LoggedIn {
     pub(super) lapin: lapin::Connection,
     pub(super) socket: Socket,
 }
 
 impl Login {
     /// Connects to one of the hosts, in their order, and logs in.
-    pub(super) async fn connect(&self, limit: Duration) -> Result<Session, Away> {
+    pub(super) async fn connect(&self, limit: Duration) -> Result<LoggedIn, Away> {
         let until = Instant::now() + limit;
         let mut all = Vec::new();
         for (tried, (host, port)) in self.hosts.iter().enumerate() {
@@ -57,7 +57,7 @@ impl Login {
         Err(Away::of_all(all))
     }
 
-    async fn connect_to(&self, host: &str, port: u16) -> Result<Session, Away> {
+    async fn connect_to(&self, host: &str, port: u16) -> Result<LoggedIn, Away> {
         let socket = Socket::new(self.transport(host, port).await?);
         let for_lapin = socket.for_lapin();
         let connect = async move |_, _| Ok(AsyncTcpStream::Plain(for_lapin.clone()));
@@ -71,7 +71,7 @@ impl Login {
         if channels < MIN_CHANNELS {
             return Err(format!("the server allows {channels} channels, less than {MIN_CHANNELS}").into());
         }
-        Ok(Session { lapin, socket })
+        Ok(LoggedIn { lapin, socket })
     }
 
     async fn transport(&self, host: &str, port: u16) -> Result<Box<dyn Transport>, Away> {

@@ -17,11 +17,11 @@ use parking_lot::Mutex;
 use super::carry::{Confirmed, Publishing, Returned, target};
 use super::refusal::Refusal;
 use crate::Message;
-use crate::window::Room;
+use crate::window::WindowRoom;
 
 /// What is known of a message in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Judged {
     Accepted,
     Nacked,
     Returned(Refusal),
@@ -30,7 +30,7 @@ pub(super) enum Verdict {
 /// What is told of a channel.
 #[derive(Debug)]
 pub(super) enum Event {
-    Verdicts(Vec<(usize, Verdict)>),
+    Verdicts(Vec<(usize, Judged)>),
     /// A message came back that is none of these: nothing that is said on this channel can be believed.
     Doubt(Refusal),
     /// The channel has ended, or the connection.
@@ -58,7 +58,7 @@ struct Open {
     publishing: Publishing,
     waker: Waker,
     index: usize,
-    _room: Room,
+    _room: WindowRoom,
 }
 
 /// Messages of which there is news: when lapin told of one, what it told before is noted here.
@@ -108,7 +108,12 @@ impl<'a> UnderWay<'a> {
     ///
     /// # Errors
     /// When lapin did not take it, since the channel has ended.
-    pub(super) fn insert(&mut self, index: usize, mut publishing: Publishing, room: Room) -> Result<(), lapin::Error> {
+    pub(super) fn insert(
+        &mut self,
+        index: usize,
+        mut publishing: Publishing,
+        room: WindowRoom,
+    ) -> Result<(), lapin::Error> {
         let tag = self.last + 1;
         let waker = Waker::from(Arc::new(OpenWaker { tag, woken: Arc::clone(&self.woken) }));
         match publishing.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -163,7 +168,7 @@ impl<'a> UnderWay<'a> {
     ///
     /// # Errors
     /// When a message came back that is none of these, and why.
-    fn look(&mut self) -> Result<Vec<(usize, Verdict)>, Refusal> {
+    fn look(&mut self) -> Result<Vec<(usize, Judged)>, Refusal> {
         let (mut proven, mut waiting, mut nacked) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(tag) = self.woken.pop() {
             let Some((index, confirmed)) = self.confirmed(tag) else { continue };
@@ -184,8 +189,8 @@ impl<'a> UnderWay<'a> {
         if self.open.is_empty() {
             proven.append(&mut self.waiting);
         }
-        let told = proven.into_iter().map(|index| (index, Verdict::Accepted));
-        let told = told.chain(nacked.into_iter().map(|index| (index, Verdict::Nacked)));
+        let told = proven.into_iter().map(|index| (index, Judged::Accepted));
+        let told = told.chain(nacked.into_iter().map(|index| (index, Judged::Nacked)));
         Ok(told.map(|(index, verdict)| (index, self.judge(index, verdict))).collect())
     }
 
@@ -216,7 +221,7 @@ impl<'a> UnderWay<'a> {
     }
 
     /// What is known of a message in the end: `told`, unless it came back.
-    fn judge(&mut self, index: usize, told: Verdict) -> Verdict {
+    fn judge(&mut self, index: usize, told: Judged) -> Judged {
         let key = self.batch[index].key.as_str();
         if let Some(indices) = self.unjudged.get_mut(key) {
             indices.retain(|unjudged| *unjudged != index);
@@ -224,7 +229,7 @@ impl<'a> UnderWay<'a> {
                 self.unjudged.remove(key);
             }
         }
-        self.returned.remove(&index).map_or(told, Verdict::Returned)
+        self.returned.remove(&index).map_or(told, Judged::Returned)
     }
 }
 
@@ -319,8 +324,8 @@ mod tests {
                     judged += verdicts.len();
                     for (index, verdict) in verdicts {
                         let truth = match order.contains(&Says::Returns(index)) {
-                            true => Verdict::Returned(returned(&batch[index]).refusal),
-                            false => Verdict::Accepted,
+                            true => Judged::Returned(returned(&batch[index]).refusal),
+                            false => Judged::Accepted,
                         };
                         assert_eq!(verdict, truth, "{index} of {order:?}, looks {looks:b}");
                     }

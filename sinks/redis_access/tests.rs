@@ -5,7 +5,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-const SOCKET: Socket = Socket {
+const SOCKET: RedisSocket = RedisSocket {
     probe_after: Duration::from_secs(1),
     probe_every: Duration::from_secs(1),
     acknowledged_in: Duration::from_secs(1),

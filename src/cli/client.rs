@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::target::{self, Address, Target};
+use super::target::{self, Address, ApiTarget};
 use super::{Failure, tell};
 
 /// For a connection, its TLS handshake included.
@@ -55,7 +55,7 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 pub(super) type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
 
 /// An answer of the API.
-pub(super) struct Answer {
+pub(super) struct ApiAnswer {
     pub(super) status: u16,
     pub(super) text: String,
 }
@@ -78,7 +78,7 @@ pub(super) struct NoAnswer {
 
 impl Client {
     /// Reads what is said of the instance; calls nobody.
-    pub(super) fn new(target: &Target) -> Result<Client, Failure> {
+    pub(super) fn new(target: &ApiTarget) -> Result<Client, Failure> {
         let address = target.address()?;
         let tls = if address.over_tls { Some(target.connector()?) } else { None };
         let token = target.token()?;
@@ -138,7 +138,7 @@ impl Client {
     ///
     /// # Errors
     /// When none comes within its time.
-    pub(super) async fn call(&self, method: Method, path: &str, body: Option<String>) -> Result<Answer, NoAnswer> {
+    pub(super) async fn call(&self, method: Method, path: &str, body: Option<String>) -> Result<ApiAnswer, NoAnswer> {
         let Some(body) = body else {
             let nothing = http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync();
             return self.whole(self.send(method, path, &[], nothing).await?).await;
@@ -152,7 +152,7 @@ impl Client {
     }
 
     /// All of an answer that has begun.
-    pub(super) async fn whole(&self, response: Response<Incoming>) -> Result<Answer, NoAnswer> {
+    pub(super) async fn whole(&self, response: Response<Incoming>) -> Result<ApiAnswer, NoAnswer> {
         let status = response.status().as_u16();
         let read =
             timeout(BODY_TIMEOUT, http_body_util::Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect()).await;
@@ -162,7 +162,7 @@ impl Client {
             Err(_) => return Err(self.no_answer(&late("the answer is not whole", BODY_TIMEOUT))),
         };
         // What is no text is no answer of an instance: it says nothing.
-        Ok(Answer { status, text: String::from_utf8(body.into()).unwrap_or_default() })
+        Ok(ApiAnswer { status, text: String::from_utf8(body.into()).unwrap_or_default() })
     }
 
     /// What an answer that is no success says, as a failure; `words` are the instance's.

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::client::{Answer, Client};
+use super::client::{ApiAnswer, Client};
 use super::out::{self, Words};
-use super::task::{Place, path_segment, refused};
+use super::task::{TaskPlace, path_segment, refused};
 use super::{Failure, say, tell};
 
 /// How many an instance shows at a time.
@@ -53,7 +53,7 @@ pub(super) struct ListArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     #[command(flatten)]
-    place: Place,
+    place: TaskPlace,
 }
 
 #[derive(Args)]
@@ -61,7 +61,7 @@ pub(super) struct ShowArguments {
     /// The idempotency key
     key: String,
     #[command(flatten)]
-    place: Place,
+    place: TaskPlace,
 }
 
 #[derive(Args)]
@@ -76,7 +76,7 @@ pub(super) struct ManyArguments {
     #[arg(long, conflicts_with_all = ["lane", "reason", "from", "to"])]
     all: bool,
     #[command(flatten)]
-    place: Place,
+    place: TaskPlace,
 }
 
 #[derive(Deserialize)]
@@ -286,12 +286,12 @@ impl Filter {
 
 /// An instance, and how its answers are shown.
 struct Caller<'a> {
-    place: &'a Place,
+    place: &'a TaskPlace,
     client: Client,
 }
 
 impl Caller<'_> {
-    fn new(place: &Place) -> Result<Caller<'_>, Failure> {
+    fn new(place: &TaskPlace) -> Result<Caller<'_>, Failure> {
         Ok(Caller { place, client: Client::new(&place.target)? })
     }
 
@@ -302,7 +302,7 @@ impl Caller<'_> {
         path: &str,
         body: Option<String>,
         doing: &str,
-    ) -> Result<(Answer, T), Failure> {
+    ) -> Result<(ApiAnswer, T), Failure> {
         let answer = self.client.call(method, path, body).await;
         let answer = answer.map_err(|error| error.while_doing(doing, &self.client))?;
         if !(200..300).contains(&answer.status) {

@@ -29,7 +29,7 @@ const DEFAULT: &str = "http://127.0.0.1:7171";
 
 /// Which instance, and as whom.
 #[derive(Args)]
-pub(super) struct Target {
+pub(super) struct ApiTarget {
     /// The instance's API
     #[arg(long, value_name = "URL", env = "PUNCTUAL_URL", hide_env_values = true, default_value = DEFAULT)]
     url: String,
@@ -67,7 +67,7 @@ impl Address {
     }
 }
 
-impl Target {
+impl ApiTarget {
     pub(super) fn address(&self) -> Result<Address, Failure> {
         let url = if self.url.is_empty() { DEFAULT } else { &self.url };
         let shown = SecretUrl::new(url.to_owned()).to_string();

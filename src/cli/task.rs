@@ -13,9 +13,9 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::client::{Answer, Client};
+use super::client::{ApiAnswer, Client};
 use super::out::{self, Words};
-use super::target::Target;
+use super::target::ApiTarget;
 use super::{Failure, batch, say};
 use crate::task::spec::{MessageView, ScheduleView, TaskView};
 
@@ -40,9 +40,9 @@ pub(super) enum TaskCommand {
 
 /// Which instance, and how to show its answer.
 #[derive(Args)]
-pub(super) struct Place {
+pub(super) struct TaskPlace {
     #[command(flatten)]
-    pub(super) target: Target,
+    pub(super) target: ApiTarget,
     /// Show the instance's answer as it is
     #[arg(long)]
     pub(super) json: bool,
@@ -53,7 +53,7 @@ pub(super) struct IdArguments {
     /// The task's id
     id: String,
     #[command(flatten)]
-    place: Place,
+    place: TaskPlace,
 }
 
 #[derive(Args)]
@@ -90,7 +90,7 @@ pub(super) struct PutArguments {
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    place: TaskPlace,
 }
 
 /// What the commands read of an answer.
@@ -170,7 +170,7 @@ async fn cancel(arguments: &IdArguments) -> Result<(), Failure> {
     })
 }
 
-fn show(place: &Place, answer: &Answer, words: impl FnOnce() -> String) -> Result<(), Failure> {
+fn show(place: &TaskPlace, answer: &ApiAnswer, words: impl FnOnce() -> String) -> Result<(), Failure> {
     if place.json { out::write(format!("{}\n", answer.text.trim_end()).as_bytes()) } else { say(&words()) }
 }
 
@@ -219,7 +219,7 @@ pub(super) fn faults(faults: &[FaultView]) -> String {
 }
 
 /// What an answer that is no success says.
-pub(super) fn refused(client: &Client, answer: &Answer, doing: &str, json: bool) -> Failure {
+pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bool) -> Failure {
     // `--json` promises JSON, whoever answered.
     if json
         && serde_json::from_str::<IgnoredAny>(&answer.text).is_ok()
@@ -231,7 +231,7 @@ pub(super) fn refused(client: &Client, answer: &Answer, doing: &str, json: bool)
     client.refused(answer.status, doing, &format!("{}{}", view.detail, faults(&view.errors)))
 }
 
-impl Place {
+impl TaskPlace {
     /// Calls the API; an answer that is no success is a failure in its words, and so is one that no instance gives.
     async fn call(
         &self,
@@ -239,7 +239,7 @@ impl Place {
         verb: &str,
         id: &str,
         body: Option<String>,
-    ) -> Result<(Answer, AnswerView), Failure> {
+    ) -> Result<(ApiAnswer, AnswerView), Failure> {
         let client = Client::new(&self.target)?;
         let doing = format!("cannot {verb} the task `{}`", Words::from(id.to_owned()));
         let looks = method == Method::GET;

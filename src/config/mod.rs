@@ -26,7 +26,7 @@ use crate::http::server::ServerLimits;
 use crate::task::{Lane, Namespace};
 use crate::timeline::redis::Durability;
 use layers::Layers;
-use read::Reader;
+use read::ConfigReader;
 
 pub use layers::{DEFAULTS, Origin};
 pub use secret::SecretUrl;
@@ -263,7 +263,7 @@ impl Config {
         for (flag, path, value) in sources.flags {
             layers.flag(flag, path, value);
         }
-        let mut reader = Reader::new(layers);
+        let mut reader = ConfigReader::new(layers);
         let config = Config::read(&mut reader);
         let mut faults = reader.into_faults();
         let built = build(&config).map_err(|found| faults.extend(found));
@@ -280,7 +280,7 @@ impl Config {
     }
 
     /// Reads everything. Where a fault was noted something stands in, so that the rest can be looked at all the same.
-    fn read(r: &mut Reader) -> Config {
+    fn read(r: &mut ConfigReader) -> Config {
         let schemes = ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "memory"];
         let redis = r.url("redis.url", &schemes);
         let (sentinel_password, ca_file) = (r.secret("redis.sentinel_password"), r.file("tls.ca_file"));

@@ -13,13 +13,13 @@ use super::{ConfigFault, Origin, SecretUrl, Setting};
 use crate::task::duration;
 
 /// What stands in for a value that could not be read: the faults are told, and the value is never used.
-pub(super) struct Reader {
+pub(super) struct ConfigReader {
     layers: Layers,
 }
 
-impl Reader {
-    pub(super) fn new(layers: Layers) -> Reader {
-        Reader { layers }
+impl ConfigReader {
+    pub(super) fn new(layers: Layers) -> ConfigReader {
+        ConfigReader { layers }
     }
 
     /// The faults so far; none means that every value read is right.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::read::{Reader, list};
+use super::read::{ConfigReader, list};
 use super::{DAY, DEFAULT_NAME, HOUR, HttpSection, LogSection, SECOND, SinkSection};
 use crate::engine::{EngineConfig, EngineLane};
 use crate::http::ApiLimits;
@@ -14,7 +14,7 @@ use crate::task::{Lane, Limits, Overdue, duration};
 use crate::timeline::redis::Durability;
 
 /// `redis.durability`
-pub(super) fn durability(r: &mut Reader) -> Durability {
+pub(super) fn durability(r: &mut ConfigReader) -> Durability {
     let known: Vec<&str> = Durability::ALL.iter().map(|durability| durability.as_str()).collect();
     let read = r.text("redis.durability", |text| {
         Durability::of(text).ok_or_else(|| format!("one of {} is expected", list(&known)))
@@ -23,7 +23,7 @@ pub(super) fn durability(r: &mut Reader) -> Durability {
 }
 
 /// `[claim]` and `[dead]`; what a killed instance held must still be published when it comes back.
-pub(super) fn engine(r: &mut Reader) -> EngineConfig {
+pub(super) fn engine(r: &mut ConfigReader) -> EngineConfig {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let lease = r.duration("claim.lease", SECOND, HOUR);
@@ -50,7 +50,7 @@ pub(super) fn engine(r: &mut Reader) -> EngineConfig {
 }
 
 /// `[http]` and `[limits]`
-pub(super) fn http(r: &mut Reader) -> HttpSection {
+pub(super) fn http(r: &mut ConfigReader) -> HttpSection {
     let listen = r.address("http.listen").unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
     let tls = match (r.file("http.certificate_file"), r.file("http.key_file")) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -79,7 +79,7 @@ pub(super) fn http(r: &mut Reader) -> HttpSection {
 const BESIDE_PAYLOAD: usize = 8 << 10;
 
 /// `[limits]`; what fits in no body can be no limit.
-fn limits(r: &mut Reader, body: usize) -> Limits {
+fn limits(r: &mut ConfigReader, body: usize) -> Limits {
     let payload = r.size("limits.payload", 1, 8 << 20);
     let headers = usize::try_from(r.whole("limits.headers", 0, 1000)).unwrap_or(0);
     let header_bytes = r.size("limits.header_bytes", 0, 256 << 10);
@@ -94,7 +94,7 @@ fn limits(r: &mut Reader, body: usize) -> Limits {
 }
 
 /// `[tokens.NAME]`; beyond loopback there has to be one.
-pub(super) fn tokens(r: &mut Reader, http: &HttpSection) -> BTreeMap<String, KnownToken> {
+pub(super) fn tokens(r: &mut ConfigReader, http: &HttpSection) -> BTreeMap<String, KnownToken> {
     let names = r.names("tokens");
     if names.is_empty() && !http.listen.ip().is_loopback() {
         let words =
@@ -157,7 +157,7 @@ fn scope(text: &str) -> Result<(bool, bool), String> {
 }
 
 /// `[log]`
-pub(super) fn log(r: &mut Reader) -> LogSection {
+pub(super) fn log(r: &mut ConfigReader) -> LogSection {
     let filter = r.text("log.filter", |text| crate::telemetry::filter(text).map(|_| text.to_owned()));
     let json = r.text("log.format", |text| match text {
         "text" => Ok(false),
@@ -168,7 +168,7 @@ pub(super) fn log(r: &mut Reader) -> LogSection {
 }
 
 /// `[sinks.NAME]`; one whose URL cannot be read is left out, with a fault noted.
-pub(super) fn sinks(r: &mut Reader, lease: Duration) -> BTreeMap<String, SinkSection> {
+pub(super) fn sinks(r: &mut ConfigReader, lease: Duration) -> BTreeMap<String, SinkSection> {
     let mut sinks = BTreeMap::new();
     let (shortest, longest) = (Duration::from_millis(100), HOUR);
     let common = (r.duration("sinks.answer_timeout", shortest, longest), r.duration("sinks.patience", SECOND, DAY));
@@ -213,7 +213,7 @@ pub(super) fn sinks(r: &mut Reader, lease: Duration) -> BTreeMap<String, SinkSec
 }
 
 /// `[lanes.NAME]`, and `default`, which is there whoever wrote it or not.
-pub(super) fn lanes(r: &mut Reader, sinks: &BTreeMap<String, SinkSection>) -> BTreeMap<Lane, EngineLane> {
+pub(super) fn lanes(r: &mut ConfigReader, sinks: &BTreeMap<String, SinkSection>) -> BTreeMap<Lane, EngineLane> {
     let mut lanes = BTreeMap::new();
     let there = r.names("sinks");
     let usual = match there.as_slice() {

@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 use super::EngineConfig;
 use super::breaker::Breaker;
 use super::destinations::Destinations;
-use super::held::Held;
+use super::held::HeldBack;
 use super::leases::Leases;
 use super::outlook::OLDEST_AGAIN;
 use super::room::Room;
@@ -78,7 +78,7 @@ pub(super) struct LaneContext {
     pub(super) dead_destination: Option<String>,
     pub(super) room: Room,
     /// What destinations that fail hold of it.
-    pub(super) held: Arc<Held>,
+    pub(super) held: Arc<HeldBack>,
     /// By destination, when something went back last because it holds all that it may: a thousand of them at most.
     pub(super) turned_back: Mutex<HashMap<String, Instant>>,
     pub(super) metrics: LaneMetrics,
@@ -100,7 +100,7 @@ pub(super) struct SinkContext {
     pub(super) destinations: Mutex<Destinations>,
     pub(super) room: Room,
     /// What destinations that fail hold of it.
-    pub(super) held: Arc<Held>,
+    pub(super) held: Arc<HeldBack>,
     pub(super) metrics: SinkMetrics,
     /// When the sink last answered any message.
     pub(super) answered: Mutex<Option<Instant>>,

@@ -8,7 +8,7 @@ use crate::engine::intake::LaneRule;
 use crate::task::{Member, When, samples};
 use crate::timeline::Timeline;
 use crate::timeline::Verb;
-use crate::timeline::memory::{Fault, MemoryTimeline};
+use crate::timeline::memory::{InjectedFault, MemoryTimeline};
 
 const SHARDS: u16 = 4;
 const SECOND: Duration = Duration::from_secs(1);
@@ -100,8 +100,8 @@ async fn a_sweep_goes_through_all_shards_and_ends() {
 #[tokio::test]
 async fn a_requeue_that_may_have_taken_effect_is_told_before_one_that_did_not() {
     let (intake, timeline, clock, _) = stage(2);
-    timeline.fail_next(Verb::Requeue, Fault::ReplyLost);
-    timeline.fail_next(Verb::Requeue, Fault::Refused("OOM".into()));
+    timeline.fail_next(Verb::Requeue, InjectedFault::ReplyLost);
+    timeline.fail_next(Verb::Requeue, InjectedFault::Refused("OOM".into()));
     let filter = DeadFilter::default();
     let sweep = intake.requeue_all(&filter, None, SECOND);
     let pass = async {
@@ -119,7 +119,7 @@ async fn what_stays_dead_is_counted_once_though_a_slice_fails() {
     timeline.edit(Shard::of(&keys[1].task, SHARDS), |twin| {
         twin.tasks.insert(Member::requeued(&keys[1]), bytes::Bytes::new());
     });
-    timeline.fail_next(Verb::Requeue, Fault::ReplyLost);
+    timeline.fail_next(Verb::Requeue, InjectedFault::ReplyLost);
     let pass = async {
         while intake.dead_one(&keys[2]).await.unwrap().is_some() {
             tokio::task::yield_now().await;

@@ -16,7 +16,7 @@ struct Part {
 }
 
 /// What those that fail hold of one lane's room.
-pub(super) struct Held {
+pub(super) struct HeldBack {
     /// What one destination at fault may hold.
     one: Part,
     /// What all of them may.
@@ -38,7 +38,7 @@ pub(super) struct Hold {
 
 /// One occurrence's part of one room.
 struct Portion {
-    held: Arc<Held>,
+    held: Arc<HeldBack>,
     destination: String,
     bytes: usize,
 }
@@ -70,15 +70,15 @@ impl Part {
     }
 }
 
-impl Held {
+impl HeldBack {
     /// Nothing is held of a room for so much.
-    pub(super) fn new(occurrences: usize, bytes: usize) -> Arc<Held> {
+    pub(super) fn new(occurrences: usize, bytes: usize) -> Arc<HeldBack> {
         let (one, all) = (Part::quarters(1, occurrences, bytes), Part::quarters(3, occurrences, bytes));
-        Arc::new(Held { one, all, taken: Mutex::default() })
+        Arc::new(HeldBack { one, all, taken: Mutex::default() })
     }
 
     /// A part of one room for one occurrence of so many bytes, if there is room for it.
-    fn take(self: &Arc<Held>, destination: &str, bytes: usize, at_fault: bool) -> Option<Portion> {
+    fn take(self: &Arc<HeldBack>, destination: &str, bytes: usize, at_fault: bool) -> Option<Portion> {
         let mut taken = self.taken.lock();
         let own = taken.by_destination.get(destination).copied().unwrap_or_default();
         if !self.all.admits(taken.all, bytes) || (at_fault && !self.one.admits(own, bytes)) {
@@ -96,8 +96,8 @@ impl Held {
 impl Hold {
     /// Parts for one occurrence of so many bytes, if there is room for it in the lane and at the sink.
     pub(super) fn take(
-        lane: &Arc<Held>,
-        sink: &Arc<Held>,
+        lane: &Arc<HeldBack>,
+        sink: &Arc<HeldBack>,
         destination: &str,
         bytes: usize,
         at_fault: bool,
@@ -137,13 +137,13 @@ impl Drop for Portion {
 mod tests {
     use super::*;
 
-    fn take(held: &Arc<Held>, destination: &str, count: usize, bytes: usize, at_fault: bool) -> Vec<Portion> {
+    fn take(held: &Arc<HeldBack>, destination: &str, count: usize, bytes: usize, at_fault: bool) -> Vec<Portion> {
         (0..count).map_while(|_| held.take(destination, bytes, at_fault)).collect()
     }
 
     #[test]
     fn one_destination_at_fault_holds_a_quarter_and_all_that_fail_three() {
-        let held = Held::new(100, 1 << 20);
+        let held = HeldBack::new(100, 1 << 20);
         let a = take(&held, "a", 100, 1, true);
         assert_eq!(a.len(), 25);
         let b = take(&held, "b", 100, 1, true);
@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn many_lanes_leave_something_of_their_sinks_room() {
-        let (lanes, sink) = ([(); 8].map(|()| Held::new(100, 1 << 20)), Held::new(200, 2 << 20));
-        let take = |lane: &Arc<Held>, destination: &str| Hold::take(lane, &sink, destination, 1, true);
+        let (lanes, sink) = ([(); 8].map(|()| HeldBack::new(100, 1 << 20)), HeldBack::new(200, 2 << 20));
+        let take = |lane: &Arc<HeldBack>, destination: &str| Hold::take(lane, &sink, destination, 1, true);
         let mut holds = Vec::new();
         for (n, lane) in lanes.iter().enumerate() {
             holds.extend(std::iter::from_fn(|| take(lane, &format!("bad{n}"))));
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn bytes_count_too_and_the_first_is_let_in_whatever_its_size() {
-        let held = Held::new(100, 4000);
+        let held = HeldBack::new(100, 4000);
         let large = held.take("a", 10_000, true).expect("the first");
         assert!(held.take("a", 1, true).is_none() && held.take("b", 1, true).is_none());
         assert!(large.is_within(), "one is never too much");
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn one_that_turns_out_at_fault_holds_too_much_until_enough_have_gone() {
-        let held = Held::new(100, 1 << 20);
+        let held = HeldBack::new(100, 1 << 20);
         let mut failing = take(&held, "a", 100, 1, false);
         assert_eq!(failing.len(), 75);
         while failing.last().is_some_and(|hold| !hold.is_within()) {

@@ -62,7 +62,7 @@ pub struct LaneRule {
 
 /// A put that took effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Put {
+pub struct EffectivePut {
     /// Created, replaced or unchanged.
     pub result: PutResult,
     /// What the task is due at next.
@@ -154,7 +154,7 @@ impl Intake {
         mode: PutMode,
         tasks: Vec<(TaskId, Lane, Task)>,
         deadline: Duration,
-    ) -> Vec<Result<Put, PutError>> {
+    ) -> Vec<Result<EffectivePut, PutError>> {
         self.put_traced(mode, tasks, None, deadline).await
     }
 
@@ -165,10 +165,10 @@ impl Intake {
         tasks: Vec<(TaskId, Lane, Task)>,
         trace: Option<Traceparent>,
         deadline: Duration,
-    ) -> Vec<Result<Put, PutError>> {
+    ) -> Vec<Result<EffectivePut, PutError>> {
         let now = self.clock().now();
         let show = (tasks.len() == 1).then(|| tasks[0].clone());
-        let mut answers: Vec<Result<Put, PutError>> = Vec::with_capacity(tasks.len());
+        let mut answers: Vec<Result<EffectivePut, PutError>> = Vec::with_capacity(tasks.len());
         let mut shards: BTreeMap<Shard, Vec<Prepared>> = BTreeMap::new();
         for (index, (id, lane, task)) in tasks.into_iter().enumerate() {
             match self.prepare(index, id, lane, task, now, trace) {
@@ -248,7 +248,7 @@ impl Intake {
         mode: PutMode,
         prepared: Vec<Prepared>,
         deadline: Duration,
-    ) -> Vec<(usize, Result<Put, PutError>)> {
+    ) -> Vec<(usize, Result<EffectivePut, PutError>)> {
         let mut answers = Vec::with_capacity(prepared.len());
         for call in calls(prepared) {
             // The call before may have waited for what was in flight: each has a time of its own.
@@ -265,7 +265,7 @@ impl Intake {
         mode: PutMode,
         mut call: Vec<Prepared>,
         not_after: Timestamp,
-    ) -> Vec<(usize, Result<Put, PutError>)> {
+    ) -> Vec<(usize, Result<EffectivePut, PutError>)> {
         let mut give_up = None;
         let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(100));
         let mut done = Vec::with_capacity(call.len());
@@ -329,7 +329,7 @@ impl Intake {
     }
 
     /// The dues that follow the one a put was answered with. An unchanged task counts from its own put, not this one.
-    async fn upcoming(&self, id: &TaskId, task: &Task, put: &Put, now: Timestamp) -> Vec<Timestamp> {
+    async fn upcoming(&self, id: &TaskId, task: &Task, put: &EffectivePut, now: Timestamp) -> Vec<Timestamp> {
         if !task.schedule.is_recurring() {
             return Vec::new();
         }
@@ -378,12 +378,15 @@ fn calls(prepared: Vec<Prepared>) -> Vec<Vec<Prepared>> {
 }
 
 /// Turns the timeline's answer for one task into the user's.
-fn read_answer(id: &TaskId, answer: PutAnswer) -> Result<Put, PutError> {
+fn read_answer(id: &TaskId, answer: PutAnswer) -> Result<EffectivePut, PutError> {
     let key = |due| Key { task: id.clone(), due };
     match answer.result {
-        PutResult::Created | PutResult::Replaced | PutResult::Unchanged => {
-            Ok(Put { result: answer.result, due: answer.due, next: Vec::new(), in_flight: answer.in_flight.map(key) })
-        }
+        PutResult::Created | PutResult::Replaced | PutResult::Unchanged => Ok(EffectivePut {
+            result: answer.result,
+            due: answer.due,
+            next: Vec::new(),
+            in_flight: answer.in_flight.map(key),
+        }),
         PutResult::KeyReused => Err(PutError::KeyReused),
         PutResult::InFlight => Err(PutError::InFlight(key(answer.in_flight.unwrap_or(answer.due)))),
         PutResult::BadDue => Err(PutError::BadDue),

@@ -52,7 +52,7 @@ use breaker::Breaker;
 use claimer::Claimer;
 use context::{Context, LaneContext, Pulses, ShardContext, SinkContext};
 use destinations::Destinations;
-use held::Held;
+use held::HeldBack;
 use leases::Leases;
 use room::Room;
 use throttle::Throttle;
@@ -274,7 +274,7 @@ fn sink_context(
         breaker: Breaker::new(metrics.clone()),
         destinations: Mutex::new(Destinations::new(sink.patience)),
         room: Room::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
-        held: Held::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
+        held: HeldBack::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
         metrics,
         answered: Mutex::new(None),
     })
@@ -288,7 +288,7 @@ fn lane_context(
     sink: Arc<SinkContext>,
 ) -> LaneContext {
     let room = Room::new(config.in_flight, config.in_flight_bytes);
-    let held = Held::new(config.in_flight, config.in_flight_bytes);
+    let held = HeldBack::new(config.in_flight, config.in_flight_bytes);
     let metrics = metrics.lane(lane.as_str());
     metrics.served.set(1);
     let EngineLane { destination, dead_destination, .. } = settings;

@@ -36,7 +36,7 @@ const LONGEST_KEY: usize = 255;
     tag = "tasks",
     params(("idempotency-key" = Option<String>, Header, nullable = false, pattern = "^(\"[!-~]{1,255}\"|[!-~]{1,255})$", example = "order-1",
         description = "Makes the request repeatable; surrounding double quotes do not count."), body::Trace),
-    request_body(content = openapi::task::Task,
+    request_body(content = openapi::task::TaskSchema,
         example = json!({"schedule": {"in": "15m"}, "message": {"destination": "orders.timeout", "payload": {"order": 1}}})),
     responses(
         (status = 201, body = PutView, description = "The task was created.",

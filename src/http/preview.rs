@@ -30,7 +30,7 @@ struct PreviewView {
     summary = "When a schedule would be due",
     description = "Worked out by what decides it for tasks; nothing is put.",
     tag = "tasks",
-    request_body(content = openapi::task::Preview,
+    request_body(content = openapi::task::PreviewSchema,
         example = json!({"schedule": {"cron": "0 30 9 * * MON-FRI", "zone": "Europe/Berlin"}, "count": 2})),
     responses((status = 200, body = PreviewView, description = "The first dues.", example = json!({"next": [
         {"due": "2026-11-23T08:30:00.000Z", "due_ms": 1_795_422_600_000_i64},

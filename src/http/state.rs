@@ -63,7 +63,7 @@ struct LaneView {
 #[schema(as = SinkState)]
 struct SinkView {
     kind: &'static str,
-    #[schema(value_type = words::Breaker)]
+    #[schema(value_type = words::BreakerSchema)]
     breaker: &'static str,
     /// How it was noticed that it is absent.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual::clock::Timestamp;
 use punctual::timeline::Verb;
-use punctual::timeline::memory::Fault;
+use punctual::timeline::memory::InjectedFault;
 use punctual::timeline::{Rest, Settle, Settlement, Timeline, Token, Verdict};
 use serde_json::json;
 
@@ -187,7 +187,7 @@ async fn a_put_never_gives_another_message_the_key_in_flight() {
 #[tokio::test]
 async fn a_503_names_its_reason_and_no_secret() {
     let stage = Stage::start().await;
-    stage.timeline.fail_next(Verb::Put, Fault::Refused("OOM command not allowed".into()));
+    stage.timeline.fail_next(Verb::Put, InjectedFault::Refused("OOM command not allowed".into()));
     let refused = stage.put("a", ONCE).await;
     assert_eq!(refused.problem(), (503, "timeline_refused".into()));
     assert!(refused.body.contains("OOM command not allowed") && refused.head.contains("retry-after: 1"), "{refused:?}");
@@ -199,7 +199,7 @@ async fn a_503_names_its_reason_and_no_secret() {
     }
     stage.timeline.set_up();
 
-    stage.timeline.fail_next(Verb::Put, Fault::ReplyLost);
+    stage.timeline.fail_next(Verb::Put, InjectedFault::ReplyLost);
     let mut lost = Box::pin(stage.put("a", ONCE));
     let early = tokio::time::timeout(Duration::from_millis(100), &mut lost).await;
     assert!(early.is_err(), "answered before it was sure: {early:?}");

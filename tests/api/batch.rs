@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use punctual::timeline::Verb;
-use punctual::timeline::memory::Fault;
+use punctual::timeline::memory::InjectedFault;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -123,7 +123,7 @@ async fn what_a_wrong_line_repeats_is_cut_short() {
 #[tokio::test]
 async fn a_timeline_that_refuses_is_told_line_by_line() {
     let stage = Stage::start().await;
-    stage.timeline.fail_next(Verb::Put, Fault::Refused("OOM".into()));
+    stage.timeline.fail_next(Verb::Put, InjectedFault::Refused("OOM".into()));
     let answer = stage.batch(&[line("a", 1), line("b", 1)].concat()).await;
     assert_eq!(answer.status, 200);
     let codes: Vec<_> = answer.lines().iter().map(|answer| answer["error"]["code"].clone()).collect();

@@ -6,7 +6,7 @@ use punctual::clock::{Clock, Timestamp};
 use punctual::task::{Key, Lane, Message, Payload, Record, Schedule, Task, When};
 use punctual::timeline::DeadRecord;
 use punctual::timeline::Verb;
-use punctual::timeline::memory::Fault;
+use punctual::timeline::memory::InjectedFault;
 use serde_json::{Value, json};
 
 use super::{NOON, Stage, shard};
@@ -209,8 +209,8 @@ async fn what_was_done_before_the_timeline_went_away_is_told() {
     }
     stage.clock.advance(Duration::from_secs(1));
     // The second of three.
-    stage.timeline.fail_next(Verb::Requeue, Fault::Nothing);
-    stage.timeline.fail_next(Verb::Requeue, Fault::Refused("OOM".into()));
+    stage.timeline.fail_next(Verb::Requeue, InjectedFault::Nothing);
+    stage.timeline.fail_next(Verb::Requeue, InjectedFault::Refused("OOM".into()));
     let told = stage.post("/v1/dead:requeue", "{}").await;
     let done = told.json();
     assert_eq!((told.status, &done["more"]), (200, &json!(true)), "{done}");

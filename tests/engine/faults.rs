@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use punctual::engine::EngineConfig;
 use punctual::timeline::Verb;
-use punctual::timeline::memory::{Fault, Mark};
+use punctual::timeline::memory::{InjectedFault, Mark};
 use punctual::timeline::{ClaimRequest, Link, Token};
 use punctual_sinks::memory::Answer;
 
@@ -15,7 +15,7 @@ use super::*;
 async fn a_claim_whose_reply_is_missing_is_given_back() {
     let bed = Bed::start();
     let due = bed.put([("x", after(seconds(1)))]).await;
-    bed.timeline.fail_next(Verb::Claim, Fault::ReplyLost);
+    bed.timeline.fail_next(Verb::Claim, InjectedFault::ReplyLost);
     bed.pass(millis(1500)).await;
     assert!(bed.keys().is_empty());
     bed.pass(seconds(3)).await;
@@ -27,7 +27,7 @@ async fn a_claim_whose_reply_is_missing_is_given_back() {
 async fn a_settle_whose_reply_is_missing_is_repeated_and_changes_nothing() {
     let bed = Bed::start();
     let first = bed.put([("tick", every(seconds(1), 3))]).await[0].as_millis();
-    for fault in [Fault::ReplyLost, Fault::CallLost, Fault::Refused("OOM".into())] {
+    for fault in [InjectedFault::ReplyLost, InjectedFault::CallLost, InjectedFault::Refused("OOM".into())] {
         bed.timeline.fail_next(Verb::Settle, fault);
     }
     bed.pass(seconds(10)).await;
@@ -119,7 +119,7 @@ async fn no_publish_starts_that_does_not_fit_into_the_lease() {
     bed.put(ids.iter().map(|id| (id.as_str(), after(millis(10))))).await;
     bed.pass(millis(100)).await;
     for _ in 0..1000 {
-        bed.timeline.fail_next(Verb::Extend, Fault::CallLost);
+        bed.timeline.fail_next(Verb::Extend, InjectedFault::CallLost);
     }
     // 5 s of lease less 2 s of answer_timeout: from then on nothing is published.
     bed.pass(millis(3500)).await;

@@ -3,12 +3,12 @@
 use punctual::engine::intake::PutError;
 use punctual::timeline::TimelineError;
 use punctual::timeline::Verb;
-use punctual::timeline::memory::Fault;
+use punctual::timeline::memory::InjectedFault;
 
 use super::*;
 
 /// Puts one task while the timeline has this fault.
-async fn put_into(bed: &Bed, fault: Fault) -> PutError {
+async fn put_into(bed: &Bed, fault: InjectedFault) -> PutError {
     bed.timeline.fail_next(Verb::Put, fault);
     let tasks = vec![(id("a"), Lane::default(), after(seconds(60)))];
     bed.intake.put(PutMode::Put, tasks, seconds(1)).await.remove(0).unwrap_err()
@@ -17,11 +17,11 @@ async fn put_into(bed: &Bed, fault: Fault) -> PutError {
 #[tokio::test(start_paused = true)]
 async fn a_task_that_keeps_moving_says_nothing_of_others() {
     let bed = Bed::start();
-    assert_eq!(put_into(&bed, Fault::Moving).await, PutError::Timeline(TimelineError::Moving));
+    assert_eq!(put_into(&bed, InjectedFault::Moving).await, PutError::Timeline(TimelineError::Moving));
     assert_eq!(bed.intake.refused(), None, "it concerns one task: the instance takes others in");
     let full = "OOM command not allowed".to_owned();
     assert_eq!(
-        put_into(&bed, Fault::Refused(full.clone())).await,
+        put_into(&bed, InjectedFault::Refused(full.clone())).await,
         PutError::Timeline(TimelineError::Refused(full.clone()))
     );
     assert_eq!(bed.intake.refused(), Some(full), "it concerns every task");

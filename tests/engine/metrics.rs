@@ -3,7 +3,7 @@
 use punctual::metrics::Metrics;
 use punctual::task::{CatchUp, Key, Record};
 use punctual::timeline::Verb;
-use punctual::timeline::memory::{Fault, MemoryTimeline};
+use punctual::timeline::memory::{InjectedFault, MemoryTimeline};
 use punctual::timeline::{ClaimRequest, Put, Token};
 use punctual_sinks::memory::Answer;
 
@@ -224,8 +224,8 @@ async fn calls_of_the_timeline_are_counted_by_verb_and_result_and_timed() {
     let metrics = Arc::new(Metrics::new("0", "i0"));
     memory.count_calls(Arc::clone(&metrics));
     let (shard, key) = (Shard::of(&id("a"), 1), Key { task: id("a"), due: clock.now() });
-    memory.fail_next(Verb::Get, Fault::Refused("OOM".into()));
-    memory.fail_next(Verb::Cancel, Fault::CallLost);
+    memory.fail_next(Verb::Get, InjectedFault::Refused("OOM".into()));
+    memory.fail_next(Verb::Cancel, InjectedFault::CallLost);
     assert!(memory.get(shard, &id("a")).await.is_err());
     assert!(memory.get(shard, &id("a")).await.is_ok());
     assert!(memory.cancel(shard, &id("a"), clock.now().plus(seconds(1))).await.is_err());

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::flight::Stage;
-use super::outbox::{Answer, Batch};
+use super::outbox::{Batch, SinkAnswer};
 use super::task::{ClaimTask, Fate};
 use crate::engine::destinations::FailureContext;
 use crate::engine::fault::{self, Point};
@@ -70,7 +70,7 @@ impl ClaimTask {
     }
 
     /// Takes in an answer of the sink, and those that are there already.
-    pub(super) fn take_in_all(&mut self, first: Answer) {
+    pub(super) fn take_in_all(&mut self, first: SinkAnswer) {
         self.take_in(first);
         for _ in 1..MAX_ANSWERS_AT_ONCE {
             let Some(answer) = self.outbox.try_answer() else { break };
@@ -79,15 +79,15 @@ impl ClaimTask {
     }
 
     /// Takes in one answer of the sink.
-    pub(super) fn take_in(&mut self, answer: Answer) {
+    pub(super) fn take_in(&mut self, answer: SinkAnswer) {
         match answer {
-            Answer::Outcome(index, publish, outcome) => {
+            SinkAnswer::Outcome(index, publish, outcome) => {
                 self.judge(index, publish, outcome);
                 if self.open > 0 {
                     fault::reached(Point::MidBatch);
                 }
             }
-            Answer::Ended(sent, flights) => self.ended(sent, &flights),
+            SinkAnswer::Ended(sent, flights) => self.ended(sent, &flights),
         }
     }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use tracing::warn;
 
 use self::copies::Copied;
-use self::outbox::{Answer, Posted};
+use self::outbox::{Posted, SinkAnswer};
 use self::task::ClaimTask;
 use self::verdicts::Written;
 use crate::task::Follow;
@@ -34,7 +34,7 @@ enum Event {
     /// Others hold its occurrences now.
     LeaseLost,
     /// The sink answered.
-    Answer(Answer),
+    SinkAnswer(SinkAnswer),
     /// A flight is to be published again.
     RetryDue,
     /// The dead-letter destination answered.
@@ -65,7 +65,7 @@ impl ClaimTask {
             self.send_copies();
             self.settle_if_due();
             match self.next().await {
-                Event::Answer(answer) => {
+                Event::SinkAnswer(answer) => {
                     self.take_in_all(answer);
                     self.give_back_if_absent();
                 }
@@ -93,7 +93,7 @@ impl ClaimTask {
             biased;
             () = self.claim.lease.lost.cancelled(), if !last => Event::LeaseLost,
             posted = self.outbox.next() => match posted {
-                Posted::Answer(answer) => Event::Answer(answer),
+                Posted::SinkAnswer(answer) => Event::SinkAnswer(answer),
                 Posted::RetryDue => Event::RetryDue,
             },
             copied = self.copies.next() => Event::Copied(copied),

@@ -17,7 +17,7 @@ use crate::engine::fault::{self, Point};
 const SINK_GRACE: Duration = Duration::from_millis(500);
 
 /// What a sink's stream tells.
-pub(super) enum Answer {
+pub(super) enum SinkAnswer {
     /// The outcome of a flight's publish number so-and-so.
     Outcome(usize, u32, Outcome),
     /// A batch sent at that time has ended: what was not answered never will be.
@@ -26,7 +26,7 @@ pub(super) enum Answer {
 
 /// What happens in an outbox.
 pub(super) enum Posted {
-    Answer(Answer),
+    SinkAnswer(SinkAnswer),
     /// A flight is to be published again.
     RetryDue,
 }
@@ -41,7 +41,7 @@ pub(super) struct Batch {
 /// Publishes under way, and when which flight is to be published again.
 #[derive(Default)]
 pub(super) struct Outbox {
-    answers: SelectAll<BoxStream<'static, Answer>>,
+    answers: SelectAll<BoxStream<'static, SinkAnswer>>,
     retries: BinaryHeap<Reverse<(Instant, usize)>>,
 }
 
@@ -76,7 +76,7 @@ impl Outbox {
     }
 
     /// An answer that is there already.
-    pub(super) fn try_answer(&mut self) -> Option<Answer> {
+    pub(super) fn try_answer(&mut self) -> Option<SinkAnswer> {
         self.answers.next().now_or_never().flatten()
     }
 
@@ -85,7 +85,7 @@ impl Outbox {
         let retry = self.retries.peek().map(|Reverse((at, _))| *at);
         tokio::select! {
             biased;
-            Some(answer) = self.answers.next() => Posted::Answer(answer),
+            Some(answer) = self.answers.next() => Posted::SinkAnswer(answer),
             () = sleep_until(retry) => Posted::RetryDue,
         }
     }
@@ -100,15 +100,15 @@ pub(super) async fn sleep_until(timer: Option<Instant>) {
 }
 
 /// The outcomes of a batch, and word of its end.
-fn answers(sink: &Arc<dyn Sink>, sent: Instant, batch: Batch) -> BoxStream<'static, Answer> {
+fn answers(sink: &Arc<dyn Sink>, sent: Instant, batch: Batch) -> BoxStream<'static, SinkAnswer> {
     let limit = tokio::time::sleep(sink.answer_timeout() + SINK_GRACE);
     let flights = batch.flights.clone();
     outcomes(sink, batch.messages)
         .filter_map(move |(at, outcome)| {
-            ready(flights.get(at).map(|(index, publish)| Answer::Outcome(*index, *publish, outcome)))
+            ready(flights.get(at).map(|(index, publish)| SinkAnswer::Outcome(*index, *publish, outcome)))
         })
         .take_until(limit)
-        .chain(stream::once(ready(Answer::Ended(sent, batch.flights))))
+        .chain(stream::once(ready(SinkAnswer::Ended(sent, batch.flights))))
         .boxed()
 }
 

@@ -43,7 +43,7 @@ impl Group {
 }
 
 /// What is read, and how far.
-pub(super) struct Reader {
+pub(super) struct LineReader {
     api: Arc<Api>,
     line: u64,
     /// The beginning of a line whose end has not come yet.
@@ -59,10 +59,10 @@ pub(super) struct Reader {
 /// The client is gone, or takes no answers.
 struct Gone;
 
-impl Reader {
-    pub(super) fn new(api: Arc<Api>, groups: mpsc::Sender<Group>) -> Reader {
+impl LineReader {
+    pub(super) fn new(api: Arc<Api>, groups: mpsc::Sender<Group>) -> LineReader {
         let (rest, breathed) = (Vec::new(), Instant::now());
-        Reader { api, line: 0, rest, skipping: false, breathed, group: Group::default(), groups }
+        LineReader { api, line: 0, rest, skipping: false, breathed, group: Group::default(), groups }
     }
 
     pub(super) async fn run(mut self, body: Body) {
@@ -211,7 +211,7 @@ mod tests {
     use crate::timeline::Link;
     use crate::timeline::memory::MemoryTimeline;
 
-    fn reader() -> (Reader, mpsc::Receiver<Group>) {
+    fn reader() -> (LineReader, mpsc::Receiver<Group>) {
         let timeline = Arc::new(MemoryTimeline::new(Arc::new(ManualClock::new(Timestamp::from_millis(1))), 1));
         let state =
             EngineState { link: Link::Up(1), lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };
@@ -227,7 +227,7 @@ mod tests {
             instance: "i0".into(),
         };
         let (groups, inbox) = mpsc::channel(1);
-        (Reader::new(Arc::new(api), groups), inbox)
+        (LineReader::new(Arc::new(api), groups), inbox)
     }
 
     #[tokio::test]

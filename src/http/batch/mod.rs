@@ -19,11 +19,11 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
-use self::lines::{Group, Line, Reader};
+use self::lines::{Group, Line, LineReader};
 use super::openapi::words;
 use super::problem::Problem;
 use super::{Api, body};
-use crate::engine::intake::{Put, PutError};
+use crate::engine::intake::{EffectivePut, PutError};
 use crate::task::{TaskId, Traceparent};
 use crate::timeline::PutMode;
 
@@ -41,7 +41,7 @@ pub(super) struct AnswerView<'a> {
     #[schema(nullable = false)]
     id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, value_type = Option<words::PutResult>)]
+    #[schema(nullable = false, value_type = Option<words::PutResultSchema>)]
     result: Option<&'static str>,
     /// When it is due next, in ms since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +82,7 @@ pub(super) async fn put(State(api): State<Arc<Api>>, request: Request) -> Result
     body::media_type(&parts.headers, &[NDJSON])?;
     let trace = body::trace(&parts.headers);
     let (groups, inbox) = mpsc::channel(1);
-    tokio::spawn(Reader::new(Arc::clone(&api), groups).run(body));
+    tokio::spawn(LineReader::new(Arc::clone(&api), groups).run(body));
     let answers = stream::unfold((api, inbox), move |(api, mut inbox)| async move {
         let group = inbox.recv().await?;
         let answers = put_group(&api, group, trace).await;
@@ -125,7 +125,12 @@ async fn put_group(api: &Api, group: Group, trace: Option<Traceparent>) -> Bytes
 }
 
 /// Writes the answer to a put; returns the word to count it by.
-fn write_put(answers: &mut Vec<u8>, line: u64, id: &TaskId, put: Option<Result<Put, PutError>>) -> &'static str {
+fn write_put(
+    answers: &mut Vec<u8>,
+    line: u64,
+    id: &TaskId,
+    put: Option<Result<EffectivePut, PutError>>,
+) -> &'static str {
     match put {
         Some(Ok(put)) => {
             let result = put.result.as_str();

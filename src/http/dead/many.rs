@@ -25,7 +25,7 @@ use crate::timeline::DeadFilter;
     description = "All that are meant and were dead when it began; `{}` means all there are. They are due now, and published under \
         their old keys. Once the time is up that a request has, the answer says `more` and where to go on.",
     tag = "dead",
-    request_body(content = openapi::task::DeadFilter, example = json!({"lane": "default", "reason": "destination"})),
+    request_body(content = openapi::task::DeadFilterSchema, example = json!({"lane": "default", "reason": "destination"})),
     responses((status = 200, body = RequeuedView, description = "What was done.",
         example = json!({"requeued": 12, "in_flight": 0, "more": false}))),
     extensions(("x-codes" = json!([BODY, TIMELINE].concat()))),
@@ -58,7 +58,7 @@ pub(in crate::http) async fn requeue(State(api): State<Arc<Api>>, request: Reque
     description = "All that are meant and were dead when it began; `{}` means all there are. Once the time is up that a request has, \
         the answer says `more` and where to go on.",
     tag = "dead",
-    request_body(content = openapi::task::DeadFilter, example = json!({"reason": "rejected", "to": "2026-12-01T00:00:00Z"})),
+    request_body(content = openapi::task::DeadFilterSchema, example = json!({"reason": "rejected", "to": "2026-12-01T00:00:00Z"})),
     responses((status = 200, body = DiscardedView, description = "What was done.",
         example = json!({"discarded": 12, "more": false}))),
     extensions(("x-codes" = json!([BODY, TIMELINE].concat()))),

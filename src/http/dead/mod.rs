@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use utoipa::IntoParams;
 
 use self::views::{DeadListView, DeadView, DoneView, WholeDeadView, whole_view};
-use super::openapi::words::Reason as ReasonWord;
+use super::openapi::words::ReasonSchema;
 use super::openapi::{BODY, TIMELINE};
 use super::problem::Problem;
 use super::{Api, body, json};
@@ -52,7 +52,7 @@ struct ListQuery {
     #[param(required = false, nullable = false, pattern = "^[a-z0-9-]{1,32}$", example = "default")]
     lane: Option<String>,
     /// Dead for this reason.
-    #[param(required = false, nullable = false, value_type = ReasonWord, example = "rejected")]
+    #[param(required = false, nullable = false, value_type = ReasonSchema, example = "rejected")]
     reason: Option<String>,
     /// Buried then or later. A `+` has to be written `%2B`.
     #[param(required = false, nullable = false, format = DateTime)]

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::engine::dead::DeadSummary;
-use crate::http::openapi::task::Message;
+use crate::http::openapi::task::MessageSchema;
 use crate::http::openapi::words;
 use crate::task::{Record, spec};
 
@@ -40,7 +40,7 @@ pub(super) struct DeadView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     destination: Option<String>,
-    #[schema(value_type = words::Reason)]
+    #[schema(value_type = words::ReasonSchema)]
     reason: String,
     /// The broker's own words.
     words: String,
@@ -66,7 +66,7 @@ pub(super) struct WholeDeadView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     destination: Option<String>,
-    #[schema(value_type = words::Reason)]
+    #[schema(value_type = words::ReasonSchema)]
     reason: String,
     /// The broker's own words.
     words: String,
@@ -79,7 +79,7 @@ pub(super) struct WholeDeadView<'a> {
     #[schema(nullable = false, pattern = "^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
     traceparent: Option<String>,
     /// As it was put.
-    #[schema(value_type = Message)]
+    #[schema(value_type = MessageSchema)]
     message: &'a RawValue,
 }
 

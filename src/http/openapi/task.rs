@@ -11,23 +11,25 @@ use utoipa::ToSchema;
 /// A task: what to publish, and when.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Task {
-    schedule: Schedule,
-    message: Message,
+#[schema(as = Task)]
+pub(in crate::http) struct TaskSchema {
+    schedule: ScheduleSchema,
+    message: MessageSchema,
     /// The line of due tasks that it waits in, as configured; `default` where none is named.
     #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$", default = "default")]
     lane: String,
     #[schema(required = false)]
     retry: Retry,
     #[schema(required = false)]
-    catch_up: CatchUp,
+    catch_up: CatchUpSchema,
 }
 
 /// What a preview is asked.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Preview {
-    schedule: Schedule,
+#[schema(as = Preview)]
+pub(in crate::http) struct PreviewSchema {
+    schedule: ScheduleSchema,
     /// The task that would have it; needed where there is a `spread`, which depends on it.
     #[schema(required = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$")]
     id: String,
@@ -42,12 +44,13 @@ pub(in crate::http) struct Preview {
 /// Which of the dead are meant; what is not said means any.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct DeadFilter {
+#[schema(as = DeadFilter)]
+pub(in crate::http) struct DeadFilterSchema {
     /// Of this lane.
     #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$")]
     lane: String,
     /// Dead for this reason.
-    #[schema(required = false, value_type = super::words::Reason)]
+    #[schema(required = false, value_type = super::words::ReasonSchema)]
     reason: String,
     /// Buried then or later.
     #[schema(required = false, format = DateTime)]
@@ -64,7 +67,8 @@ pub(in crate::http) struct DeadFilter {
 /// `ms`, `s`, `m`, `h` or `d`, the longer unit first, also joined: `1h30m`.
 #[derive(ToSchema)]
 #[serde(untagged)]
-pub(in crate::http) enum Schedule {
+#[schema(as = Schedule)]
+pub(in crate::http) enum ScheduleSchema {
     At(At),
     In(In),
     Every(Every),
@@ -134,7 +138,8 @@ pub(in crate::http) struct Cron {
 /// What is published: `payload`, or `payload_base64`, or nothing.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Message {
+#[schema(as = Message)]
+pub(in crate::http) struct MessageSchema {
     /// Topic, subject, `exchange/routing-key`, queue or stream; the lane's where none is named.
     #[schema(required = false, min_length = 1, max_length = 1024)]
     destination: String,
@@ -182,7 +187,8 @@ pub(in crate::http) struct Retry {
 /// The minute and the 100 may be configured otherwise.
 #[derive(ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(in crate::http) enum CatchUp {
+#[schema(as = CatchUp)]
+pub(in crate::http) enum CatchUpSchema {
     Once,
     All,
     None,

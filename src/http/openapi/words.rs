@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 /// What a put did.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::http) enum PutResult {
+#[schema(as = PutResult)]
+pub(in crate::http) enum PutResultSchema {
     Created,
     Replaced,
     Unchanged,
@@ -41,7 +42,8 @@ pub(in crate::http) enum TimelineStatus {
 /// `open`: the sink is absent; `half-open`: one batch is tried.
 #[derive(ToSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(in crate::http) enum Breaker {
+#[schema(as = Breaker)]
+pub(in crate::http) enum BreakerSchema {
     Closed,
     HalfOpen,
     Open,
@@ -49,7 +51,8 @@ pub(in crate::http) enum Breaker {
 
 /// Why an occurrence is dead.
 #[derive(ToSchema)]
-pub(in crate::http) enum Reason {
+#[schema(as = Reason)]
+pub(in crate::http) enum ReasonSchema {
     #[serde(rename = "rejected")]
     Rejected,
     #[serde(rename = "retries")]

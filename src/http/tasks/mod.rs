@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use utoipa::IntoParams;
 
-use self::views::{CancelView, TaskView, put_view, task_view};
+use self::views::{CancelView, HeldTaskView, put_view, task_view};
 use super::openapi::{self, BODY, TIMELINE};
 use super::problem::Problem;
 use super::{Api, body, json};
@@ -43,7 +43,7 @@ struct Id {
     description = "An equal body is `unchanged` and keeps its due, unless its schedule is `in`, which counts anew.",
     tag = "tasks",
     params(Id, body::Trace),
-    request_body(content = openapi::task::Task,
+    request_body(content = openapi::task::TaskSchema,
         example = json!({"schedule": {"every": "1h", "limit": 2}, "message": {"destination": "orders.report", "payload": {"order": 1}}})),
     responses(
         (status = 201, body = PutView, description = "The task was created.",
@@ -69,7 +69,7 @@ pub(super) async fn put(State(api): State<Arc<Api>>, id: IdInPath, request: Requ
     summary = "Look a task up",
     tag = "tasks",
     params(Id),
-    responses((status = 200, body = TaskView, description = "The task.",
+    responses((status = 200, body = HeldTaskView, description = "The task.",
         example = json!({"id": "order-1", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z",
             "due_ms": 1_795_266_000_000_i64, "created": "2026-11-21T12:00:00.000Z", "updated": "2026-11-21T12:00:00.000Z",
             "revision": 1, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "counts": {"accepted": 0, "dead": 0, "passed_over": 0}, "schedule": {"every": "1h", "limit": 2},
@@ -136,7 +136,7 @@ async fn put_read(
     mode: PutMode,
     id: Result<TaskId, Fault>,
     request: Request,
-) -> Result<(TaskId, intake::Put), Problem> {
+) -> Result<(TaskId, intake::EffectivePut), Problem> {
     let (parts, body) = request.into_parts();
     let body = body::json(&parts.headers, body, &api.limits).await?;
     let read = spec::read_checked(&body, &api.limits.task, false, api.intake.clock().now(), &api.lanes());

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
 use crate::engine::intake;
-use crate::http::openapi::task::{CatchUp, Message, Retry, Schedule};
+use crate::http::openapi::task::{CatchUpSchema, MessageSchema, Retry, ScheduleSchema};
 use crate::http::openapi::words;
 use crate::task::{Record, TaskId, spec};
 use crate::timeline::{Held, PutResult};
@@ -34,7 +34,7 @@ impl From<Timestamp> for Due {
 pub(in crate::http) struct PutView<'a> {
     #[schema(value_type = String)]
     id: &'a TaskId,
-    #[schema(value_type = words::PutResult)]
+    #[schema(value_type = words::PutResultSchema)]
     result: &'static str,
     #[schema(value_type = words::Status)]
     status: &'static str,
@@ -73,7 +73,7 @@ pub(super) struct CancelView<'a> {
 /// A task as it was put, and how it stands.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TaskAnswer)]
-pub(super) struct TaskView<'a> {
+pub(super) struct HeldTaskView<'a> {
     #[schema(value_type = String)]
     id: &'a TaskId,
     #[schema(value_type = words::Status)]
@@ -105,16 +105,16 @@ pub(super) struct TaskView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     counts: Option<CountsView>,
-    #[schema(value_type = Schedule)]
+    #[schema(value_type = ScheduleSchema)]
     schedule: &'a RawValue,
-    #[schema(value_type = Message)]
+    #[schema(value_type = MessageSchema)]
     message: &'a RawValue,
     lane: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Retry>, nullable = false)]
     retry: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<CatchUp>, nullable = false)]
+    #[schema(value_type = Option<CatchUpSchema>, nullable = false)]
     catch_up: Option<&'a RawValue>,
 }
 
@@ -144,7 +144,7 @@ struct CountsView {
 }
 
 /// The answer to a put.
-pub(super) fn put_view(id: &TaskId, put: intake::Put) -> Response {
+pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut) -> Response {
     let status = if put.result == PutResult::Created { StatusCode::CREATED } else { StatusCode::OK };
     let Due { due, due_ms } = put.due.into();
     let view = PutView {
@@ -171,7 +171,7 @@ pub(super) fn task_view(id: &TaskId, record: &Record, held: &Held) -> Result<Str
     let Due { due, due_ms } = held.changed.unwrap_or(held.due).into();
     let task = spec::write(&record.task, &record.lane);
     let Members { schedule, message, retry, catch_up } = serde_json::from_str(task.get())?;
-    let view = TaskView {
+    let view = HeldTaskView {
         id,
         status: if held.in_flight { "in_flight" } else { "scheduled" },
         due,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::object::{self, Field, Object};
-use super::time::{self, Round};
+use super::time::{self, Rounding};
 use super::{Fault, lane};
 use crate::clock::Timestamp;
 use crate::task::Lane;
@@ -46,7 +46,7 @@ fn document(field: Field<'_, '_>, reasons: &[&str], most: Option<u64>) -> Option
     let lane = object.optional("lane", lane);
     let reason = object.optional("reason", |field| reason(field, reasons));
     // Up, both: what was buried in the middle of a millisecond stands in the timeline as buried at its beginning.
-    let mut time = |name| object.optional(name, |field| time::read(field, Round::Up));
+    let mut time = |name| object.optional(name, |field| time::read(field, Rounding::Up));
     let (from, to) = (time("from"), time("to"));
     let cursor = object.optional("cursor", |field| field.text().map(Cow::into_owned));
     let limit = most.and_then(|most| object.optional("limit", |field| field.number(1, most)));

@@ -1,7 +1,7 @@
 //! A preview: when a schedule would be due, told by what tells it of tasks.
 
 use super::object::{self, Field};
-use super::time::{self, Round};
+use super::time::{self, Rounding};
 use super::{Fault, schedule};
 use crate::clock::Timestamp;
 use crate::task::{Schedule, TaskId};
@@ -36,7 +36,7 @@ pub fn read_preview(json: &[u8], now: Timestamp) -> Result<Preview, Vec<Fault>> 
 fn document(field: Field<'_, '_>, now: Timestamp) -> Option<Preview> {
     let mut object = field.object()?;
     // Up, as with `start`: what is told is later than what was asked.
-    let from = object.optional("from", |field| time::read(field, Round::Up)).unwrap_or(now);
+    let from = object.optional("from", |field| time::read(field, Rounding::Up)).unwrap_or(now);
     let count = object.optional("count", |field| field.number(1, MAX_COUNT)).unwrap_or(DEFAULT_COUNT);
     let asked_id = object.has("id");
     let id = object.optional("id", super::id);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::object::{self, Field, Object, Path};
-use super::time::{self, Round};
+use super::time::{self, Rounding};
 use crate::clock::Timestamp;
 use crate::task::cron::{self, Timetable};
 use crate::task::duration::format;
@@ -26,13 +26,13 @@ pub(super) fn read(field: Field<'_, '_>, now: Timestamp) -> Option<Schedule> {
     let before = path.count();
     let mut object = field.object()?;
     check_members(&object);
-    let at = object.optional("at", |field| time::read(field, Round::Up)).map(When::At);
+    let at = object.optional("at", |field| time::read(field, Rounding::Up)).map(When::At);
     let after = object.optional("in", |field| field.duration()).map(When::In);
     let gap = object.optional("every", |field| field.duration());
     let expression = object.optional("cron", |field| field.text());
     let zone = object.optional("zone", |field| field.text());
-    let start = object.optional("start", |field| time::read(field, Round::Up));
-    let end = object.optional("end", |field| time::read(field, Round::Down));
+    let start = object.optional("start", |field| time::read(field, Rounding::Up));
+    let end = object.optional("end", |field| time::read(field, Rounding::Down));
     let limit = object.optional("limit", |field| field.number(1, MAX_LIMIT));
     let spread = object.optional("spread", |field| field.duration());
     object.end();

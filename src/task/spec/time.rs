@@ -9,7 +9,7 @@ const EPOCH: civil::DateTime = civil::datetime(1970, 1, 1, 0, 0, 0, 0);
 
 /// Where a time between two milliseconds goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Round {
+pub(super) enum Rounding {
     /// To the later: nothing is published early.
     Up,
     /// To the earlier: nothing is published after its end.
@@ -17,7 +17,7 @@ pub(super) enum Round {
 }
 
 /// A time at which a task may be due.
-pub(super) fn read(field: Field<'_, '_>, round: Round) -> Option<Timestamp> {
+pub(super) fn read(field: Field<'_, '_>, round: Rounding) -> Option<Timestamp> {
     let text = field.text()?;
     let shown = shown(&text);
     let Some(time) = parse(&text, round) else {
@@ -32,7 +32,7 @@ pub(super) fn read(field: Field<'_, '_>, round: Round) -> Option<Timestamp> {
 }
 
 /// `YYYY-MM-DD`, `T` or a space, `hh:mm:ss`, perhaps a fraction, then `Z` or an offset.
-fn parse(text: &str, round: Round) -> Option<Timestamp> {
+fn parse(text: &str, round: Rounding) -> Option<Timestamp> {
     let (date_time, rest) = text.split_at_checked(19)?;
     let bytes = date_time.as_bytes();
     let marks = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')];
@@ -55,7 +55,7 @@ fn parse(text: &str, round: Round) -> Option<Timestamp> {
 }
 
 /// The milliseconds of a fraction, 0 to 1000, and what stands after it.
-fn fraction(text: &str, round: Round) -> Option<(i64, &str)> {
+fn fraction(text: &str, round: Rounding) -> Option<(i64, &str)> {
     let Some(text) = text.strip_prefix('.') else { return Some((0, text)) };
     let length = text.bytes().take_while(u8::is_ascii_digit).count();
     if length == 0 {
@@ -63,7 +63,7 @@ fn fraction(text: &str, round: Round) -> Option<(i64, &str)> {
     }
     let (fraction, rest) = text.split_at(length);
     let (millis, finer) = fraction.split_at(length.min(3));
-    let between = round == Round::Up && finer.bytes().any(|digit| digit != b'0');
+    let between = round == Rounding::Up && finer.bytes().any(|digit| digit != b'0');
     Some((digits(&format!("{millis:0<3}"))? + i64::from(between), rest))
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn up(text: &str) -> Option<i64> {
-        parse(text, Round::Up).map(Timestamp::as_millis)
+        parse(text, Rounding::Up).map(Timestamp::as_millis)
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(up("2026-11-20T12:00:00.1230001Z"), Some(second + 124));
         assert_eq!(up("2026-11-20T12:00:00.123000000000000000000Z"), Some(second + 123));
         assert_eq!(up("2026-11-20T12:00:00.9999999999999Z"), Some(second + 1000));
-        let down = parse("2026-11-20T12:00:00.9999Z", Round::Down).unwrap();
+        let down = parse("2026-11-20T12:00:00.9999Z", Rounding::Down).unwrap();
         assert_eq!(down.as_millis(), second + 999);
     }
 

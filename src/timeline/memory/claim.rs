@@ -1,6 +1,6 @@
 //! What instances take: claim, claim_suspects.
 
-use super::twin::{Claim, Told, Twin};
+use super::twin::{Claim, Notified, Twin};
 use crate::clock::Timestamp;
 use crate::task::layout::{RECURRING, has};
 use crate::task::{Lane, Member};
@@ -27,7 +27,7 @@ impl Twin {
         now: Timestamp,
         lane: &Lane,
         request: &ClaimRequest,
-    ) -> Result<Told<Claimed>, TimelineError> {
+    ) -> Result<Notified<Claimed>, TimelineError> {
         if now > request.not_after {
             return Err(TimelineError::Late);
         }
@@ -40,7 +40,7 @@ impl Twin {
         // Others may help with the rest. Who begins elsewhere has passed over what they would come for in vain.
         let tells = !claimed.occurrences.is_empty() && !request.newest_first && request.after.is_none();
         let more = claimed.head.filter(|head| *head <= now && tells);
-        Ok(Told { answer: claimed, wakes: more.map(|head| (lane.clone(), head)).into_iter().collect() })
+        Ok(Notified { answer: claimed, wakes: more.map(|head| (lane.clone(), head)).into_iter().collect() })
     }
 
     /// Locks due occurrences that ordinary claims leave out: suspects, or what could not be read.
@@ -52,13 +52,13 @@ impl Twin {
         now: Timestamp,
         lane: &Lane,
         request: &SuspectsRequest,
-    ) -> Result<Told<Claimed>, TimelineError> {
+    ) -> Result<Notified<Claimed>, TimelineError> {
         if now > request.not_after {
             return Err(TimelineError::Late);
         }
         let look = self.look_for_suspects(now, lane, request);
         let end = now.plus(request.lease);
-        Ok(Told::quietly(self.take(now, lane, &request.token, end, look, !request.unreadable)))
+        Ok(Notified::quietly(self.take(now, lane, &request.token, end, look, !request.unreadable)))
     }
 
     /// Why an occurrence is not for ordinary claims, if there is a reason.

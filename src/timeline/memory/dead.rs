@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::twin::{Change, Mark, Told, Twin};
+use super::twin::{Change, Mark, Notified, Twin};
 use crate::clock::Timestamp;
 use crate::task::layout::lane_of;
 use crate::task::{Key, Member};
@@ -22,29 +22,29 @@ impl Twin {
         key: &Key,
         buried: Option<Timestamp>,
         not_after: Timestamp,
-    ) -> Result<Told<RequeueAnswer>, TimelineError> {
+    ) -> Result<Notified<RequeueAnswer>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
         let text: Arc<str> = key.to_string().into();
         if !self.is_buried(&text, buried) {
-            return Ok(Told::quietly(RequeueAnswer::Unknown));
+            return Ok(Notified::quietly(RequeueAnswer::Unknown));
         }
         let member = Member::requeued(key);
         if self.tasks.contains_key(&member) {
-            return Ok(Told::quietly(RequeueAnswer::InFlight));
+            return Ok(Notified::quietly(RequeueAnswer::InFlight));
         }
         let parent = Member::from(&key.task);
         let has_due = self.place(&parent).is_some_and(|(_, score)| {
             score.abs() == key.due.as_millis() || self.changes.get(&parent) == Some(&Change::Due(key.due))
         });
         if has_due {
-            return Ok(Told::quietly(RequeueAnswer::InFlight));
+            return Ok(Notified::quietly(RequeueAnswer::InFlight));
         }
         let Some(record) = self.dead_records.get(&text).map(|burial| burial.record.clone()) else {
-            return Ok(Told::quietly(RequeueAnswer::Unknown));
+            return Ok(Notified::quietly(RequeueAnswer::Unknown));
         };
-        let Some(lane) = lane_of(&record) else { return Ok(Told::quietly(RequeueAnswer::Unreadable)) };
+        let Some(lane) = lane_of(&record) else { return Ok(Notified::quietly(RequeueAnswer::Unreadable)) };
         self.forget_dead(&text);
         self.comes(record.len());
         self.tasks.insert(member.clone(), record);
@@ -53,7 +53,7 @@ impl Twin {
         self.set_score(&lane, &member, now.as_millis());
         self.lanes.insert(lane.clone());
         // Also where the head is due already: a claimer may have gone past it.
-        Ok(Told { answer: RequeueAnswer::Requeued, wakes: vec![(lane, now)] })
+        Ok(Notified { answer: RequeueAnswer::Requeued, wakes: vec![(lane, now)] })
     }
 
     /// Forgets a dead occurrence, with `buried` only the one that was buried then; whether there was one.
@@ -66,12 +66,12 @@ impl Twin {
         key: &Key,
         buried: Option<Timestamp>,
         not_after: Timestamp,
-    ) -> Result<Told<bool>, TimelineError> {
+    ) -> Result<Notified<bool>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
         let text: Arc<str> = key.to_string().into();
-        Ok(Told::quietly(self.is_buried(&text, buried) && self.forget_dead(&text)))
+        Ok(Notified::quietly(self.is_buried(&text, buried) && self.forget_dead(&text)))
     }
 
     /// Looks through the dead, in the order of their burial.

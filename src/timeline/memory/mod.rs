@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
-pub use twin::{Change, Claim, Mark, ReapAt, Told, Twin};
+pub use twin::{Change, Claim, Mark, Notified, ReapAt, Twin};
 pub use zset::Zset;
 
 use super::calls::{Calls, Verb};
@@ -44,13 +44,13 @@ pub struct MemoryTimeline {
     /// How often the link has come up.
     ups: AtomicU64,
     wakes: broadcast::Sender<Wake>,
-    faults: Mutex<VecDeque<(Verb, Fault)>>,
+    faults: Mutex<VecDeque<(Verb, InjectedFault)>>,
     calls: Calls,
 }
 
 /// What goes wrong with a call, for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFault {
     /// Nothing: the one after it is met by the call after this one.
     Nothing,
     /// It takes effect, but its reply is lost.
@@ -91,7 +91,7 @@ impl MemoryTimeline {
     /// The next call of `verb` meets `fault`, for tests. Asked for several times, the calls meet them in turn.
     ///
     /// A caller whose call or reply was lost learns so once its `not_after` has passed.
-    pub fn fail_next(&self, verb: Verb, fault: Fault) {
+    pub fn fail_next(&self, verb: Verb, fault: InjectedFault) {
         self.faults.lock().push_back((verb, fault));
     }
 
@@ -112,19 +112,19 @@ impl MemoryTimeline {
         verb: Verb,
         shard: Shard,
         not_after: Option<Timestamp>,
-        step: impl FnOnce(&mut Twin, Timestamp) -> Result<Told<T>, TimelineError> + Send,
+        step: impl FnOnce(&mut Twin, Timestamp) -> Result<Notified<T>, TimelineError> + Send,
     ) -> Result<T, TimelineError> {
         let call = async {
             if let Link::Down(words) = &*self.link.borrow() {
                 return Err(TimelineError::Away(words.clone()));
             }
-            let fault = self.fault(verb).filter(|fault| *fault != Fault::Nothing);
+            let fault = self.fault(verb).filter(|fault| *fault != InjectedFault::Nothing);
             match fault {
-                Some(Fault::Refused(words)) => return Err(TimelineError::Refused(words)),
-                Some(Fault::Moving) => return Err(TimelineError::Moving),
+                Some(InjectedFault::Refused(words)) => return Err(TimelineError::Refused(words)),
+                Some(InjectedFault::Moving) => return Err(TimelineError::Moving),
                 _ => {}
             }
-            let answer = (fault != Some(Fault::CallLost)).then(|| self.run(shard, step));
+            let answer = (fault != Some(InjectedFault::CallLost)).then(|| self.run(shard, step));
             match (fault, answer) {
                 (None, Some(answer)) => answer,
                 _ => {
@@ -141,7 +141,7 @@ impl MemoryTimeline {
     fn run<T>(
         &self,
         shard: Shard,
-        step: impl FnOnce(&mut Twin, Timestamp) -> Result<Told<T>, TimelineError>,
+        step: impl FnOnce(&mut Twin, Timestamp) -> Result<Notified<T>, TimelineError>,
     ) -> Result<T, TimelineError> {
         let mut shards = self.shards.lock();
         let Some(twin) = shards.get_mut(usize::from(shard.number())) else {
@@ -155,7 +155,7 @@ impl MemoryTimeline {
         Ok(told.answer)
     }
 
-    fn fault(&self, verb: Verb) -> Option<Fault> {
+    fn fault(&self, verb: Verb) -> Option<InjectedFault> {
         let mut faults = self.faults.lock();
         let at = faults.iter().position(|(of, _)| *of == verb)?;
         faults.remove(at).map(|(_, fault)| fault)
@@ -199,7 +199,7 @@ impl Timeline for MemoryTimeline {
     }
 
     async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
-        self.step(Verb::Get, shard, None, |twin, _| Ok(Told::quietly(twin.get(id)))).await
+        self.step(Verb::Get, shard, None, |twin, _| Ok(Notified::quietly(twin.get(id)))).await
     }
 
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError> {
@@ -227,7 +227,7 @@ impl Timeline for MemoryTimeline {
         tokens: &[(Lane, Token)],
         lease: Duration,
     ) -> Result<Vec<bool>, TimelineError> {
-        self.step(Verb::Extend, shard, None, |twin, now| Ok(Told::quietly(twin.extend(now, tokens, lease)))).await
+        self.step(Verb::Extend, shard, None, |twin, now| Ok(Notified::quietly(twin.extend(now, tokens, lease)))).await
     }
 
     async fn reap(&self, shard: Shard, lane: &Lane, request: ReapRequest) -> Result<Reaped, TimelineError> {
@@ -236,7 +236,7 @@ impl Timeline for MemoryTimeline {
     }
 
     async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError> {
-        self.step(Verb::Glance, shard, None, |twin, now| Ok(Told::quietly(twin.glance(now, &request)))).await
+        self.step(Verb::Glance, shard, None, |twin, now| Ok(Notified::quietly(twin.glance(now, &request)))).await
     }
 
     async fn requeue(
@@ -260,10 +260,10 @@ impl Timeline for MemoryTimeline {
     }
 
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
-        self.step(Verb::Browse, shard, None, |twin, _| Ok(Told::quietly(twin.browse(&request)))).await
+        self.step(Verb::Browse, shard, None, |twin, _| Ok(Notified::quietly(twin.browse(&request)))).await
     }
 
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {
-        self.step(Verb::Show, shard, None, |twin, _| Ok(Told::quietly(twin.show(key)))).await
+        self.step(Verb::Show, shard, None, |twin, _| Ok(Notified::quietly(twin.show(key)))).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::twin::{Change, Told, Twin};
+use super::twin::{Change, Notified, Twin};
 use crate::clock::Timestamp;
 use crate::task::layout::{RESETS, has, lane_of, tail};
 use crate::task::record::replacing;
@@ -20,7 +20,7 @@ impl Twin {
         mode: PutMode,
         puts: &[Put],
         not_after: Timestamp,
-    ) -> Result<Told<Vec<PutAnswer>>, TimelineError> {
+    ) -> Result<Notified<Vec<PutAnswer>>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
@@ -28,7 +28,7 @@ impl Twin {
         let mut came = BTreeMap::new();
         let answer = puts.iter().map(|put| self.put_one(mode, put, &mut came)).collect();
         let wakes = came.into_iter().filter_map(|(lane, due)| self.came(now, lane, heads[lane], &[due])).collect();
-        Ok(Told { answer, wakes })
+        Ok(Notified { answer, wakes })
     }
 
     /// Puts one task; `came`: the earliest due that came into each lane.
@@ -128,23 +128,23 @@ impl Twin {
         now: Timestamp,
         id: &TaskId,
         not_after: Timestamp,
-    ) -> Result<Told<CancelAnswer>, TimelineError> {
+    ) -> Result<Notified<CancelAnswer>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
         let member = Member::from(id);
         let Some((lane, score)) = self.place(&member) else {
-            return Ok(Told::quietly(CancelAnswer::Unknown));
+            return Ok(Notified::quietly(CancelAnswer::Unknown));
         };
         let due = Timestamp::from_millis(score.abs());
         if score < 0 {
             self.changes.insert(member.clone(), Change::Cancelled);
             self.counts.remove(&member);
-            return Ok(Told::quietly(CancelAnswer::InFlight { due }));
+            return Ok(Notified::quietly(CancelAnswer::InFlight { due }));
         }
         let handed_out = self.mark(&member, due).filter(|mark| mark.count.is_some()).map(|mark| mark.due);
         self.end(&lane, &member);
-        Ok(Told::quietly(CancelAnswer::Cancelled { handed_out }))
+        Ok(Notified::quietly(CancelAnswer::Cancelled { handed_out }))
     }
 
     /// Looks at a task.

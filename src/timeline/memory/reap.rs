@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::twin::{Mark, ReapAt, Told, Twin};
+use super::twin::{Mark, Notified, ReapAt, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
 use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped, TimelineError, Token};
@@ -21,7 +21,12 @@ impl Twin {
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
-    pub fn reap(&mut self, now: Timestamp, lane: &Lane, request: &ReapRequest) -> Result<Told<Reaped>, TimelineError> {
+    pub fn reap(
+        &mut self,
+        now: Timestamp,
+        lane: &Lane,
+        request: &ReapRequest,
+    ) -> Result<Notified<Reaped>, TimelineError> {
         if now > request.not_after {
             return Err(TimelineError::Late);
         }
@@ -43,7 +48,7 @@ impl Twin {
                 self.largest = 0;
             }
         }
-        Ok(Told { answer: reaped, wakes: self.came(now, lane, before, &waits).into_iter().collect() })
+        Ok(Notified { answer: reaped, wakes: self.came(now, lane, before, &waits).into_iter().collect() })
     }
 
     /// A lease that ends further ahead than it was made for was given before the clock stepped back.

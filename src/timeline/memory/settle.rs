@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::twin::{Mark, Told, Twin};
+use super::twin::{Mark, Notified, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, Member};
 use crate::timeline::{DeadRecord, MAX_BATCH, Rest, Settle, Settled, Settlement, TimelineError, Token, Verdict};
@@ -13,7 +13,7 @@ impl Twin {
     ///
     /// # Errors
     /// [`TimelineError::Refused`] when a next due is not later than the one that ended, or out of range.
-    pub fn settle(&mut self, now: Timestamp, lane: &Lane, settle: &Settle) -> Result<Told<Settled>, TimelineError> {
+    pub fn settle(&mut self, now: Timestamp, lane: &Lane, settle: &Settle) -> Result<Notified<Settled>, TimelineError> {
         for Settlement { due, verdict, .. } in &settle.verdicts {
             if let Verdict::Next { due: next, .. } | Verdict::DeadNext { due: next, .. } = verdict
                 && !(next > due && next.is_due())
@@ -22,7 +22,7 @@ impl Twin {
             }
         }
         let Some(mut claim) = self.claims.get(lane).and_then(|claims| claims.get(&settle.token)).cloned() else {
-            return Ok(Told::quietly(Settled { lost: true, ..Settled::default() }));
+            return Ok(Notified::quietly(Settled { lost: true, ..Settled::default() }));
         };
         let before = self.head(lane);
         let mut settled = Settled::default();
@@ -79,7 +79,7 @@ impl Twin {
             self.extend(now, &[(lane.clone(), settle.token.clone())], settle.lease);
         }
         let wakes = self.came(now, lane, before, &waits).into_iter().collect();
-        Ok(Told { answer: settled, wakes })
+        Ok(Notified { answer: settled, wakes })
     }
 
     /// One occurrence takes its verdict.

@@ -106,16 +106,16 @@ impl Mark {
 
 /// An answer, and whom to wake: lanes whose head became earlier, with the new head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told<T> {
+pub struct Notified<T> {
     /// What the caller is told.
     pub answer: T,
     /// What the sleepers are told.
     pub wakes: Vec<(Lane, Timestamp)>,
 }
 
-impl<T> Told<T> {
-    pub(super) fn quietly(answer: T) -> Told<T> {
-        Told { answer, wakes: Vec::new() }
+impl<T> Notified<T> {
+    pub(super) fn quietly(answer: T) -> Notified<T> {
+        Notified { answer, wakes: Vec::new() }
     }
 }
 

@@ -78,7 +78,7 @@ impl Call {
 }
 
 /// Why a command has no answer that it could be read from.
-pub(super) enum Failure {
+pub(super) enum CallError {
     /// The server answered with an error: nothing was written.
     Refused(ServerError),
     /// No answer came.
@@ -108,18 +108,18 @@ impl RedisTimeline {
                     self.time.observe(sent, reply.micros);
                     return if reply.code == Code::Late { Err(TimelineError::Late) } else { Ok(reply) };
                 }
-                Err(Failure::Refused(error)) if error.code() == "NOSCRIPT" && loads < MAX_LOADS => {
+                Err(CallError::Refused(error)) if error.code() == "NOSCRIPT" && loads < MAX_LOADS => {
                     // After SCRIPT FLUSH or a failover: nothing ran, so the same call may go out again once its script is
                     // loaded. The other scripts are loaded by their own calls.
                     loads += 1;
                     let loaded = load(&session, call.script, self.response_timeout).await;
                     loaded.map_err(|failure| match failure {
-                        Failure::Refused(error) => TimelineError::Refused(words(&error)),
-                        Failure::Unanswered(reason) => TimelineError::Away(reason),
+                        CallError::Refused(error) => TimelineError::Refused(words(&error)),
+                        CallError::Unanswered(reason) => TimelineError::Away(reason),
                     })?;
                 }
-                Err(Failure::Refused(error)) => return Err(TimelineError::Refused(words(&error))),
-                Err(Failure::Unanswered(reason)) => {
+                Err(CallError::Refused(error)) => return Err(TimelineError::Refused(words(&error))),
+                Err(CallError::Unanswered(reason)) => {
                     if let Some(patience) = patience {
                         patience.surely_past().await;
                     }
@@ -137,7 +137,7 @@ impl Session {
         command: &Cmd,
         timeout: Duration,
         patience: Option<&Patience>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, CallError> {
         let mut connection = self.connection();
         let answer = connection.send_packed_command(command);
         tokio::pin!(answer);
@@ -155,7 +155,7 @@ impl Session {
             }
         };
         match answer {
-            None => Err(Failure::Unanswered(format!("no answer within {timeout:?}"))),
+            None => Err(CallError::Unanswered(format!("no answer within {timeout:?}"))),
             Some(Ok(Value::ServerError(error))) => Err(self.refused(error)),
             Some(Ok(value)) => Ok(value),
             Some(Err(error)) => match ServerError::try_from(error) {
@@ -163,13 +163,13 @@ impl Session {
                 Err(error) => {
                     let reason = error.to_string();
                     self.break_off(&reason);
-                    Err(Failure::Unanswered(reason))
+                    Err(CallError::Unanswered(reason))
                 }
             },
         }
     }
 
-    fn refused(&self, error: ServerError) -> Failure {
+    fn refused(&self, error: ServerError) -> CallError {
         self.answered();
         // Redis before 7.0 puts what a script ran into behind words of its own.
         let in_script = error.code() == "ERR" && error.details().is_some_and(|details| details.contains("-READONLY"));
@@ -178,19 +178,19 @@ impl Session {
         if in_script || matches!(error.code(), "READONLY" | "MASTERDOWN" | "MOVED" | "ASK" | "CLUSTERDOWN") {
             self.break_off(&words(&error));
         }
-        Failure::Refused(error)
+        CallError::Refused(error)
     }
 }
 
 /// Loads all scripts.
-pub(super) async fn load_scripts(session: &Session, timeout: Duration) -> Result<(), Failure> {
+pub(super) async fn load_scripts(session: &Session, timeout: Duration) -> Result<(), CallError> {
     for script in ALL {
         load(session, script, timeout).await?;
     }
     Ok(())
 }
 
-async fn load(session: &Session, script: &Script, timeout: Duration) -> Result<(), Failure> {
+async fn load(session: &Session, script: &Script, timeout: Duration) -> Result<(), CallError> {
     let answer = session.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script.source), timeout, None).await?;
     debug_assert_eq!(answer, Value::BulkString(SHAS[&script.verb].clone().into_bytes()));
     Ok(())

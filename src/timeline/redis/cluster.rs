@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::RedisError;
-use super::call::{Failure, words};
+use super::call::{CallError, words};
 use super::session::Session;
 use crate::task::Namespace;
 use crate::timeline::keys::{self, Keys};
@@ -20,7 +20,7 @@ pub(super) enum Slots {
         passes: bool,
     },
     /// It said something else, or nothing.
-    Unanswered(Failure),
+    Unanswered(CallError),
 }
 
 /// A key that never exists for each slot: the one of the namespace's own keys, and one for each shard.
@@ -35,7 +35,7 @@ pub(super) async fn ask_slots(session: &Session, keys: &[String], timeout: Durat
     // The first in the order of shards, so that the next attempt says the same.
     let failed = answers.into_iter().find_map(Result::err);
     failed.map_or(Ok(()), Err).map_err(|failure| match failure {
-        Failure::Refused(error) if matches!(error.code(), "MOVED" | "ASK" | "CLUSTERDOWN") => {
+        CallError::Refused(error) if matches!(error.code(), "MOVED" | "ASK" | "CLUSTERDOWN") => {
             Slots::Elsewhere { passes: error.code() == "CLUSTERDOWN", error: RedisError::Cluster(words(&error)) }
         }
         failure => Slots::Unanswered(failure),

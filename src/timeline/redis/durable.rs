@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisTimeline;
-use super::call::{Failure, words};
+use super::call::{CallError, words};
 use super::link::Connector;
 use super::server::Advice;
 use super::session::Session;
@@ -140,7 +140,7 @@ impl Line {
             let first = tokio::select! {
                 first = asked.recv() => first,
                 () = tokio::time::sleep(KEPT_ALIVE) => {
-                    if let Err(Failure::Unanswered(reason)) = self.ask(&redis::cmd("PING"), Duration::ZERO).await {
+                    if let Err(CallError::Unanswered(reason)) = self.ask(&redis::cmd("PING"), Duration::ZERO).await {
                         self.renew(&reason).await;
                     }
                     continue;
@@ -161,7 +161,7 @@ impl Line {
             together.retain(|one| !one.answer.is_closed());
             let Some(until) = together.iter().map(|one| one.until).max() else { return };
             match self.wait(until).await {
-                Err(Failure::Unanswered(reason)) if !self.beside.broken() => self.renew(&reason).await,
+                Err(CallError::Unanswered(reason)) if !self.beside.broken() => self.renew(&reason).await,
                 Ok(true) => break Ok(()),
                 Ok(false) => break Err(self.connector.durability.not_reached().to_owned()),
                 Err(failure) => break Err(failure.to_string()),
@@ -174,7 +174,7 @@ impl Line {
     }
 
     /// Whether it is kept by then.
-    async fn wait(&self, until: Instant) -> Result<bool, Failure> {
+    async fn wait(&self, until: Instant) -> Result<bool, CallError> {
         self.ask(&self.write, Duration::ZERO).await?;
         let left = until.saturating_duration_since(Instant::now());
         let durability = self.connector.durability;
@@ -183,9 +183,9 @@ impl Line {
     }
 
     /// Asks, for that long and what any answer may take.
-    async fn ask(&self, command: &Cmd, longer: Duration) -> Result<Value, Failure> {
+    async fn ask(&self, command: &Cmd, longer: Duration) -> Result<Value, CallError> {
         let answer = self.line.ask(command, longer + self.connector.response_timeout, None).await;
-        if matches!(answer, Err(Failure::Refused(_))) && self.line.broken() {
+        if matches!(answer, Err(CallError::Refused(_))) && self.line.broken() {
             // It is a replica now: what was written beside may be gone.
             self.beside.break_off(&self.line.reason());
         }
@@ -247,10 +247,10 @@ pub(super) async fn able(
     session.ask(&probe, patience, None).await.map(drop).map_err(told)
 }
 
-fn unable(durability: Durability, failure: Failure) -> Unable {
+fn unable(durability: Durability, failure: CallError) -> Unable {
     match failure {
         // To `WAIT` on what has just become a replica, too.
-        Failure::Refused(error)
+        CallError::Refused(error)
             if matches!(error.code(), "ERR" | "NOPERM") && !words(&error).contains("replica instances") =>
         {
             let needs = match durability {
@@ -268,11 +268,11 @@ fn unable(durability: Durability, failure: Failure) -> Unable {
 }
 
 /// The name that a server's process gives itself, anew at each start.
-async fn process(session: &Session, patience: Duration) -> Result<String, Failure> {
+async fn process(session: &Session, patience: Duration) -> Result<String, CallError> {
     let info = session.ask(redis::cmd("INFO").arg("server"), patience, None).await?;
     let info: String = redis::from_redis_value(info).unwrap_or_default();
     let id = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(|id| id.trim().to_owned());
-    id.ok_or_else(|| Failure::Unanswered("its `INFO` has no `run_id`".to_owned()))
+    id.ok_or_else(|| CallError::Unanswered("its `INFO` has no `run_id`".to_owned()))
 }
 
 /// An answer that is given only once what it says is kept. What stands counts like what was written, and so does what is

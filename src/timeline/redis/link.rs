@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use punctual_sinks::RedisAccess;
-use punctual_sinks::redis_access::Socket;
+use punctual_sinks::redis_access::RedisSocket;
 use redis::aio::{PubSub, PubSubSink};
 use redis::{AsyncConnectionConfig, Msg, Value};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use super::call::{Failure, Time, load_scripts, words};
+use super::call::{CallError, Time, load_scripts, words};
 use super::cluster::{Slots, ask_slots};
 use super::durable::{Durability, Unable, WaitConnection, able};
 use super::server::advice;
@@ -37,7 +37,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 const WAKES_KEPT: usize = 1024;
 
 /// How soon a dead Redis is noticed by the sockets themselves.
-pub(super) const SOCKET: Socket = Socket {
+pub(super) const SOCKET: RedisSocket = RedisSocket {
     probe_after: Duration::from_secs(10),
     probe_every: Duration::from_secs(3),
     acknowledged_in: Duration::from_secs(10),
@@ -240,11 +240,11 @@ impl Connector {
     }
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for CallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::Refused(error) => f.write_str(&words(error)),
-            Failure::Unanswered(reason) => f.write_str(reason),
+            CallError::Refused(error) => f.write_str(&words(error)),
+            CallError::Unanswered(reason) => f.write_str(reason),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use punctual_sinks::{Away, Cause, redis_access};
 use redis::{AsyncConnectionConfig, Cmd, Value};
 
-use super::call::{Failure, words};
+use super::call::{CallError, words};
 use super::cluster::{self, Slots, ask_slots};
 use super::durable::{Durability, Unable, able, unproven};
 use super::link::SOCKET;
@@ -136,10 +136,10 @@ pub(super) async fn advice(
     session: &Session,
     durability: Durability,
     timeout: Duration,
-) -> Result<Vec<Advice>, Failure> {
+) -> Result<Vec<Advice>, CallError> {
     let info = match session.ask(&redis::cmd("INFO"), timeout, None).await {
         Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
-        Err(Failure::Refused(error)) => return Ok(vec![Advice::untold(&words(&error))]),
+        Err(CallError::Refused(error)) => return Ok(vec![Advice::untold(&words(&error))]),
         Err(unanswered) => return Err(unanswered),
     };
     let mut advice = ServerState::read(&info, durability).advice;
@@ -149,10 +149,10 @@ pub(super) async fn advice(
     Ok(advice)
 }
 
-fn away(failure: Failure) -> LookError {
+fn away(failure: CallError) -> LookError {
     LookError::Away(match failure {
-        Failure::Refused(error) => Away::new(redis_access::cause(error.code()), words(&error)),
-        Failure::Unanswered(words) => words.into(),
+        CallError::Refused(error) => Away::new(redis_access::cause(error.code()), words(&error)),
+        CallError::Unanswered(words) => words.into(),
     })
 }
 
