@@ -80,12 +80,12 @@ impl Answers {
 
     /// Answers everything that is open with `Retry`: what was handed over as [`Fault::Unclear`] or worse and open, what
     /// was not as definite.
-    pub(crate) fn give_up(&self, fault: Fault, words: &str) {
+    pub(crate) fn give_up(&self, fault: Fault, detail: &str) {
         let mut state = self.state.lock();
         let state = &mut *state;
         for (index, answered) in state.answered.iter_mut().enumerate().filter(|(_, answered)| !**answered) {
             *answered = true;
-            let trouble = Trouble { fault, definite: index >= state.handed, words: words.to_owned() };
+            let trouble = Trouble { fault, definite: index >= state.handed, detail: detail.to_owned() };
             state.known.push_back((index, Outcome::Retry(trouble)));
         }
         state.open = 0;

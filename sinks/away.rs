@@ -12,7 +12,7 @@ pub struct Away {
     /// What kind of failure it is.
     pub cause: Cause,
     /// What came back; never a secret.
-    pub words: String,
+    pub detail: String,
 }
 
 /// Where a connection failed.
@@ -30,22 +30,22 @@ pub enum Cause {
 
 impl Away {
     /// A failure of that kind.
-    pub fn new(cause: Cause, words: impl Into<String>) -> Away {
-        Away { cause, words: words.into() }
+    pub fn new(cause: Cause, detail: impl Into<String>) -> Away {
+        Away { cause, detail: detail.into() }
     }
 
     /// The same with words before its own.
     #[must_use]
-    pub fn behind(self, words: impl fmt::Display) -> Away {
-        Away { words: format!("{words}{}", self.words), ..self }
+    pub fn behind(self, detail: impl fmt::Display) -> Away {
+        Away { detail: format!("{detail}{}", self.detail), ..self }
     }
 
     /// Of several attempts the words of all, and what tells more than that nobody is there.
     #[must_use]
     pub fn of_all(all: Vec<Away>) -> Away {
         let told = all.iter().map(|away| away.cause).find(|cause| *cause != Cause::Unreachable);
-        let words: Vec<_> = all.into_iter().map(|away| away.words).collect();
-        Away { cause: told.unwrap_or(Cause::Unreachable), words: words.join("; ") }
+        let detail: Vec<_> = all.into_iter().map(|away| away.detail).collect();
+        Away { cause: told.unwrap_or(Cause::Unreachable), detail: detail.join("; ") }
     }
 
     /// What a sink says of it.
@@ -56,21 +56,21 @@ impl Away {
 
 impl fmt::Display for Away {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
+        f.write_str(&self.detail)
     }
 }
 
 /// Of what is only told in words, nothing else is known.
 impl From<String> for Away {
-    fn from(words: String) -> Away {
-        Away::new(Cause::Unreachable, words)
+    fn from(detail: String) -> Away {
+        Away::new(Cause::Unreachable, detail)
     }
 }
 
 /// Without a connection nothing was sent.
 impl From<Away> for Trouble {
     fn from(away: Away) -> Trouble {
-        Trouble::definite(Fault::Sink, away.words)
+        Trouble::definite(Fault::Sink, away.detail)
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn of_several_attempts_the_one_that_got_farthest_tells() {
-        let away = |cause, words: &str| Away::new(cause, words);
+        let away = |cause, detail: &str| Away::new(cause, detail);
         let all = vec![away(Cause::Unreachable, "refused"), away(Cause::LogIn, "wrong password")];
         assert_eq!(Away::of_all(all), away(Cause::LogIn, "refused; wrong password"));
         assert_eq!(Away::of_all(vec![away(Cause::Unreachable, "a")]), away(Cause::Unreachable, "a"));

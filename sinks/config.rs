@@ -145,8 +145,8 @@ impl SinkConfig {
     /// [`SinkError::Config`] when an option cannot be used.
     pub fn build(&self) -> Result<Arc<dyn Sink>, SinkError> {
         if self.answer_timeout < Duration::from_millis(100) {
-            let words = format!("an answer timeout of {:?} is too short: 100 ms is the least", self.answer_timeout);
-            return Err(SinkError::url(words));
+            let detail = format!("an answer timeout of {:?} is too short: 100 ms is the least", self.answer_timeout);
+            return Err(SinkError::url(detail));
         }
         let kind = self.kind();
         let none_of = |option: &str, what: &str, who: &str| {
@@ -225,13 +225,13 @@ fn parse(url: &str) -> Result<Target, String> {
         return Err(format!("a sink is named by a URL: {}", known()));
     };
     let Some(kind) = KINDS.iter().find(|kind| kind.scheme.name == scheme) else {
-        let absent = ABSENT.iter().find(|(absent, _)| *absent == scheme).map(|(_, words)| (*words).to_owned());
-        let words = match absent {
-            Some(words) => words,
+        let absent = ABSENT.iter().find(|(absent, _)| *absent == scheme).map(|(_, detail)| (*detail).to_owned());
+        let detail = match absent {
+            Some(detail) => detail,
             None if rest.starts_with("//") => format!("there is no sink for `{scheme}://`"),
             None => "a sink is named by a URL".to_owned(),
         };
-        return Err(format!("{words}; the sinks of this build are {}", known()));
+        return Err(format!("{detail}; the sinks of this build are {}", known()));
     };
     Target::parse(kind.scheme, rest)
 }

@@ -64,11 +64,11 @@ impl Kafka {
     pub(crate) fn new(config: &SinkConfig) -> Result<Kafka, SinkError> {
         let settings = Settings::new(config)?;
         for client in [settings.client.clone(), settings.alone()] {
-            let refused = |words: String| {
+            let refused = |detail: String| {
                 // Of properties that do not go together it names those that it means.
-                let named = config.properties().keys().find(|name| words.contains(&format!("`{name}`")));
+                let named = config.properties().keys().find(|name| detail.contains(&format!("`{name}`")));
                 let option = named.map_or("url".to_owned(), |name| format!("properties.{name}"));
-                SinkError::option(option, format!("the client library of Kafka refuses its settings: {words}"))
+                SinkError::option(option, format!("the client library of Kafka refuses its settings: {detail}"))
             };
             Producer::try_out(client, &settings).map_err(refused)?;
         }
@@ -131,7 +131,7 @@ impl Broker for Kafka {
         for (index, message) in batch.iter().enumerate() {
             match check_topic(&message.destination) {
                 Ok(()) => topic = topic.or(Some(message.destination.as_str())),
-                Err(words) => answers.set(index, Outcome::Reject(words)),
+                Err(detail) => answers.set(index, Outcome::Reject(detail)),
             }
         }
         let mut known = self.topic.lock();
@@ -188,7 +188,7 @@ impl Call<'_> {
             let producer = if alone { self.broker.producer_alone().await } else { Ok(Arc::clone(together)) };
             let producer = match producer {
                 Ok(producer) => producer,
-                Err(away) => return answers.give_up(Fault::Sink, &away.words),
+                Err(away) => return answers.give_up(Fault::Sink, &away.detail),
             };
             let round = self.round.insert(PublishRound::new(producer, alone, batch, answers, self.times));
             if !round.run(&self.broker.window, &indices).await {
@@ -210,7 +210,7 @@ impl Call<'_> {
             trouble
         });
         match trouble {
-            Some((fault, words)) => self.answers.give_up(fault, &words),
+            Some((fault, detail)) => self.answers.give_up(fault, &detail),
             None => self.answers.give_up(Fault::Unclear, &self.broker.peer.no_answer()),
         }
     }

@@ -123,18 +123,18 @@ pub struct Trouble {
     /// `false` for time-outs and lost connections: the message may have arrived.
     pub definite: bool,
     /// The other side's own words, or what was waited for in vain; never a secret.
-    pub words: String,
+    pub detail: String,
 }
 
 impl Trouble {
     /// A trouble that proves that the publish did not take effect and never will.
-    pub fn definite(fault: Fault, words: impl Into<String>) -> Trouble {
-        Trouble { fault, definite: true, words: words.into() }
+    pub fn definite(fault: Fault, detail: impl Into<String>) -> Trouble {
+        Trouble { fault, definite: true, detail: detail.into() }
     }
 
     /// A trouble that leaves open whether the message arrived.
-    pub fn open(fault: Fault, words: impl Into<String>) -> Trouble {
-        Trouble { fault, definite: false, words: words.into() }
+    pub fn open(fault: Fault, detail: impl Into<String>) -> Trouble {
+        Trouble { fault, definite: false, detail: detail.into() }
     }
 }
 

@@ -96,7 +96,7 @@ impl MemorySink {
     async fn run(self, batch: Vec<Message>, answers: Answers) {
         let _pass = match self.inner.door.enter() {
             Ok(pass) => pass,
-            Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+            Err(trouble) => return answers.give_up(trouble.fault, &trouble.detail),
         };
         for (index, message) in batch.into_iter().enumerate() {
             answers.handed(index);
@@ -108,7 +108,7 @@ impl MemorySink {
                 }
                 Answer::Lose => self.take(message).await,
                 Answer::Retry(trouble) => answers.set(index, Outcome::Retry(trouble)),
-                Answer::Reject(words) => answers.set(index, Outcome::Reject(words)),
+                Answer::Reject(detail) => answers.set(index, Outcome::Reject(detail)),
                 Answer::Hang => {}
             }
         }
@@ -151,16 +151,16 @@ impl Sink for MemorySink {
     fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
         let (sink, deadline) = (self.clone(), deadline(self.inner.answer_timeout));
         Answers::stream(batch.len(), |answers| async move {
-            let words = no_answer("memory:", sink.inner.answer_timeout);
+            let detail = no_answer("memory:", sink.inner.answer_timeout);
             if tokio::time::timeout_at(deadline, sink.run(batch, answers.clone())).await.is_err() {
-                answers.give_up(Fault::Unclear, &words);
+                answers.give_up(Fault::Unclear, &detail);
             }
         })
     }
 
     async fn check(&self) -> Result<(), SinkError> {
-        let unreachable = |words: String| Away::from(words).of_sink("memory:");
-        self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
+        let unreachable = |detail: String| Away::from(detail).of_sink("memory:");
+        self.inner.door.look().map_err(|trouble| unreachable(trouble.detail))?;
         if self.inner.state.lock().absent {
             return Err(unreachable("absent".to_owned()));
         }

@@ -67,14 +67,14 @@ impl Nats {
         let credentials = match config.credentials_file() {
             None => Credentials::User(target.user.clone(), target.password.clone()),
             Some(_) if target.user.is_some() || target.password.is_some() => {
-                let words = "a nats sink logs in by its `credentials_file` or as the user in its URL, not both";
-                return Err(SinkError::option("credentials_file", words));
+                let detail = "a nats sink logs in by its `credentials_file` or as the user in its URL, not both";
+                return Err(SinkError::option("credentials_file", detail));
             }
             Some(file) => Credentials::File(file.to_owned()),
         };
         credentials
             .check()
-            .map_err(|words| SinkError::option("credentials_file", format!("`credentials_file`: {words}")))?;
+            .map_err(|detail| SinkError::option("credentials_file", format!("`credentials_file`: {detail}")))?;
         // Made here where it is needed for sure; a server may require TLS all the same.
         let tls = target.scheme.tls || config.tls().ca_file().is_some();
         let place = ServerPlace {
@@ -115,7 +115,7 @@ impl Broker for Nats {
     /// Connects to one of the servers and subscribes to an inbox.
     async fn connect(&self) -> Result<NatsConnection, Away> {
         let connected = NatsConnection::connect(&self.place, self.peer.answer_timeout / 2).await;
-        connected.map_err(|away| Away { words: self.tls.explain(away.words), ..away })
+        connected.map_err(|away| Away { detail: self.tls.explain(away.detail), ..away })
     }
 
     async fn publish(
@@ -137,7 +137,7 @@ impl Broker for Nats {
         client.publish_with_reply(INFO_SUBJECT, reply, Bytes::new()).await.map_err(|error| error.to_string())?;
         match route.replies.recv().await {
             Some(NatsReply::Message(_, message)) => {
-                verdict::jetstream_is_on(&message).map_err(|words| Away::new(Cause::Refused, words))
+                verdict::jetstream_is_on(&message).map_err(|detail| Away::new(Cause::Refused, detail))
             }
             // The server has answered; asking for limits is simply not among what this user may do.
             Some(NatsReply::Denied(..)) => Ok(()),

@@ -115,7 +115,7 @@ impl<B: Broker> Shared<B> {
     async fn publish(&self, batch: Vec<Message>, answers: Answers, deadline: Instant) {
         let _pass = match self.door.enter() {
             Ok(pass) => pass,
-            Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+            Err(trouble) => return answers.give_up(trouble.fault, &trouble.detail),
         };
         self.broker.prepare(&batch, &answers);
         if answers.complete() {
@@ -123,7 +123,7 @@ impl<B: Broker> Shared<B> {
         }
         match timeout_at(deadline, self.connection()).await {
             Ok(Ok(connection)) => self.broker.publish(&connection, batch, &answers, deadline).await,
-            Ok(Err(away)) => answers.give_up(Fault::Sink, &away.words),
+            Ok(Err(away)) => answers.give_up(Fault::Sink, &away.detail),
             Err(_) => answers.give_up(B::UNCONNECTED, &self.broker.peer().no_answer()),
         }
     }
@@ -138,7 +138,7 @@ impl<B: Broker> Sink for Networked<B> {
 
     async fn check(&self) -> Result<(), SinkError> {
         let (peer, deadline) = (self.shared.broker.peer(), deadline(self.answer_timeout()));
-        let closed = |trouble: crate::Trouble| Away::new(Cause::Refused, trouble.words).of_sink(&peer.address);
+        let closed = |trouble: crate::Trouble| Away::new(Cause::Refused, trouble.detail).of_sink(&peer.address);
         self.shared.door.look().map_err(closed)?;
         let asked = timeout_at(deadline, async {
             let connection = self.shared.connection().await?;

@@ -1,19 +1,19 @@
-//! The RabbitMQ sink: publishes by AMQP 0-9-1. <https://www.rabbitmq.com/docs/confirms>
+//! The RabbitMQ sink: publishes by AMQP 0-9-1, with lapin. <https://www.rabbitmq.com/docs/confirms>
 //!
-//! - Key: property `message_id`; content type as a property, the other headers as headers. Persistent and mandatory.
-//! - Accepted when RabbitMQ acknowledges the message and has not returned it before: by then it is in every queue that it
-//!   was routed to. Rejected: what is refused as too large or malformed when nothing else can be meant, and what AMQP
-//!   cannot carry. All else is `Retry`; what goes to no queue or to an unknown exchange is the destination's fault.
-//! - RabbitMQ refuses a message by closing the channel, with all that is under way on it. So each call has a channel of
-//!   its own, an exchange is looked for before its first use, and after a refusal for size the smaller messages go out
-//!   again together, the others one by one.
-//! - lapin speaks AMQP. Three things it does not do are done here: it hands a returned message over with whichever
-//!   acknowledgement comes next, so a return is judged by the message that it names (`under_way`); it goes on sending on a
-//!   channel that was closed, which would end the connection for all, and takes nothing back of what it was given, so it
-//!   runs on a socket that leaves such frames out and can be cut (`socket`, `frames`).
-//! - One connection. It never reconnects by itself: a lost one is given up with all that it held, what the system has not
-//!   sent included. So is one on which the server does not take in what was given up within the answer timeout. While
-//!   RabbitMQ takes nothing (its memory or disk is full), publishes and checks say `blocked`; a new connection is asked.
+//! - The key travels as the property `message_id`, the content type as a property, all other headers as headers. Messages are
+//!   persistent and mandatory.
+//! - A message is accepted when RabbitMQ acknowledges it without having returned it. By then it is in every queue that it was
+//!   routed to. It is rejected when AMQP cannot carry it, or when RabbitMQ refuses it as too large or malformed and no other
+//!   message can be meant. Every other outcome is `Retry`. A returned message, or an unknown exchange, is the destination's fault.
+//! - RabbitMQ refuses a message by closing the channel, with all messages under way on it. So each publish has a channel of its
+//!   own, and checks an exchange before its first use. After a refusal for size, the smaller messages are sent again together
+//!   and the others one by one.
+//! - lapin reports a returned message with whichever acknowledgement completes next, so `under_way` judges a message by the
+//!   returns that name it. lapin also goes on sending on a closed channel, which would end the connection, and cannot take back
+//!   what it was given. So it runs on a socket of our own that drops such frames and can be cut (`socket`, `frames`).
+//! - There is one connection, which never reconnects by itself. When it is lost, all messages in its buffers are lost with it.
+//!   It is also cut when the server does not close an abandoned channel within the answer timeout. While RabbitMQ is blocked
+//!   (its memory or disk is full), publishes and checks answer `blocked`, and a new connection is probed before it is used.
 
 mod call;
 mod carry;
@@ -67,8 +67,8 @@ impl Rabbit {
             })?,
         };
         if target.user.is_some() && target.password.is_none() {
-            let words = format!("the URL of `{}` names a user without a password", target.address());
-            return Err(SinkError::url(words));
+            let detail = format!("the URL of `{}` names a user without a password", target.address());
+            return Err(SinkError::url(detail));
         }
         let login = Login {
             hosts: target.hosts.clone(),
@@ -85,9 +85,9 @@ impl Rabbit {
     /// Answers what is not answered at the deadline. Where the server takes nothing, or says nothing, the connection ends
     /// for all, at once: what is half written could not be given up otherwise.
     fn give_up(&self, connection: &RabbitConnection, answers: &Answers) {
-        if let Some(words) = blocked(connection) {
+        if let Some(detail) = blocked(connection) {
             connection.cut();
-            answers.give_up(Fault::Sink, &words);
+            answers.give_up(Fault::Sink, &detail);
         } else if connection.silent_since().elapsed() > connection.heartbeat.max(self.peer.answer_timeout / 2) {
             connection.cut();
             answers.give_up(Fault::Sink, &self.peer.no_answer());
@@ -132,8 +132,8 @@ impl Broker for Rabbit {
         answers: &Answers,
         deadline: Instant,
     ) {
-        if let Some(words) = blocked(connection) {
-            return answers.give_up(Fault::Sink, &words);
+        if let Some(detail) = blocked(connection) {
+            return answers.give_up(Fault::Sink, &detail);
         }
         let ended = {
             let call = RabbitPublish::new(&self.window, connection, &batch, answers.clone());
@@ -148,12 +148,12 @@ impl Broker for Rabbit {
     }
 
     async fn ask(&self, connection: &RabbitConnection, _deadline: Instant) -> Result<(), Away> {
-        let refused = |words: String| Away::new(Cause::Refused, words);
-        if let Some(words) = blocked(connection) {
-            return Err(refused(words));
+        let refused = |detail: String| Away::new(Cause::Refused, detail);
+        if let Some(detail) = blocked(connection) {
+            return Err(refused(detail));
         }
         match (connection.probe().await, blocked(connection)) {
-            (_, Some(words)) => Err(refused(words)),
+            (_, Some(detail)) => Err(refused(detail)),
             (Ok(()), None) => Ok(()),
             // The server has answered; to publish like this is simply not among what this user may do.
             (Err(Failed::Refused(refusal)), None) if blame(refusal.code) == Blame::Destination => Ok(()),

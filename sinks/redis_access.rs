@@ -113,7 +113,7 @@ impl RedisAccess {
     }
 
     pub(crate) fn new(target: Target, tls: &Tls) -> Result<RedisAccess, SinkError> {
-        let wrong = |words: String| SinkError::url(format!("{words}, as in {}", target.scheme.example()));
+        let wrong = |detail: String| SinkError::url(format!("{detail}, as in {}", target.scheme.example()));
         let through_sentinels = target.scheme.name.ends_with("sentinel");
         let (master, database) = match target.path.split_once('/') {
             Some((master, database)) if through_sentinels => (Some(master), database),
@@ -122,8 +122,8 @@ impl RedisAccess {
         };
         // The client library would log in as nobody, which is `default` with all its rights.
         if target.user.is_some() && target.password.is_none() {
-            let words = "the URL of a Redis has a password behind its user; without a user it is `:password@`";
-            return Err(wrong(words.to_owned()));
+            let detail = "the URL of a Redis has a password behind its user; without a user it is `:password@`";
+            return Err(wrong(detail.to_owned()));
         }
         if master == Some("") {
             return Err(wrong("the URL of a Redis behind Sentinels names its master".to_owned()));
@@ -150,8 +150,8 @@ impl RedisAccess {
     /// [`SinkError::Config`] when there are no Sentinels.
     pub fn with_sentinel_password(mut self, password: Option<SecretString>) -> Result<RedisAccess, SinkError> {
         if password.is_some() && self.master.is_none() {
-            let words = "`sentinel_password` is for a Redis behind Sentinels: its URL begins with `redis+sentinel`";
-            return Err(SinkError::option("sentinel_password", words));
+            let detail = "`sentinel_password` is for a Redis behind Sentinels: its URL begins with `redis+sentinel`";
+            return Err(SinkError::option("sentinel_password", detail));
         }
         self.sentinel_password = password;
         Ok(self)

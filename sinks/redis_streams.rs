@@ -22,7 +22,7 @@ use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
-use self::verdict::{of_the_connection, outcome, words};
+use self::verdict::{detail, of_the_connection, outcome};
 use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{self, Connection as _};
@@ -110,7 +110,7 @@ impl Broker for RedisStreams {
         let (mut commands, ping) = (connection.commands.connection.clone(), redis::cmd("PING"));
         match timeout_at(deadline, commands.req_packed_command(&ping)).await {
             Ok(Ok(Value::ServerError(error))) => {
-                Err(Away::new(crate::redis_access::cause(error.code()), words(&error)))
+                Err(Away::new(crate::redis_access::cause(error.code()), detail(&error)))
             }
             Ok(Ok(_)) => {
                 connection.answered();
@@ -179,8 +179,8 @@ fn next_pipeline(
     let mut pipeline = redis::Pipeline::new();
     let (mut indices, mut bytes) = (Vec::new(), 0);
     while let Some((index, message)) = messages.pop_front() {
-        if let Some(words) = unfit(&message, max_bulk) {
-            answers.set(index, Outcome::Reject(words));
+        if let Some(detail) = unfit(&message, max_bulk) {
+            answers.set(index, Outcome::Reject(detail));
             continue;
         }
         let size = size(&message);
@@ -206,8 +206,8 @@ fn check_stream(destination: &str) -> Result<(), String> {
 
 /// Why a message must not be sent at all.
 fn unfit(message: &Message, max_bulk: usize) -> Option<String> {
-    if let Err(words) = check_stream(&message.destination) {
-        return Some(words);
+    if let Err(detail) = check_stream(&message.destination) {
+        return Some(detail);
     }
     let length = message.payload.len();
     (length > max_bulk).then(|| format!("{length} bytes are over the server's `proto-max-bulk-len` of {max_bulk}"))

@@ -80,7 +80,7 @@ impl Sink for StdoutSink {
         Answers::stream(batch.len(), |answers| async move {
             let _pass = match inner.door.enter() {
                 Ok(pass) => pass,
-                Err(trouble) => return answers.give_up(trouble.fault, &trouble.words),
+                Err(trouble) => return answers.give_up(trouble.fault, &trouble.detail),
             };
             if tokio::time::timeout_at(deadline, publish(&inner, batch, &answers)).await.is_err() {
                 answers.give_up(Fault::Unclear, &no_answer("stdout:", inner.answer_timeout));
@@ -89,12 +89,12 @@ impl Sink for StdoutSink {
     }
 
     async fn check(&self) -> Result<(), SinkError> {
-        let unreachable = |words: String| Away::from(words).of_sink("stdout:");
-        self.inner.door.look().map_err(|trouble| unreachable(trouble.words))?;
+        let unreachable = |detail: String| Away::from(detail).of_sink("stdout:");
+        self.inner.door.look().map_err(|trouble| unreachable(trouble.detail))?;
         // Told once: only another write can show whether somebody reads again.
         if self.inner.broken.swap(false, Ordering::Relaxed) {
-            let words = "the last write failed: broken pipe".to_owned();
-            return Err(unreachable(words));
+            let detail = "the last write failed: broken pipe".to_owned();
+            return Err(unreachable(detail));
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ async fn publish(inner: &Inner, batch: Vec<Message>, answers: &Answers) {
         place.send(Block { lines, done });
         let outcome = match written.await {
             Ok(Ok(())) => Outcome::Accepted,
-            Ok(Err(words)) => Outcome::Retry(Trouble::open(Fault::Sink, words)),
+            Ok(Err(detail)) => Outcome::Retry(Trouble::open(Fault::Sink, detail)),
             Err(_) => Outcome::Retry(Trouble::open(Fault::Sink, "the thread that writes has ended")),
         };
         (first..next).for_each(|index| answers.set(index, outcome.clone()));

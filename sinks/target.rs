@@ -65,7 +65,8 @@ impl Target {
             let bare = matches!(rest, "" | "//");
             return if bare { Ok(target) } else { Err(format!("`{}:` takes no address", scheme.name)) };
         }
-        let malformed = |words: &str| format!("the URL of a {} sink {words}, as in {}", scheme.name, scheme.example());
+        let malformed =
+            |detail: &str| format!("the URL of a {} sink {detail}, as in {}", scheme.name, scheme.example());
         let rest = rest.strip_prefix("//").ok_or_else(|| malformed("has `//` behind its scheme"))?;
         // The last `@`: a password may hold one that nobody encoded, and `?`, `#` and `/` as well.
         let (user_info, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
@@ -143,17 +144,17 @@ mod tests {
             [("p?s#s", "p?s#s"), ("pa/s?s@word", "pa/s?s@word"), ("a:b", "a:b"), ("%2525%40", "%25@"), ("", "")]
         {
             let target = Target::parse(scheme, &format!("//me:{written}@h,i:7/path"));
-            let target = target.unwrap_or_else(|words| panic!("{written}: {words}"));
+            let target = target.unwrap_or_else(|detail| panic!("{written}: {detail}"));
             assert_eq!(target.password.as_ref().map(ExposeSecret::expose_secret), Some(meant));
             assert_eq!((target.user.as_deref(), target.address().as_str()), (Some("me"), "nats://h:4222,i:7/path"));
         }
-        for (rest, words) in [
+        for (rest, detail) in [
             ("//me:p?s@h?x=1", "has no parameters"),
             ("//h#x", "has no parameters"),
             ("//me:100%@h", "has `%` only before two hex digits"),
         ] {
             let refused = Target::parse(scheme, rest).err().unwrap_or_default();
-            assert!(refused.contains(words), "{rest}: {refused}");
+            assert!(refused.contains(detail), "{rest}: {refused}");
         }
     }
 }

@@ -86,11 +86,11 @@ impl Tls {
     }
 
     /// What rustls said of a handshake, with what a person can do about it.
-    pub(crate) fn explain(&self, words: String) -> String {
+    pub(crate) fn explain(&self, detail: String) -> String {
         match self.ca_file() {
-            _ if !words.contains("peer certificate") => words,
-            Some(file) => format!("{words} (trusted are the authorities in `{}` alone)", file.display()),
-            None => format!("{words} (trusted are the authorities of the system; `tls.ca_file` names others)"),
+            _ if !detail.contains("peer certificate") => detail,
+            Some(file) => format!("{detail} (trusted are the authorities in `{}` alone)", file.display()),
+            None => format!("{detail} (trusted are the authorities of the system; `tls.ca_file` names others)"),
         }
     }
 }
@@ -99,8 +99,8 @@ fn system_roots() -> Result<RootCertStore, SinkError> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
-        let words = "the system has no certificates of authorities to trust: `tls.ca_file` names a file with some";
-        return Err(SinkError::url(words.to_owned()));
+        let detail = "the system has no certificates of authorities to trust: `tls.ca_file` names a file with some";
+        return Err(SinkError::url(detail.to_owned()));
     }
     Ok(roots)
 }

@@ -41,7 +41,7 @@ pub fn start(filter: &str, json: bool) -> Result<(), String> {
 fn tell_of_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string);
-        let words = panic.payload_as_str().unwrap_or("no words");
-        tracing::error!(place, words, "a part of punctual has panicked");
+        let detail = panic.payload_as_str().unwrap_or("no words");
+        tracing::error!(place, words = detail, "a part of punctual has panicked");
     }));
 }

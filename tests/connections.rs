@@ -115,7 +115,7 @@ fn troubles(instance: &mut Punctual, sinks: &[(&str, &str)]) -> String {
         let answer = instance.api().ready().expect("an answer");
         let absent = &answer.json()["absent_sinks"];
         said = answer.text;
-        sinks.iter().all(|(sink, words)| absent[sink].as_str().is_some_and(|said| said.contains(words)))
+        sinks.iter().all(|(sink, detail)| absent[sink].as_str().is_some_and(|said| said.contains(detail)))
     });
     said
 }
@@ -359,13 +359,13 @@ fn a_sentinel_that_knows_no_such_master_or_password_is_told() {
         (watched.url(), "hunter5", "user or password are wrong"),
         (watched.url().replace(PASSWORD, "hunter5"), SENTINELS_OWN, "user or password are wrong"),
     ];
-    for (url, own, words) in wrong {
+    for (url, own, detail) in wrong {
         let config = format!(
             "[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"{url}\"\nsentinel_password = \"{own}\"\nanswer_timeout = \"2s\"\n"
         );
         let mut instance = Punctual::start(&config);
         put(&instance.api(), "default", "out", 0..1);
-        let said = troubles(&mut instance, &[("default", words)]);
+        let said = troubles(&mut instance, &[("default", detail)]);
         assert!(said.contains("Connection refused"), "{said}");
         let text = said + &instance.log();
         assert!(!["hunter5", SENTINELS_OWN, PASSWORD].iter().any(|secret| text.contains(secret)), "{text}");

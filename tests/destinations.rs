@@ -161,9 +161,9 @@ fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &Stage, shar
         !dead.is_empty()
     });
     assert!(buried, "nothing is dead\n{}", instance.log());
-    let [(key, reason, words)] = &dead[..] else { panic!("only one is too large: {dead:?}") };
+    let [(key, reason, detail)] = &dead[..] else { panic!("only one is too large: {dead:?}") };
     assert_eq!((key, reason.as_str()), (&format!("large:{due}"), "rejected"), "{dead:?}");
-    assert!(words.contains(broker.too_large), "{words}");
+    assert!(detail.contains(broker.too_large), "{detail}");
     let small =
         |published: &Published| published.key.starts_with("small-") && published.key.ends_with(&due.to_string());
     let mut keys = BTreeSet::new();
@@ -172,7 +172,7 @@ fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &Stage, shar
         keys.len() >= 200
     });
     assert!(all, "{} of 200 neighbours are accepted", keys.len());
-    words.clone()
+    detail.clone()
 }
 
 /// Some to a destination that is not there; returns after how many ms the last one was dead.
@@ -189,8 +189,8 @@ fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &Stage, shar
     assert!(buried, "dead are: {dead:?}\n{}", instance.log());
     dead.retain(|(key, ..)| key.starts_with("lost-"));
     assert_eq!(dead.len(), 20, "{dead:?}");
-    for (key, reason, words) in dead {
-        assert!(reason == "destination" && words.contains(broker.unknown), "{key}: {reason}: {words}");
+    for (key, reason, detail) in dead {
+        assert!(reason == "destination" && detail.contains(broker.unknown), "{key}: {reason}: {detail}");
         assert!(key.ends_with(&format!(":{due}")), "{key}");
     }
     let patience = i64::try_from(PATIENCE.as_millis()).expect("a short time");

@@ -192,8 +192,11 @@ fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
         patient(SOON, || left.dead().len() == 5).then(|| stage.now() - due)
     });
     let after = buried.unwrap_or_else(|| panic!("not dead: {:?}\n{}", left.dead(), instance.log()));
-    for (key, reason, words) in left.dead() {
-        assert!(key.starts_with("lost-") && reason == "destination" && words.contains("responders"), "{key}: {words}");
+    for (key, reason, detail) in left.dead() {
+        assert!(
+            key.starts_with("lost-") && reason == "destination" && detail.contains("responders"),
+            "{key}: {detail}"
+        );
     }
     // It is looked at every 2 s or so.
     assert!(after >= 6000, "dead {after} ms after their due");
@@ -207,8 +210,10 @@ fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
     let tally_apart = apart.ledger().check(&of_apart).unwrap_or_else(|faults| panic!("{faults}"));
     // Those who wait for a stream wait alone.
     undelayed_by(after, &tally, &tally_apart);
-    let words = &left.dead()[0].2;
-    say(&format!("jetstream, no stream: 5 dead {after} ms after their due with `{words}`; the other subject: {tally}"));
+    let detail = &left.dead()[0].2;
+    say(&format!(
+        "jetstream, no stream: 5 dead {after} ms after their due with `{detail}`; the other subject: {tally}"
+    ));
 }
 
 /// One message over the server's limit among 200 small ones of one claim, and another destination beside them.

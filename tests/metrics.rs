@@ -227,24 +227,24 @@ fn rules(text: &str) -> Vec<Rule> {
     let mut lines = lines.skip_while(|line| *line != "    rules:");
     assert_eq!(lines.next(), Some("    rules:"));
     for line in lines {
-        let (indent, words) = (line.len() - line.trim_start().len(), line.trim());
+        let (indent, detail) = (line.len() - line.trim_start().len(), line.trim());
         if let Some((key, deeper)) = &folded
             && indent >= *deeper
         {
             let value = rules.last_mut().unwrap().get_mut(key).unwrap();
-            *value = format!("{value} {words}").trim().to_owned();
+            *value = format!("{value} {detail}").trim().to_owned();
             continue;
         }
         folded = None;
-        let words = match (indent, words.strip_prefix("- ")) {
+        let detail = match (indent, detail.strip_prefix("- ")) {
             (6, Some(first)) => {
                 rules.push(Rule::new());
                 first
             }
-            (8 | 10, None) => words,
+            (8 | 10, None) => detail,
             _ => panic!("not a line of a rule: {line}"),
         };
-        let (key, value) = words.split_once(':').unwrap_or_else(|| panic!("no key: {line}"));
+        let (key, value) = detail.split_once(':').unwrap_or_else(|| panic!("no key: {line}"));
         let value = value.trim();
         match (key, value) {
             ("annotations", "") => continue,

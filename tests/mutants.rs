@@ -30,8 +30,8 @@ fn first_line(patch: &Path) -> (u32, String) {
     let text = std::fs::read_to_string(patch).unwrap();
     let line = text.lines().next().unwrap_or_default();
     let parts = line.strip_prefix("# law ").and_then(|rest| rest.split_once(": "));
-    let (law, words) = parts.unwrap_or_else(|| panic!("{}: `{line}`", patch.display()));
-    let (_, check) = words.split_once("; check: ").unwrap_or_else(|| panic!("{}: no check", patch.display()));
+    let (law, detail) = parts.unwrap_or_else(|| panic!("{}: `{line}`", patch.display()));
+    let (_, check) = detail.split_once("; check: ").unwrap_or_else(|| panic!("{}: no check", patch.display()));
     (law.parse().unwrap_or_else(|_| panic!("{}: `{law}` is no law", patch.display())), check.to_owned())
 }
 
@@ -60,7 +60,7 @@ fn every_mutant_still_applies() {
     }
     for patch in patches() {
         let applies = Command::new("git").args(["apply", "--check"]).arg(&patch).current_dir(root()).output().unwrap();
-        let words = String::from_utf8_lossy(&applies.stderr);
-        assert!(applies.status.success(), "{}: make it anew\n{words}", patch.display());
+        let detail = String::from_utf8_lossy(&applies.stderr);
+        assert!(applies.status.success(), "{}: make it anew\n{detail}", patch.display());
     }
 }

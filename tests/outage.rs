@@ -71,8 +71,8 @@ pub(crate) fn until_ready(instance: &mut Punctual, ready: bool) -> Answer {
 }
 
 /// Waits until a line with these words stands in the log.
-pub(crate) fn until_logged(instance: &mut Punctual, words: &[&str]) {
-    instance.until(&format!("heard to say {words:?}"), |instance| !instance.log_lines(words).is_empty());
+pub(crate) fn until_logged(instance: &mut Punctual, detail: &[&str]) {
+    instance.until(&format!("heard to say {detail:?}"), |instance| !instance.log_lines(detail).is_empty());
 }
 
 /// Nothing is left in Redis, what was published is what the ledger holds, and no line of the log calls for a person.
@@ -240,7 +240,7 @@ fn a_full_redis_still_drains() {
     assert!(filled, "2 MiB are never full: {}", load.answers());
     let refused = load.refused().expect("a put is refused");
     assert_eq!(refused["code"], "timeline_refused", "{refused}");
-    assert!(refused["detail"].as_str().is_some_and(|words| words.contains("OOM")), "{refused}");
+    assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("OOM")), "{refused}");
     let said = until_ready(&mut instance, false).json();
     assert_eq!(said["timeline"]["status"], "refusing", "{said}");
     until_logged(&mut instance, &[" WARN ", "the timeline refuses what is put", "OOM"]);
@@ -290,7 +290,8 @@ fn an_instance_may_stand_still_past_its_lease() {
     let ended = other.log_lines(&[" WARN ", "claims of a silent holder ended"]);
     assert!(!ended.is_empty(), "{}", other.log());
     // Stopped before it read the claim's answer, it gives back what is no longer its own; else it learns of the loss.
-    let told = [[" WARN ", "lost"], [" WARN ", "a claim was not answered"]].map(|words| frozen.log_lines(&words).len());
+    let told =
+        [[" WARN ", "lost"], [" WARN ", "a claim was not answered"]].map(|detail| frozen.log_lines(&detail).len());
     assert!(told.iter().any(|&lines| lines > 0), "{}", frozen.log());
     check("an instance stopped past its lease", &[&frozen, &other], &load, left, || servers.published());
 }

@@ -58,7 +58,7 @@ pub(super) struct Health {
 /// What the library said last of what is wrong.
 #[derive(Clone, Default)]
 struct Said {
-    words: String,
+    detail: String,
     /// Where somebody did not want us: a log-in or a certificate was refused.
     unwanted: Option<Cause>,
 }
@@ -120,9 +120,9 @@ impl ClientContext for KafkaContext {
 
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
-        let words = self.settings.scrub(reason);
-        tracing::debug!(?code, words, "kafka's client library reports an error");
-        self.health.hear(code, words);
+        let detail = self.settings.scrub(reason);
+        tracing::debug!(?code, words = detail, "kafka's client library reports an error");
+        self.health.hear(code, detail);
     }
 
     fn stats_raw(&self, _statistics: &[u8]) {}
@@ -140,19 +140,19 @@ impl Health {
     }
 
     /// Takes down what the library says is wrong.
-    fn hear(&self, code: RDKafkaErrorCode, words: String) {
+    fn hear(&self, code: RDKafkaErrorCode, detail: String) {
         use RDKafkaErrorCode as Code;
         let unwanted = match code {
             Code::Authentication | Code::SaslAuthenticationFailed => Some(Cause::LogIn),
             // One code for all that is wrong with TLS; OpenSSL's words tell.
-            Code::SSL if words.contains("certificate verify failed") => Some(Cause::Untrusted),
+            Code::SSL if detail.contains("certificate verify failed") => Some(Cause::Untrusted),
             Code::SSL => Some(Cause::Unreachable),
             _ => None,
         };
         let mut said = self.said();
         // What somebody refused explains more than the connection that was lost with it, and that more than the sum.
-        if unwanted.is_some() || said.words.is_empty() || !(said.unwanted.is_some() || code == Code::AllBrokersDown) {
-            *said = Said { words, unwanted };
+        if unwanted.is_some() || said.detail.is_empty() || !(said.unwanted.is_some() || code == Code::AllBrokersDown) {
+            *said = Said { detail, unwanted };
         }
         drop(said);
         match code {
@@ -213,19 +213,19 @@ impl Health {
 
     /// What is wrong with the brokers, if anything is known to be: with all of them, or with one that did not want us.
     pub(super) fn trouble(&self) -> Option<(Fault, String)> {
-        let Said { words, unwanted } = self.said().clone();
+        let Said { detail, unwanted } = self.said().clone();
         let fault = match self.state() {
             State::Down(_) | State::Ended(Fault::Sink) => Fault::Sink,
             State::Well | State::Ended(_) if unwanted.is_some() => Fault::Unclear,
             State::Well | State::Ended(_) => return None,
         };
-        (!words.is_empty()).then_some((fault, words))
+        (!detail.is_empty()).then_some((fault, detail))
     }
 
     /// What the library said last of what is wrong, if anything is; it need not be all brokers.
     pub(super) fn away(&self) -> Option<Away> {
-        let Said { words, unwanted } = self.said().clone();
-        (!words.is_empty()).then(|| Away::new(unwanted.unwrap_or(Cause::Unreachable), words))
+        let Said { detail, unwanted } = self.said().clone();
+        (!detail.is_empty()).then(|| Away::new(unwanted.unwrap_or(Cause::Unreachable), detail))
     }
 
     fn change(&self, from: impl Fn(State) -> bool, to: State) {

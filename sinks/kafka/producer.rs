@@ -145,7 +145,7 @@ impl Producer {
             }
             Ok(Err(error)) => Err(match (self.away(), error.rdkafka_error_code()) {
                 (Some(away), _) => away,
-                (None, Some(code)) => verdict::words(code).into(),
+                (None, Some(code)) => verdict::detail(code).into(),
                 (None, None) => error.to_string().into(),
             }),
             Err(_) => Err("the client library came to no end".to_owned().into()),
@@ -222,7 +222,7 @@ impl Drop for Producer {
 
 fn refusal(error: KafkaError, settings: &Settings) -> String {
     match error {
-        KafkaError::ClientCreation(words) => settings.scrub(&words),
+        KafkaError::ClientCreation(detail) => settings.scrub(&detail),
         // Which may quote a value.
         _ => "the client library refuses its configuration".to_owned(),
     }

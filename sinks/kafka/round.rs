@@ -99,10 +99,10 @@ impl<'a> PublishRound<'a> {
             }
         }
         if !in_time {
-            let (fault, words) = producer.trouble().unwrap_or_else(|| {
+            let (fault, detail) = producer.trouble().unwrap_or_else(|| {
                 (Fault::Unclear, "not handed over in time: too much is under way, to its topic or to all".to_owned())
             });
-            self.answers.give_up(fault, &words);
+            self.answers.give_up(fault, &detail);
         }
         in_time
     }
@@ -118,8 +118,8 @@ impl<'a> PublishRound<'a> {
             Ok(()) => self.away += 1,
             Err((RDKafkaErrorCode::MessageSizeTooLarge, _)) => {
                 let bytes = message.payload.len();
-                let words = format!("{bytes} bytes with key and headers are over the client's `message.max.bytes`");
-                self.answers.set(index, Outcome::Reject(words));
+                let detail = format!("{bytes} bytes with key and headers are over the client's `message.max.bytes`");
+                self.answers.set(index, Outcome::Reject(detail));
             }
             // The library does not have it.
             Err((code, _)) => self.report(index, code, !self.alone),
@@ -166,8 +166,8 @@ impl<'a> PublishRound<'a> {
             inbox.arrived().await;
             self.take();
         }
-        let (fault, words) = self.producer.end_of();
-        self.answers.give_up(fault, &words);
+        let (fault, detail) = self.producer.end_of();
+        self.answers.give_up(fault, &detail);
         false
     }
 
@@ -186,11 +186,11 @@ impl<'a> PublishRound<'a> {
             trouble.definite |= refused;
             // Lost or late: what the library says of the brokers tells why.
             if is_time_or_connection(code)
-                && let Some((fault, words)) = self.producer.trouble()
+                && let Some((fault, detail)) = self.producer.trouble()
             {
-                (trouble.fault, trouble.words) = (fault, words);
+                (trouble.fault, trouble.detail) = (fault, detail);
             } else if code == RDKafkaErrorCode::MessageTimedOut {
-                trouble.words += ": has its partition a leader, and `min.insync.replicas` in sync?";
+                trouble.detail += ": has its partition a leader, and `min.insync.replicas` in sync?";
             }
         }
         self.answers.set(index, outcome);

@@ -61,8 +61,8 @@ impl Settings {
     /// with its name, never its value.
     pub(super) fn new(config: &SinkConfig) -> Result<Settings, SinkError> {
         let (target, properties) = (config.target(), config.properties());
-        let wrong = |words: String| Err(SinkError::url(words));
-        let property = |name: &str, words: String| Err(SinkError::option(format!("properties.{name}"), words));
+        let wrong = |detail: String| Err(SinkError::url(detail));
+        let property = |name: &str, detail: String| Err(SinkError::option(format!("properties.{name}"), detail));
         if !target.path.is_empty() {
             return wrong(format!("the URL of a kafka sink has no path: `{}`", target.address()));
         }
@@ -247,17 +247,17 @@ mod tests {
     fn what_cannot_be_used_is_named_without_its_value() {
         for (_, names) in OURS {
             for name in *names {
-                let words = refused("kafka://h", &[(name, "hunter2")]);
-                assert!(words.starts_with(&format!("the property `{name}` cannot be set: ")), "{words}");
-                assert!(!words.contains("hunter2"), "{words}");
+                let detail = refused("kafka://h", &[(name, "hunter2")]);
+                assert!(detail.starts_with(&format!("the property `{name}` cannot be set: ")), "{detail}");
+                assert!(!detail.contains("hunter2"), "{detail}");
             }
         }
         assert_eq!(
             refused("kafka://h", &[("no.such", "hunter2")]),
             "the client library of Kafka has no property `no.such`"
         );
-        let words = refused("kafka://h", &[("socket.timeout.ms", "hunter2")]);
-        assert_eq!(words, "the client library of Kafka refuses the value of the property `socket.timeout.ms`");
+        let detail = refused("kafka://h", &[("socket.timeout.ms", "hunter2")]);
+        assert_eq!(detail, "the client library of Kafka refuses the value of the property `socket.timeout.ms`");
         assert!(refused("kafka://user@h", &[]).contains("without a password"));
         assert!(refused("kafka://h/path", &[]).contains("has no path"));
     }
@@ -266,8 +266,8 @@ mod tests {
     fn what_the_library_quotes_is_scrubbed() {
         let properties = [("ssl.key.password", "123456"), ("linger.ms", "10"), ("compression.codec", "zstd")];
         let settings = settings("kafka://u:true@h", &properties).expect("good settings");
-        let words = settings.scrub("no `true` after 10 ms, zstd, no 123456");
-        assert_eq!(words, "no `***` after 10 ms, zstd, no ***");
+        let detail = settings.scrub("no `true` after 10 ms, zstd, no 123456");
+        assert_eq!(detail, "no `***` after 10 ms, zstd, no ***");
         assert!(settings.is_new("deprecated") && !settings.is_new("deprecated"));
     }
 
@@ -281,8 +281,8 @@ mod tests {
         );
         for name in ["sasl.mechanism", "sasl.mechanisms"] {
             for other in ["GSSAPI", "OAUTHBEARER"] {
-                let words = refused("kafka://u:p@h", &[(name, other)]);
-                assert_eq!(words, format!("the property `{name}` can be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"));
+                let detail = refused("kafka://u:p@h", &[(name, other)]);
+                assert_eq!(detail, format!("the property `{name}` can be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"));
             }
         }
     }
@@ -298,10 +298,10 @@ mod tests {
         for (name, value) in conflicts {
             let properties = BTreeMap::from([(name.to_owned(), value.into())]);
             let config = SinkConfig::parse("kafka+ssl://u:hunter2@h").expect("a good URL").with_properties(properties);
-            let words = Kafka::new(&config).err().unwrap_or_else(|| panic!("{name} is taken")).to_string();
-            assert!(words.starts_with("the client library of Kafka refuses its settings: "), "{words}");
-            assert!(!words.contains("hunter2"), "{words}");
-            eprintln!("{words}");
+            let detail = Kafka::new(&config).err().unwrap_or_else(|| panic!("{name} is taken")).to_string();
+            assert!(detail.starts_with("the client library of Kafka refuses its settings: "), "{detail}");
+            assert!(!detail.contains("hunter2"), "{detail}");
+            eprintln!("{detail}");
         }
     }
 

@@ -14,9 +14,9 @@ pub(super) enum Reported {
 }
 
 /// The words of the error, without the library's own name for it.
-pub(super) fn words(code: RDKafkaErrorCode) -> String {
+pub(super) fn detail(code: RDKafkaErrorCode) -> String {
     let text = code.to_string();
-    let inner = text.split_once(" (").and_then(|(_, words)| words.strip_suffix(')'));
+    let inner = text.split_once(" (").and_then(|(_, detail)| detail.strip_suffix(')'));
     inner.unwrap_or(&text).to_owned()
 }
 
@@ -28,14 +28,14 @@ pub(super) fn words(code: RDKafkaErrorCode) -> String {
 /// topic that it had.
 pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Reported {
     use RDKafkaErrorCode as Code;
-    let words = words(code);
-    let open = |fault| Reported::Is(Outcome::Retry(Trouble::open(fault, words.clone())));
+    let detail = detail(code);
+    let open = |fault| Reported::Is(Outcome::Retry(Trouble::open(fault, detail.clone())));
     match code {
         Code::NoError => Reported::Is(Outcome::Accepted),
 
         // The record batch is over the topic's or the server's limit, or one of its records is none.
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord if alone => {
-            Reported::Is(Outcome::Reject(words))
+            Reported::Is(Outcome::Reject(detail))
         }
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord | Code::InvalidDifferentRecord
             if !alone =>
@@ -145,7 +145,7 @@ mod tests {
         ];
         for (fault, codes) in table {
             for code in *codes {
-                let trouble = Trouble { fault: *fault, definite: false, words: words(*code) };
+                let trouble = Trouble { fault: *fault, definite: false, detail: detail(*code) };
                 assert_eq!(verdict(*code, true), Reported::Is(Outcome::Retry(trouble)), "{code:?}");
             }
         }
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(rejected(true), [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidRecord]);
         let accepted = all().filter(|code| verdict(*code, true) == Reported::Is(Outcome::Accepted));
         assert_eq!(accepted.collect::<Vec<_>>(), [Code::NoError]);
-        assert_eq!(words(Code::MessageSizeTooLarge), "Broker: Message size too large");
+        assert_eq!(detail(Code::MessageSizeTooLarge), "Broker: Message size too large");
         assert_eq!(verdict(Code::MessageSizeTooLarge, false), Reported::Again);
     }
 }

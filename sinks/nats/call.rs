@@ -48,8 +48,8 @@ impl<'a> NatsPublish<'a> {
             let headers =
                 match check_subject(&message.destination).and_then(|()| header_map(&self.broker.namespace, message)) {
                     Ok(headers) => headers,
-                    Err(words) => {
-                        self.answers.set(index, Outcome::Reject(words));
+                    Err(detail) => {
+                        self.answers.set(index, Outcome::Reject(detail));
                         continue;
                     }
                 };
@@ -103,16 +103,16 @@ impl<'a> NatsPublish<'a> {
         match reply {
             NatsReply::Message(index, message) if index < self.batch.len() => match outcome(&message) {
                 Ok(outcome) => self.set(index, outcome),
-                Err(words) => {
+                Err(detail) => {
                     self.held[index] = None;
-                    self.strange.insert(index, words);
+                    self.strange.insert(index, detail);
                 }
             },
             NatsReply::Message(..) => {}
-            NatsReply::Denied(subject, words) => {
+            NatsReply::Denied(subject, detail) => {
                 for index in 0..self.batch.len() {
                     if self.held[index].is_some() && self.batch[index].destination == subject {
-                        let trouble = Trouble::definite(Fault::Destination, words.clone());
+                        let trouble = Trouble::definite(Fault::Destination, detail.clone());
                         self.set(index, Outcome::Retry(trouble));
                     }
                 }
@@ -146,8 +146,8 @@ impl<'a> NatsPublish<'a> {
 
     /// The time is up.
     pub(super) fn give_up(&mut self) {
-        for (index, words) in self.strange.drain() {
-            self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Destination, words)));
+        for (index, detail) in self.strange.drain() {
+            self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Destination, detail)));
         }
         self.answers.give_up(Fault::Unclear, &self.broker.peer.no_answer());
     }

@@ -82,14 +82,14 @@ mod tests {
         let auth = credentials.log_in(b"nonce").expect("a log-in");
         assert_eq!(auth.jwt.as_deref(), Some("a.b.c"));
         assert!(user.verify(b"nonce", &auth.signature.expect("a signature")).is_ok());
-        for (text, words) in [
+        for (text, detail) in [
             (key.clone(), "holds no `NATS USER JWT`"),
             (jwt.to_owned(), "holds no `USER NKEY SEED`"),
             (format!("{jwt}{}", key.replace(&seed, &seed[..20])), "is malformed"),
         ] {
             write(&text).expect("a file");
             let refused = credentials.check().expect_err("a bad file");
-            assert!(refused.contains(words) && !refused.contains(&seed[..20]), "{refused}");
+            assert!(refused.contains(detail) && !refused.contains(&seed[..20]), "{refused}");
         }
         std::fs::remove_file(&path).expect("a file");
         assert!(credentials.check().expect_err("no file").contains("cannot read the credentials"));

@@ -166,15 +166,15 @@ impl Routes {
     fn hear(&self, event: &Event) {
         match event {
             Event::Disconnected | Event::Closed => self.end(),
-            Event::ServerError(ServerError::Other(words)) => {
-                if let Some((_, rest)) = words.split_once("Permissions Violation for Publish to \"") {
+            Event::ServerError(ServerError::Other(detail)) => {
+                if let Some((_, rest)) = detail.split_once("Permissions Violation for Publish to \"") {
                     let subject = rest.split('"').next().unwrap_or_default();
                     for call in self.calls.lock().values() {
-                        call.send(NatsReply::Denied(subject.to_owned(), words.clone())).ok();
+                        call.send(NatsReply::Denied(subject.to_owned(), detail.clone())).ok();
                     }
-                } else if words.contains("Permissions Violation for Subscription") {
+                } else if detail.contains("Permissions Violation for Subscription") {
                     // No answer would ever come.
-                    self.why.set(format!("the user may not subscribe to its inbox: {words}")).ok();
+                    self.why.set(format!("the user may not subscribe to its inbox: {detail}")).ok();
                     self.end();
                 }
             }
@@ -240,14 +240,14 @@ fn cause(error: &(dyn Error + 'static)) -> Cause {
 
 /// An error with its causes.
 fn chain(error: &dyn Error) -> String {
-    let mut words = error.to_string();
+    let mut detail = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
         let cause = error.to_string();
-        if !words.contains(&cause) {
-            words = format!("{words}: {cause}");
+        if !detail.contains(&cause) {
+            detail = format!("{detail}: {cause}");
         }
         source = error.source();
     }
-    words
+    detail
 }

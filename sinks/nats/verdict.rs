@@ -33,8 +33,8 @@ struct ApiError<'a> {
 /// What an answer says of its message: the only classifier. An error is an answer that is no acknowledgement.
 pub(super) fn outcome(reply: &async_nats::Message) -> Result<Outcome, String> {
     if reply.status == Some(StatusCode::NO_RESPONDERS) {
-        let words = "no responders: no stream takes this subject, or it has no leader";
-        return Ok(Outcome::Retry(Trouble::definite(Fault::Destination, words)));
+        let detail = "no responders: no stream takes this subject, or it has no leader";
+        return Ok(Outcome::Retry(Trouble::definite(Fault::Destination, detail)));
     }
     let ack = serde_json::from_slice::<Ack<'_>>(&reply.payload).ok();
     let strange = || "something other than a stream answers on this subject".to_owned();
@@ -43,13 +43,13 @@ pub(super) fn outcome(reply: &async_nats::Message) -> Result<Outcome, String> {
 }
 
 fn refusal(error: &ApiError<'_>) -> Outcome {
-    let mut words = error.description.clone().into_owned();
+    let mut detail = error.description.clone().into_owned();
     // Writing to a string cannot fail.
-    write!(words, " ({} {})", error.code, error.err_code).ok();
-    let retry = |fault, definite| Outcome::Retry(Trouble { fault, definite, words: words.clone() });
+    write!(detail, " ({} {})", error.code, error.err_code).ok();
+    let retry = |fault, definite| Outcome::Retry(Trouble { fault, definite, detail: detail.clone() });
     match error.err_code {
         // Message size, or header size, exceeds the maximum.
-        10054 | 10097 => Outcome::Reject(words),
+        10054 | 10097 => Outcome::Reject(detail),
         // The stream is full and discards new messages. What else makes its store fail may have been stored elsewhere.
         10077 => retry(Fault::Destination, error.description.contains("maximum")),
         // Sealed; offline; the stream, message id, sequence or subject sequence that was expected is not there.
@@ -143,8 +143,8 @@ mod tests {
             (0, "raft: not leader", Destination, false),
             (65000, "something new", Destination, false),
         ] {
-            let words = format!("{description} (400 {err_code})");
-            let expected = Outcome::Retry(Trouble { fault, definite, words });
+            let detail = format!("{description} (400 {err_code})");
+            let expected = Outcome::Retry(Trouble { fault, definite, detail });
             assert_eq!(refused(err_code, description), expected);
         }
     }

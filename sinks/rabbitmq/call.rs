@@ -70,7 +70,7 @@ impl<'a> RabbitPublish<'a> {
         for (index, message) in self.batch.iter().enumerate() {
             match check(message, self.connection.frame) {
                 Ok(_) => sendable.push(index),
-                Err(words) => self.answers.set(index, Outcome::Reject(words)),
+                Err(detail) => self.answers.set(index, Outcome::Reject(detail)),
             }
         }
         // Asked once for each: another call may learn of one meanwhile, and what goes to one destination is not to be split.
@@ -197,8 +197,8 @@ impl<'a> RabbitPublish<'a> {
                         Judged::Accepted => self.answers.set(index, Outcome::Accepted),
                         Judged::Returned(refusal) => self.retry(index, &refusal, true),
                         Judged::Nacked => {
-                            let words = "nack: RabbitMQ did not take it (its queue is full, or could not store it)";
-                            self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, words)));
+                            let detail = "nack: RabbitMQ did not take it (its queue is full, or could not store it)";
+                            self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, detail)));
                         }
                     }
                 }
@@ -206,9 +206,9 @@ impl<'a> RabbitPublish<'a> {
             }
             Event::Doubt(refusal) => {
                 // It may be any of them: no acknowledgement on this channel can be believed any more.
-                let words = format!("{refusal}, of a message that is none of these");
+                let detail = format!("{refusal}, of a message that is none of these");
                 for index in under_way.clear() {
-                    self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, words.clone())));
+                    self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, detail.clone())));
                 }
                 Err(Ended::Doubtful)
             }
@@ -280,7 +280,7 @@ impl<'a> RabbitPublish<'a> {
             Blame::Message | Blame::Unclear => Fault::Unclear,
         };
         let definite = definite && !self.sent.lock().contains(&index);
-        self.answers.set(index, Outcome::Retry(Trouble { fault, definite, words: refusal.to_string() }));
+        self.answers.set(index, Outcome::Retry(Trouble { fault, definite, detail: refusal.to_string() }));
     }
 }
 

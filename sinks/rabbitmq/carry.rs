@@ -104,7 +104,7 @@ fn returned(message: BasicReturnMessage) -> Returned {
         exchange: text(&message.exchange),
         key: text(&message.routing_key),
         message_id: message.properties.message_id().as_ref().map(text),
-        refusal: Refusal { code: message.reply_code, words: text(&message.reply_text) },
+        refusal: Refusal { code: message.reply_code, detail: text(&message.reply_text) },
     }
 }
 

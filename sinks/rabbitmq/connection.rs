@@ -1,7 +1,7 @@
 //! One connection to RabbitMQ and its channels, by lapin.
 //!
-//! It never reconnects by itself, and what lapin was given and has not written yet is gone with it, or with the channel it
-//! was for: a message whose publish was given up is not sent later.
+//! It never reconnects by itself. Messages that lapin still buffers are dropped with the connection, or with their channel, so
+//! that a message whose publish was given up is never sent later.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +57,7 @@ struct Shared {
     exchanges: Mutex<HashSet<String>>,
 }
 
-/// A channel; closed when it is dropped, and of what it was given no message is begun any more.
+/// A channel. Dropping it closes the channel; messages that lapin still buffers for it are not sent.
 pub(super) struct Channel {
     pub(super) lapin: lapin::Channel,
     shared: Arc<Shared>,
@@ -133,7 +133,7 @@ impl RabbitConnection {
             (true, Some(refusal), _) => Failed::Refused(refusal),
             // lapin has no word for a code that it does not know, nor keeps the server's.
             (true, None, ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidChannel(_)) => {
-                Failed::Refused(Refusal { code: 0, words: error.to_string() })
+                Failed::Refused(Refusal { code: 0, detail: error.to_string() })
             }
             _ => Failed::Lost,
         }
@@ -258,8 +258,8 @@ impl Shared {
         self.idle.lock().clear();
     }
 
-    /// What the server is sent it takes in before the end of the channel: where that does not come in time, the connection
-    /// ends, else all that would be sent some day.
+    /// A channel was not closed in time, so the server has not read the messages before its close. Cuts the connection; otherwise
+    /// those messages would be published some time later.
     fn cut_behind(&self) {
         let blocked = self.blocked.borrow().clone();
         match blocked {

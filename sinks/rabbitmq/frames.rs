@@ -1,5 +1,6 @@
-//! The frames that pass between lapin and RabbitMQ: which of lapin's must not be sent any more, and which of the server's
-//! must not be believed. Reads the heads of frames only. <https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf>, 2.3.5
+//! Filters the frames between lapin and RabbitMQ: drops outgoing frames that must not be sent any more, and refuses incoming
+//! ones that cannot be right. Only the beginning of each frame is read.
+//! <https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf>, 2.3.5
 
 use std::collections::HashMap;
 
@@ -60,8 +61,8 @@ impl Frames {
         self.channels.entry(channel).or_default().given_up = true;
     }
 
-    /// Appends to `out` what may be sent of what lapin writes: no message of a channel that was given up, and nothing of a
-    /// channel behind its end, which would end the connection.
+    /// Appends to `out` the bytes that may be sent. Drops messages of an abandoned channel, and every frame behind a channel's
+    /// close: such a frame would end the connection.
     pub(super) fn send(&mut self, mut bytes: &[u8], out: &mut BytesMut) {
         if !self.greeted {
             // lapin writes the protocol's name in one piece into an empty buffer.
@@ -83,10 +84,10 @@ impl Frames {
         }
     }
 
-    /// Looks at what the server has sent, before lapin does.
+    /// Checks bytes from the server before lapin reads them.
     ///
     /// # Errors
-    /// Why nothing of it can be believed: lapin would take an answer for that of a message that it cannot be of.
+    /// When the server breaks the protocol in a way that lapin would take for an acknowledgement.
     pub(super) fn receive(&mut self, mut bytes: &[u8]) -> Result<(), &'static str> {
         while let Some(part) = self.from_server.next(&mut bytes) {
             let Part::Head(frame) = part else { continue };
@@ -126,9 +127,9 @@ impl Channel {
     fn receive(&mut self, frame: &Frame<'_>) -> Result<(), &'static str> {
         match (frame.kind, frame.method(), self.returning) {
             (_, Some(BASIC_RETURN), _) => self.returning = Some(None),
-            // Which one came back, and that it did, would be lost.
+            // lapin would forget the return that is incomplete.
             (_, Some(BASIC_ACK | BASIC_NACK), Some(_)) => return Err("it sent an answer in the middle of a message"),
-            // lapin takes an answer up to 0, or up to what was never sent, for one to all.
+            // lapin takes an acknowledgement up to 0, or up to a later tag than it sent, as one for all messages.
             (_, Some(BASIC_ACK | BASIC_NACK), None)
                 if !frame.number(4).is_some_and(|tag| (1..=self.published).contains(&tag)) =>
             {

@@ -75,12 +75,12 @@ impl Login {
     }
 
     async fn transport(&self, host: &str, port: u16) -> Result<Box<dyn Transport>, Away> {
-        let stream = TcpStream::connect((host, port)).await.map_err(words)?;
-        stream.set_nodelay(true).map_err(words)?;
+        let stream = TcpStream::connect((host, port)).await.map_err(detail)?;
+        stream.set_nodelay(true).map_err(detail)?;
         // What the system has not sent when the connection ends is not sent any more: it was given up.
-        stream.set_zero_linger().map_err(words)?;
+        stream.set_zero_linger().map_err(detail)?;
         let Some(trust) = &self.tls else { return Ok(Box::new(stream)) };
-        let name = ServerName::try_from(host.to_owned()).map_err(words)?;
+        let name = ServerName::try_from(host.to_owned()).map_err(detail)?;
         let connecting = trust.connector.connect(name, stream);
         Ok(Box::new(connecting.await.map_err(|error| trust.tls.away(&error))?))
     }
@@ -120,6 +120,6 @@ impl Trust {
     }
 }
 
-fn words(error: impl Display) -> String {
+fn detail(error: impl Display) -> String {
     error.to_string()
 }

@@ -10,7 +10,7 @@ use crate::Cause;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) code: u16,
-    pub(super) words: String,
+    pub(super) detail: String,
 }
 
 /// Whose fault a refusal is.
@@ -47,7 +47,7 @@ impl Refusal {
     pub(super) fn of(error: &lapin::Error) -> Option<Refusal> {
         match error.kind() {
             ErrorKind::ProtocolError(told) => {
-                Some(Refusal { code: told.get_id(), words: told.get_message().as_str().to_owned() })
+                Some(Refusal { code: told.get_id(), detail: told.get_message().as_str().to_owned() })
             }
             _ => None,
         }
@@ -68,7 +68,7 @@ impl Refusal {
         // So the exchange without a name is called.
         let exchange = if exchange.is_empty() { "amq.default" } else { exchange };
         // Of an exchange of topics some keys may be forbidden and others not; and the key, which is anybody's, comes first.
-        let named = self.words.split_once("exchange '").filter(|(before, _)| !before.contains("access to topic '"));
+        let named = self.detail.split_once("exchange '").filter(|(before, _)| !before.contains("access to topic '"));
         named.and_then(|(_, rest)| rest.strip_prefix(exchange)).is_some_and(|rest| rest.starts_with("' in vhost '"))
     }
 
@@ -76,7 +76,7 @@ impl Refusal {
     /// that number less than the one that it names.
     pub(super) fn limit(&self) -> Option<u64> {
         let number = |before: &str| -> Option<u64> {
-            let (_, rest) = self.words.split_once(before)?;
+            let (_, rest) = self.detail.split_once(before)?;
             rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
         };
         let size = number("message size ")?;
@@ -86,7 +86,7 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} ({})", self.words, self.code)
+        write!(formatter, "{} ({})", self.detail, self.code)
     }
 }
 
@@ -127,38 +127,38 @@ mod tests {
     fn a_log_in_is_refused_to_the_user_or_for_other_reasons() {
         for (code, expected) in [(403, Cause::LogIn), (530, Cause::LogIn), (320, Cause::Refused), (541, Cause::Refused)]
         {
-            assert_eq!(Refusal { code, words: String::new() }.of_log_in(), expected, "{code}");
+            assert_eq!(Refusal { code, detail: String::new() }.of_log_in(), expected, "{code}");
         }
     }
 
     #[test]
     fn the_words_name_an_exchange_or_none() {
-        let refusal = |words: &str| Refusal { code: 404, words: words.to_owned() };
-        for (words, exchange) in [
+        let refusal = |detail: &str| Refusal { code: 404, detail: detail.to_owned() };
+        for (detail, exchange) in [
             ("NOT_FOUND - no exchange 'it's' in vhost '/'", "it's"),
             ("NOT_FOUND - no exchange 'x' in vhost' in vhost '/'", "x' in vhost"),
             ("ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'u'", ""),
             ("ACCESS_REFUSED - cannot publish to internal exchange 'x' in vhost '/'", "x"),
         ] {
-            assert!(refusal(words).names(exchange), "{words}");
+            assert!(refusal(detail).names(exchange), "{detail}");
             for other in ["", "x", "it", "it's' in vhost '/"] {
-                assert_eq!(refusal(words).names(other), other == exchange, "{words}: {other}");
+                assert_eq!(refusal(detail).names(other), other == exchange, "{detail}: {other}");
             }
         }
-        for words in [
+        for detail in [
             "NOT_FOUND - no queue 'x' in vhost '/'",
             "ACCESS_REFUSED - access to topic 'k' in exchange exchange 'x' in vhost '/' refused for user 'u'",
             "ACCESS_REFUSED - access to topic 'exchange 'x' in vhost '/'' in exchange 'y' in vhost '/' refused for user 'u'",
             "NOT_FOUND - no exchange 'x...",
             "exchange '",
         ] {
-            assert!(!refusal(words).names("x") && !refusal(words).names(""), "{words}");
+            assert!(!refusal(detail).names("x") && !refusal(detail).names(""), "{detail}");
         }
     }
 
     #[test]
     fn the_words_name_the_limit_or_a_size_beyond_it() {
-        for (words, limit) in [
+        for (detail, limit) in [
             ("PRECONDITION_FAILED - message size 70000 is larger than configured max size 65536", Some(65_536)),
             ("PRECONDITION_FAILED - message size 70000 is larger than max size 65536, so it is", Some(65_536)),
             ("PRECONDITION_FAILED - message size 70000 is too large", Some(69_999)),
@@ -166,7 +166,7 @@ mod tests {
             ("PRECONDITION_FAILED - invalid expiration", None),
             ("message size ", None),
         ] {
-            assert_eq!(Refusal { code: 406, words: words.to_owned() }.limit(), limit, "{words}");
+            assert_eq!(Refusal { code: 406, detail: detail.to_owned() }.limit(), limit, "{detail}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What lapin's connection runs on: a socket of our own, which has the last word on what is sent.
+//! The socket that lapin's connection runs on. It decides which bytes are sent.
 //!
-//! lapin takes nothing back of what it was given, and goes on sending on a channel that either side has closed, which ends
-//! the connection for all. Here the messages of a channel that was given up are left out, and so is what comes behind a
-//! channel's end (see [`Frames`]); and when the socket is cut, nothing more is sent at all.
+//! lapin cannot take back a message that it was given, and goes on sending on a channel that either side has closed, which ends
+//! the whole connection. This socket drops the messages of an abandoned channel and all frames behind a channel's close (see
+//! [`Frames`]). Once it is cut, it sends nothing at all.
 
 use std::future::ready;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::frames::Frames;
 
-/// What is taken of lapin at once, in bytes. What waits longer can still be given up.
+/// Bytes that are accepted from lapin at once. Messages that lapin still buffers can be dropped.
 const WRITE_BYTES: usize = 256 * 1024;
 
 /// TCP, or TLS over it.
@@ -33,10 +33,10 @@ pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
-/// The socket as we hold it: it is cut when this is dropped.
+/// Our handle of the socket. Dropping it cuts the socket.
 pub(super) struct Socket(Arc<State>);
 
-/// The socket as lapin holds it.
+/// lapin's handle of the socket.
 #[derive(Clone)]
 pub(super) struct LapinSocket(Arc<State>);
 
@@ -60,12 +60,12 @@ impl Socket {
         Socket(Arc::new(State { open, reader: AtomicWaker::new(), heard }))
     }
 
-    /// The end that is lapin's.
+    /// A handle for lapin.
     pub(super) fn for_lapin(&self) -> LapinSocket {
         LapinSocket(Arc::clone(&self.0))
     }
 
-    /// Ends it at once: nothing more is sent, whatever was handed over.
+    /// Closes the connection at once. Nothing more is sent, whatever lapin has buffered.
     pub(super) fn cut(&self) {
         drop(self.0.open.lock().take());
         self.0.reader.wake();
@@ -76,14 +76,14 @@ impl Socket {
         self.0.open.lock().is_none()
     }
 
-    /// From here on no message begins on a channel.
+    /// Sends no new message on this channel from here on.
     pub(super) fn give_up(&self, channel: u16) {
         if let Some(open) = &mut *self.0.open.lock() {
             open.frames.give_up(channel);
         }
     }
 
-    /// When the server was last heard of.
+    /// When the server last sent something.
     pub(super) fn heard(&self) -> Instant {
         *self.0.heard.lock()
     }
@@ -157,11 +157,11 @@ impl futures_io::AsyncWrite for LapinSocket {
     }
 }
 
-/// Tokio, but that its sockets are ours.
+/// Tokio's reactor, with our sockets.
 #[derive(Clone, Debug)]
 pub(super) struct Sockets(Tokio);
 
-/// What lapin runs in: the runtime of whoever calls.
+/// The runtime for lapin: that of the caller.
 pub(super) fn runtime() -> async_rs::Runtime<RuntimeParts<Tokio, Sockets>> {
     let tokio = Tokio::current();
     async_rs::Runtime::new(RuntimeParts::new(tokio.clone(), Sockets(tokio)))

@@ -1,10 +1,9 @@
-//! What is under way on one channel, and what becomes of it.
+//! The messages under way on one channel, and the judgement of each.
 //!
-//! lapin tells that a message came back with whichever acknowledgement it takes in next. The server returns a message before
-//! it acknowledges it, and each acknowledgement takes one return along while there are any: one that takes none along proves
-//! that all returns before it are known. So a message is judged by the returns that name it, and not before it is proven
-//! that none can be missing: at its own acknowledgement if that bears none, else at a later one that bears none, or when
-//! nothing is open any more.
+//! RabbitMQ returns an unroutable message before it acknowledges it. lapin queues returns, and attaches the oldest one to the
+//! next acknowledgement, whichever message that is for. An acknowledgement without a return therefore proves that every
+//! earlier return has been seen. A message is judged by the returns that name it, once no return can be missing: at its own
+//! acknowledgement if that carries no return, else at a later one that carries none, or when no message is open any more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +30,7 @@ pub(super) enum Judged {
 #[derive(Debug)]
 pub(super) enum Event {
     Verdicts(Vec<(usize, Judged)>),
-    /// A message came back that is none of these: nothing that is said on this channel can be believed.
+    /// RabbitMQ returned a message that is none of these. No acknowledgement on this channel can be trusted any more.
     Doubt(Refusal),
     /// The channel has ended, or the connection.
     Ended(lapin::Error),
@@ -45,7 +44,7 @@ pub(super) struct UnderWay<'a> {
     last: u64,
     /// By their numbers.
     open: HashMap<u64, Open>,
-    /// Acknowledged with a return: their own may be among those that are not known yet.
+    /// Acknowledged together with a return. Their own return may still be in lapin's queue.
     waiting: Vec<usize>,
     /// Those that are not judged, by key.
     unjudged: HashMap<&'a str, Vec<usize>>,
@@ -61,7 +60,8 @@ struct Open {
     _room: WindowRoom,
 }
 
-/// Messages of which there is news: when lapin told of one, what it told before is noted here.
+/// Messages that lapin has completed. lapin completes them in the server's order, so whatever it completed before one of them is
+/// noted here too.
 #[derive(Default)]
 struct Woken {
     tags: Mutex<Vec<u64>>,
@@ -104,7 +104,7 @@ impl<'a> UnderWay<'a> {
         }
     }
 
-    /// Hands over a message: lapin takes it when it is first asked what becomes of it.
+    /// Hands over a message. lapin takes it at the first poll of its future.
     ///
     /// # Errors
     /// When lapin did not take it, since the channel has ended.
@@ -120,7 +120,7 @@ impl<'a> UnderWay<'a> {
             Poll::Ready(Err(error)) if matches!(error.kind(), ErrorKind::InvalidChannelState(_, "basic.publish")) => {
                 return Err(error);
             }
-            // It was answered, or lost, meanwhile: that is told in its turn.
+            // It completed during the first poll. Queue that result like every other one.
             Poll::Ready(result) => {
                 publishing = Box::pin(std::future::ready(result));
                 waker.wake_by_ref();
@@ -164,7 +164,7 @@ impl<'a> UnderWay<'a> {
         self.try_event().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Takes in all that was told so far, and judges what can be judged.
+    /// Reads all completed messages, and judges those that can be judged.
     ///
     /// # Errors
     /// When a message came back that is none of these, and why.
@@ -181,7 +181,7 @@ impl<'a> UnderWay<'a> {
                 (false, _) => nacked.push(index),
             }
         }
-        // Whatever was told before one of these was told without a return is known by now.
+        // One of these carried no return, so every return before it is known by now.
         if !proven.is_empty() {
             proven.append(&mut self.waiting);
         }
@@ -201,7 +201,7 @@ impl<'a> UnderWay<'a> {
             Poll::Pending => None,
             Poll::Ready(Ok(confirmed)) => self.open.remove(&tag).map(|open| (open.index, confirmed)),
             Poll::Ready(Err(error)) => {
-                // It stays open: whether it arrived nobody knows.
+                // It stays open: it may have arrived or not.
                 open.publishing = Box::pin(std::future::pending());
                 self.ended = Some(error);
                 None
@@ -268,7 +268,7 @@ mod tests {
     }
 
     fn returned(message: &Message) -> Returned {
-        let refusal = Refusal { code: 312, words: format!("{} {}", message.key, message.destination) };
+        let refusal = Refusal { code: 312, detail: format!("{} {}", message.key, message.destination) };
         let (key, message_id) = (message.destination.clone(), Some(message.key.clone()));
         Returned { exchange: String::new(), key, message_id, refusal }
     }

@@ -102,9 +102,9 @@ async fn all_that_could_not_be_reached_is_told_within_the_time() {
     let access = parse(&format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/main")).expect("a good URL");
     let away = connect(&access, Duration::from_secs(1)).await.err().expect("nobody is there");
     assert_eq!(away.cause, Cause::Unreachable);
-    let words = away.words;
-    assert!(words.starts_with("by the sentinel `127.0.0.1:1`: Connection refused"), "{words}");
-    assert!(words.ends_with(&format!("; by the sentinel `127.0.0.1:{port}`: no answer within 1s")), "{words}");
+    let detail = away.detail;
+    assert!(detail.starts_with("by the sentinel `127.0.0.1:1`: Connection refused"), "{detail}");
+    assert!(detail.ends_with(&format!("; by the sentinel `127.0.0.1:{port}`: no answer within 1s")), "{detail}");
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ fn a_redis_is_named_straight_or_by_its_sentinels() {
 
 #[test]
 fn what_cannot_be_used_is_told_without_quoting_it() {
-    for (url, words) in [
+    for (url, detail) in [
         ("redis://:hunter2@a,b", "one host"),
         ("redis://hunter2@a", "a password behind its user"),
         ("rediss+sentinel://hunter2@a,b/main", "a password behind its user"),
@@ -154,6 +154,6 @@ fn what_cannot_be_used_is_told_without_quoting_it() {
         ("hunter2", "a Redis is named by a URL"),
     ] {
         let refused = parse(url).expect_err(url);
-        assert!(refused.contains(words) && !refused.contains("hunter2"), "{url}: {refused}");
+        assert!(refused.contains(detail) && !refused.contains("hunter2"), "{url}: {refused}");
     }
 }

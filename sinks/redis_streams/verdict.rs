@@ -13,12 +13,12 @@ pub(super) fn outcome(reply: Result<Value, RedisError>) -> Outcome {
         // The connection broke, and with it whatever was under way.
         Err(error) => return Outcome::Retry(Trouble::open(Fault::Sink, format!("the connection was lost: {error}"))),
     };
-    let words = words(&error);
+    let detail = detail(&error);
     let details = error.details().unwrap_or_default();
     let fault = match error.code() {
-        "WRONGTYPE" => return Outcome::Reject(words),
+        "WRONGTYPE" => return Outcome::Reject(detail),
         // The payload is over the server's limit for one argument, lowered since it was asked.
-        "ERR" if details.starts_with("Protocol error: invalid bulk length") => return Outcome::Reject(words),
+        "ERR" if details.starts_with("Protocol error: invalid bulk length") => return Outcome::Reject(detail),
         // A key that this user may not write, a stream at its last possible id, a slot of another node.
         "NOPERM" if of_a_key(details) => Fault::Destination,
         "ERR" if details.contains("exhausted the last possible ID") => Fault::Destination,
@@ -29,7 +29,7 @@ pub(super) fn outcome(reply: Result<Value, RedisError>) -> Outcome {
         "ERR" if details.starts_with("unknown command") || details.starts_with("Protocol error") => Fault::Sink,
         _ => Fault::Unclear,
     };
-    Outcome::Retry(Trouble::definite(fault, words))
+    Outcome::Retry(Trouble::definite(fault, detail))
 }
 
 /// Whether a `NOPERM` is about the key; else it is about the command, and so about every message.
@@ -49,7 +49,7 @@ pub(super) fn of_the_connection(reply: &Value) -> bool {
 }
 
 /// `CODE details`, as Redis says it.
-pub(super) fn words(error: &ServerError) -> String {
+pub(super) fn detail(error: &ServerError) -> String {
     format!("{} {}", error.code(), error.details().unwrap_or_default()).trim_end().to_owned()
 }
 
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn only_what_is_wrong_with_the_connection_ends_it() {
-        for (words, ends) in [
+        for (detail, ends) in [
             ("READONLY You can't write against a read only replica.", true),
             ("NOAUTH Authentication required.", true),
             ("NOPERM this user has no permissions to run the 'xadd' command", true),
@@ -73,8 +73,8 @@ mod tests {
             ("NOPERM this user has no permissions to access one of the keys used as arguments", false),
             ("OOM command not allowed when used memory > 'maxmemory'.", false),
         ] {
-            let reply = parse_redis_value(format!("-{words}\r\n").as_bytes()).expect("an answer");
-            assert_eq!(of_the_connection(&reply), ends, "{words}");
+            let reply = parse_redis_value(format!("-{detail}\r\n").as_bytes()).expect("an answer");
+            assert_eq!(of_the_connection(&reply), ends, "{detail}");
         }
     }
 
@@ -86,7 +86,7 @@ mod tests {
         for reject in [wrong_type, "ERR Protocol error: invalid bulk length"] {
             assert_eq!(said(&format!("-{reject}")), Outcome::Reject(reject.to_owned()));
         }
-        for (fault, words) in [
+        for (fault, detail) in [
             (Sink, "LOADING Redis is loading the dataset in memory"),
             (Sink, "OOM command not allowed when used memory > 'maxmemory'."),
             (Sink, "CLUSTERDOWN The cluster is down"),
@@ -109,9 +109,9 @@ mod tests {
             (Unclear, "NEWCODE something newer"),
         ] {
             assert_eq!(
-                said(&format!("-{words}")),
-                Outcome::Retry(Trouble::definite(fault, words.trim_end())),
-                "{words}"
+                said(&format!("-{detail}")),
+                Outcome::Retry(Trouble::definite(fault, detail.trim_end())),
+                "{detail}"
             );
         }
         assert!(matches!(said(":1"), Outcome::Retry(trouble) if !trouble.definite));

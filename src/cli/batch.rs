@@ -148,8 +148,8 @@ fn show(mut inbox: mpsc::Receiver<Shown>, bar: &ProgressBar) -> Result<(), Failu
         match shown {
             Shown::Answers(lines) => written = written.and(out::write(&lines)),
             // A bar that nobody sees is not held up.
-            Shown::Failed(words) if bar.is_hidden() => tell(&words),
-            Shown::Failed(words) => bar.suspend(|| tell(&words)),
+            Shown::Failed(detail) if bar.is_hidden() => tell(&detail),
+            Shown::Failed(detail) => bar.suspend(|| tell(&detail)),
         }
     }
     written
@@ -186,7 +186,7 @@ impl Tally {
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 Ok(Some(Err(error))) => {
                     return Err(match progress.broken.get() {
-                        Some(words) => format!("the file cannot be read further: {words}"),
+                        Some(detail) => format!("the file cannot be read further: {detail}"),
                         None => self.given_up(&client.no_answer(&error).to_string()),
                     });
                 }
@@ -247,7 +247,7 @@ impl Tally {
             (Some(result), None) => *self.put.entry(result).or_default() += 1,
             (_, error) => {
                 self.failed += 1;
-                failed.push_str(&words(answer.line, answer.id.as_ref(), error));
+                failed.push_str(&detail(answer.line, answer.id.as_ref(), error));
             }
         }
         Ok(())
@@ -267,11 +267,11 @@ impl Tally {
     }
 
     /// Why the instance ended it, and what may be the reason.
-    fn given_up(&self, words: &str) -> String {
+    fn given_up(&self, detail: &str) -> String {
         match self.held {
-            held if held < SLOW_READER_TIME => words.to_owned(),
+            held if held < SLOW_READER_TIME => detail.to_owned(),
             held => format!(
-                "{words}; the answers were not read for {} s, and an instance waits as long as its `http.body_timeout`",
+                "{detail}; the answers were not read for {} s, and an instance waits as long as its `http.body_timeout`",
                 held.as_secs()
             ),
         }
@@ -317,8 +317,9 @@ impl Tally {
         let again = "put it again from there, or as a whole: a task that stands as it is stays `unchanged`, though with \
                      `in` its time begins anew";
         match ended {
-            Err(Ended::Words(words)) => {
-                Err(Failure::failed(anyhow!("{doing} at `{}`: {words}; {known}, {beyond}", client.shown())).hint(again))
+            Err(Ended::Words(detail)) => {
+                Err(Failure::failed(anyhow!("{doing} at `{}`: {detail}; {known}, {beyond}", client.shown()))
+                    .hint(again))
             }
             Err(Ended::Signal(signal)) => {
                 Err(Failure::failed(anyhow!("{doing}: {signal} received; {known}, {beyond}")).hint(again))
@@ -336,7 +337,7 @@ impl Tally {
 }
 
 /// What went wrong with a line.
-fn words(line: u64, id: Option<&Words>, error: Option<Problem>) -> String {
+fn detail(line: u64, id: Option<&Words>, error: Option<Problem>) -> String {
     let id = id.map(|id| format!(" (`{id}`)")).unwrap_or_default();
     let (detail, errors) = error.map(|error| (error.detail, error.errors)).unwrap_or_default();
     format!("line {line}{id}: {detail}{}\n", faults(&errors))

@@ -91,7 +91,7 @@ impl Kind {
     }
 
     /// What is said of it before the words that came back.
-    fn words(self) -> &'static str {
+    fn detail(self) -> &'static str {
         match self {
             Kind::Other => "it takes nothing",
             Kind::Configuration => "it cannot be used",
@@ -146,8 +146,8 @@ fn find(runtime: &Runtime, sources: SourceArguments, offline: bool) -> Result<Ve
     let (config, parts) = Config::load_and(sources, Parts::build)?;
     drop(inside);
     let warnings = config.warnings.iter().chain(&parts.warnings).map(|warning| {
-        let words = ConfigFault { hint: None, ..warning.clone() };
-        (words.to_string(), warning.hint.clone())
+        let detail = ConfigFault { hint: None, ..warning.clone() };
+        (detail.to_string(), warning.hint.clone())
     });
     let result = if offline { Ok(file) } else { look_at_listener(&config).map(|()| file) };
     let mut findings = vec![Finding { of: "configuration".to_owned(), result, warnings: warnings.collect() }];
@@ -160,10 +160,10 @@ fn find(runtime: &Runtime, sources: SourceArguments, offline: bool) -> Result<Ve
 /// Whether the API's address is one of this machine. Its port is not tried: an instance may be serving there.
 fn look_at_listener(config: &Config) -> Result<(), Trouble> {
     let address = SocketAddr::new(config.http.listen.ip(), 0);
-    let words = |error| format!("cannot listen on `{}`: {error}", address.ip());
+    let detail = |error| format!("cannot listen on `{}`: {error}", address.ip());
     TcpListener::bind(address)
         .map(drop)
-        .map_err(|error| Trouble::new(config, "http.listen", Kind::Configuration, words(error)))
+        .map_err(|error| Trouble::new(config, "http.listen", Kind::Configuration, detail(error)))
 }
 
 async fn ask_all(config: &Config, parts: &Parts) -> Vec<Finding> {
@@ -178,14 +178,14 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
         let found = "memory: tasks end with the instance".to_owned();
         return Finding { of, result: Ok(found), warnings: Vec::new() };
     }
-    let trouble = |option, kind, words: String| Finding {
+    let trouble = |option, kind, detail: String| Finding {
         of: of.clone(),
-        result: Err(Trouble::new(config, option, kind, words)),
+        result: Err(Trouble::new(config, option, kind, detail)),
         warnings: Vec::new(),
     };
     let found = match timeout(TIMELINE, look(&serve::redis_config(config, &parts.tls))).await {
         Err(_) => return trouble("redis.url", Kind::Unreachable, format!("no answer within {TIMELINE:?}")),
-        Ok(Err(LookError::Away(away))) => return trouble("redis.url", kind(away.cause), away.words),
+        Ok(Err(LookError::Away(away))) => return trouble("redis.url", kind(away.cause), away.detail),
         Ok(Err(LookError::Redis(error))) => {
             let option = match error {
                 RedisError::Layout { .. } => "timeline.shards",
@@ -207,7 +207,7 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
         true => Err(Trouble::new(config, "redis.strict", Kind::Configuration, NOT_SET_UP.to_owned())),
         false => Ok(format!("{}: {version}, {timeline}", config.redis)),
     };
-    let warnings = found.advice.into_iter().map(|advice| (advice.words, Some(advice.hint.to_owned())));
+    let warnings = found.advice.into_iter().map(|advice| (advice.detail, Some(advice.hint.to_owned())));
     Finding { of, result, warnings: warnings.collect() }
 }
 
@@ -223,8 +223,8 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
             url => format!("{url}: {}", sink.kind()),
         }),
         Err(error) => {
-            let (kind, words) = told(error);
-            Err(Trouble::new(config, &format!("sinks.{name}.url"), kind, words))
+            let (kind, detail) = told(error);
+            Err(Trouble::new(config, &format!("sinks.{name}.url"), kind, detail))
         }
     };
     Finding { of: format!("sink {name}"), result, warnings: Vec::new() }
@@ -234,7 +234,7 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
 fn told(error: SinkError) -> (Kind, String) {
     match error {
         SinkError::Config { detail, .. } => (Kind::Configuration, detail),
-        SinkError::Away { away, .. } => (kind(away.cause), away.words),
+        SinkError::Away { away, .. } => (kind(away.cause), away.detail),
         SinkError::Timeout { .. } => (Kind::Unreachable, error.to_string()),
     }
 }
@@ -249,30 +249,30 @@ fn kind(cause: Cause) -> Kind {
 }
 
 impl Trouble {
-    fn new(config: &Config, option: &str, kind: Kind, words: String) -> Trouble {
+    fn new(config: &Config, option: &str, kind: Kind, detail: String) -> Trouble {
         // Sinks begin so, and it has been said.
-        let words = words.strip_prefix("cannot connect to ").unwrap_or(&words);
-        let words = format!("{}: {words}", kind.words());
-        Trouble { kind, fault: ConfigFault { hint: kind.hint(option), ..config.fault(option, words) } }
+        let detail = detail.strip_prefix("cannot connect to ").unwrap_or(&detail);
+        let detail = format!("{}: {detail}", kind.detail());
+        Trouble { kind, fault: ConfigFault { hint: kind.hint(option), ..config.fault(option, detail) } }
     }
 }
 
 impl Finding {
     fn as_text(&self) -> String {
         let mut text = String::new();
-        let mut line = |state: &str, words: &str, hint: Option<&str>| {
-            text += &format!("{state:<8} {:<16} {}\n", self.of, words.replace('\n', "\n    "));
+        let mut line = |state: &str, detail: &str, hint: Option<&str>| {
+            text += &format!("{state:<8} {:<16} {}\n", self.of, detail.replace('\n', "\n    "));
             text += &hint.map(|hint| format!("{:<8} {:<16} hint: {hint}\n", "", "")).unwrap_or_default();
         };
         match &self.result {
             Ok(found) => line("ok", found, None),
             Err(trouble) => {
-                let words = ConfigFault { hint: None, ..trouble.fault.clone() }.to_string();
-                line("failed", &words, trouble.fault.hint.as_deref());
+                let detail = ConfigFault { hint: None, ..trouble.fault.clone() }.to_string();
+                line("failed", &detail, trouble.fault.hint.as_deref());
             }
         }
-        for (words, hint) in &self.warnings {
-            line("warning", words, hint.as_deref());
+        for (detail, hint) in &self.warnings {
+            line("warning", detail, hint.as_deref());
         }
         text
     }
@@ -283,7 +283,7 @@ impl Finding {
             None => (self.of.as_str(), None),
         };
         let warnings: Vec<_> =
-            self.warnings.iter().map(|(words, hint)| json!({"words": words, "hint": hint})).collect();
+            self.warnings.iter().map(|(detail, hint)| json!({"words": detail, "hint": hint})).collect();
         let mut object = json!({"check": check, "warnings": warnings});
         if let Some(name) = name {
             object["name"] = name.into();
@@ -305,7 +305,7 @@ impl Finding {
 
 fn fault_as_json(fault: &ConfigFault) -> Value {
     let origin = fault.origin.to_string();
-    json!({"option": fault.path, "origin": origin, "words": fault.words, "hint": fault.hint})
+    json!({"option": fault.path, "origin": origin, "words": fault.detail, "hint": fault.hint})
 }
 
 /// A configuration that cannot be used: nothing else was looked at.

@@ -70,9 +70,9 @@ pub(super) struct Client {
 
 /// Why no answer came.
 #[derive(Debug, thiserror::Error)]
-#[error("{words}")]
+#[error("{detail}")]
 pub(super) struct NoAnswer {
-    words: String,
+    detail: String,
     hint: Option<String>,
 }
 
@@ -165,11 +165,11 @@ impl Client {
         Ok(ApiAnswer { status, text: String::from_utf8(body.into()).unwrap_or_default() })
     }
 
-    /// What an answer that is no success says, as a failure; `words` are the instance's.
-    pub(super) fn refused(&self, status: u16, doing: &str, words: &str) -> Failure {
-        let failure = Failure::failed(match words {
+    /// What an answer that is no success says, as a failure; `detail` are the instance's.
+    pub(super) fn refused(&self, status: u16, doing: &str, detail: &str) -> Failure {
+        let failure = Failure::failed(match detail {
             "" => anyhow!("{doing}: `{}` answered {status}", self.address.shown),
-            words => anyhow!("{doing}: {words}"),
+            detail => anyhow!("{doing}: {detail}"),
         });
         match status {
             401 if self.token.is_none() => failure.hint(target::how_to_give_a_token()),
@@ -205,13 +205,13 @@ impl Client {
 
     /// What an error means, and what to do about it.
     pub(super) fn no_answer(&self, error: &(dyn Error + 'static)) -> NoAnswer {
-        let mut words = error.to_string();
+        let mut detail = error.to_string();
         let (mut hint, mut next) = (None, Some(error));
         while let Some(cause) = next {
             next = cause.source();
             let said = cause.to_string();
-            if !words.contains(&said) {
-                words.push_str(&format!(": {said}"));
+            if !detail.contains(&said) {
+                detail.push_str(&format!(": {said}"));
             }
             let spoken = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
             let tls = spoken.and_then(|error| error.downcast_ref()).or(cause.downcast_ref::<rustls::Error>());
@@ -234,14 +234,14 @@ impl Client {
                 _ => hint,
             };
         }
-        NoAnswer { words, hint }
+        NoAnswer { detail, hint }
     }
 }
 
 impl NoAnswer {
     /// As a failure of what was being done.
     pub(super) fn while_doing(self, doing: &str, client: &Client) -> Failure {
-        let failure = Failure::failed(anyhow!("{doing} at `{}`: {}", client.shown(), self.words));
+        let failure = Failure::failed(anyhow!("{doing} at `{}`: {}", client.shown(), self.detail));
         match self.hint {
             Some(hint) => failure.hint(hint),
             None => failure,

@@ -90,7 +90,8 @@ struct PageView {
 struct DeadView {
     key: Words,
     reason: Words,
-    words: Words,
+    #[serde(rename = "words")]
+    detail: Words,
     buried: Words,
     lane: Option<Words>,
     destination: Option<Words>,
@@ -184,9 +185,9 @@ async fn list(arguments: &ListArguments) -> Result<(), Failure> {
 
 /// One of a list. What has no spaces comes first, so that columns can be cut out.
 fn line(dead: &DeadView) -> String {
-    let shown = |words: &Option<Words>| words.as_ref().map_or("-", Words::as_str).to_owned();
+    let shown = |detail: &Option<Words>| detail.as_ref().map_or("-", Words::as_str).to_owned();
     let (lane, destination) = (shown(&dead.lane), shown(&dead.destination));
-    format!("{}  {}  {lane}  {destination}  {}: {}\n", dead.key, dead.buried, dead.reason, dead.words)
+    format!("{}  {}  {lane}  {destination}  {}: {}\n", dead.key, dead.buried, dead.reason, dead.detail)
 }
 
 async fn show(arguments: &ShowArguments) -> Result<(), Failure> {

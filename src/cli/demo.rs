@@ -78,13 +78,13 @@ struct Series {
 struct Place {
     redis: Option<OwnRedis>,
     config: Config,
-    words: String,
+    detail: String,
     /// It stays when the demo ends: what is left over is cancelled.
     stays: bool,
 }
 
 pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
-    crate::telemetry::start("warn", false).map_err(|words| Failure::usage(anyhow!(words)))?;
+    crate::telemetry::start("warn", false).map_err(|detail| Failure::usage(anyhow!(detail)))?;
     runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         let (place, mut parts) = Place::find(arguments).await?;
@@ -126,17 +126,17 @@ impl Place {
             }
             _ => None,
         };
-        let (url, words) = match (&arguments.redis, &redis) {
+        let (url, detail) = match (&arguments.redis, &redis) {
             (_, Some(redis)) => {
                 let url = format!("redis://127.0.0.1:{}", redis.port);
-                let words = format!("a private redis-server on port {}, which ends with the demo", redis.port);
-                (url, words)
+                let detail = format!("a private redis-server on port {}, which ends with the demo", redis.port);
+                (url, detail)
             }
             (Some(url), None) if url != "memory:" => (url.clone(), "the Redis that you named".to_owned()),
             (Some(_), None) => ("memory:".to_owned(), "the memory of this process".to_owned()),
             (None, None) => {
-                let words = "the memory of this process, since no redis-server is installed here";
-                ("memory:".to_owned(), words.to_owned())
+                let detail = "the memory of this process, since no redis-server is installed here";
+                ("memory:".to_owned(), detail.to_owned())
             }
         };
         let stays = redis.is_none() && url != "memory:";
@@ -150,7 +150,7 @@ impl Place {
         ];
         // Neither the environment nor a file: the demo shows the defaults.
         let (config, parts) = Config::load_and(Sources { flags, ..Sources::default() }, Parts::build)?;
-        Ok((Place { redis, config, words, stays }, parts))
+        Ok((Place { redis, config, detail, stays }, parts))
     }
 }
 
@@ -177,7 +177,7 @@ fn opening(arguments: &DemoArguments, place: &Place, instance: &Instance) -> Str
          curl -X PUT {api}/v1/tasks/hello -H 'content-type: application/json' -d '{task}'\n  \
          curl {api}/v1/tasks/hello\n  \
          curl {api}/v1/stats\n\n",
-        arguments.tasks, arguments.seconds, place.words
+        arguments.tasks, arguments.seconds, place.detail
     )
 }
 

@@ -51,9 +51,9 @@ impl Parts {
             |section: &SinkSection| SinkConfig::parse(section.url.expose()).is_ok_and(|sink| sink.over_tls());
         let mut warnings = Vec::new();
         if config.ca_file.is_some() && !timeline_over_tls && !config.sinks.values().any(over_tls) {
-            let words = "no URL leads over TLS, so that nobody is asked for a certificate";
+            let detail = "no URL leads over TLS, so that nobody is asked for a certificate";
             let hint = "`rediss://`, `kafka+ssl://`, `amqps://`, `tls://`".to_owned();
-            warnings.push(ConfigFault { hint: Some(hint), ..config.fault("tls.ca_file", words) });
+            warnings.push(ConfigFault { hint: Some(hint), ..config.fault("tls.ca_file", detail) });
         }
         if faults.is_empty() { Ok(Parts { tls, sinks, rules, listener, warnings }) } else { Err(faults) }
     }
@@ -85,8 +85,8 @@ fn look_at_redis(config: &Config, tls: &Tls) -> Result<bool, ConfigFault> {
 fn listener_tls(config: &Config) -> Result<Option<ServerTls>, Vec<ConfigFault>> {
     let Some((certificate, key)) = &config.http.tls else { return Ok(None) };
     let told = |fault: TlsFault| match &fault {
-        TlsFault::Certificate(words) => config.fault("http.certificate_file", words.as_str()),
-        TlsFault::Key(words) => config.fault("http.key_file", words.as_str()),
+        TlsFault::Certificate(detail) => config.fault("http.certificate_file", detail.as_str()),
+        TlsFault::Key(detail) => config.fault("http.key_file", detail.as_str()),
     };
     let loaded = ServerTls::load(certificate, key).map(Some);
     loaded.map_err(|faults| faults.into_iter().map(told).collect())
@@ -134,9 +134,9 @@ fn lane_rules(
             [("destination", &section.destination), ("dead_destination", &section.dead_destination)]
         {
             if let (Some(sink), Some(destination)) = (sink, destination)
-                && let Err(words) = sink.check_destination(destination)
+                && let Err(detail) = sink.check_destination(destination)
             {
-                faults.push(config.fault(&format!("lanes.{lane}.{option}"), words));
+                faults.push(config.fault(&format!("lanes.{lane}.{option}"), detail));
             }
         }
         let needed = sink.is_some_and(|sink| sink.needs_destination());
@@ -180,11 +180,14 @@ mod tests {
             ("lanes.bad.destination", "orders.*"),
         ]);
         let faults = Parts::build(&config).err().unwrap();
-        let words: Vec<_> = faults.iter().map(ToString::to_string).collect();
-        assert!(words[0].starts_with("`lanes.bad.destination` (--set): `orders.*` is no subject"), "{words:?}");
-        assert!(words[2].starts_with("`lanes.default.destination` (--set): `punctual:{default:0}:tasks`"), "{words:?}");
-        assert!(words[1].starts_with("`lanes.dead.dead_destination` (--set): "), "{words:?}");
-        assert_eq!(words.len(), 3, "{words:?}");
+        let detail: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        assert!(detail[0].starts_with("`lanes.bad.destination` (--set): `orders.*` is no subject"), "{detail:?}");
+        assert!(
+            detail[2].starts_with("`lanes.default.destination` (--set): `punctual:{default:0}:tasks`"),
+            "{detail:?}"
+        );
+        assert!(detail[1].starts_with("`lanes.dead.dead_destination` (--set): "), "{detail:?}");
+        assert_eq!(detail.len(), 3, "{detail:?}");
     }
 
     #[tokio::test]
@@ -217,27 +220,27 @@ mod tests {
 
     #[tokio::test]
     async fn a_password_for_sentinels_that_are_not_there_is_told_with_its_own_line() {
-        for (redis, words) in [
+        for (redis, detail) in [
             ("url = \"redis://h\"\n", "3): `sentinel_password` is for a Redis behind Sentinels"),
             ("\n", "3): `sentinel_password` is for a Redis behind Sentinels"),
             ("url = \"memory:\"\n", "3): a timeline in memory has no Sentinels"),
         ] {
             let text = format!("[redis]\n{redis}sentinel_password = \"hunter2\"\n[sinks.a]\nurl = \"stdout:\"\n");
             let faults = faults_of(&text);
-            let line = format!("`redis.sentinel_password` (p.toml:{words}");
+            let line = format!("`redis.sentinel_password` (p.toml:{detail}");
             assert!(faults.contains(&line) && !faults.contains("hunter2"), "no `{line}` in:\n{faults}");
         }
     }
 
     #[tokio::test]
     async fn a_timeline_in_memory_can_promise_no_more_than_that() {
-        for (option, words) in [
+        for (option, detail) in [
             ("durability = \"replica\"", "`redis.durability` (p.toml:3): a timeline in memory is kept nowhere else"),
             ("strict = true", "`redis.strict` (p.toml:3): a timeline in memory keeps no task when the process ends"),
         ] {
             let text = format!("[redis]\nurl = \"memory:\"\n{option}\n[sinks.a]\nurl = \"stdout:\"\n");
             let faults = faults_of(&text);
-            assert!(faults.contains(words), "no `{words}` in:\n{faults}");
+            assert!(faults.contains(detail), "no `{detail}` in:\n{faults}");
         }
     }
 

@@ -109,14 +109,14 @@ fn fault(code: &'static str, detail: String) -> Fault {
 
 /// Faults in the words of the API.
 fn refused(faults: &[Fault]) -> Failure {
-    let words = |fault: &Fault| match fault.pointer.as_str() {
+    let detail = |fault: &Fault| match fault.pointer.as_str() {
         "" => fault.detail.clone(),
         pointer => format!("{pointer}: {}", fault.detail),
     };
     match faults {
-        [only] => Failure::failed(anyhow!("cannot preview: {}", words(only))),
+        [only] => Failure::failed(anyhow!("cannot preview: {}", detail(only))),
         several => {
-            let lines: String = several.iter().map(|fault| format!("\n  {}", words(fault))).collect();
+            let lines: String = several.iter().map(|fault| format!("\n  {}", detail(fault))).collect();
             Failure::failed(anyhow!("cannot preview: {} faults{lines}", several.len()))
         }
     }

@@ -49,7 +49,7 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
     let (config, parts) = Config::load_and(sources, Parts::build)?;
     drop(inside);
     let config = &config;
-    crate::telemetry::start(&config.log.filter, config.log.json).map_err(|words| Failure::usage(anyhow!(words)))?;
+    crate::telemetry::start(&config.log.filter, config.log.json).map_err(|detail| Failure::usage(anyhow!(detail)))?;
     config
         .warnings
         .iter()
@@ -89,8 +89,8 @@ async fn tell(config: &Config, redis: Option<Arc<RedisTimeline>>) -> Infallible 
             warn!(redis = %config.redis, reason, "redis is away: nothing is taken in or published until it answers");
         }
         // A strict start refuses it for that instead.
-        for Advice { words, hint } in if config.strict { Vec::new() } else { redis.advice().await } {
-            warn!(words, hint, "redis is not set up to keep tasks");
+        for Advice { detail, hint } in if config.strict { Vec::new() } else { redis.advice().await } {
+            warn!(words = detail, hint, "redis is not set up to keep tasks");
         }
     }
     pending().await
@@ -151,11 +151,11 @@ pub(super) fn open_timeline(config: &Config, tls: &Tls) -> Result<Opened, Failur
 }
 
 fn unreachable(config: &Config, link: &Link) -> Failure {
-    let words = match link {
-        Link::Down(words) => words.clone(),
+    let detail = match link {
+        Link::Down(detail) => detail.clone(),
         Link::Up(_) => format!("no answer within {REDIS_TIMEOUT:?}"),
     };
-    Failure::failed(anyhow!("cannot reach Redis at `{}`: {words}", config.redis))
+    Failure::failed(anyhow!("cannot reach Redis at `{}`: {detail}", config.redis))
         .hint("start one, name one with `--redis` or `PUNCTUAL__REDIS__URL`, or try without: `--redis memory:`")
 }
 

@@ -71,7 +71,7 @@ impl ApiTarget {
     pub(super) fn address(&self) -> Result<Address, Failure> {
         let url = if self.url.is_empty() { DEFAULT } else { &self.url };
         let shown = SecretUrl::new(url.to_owned()).to_string();
-        let wrong = |words: &str| Failure::usage(anyhow!("cannot call an instance at `{shown}`: {words}"));
+        let wrong = |detail: &str| Failure::usage(anyhow!("cannot call an instance at `{shown}`: {detail}"));
         let whole = "a URL is expected such as `http://127.0.0.1:7171`";
         // The words of the parser may quote what is a password.
         let uri: Uri = url.parse().map_err(|_| wrong(whole))?;

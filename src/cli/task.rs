@@ -170,8 +170,8 @@ async fn cancel(arguments: &IdArguments) -> Result<(), Failure> {
     })
 }
 
-fn show(place: &TaskPlace, answer: &ApiAnswer, words: impl FnOnce() -> String) -> Result<(), Failure> {
-    if place.json { out::write(format!("{}\n", answer.text.trim_end()).as_bytes()) } else { say(&words()) }
+fn show(place: &TaskPlace, answer: &ApiAnswer, detail: impl FnOnce() -> String) -> Result<(), Failure> {
+    if place.json { out::write(format!("{}\n", answer.text.trim_end()).as_bytes()) } else { say(&detail()) }
 }
 
 /// The body of a put. The payload's bytes go as they were given.

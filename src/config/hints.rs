@@ -23,9 +23,9 @@ impl Layers {
         });
         if let Some(meant) = meant {
             let origin = Origin::Environment(name.to_owned());
-            let words = "this variable sets nothing".to_owned();
+            let detail = "this variable sets nothing".to_owned();
             let hint = Some(format!("did you mean `{meant}`?"));
-            self.faults.push(ConfigFault { path: String::new(), origin, words, hint });
+            self.faults.push(ConfigFault { path: String::new(), origin, detail, hint });
         }
     }
 

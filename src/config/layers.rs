@@ -115,13 +115,13 @@ impl Layers {
         let lines = Lines::of(text);
         let place = |line| Origin::File { path: path.to_owned(), line };
         let (leaves, broken) = parse(text);
-        let broken: Vec<_> = broken.into_iter().map(|(offset, words)| (lines.line(offset), words)).collect();
-        for (at, (line, words)) in broken.iter().enumerate().take(MOST_BROKEN + 1) {
-            let words = match at {
+        let broken: Vec<_> = broken.into_iter().map(|(offset, detail)| (lines.line(offset), detail)).collect();
+        for (at, (line, detail)) in broken.iter().enumerate().take(MOST_BROKEN + 1) {
+            let detail = match at {
                 MOST_BROKEN => format!("and {} more that is no TOML", broken.len() - MOST_BROKEN),
-                _ => words.clone(),
+                _ => detail.clone(),
             };
-            self.faults.push(ConfigFault { path: String::new(), origin: place(*line), words, hint: None });
+            self.faults.push(ConfigFault { path: String::new(), origin: place(*line), detail, hint: None });
         }
         let broken: BTreeSet<_> = broken.into_iter().map(|(line, _)| line).collect();
         for Leaf { path, value, offset } in leaves {
@@ -200,7 +200,7 @@ impl Layers {
         let beside = |near: &String| {
             near.rsplit_once('.').map(|(section, _)| section) == path.rsplit_once('.').map(|(section, _)| section)
         };
-        let (words, hint) = match near {
+        let (detail, hint) = match near {
             // A section's name with a value, unless it is rather a misspelt option beside it.
             near if !whole && self.is_section(&path) && !near.as_ref().is_some_and(beside) => section_expected(&path),
             near => (
@@ -212,7 +212,7 @@ impl Layers {
                 }),
             ),
         };
-        self.faults.push(ConfigFault { path, origin: entry.origin, words, hint });
+        self.faults.push(ConfigFault { path, origin: entry.origin, detail, hint });
     }
 
     pub(super) fn is_known(&self, path: &str) -> bool {

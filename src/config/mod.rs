@@ -156,7 +156,7 @@ pub struct ConfigFault {
     /// Where it was said.
     pub origin: Origin,
     /// What is wrong; without secrets.
-    pub words: String,
+    pub detail: String,
     /// What to do about it.
     pub hint: Option<String>,
 }
@@ -165,10 +165,10 @@ impl fmt::Display for ConfigFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.path, &self.origin) {
             // Of a file as a whole, whose name the words say.
-            (path, Origin::Default | Origin::Flag(_)) if path.is_empty() => f.write_str(&self.words)?,
-            (path, origin) if path.is_empty() => write!(f, "{origin}: {}", self.words)?,
-            (path, Origin::Default) => write!(f, "`{path}`: {}", self.words)?,
-            (path, origin) => write!(f, "`{path}` ({origin}): {}", self.words)?,
+            (path, Origin::Default | Origin::Flag(_)) if path.is_empty() => f.write_str(&self.detail)?,
+            (path, origin) if path.is_empty() => write!(f, "{origin}: {}", self.detail)?,
+            (path, Origin::Default) => write!(f, "`{path}`: {}", self.detail)?,
+            (path, origin) => write!(f, "`{path}` ({origin}): {}", self.detail)?,
         }
         match &self.hint {
             Some(hint) => write!(f, "\n  hint: {hint}"),
@@ -189,13 +189,13 @@ impl Sources {
     /// When the file cannot be read.
     pub fn gather(file: Option<&Path>) -> Result<Sources, ConfigError> {
         let path = file.unwrap_or(Path::new("punctual.toml"));
-        let fault = |origin, words| ConfigError(vec![ConfigFault { path: String::new(), origin, words, hint: None }]);
+        let fault = |origin, detail| ConfigError(vec![ConfigFault { path: String::new(), origin, detail, hint: None }]);
         let shown = path.display().to_string();
         let origin = if file.is_some() { Origin::Flag("--config") } else { Origin::Default };
         let file = match read_file(path) {
             Ok(bytes) if bytes.len() as u64 > MOST_BYTES => {
-                let words = format!("`{shown}` is larger than {MOST_BYTES} bytes: that is no configuration");
-                return Err(fault(origin, words));
+                let detail = format!("`{shown}` is larger than {MOST_BYTES} bytes: that is no configuration");
+                return Err(fault(origin, detail));
             }
             Ok(bytes) => match layers::text_of(bytes) {
                 Ok(text) => Some((shown, text)),
@@ -216,9 +216,9 @@ impl Sources {
             match value.into_string() {
                 Ok(value) => environment.push((name, value)),
                 Err(_) if name.starts_with(layers::PREFIX) => {
-                    let words = "what this variable holds is not UTF-8".to_owned();
+                    let detail = "what this variable holds is not UTF-8".to_owned();
                     let origin = Origin::Environment(name);
-                    faults.push(ConfigFault { path: String::new(), origin, words, hint: None });
+                    faults.push(ConfigFault { path: String::new(), origin, detail, hint: None });
                 }
                 Err(_) => {}
             }
@@ -274,9 +274,9 @@ impl Config {
     }
 
     /// A fault of an option, with the place where it was said.
-    pub fn fault(&self, path: &str, words: impl Into<String>) -> ConfigFault {
+    pub fn fault(&self, path: &str, detail: impl Into<String>) -> ConfigFault {
         let origin = self.settings.get(path).map_or(Origin::Default, |setting| setting.origin.clone());
-        ConfigFault { path: path.to_owned(), origin, words: words.into(), hint: None }
+        ConfigFault { path: path.to_owned(), origin, detail: detail.into(), hint: None }
     }
 
     /// Reads everything. Where a fault was noted something stands in, so that the rest can be looked at all the same.
@@ -320,17 +320,17 @@ impl Config {
 
     fn tokens_in_the_clear(&self) -> Option<ConfigFault> {
         let clear = !self.http.listen.ip().is_loopback() && self.http.tls.is_none();
-        let words = "this is no loopback address, and without TLS whoever listens on the way reads the tokens";
+        let detail = "this is no loopback address, and without TLS whoever listens on the way reads the tokens";
         let hint = "`http.certificate_file` and `http.key_file`, unless something before it speaks TLS";
-        clear.then(|| ConfigFault { hint: Some(hint.to_owned()), ..self.fault("http.listen", words) })
+        clear.then(|| ConfigFault { hint: Some(hint.to_owned()), ..self.fault("http.listen", detail) })
     }
 
     fn idle_sinks(&self) -> Vec<ConfigFault> {
         let idle = self.sinks.keys().filter(|name| self.lanes.values().all(|lane| lane.sink != **name));
-        let words = "no lane uses this sink, so that nothing is published to it";
+        let detail = "no lane uses this sink, so that nothing is published to it";
         let told = idle.map(|name| ConfigFault {
             hint: Some(format!("a section `[lanes.NAME]` with `sink = \"{name}\"`")),
-            ..self.fault(&format!("sinks.{name}.url"), words)
+            ..self.fault(&format!("sinks.{name}.url"), detail)
         });
         told.collect()
     }

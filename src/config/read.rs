@@ -135,15 +135,15 @@ impl ConfigReader {
     }
 
     /// Notes a fault of a path, with the place where it was said, or its section.
-    pub(super) fn fault(&mut self, path: &str, words: String, hint: Option<String>) {
-        self.fault_by(path, path, words, hint);
+    pub(super) fn fault(&mut self, path: &str, detail: String, hint: Option<String>) {
+        self.fault_by(path, path, detail, hint);
     }
 
     /// Notes a fault of a path that another one has brought about, should the first be a default.
-    pub(super) fn fault_by(&mut self, path: &str, cause: &str, words: String, hint: Option<String>) {
+    pub(super) fn fault_by(&mut self, path: &str, cause: &str, detail: String, hint: Option<String>) {
         let place = self.layers.place(path).or_else(|| self.layers.place(cause));
         let origin = place.unwrap_or(Origin::Default);
-        self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, words, hint });
+        self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, detail, hint });
     }
 
     /// Whether a fault of this option was noted, so that what stands in for it is compared with nothing.
@@ -155,11 +155,11 @@ impl ConfigReader {
     /// Notes that `path` names something that is not among `there`.
     pub(super) fn unknown_name(&mut self, path: &str, name: &str, there: &[String]) {
         let hint = nearest(name, there.iter().cloned()).map(|near| format!("did you mean `{near}`?"));
-        let words = match there {
+        let detail = match there {
             [] => format!("`{name}` is not configured, nor is any other"),
             _ => format!("`{name}` is not configured, only {}", list(there)),
         };
-        self.fault(path, words, hint);
+        self.fault(path, detail, hint);
     }
 
     fn number(&mut self, path: &str, from: u64, to: u64, parse: fn(&str) -> Option<u64>, what: &str) -> u64 {
@@ -184,16 +184,16 @@ impl ConfigReader {
         }
         match read(value) {
             Ok(value) => Some(value),
-            Err(words) => {
-                let words = match value {
-                    Value::Text(text) if text.trim().is_empty() => empty(&words),
-                    Value::Text(text) if !is_secret(path) && !words.starts_with('`') => {
-                        format!("`{text}`: {words}")
+            Err(detail) => {
+                let detail = match value {
+                    Value::Text(text) if text.trim().is_empty() => empty(&detail),
+                    Value::Text(text) if !is_secret(path) && !detail.starts_with('`') => {
+                        format!("`{text}`: {detail}")
                     }
-                    _ => words,
+                    _ => detail,
                 };
                 let origin = origin.clone();
-                self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, words, hint: None });
+                self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, detail, hint: None });
                 None
             }
         }
@@ -201,10 +201,10 @@ impl ConfigReader {
 }
 
 /// Words about a value, for one that is not there.
-fn empty(words: &str) -> String {
-    match words.strip_prefix("`` is not a duration: ") {
+fn empty(detail: &str) -> String {
+    match detail.strip_prefix("`` is not a duration: ") {
         Some(rest) => rest.to_owned(),
-        None => format!("it is empty: {}", words.split_once(", not ").map_or(words, |(expected, _)| expected)),
+        None => format!("it is empty: {}", detail.split_once(", not ").map_or(detail, |(expected, _)| expected)),
     }
 }
 

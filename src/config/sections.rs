@@ -31,10 +31,10 @@ pub(super) fn engine(r: &mut ConfigReader) -> EngineConfig {
     let back = lease + SECOND;
     if !r.is_wrong("claim.lease") && !r.is_wrong("claim.grace") && grace <= back {
         let (grace, back, lease) = (duration::format(grace), duration::format(back), duration::format(lease));
-        let words = format!(
+        let detail = format!(
             "{grace} is not longer than `claim.lease`, {lease}, and 1 s: what a killed instance held would be passed over"
         );
-        r.fault_by("claim.grace", "claim.lease", words, Some(format!("more than {back}, or a shorter lease")));
+        r.fault_by("claim.grace", "claim.lease", detail, Some(format!("more than {back}, or a shorter lease")));
     }
     EngineConfig {
         instance: String::new(),
@@ -86,9 +86,9 @@ fn limits(r: &mut ConfigReader, body: usize) -> Limits {
     let needed = payload.div_ceil(3) * 4 + header_bytes + BESIDE_PAYLOAD;
     let options = ["limits.payload", "limits.header_bytes", "http.body_limit"];
     if needed > body && !options.iter().any(|option| r.is_wrong(option)) {
-        let words =
+        let detail =
             format!("{payload} bytes, in base64 and with headers, do not fit into `http.body_limit`, {body} bytes");
-        r.fault_by("limits.payload", "http.body_limit", words, Some(format!("`http.body_limit = {needed}`")));
+        r.fault_by("limits.payload", "http.body_limit", detail, Some(format!("`http.body_limit = {needed}`")));
     }
     Limits { payload, headers, header_bytes }
 }
@@ -97,10 +97,10 @@ fn limits(r: &mut ConfigReader, body: usize) -> Limits {
 pub(super) fn tokens(r: &mut ConfigReader, http: &HttpSection) -> BTreeMap<String, KnownToken> {
     let names = r.names("tokens");
     if names.is_empty() && !http.listen.ip().is_loopback() {
-        let words =
+        let detail =
             format!("`{}` is no loopback address, and without a token everybody there may do everything", http.listen);
         let hint = "a section `[tokens.NAME]` with `sha256` and `scope`, or `127.0.0.1`";
-        r.fault("http.listen", words, Some(hint.into()));
+        r.fault("http.listen", detail, Some(hint.into()));
     }
     let (mut tokens, mut hashes) = (BTreeMap::new(), BTreeMap::new());
     for name in names {
@@ -191,11 +191,11 @@ pub(super) fn sinks(r: &mut ConfigReader, lease: Duration) -> BTreeMap<String, S
         let said = if own { path("answer_timeout") } else { "sinks.answer_timeout".to_owned() };
         if answer_timeout * 2 > lease && !r.is_wrong("claim.lease") && !r.is_wrong(&said) {
             let (answer, half) = (duration::format(answer_timeout), duration::format(lease / 2));
-            let words = format!(
+            let detail = format!(
                 "{answer} is more than half of `claim.lease`, {}: a publish would outlive its claim",
                 duration::format(lease)
             );
-            r.fault_by(&said, "claim.lease", words, Some(format!("at most {half}, or a longer lease")));
+            r.fault_by(&said, "claim.lease", detail, Some(format!("at most {half}, or a longer lease")));
         }
         if let Some(url) = r.url(&path("url"), &[]) {
             let section = SinkSection {
@@ -236,8 +236,8 @@ pub(super) fn lanes(r: &mut ConfigReader, sinks: &BTreeMap<String, SinkSection>)
             // Without any sink that fault has been told already.
             None if usual.is_none() && !sinks.is_empty() => {
                 // The lane `default` is there though nobody wrote it.
-                let words = format!("the lane `{name}` needs a sink, and there are several");
-                r.fault_by(&path("sink"), "sinks", words, Some(format!("one of {}", list(&there))));
+                let detail = format!("the lane `{name}` needs a sink, and there are several");
+                r.fault_by(&path("sink"), "sinks", detail, Some(format!("one of {}", list(&there))));
                 None
             }
             None => usual.clone(),
@@ -250,8 +250,8 @@ pub(super) fn lanes(r: &mut ConfigReader, sinks: &BTreeMap<String, SinkSection>)
         };
         let (destination, dead_destination) = (destination("destination"), destination("dead_destination"));
         if dead_destination.is_some() && dead_destination == destination {
-            let words = "it is the lane's own destination: copies of the dead would be taken for messages";
-            r.fault(&path("dead_destination"), words.into(), None);
+            let detail = "it is the lane's own destination: copies of the dead would be taken for messages";
+            r.fault(&path("dead_destination"), detail.into(), None);
         }
         match name.parse::<Lane>() {
             Ok(lane) => {

@@ -24,7 +24,7 @@ pub enum BreakerState {
     /// The sink is absent: nothing.
     Open {
         /// How it was noticed.
-        words: String,
+        detail: String,
         /// Probes and trials since it opened; the wait grows with it.
         failures: u32,
     },
@@ -41,7 +41,7 @@ pub(super) struct Breaker {
 impl Breaker {
     /// Open until the first probe: a sink that is absent at the start is not claimed for.
     pub(super) fn new(metrics: SinkMetrics) -> Breaker {
-        let state = BreakerState::Open { words: "not tried yet".to_owned(), failures: 0 };
+        let state = BreakerState::Open { detail: "not tried yet".to_owned(), failures: 0 };
         let breaker =
             Breaker { state: watch::Sender::new(state), suspicion: Notify::new(), trials: AtomicU64::new(1), metrics };
         breaker.show();
@@ -103,12 +103,12 @@ impl Breaker {
         })
     }
 
-    /// The sink is absent; `words` say how that was noticed. Whether that is news.
-    pub(super) fn trip(&self, words: &str) -> bool {
+    /// The sink is absent; `detail` say how that was noticed. Whether that is news.
+    pub(super) fn trip(&self, detail: &str) -> bool {
         self.change(|state| match state {
-            BreakerState::Closed => Some(BreakerState::Open { words: words.to_owned(), failures: 0 }),
+            BreakerState::Closed => Some(BreakerState::Open { detail: detail.to_owned(), failures: 0 }),
             BreakerState::HalfOpen { failures, .. } => {
-                Some(BreakerState::Open { words: words.to_owned(), failures: failures.saturating_add(1) })
+                Some(BreakerState::Open { detail: detail.to_owned(), failures: failures.saturating_add(1) })
             }
             BreakerState::Open { .. } => None,
         })
@@ -143,8 +143,8 @@ impl Breaker {
             (BreakerState::Open { failures, .. }, Ok(())) => {
                 Some(BreakerState::HalfOpen { taken: None, failures: *failures })
             }
-            (BreakerState::Open { failures, .. }, Err(words)) => {
-                Some(BreakerState::Open { words: words.clone(), failures: failures.saturating_add(1) })
+            (BreakerState::Open { failures, .. }, Err(detail)) => {
+                Some(BreakerState::Open { detail: detail.clone(), failures: failures.saturating_add(1) })
             }
             _ => None,
         })
@@ -207,7 +207,7 @@ mod tests {
         breaker.trial_unused(first);
         assert!(breaker.admits(Some(second)), "a trial is ended by its own holder alone");
         assert!(breaker.trip("refused"));
-        assert_eq!(breaker.state(), BreakerState::Open { words: "refused".into(), failures: 1 });
+        assert_eq!(breaker.state(), BreakerState::Open { detail: "refused".into(), failures: 1 });
         assert!(!breaker.trip("refused"), "no news");
         breaker.opened().await;
     }

@@ -243,15 +243,15 @@ impl Claimer {
             TimelineError::Away(_) | TimelineError::Late | TimelineError::Moving => {
                 tokio::time::sleep(Duration::from_millis(50)).await
             }
-            TimelineError::Refused(words) => {
+            TimelineError::Refused(detail) => {
                 // Said once: it is asked twice a second until it takes them again.
                 if !std::mem::replace(refused, true) {
-                    warn!(lane = %self.lane.lane, shard = %self.shard.shard, words, "the timeline refuses claims");
+                    warn!(lane = %self.lane.lane, shard = %self.shard.shard, words = detail, "the timeline refuses claims");
                 }
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
-            TimelineError::Unknown(words) | TimelineError::Unkept(words) => {
-                warn!(lane = %self.lane.lane, words, "a claim was not answered: what it took goes back");
+            TimelineError::Unknown(detail) | TimelineError::Unkept(detail) => {
+                warn!(lane = %self.lane.lane, words = detail, "a claim was not answered: what it took goes back");
                 self.context.holders.spawn(give_back(
                     Arc::clone(&self.context),
                     Arc::clone(&self.shard),
@@ -259,8 +259,8 @@ impl Claimer {
                     token,
                 ));
             }
-            TimelineError::Broken(words) => {
-                error!(lane = %self.lane.lane, words, "a claim's answer cannot be read: what it took goes back");
+            TimelineError::Broken(detail) => {
+                error!(lane = %self.lane.lane, words = detail, "a claim's answer cannot be read: what it took goes back");
                 let (context, shard, lane) = (&self.context, &self.shard, &self.lane);
                 give_back(Arc::clone(context), Arc::clone(shard), Arc::clone(lane), token).await;
                 tokio::time::sleep(Duration::from_secs(1)).await;

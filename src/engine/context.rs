@@ -127,23 +127,29 @@ impl Context {
 
 impl LaneContext {
     /// Tells that occurrences are dead, once a minute: where there is one there may be a million.
-    pub(super) fn tell_of_dead(&self, reason: &str, destination: &str, words: &str) {
+    pub(super) fn tell_of_dead(&self, reason: &str, destination: &str, detail: &str) {
         if self.telling_of_dead.passes(LOG_PAUSE) {
             let lane = self.lane.as_str();
-            error!(lane, reason, destination, words, "occurrences are dead: they are not tried again by themselves");
+            error!(
+                lane,
+                reason,
+                destination,
+                words = detail,
+                "occurrences are dead: they are not tried again by themselves"
+            );
         }
     }
 
     /// Counts what became of a copy, and tells once a minute that one was not taken.
     pub(super) fn tell_of_copy(&self, copied: Result<(), &str>) {
-        let Err(words) = copied else {
+        let Err(detail) = copied else {
             self.metrics.dead_copied.inc();
             return;
         };
         self.metrics.dead_not_copied.inc();
         if self.telling_of_copies.passes(LOG_PAUSE) {
             let (lane, destination) = (self.lane.as_str(), self.dead_destination.as_deref());
-            warn!(lane, destination, words, "copies of the dead are not taken: they are buried without");
+            warn!(lane, destination, words = detail, "copies of the dead are not taken: they are buried without");
         }
     }
 
@@ -181,8 +187,8 @@ impl SinkContext {
     }
 
     /// The sink is absent: its lanes are not claimed, and what failed lately says nothing of its destinations.
-    pub(super) fn trip(&self, words: &str) {
-        if self.breaker.trip(words) {
+    pub(super) fn trip(&self, detail: &str) {
+        if self.breaker.trip(detail) {
             self.destinations.lock().forgive_all();
         }
     }

@@ -54,7 +54,7 @@ pub struct DeadSummary {
     /// Why it is dead.
     pub reason: String,
     /// The broker's own words.
-    pub words: String,
+    pub detail: String,
 }
 
 /// What came of many at once.
@@ -368,14 +368,14 @@ impl Intake {
     }
 
     fn summary(&self, dead: Dead) -> DeadSummary {
-        let unread = || DeadRecord { record: bytes::Bytes::new(), reason: String::new(), words: String::new() };
-        let DeadRecord { record, reason, words } = dead.burial.unwrap_or_else(unread);
+        let unread = || DeadRecord { record: bytes::Bytes::new(), reason: String::new(), detail: String::new() };
+        let DeadRecord { record, reason, detail } = dead.burial.unwrap_or_else(unread);
         let (lane, own) = match Record::decode(&record) {
             Ok(record) => (Some(record.lane), record.task.message.destination),
             Err(_) => (None, None),
         };
         let destination = own.or_else(|| self.destinations.get(lane.as_ref()?).cloned());
-        DeadSummary { grave: dead.grave, lane, destination, reason, words }
+        DeadSummary { grave: dead.grave, lane, destination, reason, detail }
     }
 
     fn shard(&self, key: &Key) -> Shard {

@@ -28,7 +28,7 @@ fn stage(count: u16) -> (Intake, Arc<MemoryTimeline>, Arc<ManualClock>, Vec<Key>
         let key = Key { task: format!("t{number}").parse().unwrap(), due };
         let record = Record::new(samples::task(When::At(due)), Lane::default(), due).buried(key.clone()).encode();
         let reason = if number % 50 == 7 { "poison" } else { "rejected" };
-        let burial = DeadRecord { record, reason: reason.into(), words: String::new() };
+        let burial = DeadRecord { record, reason: reason.into(), detail: String::new() };
         let buried = clock.now().minus(Duration::from_millis(u64::from(number) * 7919 % 101));
         timeline.edit(Shard::of(&key.task, SHARDS), |twin| {
             twin.dead.set(key.to_string().into(), buried.as_millis());

@@ -44,13 +44,13 @@ struct DestinationHealth {
     accepted: Option<Instant>,
     /// When a message was last let through to a destination that is given up.
     trial: Option<Instant>,
-    words: String,
+    detail: String,
     news: Instant,
 }
 
 impl DestinationHealth {
     fn new(now: Instant) -> DestinationHealth {
-        DestinationHealth { failing: None, told: false, accepted: None, trial: None, words: String::new(), news: now }
+        DestinationHealth { failing: None, told: false, accepted: None, trial: None, detail: String::new(), news: now }
     }
 
     fn forgive(&mut self) {
@@ -145,7 +145,7 @@ impl Destinations {
         first_failure: Instant,
         now: Instant,
         told: bool,
-        words: &str,
+        detail: &str,
     ) -> FailureContext {
         self.sweep(now);
         let (accepted, patience) = (self.accepted, self.patience);
@@ -154,7 +154,7 @@ impl Destinations {
         standing.failing = Some((since, now));
         standing.told |= told;
         standing.news = now;
-        words.clone_into(&mut standing.words);
+        detail.clone_into(&mut standing.detail);
         FailureContext {
             others_accepted: standing.accepted.is_some_and(|accepted| accepted > first_failure),
             at_fault: standing.at_fault(accepted, patience),
@@ -179,7 +179,7 @@ impl Destinations {
             standing.trial = Some(now);
             return Gate::Trial;
         }
-        Gate::GivenUp(standing.words.clone())
+        Gate::GivenUp(standing.detail.clone())
     }
 
     /// Whether nothing failed lately: then nobody needs to ask the gate.

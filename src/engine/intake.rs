@@ -136,7 +136,7 @@ impl Intake {
     /// the last 5 s, and since then has taken nothing.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
-        self.refused.lock().as_ref().filter(|(at, _)| at.elapsed() < REFUSED_FOR).map(|(_, words)| words.clone())
+        self.refused.lock().as_ref().filter(|(at, _)| at.elapsed() < REFUSED_FOR).map(|(_, detail)| detail.clone())
     }
 
     /// The clock that decides what is due.
@@ -307,14 +307,17 @@ impl Intake {
 
     /// Notes that the timeline refuses what is put, or cannot say that it is kept, and says so once.
     fn note_refused(&self, error: &TimelineError) {
-        let (TimelineError::Refused(words) | TimelineError::Unkept(words)) = error else { return };
-        if self.refused.lock().replace((Instant::now(), words.clone())).is_some() {
+        let (TimelineError::Refused(detail) | TimelineError::Unkept(detail)) = error else { return };
+        if self.refused.lock().replace((Instant::now(), detail.clone())).is_some() {
             return;
         }
         if matches!(error, TimelineError::Unkept(_)) {
-            warn!(words, "what is put is not known to be kept, and is answered so; it is published all the same");
+            warn!(
+                words = detail,
+                "what is put is not known to be kept, and is answered so; it is published all the same"
+            );
         } else {
-            warn!(words, "the timeline refuses what is put; what it holds is published all the same");
+            warn!(words = detail, "the timeline refuses what is put; what it holds is published all the same");
         }
     }
 

@@ -61,19 +61,19 @@ pub(super) enum Judgement {
 pub(super) fn judge(outcome: Outcome, facts: &Facts) -> Judgement {
     let trouble = match outcome {
         Outcome::Accepted => return Judgement::Accepted,
-        Outcome::Reject(words) => return Judgement::Dead(Reason::Rejected, words),
+        Outcome::Reject(detail) => return Judgement::Dead(Reason::Rejected, detail),
         Outcome::Retry(trouble) => trouble,
     };
     match trouble.fault {
-        Fault::Sink => Judgement::Absent(trouble.words),
-        _ if facts.destination.given_up => Judgement::Dead(Reason::Destination, trouble.words),
+        Fault::Sink => Judgement::Absent(trouble.detail),
+        _ if facts.destination.given_up => Judgement::Dead(Reason::Destination, trouble.detail),
         Fault::Destination => Judgement::Again { after: DESTINATION_RETRY, counted: false },
-        Fault::Unclear if facts.destination.sink_silent => Judgement::Absent(trouble.words),
+        Fault::Unclear if facts.destination.sink_silent => Judgement::Absent(trouble.detail),
         Fault::Unclear if !facts.destination.others_accepted => {
             let wait = facts.policy.wait(facts.publishes.saturating_sub(1), facts.random);
             Judgement::Again { after: wait.min(DESTINATION_RETRY), counted: false }
         }
-        Fault::Unclear if facts.retries >= facts.policy.max => Judgement::Dead(Reason::Retries, trouble.words),
+        Fault::Unclear if facts.retries >= facts.policy.max => Judgement::Dead(Reason::Retries, trouble.detail),
         Fault::Unclear => Judgement::Again { after: facts.policy.wait(facts.retries, facts.random), counted: true },
     }
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     fn retry(fault: Fault) -> Outcome {
-        Outcome::Retry(Trouble { fault, definite: false, words: "words".into() })
+        Outcome::Retry(Trouble { fault, definite: false, detail: "words".into() })
     }
 
     fn again(millis: u64, counted: bool) -> Judgement {
@@ -100,28 +100,33 @@ mod tests {
 
     #[test]
     fn each_outcome_has_its_judgement() {
-        let words = || "words".to_owned();
+        let detail = || "words".to_owned();
         let cases = [
             ("accepted", Outcome::Accepted, facts(0, false, false), Judgement::Accepted),
-            ("rejected", Outcome::Reject(words()), facts(0, true, false), Judgement::Dead(Reason::Rejected, words())),
-            ("absent", retry(Fault::Sink), facts(9, true, true), Judgement::Absent(words())),
+            ("rejected", Outcome::Reject(detail()), facts(0, true, false), Judgement::Dead(Reason::Rejected, detail())),
+            ("absent", retry(Fault::Sink), facts(9, true, true), Judgement::Absent(detail())),
             ("unknown topic", retry(Fault::Destination), facts(9, true, false), again(2000, false)),
             (
                 "given up",
                 retry(Fault::Destination),
                 facts(0, false, true),
-                Judgement::Dead(Reason::Destination, words()),
+                Judgement::Dead(Reason::Destination, detail()),
             ),
             ("first of three", retry(Fault::Unclear), facts(0, true, false), again(200, true)),
             ("third of three", retry(Fault::Unclear), facts(2, true, false), again(800, true)),
-            ("out of retries", retry(Fault::Unclear), facts(3, true, false), Judgement::Dead(Reason::Retries, words())),
+            (
+                "out of retries",
+                retry(Fault::Unclear),
+                facts(3, true, false),
+                Judgement::Dead(Reason::Retries, detail()),
+            ),
             ("nobody gets through", retry(Fault::Unclear), facts(3, false, false), again(1600, false)),
             ("nobody ever does", retry(Fault::Unclear), facts(30, false, false), again(2000, false)),
             (
                 "others elsewhere do",
                 retry(Fault::Unclear),
                 facts(3, false, true),
-                Judgement::Dead(Reason::Destination, words()),
+                Judgement::Dead(Reason::Destination, detail()),
             ),
         ];
         for (name, outcome, facts, expected) in cases {
@@ -159,7 +164,7 @@ mod tests {
                 _ => None,
             };
             match judge(outcome, &facts) {
-                Judgement::Dead(reason, words) => prop_assert_eq!((Some(reason), words.as_str()), (dead, "words")),
+                Judgement::Dead(reason, detail) => prop_assert_eq!((Some(reason), detail.as_str()), (dead, "words")),
                 Judgement::Accepted => prop_assert!(fault.is_none() && !refused),
                 Judgement::Absent(_) => prop_assert!(dead.is_none() && (fault == Some(Fault::Sink) || sink_silent)),
                 Judgement::Again { after, counted } => {

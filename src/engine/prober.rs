@@ -28,9 +28,9 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
         loop {
             let state = changes.borrow_and_update().clone();
             match state {
-                BreakerState::Open { words, failures } => {
+                BreakerState::Open { detail, failures } => {
                     told &= failures > 0;
-                    told |= probe(&sink, &words, failures, told).await;
+                    told |= probe(&sink, &detail, failures, told).await;
                 }
                 _ => tokio::select! {
                     changed = changes.changed() => if changed.is_err() { return },
@@ -58,16 +58,16 @@ async fn first_probe(sink: &SinkContext) {
 
 /// One probe of an absent sink, after its wait; whether it answered. Of an outage the first that does is worth a line:
 /// a sink that answers probes, but no messages, is probed again and again.
-async fn probe(sink: &SinkContext, words: &str, failures: u32, told: bool) -> bool {
+async fn probe(sink: &SinkContext, detail: &str, failures: u32, told: bool) -> bool {
     if failures == 0 {
-        warn!(sink = sink.name, words, "the sink is absent: its lanes are not claimed until it answers");
+        warn!(sink = sink.name, words = detail, "the sink is absent: its lanes are not claimed until it answers");
     }
     tokio::time::sleep(backoff(failures, rand::random())).await;
     let result = sink.sink.check().await.map_err(|error| error.to_string());
     match &result {
         Ok(()) if told => debug!(sink = sink.name, "the sink answers a probe again: one more batch is tried"),
         Ok(()) => info!(sink = sink.name, "the sink answers a probe: one batch is tried"),
-        Err(words) => debug!(sink = sink.name, words, "the sink is still absent"),
+        Err(detail) => debug!(sink = sink.name, words = detail, "the sink is still absent"),
     }
     let answers = result.is_ok();
     sink.breaker.probed(result);
@@ -76,12 +76,12 @@ async fn probe(sink: &SinkContext, words: &str, failures: u32, told: bool) -> bo
 
 /// A probe of a sink that left a whole batch without an answer.
 async fn examine(sink: &SinkContext) {
-    let words = match tokio::time::timeout(PROBE_TIMEOUT, sink.sink.check()).await {
+    let detail = match tokio::time::timeout(PROBE_TIMEOUT, sink.sink.check()).await {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("neither messages nor a probe of {PROBE_TIMEOUT:?} were answered"),
     };
-    sink.trip(&words);
+    sink.trip(&detail);
 }
 
 /// The wait before the next probe: doubles from 200 ms to 5 s; `random` (0 to 1) takes off up to half.

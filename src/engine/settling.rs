@@ -71,7 +71,7 @@ pub(super) async fn settle_until_answered(
 fn is_senseless(error: &TimelineError) -> bool {
     match error {
         TimelineError::Broken(_) => true,
-        TimelineError::Refused(words) => words.starts_with("BADCALL") || words.starts_with("bad_due"),
+        TimelineError::Refused(detail) => detail.starts_with("BADCALL") || detail.starts_with("bad_due"),
         _ => false,
     }
 }

@@ -230,9 +230,9 @@ impl From<PutError> for Problem {
 }
 
 /// The words without what may be a user and password in a URL.
-pub(super) fn without_secrets(words: &str) -> String {
-    let mut safe = String::with_capacity(words.len());
-    for (i, word) in words.split(' ').enumerate() {
+pub(super) fn without_secrets(detail: &str) -> String {
+    let mut safe = String::with_capacity(detail.len());
+    for (i, word) in detail.split(' ').enumerate() {
         if i > 0 {
             safe.push(' ');
         }

@@ -39,9 +39,9 @@ struct StatsView {
 struct TimelineView {
     #[schema(value_type = words::TimelineStatus)]
     status: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "words", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    words: Option<String>,
+    detail: Option<String>,
 }
 
 /// A lane.
@@ -66,9 +66,9 @@ struct SinkView {
     #[schema(value_type = words::BreakerSchema)]
     breaker: &'static str,
     /// How it was noticed that it is absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "words", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    words: Option<String>,
+    detail: Option<String>,
 }
 
 /// What `/readyz` shows.
@@ -189,7 +189,7 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
 
 fn ready(api: &Api, state: &EngineState) -> ReadyView {
     let absent = |sink: &SinkState| match &sink.breaker {
-        BreakerState::Open { words, .. } => Some((sink.name.clone(), words.clone())),
+        BreakerState::Open { detail, .. } => Some((sink.name.clone(), detail.clone())),
         BreakerState::Closed | BreakerState::HalfOpen { .. } => None,
     };
     let unserved = |lane: &&LaneState| lane.sink.is_none();
@@ -203,12 +203,12 @@ fn ready(api: &Api, state: &EngineState) -> ReadyView {
 }
 
 fn timeline(api: &Api, link: &Link) -> TimelineView {
-    let (status, words) = match (link, api.intake.refused()) {
+    let (status, detail) = match (link, api.intake.refused()) {
         (Link::Up(_), None) => ("up", None),
-        (Link::Up(_), Some(words)) => ("refusing", Some(words)),
-        (Link::Down(words), _) => ("down", Some(words.clone())),
+        (Link::Up(_), Some(detail)) => ("refusing", Some(detail)),
+        (Link::Down(detail), _) => ("down", Some(detail.clone())),
     };
-    TimelineView { status, words: words.as_deref().map(super::problem::without_secrets) }
+    TimelineView { status, detail: detail.as_deref().map(super::problem::without_secrets) }
 }
 
 fn lane(state: &LaneState) -> (String, LaneView) {
@@ -223,10 +223,10 @@ fn lane(state: &LaneState) -> (String, LaneView) {
 }
 
 fn sink_view(sink: &SinkState) -> SinkView {
-    let (breaker, words) = match &sink.breaker {
+    let (breaker, detail) = match &sink.breaker {
         BreakerState::Closed => ("closed", None),
         BreakerState::HalfOpen { .. } => ("half-open", None),
-        BreakerState::Open { words, .. } => ("open", Some(words.clone())),
+        BreakerState::Open { detail, .. } => ("open", Some(detail.clone())),
     };
-    SinkView { kind: sink.kind, breaker, words }
+    SinkView { kind: sink.kind, breaker, detail }
 }

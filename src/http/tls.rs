@@ -98,9 +98,9 @@ impl ServerTls {
                 (Err(faults), read) => {
                     let again = doubted.filter(|(before, _)| *before == read);
                     if again.as_ref().is_some_and(|(_, told)| !told) {
-                        let words: Vec<_> = faults.iter().map(ToString::to_string).collect();
+                        let detail: Vec<_> = faults.iter().map(ToString::to_string).collect();
                         tracing::error!(
-                            error = words.join("; "),
+                            error = detail.join("; "),
                             "the listener's certificate or key has changed and cannot be used: it keeps the former ones"
                         );
                     }
@@ -163,7 +163,7 @@ impl Files {
 
     fn private_key(&self, file: &Path) -> Result<PrivateKeyDer<'static>, TlsFault> {
         let file = file.display();
-        let encrypted = self.key.windows(9).any(|words| words == b"ENCRYPTED");
+        let encrypted = self.key.windows(9).any(|detail| detail == b"ENCRYPTED");
         PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| {
             TlsFault::Key(match error {
                 _ if encrypted => format!("the key in `{file}` is encrypted; one without a password is expected"),

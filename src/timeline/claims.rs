@@ -180,7 +180,7 @@ pub struct DeadRecord {
     /// Why, in one word of a fixed few: `rejected`, `retries`, `destination`, `poison`, `too late`.
     pub reason: String,
     /// The broker's own words.
-    pub words: String,
+    pub detail: String,
 }
 
 /// What becomes of the occurrences that a settle does not name.

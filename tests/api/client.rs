@@ -106,7 +106,10 @@ impl Answer {
         let json = self.json();
         assert_eq!(json["status"], self.status, "{json}");
         assert_eq!(json["type"], "about:blank");
-        assert!(json["title"].is_string() && json["detail"].as_str().is_some_and(|words| !words.is_empty()), "{json}");
+        assert!(
+            json["title"].is_string() && json["detail"].as_str().is_some_and(|detail| !detail.is_empty()),
+            "{json}"
+        );
         (self.status, json["code"].as_str().unwrap().to_owned())
     }
 }

@@ -22,7 +22,7 @@ impl Stage {
         let task = Task { schedule, message, retry: None, catch_up: None };
         let lane: Lane = lane.parse().unwrap();
         let record = Record::new(task, lane, Timestamp::from_millis(NOON)).buried(key.clone()).encode();
-        let burial = DeadRecord { record, reason: reason.into(), words: "message too large".into() };
+        let burial = DeadRecord { record, reason: reason.into(), detail: "message too large".into() };
         self.timeline.edit(shard(), |twin| {
             twin.dead.set(key.to_string().into(), NOON + after);
             twin.dead_records.insert(key.to_string().into(), burial);

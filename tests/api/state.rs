@@ -25,7 +25,7 @@ async fn stats_show_lanes_sinks_and_the_timeline() {
     {
         let mut state = stage.state.lock().unwrap();
         state.lanes = vec![lane("default", Some("orders")), lane("old", None)];
-        let open = BreakerState::Open { words: "connection refused".into(), failures: 2 };
+        let open = BreakerState::Open { detail: "connection refused".into(), failures: 2 };
         state.sinks = vec![
             SinkState { name: "orders".into(), kind: "nats", breaker: open },
             SinkState { name: "out".into(), kind: "stdout", breaker: BreakerState::Closed },

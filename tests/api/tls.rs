@@ -176,7 +176,7 @@ fn what_is_wrong_with_the_files_is_told_of_each_without_their_contents() {
     let cut: String = key.lines().take(2).collect::<Vec<_>>().join("\n");
     let encrypted = key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-    for (certificate, key_file, words) in [
+    for (certificate, key_file, detail) in [
         (&gone, &gone, &["cannot read the certificates in `", "cannot read the key in `"][..]),
         (&key_file, &certificate, &["holds no certificate in PEM form", "holds no private key in PEM form"]),
         (&certificate, &other.key_file(), &["does not belong to the first certificate in `"]),
@@ -187,9 +187,9 @@ fn what_is_wrong_with_the_files_is_told_of_each_without_their_contents() {
     ] {
         let faults = ServerTls::load(certificate, key_file).expect_err("a fault");
         let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), words.len(), "{told:?}");
-        for (told, words) in told.iter().zip(words) {
-            assert!(told.contains(words), "no `{words}` in {told}");
+        assert_eq!(told.len(), detail.len(), "{told:?}");
+        for (told, detail) in told.iter().zip(detail) {
+            assert!(told.contains(detail), "no `{detail}` in {told}");
             let secret = key.lines().nth(1).unwrap();
             assert!(!told.contains(secret), "{told}");
         }

@@ -58,7 +58,7 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
     // The file is the nearer word.
     let shown = call(&["task", "get", "a", "--url", url, "--token-file", path], &[("PUNCTUAL_TOKEN", STRANGER)]);
     assert!(shown.code == Some(0) && shown.out.contains("\"scheduled\""), "{}{}", shown.out, shown.err);
-    for (token, words, hint) in [
+    for (token, detail, hint) in [
         (
             None,
             "cannot put the task `a`: a token is expected",
@@ -70,7 +70,7 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
         let variables: Vec<_> = token.map(|token| ("PUNCTUAL_TOKEN", token)).into_iter().collect();
         let refused = call(&put(url, &[]), &variables);
         assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""), "{}", refused.err);
-        assert!(refused.err.contains(words) && refused.err.contains(hint), "{}", refused.err);
+        assert!(refused.err.contains(detail) && refused.err.contains(hint), "{}", refused.err);
         assert!(!refused.err.contains("hunter"), "{}", refused.err);
         // A batch is refused before it is sent, whatever its length.
         let tasks = tempfile::NamedTempFile::new().unwrap();
@@ -79,12 +79,12 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
         let refused = call(&["task", "put", "-f", tasks.path().to_str().unwrap(), "--url", url], &variables);
         assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""), "{}", refused.err);
         assert!(
-            refused.err.contains(words.rsplit(": ").next().unwrap()) && refused.err.contains(hint),
+            refused.err.contains(detail.rsplit(": ").next().unwrap()) && refused.err.contains(hint),
             "{}",
             refused.err
         );
     }
-    for (token, file, words) in [
+    for (token, file, detail) in [
         (" ", None, "`PUNCTUAL_TOKEN` holds no token"),
         ("hunter5 hunter6", None, "`PUNCTUAL_TOKEN` holds no token"),
         ("", Some("/nowhere"), "cannot read the token in `/nowhere`"),
@@ -94,7 +94,7 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
         let more = file.map(|file| vec!["--token-file", file]).unwrap_or_default();
         let wrong = call(&put(url, &more), &[("PUNCTUAL_TOKEN", token)]);
         assert_eq!(wrong.code, Some(2), "{}", wrong.err);
-        assert!(wrong.err.contains(words) && !wrong.err.contains("hunter"), "{}", wrong.err);
+        assert!(wrong.err.contains(detail) && !wrong.err.contains("hunter"), "{}", wrong.err);
     }
     // Nor does the instance show one, or its hash, whatever it logs.
     let mut request =

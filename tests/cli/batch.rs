@@ -207,7 +207,7 @@ fn what_answers_as_no_instance_does_is_told() {
     let file = file(&lines(4));
     let [first, second, last] =
         ["1", "2", "4"].map(|line| format!("{{\"line\":{line},\"result\":\"created\",\"due_ms\":1}}\n"));
-    for (answer, put, words) in [
+    for (answer, put, detail) in [
         ("<html>".to_owned(), 0, "it answers what is no answer to a batch"),
         ("<html>\n".to_owned(), 0, "it answers what is no answer to a batch"),
         // Lines without an answer, one that is answered twice, and one that there is not.
@@ -220,7 +220,7 @@ fn what_answers_as_no_instance_does_is_told() {
         let place = answers(answer.clone().leak());
         let told = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place]);
         assert_eq!(told.code, Some(1), "{answer}: {}", told.err);
-        assert!(told.err.contains(&format!("at `{place}`: {words}")), "{answer}: {}", told.err);
+        assert!(told.err.contains(&format!("at `{place}`: {detail}")), "{answer}: {}", told.err);
         assert!(told.out.starts_with(&format!("put {put} tasks: ")), "{answer}: {}", told.out);
         let place = answers(answer.clone().leak());
         let told = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place, "--json"]);
@@ -255,8 +255,8 @@ fn answers_that_cannot_be_written_are_a_failure_after_all_are_put() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let put = read(punctual(&batch).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
     assert_eq!(put.code, Some(1), "{}", put.err);
-    let words = "put 99 tasks: 99 created\nerror: cannot write to stdout: No space left";
-    assert!(put.err.starts_with(words), "{}", put.err);
+    let detail = "put 99 tasks: 99 created\nerror: cannot write to stdout: No space left";
+    assert!(put.err.starts_with(detail), "{}", put.err);
     // A reader that went away has seen what it wanted.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -67,8 +67,8 @@ fn each_way(of: &str, port: u16, right: &Path, config: impl Fn(&str, u16) -> Str
         if kind == "untrusted" {
             assert!(run.out.contains("`tls.ca_file`"), "{shown}");
         }
-        let words = |found: &Value| found["fault"]["words"].as_str().unwrap_or_default().to_owned();
-        failed.first().map(|failed| words(failed)).unwrap_or_default()
+        let detail = |found: &Value| found["fault"]["words"].as_str().unwrap_or_default().to_owned();
+        failed.first().map(|failed| detail(failed)).unwrap_or_default()
     });
     let beginnings = ["", "it cannot be reached: ", "the log-in was refused: ", "its certificate is not trusted: "];
     for (told, beginning) in told.iter().zip(beginnings) {
@@ -190,8 +190,8 @@ fn all_that_fails_is_told_and_the_first_gives_the_code() {
     let (run, found) = check(&config(&format!("redis://127.0.0.1:{redis}")));
     assert_eq!(run.code, Some(3), "{}", run.out);
     let states = run.out.lines().filter(|line| !line.starts_with(' ')).map(|line| {
-        let mut words = line.split_whitespace();
-        (words.next().unwrap(), words.next().unwrap())
+        let mut detail = line.split_whitespace();
+        (detail.next().unwrap(), detail.next().unwrap())
     });
     let expected = [
         ("ok", "configuration"),
@@ -245,7 +245,7 @@ fn a_redis_that_evicts_or_persists_nothing_is_a_warning_and_no_failure() {
         assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{}", run.out);
         let warnings: Vec<_> = run.out.lines().filter(|line| line.starts_with("warning  timeline")).collect();
         assert!(warnings.len() == expected.len() && run.out.contains("hint: "), "{}", run.out);
-        assert!(warnings.iter().zip(expected).all(|(line, words)| line.contains(words)), "{}", run.out);
+        assert!(warnings.iter().zip(expected).all(|(line, detail)| line.contains(detail)), "{}", run.out);
         assert_eq!(found["checks"][1]["warnings"].as_array().unwrap().len(), expected.len());
         // An instance says the same, once.
         let instance = Punctual::start(&config);

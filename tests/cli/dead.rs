@@ -71,8 +71,8 @@ fn what_is_requeued_is_published_under_its_key() {
     // What fails of one keeps no other from being done.
     let some = run(&["dead", "requeue", "none:5", &key(1), "a", "--url", &url]);
     assert_eq!((some.code, some.out), (Some(1), format!("requeued {}\n", key(1))));
-    for words in ["`none:5`: there is no dead occurrence `none:5`", "the dead occurrence `a`: /key: "] {
-        assert!(some.err.contains(words), "no `{words}` in {}", some.err);
+    for detail in ["`none:5`: there is no dead occurrence `none:5`", "the dead occurrence `a`: /key: "] {
+        assert!(some.err.contains(detail), "no `{detail}` in {}", some.err);
     }
     let rest = run(&["dead", "requeue", "--reason", "too late", "--url", &url, "--json"]);
     assert_eq!((rest.code, rest.out.as_str()), (Some(0), "{\"in_flight\":0,\"requeued\":2}\n"), "{}", rest.err);
@@ -110,8 +110,8 @@ fn many_are_never_meant_by_accident() {
     let server = serve(&[]);
     let wrong = run(&["dead", "requeue", "--reason", "rejectd", "--from", "yesterday", "--url", &url(&server)]);
     assert_eq!((wrong.code, wrong.out.as_str()), (Some(1), ""));
-    for words in ["error: cannot requeue the dead: ", "\n  /reason: ", "did you mean `rejected`", "\n  /from: "] {
-        assert!(wrong.err.contains(words), "no `{words}` in {}", wrong.err);
+    for detail in ["error: cannot requeue the dead: ", "\n  /reason: ", "did you mean `rejected`", "\n  /from: "] {
+        assert!(wrong.err.contains(detail), "no `{detail}` in {}", wrong.err);
     }
     assert_eq!(run(&["dead", "list", "--limit", "0"]).code, Some(2));
 }

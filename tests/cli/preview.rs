@@ -62,9 +62,9 @@ fn the_faults_of_a_preview_are_those_of_the_api() {
     let put = run(&[&["task", "put", "a", "--url", place.as_str()], &bad[..]].concat());
     let preview = run(&[&["preview"], &bad[..]].concat());
     assert_eq!((put.code, preview.code, preview.out.as_str()), (Some(1), Some(1), ""));
-    let words = |text: &str| text[text.find("/schedule").expect(text)..].to_owned();
-    assert_eq!(words(&put.err), words(&preview.err));
-    for (file, words) in [
+    let detail = |text: &str| text[text.find("/schedule").expect(text)..].to_owned();
+    assert_eq!(detail(&put.err), detail(&preview.err));
+    for (file, detail) in [
         (
             r#"{"cron":"x","zone":"Europe/Berln"}"#,
             "error: cannot preview: 2 faults\n  /schedule/cron: `x` is not a cron",
@@ -74,7 +74,7 @@ fn the_faults_of_a_preview_are_those_of_the_api() {
         ("[]", "/schedule: an object is expected, not a list"),
     ] {
         let run = run_with(&["preview", "-f", "-"], file);
-        assert!(run.code == Some(1) && run.err.contains(words), "{file}: {}", run.err);
+        assert!(run.code == Some(1) && run.err.contains(detail), "{file}: {}", run.err);
     }
     for (arguments, code) in [
         (&["preview", "--every", "1h", "--spread", "5m"][..], 1),

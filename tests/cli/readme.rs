@@ -269,9 +269,9 @@ fn the_commands_of_the_readme_for_nats_work() {
     }
     let nats = NatsServer::start("");
     let act = |line: &str| {
-        let words: Vec<&str> = line.split(' ').collect();
-        assert_eq!(&words[..3], ["nats", "--server", nats.url().as_str()]);
-        match words[3..] {
+        let detail: Vec<&str> = line.split(' ').collect();
+        assert_eq!(&detail[..3], ["nats", "--server", nats.url().as_str()]);
+        match detail[3..] {
             ["stream", "add", name, subjects, "--storage=file", "--dupe-window=2m", "--defaults"] => {
                 let subject = subjects.strip_prefix("--subjects='").and_then(|rest| rest.strip_suffix('\''));
                 nats.connect().create_stream(name, &[subject.expect(subjects)], &serde_json::json!({}));

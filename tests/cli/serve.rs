@@ -23,7 +23,7 @@ fn an_instance_names_itself_and_a_signal_ends_it_in_order() {
         signal_pid(child.id(), signal);
         let run = read(child.wait_with_output().unwrap());
         assert_eq!((run.code, run.out.as_str()), (Some(0), ""), "{}", run.err);
-        for words in [
+        for detail in [
             "instance=\"",
             "serving",
             "tasks are kept in this process alone",
@@ -32,7 +32,7 @@ fn an_instance_names_itself_and_a_signal_ends_it_in_order() {
             "lanes=\"default -> default\"",
             "stopped",
         ] {
-            assert!(run.err.contains(words), "no `{words}` in {}", run.err);
+            assert!(run.err.contains(detail), "no `{detail}` in {}", run.err);
         }
     }
 }

@@ -93,8 +93,8 @@ fn what_the_instance_refuses_is_told_in_its_words() {
     assert_eq!(refused.code, Some(2), "an id that looks like a flag: {}", refused.err);
     let refused = run(&["task", "put", "a/b", "--in", "soon", "--lane", "UP", "--url", &url]);
     assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""));
-    for words in ["error: cannot put the task `a/b`: ", "\n  /id: ", "\n  /schedule/in: ", "\n  /lane: "] {
-        assert!(refused.err.contains(words), "no `{words}` in {}", refused.err);
+    for detail in ["error: cannot put the task `a/b`: ", "\n  /id: ", "\n  /schedule/in: ", "\n  /lane: "] {
+        assert!(refused.err.contains(detail), "no `{detail}` in {}", refused.err);
     }
     let json = run(&["task", "put", "a", "--in", "soon", "--url", &url, "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&json.out).unwrap()["code"], "invalid");

@@ -58,7 +58,7 @@ fn every_fault_of_the_configuration_is_told_at_once() {
 
 #[test]
 fn what_cannot_be_configured_is_refused_before_anything_starts() {
-    for (arguments, words) in [
+    for (arguments, detail) in [
         (&["serve", "--redis", "memory:"][..], "there is no sink to publish to"),
         (&["serve", "--sink", "stdout:", "--redis", "http://a"], "`redis.url` (--redis)"),
         (
@@ -73,7 +73,7 @@ fn what_cannot_be_configured_is_refused_before_anything_starts() {
     ] {
         let run = run(arguments);
         assert_eq!((run.code, run.out.as_str()), (Some(2), ""), "{arguments:?}: {}", run.err);
-        assert!(run.err.starts_with("error: ") && run.err.contains(words), "{arguments:?}: {}", run.err);
+        assert!(run.err.starts_with("error: ") && run.err.contains(detail), "{arguments:?}: {}", run.err);
     }
     let output =
         punctual(&["serve", "--redis", "memory:", "--sink", "stdout:"]).env("PUNCTUAL__LOG__FILTER", "a=b=c").output();

@@ -25,7 +25,7 @@ impl Log {
     pub(super) fn told(&self) -> Vec<&'static str> {
         let log = self.text();
         let known = ["the sink is absent", "the sink answers a probe:", "the sink answers again"];
-        log.lines().filter_map(|line| known.into_iter().find(|words| line.contains(words))).collect()
+        log.lines().filter_map(|line| known.into_iter().find(|detail| line.contains(detail))).collect()
     }
 }
 

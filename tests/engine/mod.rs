@@ -130,7 +130,7 @@ impl Bed {
     fn dead(&self) -> Vec<(String, String, String)> {
         let twin = self.timeline.twin(Shard::of(&id("any"), 1));
         let dead = twin.dead_records.iter();
-        dead.map(|(key, burial)| (key.to_string(), burial.reason.clone(), burial.words.clone())).collect()
+        dead.map(|(key, burial)| (key.to_string(), burial.reason.clone(), burial.detail.clone())).collect()
     }
 
     /// Nothing is held, asked for or remembered of past holders.
@@ -199,9 +199,9 @@ fn sorted(mut keys: Vec<String>) -> Vec<String> {
 }
 
 /// Whatever is not an answer.
-fn unclear(words: &str) -> punctual_sinks::memory::Answer {
+fn unclear(detail: &str) -> punctual_sinks::memory::Answer {
     let fault = punctual_sinks::Fault::Unclear;
-    punctual_sinks::memory::Answer::Retry(punctual_sinks::Trouble { fault, definite: true, words: words.to_owned() })
+    punctual_sinks::memory::Answer::Retry(punctual_sinks::Trouble { fault, definite: true, detail: detail.to_owned() })
 }
 
 /// The timeline behind a bed as others see it.

@@ -59,8 +59,8 @@ async fn what_the_sink_refuses_for_good_is_dead_at_once_with_its_words() {
     let due = bed.put([("big", after(millis(10))), ("small", after(millis(10)))]).await;
     let first = bed.put([("tick", every(seconds(1), 3))]).await[0].as_millis();
     bed.pass(millis(500)).await;
-    let words = "too large: 2 MiB, limit 1 MiB".to_owned();
-    assert_eq!(bed.dead(), [(expected(["big"], &due)[0].clone(), "rejected".to_owned(), words)]);
+    let detail = "too large: 2 MiB, limit 1 MiB".to_owned();
+    assert_eq!(bed.dead(), [(expected(["big"], &due)[0].clone(), "rejected".to_owned(), detail)]);
     assert_eq!(bed.keys(), expected(["small"], &due[1..]));
     bed.pass(seconds(5)).await;
     let ticks: Vec<String> =
@@ -143,7 +143,7 @@ async fn a_sink_that_answers_probes_but_no_messages_is_told_once_and_back_once_i
 #[tokio::test(start_paused = true)]
 async fn a_destination_at_fault_is_given_up_after_patience_while_others_go_on() {
     let bed = Bed::start();
-    let fault = |words: &str| Trouble { fault: Fault::Destination, definite: true, words: words.to_owned() };
+    let fault = |detail: &str| Trouble { fault: Fault::Destination, definite: true, detail: detail.to_owned() };
     bed.sink.answer_by(move |message| match message.destination.as_str() {
         "gone" => Answer::Retry(fault("unknown topic `gone`")),
         _ => Answer::Accept,
@@ -285,7 +285,7 @@ async fn the_rest_of_a_claim_waits_for_the_trial_of_its_destination() {
     let dead = bed.dead();
     assert_eq!(dead.len(), 101);
     assert!(
-        dead.iter().all(|(_, reason, words)| (reason.as_str(), words.as_str()) == ("destination", "no such topic"))
+        dead.iter().all(|(_, reason, detail)| (reason.as_str(), detail.as_str()) == ("destination", "no such topic"))
     );
     bed.pass(seconds(2)).await;
     bed.sink.answer_by(|_| Answer::Accept);

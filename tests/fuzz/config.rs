@@ -93,7 +93,7 @@ const WORDS: &[&str] = &[
     "18446744073709551615",
 ];
 
-pub(super) const TARGET: Target = Target { name: "config", check, written: inputs, words: WORDS, inputs: 500 };
+pub(super) const TARGET: Target = Target { name: "config", check, written: inputs, detail: WORDS, inputs: 500 };
 
 fn inputs() -> BoxedStrategy<Vec<u8>> {
     let file = subsequence(PARTS, 0..7).prop_shuffle();
@@ -131,7 +131,7 @@ fn check(input: &[u8]) -> Verdict {
 fn have_places(file: &str, faults: &[ConfigFault]) -> Verdict {
     let lines = file.split('\n').count();
     for fault in faults {
-        prop_assert!(!fault.words.is_empty() && !fault.to_string().is_empty(), "{fault:?}");
+        prop_assert!(!fault.detail.is_empty() && !fault.to_string().is_empty(), "{fault:?}");
         if let Origin::File { path, line } = &fault.origin {
             prop_assert!(path == FILE && (1..=lines).contains(line), "{lines} lines, {fault:?}");
             prop_assert!(fault.to_string().contains(&format!("{FILE}:{line}")), "{fault}");

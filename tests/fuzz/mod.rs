@@ -37,7 +37,7 @@ struct Target {
     /// Inputs in the form that it reads, more or less.
     written: fn() -> BoxedStrategy<Vec<u8>>,
     /// What stands in such inputs, put in anywhere.
-    words: &'static [&'static str],
+    detail: &'static [&'static str],
     /// Inputs made in `make test`.
     inputs: u32,
 }
@@ -90,7 +90,7 @@ impl Target {
         let seconds =
             std::env::var("PUNCTUAL_FUZZ_SECONDS").ok().map(|text| text.parse().expect("a number of seconds"));
         let seed = std::env::var("PUNCTUAL_FUZZ_SEED").map_or(1, |text| text.parse().expect("a number"));
-        let inputs = input::any(corpus.into_iter().map(|(_, input)| input).collect(), self.words, (self.written)());
+        let inputs = input::any(corpus.into_iter().map(|(_, input)| input).collect(), self.detail, (self.written)());
         let (begun, mut made) = (Instant::now(), 0);
         let enough = |made: u32| match seconds {
             None => made >= self.inputs,

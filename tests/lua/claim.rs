@@ -53,7 +53,7 @@ async fn a_token_is_used_once() {
     stage.claim("i.1", 1).await;
     let before = stage.state();
     let again = stage.timeline.claim(stage.shard, &Lane::default(), claim_of("i.1", 1)).await;
-    assert!(matches!(again, Err(TimelineError::Refused(words)) if words.starts_with("BADCALL")));
+    assert!(matches!(again, Err(TimelineError::Refused(detail)) if detail.starts_with("BADCALL")));
     assert_eq!(stage.state(), before);
 }
 

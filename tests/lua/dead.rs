@@ -107,7 +107,7 @@ async fn looking_at_the_dead_changes_nothing_and_shows_all_that_is_kept() {
     assert_eq!(shown.grave.buried, at(1000));
     let kept = shown.burial.clone().unwrap();
     assert_eq!(
-        (sketch(&kept.record), kept.reason, kept.words),
+        (sketch(&kept.record), kept.reason, kept.detail),
         ("r1 c1000 other:buried".into(), "rejected".into(), "no\nway".into())
     );
     assert_eq!((browsed.dead, browsed.last), (vec![shown], None));

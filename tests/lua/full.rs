@@ -18,7 +18,7 @@ async fn a_full_redis_refuses_puts_and_drains() {
 
     let before = stage.state();
     let refused = stage.timeline.put(stage.shard, PutMode::Put, vec![put("new", 900, "x")], NEVER).await;
-    assert!(matches!(&refused, Err(TimelineError::Refused(words)) if words.starts_with("OOM ")), "{refused:?}");
+    assert!(matches!(&refused, Err(TimelineError::Refused(detail)) if detail.starts_with("OOM ")), "{refused:?}");
     let unchanged = stage.put_one("later", 9_000_000, "x").await;
     assert_eq!(unchanged, "unchanged 9000000", "what needs no room is answered");
     assert_eq!(stage.state(), before);
@@ -76,7 +76,7 @@ async fn a_read_only_redis_refuses_and_says_so() {
     let mut raw = stage.raw();
     let _: () = ::redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).query(&mut raw).unwrap();
     let refused = stage.timeline.cancel(stage.shard, &task("a"), NEVER).await;
-    assert!(matches!(&refused, Err(TimelineError::Refused(words)) if words.starts_with("READONLY ")), "{refused:?}");
+    assert!(matches!(&refused, Err(TimelineError::Refused(detail)) if detail.starts_with("READONLY ")), "{refused:?}");
     // It makes the connection anew, for the address may lead to another server by then; to a replica it is not up.
     link_is(&stage.timeline, |link| matches!(link, Link::Down(reason) if reason.contains("`: READONLY"))).await;
     let _: () = ::redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut raw).unwrap();

@@ -36,23 +36,23 @@ impl Monitor {
         loop {
             let mut line = Vec::new();
             self.lines.read_until(b'\n', &mut line).expect("a line");
-            let words: Vec<String> =
+            let detail: Vec<String> =
                 String::from_utf8_lossy(&line).split('"').skip(1).step_by(2).map(str::to_owned).collect();
-            if words.first().is_some_and(|word| word == "ECHO") {
+            if detail.first().is_some_and(|word| word == "ECHO") {
                 return commands;
             }
-            commands.push(words);
+            commands.push(detail);
         }
     }
 
     /// The records that each call of a script has read so far, by task.
     fn read(self) -> Vec<Vec<String>> {
         let mut calls: Vec<Vec<String>> = Vec::new();
-        for words in self.commands() {
-            match words.first().map(String::as_str) {
+        for detail in self.commands() {
+            match detail.first().map(String::as_str) {
                 Some("EVALSHA") => calls.push(Vec::new()),
-                Some("HGET" | "HMGET") if words[1].ends_with(":tasks") => {
-                    calls.last_mut().expect("a script").extend_from_slice(&words[2..]);
+                Some("HGET" | "HMGET") if detail[1].ends_with(":tasks") => {
+                    calls.last_mut().expect("a script").extend_from_slice(&detail[2..]);
                 }
                 _ => {}
             }
@@ -62,7 +62,7 @@ impl Monitor {
 
     /// How often the length of a record was asked for.
     fn lengths(self) -> usize {
-        self.commands().iter().filter(|words| words.first().is_some_and(|word| word == "HSTRLEN")).count()
+        self.commands().iter().filter(|detail| detail.first().is_some_and(|word| word == "HSTRLEN")).count()
     }
 }
 

@@ -305,7 +305,7 @@ fn next(due: i64, accepted: u64) -> Verdict {
 }
 
 fn burial(body: &str) -> DeadRecord {
-    DeadRecord { record: record(0, "default", 1000, body), reason: "rejected".to_owned(), words: "no\nway".to_owned() }
+    DeadRecord { record: record(0, "default", 1000, body), reason: "rejected".to_owned(), detail: "no\nway".to_owned() }
 }
 
 fn reaping() -> ReapRequest {

@@ -119,7 +119,7 @@ pub(super) async fn closing_under_load_loses_nothing_that_was_accepted(broker: i
             match outcome {
                 Outcome::Accepted => accepted_keys.push(message("a", call * 1000 + index).key),
                 Outcome::Retry(trouble) => assert!(trouble.definite && trouble.fault == Fault::Sink, "{trouble:?}"),
-                Outcome::Reject(words) => panic!("rejected: {words}"),
+                Outcome::Reject(detail) => panic!("rejected: {detail}"),
             }
         }
     }
@@ -145,6 +145,6 @@ pub(super) async fn a_closed_sink_fails_the_check_and_connects_no_more(broker: i
     let sink = broker.sink(PATIENCE);
     sink.check().await.expect("it is open");
     sink.close(PATIENCE).await.expect("nothing is under way");
-    let words = sink.check().await.expect_err("it is closed").to_string();
-    assert!(words.contains("the sink is closed"), "{words}");
+    let detail = sink.check().await.expect_err("it is closed").to_string();
+    assert!(detail.contains("the sink is closed"), "{detail}");
 }

@@ -55,8 +55,8 @@ async fn a_topic_without_a_leader_ends_nothing_of_the_others() {
     }
     for call in calls {
         for outcome in call.await.expect("no panic") {
-            let Outcome::Retry(Trouble { fault: Fault::Unclear, words, .. }) = outcome else { panic!("{outcome:?}") };
-            assert!(words.contains("min.insync.replicas") || words.contains("not handed over"), "{words}");
+            let Outcome::Retry(Trouble { fault: Fault::Unclear, detail, .. }) = outcome else { panic!("{outcome:?}") };
+            assert!(detail.contains("min.insync.replicas") || detail.contains("not handed over"), "{detail}");
         }
     }
     sink.check().await.expect("the broker answers");

@@ -112,7 +112,7 @@ async fn a_full_stream_is_the_destinations_fault() {
     nats.connect().publish("full", "", &[], b"first");
     let full = beside(&nats, "full", |_| {}).await;
     let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && t.definite;
-    assert!(matches!(&full, Outcome::Retry(t) if expected(t) && t.words.contains("maximum messages")), "{full:?}");
+    assert!(matches!(&full, Outcome::Retry(t) if expected(t) && t.detail.contains("maximum messages")), "{full:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,15 +224,15 @@ async fn what_the_user_may_not_do_is_told_apart() {
     let deaf = sink(&format!("nats://deaf:hunter2@127.0.0.1:{port}"), "deaf", PATIENCE);
     let outcomes = publish(&deaf, batch("a", 0..2)).await;
     assert!(outcomes.iter().all(|o| matches!(o, Outcome::Retry(t) if t.fault == Fault::Sink)), "{outcomes:?}");
-    let words = deaf.check().await.expect_err("it could hear no answer").to_string();
-    assert!(words.contains("may not subscribe to its inbox"), "{words}");
+    let detail = deaf.check().await.expect_err("it could hear no answer").to_string();
+    assert!(detail.contains("may not subscribe to its inbox"), "{detail}");
     for user_info in ["", "sink:wrong-s3cret@", "wrong-s3cret@"] {
         let sink = sink(&format!("nats://{user_info}127.0.0.1:{port}"), "default", PATIENCE);
         let outcomes = publish(&sink, batch("a", 0..1)).await;
         assert!(matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{outcomes:?}");
-        let words = sink.check().await.expect_err("not let in").to_string();
-        assert!(words.contains("authorization violation"), "{words}");
-        assert!(!words.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"), "{words}");
+        let detail = sink.check().await.expect_err("not let in").to_string();
+        assert!(detail.contains("authorization violation"), "{detail}");
+        assert!(!detail.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"), "{detail}");
     }
 }
 
@@ -240,8 +240,8 @@ async fn what_the_user_may_not_do_is_told_apart() {
 async fn a_server_without_jetstream_fails_the_check() {
     let Some(nats) = start("jetstream: disabled") else { return };
     let sink = nats.sink(PATIENCE);
-    let words = sink.check().await.expect_err("no JetStream").to_string();
-    assert!(words.contains("JetStream"), "{words}");
+    let detail = sink.check().await.expect_err("no JetStream").to_string();
+    assert!(detail.contains("JetStream"), "{detail}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

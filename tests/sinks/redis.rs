@@ -79,8 +79,8 @@ async fn what_can_never_be_accepted_is_rejected_and_its_neighbours_are_not() {
     mixed[1].destination = "b".to_owned();
     mixed[3].destination = "punctual:{default:0}:tasks".to_owned();
     let outcomes = publish(&sink, mixed).await;
-    assert!(matches!(&outcomes[1], Outcome::Reject(words) if words.starts_with("WRONGTYPE ")), "{outcomes:?}");
-    assert!(matches!(&outcomes[3], Outcome::Reject(words) if words.contains("punctual:")), "{outcomes:?}");
+    assert!(matches!(&outcomes[1], Outcome::Reject(detail) if detail.starts_with("WRONGTYPE ")), "{outcomes:?}");
+    assert!(matches!(&outcomes[3], Outcome::Reject(detail) if detail.contains("punctual:")), "{outcomes:?}");
     for index in [0, 2, 4] {
         assert_eq!(outcomes[index], Outcome::Accepted);
     }
@@ -97,7 +97,7 @@ async fn an_oversize_payload_is_rejected_alone() {
     mixed[4].payload = Bytes::from(vec![b'x'; (1 << 20) + 1]);
     let mut outcomes = publish(&sink, mixed).await;
     let rejected = outcomes.remove(4);
-    assert!(matches!(&rejected, Outcome::Reject(words) if words.contains("1048577 bytes are over")), "{rejected:?}");
+    assert!(matches!(&rejected, Outcome::Reject(detail) if detail.contains("1048577 bytes are over")), "{rejected:?}");
     assert_eq!(outcomes, accepted(8));
     assert_eq!(redis.received("a").len(), 8);
 }
@@ -113,7 +113,7 @@ async fn a_full_or_read_only_redis_is_the_sinks_fault() {
     set("maxmemory", "100kb");
     let full = publish(&sink, batch("a", 1..2)).await;
     assert!(
-        matches!(&full[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite && t.words.starts_with("OOM "))
+        matches!(&full[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite && t.detail.starts_with("OOM "))
     );
     set("maxmemory", "0");
     let replica_of = |host: &str, port: &str| {
@@ -136,7 +136,7 @@ async fn a_cluster_that_does_not_serve_the_stream_is_the_destinations_fault() {
     let sink = redis.sink(PATIENCE);
     let outcomes = publish(&sink, batch("a", 0..2)).await;
     assert!(
-        outcomes.iter().all(|o| matches!(o, Outcome::Retry(t) if t.definite && t.words.starts_with("CLUSTERDOWN")))
+        outcomes.iter().all(|o| matches!(o, Outcome::Retry(t) if t.definite && t.detail.starts_with("CLUSTERDOWN")))
     );
 }
 
@@ -154,8 +154,8 @@ async fn a_log_in_that_is_refused_is_the_sinks_fault_and_shows_no_secret() {
         let sink = sink(&format!("redis://{user_info}{address}"), PATIENCE);
         let outcomes = publish(&sink, batch("a", 0..1)).await;
         assert!(matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{outcomes:?}");
-        let words = sink.check().await.expect_err("not let in").to_string();
-        assert!(words.contains(&address) && !words.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"));
+        let detail = sink.check().await.expect_err("not let in").to_string();
+        assert!(detail.contains(&address) && !detail.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"));
     }
 }
 

@@ -27,13 +27,13 @@ fn built(config: &SinkConfig) -> Arc<dyn Sink> {
 }
 
 /// It is the sink's fault, in these words, and no secret is among them.
-async fn refused(sink: &Arc<dyn Sink>, words: &[&str], secrets: &[&str]) {
+async fn refused(sink: &Arc<dyn Sink>, detail: &[&str], secrets: &[&str]) {
     let told = sink.check().await.expect_err("a refusal").to_string();
     for outcome in publish(sink, batch("a", 0..2)).await {
         let Outcome::Retry(trouble) = outcome else { panic!("{outcome:?}") };
         assert!(trouble.fault == Fault::Sink && trouble.definite, "{trouble:?}");
-        for told in [&told, &trouble.words] {
-            assert!(words.iter().all(|words| told.contains(words)), "no {words:?} in `{told}`");
+        for told in [&told, &trouble.detail] {
+            assert!(detail.iter().all(|detail| told.contains(detail)), "no {detail:?} in `{told}`");
             assert!(!secrets.iter().any(|secret| told.contains(secret)), "a secret in `{told}`");
         }
     }

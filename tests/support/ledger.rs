@@ -157,7 +157,7 @@ fn a_ledger_tells_every_kind_of_fault() {
     assert_eq!(tally.late, [1, 8000, 8000]);
     let fault = |messages: &[Published]| ledger.check(messages).expect_err("a fault");
     assert!(fault(&good[..1]).contains("missing: 1, as b:1000"));
-    for (bad, words) in [
+    for (bad, detail) in [
         (message("a:1000", "1", 999), "early: 1, as a:1000 by 1 ms"),
         (message("a:1001", "1", 1001), "unexpected: 1, as a:1001"),
         (message("a:1000", "2", 1001), "wrong payload: 1, as a:1000"),
@@ -165,6 +165,6 @@ fn a_ledger_tells_every_kind_of_fault() {
         (message("d:1004", "x", 1004), "unexpected: 1, as d:1004"),
     ] {
         let told = fault(&[&good[..], &more, &[bad]].concat());
-        assert!(told.contains(words), "{told}");
+        assert!(told.contains(detail), "{told}");
     }
 }

@@ -108,7 +108,7 @@ impl Load {
                 *self.refused.lock().expect("no client panics holding it") = Some(problem);
                 (told, false)
             }
-            Err(NoAnswer::Unknown(words)) => (format!("no answer: {words}"), false),
+            Err(NoAnswer::Unknown(detail)) => (format!("no answer: {detail}"), false),
             Err(NoAnswer::NotSent) => ("not sent".to_owned(), false),
         };
         *self.answers.lock().expect("no client panics holding it").entry(told).or_default() += 1;

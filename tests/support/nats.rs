@@ -138,9 +138,9 @@ impl NatsClient {
     fn try_next(&mut self) -> io::Result<Delivered> {
         loop {
             let line = self.line()?;
-            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            let detail: Vec<&str> = line.split_ascii_whitespace().collect();
             let length = |text: &str| text.parse::<usize>().expect("a length");
-            match words[..] {
+            match detail[..] {
                 ["PING"] => self.write(b"PONG\r\n"),
                 ["PONG"] => {}
                 ["MSG", subject, _, length_] => return self.read(subject, None, 0, length(length_)),
@@ -156,7 +156,7 @@ impl NatsClient {
 
     /// Asks JetStream's API; an error of it panics.
     pub(crate) fn jetstream(&mut self, verb: &str, request: &Value) -> Value {
-        self.try_jetstream(verb, request).unwrap_or_else(|words| panic!("$JS.API.{verb} {request}: {words}"))
+        self.try_jetstream(verb, request).unwrap_or_else(|detail| panic!("$JS.API.{verb} {request}: {detail}"))
     }
 
     /// Asks JetStream's API where it may have nobody to answer; after an error a new client is needed.

@@ -84,9 +84,9 @@ impl Punctual {
     }
 
     /// Lines that it has logged so far and that hold all these words.
-    pub(crate) fn log_lines(&self, words: &[&str]) -> Vec<String> {
+    pub(crate) fn log_lines(&self, detail: &[&str]) -> Vec<String> {
         let log = self.log();
-        log.lines().filter(|line| words.iter().all(|word| line.contains(word))).map(ToOwned::to_owned).collect()
+        log.lines().filter(|line| detail.iter().all(|word| line.contains(word))).map(ToOwned::to_owned).collect()
     }
 
     /// Waits until something holds of it; fails at once if it ended, and after 2 min, both with its log.

@@ -75,9 +75,9 @@ impl RedisServer {
     /// Gives it slots that nobody has.
     pub(crate) fn add_slots(&self, slots: std::ops::Range<u16>) {
         let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
-        let words: Vec<&str> = ["ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
-        if words.len() > 1 {
-            self.cluster(&words);
+        let detail: Vec<&str> = ["ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+        if detail.len() > 1 {
+            self.cluster(&detail);
         }
     }
 
@@ -92,8 +92,8 @@ impl RedisServer {
     }
 
     /// Tells it something of its cluster.
-    pub(crate) fn cluster(&self, words: &[&str]) {
-        ::redis::cmd("CLUSTER").arg(words).exec(&mut self.connect()).expect("it is told");
+    pub(crate) fn cluster(&self, detail: &[&str]) {
+        ::redis::cmd("CLUSTER").arg(detail).exec(&mut self.connect()).expect("it is told");
     }
 
     fn until_cluster_info(&self, line: &str) {
@@ -182,9 +182,9 @@ impl SecureRedis {
         let server = Server::start("redis-server", |port, dir| {
             let file = |path: std::path::PathBuf| path.display().to_string();
             let secret = format!(">{password}");
-            let words = ["--bind", "127.0.0.1", "--save", "", "--port", "0", "--tls-auth-clients", "no"];
+            let detail = ["--bind", "127.0.0.1", "--save", "", "--port", "0", "--tls-auth-clients", "no"];
             let user = ["--user", "punctual", "on", &secret, "~*", "&*", "+@all", "--user", "default", "off"];
-            let mut arguments: Vec<String> = words.into_iter().chain(user).map(str::to_owned).collect();
+            let mut arguments: Vec<String> = detail.into_iter().chain(user).map(str::to_owned).collect();
             for (option, value) in [
                 ("--tls-port", port.to_string()),
                 ("--tls-cert-file", file(certificates.certificate_file())),

@@ -12,13 +12,13 @@ pub(crate) struct Asked<'a> {
     /// The number of the connection.
     pub(crate) connection: usize,
     /// The words.
-    pub(crate) words: &'a [String],
+    pub(crate) detail: &'a [String],
 }
 
 impl Asked<'_> {
     /// Whether it is this command, whatever the case of its letters.
     pub(crate) fn is(&self, command: &str) -> bool {
-        self.words[0].eq_ignore_ascii_case(command)
+        self.detail[0].eq_ignore_ascii_case(command)
     }
 }
 
@@ -81,9 +81,9 @@ fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer) ->
     let (mut to_client, mut to_server) = (client, &server);
     loop {
         let mut raw = Vec::new();
-        let mut words = Vec::new();
-        read_value(&mut commands, &mut raw, &mut words)?;
-        let asked = Asked { connection, words: &words };
+        let mut detail = Vec::new();
+        read_value(&mut commands, &mut raw, &mut detail)?;
+        let asked = Asked { connection, detail: &detail };
         if let Some(answer) = answer(&asked) {
             to_client.write_all(answer.as_bytes())?;
             continue;
@@ -102,7 +102,7 @@ fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer) ->
 }
 
 /// Reads one value of the protocol: its bytes, and the strings in it.
-fn read_value(from: &mut impl BufRead, raw: &mut Vec<u8>, words: &mut Vec<String>) -> std::io::Result<()> {
+fn read_value(from: &mut impl BufRead, raw: &mut Vec<u8>, detail: &mut Vec<String>) -> std::io::Result<()> {
     let begin = raw.len();
     if from.read_until(b'\n', raw)? == 0 {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -110,13 +110,13 @@ fn read_value(from: &mut impl BufRead, raw: &mut Vec<u8>, words: &mut Vec<String
     let line = String::from_utf8_lossy(&raw[begin + 1..]).trim().to_owned();
     let number = || line.parse::<i64>().map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData));
     match raw[begin] {
-        b'*' => (0..number()?).try_for_each(|_| read_value(from, raw, words)),
+        b'*' => (0..number()?).try_for_each(|_| read_value(from, raw, detail)),
         b'$' => {
             let Ok(length) = u64::try_from(number()?) else { return Ok(()) };
             let start = raw.len();
             from.by_ref().take(length + 2).read_to_end(raw)?;
             let end = raw.len().saturating_sub(2).max(start);
-            words.push(String::from_utf8_lossy(&raw[start..end]).into_owned());
+            detail.push(String::from_utf8_lossy(&raw[start..end]).into_owned());
             Ok(())
         }
         _ => Ok(()),

@@ -40,8 +40,8 @@ impl Shards {
         let mut held = Vec::new();
         for (_, claim) in claims.iter().flatten().filter(|(token, _)| own(token)) {
             // Their number, then id and due of each.
-            let words: Vec<&str> = claim.split(' ').skip(1).collect();
-            held.extend(words.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].parse().expect("a due"))));
+            let detail: Vec<&str> = claim.split(' ').skip(1).collect();
+            held.extend(detail.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].parse().expect("a due"))));
         }
         held
     }
@@ -89,8 +89,8 @@ impl Shards {
         let read = |(key, value): (String, Vec<u8>)| {
             let length = u32::from_be_bytes(value[..4].try_into().expect("a length"));
             let text = String::from_utf8_lossy(&value[4 + length as usize..]).into_owned();
-            let (reason, words) = text.split_once('\n').expect("a reason and words");
-            (key, reason.to_owned(), words.to_owned())
+            let (reason, detail) = text.split_once('\n').expect("a reason and words");
+            (key, reason.to_owned(), detail.to_owned())
         };
         buried.into_iter().flatten().map(read).collect()
     }

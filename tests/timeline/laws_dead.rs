@@ -210,7 +210,7 @@ async fn what_is_kept_of_the_dead_is_what_was_buried(stage: Stage) {
     stage.create(once(&id, at(0), "ä\0\n")).await;
     let (token, occurrence) = stage.claim_one().await;
     let mut buried = burial(&occurrence, "rejected");
-    buried.words = "zu groß:\n1 > 0\n".into();
+    buried.detail = "zu groß:\n1 > 0\n".into();
     stage.clock.advance(ms(7));
     stage.settle_one(&token, &occurrence, Verdict::Dead(buried.clone())).await;
     let (shard, dead) = (stage.shard(), key(&id, at(0)));

@@ -43,8 +43,8 @@ impl Raw {
     /// Writes the mark of a member.
     pub(crate) fn set_mark(&self, shard: Shard, member: &Member, mark: Mark) {
         let count = mark.count.map(|count| count.to_string());
-        let words = [Some(mark.due.as_millis().to_string()), mark.unreadable.then(|| "unreadable".to_owned()), count];
-        let text = words.into_iter().flatten().collect::<Vec<_>>().join(":");
+        let detail = [Some(mark.due.as_millis().to_string()), mark.unreadable.then(|| "unreadable".to_owned()), count];
+        let text = detail.into_iter().flatten().collect::<Vec<_>>().join(":");
         let key = format!("{}crashes", self.prefix(shard));
         ::redis::cmd("HSET")
             .arg(key)
@@ -135,11 +135,11 @@ fn hash<K: Ord, V>(value: ::redis::Value, key: impl Fn(&str) -> K, field: impl F
 /// `<number>` or `part`, then id and due in turn.
 fn claim(value: Bytes) -> Claim {
     let text = utf8(&value);
-    let mut words = text.split(' ');
-    let number = words.next().unwrap();
-    let words: Vec<&str> = words.collect();
-    assert_eq!(words.len() % 2, 0, "{text:?}");
-    let pairs: Vec<(Member, Timestamp)> = words.chunks(2).map(|pair| (parse(pair[0]), time(pair[1]))).collect();
+    let mut detail = text.split(' ');
+    let number = detail.next().unwrap();
+    let detail: Vec<&str> = detail.collect();
+    assert_eq!(detail.len() % 2, 0, "{text:?}");
+    let pairs: Vec<(Member, Timestamp)> = detail.chunks(2).map(|pair| (parse(pair[0]), time(pair[1]))).collect();
     let whole = number != "part";
     assert!(!whole || parse::<usize>(number) == pairs.len(), "{text:?}");
     Claim { whole, pairs }
@@ -172,6 +172,6 @@ fn counts(text: &str) -> Counts {
 fn burial(value: &Bytes) -> DeadRecord {
     let length = u32::from_be_bytes(value[..4].try_into().unwrap()) as usize;
     let rest = utf8(&value[4 + length..]);
-    let (reason, words) = rest.split_once('\n').unwrap();
-    DeadRecord { record: value.slice(4..4 + length), reason: reason.into(), words: words.into() }
+    let (reason, detail) = rest.split_once('\n').unwrap();
+    DeadRecord { record: value.slice(4..4 + length), reason: reason.into(), detail: detail.into() }
 }

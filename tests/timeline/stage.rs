@@ -158,7 +158,7 @@ pub(crate) fn trace(number: u8) -> Option<Traceparent> {
 pub(crate) fn burial(occurrence: &Occurrence, reason: &str) -> DeadRecord {
     let record = Record::decode(&occurrence.record).unwrap();
     let record = record.buried(occurrence.member.key(occurrence.due)).encode();
-    DeadRecord { record, reason: reason.into(), words: format!("the broker says: {reason}") }
+    DeadRecord { record, reason: reason.into(), detail: format!("the broker says: {reason}") }
 }
 
 /// A key, from its text.

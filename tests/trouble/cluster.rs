@@ -12,10 +12,10 @@ const SUPPORTED: &str = "supported is one Redis or Valkey, or a cluster whose on
 const TASK: &str = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
 
 /// `check` and `serve` refuse this node, with these words of its own, and leave nothing there.
-fn is_refused(node: &RedisServer, words: &str) {
+fn is_refused(node: &RedisServer, detail: &str) {
     for (code, said) in serve_and_check(&["--redis", &node.url()]) {
         assert_eq!(code, Some(2), "{said}");
-        assert!(said.contains(SUPPORTED) && said.contains(words), "no `{words}` in {said}");
+        assert!(said.contains(SUPPORTED) && said.contains(detail), "no `{detail}` in {said}");
     }
     let keys: u64 = ::redis::cmd("DBSIZE").query(&mut node.connect()).unwrap();
     assert_eq!(keys, 0, "nothing is written there");
@@ -96,10 +96,10 @@ fn a_slot_that_moves_away_makes_an_instance_unready_until_it_is_back() {
     // Nobody puts anything.
     let said = until_ready(&mut instance, false).json();
     assert_eq!(said["timeline"]["status"], "down", "{said}");
-    let words = format!("MOVED {slot} ");
+    let detail = format!("MOVED {slot} ");
     instance.until("heard to say why", |instance| {
         let text = instance.api().ready().map(|answer| answer.text).unwrap_or_default();
-        text.contains(SUPPORTED) && text.contains(&words)
+        text.contains(SUPPORTED) && text.contains(&detail)
     });
     until_logged(&mut instance, &[" WARN ", "redis cannot be reached", SUPPORTED]);
     for id in [&there, &elsewhere] {

@@ -39,7 +39,7 @@ async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
     put_all(timeline, PutMode::Put, ids.iter().map(|id| new(id, 1000, "")).collect(), SOON).await;
     let taken = claim(timeline, "i.bury").await;
     let burial =
-        |one: &Occurrence| DeadRecord { record: one.record.clone(), reason: "rejected".into(), words: "no".into() };
+        |one: &Occurrence| DeadRecord { record: one.record.clone(), reason: "rejected".into(), detail: "no".into() };
     let dead =
         |one: &Occurrence| Settlement { member: one.member.clone(), due: one.due, verdict: Verdict::Dead(burial(one)) };
     let settle = Settle {
@@ -71,8 +71,8 @@ async fn every_verb_of_users_waits_for_the_replica_and_those_of_instances_do_not
     let discarded = timeline.discard(shard(), &keys[1], None, deadline()).await;
     let told = [posted.map(drop), requeued.map(drop), discarded.map(drop)];
     for told in told {
-        let words = "it took effect, but is not known to be kept: no replica has confirmed it in time";
-        assert_eq!(told, Err(TimelineError::Unkept(words.to_owned())));
+        let detail = "it took effect, but is not known to be kept: no replica has confirmed it in time";
+        assert_eq!(told, Err(TimelineError::Unkept(detail.to_owned())));
     }
     // All of them took effect. Nobody waits for a replica to publish.
     assert!(timeline.get(shard(), &task("post")).await.unwrap().is_some());
@@ -177,7 +177,7 @@ async fn a_full_redis_still_says_what_is_kept() {
     let mut raw = pair.master.connect();
     ::redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).exec(&mut raw).unwrap();
     let refused = put(&timeline, "b", SOON).await;
-    assert!(matches!(&refused, Err(TimelineError::Refused(words)) if words.starts_with("OOM")), "{refused:?}");
+    assert!(matches!(&refused, Err(TimelineError::Refused(detail)) if detail.starts_with("OOM")), "{refused:?}");
     let cancelled = timeline.cancel(shard(), &task("a"), within(&timeline, SOON)).await;
     assert_eq!(cancelled, Ok(CancelAnswer::Cancelled { handed_out: None }));
     let left: u64 = ::redis::cmd("EXISTS").arg("punctual:{default}:nothing").query(&mut raw).unwrap();
@@ -292,6 +292,6 @@ async fn a_connection_to_another_process_confirms_nothing() {
     };
     let timeline = RedisTimeline::connect(config).unwrap();
     let mut link = timeline.link();
-    let told = |link: &Link| matches!(link, Link::Down(words) if words.contains("lead to two servers"));
+    let told = |link: &Link| matches!(link, Link::Down(detail) if detail.contains("lead to two servers"));
     tokio::time::timeout(SOON, link.wait_for(told)).await.unwrap().unwrap();
 }

@@ -33,10 +33,10 @@ impl Disk {
         if !asked.is("WAITAOF") {
             return None;
         }
-        assert_eq!(asked.words[1..3], ["1", "0"], "one local disk, no replica");
+        assert_eq!(asked.detail[1..3], ["1", "0"], "one local disk, no replica");
         state.waits += 1;
         let own = state.own.get(&asked.connection).copied().unwrap_or(0);
-        let limit = Duration::from_millis(asked.words[3].parse().unwrap());
+        let limit = Duration::from_millis(asked.detail[3].parse().unwrap());
         let waited = self.changed.wait_timeout_while(state, limit, |state| state.synced < own).unwrap();
         Some(format!("*2\r\n:{}\r\n:0\r\n", u8::from(waited.0.synced >= own)))
     }
@@ -104,8 +104,9 @@ async fn what_promises_nothing_waits_for_nothing() {
     assert_eq!(answers, [PutResult::KeyReused, PutResult::Unkept]);
     // An earlier call may have cancelled it, and been told that this is not known to be kept.
     let cancelled = timeline.cancel(shard(), &task("nobody"), within(&timeline, SHORT)).await;
-    let words = "there is none, but that is not known to be kept: Redis did not confirm in time that it is on its disk";
-    assert_eq!(cancelled, Err(TimelineError::Unkept(words.to_owned())));
+    let detail =
+        "there is none, but that is not known to be kept: Redis did not confirm in time that it is on its disk";
+    assert_eq!(cancelled, Err(TimelineError::Unkept(detail.to_owned())));
 }
 
 /// Against a server that has the command: what counts as a connection's writes is its own affair.

@@ -86,8 +86,8 @@ async fn claim(timeline: &RedisTimeline, token: &str) -> Vec<Occurrence> {
     timeline.claim(shard(), &Lane::default(), request).await.unwrap().occurrences
 }
 
-fn unkept(answer: &Result<PutResult, TimelineError>, words: &str) -> bool {
-    matches!(answer, Err(TimelineError::Unkept(told)) if told.contains(words))
+fn unkept(answer: &Result<PutResult, TimelineError>, detail: &str) -> bool {
+    matches!(answer, Err(TimelineError::Unkept(told)) if told.contains(detail))
 }
 
 /// A server with a replica that has all of it.

@@ -23,7 +23,7 @@ struct State {
     redis: &'static [&'static str],
     /// The code that a put is answered with, and words of its detail.
     code: &'static str,
-    words: &'static str,
+    detail: &'static str,
     /// What `/readyz` calls the timeline.
     ready: &'static str,
     /// Words of a line of the log, one at WARN.
@@ -50,7 +50,7 @@ fn play(state: &State, begin: impl FnOnce(&mut Servers), end: impl FnOnce(&mut S
         let mut last = None;
         let refused = patient(SOON, || {
             last = load.refused();
-            let detail = |told: &serde_json::Value| told["detail"].as_str().unwrap_or_default().contains(state.words);
+            let detail = |told: &serde_json::Value| told["detail"].as_str().unwrap_or_default().contains(state.detail);
             last.as_ref().is_some_and(|told| told["code"] == state.code && detail(told))
         });
         assert!(refused, "{}: {last:?}\n{}", state.name, instance.log());
@@ -82,7 +82,7 @@ fn redis_may_become_a_replica_and_a_master_again() {
         name: "READONLY",
         redis: &[],
         code: "timeline_away",
-        words: "READONLY",
+        detail: "READONLY",
         ready: "down",
         log: &[" WARN ", "redis cannot be reached", "READONLY"],
     };
@@ -100,7 +100,7 @@ fn redis_may_fail_to_write_to_its_disk() {
         name: "MISCONF",
         redis: &[],
         code: "timeline_refused",
-        words: "MISCONF",
+        detail: "MISCONF",
         ready: "refusing",
         log: CLAIMS_REFUSED,
     };
@@ -136,7 +136,7 @@ fn redis_may_miss_the_replicas_that_it_asks_for() {
         name: "NOREPLICAS",
         redis: &[],
         code: "timeline_refused",
-        words: "NOREPLICAS",
+        detail: "NOREPLICAS",
         ready: "refusing",
         log: CLAIMS_REFUSED,
     };
@@ -151,7 +151,7 @@ fn redis_may_be_kept_busy_by_a_script_of_somebody_else() {
         name: "BUSY",
         redis: &["--busy-reply-threshold", "100"],
         code: "timeline_refused",
-        words: "BUSY",
+        detail: "BUSY",
         ready: "refusing",
         log: CLAIMS_REFUSED,
     };
@@ -178,7 +178,7 @@ fn redis_may_take_its_time_to_load_what_it_holds() {
             .concat()
             .leak()[..],
         code: "timeline_away",
-        words: "LOADING",
+        detail: "LOADING",
         ready: "down",
         log: &[" WARN ", "redis cannot be reached", "LOADING"],
     };
@@ -242,7 +242,7 @@ fn refusing(
     let (on, said) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let (asked, count) = (Arc::clone(&on), Arc::clone(&said));
     let scripted = Scripted::before(redis.server.port, move |command| {
-        let meant = command.is("EVALSHA") && script.as_ref().is_none_or(|script| command.words[1] == *script);
+        let meant = command.is("EVALSHA") && script.as_ref().is_none_or(|script| command.detail[1] == *script);
         (meant && asked.load(Ordering::Relaxed)).then(|| {
             count.fetch_add(1, Ordering::Relaxed);
             format!("-{error}\r\n")

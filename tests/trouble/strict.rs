@@ -21,8 +21,8 @@ pub(super) fn serve_and_check(more: &[&str]) -> [(Option<i32>, String); 2] {
     ["serve", "check"].map(|command| {
         let arguments = [&[command, "--sink", "memory:", "--listen", "127.0.0.1:0"], more].concat();
         let output = run(&arguments);
-        let words = [output.stderr, output.stdout].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
-        (output.status.code(), words)
+        let detail = [output.stderr, output.stdout].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        (output.status.code(), detail)
     })
 }
 
@@ -32,12 +32,12 @@ fn a_redis_that_would_lose_tasks_is_refused_and_one_that_keeps_them_is_not() {
         return;
     }
     let evicting = ["--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb", "--appendonly", "yes"];
-    for (arguments, words) in [(&evicting[..], "Redis drops tasks when its"), (&[], "`appendonly` is off")] {
+    for (arguments, detail) in [(&evicting[..], "Redis drops tasks when its"), (&[], "`appendonly` is off")] {
         let redis = RedisServer::start(arguments);
         for (code, said) in serve_and_check(&["--redis", &redis.url(), "--strict"]) {
             assert_eq!(code, Some(2), "{said}");
-            for words in [words, "hint: ", "`redis.strict` (--strict)", "Redis is not set up to keep tasks"] {
-                assert!(said.contains(words), "no `{words}` in {said}");
+            for detail in [detail, "hint: ", "`redis.strict` (--strict)", "Redis is not set up to keep tasks"] {
+                assert!(said.contains(detail), "no `{detail}` in {said}");
             }
         }
     }
@@ -63,15 +63,15 @@ fn a_redis_that_confirms_nothing_is_told_of_at_the_start() {
         let url = scripted.url();
         format!("[redis]\nurl = \"{url}\"\ndurability = \"fsync\"\nstrict = {strict}\n[sinks.a]\nurl = \"memory:\"\n")
     };
-    let words =
+    let detail =
         "what is put would be answered 503: `redis.durability` is `fsync`, and of a write of its own Redis did not";
     let mut instance = Punctual::start(&config(false));
-    instance.until("heard to warn", |instance| !instance.log_lines(&[" WARN ", words, "appendfsync"]).is_empty());
+    instance.until("heard to warn", |instance| !instance.log_lines(&[" WARN ", detail, "appendfsync"]).is_empty());
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), config(true)).unwrap();
     let output = run(&["serve", "--listen", "127.0.0.1:0", "--config", &file.path().display().to_string()]);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && said.contains(words), "{said}");
+    assert!(output.status.code() == Some(2) && said.contains(detail), "{said}");
 }
 
 /// It is there, and then it says nothing of itself.
@@ -209,13 +209,13 @@ fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does
     });
     let task = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
     let api = instance.api();
-    let told = |method: &str, body: Option<&str>, words: &str| {
+    let told = |method: &str, body: Option<&str>, detail: &str| {
         let mut last = None;
         // Once more where Redis was slow for once: then nobody knows whether it took effect.
         let told = crate::support::patient(SOON, || {
             let answer = api.send(method, "/v1/tasks/a", body).unwrap();
             assert_eq!(answer.status, 503, "{answer:?}");
-            let told = answer.json()["code"] == "timeline_unknown" && answer.text.contains(words);
+            let told = answer.json()["code"] == "timeline_unknown" && answer.text.contains(detail);
             last = Some(answer);
             told
         });

@@ -34,7 +34,7 @@ impl ClaimTask {
                     ahead.push((index, following));
                     records.push((index, record, withheld));
                 }
-                Err(words) => self.unreadable(index, &words),
+                Err(detail) => self.unreadable(index, &detail),
             }
         }
         let admitted = self.claim.lane.sink.breaker.admits(self.claim.trial);
@@ -60,8 +60,8 @@ impl ClaimTask {
         let (context, lane) = (&self.claim.context, &self.claim.lane);
         let crashes = flight.occurrence.crashes;
         if crashes > context.config.poison_limit {
-            let words = format!("{crashes} of its claims ended without a word from their holder");
-            return Some(Withheld::Dead(Reason::Poison, words));
+            let detail = format!("{crashes} of its claims ended without a word from their holder");
+            return Some(Withheld::Dead(Reason::Poison, detail));
         }
         if flight.is_passed_over(record, context.config.overdue) {
             return Some(Withheld::PassedOver);
@@ -85,14 +85,14 @@ impl ClaimTask {
                 None
             }
             Gate::GivenUp(_) if self.trials.join(destination, index) => Some(Withheld::Waits),
-            Gate::GivenUp(words) => Some(Withheld::Dead(Reason::Destination, words)),
+            Gate::GivenUp(detail) => Some(Withheld::Dead(Reason::Destination, detail)),
         }
     }
 
     /// What becomes of an occurrence now, unless it is published.
     fn withhold(&mut self, index: usize, record: &Record, withheld: Option<Withheld>, admitted: bool) {
         let fate = match withheld {
-            Some(Withheld::Dead(reason, words)) => Fate::Dead(reason, words),
+            Some(Withheld::Dead(reason, detail)) => Fate::Dead(reason, detail),
             Some(Withheld::PassedOver) if record.is_recurring() => Fate::Passed,
             Some(Withheld::PassedOver) => {
                 Fate::Dead(Reason::TooLate, "overdue by more than its catch-up allows".to_owned())
@@ -109,15 +109,15 @@ impl ClaimTask {
     }
 
     /// A record that this version cannot read, or whose schedule it cannot: others may. Never dead.
-    fn unreadable(&mut self, index: usize, words: &str) {
+    fn unreadable(&mut self, index: usize, detail: &str) {
         let flight = &mut self.flights[index];
         let (lane, member) = (&self.claim.lane.lane, &flight.occurrence.member);
         self.unreadable += 1;
         // Once for the claim: where there is one, there may be a thousand.
         if self.unreadable == 1 {
-            error!(%lane, words, "records cannot be read, written by a newer version? They wait until one asks for them");
+            error!(%lane, words = detail, "records cannot be read, written by a newer version? They wait until one asks for them");
         }
-        debug!(%lane, %member, words, "a record cannot be read");
+        debug!(%lane, %member, words = detail, "a record cannot be read");
         let verdict = flight.unreadable();
         self.verdict(index, verdict, None);
     }

@@ -46,7 +46,7 @@ pub(super) type Copied = (usize, Result<(), NotTaken>);
 /// Why a copy was not taken.
 #[derive(Clone, Debug)]
 pub(super) struct NotTaken {
-    pub(super) words: String,
+    pub(super) detail: String,
     /// Whether another one would fare no better.
     pub(super) others_too: bool,
 }
@@ -135,7 +135,7 @@ async fn publish(
     let limit = sink.answer_timeout();
     // As of every message: no publish is under way when the lease has passed.
     if !lease.fits(limit) {
-        let error = NotTaken { words: "the lease leaves no time for it".to_owned(), others_too: false };
+        let error = NotTaken { detail: "the lease leaves no time for it".to_owned(), others_too: false };
         return copies.into_iter().map(|copy| (copy, error.clone())).collect();
     }
     let mut answers = sink.publish(copies.iter().map(|(_, message)| message.clone()).collect());
@@ -146,9 +146,9 @@ async fn publish(
             let done = match outcome {
                 Outcome::Accepted => Ok(()),
                 // Its own fault: others may be taken.
-                Outcome::Reject(words) => Err(NotTaken { words, others_too: false }),
+                Outcome::Reject(detail) => Err(NotTaken { detail, others_too: false }),
                 Outcome::Retry(trouble) => {
-                    failed.push((copy, NotTaken { words: trouble.words, others_too: true }));
+                    failed.push((copy, NotTaken { detail: trouble.detail, others_too: true }));
                     continue;
                 }
             };
@@ -157,16 +157,16 @@ async fn publish(
     };
     // An error is the end of the wait for those that are left.
     drop(tokio::time::timeout(limit, answered).await);
-    let error = NotTaken { words: format!("no answer within {limit:?}"), others_too: true };
+    let error = NotTaken { detail: format!("no answer within {limit:?}"), others_too: true };
     failed.extend(open.into_iter().flatten().map(|copy| (copy, error.clone())));
     failed
 }
 
 /// Why it is dead, as headers can carry it.
-pub(super) fn headers_of(reason: Reason, words: &str) -> [(String, String); 2] {
-    let cut = &words[..words.floor_char_boundary(LONGEST_WORDS)];
-    let words = cut.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-    [(headers::DEAD_REASON.to_owned(), reason.as_str().to_owned()), (headers::DEAD_WORDS.to_owned(), words)]
+pub(super) fn headers_of(reason: Reason, detail: &str) -> [(String, String); 2] {
+    let cut = &detail[..detail.floor_char_boundary(LONGEST_WORDS)];
+    let detail = cut.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    [(headers::DEAD_REASON.to_owned(), reason.as_str().to_owned()), (headers::DEAD_WORDS.to_owned(), detail)]
 }
 
 #[cfg(test)]
@@ -252,10 +252,10 @@ mod tests {
 
     #[test]
     fn the_words_of_a_copy_are_cut_and_hold_no_line_break() {
-        let [(_, reason), (_, words)] = headers_of(Reason::TooLate, "a\r\nb\u{0}ü");
-        assert_eq!((reason.as_str(), words.as_str()), ("too late", "a  b ü"));
+        let [(_, reason), (_, detail)] = headers_of(Reason::TooLate, "a\r\nb\u{0}ü");
+        assert_eq!((reason.as_str(), detail.as_str()), ("too late", "a  b ü"));
         let long = format!("{}üü", "x".repeat(LONGEST_WORDS - 1));
-        let [_, (_, words)] = headers_of(Reason::Rejected, &long);
-        assert_eq!(words, "x".repeat(LONGEST_WORDS - 1), "no letter is cut in two");
+        let [_, (_, detail)] = headers_of(Reason::Rejected, &long);
+        assert_eq!(detail, "x".repeat(LONGEST_WORDS - 1), "no letter is cut in two");
     }
 }

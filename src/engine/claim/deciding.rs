@@ -42,9 +42,9 @@ impl ClaimTask {
                     self.conclude(index, fate);
                 }
             }
-            Err(words) => {
+            Err(detail) => {
                 let (lane, member) = (&self.claim.lane.lane, &self.flights[index].occurrence.member);
-                error!(%lane, %member, words, "what follows an occurrence cannot be worked out: it goes back");
+                error!(%lane, %member, words = detail, "what follows an occurrence cannot be worked out: it goes back");
                 self.fates.remove(&index);
                 let verdict = self.flights[index].back();
                 self.verdict(index, verdict, None);
@@ -56,9 +56,9 @@ impl ClaimTask {
         let verdict = match fate {
             Fate::Accepted => self.flights[index].accepted(),
             Fate::Passed => self.flights[index].passed(),
-            Fate::Dead(reason, words) => {
+            Fate::Dead(reason, detail) => {
                 let record = self.flights[index].record().ok();
-                return self.bury(index, record.as_ref(), reason, words);
+                return self.bury(index, record.as_ref(), reason, detail);
             }
         };
         self.verdict(index, verdict, None);
@@ -76,16 +76,16 @@ impl ClaimTask {
     }
 
     /// An occurrence will not be tried again by itself.
-    pub(super) fn bury(&mut self, index: usize, record: Option<&Record>, reason: Reason, words: String) {
+    pub(super) fn bury(&mut self, index: usize, record: Option<&Record>, reason: Reason, detail: String) {
         let flight = &mut self.flights[index];
         let lane = &self.claim.lane;
         let destination = record.map_or("", |record| Flight::destination(record, lane.destination.as_deref()));
-        lane.tell_of_dead(reason.as_str(), destination, &words);
+        lane.tell_of_dead(reason.as_str(), destination, &detail);
         let member = &flight.occurrence.member;
-        debug!(lane = lane.lane.as_str(), %member, reason = reason.as_str(), words, "an occurrence is dead");
+        debug!(lane = lane.lane.as_str(), %member, reason = reason.as_str(), words = detail, "an occurrence is dead");
         let copied = lane.dead_destination.as_deref().zip(record).filter(|_| reason != Reason::Poison);
-        let copy = copied.map(|(to, record)| flight.copy(record, to, headers_of(reason, &words)));
-        let verdict = flight.dead(record, reason, words);
+        let copy = copied.map(|(to, record)| flight.copy(record, to, headers_of(reason, &detail)));
+        let verdict = flight.dead(record, reason, detail);
         match copy {
             Some(message) => {
                 self.copies.add(AwaitingCopy { index, verdict, reason, copy: Some(message) });
@@ -113,7 +113,7 @@ impl ClaimTask {
         if copied.as_ref().is_err_and(|error| error.others_too) {
             lane.copies.rest(FAILURE_PAUSE);
         }
-        lane.tell_of_copy(copied.as_ref().copied().map_err(|error| error.words.as_str()));
+        lane.tell_of_copy(copied.as_ref().copied().map_err(|error| error.detail.as_str()));
         self.verdict(index, verdict, Some(reason));
     }
 

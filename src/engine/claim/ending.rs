@@ -6,8 +6,8 @@ use super::task::ClaimTask;
 impl ClaimTask {
     /// Where the sink turned out absent, everything that is held for it goes back.
     pub(super) fn give_back_if_absent(&mut self) {
-        if let Some(words) = self.absent.take() {
-            self.claim.lane.sink.trip(&words);
+        if let Some(detail) = self.absent.take() {
+            self.claim.lane.sink.trip(&detail);
             self.give_back();
         }
     }

@@ -171,10 +171,10 @@ impl Flight {
     }
 
     /// It will not be tried again by itself. Without a record that can be read, the bytes are kept as they are.
-    pub(super) fn dead(&mut self, record: Option<&Record>, reason: Reason, words: String) -> Settlement {
+    pub(super) fn dead(&mut self, record: Option<&Record>, reason: Reason, detail: String) -> Settlement {
         let key = self.occurrence.member.key(self.occurrence.due);
         let buried = record.map_or_else(|| self.occurrence.record.clone(), |record| record.buried(key).encode());
-        let burial = DeadRecord { record: buried, reason: reason.as_str().to_owned(), words };
+        let burial = DeadRecord { record: buried, reason: reason.as_str().to_owned(), detail };
         let mut counts = self.counts(true);
         counts.dead += 1;
         let verdict = match self.follow.and_then(|follow| follow.next) {

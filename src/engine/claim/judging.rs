@@ -102,9 +102,9 @@ impl ClaimTask {
                 sink.breaker.trial_unused(trial);
             }
         }
-        let words = format!("no answer within {:?}", sink.sink.answer_timeout());
+        let detail = format!("no answer within {:?}", sink.sink.answer_timeout());
         for (index, publish) in flights {
-            let trouble = Trouble { fault: Fault::Unclear, definite: false, words: words.clone() };
+            let trouble = Trouble { fault: Fault::Unclear, definite: false, detail: detail.clone() };
             self.judge(*index, *publish, Outcome::Retry(trouble));
         }
     }
@@ -127,7 +127,7 @@ impl ClaimTask {
                 self.claim.lane.metrics.lateness.observe(late.as_secs_f64());
                 self.decide(index, Fate::Accepted);
             }
-            Judgement::Dead(reason, words) => self.decide(index, Fate::Dead(reason, words)),
+            Judgement::Dead(reason, detail) => self.decide(index, Fate::Dead(reason, detail)),
             Judgement::Again { .. } if self.ending => {
                 let verdict = self.flights[index].back();
                 self.verdict(index, verdict, None);
@@ -140,7 +140,7 @@ impl ClaimTask {
                 self.outbox.retry_at(now + after, index);
             }
             Judgement::Again { .. } => self.turn_back(index),
-            Judgement::Absent(words) => self.absent = Some(words),
+            Judgement::Absent(detail) => self.absent = Some(detail),
         }
     }
 
@@ -189,7 +189,7 @@ impl ClaimTask {
                 }
                 if trouble.fault != Fault::Sink {
                     let mut destinations = sink.destinations.lock();
-                    facts.destination = destinations.failed(&flight.destination, first, now, told, &trouble.words);
+                    facts.destination = destinations.failed(&flight.destination, first, now, told, &trouble.detail);
                     let patience = destinations.patience();
                     drop(destinations);
                     let now = self.claim.context.clock.now();
@@ -206,9 +206,9 @@ impl ClaimTask {
     pub(super) fn tried(&mut self, index: usize, judgement: &Judgement) {
         let Some(mut trial) = self.trials.end(index) else { return };
         match judgement {
-            Judgement::Dead(Reason::Destination, words) => {
+            Judgement::Dead(Reason::Destination, detail) => {
                 for index in trial.waiting {
-                    self.decide(index, Fate::Dead(Reason::Destination, words.clone()));
+                    self.decide(index, Fate::Dead(Reason::Destination, detail.clone()));
                 }
             }
             // The message was at fault, which says nothing of the destination: the next one is tried.

@@ -162,8 +162,8 @@ impl LineReader {
     }
 
     async fn wrong(&mut self, id: Option<String>, problem: Problem) -> Result<(), Gone> {
-        let words = |fault: &Fault| fault.pointer.len() + fault.detail.len();
-        self.group.bytes += problem.errors.iter().map(words).sum::<usize>();
+        let detail = |fault: &Fault| fault.pointer.len() + fault.detail.len();
+        self.group.bytes += problem.errors.iter().map(detail).sum::<usize>();
         self.add(Line::Wrong(id, Box::new(problem))).await
     }
 

@@ -43,7 +43,8 @@ pub(super) struct DeadView {
     #[schema(value_type = words::ReasonSchema)]
     reason: String,
     /// The broker's own words.
-    words: String,
+    #[serde(rename = "words")]
+    detail: String,
     #[schema(format = DateTime)]
     buried: String,
     /// The same in ms since 1970.
@@ -69,7 +70,8 @@ pub(super) struct WholeDeadView<'a> {
     #[schema(value_type = words::ReasonSchema)]
     reason: String,
     /// The broker's own words.
-    words: String,
+    #[serde(rename = "words")]
+    detail: String,
     #[schema(format = DateTime)]
     buried: String,
     /// The same in ms since 1970.
@@ -153,7 +155,7 @@ impl From<DeadSummary> for DeadView {
             lane: dead.lane.map(|lane| lane.to_string()),
             destination: dead.destination,
             reason: dead.reason,
-            words: dead.words,
+            detail: dead.detail,
             buried: dead.grave.buried.to_string(),
             buried_ms: dead.grave.buried.as_millis(),
         }
@@ -169,7 +171,7 @@ struct OfTask<'a> {
 
 /// A dead occurrence with its message, whose own bytes stay as they are.
 pub(super) fn whole_view(dead: DeadSummary, record: &Record) -> Result<String, serde_json::Error> {
-    let DeadView { key, task, due, due_ms, destination, reason, words, buried, buried_ms, .. } = dead.into();
+    let DeadView { key, task, due, due_ms, destination, reason, detail, buried, buried_ms, .. } = dead.into();
     let whole = spec::write(&record.task, &record.lane);
     let OfTask { message } = serde_json::from_str(whole.get())?;
     let view = WholeDeadView {
@@ -180,7 +182,7 @@ pub(super) fn whole_view(dead: DeadSummary, record: &Record) -> Result<String, s
         lane: record.lane.to_string(),
         destination,
         reason,
-        words,
+        detail,
         buried,
         buried_ms,
         traceparent: record.trace.map(|trace| trace.to_string()),

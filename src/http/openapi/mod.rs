@@ -120,19 +120,19 @@ fn add_problems(operation: &mut Value, guarded: bool) {
     let mut statuses: BTreeMap<u16, Vec<(&str, &str)>> = BTreeMap::new();
     for code in own.chain(if guarded { ACCESS } else { &[] }.iter().chain(ALWAYS).copied()) {
         let known = problem::CODES.iter().find(|(known, ..)| *known == code);
-        let (code, status, words) = known.unwrap_or_else(|| panic!("`{code}` is no code of a problem"));
-        statuses.entry(*status).or_default().push((code, words));
+        let (code, status, detail) = known.unwrap_or_else(|| panic!("`{code}` is no code of a problem"));
+        statuses.entry(*status).or_default().push((code, detail));
     }
     for (status, codes) in statuses {
-        let words: Vec<_> = codes.iter().map(|(code, words)| format!("`{code}`: {words}.")).collect();
+        let detail: Vec<_> = codes.iter().map(|(code, detail)| format!("`{code}`: {detail}.")).collect();
         let names: Vec<_> = codes.iter().map(|(code, _)| *code).collect();
         let example = example(status, names[0], codes[0].1);
         let schema = json!({"allOf": [{"$ref": "#/components/schemas/Problem"}, {"properties": {"status": {"const": status}, "code": {"enum": names}}}]});
         operation["responses"][status.to_string()] = json!({
-            "description": words.join(" "),
+            "description": detail.join(" "),
             "content": {"application/problem+json": {"schema": schema, "example": example}},
         });
-        let header = |words: &str, schema: Value| json!({"description": words, "schema": schema});
+        let header = |detail: &str, schema: Value| json!({"description": detail, "schema": schema});
         match status {
             401 => {
                 let bearer = header("How to say who calls.", json!({"const": "Bearer"}));
@@ -147,11 +147,11 @@ fn add_problems(operation: &mut Value, guarded: bool) {
     }
 }
 
-fn example(status: u16, code: &'static str, words: &str) -> Value {
+fn example(status: u16, code: &'static str, detail: &str) -> Value {
     let status = axum::http::StatusCode::from_u16(status).unwrap_or_default();
     let mut problem = match code {
         "invalid" => Problem::fault("/id", "bad_id", "begins with none of `A-Z a-z 0-9`"),
-        _ => Problem::new(status, code, words),
+        _ => Problem::new(status, code, detail),
     };
     problem.key = (code == "in_flight").then(|| "order-1:1795266000000".to_owned());
     serde_json::to_value(problem).unwrap_or_default()

@@ -92,8 +92,8 @@ mod tests {
 
     fn dues(json: &str) -> Result<Vec<String>, String> {
         let told = |faults: Vec<Fault>| {
-            let words = faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.code));
-            words.collect::<Vec<_>>().join(", ")
+            let detail = faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.code));
+            detail.collect::<Vec<_>>().join(", ")
         };
         let preview = read_preview(json.as_bytes(), NOW).map_err(told)?;
         let dues = preview.dues().map_err(|fault| told(vec![fault]))?;

@@ -91,10 +91,10 @@ fn check_cron(expression: Option<&str>, zone: Option<&str>, path: Path<'_>) {
         return;
     }
     if let Some(expression) = expression
-        && let Err(ScheduleError::Cron(words)) = Timetable::of(expression, None)
+        && let Err(ScheduleError::Cron(detail)) = Timetable::of(expression, None)
     {
         let shown = object::shown(expression);
-        let detail = format!("`{shown}` is not a cron expression of five fields, or six with seconds first: {words}");
+        let detail = format!("`{shown}` is not a cron expression of five fields, or six with seconds first: {detail}");
         path.member("cron").fault::<()>("bad_cron", detail);
     }
     if let Some(zone) = zone.filter(|zone| !cron::is_zone(zone)) {

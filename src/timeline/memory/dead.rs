@@ -149,7 +149,7 @@ impl Twin {
 
 /// The bytes of a burial as it stands in Redis.
 fn size(burial: &DeadRecord) -> usize {
-    4 + burial.record.len() + burial.reason.len() + 1 + burial.words.len()
+    4 + burial.record.len() + burial.reason.len() + 1 + burial.detail.len()
 }
 
 /// Whether what is kept says the lane and the reason that are asked for.

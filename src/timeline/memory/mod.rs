@@ -79,8 +79,8 @@ impl MemoryTimeline {
     }
 
     /// From now on every verb fails with [`TimelineError::Away`], for tests.
-    pub fn set_link_down(&self, words: &str) {
-        self.link.send_replace(Link::Down(words.to_owned()));
+    pub fn set_link_down(&self, detail: &str) {
+        self.link.send_replace(Link::Down(detail.to_owned()));
     }
 
     /// Ends what [`set_link_down`](Self::set_link_down) began.
@@ -115,12 +115,12 @@ impl MemoryTimeline {
         step: impl FnOnce(&mut Twin, Timestamp) -> Result<Notified<T>, TimelineError> + Send,
     ) -> Result<T, TimelineError> {
         let call = async {
-            if let Link::Down(words) = &*self.link.borrow() {
-                return Err(TimelineError::Away(words.clone()));
+            if let Link::Down(detail) = &*self.link.borrow() {
+                return Err(TimelineError::Away(detail.clone()));
             }
             let fault = self.fault(verb).filter(|fault| *fault != InjectedFault::Nothing);
             match fault {
-                Some(InjectedFault::Refused(words)) => return Err(TimelineError::Refused(words)),
+                Some(InjectedFault::Refused(detail)) => return Err(TimelineError::Refused(detail)),
                 Some(InjectedFault::Moving) => return Err(TimelineError::Moving),
                 _ => {}
             }

@@ -114,11 +114,11 @@ impl RedisTimeline {
                     loads += 1;
                     let loaded = load(&session, call.script, self.response_timeout).await;
                     loaded.map_err(|failure| match failure {
-                        CallError::Refused(error) => TimelineError::Refused(words(&error)),
+                        CallError::Refused(error) => TimelineError::Refused(detail(&error)),
                         CallError::Unanswered(reason) => TimelineError::Away(reason),
                     })?;
                 }
-                Err(CallError::Refused(error)) => return Err(TimelineError::Refused(words(&error))),
+                Err(CallError::Refused(error)) => return Err(TimelineError::Refused(detail(&error))),
                 Err(CallError::Unanswered(reason)) => {
                     if let Some(patience) = patience {
                         patience.surely_past().await;
@@ -176,7 +176,7 @@ impl Session {
         // This server is a replica now: the address may already lead to another. Or it serves some slot no more: whoever
         // opens the next connection asks for all of them, and says so until they are back.
         if in_script || matches!(error.code(), "READONLY" | "MASTERDOWN" | "MOVED" | "ASK" | "CLUSTERDOWN") {
-            self.break_off(&words(&error));
+            self.break_off(&detail(&error));
         }
         CallError::Refused(error)
     }
@@ -197,7 +197,7 @@ async fn load(session: &Session, script: &Script, timeout: Duration) -> Result<(
 }
 
 /// The server's words, its code first.
-pub(super) fn words(error: &ServerError) -> String {
+pub(super) fn detail(error: &ServerError) -> String {
     match error.details() {
         Some(details) => format!("{} {details}", error.code()),
         None => error.code().to_owned(),

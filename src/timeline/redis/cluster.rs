@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::RedisError;
-use super::call::{CallError, words};
+use super::call::{CallError, detail};
 use super::session::Session;
 use crate::task::Namespace;
 use crate::timeline::keys::{self, Keys};
@@ -36,7 +36,7 @@ pub(super) async fn ask_slots(session: &Session, keys: &[String], timeout: Durat
     let failed = answers.into_iter().find_map(Result::err);
     failed.map_or(Ok(()), Err).map_err(|failure| match failure {
         CallError::Refused(error) if matches!(error.code(), "MOVED" | "ASK" | "CLUSTERDOWN") => {
-            Slots::Elsewhere { passes: error.code() == "CLUSTERDOWN", error: RedisError::Cluster(words(&error)) }
+            Slots::Elsewhere { passes: error.code() == "CLUSTERDOWN", error: RedisError::Cluster(detail(&error)) }
         }
         failure => Slots::Unanswered(failure),
     })

@@ -80,6 +80,6 @@ fn burial(value: &Bytes) -> Option<DeadRecord> {
     let (length, rest) = value.split_first_chunk::<4>()?;
     let (record, text) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
     let text = String::from_utf8_lossy(text);
-    let (reason, words) = text.split_once('\n')?;
-    Some(DeadRecord { record: value.slice_ref(record), reason: reason.to_owned(), words: words.to_owned() })
+    let (reason, detail) = text.split_once('\n')?;
+    Some(DeadRecord { record: value.slice_ref(record), reason: reason.to_owned(), detail: detail.to_owned() })
 }

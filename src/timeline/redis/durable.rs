@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisTimeline;
-use super::call::{CallError, words};
+use super::call::{CallError, detail};
 use super::link::Connector;
 use super::server::Advice;
 use super::session::Session;
@@ -251,7 +251,7 @@ fn unable(durability: Durability, failure: CallError) -> Unable {
     match failure {
         // To `WAIT` on what has just become a replica, too.
         CallError::Refused(error)
-            if matches!(error.code(), "ERR" | "NOPERM") && !words(&error).contains("replica instances") =>
+            if matches!(error.code(), "ERR" | "NOPERM") && !detail(&error).contains("replica instances") =>
         {
             let needs = match durability {
                 Durability::Fsync => "`appendonly yes`, `WAITAOF`, which there is since Redis 7.2,",
@@ -260,7 +260,7 @@ fn unable(durability: Durability, failure: CallError) -> Unable {
             let name = durability.as_str();
             Unable::Never(format!(
                 "`redis.durability = \"{name}\"` needs {needs} and `INFO`; this Redis answered: {}",
-                words(&error)
+                detail(&error)
             ))
         }
         failure => Unable::Now(failure.to_string()),
@@ -282,9 +282,9 @@ pub(super) trait Promise: Sized {
     fn unsure(&self) -> Option<&'static str>;
 
     /// What is left of it when that is not known.
-    fn unkept(self, words: &str) -> Result<Self, TimelineError> {
+    fn unkept(self, detail: &str) -> Result<Self, TimelineError> {
         match self.unsure() {
-            Some(unsure) => Err(TimelineError::Unkept(format!("{unsure}: {words}"))),
+            Some(unsure) => Err(TimelineError::Unkept(format!("{unsure}: {detail}"))),
             None => Ok(self),
         }
     }
@@ -307,9 +307,9 @@ impl Promise for Vec<PutAnswer> {
     }
 
     /// What was refused is refused, whatever becomes of the others.
-    fn unkept(mut self, words: &str) -> Result<Self, TimelineError> {
+    fn unkept(mut self, detail: &str) -> Result<Self, TimelineError> {
         if self.iter().all(|answer| answer.unsure().is_some()) {
-            return Err(TimelineError::Unkept(format!("{DONE}: {words}")));
+            return Err(TimelineError::Unkept(format!("{DONE}: {detail}")));
         }
         let unsure = self.iter_mut().filter(|answer| answer.unsure().is_some());
         unsure.for_each(|answer| answer.result = PutResult::Unkept);
@@ -346,8 +346,8 @@ pub(super) async fn unproven(session: &Session, durability: Durability) -> Optio
         return None;
     }
     // One that can't tell at all is told of elsewhere.
-    let words = session.witness().ok()?.confirm(durability, Instant::now() + PROOF_TIMEOUT).await.err()?;
-    Some(Advice::unproven(durability, &words, PROOF_TIMEOUT)).filter(|_| !session.broken())
+    let detail = session.witness().ok()?.confirm(durability, Instant::now() + PROOF_TIMEOUT).await.err()?;
+    Some(Advice::unproven(durability, &detail, PROOF_TIMEOUT)).filter(|_| !session.broken())
 }
 
 impl RedisTimeline {
@@ -362,14 +362,14 @@ impl RedisTimeline {
         }
         // Made before the call is sent: a connection made later might lead to another process, which knows nothing of it.
         let session = self.hub.session().map_err(TimelineError::Away)?;
-        let witness = session.witness().map_err(|words| TimelineError::Refused(words.to_owned()))?;
+        let witness = session.witness().map_err(|detail| TimelineError::Refused(detail.to_owned()))?;
         let answer = call.await?;
         if answer.unsure().is_none() {
             return Ok(answer);
         }
         let until = Instant::now() + not_after.since(self.clock.now()).min(MAX_WAIT);
         match witness.confirm(self.durability, until).await {
-            Err(words) => answer.unkept(&words),
+            Err(detail) => answer.unkept(&detail),
             // The call may have gone over a later session, to another server; that one is made only once this is given up.
             Ok(()) if session.broken() => answer.unkept(&session.reason()),
             Ok(()) => Ok(answer),

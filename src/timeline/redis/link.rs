@@ -16,7 +16,7 @@ use redis::{AsyncConnectionConfig, Msg, Value};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use super::call::{CallError, Time, load_scripts, words};
+use super::call::{CallError, Time, detail, load_scripts};
 use super::cluster::{Slots, ask_slots};
 use super::durable::{Durability, Unable, WaitConnection, able};
 use super::server::advice;
@@ -131,26 +131,26 @@ impl Connector {
     /// is kept serves for all but what has to be.
     async fn open(&self, hub: &LinkState, first: bool) -> Result<Session, String> {
         let connecting = self.access.connect(SOCKET, connection(), self.connect_timeout);
-        let mut session = Session::new(connecting.await.map_err(|away| away.words)?);
+        let mut session = Session::new(connecting.await.map_err(|away| away.detail)?);
         // A replica, or a server whose disk failed, answers all but this. On a full one it is allowed.
         match ask_slots(&session, &self.slots, self.response_timeout).await {
             Ok(()) => {}
             Err(Slots::Unanswered(failure)) => return Err(failure.to_string()),
             Err(Slots::Elsewhere { error, passes }) => {
-                let words = error.to_string();
+                let detail = error.to_string();
                 if first && !passes {
                     hub.layout.send_replace(Some(Err(error)));
                 }
-                return Err(words);
+                return Err(detail);
             }
         }
         load_scripts(&session, self.response_timeout).await.map_err(|failure| failure.to_string())?;
         let layout = self.check_layout(&session).await?;
         session.witness = self.witness(&session).await?;
         let layout = match &session.witness {
-            Some(Err(words)) if first => layout.and_then(|()| Err(RedisError::Durability(words.clone()))),
-            Some(Err(words)) => {
-                tracing::warn!(words, "redis cannot say when something is kept: what has to be is refused");
+            Some(Err(detail)) if first => layout.and_then(|()| Err(RedisError::Durability(detail.clone()))),
+            Some(Err(detail)) => {
+                tracing::warn!(words = detail, "redis cannot say when something is kept: what has to be is refused");
                 layout
             }
             _ if first && self.strict && layout.is_ok() => {
@@ -179,7 +179,7 @@ impl Connector {
                 let key = keys::nothing(&self.namespace);
                 Ok(Arc::new(WaitConnection::new(self, session, line, key)))
             }
-            Err(Unable::Never(words)) => Err(words),
+            Err(Unable::Never(detail)) => Err(detail),
             Err(Unable::Now(reason)) => return Err(reason),
         }))
     }
@@ -187,13 +187,13 @@ impl Connector {
     /// A connection of its own beside this session, to the same address.
     pub(super) async fn beside(&self, session: &Session) -> Result<Session, String> {
         let connecting = self.access.connect_beside(&session.commands, SOCKET, connection(), self.connect_timeout);
-        Ok(Session::new(connecting.await.map_err(|away| away.words)?))
+        Ok(Session::new(connecting.await.map_err(|away| away.detail)?))
     }
 
     /// Opens the subscription, on the server of this session, and returns it once it is confirmed.
     async fn subscribe(&self, session: &Session) -> Result<PubSub, String> {
         let subscribing = self.access.subscribe(&session.commands, SOCKET, self.connect_timeout);
-        let mut subscription = subscribing.await.map_err(|away| away.words)?;
+        let mut subscription = subscribing.await.map_err(|away| away.detail)?;
         let names: Vec<&str> = self.channels.iter().map(|(name, _)| name.as_str()).collect();
         self.in_time(subscription.subscribe(names)).await?;
         Ok(subscription)
@@ -243,7 +243,7 @@ impl Connector {
 impl std::fmt::Display for CallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            CallError::Refused(error) => f.write_str(&words(error)),
+            CallError::Refused(error) => f.write_str(&detail(error)),
             CallError::Unanswered(reason) => f.write_str(reason),
         }
     }

@@ -146,7 +146,7 @@ pub enum RedisError {
 }
 
 fn told(advice: &[Advice]) -> String {
-    advice.iter().map(|advice| format!("\n  {}\n    hint: {}", advice.words, advice.hint)).collect()
+    advice.iter().map(|advice| format!("\n  {}\n    hint: {}", advice.detail, advice.hint)).collect()
 }
 
 /// The timeline in Redis. Dropping it closes its connections.

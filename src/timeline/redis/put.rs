@@ -95,11 +95,11 @@ impl RedisTimeline {
         if reply.code != Code::Put {
             return Err(reply.unexpected());
         }
-        let mut words = reply.fields().list()?;
-        if words.left() != puts.len() {
-            return Err(broken(&format!("{} answers for {} tasks", words.left(), puts.len())));
+        let mut detail = reply.fields().list()?;
+        if detail.left() != puts.len() {
+            return Err(broken(&format!("{} answers for {} tasks", detail.left(), puts.len())));
         }
-        puts.iter().map(|put| Said::read(&mut words, put.due)).collect()
+        puts.iter().map(|put| Said::read(&mut detail, put.due)).collect()
     }
 }
 
@@ -112,8 +112,8 @@ enum Said {
 
 impl Said {
     /// Reads `<code>[ <due that now holds>[ <due in flight>]]`; without a due it is the one that was asked for.
-    fn read(words: &mut Fields, asked: Timestamp) -> Result<Said, TimelineError> {
-        let text = words.text()?;
+    fn read(detail: &mut Fields, asked: Timestamp) -> Result<Said, TimelineError> {
+        let text = detail.text()?;
         let mut parts = text.split(' ');
         let code = Code::of(parts.next().unwrap_or_default());
         let mut time = || parts.next().map(|part| parse(part).map(Timestamp::from_millis)).transpose();

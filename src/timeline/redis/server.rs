@@ -7,7 +7,7 @@ use std::time::Duration;
 use punctual_sinks::{Away, Cause, redis_access};
 use redis::{AsyncConnectionConfig, Cmd, Value};
 
-use super::call::{CallError, words};
+use super::call::{CallError, detail};
 use super::cluster::{self, Slots, ask_slots};
 use super::durable::{Durability, Unable, able, unproven};
 use super::link::SOCKET;
@@ -31,29 +31,29 @@ pub struct ServerState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
     /// What it is, and what would follow.
-    pub words: String,
+    pub detail: String,
     /// What to do about it.
     pub hint: &'static str,
 }
 
 impl Advice {
     /// It does not tell what it is asked.
-    fn untold(words: &str) -> Advice {
-        let words = format!("Redis does not tell whether it evicts and persists: {words}");
-        Advice { words, hint: "let its user call `INFO`" }
+    fn untold(detail: &str) -> Advice {
+        let detail = format!("Redis does not tell whether it evicts and persists: {detail}");
+        Advice { detail, hint: "let its user call `INFO`" }
     }
 
     /// Nothing of what is written is told to be kept.
-    pub(super) fn unproven(durability: Durability, words: &str, limit: Duration) -> Advice {
+    pub(super) fn unproven(durability: Durability, detail: &str, limit: Duration) -> Advice {
         let name = durability.as_str();
-        let words = format!(
-            "what is put would be answered 503: `redis.durability` is `{name}`, and of a write of its own {words} ({limit:?})"
+        let detail = format!(
+            "what is put would be answered 503: `redis.durability` is `{name}`, and of a write of its own {detail} ({limit:?})"
         );
         let hint = match durability {
             Durability::Fsync => "`appendfsync everysec` or `always`, on a disk that keeps up",
             _ => "see in its `INFO replication` whether the replica is in step",
         };
-        Advice { words, hint }
+        Advice { detail, hint }
     }
 
     fn is_of_replicas(&self) -> bool {
@@ -116,8 +116,8 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
     };
     match able(config.durability, &session, None, config.response_timeout).await {
         Ok(()) => {}
-        Err(Unable::Never(words)) => return Err(LookError::Redis(RedisError::Durability(words))),
-        Err(Unable::Now(words)) => return Err(LookError::Away(words.into())),
+        Err(Unable::Never(detail)) => return Err(LookError::Redis(RedisError::Durability(detail))),
+        Err(Unable::Now(detail)) => return Err(LookError::Away(detail.into())),
     }
     let server = match ask(&redis::cmd("INFO")).await {
         Ok(info) => redis::from_redis_value(info)
@@ -127,7 +127,7 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
     };
     Ok(match server {
         Ok(server) => Look { begun, version: Some(server.version), advice: server.advice },
-        Err(words) => Look { begun, version: None, advice: vec![Advice::untold(&words)] },
+        Err(detail) => Look { begun, version: None, advice: vec![Advice::untold(&detail)] },
     })
 }
 
@@ -139,7 +139,7 @@ pub(super) async fn advice(
 ) -> Result<Vec<Advice>, CallError> {
     let info = match session.ask(&redis::cmd("INFO"), timeout, None).await {
         Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
-        Err(CallError::Refused(error)) => return Ok(vec![Advice::untold(&words(&error))]),
+        Err(CallError::Refused(error)) => return Ok(vec![Advice::untold(&detail(&error))]),
         Err(unanswered) => return Err(unanswered),
     };
     let mut advice = ServerState::read(&info, durability).advice;
@@ -151,8 +151,8 @@ pub(super) async fn advice(
 
 fn away(failure: CallError) -> LookError {
     LookError::Away(match failure {
-        CallError::Refused(error) => Away::new(redis_access::cause(error.code()), words(&error)),
-        CallError::Unanswered(words) => words.into(),
+        CallError::Refused(error) => Away::new(redis_access::cause(error.code()), detail(&error)),
+        CallError::Unanswered(detail) => detail.into(),
     })
 }
 
@@ -166,28 +166,28 @@ impl ServerState {
         // No key of a timeline has an expiry: the `volatile` ones find nothing to drop.
         if most > 0 && policy.starts_with("allkeys-") {
             advice.push(Advice {
-                words: format!("Redis drops tasks when its {most} bytes are full: `maxmemory-policy` is `{policy}`"),
+                detail: format!("Redis drops tasks when its {most} bytes are full: `maxmemory-policy` is `{policy}`"),
                 hint: "`maxmemory-policy noeviction`: puts are refused then, and what waits is published",
             });
         }
         if number("aof_enabled") == Some(0) {
-            let words = match number("rdb_saves") {
+            let detail = match number("rdb_saves") {
                 Some(0) => {
                     "Redis may lose all that waits when it ends: `appendonly` is off, and it has made no snapshot since its start"
                 }
                 _ => "Redis loses what it was given since its last snapshot when it ends: `appendonly` is off",
             };
             let hint = "`appendonly yes`; with `appendfsync always` nothing is lost that was answered with 2xx";
-            advice.push(Advice { words: words.to_owned(), hint });
+            advice.push(Advice { detail: detail.to_owned(), hint });
         }
         if durability == Durability::Replica && number("connected_slaves") == Some(0) {
-            let words = "no replica follows Redis, and `redis.durability` asks for one: every put is answered 503";
-            advice.push(Advice { words: words.to_owned(), hint: NO_REPLICA });
+            let detail = "no replica follows Redis, and `redis.durability` asks for one: every put is answered 503";
+            advice.push(Advice { detail: detail.to_owned(), hint: NO_REPLICA });
         }
         for status in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"] {
             if line(status) == Some("err") {
-                let words = format!("Redis cannot write to its disk: `{status}` is `err`");
-                advice.push(Advice { words, hint: "its log says why; until then it may refuse puts" });
+                let detail = format!("Redis cannot write to its disk: `{status}` is `err`");
+                advice.push(Advice { detail, hint: "its log says why; until then it may refuse puts" });
             }
         }
         ServerState { version: line("redis_version").unwrap_or("of an unknown version").to_owned(), advice }
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     fn advice(info: &str) -> Vec<String> {
-        ServerState::read(info, Durability::Memory).advice.into_iter().map(|advice| advice.words).collect()
+        ServerState::read(info, Durability::Memory).advice.into_iter().map(|advice| advice.detail).collect()
     }
 
     #[test]

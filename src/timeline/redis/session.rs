@@ -45,7 +45,7 @@ impl Session {
     pub(super) fn witness(&self) -> Result<&WaitConnection, &str> {
         match &self.witness {
             Some(Ok(witness)) => Ok(witness),
-            Some(Err(words)) => Err(words),
+            Some(Err(detail)) => Err(detail),
             None => Err("nobody was asked to say when something is kept"),
         }
     }

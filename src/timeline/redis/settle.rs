@@ -133,12 +133,12 @@ fn later(one: &Settlement, due: Timestamp) -> Result<Timestamp, TimelineError> {
 /// What stands in `dead:records`: four bytes of length, the record, then reason and words.
 fn bury(burial: &DeadRecord) -> Vec<u8> {
     let length = u32::try_from(burial.record.len()).unwrap_or(u32::MAX);
-    let mut value = Vec::with_capacity(5 + burial.record.len() + burial.reason.len() + burial.words.len());
+    let mut value = Vec::with_capacity(5 + burial.record.len() + burial.reason.len() + burial.detail.len());
     value.extend_from_slice(&length.to_be_bytes());
     value.extend_from_slice(&burial.record);
     value.extend_from_slice(burial.reason.as_bytes());
     value.push(b'\n');
-    value.extend_from_slice(burial.words.as_bytes());
+    value.extend_from_slice(burial.detail.as_bytes());
     value
 }
 

@@ -28,8 +28,8 @@ fn patient(server: &Scripted) -> Arc<dyn Sink> {
 }
 
 /// Whether it was only too slow, or the machine was.
-fn is_late(words: &str) -> bool {
-    words.contains("no answer") || words.contains("has said nothing")
+fn is_late(detail: &str) -> bool {
+    detail.contains("no answer") || detail.contains("has said nothing")
 }
 
 /// Checks until the server answers, each time in time: one that does not wait for long may do so in vain at first.
@@ -56,7 +56,7 @@ fn large() -> Vec<Message> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_proves_nothing_of_a_message_that_was_sent_before() {
-    for (code, words) in [
+    for (code, detail) in [
         (404, "NOT_FOUND - no exchange 'x' in vhost '/'"),
         (403, "ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'guest'"),
         (541, "INTERNAL_ERROR"),
@@ -65,7 +65,7 @@ async fn a_refusal_proves_nothing_of_a_message_that_was_sent_before() {
         let server = Scripted::start(USUAL, move |peer, seen| match seen.before {
             0 | 1 => Ok(()),
             2 => peer.close(seen.channel, 406, "PRECONDITION_FAILED - of one of them"),
-            _ => peer.close(seen.channel, code, words),
+            _ => peer.close(seen.channel, code, detail),
         });
         let outcomes = publish(&patient(&server), batch("a", 0..3)).await;
         assert!(outcomes.iter().all(is_open), "{outcomes:?}");
@@ -107,10 +107,10 @@ async fn what_was_given_up_while_the_server_took_nothing_is_not_sent_later() {
     publish_until_accepted(&sink, batch("a", 0..1)).await;
     server.block(true);
     let outcomes = publish(&sink, large()).await;
-    let blocked = |outcome: &Outcome| matches!(outcome, Outcome::Retry(t) if t.fault == Fault::Sink && t.words == "blocked: low on patience");
+    let blocked = |outcome: &Outcome| matches!(outcome, Outcome::Retry(t) if t.fault == Fault::Sink && t.detail == "blocked: low on patience");
     assert!(outcomes.iter().all(blocked), "{outcomes:?}");
     // On a new connection it is asked before anything is sent. It may not be heard in time.
-    let late = |outcome: &Outcome| matches!(outcome, Outcome::Retry(t) if is_late(&t.words));
+    let late = |outcome: &Outcome| matches!(outcome, Outcome::Retry(t) if is_late(&t.detail));
     let asked = |outcome: &Outcome| {
         assert!(!is_open(outcome) && (blocked(outcome) || late(outcome)), "{outcome:?}");
         blocked(outcome)

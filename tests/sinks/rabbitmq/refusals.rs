@@ -22,11 +22,11 @@ fn is_destinations(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Destination && trouble.definite)
 }
 
-fn words(outcome: &Outcome) -> &str {
+fn detail(outcome: &Outcome) -> &str {
     match outcome {
         Outcome::Accepted => "",
-        Outcome::Retry(trouble) => &trouble.words,
-        Outcome::Reject(words) => words,
+        Outcome::Retry(trouble) => &trouble.detail,
+        Outcome::Reject(detail) => detail,
     }
 }
 
@@ -65,7 +65,7 @@ async fn what_no_queue_takes_is_told_from_what_one_takes() {
         for (index, outcome) in outcomes.iter().enumerate() {
             let number = round * 1000 + index;
             if lost(number) {
-                assert!(is_destinations(outcome) && words(outcome).contains("NO_ROUTE"), "{number}: {outcome:?}");
+                assert!(is_destinations(outcome) && detail(outcome).contains("NO_ROUTE"), "{number}: {outcome:?}");
             } else {
                 assert_eq!(*outcome, Outcome::Accepted, "{number}");
             }
@@ -103,7 +103,7 @@ async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
         let outcomes = publish(&sink, mixed).await;
         for (index, outcome) in outcomes.iter().enumerate() {
             if [7, 8, 50].contains(&index) {
-                assert!(is_destinations(outcome) && words(outcome).contains("no exchange '"), "{outcome:?}");
+                assert!(is_destinations(outcome) && detail(outcome).contains("no exchange '"), "{outcome:?}");
             } else {
                 assert_eq!(*outcome, Outcome::Accepted, "{index}");
             }
@@ -131,7 +131,7 @@ async fn an_exchange_that_was_deleted_is_the_destinations_fault_and_no_one_elses
     for (index, outcome) in outcomes.iter().enumerate() {
         if [500, 700].contains(&index) {
             let is = matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Destination);
-            assert!(is && words(outcome).contains("no exchange 'gone'"), "{outcome:?}");
+            assert!(is && detail(outcome).contains("no exchange 'gone'"), "{outcome:?}");
         } else {
             assert_eq!(*outcome, Outcome::Accepted, "{index}");
         }
@@ -163,7 +163,7 @@ async fn what_is_too_large_is_rejected_and_the_two_hundred_around_it_are_not() {
         assert!(before.elapsed() < SOON, "{:?}", before.elapsed());
         for (index, outcome) in outcomes.iter().enumerate() {
             if [0, 100, 150].contains(&index) {
-                assert!(matches!(outcome, Outcome::Reject(words) if words.contains("message size")), "{outcome:?}");
+                assert!(matches!(outcome, Outcome::Reject(detail) if detail.contains("message size")), "{outcome:?}");
             } else {
                 assert_eq!(*outcome, Outcome::Accepted, "{index} of {size} bytes");
             }
@@ -211,7 +211,7 @@ async fn a_nack_is_retry() {
     let mut mixed = batch("a", 0..100);
     mixed.iter_mut().step_by(2).for_each(|message| message.destination = "full".to_owned());
     let outcomes = publish(&sink, mixed).await;
-    let nacked = |outcome: &Outcome| matches!(outcome, Outcome::Retry(trouble) if trouble.words.starts_with("nack"));
+    let nacked = |outcome: &Outcome| matches!(outcome, Outcome::Retry(trouble) if trouble.detail.starts_with("nack"));
     assert!(outcomes.iter().skip(1).step_by(2).all(|outcome| *outcome == Outcome::Accepted), "{outcomes:?}");
     let taken = outcomes.iter().step_by(2).filter(|outcome| **outcome == Outcome::Accepted).count();
     let refused = outcomes.iter().filter(|outcome| nacked(outcome)).count();
@@ -272,7 +272,7 @@ async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
         let outcomes = in_time(&format!("round {round}"), answer_timeout, publish(&sink, large)).await;
         for (key, outcome) in keys.into_iter().zip(&outcomes) {
             let Outcome::Retry(trouble) = outcome else { panic!("{outcome:?}") };
-            assert!(trouble.fault == Fault::Sink && trouble.words.starts_with("blocked: "), "{trouble:?}");
+            assert!(trouble.fault == Fault::Sink && trouble.detail.starts_with("blocked: "), "{trouble:?}");
             if !trouble.definite {
                 assert_eq!(round, 0, "a new connection is asked before anything is sent");
                 open.push(key);
@@ -335,7 +335,7 @@ async fn who_is_not_let_in_is_told_why_without_the_secret() {
         let outcomes = publish(&sink, batch("a", 0..1)).await;
         assert!(before.elapsed() < SOON, "the refusal is waited for");
         let is = matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite);
-        assert!(is && words(&outcomes[0]).contains(expected), "{outcomes:?}");
+        assert!(is && detail(&outcomes[0]).contains(expected), "{outcomes:?}");
         let told = sink.check().await.expect_err("not let in").to_string();
         assert!(told.contains(expected), "{told}");
         assert!(!told.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"), "{told}");
@@ -359,7 +359,7 @@ async fn what_the_user_may_not_do_is_the_destinations_fault() {
     for (index, outcome) in outcomes.iter().enumerate() {
         if index == 30 {
             let is = matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Destination);
-            assert!(is && words(outcome).contains("ACCESS_REFUSED"), "{outcome:?}");
+            assert!(is && detail(outcome).contains("ACCESS_REFUSED"), "{outcome:?}");
         } else {
             assert_eq!(*outcome, Outcome::Accepted, "{index}");
         }

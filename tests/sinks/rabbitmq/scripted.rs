@@ -189,8 +189,8 @@ impl Peer {
     }
 
     /// Closes a channel.
-    pub(super) fn close(&self, channel: u16, code: u16, words: &str) -> io::Result<()> {
-        self.method(channel, 20, 40, &refusal(code, words))
+    pub(super) fn close(&self, channel: u16, code: u16, detail: &str) -> io::Result<()> {
+        self.method(channel, 20, 40, &refusal(code, detail))
     }
 
     /// Says that a message comes back, without saying which.
@@ -213,8 +213,8 @@ pub(super) fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The arguments of a close.
-pub(super) fn refusal(code: u16, words: &str) -> Vec<u8> {
-    [&code.to_be_bytes()[..], &short(words), &[0; 4]].concat()
+pub(super) fn refusal(code: u16, detail: &str) -> Vec<u8> {
+    [&code.to_be_bytes()[..], &short(detail), &[0; 4]].concat()
 }
 
 fn short(text: &str) -> Vec<u8> {

@@ -26,8 +26,8 @@ async fn refused(sink: &Arc<dyn Sink>, expected: &[&str]) {
     for outcome in publish(sink, batch("a", 0..2)).await {
         let Outcome::Retry(trouble) = outcome else { panic!("{outcome:?}") };
         assert!(trouble.fault == Fault::Sink && trouble.definite, "{trouble:?}");
-        for told in [&told, &trouble.words] {
-            assert!(expected.iter().all(|words| told.contains(words)), "no {expected:?} in `{told}`");
+        for told in [&told, &trouble.detail] {
+            assert!(expected.iter().all(|detail| told.contains(detail)), "no {expected:?} in `{told}`");
             assert!(!told.contains("hunter"), "a secret in `{told}`");
         }
     }

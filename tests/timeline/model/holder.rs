@@ -79,7 +79,7 @@ impl Item {
         let burial = || DeadRecord {
             record: record(self.kind, self.copy.due, self.copy.payload, self.lane),
             reason: "rejected".into(),
-            words: String::new(),
+            detail: String::new(),
         };
         let verdict = match self.status {
             Status::Idle => Verdict::Back { begun: false },

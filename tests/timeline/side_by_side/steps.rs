@@ -205,7 +205,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         late(),
     );
     let rest = select(vec![Rest::Keep, Rest::Keep, Rest::Back]);
-    let words = prop::collection::vec(any_word(), 5);
+    let detail = prop::collection::vec(any_word(), 5);
     let order =
         prop_oneof![3 => Just(Order::Kept), 1 => Just(Order::Reversed), 1 => any::<Index>().prop_map(Order::Foreign)];
     let many = (id(), any_due(), any::<bool>(), select(vec![100, 260, 300]));
@@ -232,7 +232,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         8 => claim.prop_map(|(id, lane, max, max_bytes, kind, after, lease, late)| {
             Step::Claim { id, lane, max, max_bytes, kind, after, lease, late }
         }),
-        8 => (any::<Index>().prop_map(Some), words, rest, select(vec![1, 2, 100]), prop::bool::weighted(0.3), order).prop_map(
+        8 => (any::<Index>().prop_map(Some), detail, rest, select(vec![1, 2, 100]), prop::bool::weighted(0.3), order).prop_map(
             |(claim, verdicts, rest, dead_cap, quiet, order)| Step::Settle { claim, verdicts, rest, dead_cap, quiet, order }
         ),
         1 => prop::collection::vec(any::<Index>(), 1..4).prop_map(|claims| Step::Extend { claims }),

@@ -64,12 +64,14 @@ impl Both {
         let last = &self.claims[self.claims.len() - 1];
         let (shard, lane, token, claimed) = claim.map_or(last, |claim| claim.get(recent)).clone();
         // Of many the same for all in turn.
-        let words = verdicts.iter().cycle();
+        let detail = verdicts.iter().cycle();
         let mut verdicts: Vec<Settlement> = Vec::new();
-        verdicts.extend(claimed.occurrences.iter().zip(words).filter_map(|(one, word)| {
+        verdicts.extend(claimed.occurrences.iter().zip(detail).filter_map(|(one, word)| {
             let reason = if one.due.as_millis() % 2 == 0 { "rejected" } else { "retries" };
             let burial =
-                || DeadRecord { record: one.record.clone(), reason: reason.into(), words: "zu groß:\n1 > 0\n".into() };
+                || DeadRecord {
+                    record: one.record.clone(), reason: reason.into(), detail: "zu groß:\n1 > 0\n".into()
+                };
             let due = |after: &i64| Timestamp::from_millis(one.due.as_millis() + after);
             let counts = Counts { accepted: 1, dead: 2, passed_over: 1 << 60, last_due: Some(one.due) };
             let verdict = match word {

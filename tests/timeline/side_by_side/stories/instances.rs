@@ -37,7 +37,7 @@ pub(super) fn suspects(about: About) -> Vec<Step> {
         claim(&about, Kind::Ordinary, 1),
         claim(&about, Kind::Suspects, [1, 2, 3, 64][about.count as usize % 4]),
     ];
-    steps.push(if about.flag { Step::Advance(15_000) } else { settle(about.words.clone(), Rest::Back, false) });
+    steps.push(if about.flag { Step::Advance(15_000) } else { settle(about.detail.clone(), Rest::Back, false) });
     steps.push(reap(&about));
     steps
 }
@@ -128,7 +128,7 @@ pub(super) fn in_parts(about: About) -> Vec<Step> {
     let others = |word| vec![Word::Unnamed, word, word, word, word];
     steps.push(settle(one(Word::Finished), Rest::Keep, false));
     steps.push(Step::Extend { claims: vec![about.key] });
-    steps.push(settle(if about.flag { about.words.clone() } else { others(Word::Next(7)) }, Rest::Keep, true));
+    steps.push(settle(if about.flag { about.detail.clone() } else { others(Word::Next(7)) }, Rest::Keep, true));
     steps.push(settle(vec![Word::Back(about.flag)], Rest::Back, false));
     steps
 }

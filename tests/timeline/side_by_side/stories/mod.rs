@@ -22,7 +22,7 @@ struct About {
     other: usize,
     lane: usize,
     body: Body,
-    words: Vec<Word>,
+    detail: Vec<Word>,
     key: Index,
     flag: bool,
     count: u32,
@@ -30,14 +30,14 @@ struct About {
 
 /// One verb at random, or a story.
 pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
-    let words = prop::collection::vec(any_word(), 5);
-    let about = (any_id(), any_id(), any_lane(), any_body(), words, any::<Index>(), any::<bool>(), 0..6_u32);
-    let about = about.prop_map(|(id, other, lane, body, words, key, flag, count)| About {
+    let detail = prop::collection::vec(any_word(), 5);
+    let about = (any_id(), any_id(), any_lane(), any_body(), detail, any::<Index>(), any::<bool>(), 0..6_u32);
+    let about = about.prop_map(|(id, other, lane, body, detail, key, flag, count)| About {
         id,
         other,
         lane,
         body,
-        words,
+        detail,
         key,
         flag,
         count,
@@ -91,8 +91,8 @@ fn claim(about: &About, kind: Kind, max: usize) -> Step {
 }
 
 /// Of the last claim.
-fn settle(words: Vec<Word>, rest: Rest, quiet: bool) -> Step {
-    Step::Settle { claim: None, verdicts: words, rest, dead_cap: 100, quiet, order: Order::Kept }
+fn settle(detail: Vec<Word>, rest: Rest, quiet: bool) -> Step {
+    Step::Settle { claim: None, verdicts: detail, rest, dead_cap: 100, quiet, order: Order::Kept }
 }
 
 fn reap(about: &About) -> Step {

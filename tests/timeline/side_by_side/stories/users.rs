@@ -19,7 +19,7 @@ pub(super) fn in_flight(about: About) -> Vec<Step> {
         match about.count {
             0 => reap(&about),
             1..=3 => settle(vec![Word::Unnamed], Rest::Back, about.flag),
-            _ => settle(about.words, Rest::Back, true),
+            _ => settle(about.detail, Rest::Back, true),
         },
     ]
 }
@@ -64,7 +64,7 @@ pub(super) fn counted(about: About) -> Vec<Step> {
         settle(vec![Word::Next(1)], Rest::Keep, false),
         Step::Advance(3),
         claim(&about, Kind::Ordinary, 400),
-        settle(about.words, Rest::Back, about.flag),
+        settle(about.detail, Rest::Back, about.flag),
         put(id, Due::Now(3), Body::Every("b"), lane),
     ]
 }
@@ -81,7 +81,7 @@ pub(super) fn requeued(about: About) -> Vec<Step> {
         requeue(),
         put(id, due, Body::At("b"), lane),
         claim(&about, Kind::Ordinary, 2),
-        settle(about.words.clone(), Rest::Back, false),
+        settle(about.detail.clone(), Rest::Back, false),
     ]
 }
 
@@ -106,7 +106,7 @@ pub(super) fn many(about: About) -> Vec<Step> {
     vec![
         Step::Many { id: about.id, due: Due::Start(-5), spread: about.flag, count: 300 },
         claim(&about, if about.count == 0 { Kind::Newest } else { Kind::Ordinary }, 400),
-        settle(about.words, Rest::Keep, false),
+        settle(about.detail, Rest::Keep, false),
         settle(vec![Word::Finished], Rest::Keep, false),
     ]
 }
