@@ -46,7 +46,7 @@ pub struct DeadPage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadSummary {
     /// Its key, and when it was buried.
-    pub grave: DeadCursor,
+    pub cursor: DeadCursor,
     /// Its lane; nothing where this version cannot read it. The reason and the words may be empty then.
     pub lane: Option<Lane>,
     /// Where it goes; nothing where neither it nor its lane names a destination.
@@ -161,7 +161,7 @@ impl Intake {
     pub async fn dead_one(&self, key: &Key) -> Result<Option<(DeadSummary, Record)>, GetError> {
         let Some(dead) = self.timeline.show(self.shard(key), key).await? else { return Ok(None) };
         // What is damaged is no record.
-        let bytes = dead.burial.as_ref().map(|burial| burial.record.clone());
+        let bytes = dead.dead_record.as_ref().map(|dead_record| dead_record.record.clone());
         let record = Record::decode(&bytes.unwrap_or_default())?;
         Ok(Some((self.summary(dead), record)))
     }
@@ -302,11 +302,11 @@ impl Intake {
                 Done::Yes | Done::Gone => {}
             }
         }
-        (dead[..stop].last().map(|dead| dead.grave.clone()), end)
+        (dead[..stop].last().map(|dead| dead.cursor.clone()), end)
     }
 
     async fn act(&self, act: Act, dead: &DeadSummary, not_after: Timestamp) -> Result<Done, TimelineError> {
-        let (key, buried) = (&dead.grave.key, Some(dead.grave.buried));
+        let (key, buried) = (&dead.cursor.key, Some(dead.cursor.buried));
         Ok(match (act, &dead.lane) {
             (Act::Discard, _) => match self.timeline.discard(self.shard(key), key, buried, not_after).await? {
                 true => Done::Yes,
@@ -346,11 +346,11 @@ impl Intake {
             // Beyond where the look into one shard ended it may have others that come before those of another shard.
             last = [last, looked.last].into_iter().flatten().min();
         }
-        dead.retain(|dead| last.as_ref().is_none_or(|last| dead.grave <= *last));
-        dead.sort_by_cached_key(|dead| (dead.grave.buried, dead.grave.key.to_string()));
+        dead.retain(|dead| last.as_ref().is_none_or(|last| dead.cursor <= *last));
+        dead.sort_by_cached_key(|dead| (dead.cursor.buried, dead.cursor.key.to_string()));
         if dead.len() > max {
             dead.truncate(max);
-            last = dead.last().map(|dead| dead.grave.clone());
+            last = dead.last().map(|dead| dead.cursor.clone());
         }
         Ok((dead, last))
     }
@@ -369,13 +369,13 @@ impl Intake {
 
     fn summary(&self, dead: Dead) -> DeadSummary {
         let unread = || DeadRecord { record: bytes::Bytes::new(), reason: String::new(), detail: String::new() };
-        let DeadRecord { record, reason, detail } = dead.burial.unwrap_or_else(unread);
+        let DeadRecord { record, reason, detail } = dead.dead_record.unwrap_or_else(unread);
         let (lane, own) = match Record::decode(&record) {
             Ok(record) => (Some(record.lane), record.task.message.destination),
             Err(_) => (None, None),
         };
         let destination = own.or_else(|| self.destinations.get(lane.as_ref()?).cloned());
-        DeadSummary { grave: dead.grave, lane, destination, reason, detail }
+        DeadSummary { cursor: dead.cursor, lane, destination, reason, detail }
     }
 
     fn shard(&self, key: &Key) -> Shard {

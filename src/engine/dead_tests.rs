@@ -22,24 +22,24 @@ fn with_dead(count: u16) -> (Intake, Vec<Key>) {
 fn stage(count: u16) -> (Intake, Arc<MemoryTimeline>, Arc<ManualClock>, Vec<Key>) {
     let clock = Arc::new(ManualClock::new(samples::NOW));
     let timeline = Arc::new(MemoryTimeline::new(clock.clone(), SHARDS));
-    let mut graves = Vec::new();
+    let mut cursors = Vec::new();
     for number in 0..count {
         let due = clock.now().minus(SECOND);
         let key = Key { task: format!("t{number}").parse().unwrap(), due };
         let record = Record::new(samples::task(When::At(due)), Lane::default(), due).buried(key.clone()).encode();
         let reason = if number % 50 == 7 { "poison" } else { "rejected" };
-        let burial = DeadRecord { record, reason: reason.into(), detail: String::new() };
+        let dead_record = DeadRecord { record, reason: reason.into(), detail: String::new() };
         let buried = clock.now().minus(Duration::from_millis(u64::from(number) * 7919 % 101));
         timeline.edit(Shard::of(&key.task, SHARDS), |twin| {
             twin.dead.set(key.to_string().into(), buried.as_millis());
-            twin.dead_records.insert(key.to_string().into(), burial);
+            twin.dead_records.insert(key.to_string().into(), dead_record);
         });
-        graves.push(DeadCursor { buried, key });
+        cursors.push(DeadCursor { buried, key });
     }
-    graves.sort();
+    cursors.sort();
     let served = BTreeMap::from([(Lane::default(), LaneRule { destination_required: false })]);
     let intake = Intake::new(timeline.clone(), served).with_destinations([(Lane::default(), "news".to_owned())]);
-    (intake, timeline, clock, graves.into_iter().map(|grave| grave.key).collect())
+    (intake, timeline, clock, cursors.into_iter().map(|cursor| cursor.key).collect())
 }
 
 async fn all(intake: &Intake, filter: &DeadFilter, max: usize) -> Vec<Key> {
@@ -48,7 +48,7 @@ async fn all(intake: &Intake, filter: &DeadFilter, max: usize) -> Vec<Key> {
         // No patience: a page ends after one look.
         let page = intake.dead(filter, after, max, Duration::ZERO).await.unwrap();
         assert!(page.dead.len() <= max);
-        keys.extend(page.dead.into_iter().map(|dead| dead.grave.key));
+        keys.extend(page.dead.into_iter().map(|dead| dead.cursor.key));
         after = page.next;
         if after.is_none() {
             return keys;
@@ -139,9 +139,9 @@ async fn what_nobody_would_publish_stays_dead() {
     let (intake, timeline, _, keys) = stage(3);
     let other = "gone".parse::<Lane>().unwrap();
     timeline.edit(Shard::of(&keys[0].task, SHARDS), |twin| {
-        let burial = twin.dead_records.get_mut(keys[0].to_string().as_str()).unwrap();
-        let record = Record::decode(&burial.record).unwrap();
-        burial.record = Record { lane: other.clone(), ..record }.encode();
+        let dead_record = twin.dead_records.get_mut(keys[0].to_string().as_str()).unwrap();
+        let record = Record::decode(&dead_record.record).unwrap();
+        dead_record.record = Record { lane: other.clone(), ..record }.encode();
     });
     timeline.edit(Shard::of(&keys[1].task, SHARDS), |twin| {
         twin.dead_records.get_mut(keys[1].to_string().as_str()).unwrap().record = "x".into();

@@ -157,7 +157,7 @@ pub enum Verdict {
     /// The occurrence is dead; the task is due again.
     DeadNext {
         /// What is kept of the dead.
-        burial: DeadRecord,
+        dead_record: DeadRecord,
         /// Later than the one that died.
         due: Timestamp,
         /// What has happened so far.

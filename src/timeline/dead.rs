@@ -72,7 +72,7 @@ pub struct Browsed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dead {
     /// Where it stands.
-    pub grave: DeadCursor,
+    pub cursor: DeadCursor,
     /// What is kept of it, if that was asked for and is whole.
-    pub burial: Option<DeadRecord>,
+    pub dead_record: Option<DeadRecord>,
 }

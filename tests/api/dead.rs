@@ -22,10 +22,10 @@ impl Stage {
         let task = Task { schedule, message, retry: None, catch_up: None };
         let lane: Lane = lane.parse().unwrap();
         let record = Record::new(task, lane, Timestamp::from_millis(NOON)).buried(key.clone()).encode();
-        let burial = DeadRecord { record, reason: reason.into(), detail: "message too large".into() };
+        let dead_record = DeadRecord { record, reason: reason.into(), detail: "message too large".into() };
         self.timeline.edit(shard(), |twin| {
             twin.dead.set(key.to_string().into(), NOON + after);
-            twin.dead_records.insert(key.to_string().into(), burial);
+            twin.dead_records.insert(key.to_string().into(), dead_record);
         });
         key
     }
@@ -111,8 +111,8 @@ async fn what_another_version_buried_is_listed_and_not_shown() {
     let stage = Stage::start().await;
     let key = stage.bury("a", 20, "poison", "default");
     stage.timeline.edit(shard(), |twin| {
-        let burial = twin.dead_records.get_mut(key.to_string().as_str()).unwrap();
-        burial.record = [&[9], &burial.record[1..]].concat().into();
+        let dead_record = twin.dead_records.get_mut(key.to_string().as_str()).unwrap();
+        dead_record.record = [&[9], &dead_record.record[1..]].concat().into();
     });
     let listed = stage.get("/v1/dead").await.json();
     assert_eq!((&listed["items"][0]["task"], &listed["items"][0]["reason"]), (&json!("a"), &json!("poison")));

@@ -130,7 +130,8 @@ impl Bed {
     fn dead(&self) -> Vec<(String, String, String)> {
         let twin = self.timeline.twin(Shard::of(&id("any"), 1));
         let dead = twin.dead_records.iter();
-        dead.map(|(key, burial)| (key.to_string(), burial.reason.clone(), burial.detail.clone())).collect()
+        dead.map(|(key, dead_record)| (key.to_string(), dead_record.reason.clone(), dead_record.detail.clone()))
+            .collect()
     }
 
     /// Nothing is held, asked for or remembered of past holders.

@@ -7,9 +7,9 @@ async fn dead() -> Option<Stage> {
     let stage = Stage::new().await?;
     stage.put(&[put_in("default", RECURRING, "a", 900, "x")]).await;
     stage.claim("i.1", 10).await;
-    let mut burial = burial("x");
-    burial.record = record(4, "other", 1000, "buried");
-    let verdict = Verdict::DeadNext { burial, due: at(950), counts: Counts { dead: 1, ..Counts::default() } };
+    let mut dead_record = dead_record("x");
+    dead_record.record = record(4, "other", 1000, "buried");
+    let verdict = Verdict::DeadNext { dead_record, due: at(950), counts: Counts { dead: 1, ..Counts::default() } };
     stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, verdict)]).await;
     Some(stage)
 }
@@ -39,7 +39,7 @@ async fn a_requeued_occurrence_is_due_now_under_its_old_key() {
 
     stage.timeline.claim(stage.shard, &lane("other"), claim_of("i.2", 10)).await.unwrap();
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::InFlight);
-    let verdicts = vec![settlement("!a:900", 1000, Verdict::Dead(burial("again")))];
+    let verdicts = vec![settlement("!a:900", 1000, Verdict::Dead(dead_record("again")))];
     let settle = Settle { token: token("i.2"), verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 10, quiet: false };
     stage.timeline.settle(stage.shard, &lane("other"), settle).await.unwrap();
     let dead: Vec<_> = stage.state().into_iter().filter(|line| line.starts_with("dead")).collect();
@@ -104,8 +104,8 @@ async fn looking_at_the_dead_changes_nothing_and_shows_all_that_is_kept() {
     let request = BrowseRequest { filter, after: None, max: 10, whole: true };
     let browsed = stage.timeline.browse(stage.shard, request.clone()).await.unwrap();
     let shown = stage.timeline.show(stage.shard, &"a:900".parse().unwrap()).await.unwrap().unwrap();
-    assert_eq!(shown.grave.buried, at(1000));
-    let kept = shown.burial.clone().unwrap();
+    assert_eq!(shown.cursor.buried, at(1000));
+    let kept = shown.dead_record.clone().unwrap();
     assert_eq!(
         (sketch(&kept.record), kept.reason, kept.detail),
         ("r1 c1000 other:buried".into(), "rejected".into(), "no\nway".into())
@@ -119,7 +119,7 @@ async fn looking_at_the_dead_changes_nothing_and_shows_all_that_is_kept() {
         assert_eq!(stage.timeline.browse(stage.shard, request.clone()).await.unwrap(), Browsed::default());
         let all = BrowseRequest { filter: DeadFilter::default(), ..request.clone() };
         let dead = Dead {
-            burial: None,
+            dead_record: None,
             ..stage.timeline.show(stage.shard, &"a:900".parse().unwrap()).await.unwrap().unwrap()
         };
         assert_eq!(stage.timeline.browse(stage.shard, all).await.unwrap().dead, [dead]);
@@ -146,14 +146,14 @@ async fn the_dead_of_one_millisecond_are_in_the_order_of_their_bytes() {
     let ids = ["B", "a", "a-", "a.b", "a0", "a:1", "aB", "a_", "aa", "b"];
     stage.put(&ids.map(|id| put(id, 900, "x"))).await;
     stage.claim("i.1", 100).await;
-    stage.settle("i.1", Rest::Keep, ids.map(|id| settlement(id, 900, Verdict::Dead(burial("x")))).to_vec()).await;
+    stage.settle("i.1", Rest::Keep, ids.map(|id| settlement(id, 900, Verdict::Dead(dead_record("x")))).to_vec()).await;
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let request = BrowseRequest { filter: DeadFilter::default(), after, max: 1, whole: false };
         let browsed = stage.timeline.browse(stage.shard, request).await.unwrap();
         for dead in browsed.dead {
-            found.push(dead.grave.key.to_string());
-            stage.timeline.discard(stage.shard, &dead.grave.key, None, NEVER).await.unwrap();
+            found.push(dead.cursor.key.to_string());
+            stage.timeline.discard(stage.shard, &dead.cursor.key, None, NEVER).await.unwrap();
         }
         after = browsed.last;
         if after.is_none() {

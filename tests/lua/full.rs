@@ -10,7 +10,7 @@ async fn a_full_redis_refuses_puts_and_drains() {
     stage.put(&ids.map(|id| put_in("default", RECURRING, id, 900, "x"))).await;
     stage.put(&[put("crash", 900, "x"), put("later", 9_000_000, "x")]).await;
     stage.claim("i.0", 1).await;
-    stage.settle("i.0", Rest::Keep, vec![settlement("a", 900, Verdict::Dead(burial("x")))]).await;
+    stage.settle("i.0", Rest::Keep, vec![settlement("a", 900, Verdict::Dead(dead_record("x")))]).await;
     let limit = |bytes: &str| {
         let _: () = ::redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).query(&mut stage.raw()).unwrap();
     };
@@ -28,8 +28,11 @@ async fn a_full_redis_refuses_puts_and_drains() {
     assert!(matches!(stage.cancel("later").await, CancelAnswer::Cancelled { .. }));
     let tokens = [(Lane::default(), token("i.1"))];
     assert_eq!(stage.timeline.extend(stage.shard, &tokens, LEASE).await, Ok(vec![true]));
-    let dead_next =
-        Verdict::DeadNext { burial: burial("y"), due: at(99_000), counts: Counts { dead: 1, ..Counts::default() } };
+    let dead_next = Verdict::DeadNext {
+        dead_record: dead_record("y"),
+        due: at(99_000),
+        counts: Counts { dead: 1, ..Counts::default() },
+    };
     let verdicts = vec![
         settlement("c", 900, Verdict::Finished),
         settlement("d", 900, next(99_000, 1)),

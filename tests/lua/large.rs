@@ -187,7 +187,7 @@ async fn a_requeue_does_not_read_the_task_that_stands() {
     let stage = Stage::on(Arc::new(server)).await;
     stage.put_one("a", 900, "x").await;
     stage.claim("i.1", 1).await;
-    stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Dead(burial("x")))]).await;
+    stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Dead(dead_record("x")))]).await;
     stage.put_one("a", 90_000, &"x".repeat(MIB)).await;
     let monitor = Monitor::start(&stage);
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Requeued);
@@ -219,7 +219,7 @@ async fn lengths_are_asked_for_only_where_large_records_may_stand() {
     // One that is requeued counts, too, ...
     stage.put_one("large", 900, &"x".repeat(2 * MIB)).await;
     stage.claim("i.4", 1).await;
-    let dead = DeadRecord { record: record(0, "default", 1000, "x".repeat(2 * MIB)), ..burial("x") };
+    let dead = DeadRecord { record: record(0, "default", 1000, "x".repeat(2 * MIB)), ..dead_record("x") };
     stage.settle("i.4", Rest::Keep, vec![settlement("large", 900, Verdict::Dead(dead))]).await;
     assert_eq!(lengths("i.5").await, 0);
     stage.put_one("small", 90_000, "x").await;

@@ -304,7 +304,7 @@ fn next(due: i64, accepted: u64) -> Verdict {
     Verdict::Next { due: at(due), counts: Counts { accepted, ..Counts::default() } }
 }
 
-fn burial(body: &str) -> DeadRecord {
+fn dead_record(body: &str) -> DeadRecord {
     DeadRecord { record: record(0, "default", 1000, body), reason: "rejected".to_owned(), detail: "no\nway".to_owned() }
 }
 

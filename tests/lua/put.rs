@@ -232,13 +232,13 @@ async fn a_thousand_tasks_with_the_longest_ids_fit_one_call() {
     stage.claim("i.2", 1000).await;
     let moved: Vec<Put> = ids.iter().map(|id| put_in("default", IN, id, 960, "y")).collect();
     stage.put(&moved).await;
-    let verdicts = ids.iter().take(500).map(|id| settlement(id, 950, Verdict::Dead(burial("x")))).collect();
+    let verdicts = ids.iter().take(500).map(|id| settlement(id, 950, Verdict::Dead(dead_record("x")))).collect();
     assert_eq!(stage.settle("i.2", Rest::Keep, verdicts).await.changed.len(), 500);
     stage.clock.advance(LEASE);
     assert_eq!(stage.reap().await.occurrences, 500);
     let claimed = stage.claim("i.3", 1000).await;
     assert!(claimed.occurrences.len() == 1000 && claimed.occurrences.iter().all(|one| one.due == at(960)));
-    let verdicts = ids.iter().map(|id| settlement(id, 960, Verdict::Dead(burial("x")))).collect();
+    let verdicts = ids.iter().map(|id| settlement(id, 960, Verdict::Dead(dead_record("x")))).collect();
     stage.settle("i.3", Rest::Keep, verdicts).await;
     assert_eq!(stage.state().len(), 1 + 1 + 2000, "the dead and two lanes");
 }

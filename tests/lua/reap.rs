@@ -142,7 +142,7 @@ async fn the_dead_are_dropped_after_their_time_a_hundred_a_call() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&(0..150).map(|n| put(&format!("t{n}"), 900, "x")).collect::<Vec<_>>()).await;
     stage.claim("i.1", 1000).await;
-    let verdicts = (0..150).map(|n| settlement(&format!("t{n}"), 900, Verdict::Dead(burial("x")))).collect();
+    let verdicts = (0..150).map(|n| settlement(&format!("t{n}"), 900, Verdict::Dead(dead_record("x")))).collect();
     stage.settle("i.1", Rest::Keep, verdicts).await;
     stage.now(1000 + 3_600_000 - 1);
     assert_eq!(stage.reap().await, NONE);

@@ -70,7 +70,11 @@ async fn a_change_takes_the_place_of_the_verdict() {
     stage.cancel("b").await;
     stage.put_one("c", 6000, "new").await;
     let verdicts = vec![
-        settlement("b", 900, Verdict::DeadNext { burial: burial("b"), due: at(7000), counts: Counts::default() }),
+        settlement(
+            "b",
+            900,
+            Verdict::DeadNext { dead_record: dead_record("b"), due: at(7000), counts: Counts::default() },
+        ),
         settlement("a", 900, Verdict::Back { begun: true }),
     ];
     let settled = stage.settle("i.1", Rest::Back, verdicts).await;
@@ -88,9 +92,9 @@ async fn in_a_partial_settle_every_group_finds_its_own() {
     let ids = ["a", "b", "c", "d", "e", "f", "g", "h", "keep"];
     stage.put(&ids.map(|id| put(id, 900, id))).await;
     stage.claim("i.1", 10).await;
-    let dead = |id: &str| Verdict::Dead(burial(&format!("dead {id}")));
+    let dead = |id: &str| Verdict::Dead(dead_record(&format!("dead {id}")));
     let dead_next = |id: &str, due| Verdict::DeadNext {
-        burial: burial(&format!("dead {id}")),
+        dead_record: dead_record(&format!("dead {id}")),
         due: at(due),
         counts: Counts { dead: 1, ..Counts::default() },
     };
@@ -167,7 +171,7 @@ async fn the_cap_drops_the_oldest_dead() {
         stage.now(1000 + i64::try_from(n).unwrap());
         stage.put_one(id, 900, "x").await;
         stage.claim(&format!("i.{n}"), 10).await;
-        let verdicts = vec![settlement(id, 900, Verdict::Dead(burial(id)))];
+        let verdicts = vec![settlement(id, 900, Verdict::Dead(dead_record(id)))];
         let settle = Settle {
             token: token(&format!("i.{n}")),
             verdicts,

@@ -4,7 +4,7 @@ use punctual::clock::Timestamp;
 use punctual::task::Record;
 use punctual::timeline::{CancelAnswer, PutAnswer, PutMode, PutResult, Verdict};
 
-use super::stage::{Stage, at, burial, every, key, ms, next, once, within};
+use super::stage::{Stage, at, dead_record, every, key, ms, next, once, within};
 
 super::laws! {
     every_put_is_answered_created_replaced_or_unchanged,
@@ -50,7 +50,7 @@ async fn a_put_gives_nobody_the_key_of_what_was_requeued(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "a")).await;
     let (token, occurrence) = stage.claim_one().await;
-    stage.settle_one(&token, &occurrence, Verdict::Dead(burial(&occurrence, "retries"))).await;
+    stage.settle_one(&token, &occurrence, Verdict::Dead(dead_record(&occurrence, "retries"))).await;
     assert_eq!(
         stage.put(once(&id, at(0), "b")).await,
         answer(PutResult::Created, 0, None),

@@ -6,7 +6,7 @@ use punctual::timeline::{
 };
 
 use super::stage::{
-    DEAD_KEEP, LEASE, Stage, at, burial, every, key, lane, lane_named, ms, next, once, once_in, record, settlement,
+    DEAD_KEEP, LEASE, Stage, at, dead_record, every, key, lane, lane_named, ms, next, once, once_in, record, settlement,
 };
 use punctual::task::When;
 
@@ -89,7 +89,7 @@ async fn nothing_stays_behind(stage: Stage) {
         let (token, claimed) = stage.claim().await;
         let held = &claimed.occurrences;
         let dead = Verdict::DeadNext {
-            burial: burial(&held[1], "retries"),
+            dead_record: dead_record(&held[1], "retries"),
             due: held[1].due.plus(ms(5)),
             counts: Default::default(),
         };
@@ -119,7 +119,7 @@ async fn the_oldest_dead_beyond_the_cap_are_dropped_and_counted(stage: Stage) {
         stage.clock.advance(ms(1));
         stage.create(once(id, at(0), "a")).await;
         let (token, occurrence) = stage.claim_one().await;
-        let verdicts = vec![settlement(&occurrence, Verdict::Dead(burial(&occurrence, "rejected")))];
+        let verdicts = vec![settlement(&occurrence, Verdict::Dead(dead_record(&occurrence, "rejected")))];
         let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 4, quiet: false };
         dropped.push(stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap().dropped);
     }
@@ -137,7 +137,7 @@ async fn the_dead_are_dropped_once_they_have_outlived_their_keep(stage: Stage) {
     }
     let (token, claimed) = stage.claim().await;
     let (last, first) = claimed.occurrences.split_last().unwrap();
-    let bury = |one| settlement(one, Verdict::Dead(burial(one, "rejected")));
+    let bury = |one| settlement(one, Verdict::Dead(dead_record(one, "rejected")));
     stage.settle(&token, Rest::Keep, first.iter().map(bury).collect()).await;
     stage.clock.advance(ms(1));
     stage.settle(&token, Rest::Keep, vec![bury(last)]).await;
@@ -219,7 +219,7 @@ async fn a_task_is_found_in_a_lane_that_the_caller_never_saw(stage: Stage) {
     let token = request.token.clone();
     let claimed = stage.timeline.claim(stage.shard(), &east, request).await.unwrap();
     let occurrence = &claimed.occurrences[0];
-    let verdicts = vec![settlement(occurrence, Verdict::Dead(burial(occurrence, "rejected")))];
+    let verdicts = vec![settlement(occurrence, Verdict::Dead(dead_record(occurrence, "rejected")))];
     let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 9, quiet: false };
     stage.timeline.settle(stage.shard(), &east, settle).await.unwrap();
     stage.create(once_in(&ids[0], at(5), "b", &lane_named("up"))).await;

@@ -4,7 +4,9 @@ use punctual::clock::Timestamp;
 use punctual::task::Counts;
 use punctual::timeline::{CancelAnswer, ClaimRequest, PutResult, Rest, Settlement, Token, Verdict};
 
-use super::stage::{BACK, BACK_BEGUN, LEASE, Stage, at, burial, every, key, lane, member, ms, next, once, settlement};
+use super::stage::{
+    BACK, BACK_BEGUN, LEASE, Stage, at, dead_record, every, key, lane, member, ms, next, once, settlement,
+};
 
 super::laws! {
     a_task_is_never_in_flight_twice,
@@ -127,7 +129,7 @@ async fn a_lost_lease_cannot_settle(stage: Stage) {
     let [one, two] = &claimed.occurrences[..] else { panic!("{claimed:?}") };
     let verdicts = [
         vec![settlement(one, Verdict::Finished), settlement(two, next(at(99), 1))],
-        vec![settlement(one, Verdict::Dead(burial(one, "rejected")))],
+        vec![settlement(one, Verdict::Dead(dead_record(one, "rejected")))],
         vec![settlement(one, BACK_BEGUN), settlement(two, BACK)],
         vec![],
     ];
@@ -172,7 +174,7 @@ async fn settle_is_one_step(stage: Stage) {
     let (token, claimed) = stage.claim().await;
     let held = &claimed.occurrences;
     let counts = Counts { accepted: 3, dead: 2, passed_over: 1, last_due: Some(at(0)) };
-    let dead = |n: usize| burial(&held[n], "rejected");
+    let dead = |n: usize| dead_record(&held[n], "rejected");
     let settled = stage
         .settle(
             &token,
@@ -181,7 +183,7 @@ async fn settle_is_one_step(stage: Stage) {
                 settlement(&held[0], Verdict::Finished),
                 settlement(&held[1], Verdict::Next { due: at(1000), counts }),
                 settlement(&held[2], Verdict::Dead(dead(2))),
-                settlement(&held[3], Verdict::DeadNext { burial: dead(3), due: at(2000), counts }),
+                settlement(&held[3], Verdict::DeadNext { dead_record: dead(3), due: at(2000), counts }),
                 settlement(&held[4], BACK),
             ],
         )
@@ -287,7 +289,9 @@ async fn a_replaced_task_in_flight_takes_effect_when_its_claim_ends(stage: Stage
         let settled = match ending {
             0 => stage.settle_one(&token, &occurrence, Verdict::Finished).await.changed,
             1 => stage.settle_one(&token, &occurrence, next(at(1000), 1)).await.changed,
-            2 => stage.settle_one(&token, &occurrence, Verdict::Dead(burial(&occurrence, "rejected"))).await.changed,
+            2 => {
+                stage.settle_one(&token, &occurrence, Verdict::Dead(dead_record(&occurrence, "rejected"))).await.changed
+            }
             3 => stage.settle(&token, Rest::Back, Vec::new()).await.changed,
             _ => {
                 stage.reap_after_lease().await;

@@ -8,7 +8,7 @@ use punctual::timeline::{
     Settle, Verdict,
 };
 
-use super::stage::{LEASE, Stage, at, burial, key, lane, lane_named, ms, once, once_in, settlement};
+use super::stage::{LEASE, Stage, at, dead_record, key, lane, lane_named, ms, once, once_in, settlement};
 
 super::laws! {
     the_dead_are_shown_in_the_order_of_their_burial,
@@ -30,7 +30,8 @@ impl Stage {
                 if claimed.occurrences.is_empty() {
                     break;
                 }
-                let dead = claimed.occurrences.iter().map(|one| settlement(one, Verdict::Dead(burial(one, reason))));
+                let dead =
+                    claimed.occurrences.iter().map(|one| settlement(one, Verdict::Dead(dead_record(one, reason))));
                 let settle = Settle {
                     token,
                     verdicts: dead.collect(),
@@ -55,7 +56,7 @@ impl Stage {
         let (mut keys, mut after, mut looks) = (Vec::new(), None, 0);
         loop {
             let browsed = self.browse(filter, after.clone(), max).await;
-            keys.extend(browsed.dead.iter().map(|dead| dead.grave.key.clone()));
+            keys.extend(browsed.dead.iter().map(|dead| dead.cursor.key.clone()));
             looks += 1;
             assert!(browsed.last.is_none() || browsed.last > after, "it goes on");
             after = browsed.last;
@@ -89,9 +90,9 @@ async fn every_dead_is_shown_once_though_others_go_and_come(stage: Stage) {
     loop {
         let browsed = stage.browse(&DeadFilter::default(), after, 3).await;
         for dead in &browsed.dead {
-            seen.push(dead.grave.key.clone());
+            seen.push(dead.cursor.key.clone());
             // The very one that the next look goes on from is gone by then.
-            assert_eq!(stage.timeline.discard(stage.shard(), &dead.grave.key, None, stage.soon()).await, Ok(true));
+            assert_eq!(stage.timeline.discard(stage.shard(), &dead.cursor.key, None, stage.soon()).await, Ok(true));
         }
         if seen.len() == 15 {
             stage.clock.advance(ms(1));
@@ -117,7 +118,7 @@ async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
     let token = request.token.clone();
     let claimed = stage.timeline.claim(stage.shard(), &other, request).await.unwrap();
     let one = &claimed.occurrences[0];
-    let verdicts = vec![settlement(one, Verdict::Dead(burial(one, "rejected")))];
+    let verdicts = vec![settlement(one, Verdict::Dead(dead_record(one, "rejected")))];
     let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 9, quiet: false };
     stage.timeline.settle(stage.shard(), &other, settle).await.unwrap();
     let elsewhere = key(&ids[2], at(0));
@@ -166,7 +167,7 @@ async fn only_the_burial_that_is_meant_is_requeued_or_discarded(stage: Stage) {
     assert_eq!(requeue(None).await, Ok(RequeueAnswer::InFlight));
     stage.clock.advance(ms(5));
     let (token, one) = stage.claim_one().await;
-    stage.settle_one(&token, &one, Verdict::Dead(burial(&one, "too late"))).await;
+    stage.settle_one(&token, &one, Verdict::Dead(dead_record(&one, "too late"))).await;
     let before = stage.state();
     for other in [0, 4, 6] {
         assert_eq!(requeue(Some(other)).await, Ok(RequeueAnswer::Unknown));
@@ -209,14 +210,14 @@ async fn what_is_kept_of_the_dead_is_what_was_buried(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "ä\0\n")).await;
     let (token, occurrence) = stage.claim_one().await;
-    let mut buried = burial(&occurrence, "rejected");
+    let mut buried = dead_record(&occurrence, "rejected");
     buried.detail = "zu groß:\n1 > 0\n".into();
     stage.clock.advance(ms(7));
     stage.settle_one(&token, &occurrence, Verdict::Dead(buried.clone())).await;
     let (shard, dead) = (stage.shard(), key(&id, at(0)));
     let shown = stage.timeline.show(shard, &dead).await.unwrap().unwrap();
-    assert_eq!(shown.grave, DeadCursor { buried: at(7), key: dead.clone() });
-    assert_eq!(shown.burial, Some(buried));
+    assert_eq!(shown.cursor, DeadCursor { buried: at(7), key: dead.clone() });
+    assert_eq!(shown.dead_record, Some(buried));
     let request = BrowseRequest { filter: DeadFilter::default(), after: None, max: 9, whole: true };
     assert_eq!(stage.timeline.browse(shard, request).await.unwrap().dead, [shown]);
     assert_eq!(stage.timeline.show(shard, &key(&id, at(1))).await, Ok(None));

@@ -4,7 +4,7 @@ use punctual::task::Record;
 use punctual::timeline::{CancelAnswer, Occurrence, PutMode, PutResult, RequeueAnswer, Rest, Verdict};
 
 use super::stage::{
-    BACK_BEGUN, Stage, at, burial, every, key, member, ms, next, once, once_in, settlement, trace, traced, within,
+    BACK_BEGUN, Stage, at, dead_record, every, key, member, ms, next, once, once_in, settlement, trace, traced, within,
 };
 
 super::laws! {
@@ -41,7 +41,11 @@ async fn one_key_survives_requeue(stage: Stage) {
     let id = stage.id();
     stage.create(every(&id, at(0), "a")).await;
     let (token, occurrence) = stage.claim_one().await;
-    let dead = Verdict::DeadNext { burial: burial(&occurrence, "retries"), due: at(1000), counts: Default::default() };
+    let dead = Verdict::DeadNext {
+        dead_record: dead_record(&occurrence, "retries"),
+        due: at(1000),
+        counts: Default::default(),
+    };
     stage.settle_one(&token, &occurrence, dead).await;
     let key = key(&id, at(0));
     // Dies again after each requeue.
@@ -54,7 +58,7 @@ async fn one_key_survives_requeue(stage: Stage) {
         assert_eq!(again.member.task(), id);
         let (then, before) = (Record::decode(&again.record).unwrap(), Record::decode(&occurrence.record).unwrap());
         assert_eq!((then.requeued, then.task), (Some(key.clone()), before.task));
-        stage.settle_one(&token, &again, Verdict::Dead(burial(&again, "retries"))).await;
+        stage.settle_one(&token, &again, Verdict::Dead(dead_record(&again, "retries"))).await;
         assert_eq!(stage.state().dead.len(), 1, "under its old key");
     }
     stage.timeline.requeue(stage.shard(), &key, None, stage.soon()).await.unwrap();
@@ -187,7 +191,7 @@ async fn every_copy_carries_one_trace(stage: Stage) {
     let (token, claimed) = stage.claim_suspects().await;
     let occurrence = &claimed.occurrences[0];
     one(occurrence);
-    stage.settle_one(&token, occurrence, Verdict::Dead(burial(occurrence, "retries"))).await;
+    stage.settle_one(&token, occurrence, Verdict::Dead(dead_record(occurrence, "retries"))).await;
     // Buried, and requeued; its task put anew under another trace meanwhile.
     stage.timeline.requeue(stage.shard(), &key(&id, at(0)), None, stage.soon()).await.unwrap();
     stage.create(traced(once(&id, at(90_000), "b"), 2)).await;
@@ -205,7 +209,7 @@ async fn a_key_is_requeued_once_at_a_time(stage: Stage) {
     stage.create(once(&id, at(0), "a")).await;
     assert_eq!(requeue().await, Ok(RequeueAnswer::InFlight), "its task has that very due");
     let (token, occurrence) = stage.claim_one().await;
-    stage.settle_one(&token, &occurrence, Verdict::Dead(burial(&occurrence, "rejected"))).await;
+    stage.settle_one(&token, &occurrence, Verdict::Dead(dead_record(&occurrence, "rejected"))).await;
     // The task anew under that very due: waiting, in flight, and as what comes after what is in flight.
     stage.create(once(&id, at(0), "b")).await;
     assert_eq!(requeue().await, Ok(RequeueAnswer::InFlight));
@@ -231,7 +235,7 @@ async fn a_requeued_occurrence_is_not_its_task(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "a")).await;
     let (token, occurrence) = stage.claim_one().await;
-    stage.settle_one(&token, &occurrence, Verdict::Dead(burial(&occurrence, "rejected"))).await;
+    stage.settle_one(&token, &occurrence, Verdict::Dead(dead_record(&occurrence, "rejected"))).await;
     stage.timeline.requeue(stage.shard(), &key(&id, at(0)), None, stage.soon()).await.unwrap();
     assert_eq!(stage.get(&id).await, None);
     assert_eq!(stage.cancel(&id).await, CancelAnswer::Unknown);
@@ -250,7 +254,7 @@ async fn the_dead_are_kept_until_they_are_discarded(stage: Stage) {
     }
     let (token, claimed) = stage.claim().await;
     let dead: Vec<_> =
-        claimed.occurrences.iter().map(|one| settlement(one, Verdict::Dead(burial(one, "destination")))).collect();
+        claimed.occurrences.iter().map(|one| settlement(one, Verdict::Dead(dead_record(one, "destination")))).collect();
     stage.settle(&token, Rest::Keep, dead).await;
     let (shard, first) = (stage.shard(), key(&ids[0], at(0)));
     assert_eq!(stage.timeline.discard(shard, &first, None, stage.soon()).await, Ok(true));

@@ -4,7 +4,7 @@ use punctual::task::{Lane, TaskId};
 use punctual::timeline::{PutMode, PutResult, ReapRequest, RequeueAnswer, Rest, Settle, TimelineError, Verdict, Wake};
 use tokio::sync::broadcast;
 
-use super::stage::{DEAD_KEEP, LEASE, Stage, at, burial, every, key, lane, lane_named, ms, next, once, once_in};
+use super::stage::{DEAD_KEEP, LEASE, Stage, at, dead_record, every, key, lane, lane_named, ms, next, once, once_in};
 
 super::laws! {
     nothing_is_claimed_before_it_is_due,
@@ -62,7 +62,7 @@ async fn a_late_call_writes_nothing(stage: Stage) {
     let ids = stage.ids(2);
     stage.create(once(&ids[0], at(0), "a")).await;
     let (token, occurrence) = stage.claim_one().await;
-    stage.settle_one(&token, &occurrence, Verdict::Dead(burial(&occurrence, "rejected"))).await;
+    stage.settle_one(&token, &occurrence, Verdict::Dead(dead_record(&occurrence, "rejected"))).await;
     stage.create(once(&ids[1], at(0), "b")).await;
     let before = stage.state();
     let (shard, late, dead) = (stage.shard(), at(-1), key(&ids[0], at(0)));
@@ -86,7 +86,7 @@ async fn a_call_at_the_very_end_of_its_time_takes_effect(stage: Stage) {
     let token = request.token.clone();
     let claimed = timeline.claim(shard, &lane(), request).await.unwrap();
     let occurrence = &claimed.occurrences[0];
-    stage.settle_one(&token, occurrence, Verdict::Dead(burial(occurrence, "retries"))).await;
+    stage.settle_one(&token, occurrence, Verdict::Dead(dead_record(occurrence, "retries"))).await;
     assert_eq!(timeline.requeue(shard, &key(&id, at(0)), None, now).await, Ok(RequeueAnswer::Requeued));
     assert_eq!(timeline.discard(shard, &key(&id, at(0)), None, now).await, Ok(false));
     stage.create(once(&id, at(5), "a")).await;
@@ -130,7 +130,8 @@ async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
     assert_eq!(wake(&mut wakes).await, (lane(), 55));
     // A requeue.
     let (token, held) = stage.claim().await;
-    let dead = super::stage::settlement(&held.occurrences[0], Verdict::Dead(burial(&held.occurrences[0], "retries")));
+    let dead =
+        super::stage::settlement(&held.occurrences[0], Verdict::Dead(dead_record(&held.occurrences[0], "retries")));
     stage.settle(&token, Rest::Keep, vec![dead]).await;
     let key = key(&claimed.occurrences[0].member.task(), at(55));
     assert_eq!(stage.timeline.requeue(stage.shard(), &key, None, stage.soon()).await, Ok(RequeueAnswer::Requeued));

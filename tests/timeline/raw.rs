@@ -92,7 +92,7 @@ fn read(twin: &mut Twin, key: &str, value: ::redis::Value) {
         ["crashes"] => twin.crashes = hash(value, parse, |bytes| mark(&utf8(&bytes))),
         ["counts"] => twin.counts = hash(value, parse, |bytes| counts(&utf8(&bytes))),
         ["dead"] => twin.dead = zset(value, |text| Arc::from(text)),
-        ["dead", "records"] => twin.dead_records = hash(value, |text| Arc::from(text), |bytes| burial(&bytes)),
+        ["dead", "records"] => twin.dead_records = hash(value, |text| Arc::from(text), |bytes| dead_record(&bytes)),
         ["lanes"] => {
             twin.lanes = ::redis::from_redis_value::<Vec<String>>(value).unwrap().iter().map(|n| lane(n)).collect()
         }
@@ -169,7 +169,7 @@ fn counts(text: &str) -> Counts {
 }
 
 /// Four bytes of length, the record, the reason, a line break, the words.
-fn burial(value: &Bytes) -> DeadRecord {
+fn dead_record(value: &Bytes) -> DeadRecord {
     let length = u32::from_be_bytes(value[..4].try_into().unwrap()) as usize;
     let rest = utf8(&value[4 + length..]);
     let (reason, detail) = rest.split_once('\n').unwrap();

@@ -155,7 +155,7 @@ pub(crate) fn trace(number: u8) -> Option<Traceparent> {
 }
 
 /// What is kept of a dead occurrence.
-pub(crate) fn burial(occurrence: &Occurrence, reason: &str) -> DeadRecord {
+pub(crate) fn dead_record(occurrence: &Occurrence, reason: &str) -> DeadRecord {
     let record = Record::decode(&occurrence.record).unwrap();
     let record = record.buried(occurrence.member.key(occurrence.due)).encode();
     DeadRecord { record, reason: reason.into(), detail: format!("the broker says: {reason}") }

@@ -38,10 +38,13 @@ async fn without_a_replica_that_follows_nothing_is_told_to_be_kept_and_all_of_it
 async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
     put_all(timeline, PutMode::Put, ids.iter().map(|id| new(id, 1000, "")).collect(), SOON).await;
     let taken = claim(timeline, "i.bury").await;
-    let burial =
+    let dead_record =
         |one: &Occurrence| DeadRecord { record: one.record.clone(), reason: "rejected".into(), detail: "no".into() };
-    let dead =
-        |one: &Occurrence| Settlement { member: one.member.clone(), due: one.due, verdict: Verdict::Dead(burial(one)) };
+    let dead = |one: &Occurrence| Settlement {
+        member: one.member.clone(),
+        due: one.due,
+        verdict: Verdict::Dead(dead_record(one)),
+    };
     let settle = Settle {
         token: Token("i.bury".to_owned()),
         verdicts: taken.iter().map(dead).collect(),

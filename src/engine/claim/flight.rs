@@ -174,12 +174,12 @@ impl Flight {
     pub(super) fn dead(&mut self, record: Option<&Record>, reason: Reason, detail: String) -> Settlement {
         let key = self.occurrence.member.key(self.occurrence.due);
         let buried = record.map_or_else(|| self.occurrence.record.clone(), |record| record.buried(key).encode());
-        let burial = DeadRecord { record: buried, reason: reason.as_str().to_owned(), detail };
+        let dead_record = DeadRecord { record: buried, reason: reason.as_str().to_owned(), detail };
         let mut counts = self.counts(true);
         counts.dead += 1;
         let verdict = match self.follow.and_then(|follow| follow.next) {
-            Some(due) => Verdict::DeadNext { burial, due, counts },
-            None => Verdict::Dead(burial),
+            Some(due) => Verdict::DeadNext { dead_record, due, counts },
+            None => Verdict::Dead(dead_record),
         };
         self.judged(verdict)
     }

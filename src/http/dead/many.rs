@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
 use super::views::{DiscardedView, RequeuedView};
-use super::{bad_cursor, grave_text, meant, read_grave, reasons};
+use super::{bad_cursor, cursor_text, meant, read_grave, reasons};
 use crate::clock::Timestamp;
 use crate::engine::dead::Sweep;
 use crate::http::openapi::{BODY, TIMELINE};
@@ -81,7 +81,7 @@ async fn read(api: &Api, request: Request) -> Result<(DeadFilter, Option<Sweep>)
 
 /// Where a sweep goes on, as a cursor: the time until which, a tilde, the last that was looked at.
 fn sweep_text(sweep: &Sweep) -> String {
-    format!("{}~{}", sweep.until.as_millis(), sweep.after.as_ref().map(grave_text).unwrap_or_default())
+    format!("{}~{}", sweep.until.as_millis(), sweep.after.as_ref().map(cursor_text).unwrap_or_default())
 }
 
 fn read_sweep(cursor: &str) -> Result<Sweep, Fault> {

@@ -90,7 +90,7 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
     let after = filter.cursor.as_deref().map(read_grave).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
     let limit = filter.limit.unwrap_or(LIMIT);
     let page = api.intake.dead(&meant(filter), after, limit, api.limits.timeline_timeout / 2).await?;
-    let next_cursor = page.next.as_ref().map(grave_text);
+    let next_cursor = page.next.as_ref().map(cursor_text);
     let items = page.dead.into_iter().map(DeadView::from).collect();
     Ok(Json(DeadListView { items, next_cursor }).into_response())
 }
@@ -233,8 +233,8 @@ fn query(uri: &axum::http::Uri) -> Result<String, Problem> {
 }
 
 /// A place among the dead as a cursor has it.
-fn grave_text(grave: &DeadCursor) -> String {
-    format!("{}.{}", grave.buried.as_millis(), grave.key)
+fn cursor_text(cursor: &DeadCursor) -> String {
+    format!("{}.{}", cursor.buried.as_millis(), cursor.key)
 }
 
 fn read_grave(cursor: &str) -> Result<DeadCursor, Fault> {

@@ -146,18 +146,18 @@ pub(super) struct NothingMore {}
 
 impl From<DeadSummary> for DeadView {
     fn from(dead: DeadSummary) -> DeadView {
-        let due = dead.grave.key.due;
+        let due = dead.cursor.key.due;
         DeadView {
-            key: dead.grave.key.to_string(),
-            task: dead.grave.key.task.to_string(),
+            key: dead.cursor.key.to_string(),
+            task: dead.cursor.key.task.to_string(),
             due: due.to_string(),
             due_ms: due.as_millis(),
             lane: dead.lane.map(|lane| lane.to_string()),
             destination: dead.destination,
             reason: dead.reason,
             detail: dead.detail,
-            buried: dead.grave.buried.to_string(),
-            buried_ms: dead.grave.buried.as_millis(),
+            buried: dead.cursor.buried.to_string(),
+            buried_ms: dead.cursor.buried.as_millis(),
         }
     }
 }

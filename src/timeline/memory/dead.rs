@@ -41,7 +41,7 @@ impl Twin {
         if has_due {
             return Ok(Notified::quietly(RequeueAnswer::InFlight));
         }
-        let Some(record) = self.dead_records.get(&text).map(|burial| burial.record.clone()) else {
+        let Some(record) = self.dead_records.get(&text).map(|dead_record| dead_record.record.clone()) else {
             return Ok(Notified::quietly(RequeueAnswer::Unknown));
         };
         let Some(lane) = lane_of(&record) else { return Ok(Notified::quietly(RequeueAnswer::Unreadable)) };
@@ -79,7 +79,7 @@ impl Twin {
     pub fn browse(&self, request: &BrowseRequest) -> Browsed {
         let DeadFilter { from, to, .. } = request.filter;
         let reads = request.whole || request.filter.lane.is_some() || request.filter.reason.is_some();
-        let after = request.after.as_ref().map(|grave| (grave.buried.as_millis(), grave.key.to_string()));
+        let after = request.after.as_ref().map(|cursor| (cursor.buried.as_millis(), cursor.key.to_string()));
         let meant = self.dead.iter().filter(|(at, key)| {
             from.is_none_or(|from| *at >= from.as_millis())
                 && to.is_none_or(|to| *at < to.as_millis())
@@ -87,18 +87,18 @@ impl Twin {
         });
         let (mut browsed, mut last, mut bytes) = (Browsed::default(), None, 0);
         for (looked, (at, key)) in meant.enumerate() {
-            let burial = self.dead_records.get(key).filter(|_| reads);
-            bytes += burial.map_or(0, size);
+            let dead_record = self.dead_records.get(key).filter(|_| reads);
+            bytes += dead_record.map_or(0, size);
             let full = looked >= MAX_BROWSED || browsed.dead.len() >= request.max;
             if full || (bytes > MAX_BROWSED_BYTES && looked > 0) {
                 browsed.last = last;
                 break;
             }
             let Ok(key) = key.parse() else { continue };
-            let grave = DeadCursor { buried: Timestamp::from_millis(at), key };
-            last = Some(grave.clone());
-            if !reads || burial.is_some_and(|burial| is_meant(&request.filter, burial)) {
-                browsed.dead.push(Dead { grave, burial: burial.filter(|_| request.whole).cloned() });
+            let cursor = DeadCursor { buried: Timestamp::from_millis(at), key };
+            last = Some(cursor.clone());
+            if !reads || dead_record.is_some_and(|dead_record| is_meant(&request.filter, dead_record)) {
+                browsed.dead.push(Dead { cursor, dead_record: dead_record.filter(|_| request.whole).cloned() });
             }
         }
         browsed
@@ -109,8 +109,8 @@ impl Twin {
     pub fn show(&self, key: &Key) -> Option<Dead> {
         let text: Arc<str> = key.to_string().into();
         let buried = Timestamp::from_millis(self.dead.score(&text)?);
-        let burial = self.dead_records.get(&text)?.clone();
-        Some(Dead { grave: DeadCursor { buried, key: key.clone() }, burial: Some(burial) })
+        let dead_record = self.dead_records.get(&text)?.clone();
+        Some(Dead { cursor: DeadCursor { buried, key: key.clone() }, dead_record: Some(dead_record) })
     }
 
     /// Drops the oldest of the dead that are more than `cap`, up to `max`; how many.
@@ -148,12 +148,12 @@ impl Twin {
 }
 
 /// The bytes of a burial as it stands in Redis.
-fn size(burial: &DeadRecord) -> usize {
-    4 + burial.record.len() + burial.reason.len() + 1 + burial.detail.len()
+fn size(dead_record: &DeadRecord) -> usize {
+    4 + dead_record.record.len() + dead_record.reason.len() + 1 + dead_record.detail.len()
 }
 
 /// Whether what is kept says the lane and the reason that are asked for.
-fn is_meant(filter: &DeadFilter, burial: &DeadRecord) -> bool {
-    let lane = filter.lane.as_ref().is_none_or(|lane| lane_of(&burial.record).as_ref() == Some(lane));
-    lane && filter.reason.as_ref().is_none_or(|reason| *reason == burial.reason)
+fn is_meant(filter: &DeadFilter, dead_record: &DeadRecord) -> bool {
+    let lane = filter.lane.as_ref().is_none_or(|lane| lane_of(&dead_record.record).as_ref() == Some(lane));
+    lane && filter.reason.as_ref().is_none_or(|reason| *reason == dead_record.reason)
 }

@@ -87,12 +87,12 @@ impl Twin {
         match verdict {
             Verdict::Finished => self.end(lane, member),
             Verdict::Next { due, counts } => self.go_on(lane, member, *due, *counts),
-            Verdict::Dead(burial) => {
-                self.bury(now, member, *due, burial);
+            Verdict::Dead(dead_record) => {
+                self.bury(now, member, *due, dead_record);
                 self.end(lane, member);
             }
-            Verdict::DeadNext { burial, due: next, counts } => {
-                self.bury(now, member, *due, burial);
+            Verdict::DeadNext { dead_record, due: next, counts } => {
+                self.bury(now, member, *due, dead_record);
                 self.go_on(lane, member, *next, *counts);
             }
             Verdict::Back { begun } => {
@@ -118,10 +118,10 @@ impl Twin {
         self.crashes.remove(member);
     }
 
-    fn bury(&mut self, now: Timestamp, member: &Member, due: Timestamp, burial: &DeadRecord) {
+    fn bury(&mut self, now: Timestamp, member: &Member, due: Timestamp, dead_record: &DeadRecord) {
         let key: std::sync::Arc<str> = member.key(due).to_string().into();
         self.dead.set(key.clone(), now.as_millis());
-        self.dead_records.insert(key, burial.clone());
+        self.dead_records.insert(key, dead_record.clone());
     }
 
     /// Renews leases; says of each token whether it still lives.

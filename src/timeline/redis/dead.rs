@@ -17,8 +17,8 @@ impl RedisTimeline {
         let filter = &request.filter;
         let call = self
             .script(&scripts::BROWSE, &[keys.dead(), keys.dead_records()])
-            .arg(or_nothing(request.after.as_ref().map(|grave| grave.buried)))
-            .arg(request.after.as_ref().map(|grave| grave.key.to_string()).unwrap_or_default())
+            .arg(or_nothing(request.after.as_ref().map(|cursor| cursor.buried)))
+            .arg(request.after.as_ref().map(|cursor| cursor.key.to_string()).unwrap_or_default())
             .arg(or_nothing(filter.from))
             .arg(or_nothing(filter.to))
             .arg(filter.lane.as_ref().map(Lane::as_str).unwrap_or_default())
@@ -33,7 +33,7 @@ impl RedisTimeline {
         let fields = reply.fields();
         let (buried, key) = (fields.optional_time()?, fields.optional_text()?);
         let last = match (buried, key) {
-            (Some(buried), Some(key)) => Some(grave(&key, buried)?),
+            (Some(buried), Some(key)) => Some(cursor(&key, buried)?),
             _ => None,
         };
         let mut found = fields.list()?;
@@ -51,8 +51,8 @@ impl RedisTimeline {
         match reply.code {
             Code::Unknown => Ok(None),
             Code::Shown => {
-                let grave = DeadCursor { buried: reply.fields().time()?, key: key.clone() };
-                Ok(Some(Dead { grave, burial: burial(&reply.fields().bytes()?) }))
+                let cursor = DeadCursor { buried: reply.fields().time()?, key: key.clone() };
+                Ok(Some(Dead { cursor, dead_record: dead_record(&reply.fields().bytes()?) }))
             }
             _ => Err(reply.unexpected()),
         }
@@ -67,16 +67,16 @@ pub(super) fn or_nothing(time: Option<Timestamp>) -> String {
 /// Key, time of the burial, and what is kept if that was asked for.
 fn one(fields: &mut Fields, whole: bool) -> Result<Dead, TimelineError> {
     let (key, buried, value) = (fields.text()?, fields.time()?, fields.bytes()?);
-    Ok(Dead { grave: grave(&key, buried)?, burial: burial(&value).filter(|_| whole) })
+    Ok(Dead { cursor: cursor(&key, buried)?, dead_record: dead_record(&value).filter(|_| whole) })
 }
 
-fn grave(key: &str, buried: Timestamp) -> Result<DeadCursor, TimelineError> {
+fn cursor(key: &str, buried: Timestamp) -> Result<DeadCursor, TimelineError> {
     Ok(DeadCursor { buried, key: key.parse().map_err(|_| broken("a key of the dead that is none"))? })
 }
 
 /// What settle wrote: four bytes of length, the record, the reason, a line break, the words. Nothing where it is damaged:
 /// one that cannot be read must hide no other.
-fn burial(value: &Bytes) -> Option<DeadRecord> {
+fn dead_record(value: &Bytes) -> Option<DeadRecord> {
     let (length, rest) = value.split_first_chunk::<4>()?;
     let (record, text) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
     let text = String::from_utf8_lossy(text);

@@ -28,11 +28,11 @@ impl<'a> Groups<'a> {
         for one in verdicts {
             match &one.verdict {
                 Verdict::Finished => groups.ended.push(one),
-                Verdict::Dead(burial) => groups.ended_dead.push((one, burial)),
+                Verdict::Dead(dead_record) => groups.ended_dead.push((one, dead_record)),
                 Verdict::Next { due, counts } => groups.nexts.push((one, later(one, *due)?, *counts)),
-                Verdict::DeadNext { burial, due, counts } => {
+                Verdict::DeadNext { dead_record, due, counts } => {
                     groups.nexts_dead.push((one, later(one, *due)?, *counts));
-                    groups.nexts_burials.push((one, burial));
+                    groups.nexts_burials.push((one, dead_record));
                 }
                 Verdict::Back { begun: true } => groups.begun.push(one),
                 Verdict::Back { begun: false } => groups.backs.push(one),
@@ -103,9 +103,9 @@ impl RedisTimeline {
             call.push(one.due.as_millis());
             call.push(one.member.as_str());
         }
-        for (one, burial) in groups.ended_dead.iter().chain(&groups.nexts_burials) {
+        for (one, dead_record) in groups.ended_dead.iter().chain(&groups.nexts_burials) {
             call.push(one.member.key(one.due).to_string());
-            call.push(bury(burial));
+            call.push(bury(dead_record));
         }
         let mut reply = self.call(call, None).await?;
         match reply.code {
@@ -131,14 +131,15 @@ fn later(one: &Settlement, due: Timestamp) -> Result<Timestamp, TimelineError> {
 }
 
 /// What stands in `dead:records`: four bytes of length, the record, then reason and words.
-fn bury(burial: &DeadRecord) -> Vec<u8> {
-    let length = u32::try_from(burial.record.len()).unwrap_or(u32::MAX);
-    let mut value = Vec::with_capacity(5 + burial.record.len() + burial.reason.len() + burial.detail.len());
+fn bury(dead_record: &DeadRecord) -> Vec<u8> {
+    let length = u32::try_from(dead_record.record.len()).unwrap_or(u32::MAX);
+    let mut value =
+        Vec::with_capacity(5 + dead_record.record.len() + dead_record.reason.len() + dead_record.detail.len());
     value.extend_from_slice(&length.to_be_bytes());
-    value.extend_from_slice(&burial.record);
-    value.extend_from_slice(burial.reason.as_bytes());
+    value.extend_from_slice(&dead_record.record);
+    value.extend_from_slice(dead_record.reason.as_bytes());
     value.push(b'\n');
-    value.extend_from_slice(burial.detail.as_bytes());
+    value.extend_from_slice(dead_record.detail.as_bytes());
     value
 }
 

@@ -76,7 +76,7 @@ impl Item {
         let goes_on = self.kind == Kind::Every && self.requeued.is_none() && self.copy.due < LAST;
         let next = due(self.copy.due + 1);
         let counts = Counts::default();
-        let burial = || DeadRecord {
+        let dead_record = || DeadRecord {
             record: record(self.kind, self.copy.due, self.copy.payload, self.lane),
             reason: "rejected".into(),
             detail: String::new(),
@@ -87,8 +87,8 @@ impl Item {
             Status::Begun => Verdict::Back { begun: rules.tells_begun() },
             Status::Accepted if goes_on => Verdict::Next { due: next, counts },
             Status::Accepted => Verdict::Finished,
-            Status::Rejected if goes_on => Verdict::DeadNext { burial: burial(), due: next, counts },
-            Status::Rejected => Verdict::Dead(burial()),
+            Status::Rejected if goes_on => Verdict::DeadNext { dead_record: dead_record(), due: next, counts },
+            Status::Rejected => Verdict::Dead(dead_record()),
         };
         Settlement { member: self.member(), due: due(self.score()), verdict }
     }

@@ -9,7 +9,7 @@ use punctual::timeline::memory::{Change, Twin};
 use punctual::timeline::{CancelAnswer, PutAnswer, PutMode, PutResult, RequeueAnswer};
 
 use super::copies::{Copies, Copy};
-use super::graves::Graves;
+use super::cursors::Graves;
 use super::rules::{Kind, Rules, Wish, lane, read_record, small};
 use super::world::{key_of, member_of};
 
@@ -34,7 +34,7 @@ pub(crate) struct Ledger {
     /// What was settled as dead since it was wanted.
     buried: Copies,
     /// What is dead now.
-    graves: Graves,
+    cursors: Graves,
     /// What was requeued and has not ended since: alive under its key, with its own message.
     requeued: Copies,
 }
@@ -148,11 +148,11 @@ impl Ledger {
 
     /// A requeue took effect; whether its caller hears the answer makes no difference. `twin` is how the shard stood before.
     pub(crate) fn requeue(&mut self, id: u8, due: u8, answer: RequeueAnswer, twin: &Twin) -> Law {
-        let lies = self.graves.find(id, due);
+        let lies = self.cursors.find(id, due);
         let alive = Copy::under_key(id, due).into_iter().any(|copy| self.requeued.has(copy));
         match (answer, lies) {
             (RequeueAnswer::Requeued, Some(copy)) => {
-                self.graves.take(copy);
+                self.cursors.take(copy);
                 self.requeued.add(copy);
             }
             (RequeueAnswer::InFlight, _) if alive || has_due(id, due, twin) => {}
@@ -164,9 +164,9 @@ impl Ledger {
 
     /// A discard took effect.
     pub(crate) fn discard(&mut self, id: u8, due: u8, was_dead: bool) -> Law {
-        let lies = self.graves.find(id, due);
+        let lies = self.cursors.find(id, due);
         if let Some(copy) = lies {
-            self.graves.take(copy);
+            self.cursors.take(copy);
             self.done.add(copy);
         }
         if lies.is_some() == was_dead { Ok(()) } else { broken(format!("law 9: a discard found {lies:?}: {was_dead}")) }
@@ -174,7 +174,7 @@ impl Ledger {
 
     /// A reap took effect.
     pub(crate) fn reaped(&mut self, rules: Rules, now: u8) {
-        for copy in self.graves.outlived(rules.plan, now) {
+        for copy in self.cursors.outlived(rules.plan, now) {
             self.done.add(copy);
         }
     }
@@ -224,14 +224,14 @@ impl Ledger {
     /// An occurrence was settled as dead.
     pub(crate) fn died(&mut self, rules: Rules, now: u8, copy: Copy) {
         self.buried.add(copy);
-        for copy in self.graves.bury(rules.plan, now, copy) {
+        for copy in self.cursors.bury(rules.plan, now, copy) {
             self.done.add(copy);
         }
     }
 
     /// Whether everything that is wanted still stands or has ended as it may.
     pub(crate) fn check(&self, rules: Rules, twin: &Twin) -> Law {
-        self.graves.check(twin)?;
+        self.cursors.check(twin)?;
         for copy in (0..rules.plan.ids).flat_map(|id| self.requeued.of_task(id)) {
             let member = Member::requeued(&key_of(copy.id, copy.due));
             if twin.place(&member).is_none() || read_record(&twin.tasks[&member]).1 != copy.payload {

@@ -5,7 +5,7 @@
 //! - `choices`  which steps can come next
 //! - `calls`    calls on their way, and what they do when they arrive
 //! - `holder`   claims as their holders know them
-//! - `ledger`   what users were told and consumers may have got; the laws. `graves`: the dead; `copies`: sets of occurrences
+//! - `ledger`   what users were told and consumers may have got; the laws. `cursors`: the dead; `copies`: sets of occurrences
 //! - `structure` how a shard keeps what it keeps
 //! - `plans`    what a search begins with, and how often what may happen
 //! - `rules`    the twin's verbs, and the same with one rule taken out
@@ -19,7 +19,7 @@
 mod calls;
 mod choices;
 mod copies;
-mod graves;
+mod cursors;
 mod holder;
 mod ledger;
 mod plans;

@@ -68,7 +68,7 @@ impl Both {
         let mut verdicts: Vec<Settlement> = Vec::new();
         verdicts.extend(claimed.occurrences.iter().zip(detail).filter_map(|(one, word)| {
             let reason = if one.due.as_millis() % 2 == 0 { "rejected" } else { "retries" };
-            let burial =
+            let dead_record =
                 || DeadRecord {
                     record: one.record.clone(), reason: reason.into(), detail: "zu groß:\n1 > 0\n".into()
                 };
@@ -78,8 +78,8 @@ impl Both {
                 Word::Unnamed => return None,
                 Word::Finished => Verdict::Finished,
                 Word::Next(after) => Verdict::Next { due: due(after), counts },
-                Word::Dead => Verdict::Dead(burial()),
-                Word::DeadNext(after) => Verdict::DeadNext { burial: burial(), due: due(after), counts },
+                Word::Dead => Verdict::Dead(dead_record()),
+                Word::DeadNext(after) => Verdict::DeadNext { dead_record: dead_record(), due: due(after), counts },
                 Word::Back(begun) => Verdict::Back { begun: *begun },
                 Word::Unreadable => Verdict::Unreadable,
             };

@@ -4,20 +4,20 @@ use anyhow::Context;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// Ends with all that it does when it is dropped.
-pub(super) struct Apart {
+pub(super) struct OwnRuntime {
     handle: Handle,
     /// None only once it is dropped.
     runtime: Option<Runtime>,
 }
 
-impl Apart {
+impl OwnRuntime {
     /// Starts one with the settings of an instance.
     ///
     /// # Errors
     /// When there are no threads to be had.
-    pub(super) fn new() -> anyhow::Result<Apart> {
+    pub(super) fn new() -> anyhow::Result<OwnRuntime> {
         let runtime = Builder::new_multi_thread().enable_all().build().context("cannot start a runtime")?;
-        Ok(Apart { handle: runtime.handle().clone(), runtime: Some(runtime) })
+        Ok(OwnRuntime { handle: runtime.handle().clone(), runtime: Some(runtime) })
     }
 
     /// Makes something whose tasks run there.
@@ -38,7 +38,7 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for OwnRuntime {
     fn drop(&mut self) {
         // To wait for its tasks, as it does by itself, is not allowed where it is dropped.
         if let Some(runtime) = self.runtime.take() {

@@ -7,9 +7,9 @@ use anyhow::Context;
 use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::far::{self, Far};
+use super::far::{self, BrokerSide};
 use super::probe::Probe;
-use super::tasks::{SHARDS, Shelf};
+use super::tasks::{SHARDS, TaskNamespace};
 use super::{Kind, Missing, Options};
 use crate::servers::{self, Program, Purpose, Server};
 use punctual::clock::Timestamp;
@@ -33,7 +33,7 @@ pub(super) struct Ground {
     pub(super) sink_url: SecretString,
     pub(super) probe: Probe,
     /// None where nothing is published.
-    far: Option<Arc<dyn Far>>,
+    far: Option<Arc<dyn BrokerSide>>,
     /// The destinations that were made.
     made: Mutex<Vec<String>>,
     /// The lanes that instances may have served.
@@ -91,7 +91,7 @@ impl Ground {
     ///
     /// # Errors
     /// When nothing is published.
-    pub(super) fn far(&self) -> anyhow::Result<Arc<dyn Far>> {
+    pub(super) fn far(&self) -> anyhow::Result<Arc<dyn BrokerSide>> {
         self.far.clone().context("nothing is published here")
     }
 
@@ -128,8 +128,8 @@ impl Ground {
     ///
     /// # Errors
     /// When Redis is away.
-    pub(super) async fn shelf(&self) -> anyhow::Result<Shelf> {
-        Shelf::open(&self.redis_url, self.namespace()?).await
+    pub(super) async fn shelf(&self) -> anyhow::Result<TaskNamespace> {
+        TaskNamespace::open(&self.redis_url, self.namespace()?).await
     }
 
     /// How many occurrences are waiting or in flight whose due is no later than that.

@@ -8,7 +8,7 @@ use redis::{Cmd, RedisResult};
 use tokio::time::Instant;
 
 use super::ground::Ground;
-use super::tasks::{SHARDS, Shelf};
+use super::tasks::{SHARDS, TaskNamespace};
 use punctual::task::{Lane, Shard};
 use punctual::timeline::keys::Keys;
 
@@ -25,7 +25,7 @@ const CALLS: u64 = 10;
 ///
 /// # Errors
 /// When Redis does not answer.
-pub(super) async fn finish_growth(ground: &Ground, shelf: &Shelf) -> RedisResult<bool> {
+pub(super) async fn finish_growth(ground: &Ground, shelf: &TaskNamespace) -> RedisResult<bool> {
     let (mut connection, begun) = (ground.probe.connection(), Instant::now());
     for keys in Shard::all(SHARDS).map(|shard| Keys::new(&shelf.namespace, shard)) {
         for (key, size, look) in [

@@ -8,7 +8,7 @@ use super::limits::Limits;
 use super::moment::Load;
 use super::pair::Pair;
 use super::report::Report;
-use super::tasks::{Batch, Form};
+use super::tasks::{Batch, ScheduleKind};
 use super::throughput::costs;
 use super::watch::Watch;
 use super::{Options, Tell};
@@ -29,7 +29,7 @@ const AFTER: Duration = Duration::from_secs(30);
 /// # Errors
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
-    let form = Form::of(options.recurring);
+    let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, beside) = (ground.make("due").await?, ground.make("beside").await?);
     let (shelf, lanes) = (ground.shelf().await?, [("default", &*destination), ("other", &*beside)]);
@@ -52,7 +52,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         let numbers = 0..u64::try_from(count).unwrap_or(u64::MAX);
         let due = |number: u64| first.plus(EVERY * u32::try_from(number).unwrap_or(u32::MAX));
         let lane = "other".parse::<Lane>()?;
-        let form = Form::Once;
+        let form = ScheduleKind::Once;
         let payload = options.payload;
         let batch = Batch { prefix: "o", numbers, lane, form, payload, destination: None, due: &due };
         shelf.put(&batch, &|_| {}).await

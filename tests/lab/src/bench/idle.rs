@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::fleet::Fleet;
 use super::ground::{Ground, extra_lane};
 use super::report::Report;
-use super::tasks::{Batch, Form, SHARDS};
+use super::tasks::{Batch, SHARDS, ScheduleKind};
 use super::{Options, Tell};
 use punctual::task::Lane;
 
@@ -27,7 +27,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     for (number, lane) in names.iter().enumerate() {
         // A task for each shard, as good as surely.
         let (prefix, lane) = (format!("e{number}x"), lane.parse::<Lane>()?);
-        let (numbers, form, payload) = (0..32, Form::Once, options.payload);
+        let (numbers, form, payload) = (0..32, ScheduleKind::Once, options.payload);
         let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| due };
         shelf.put(&batch, &|_| {}).await?;
     }

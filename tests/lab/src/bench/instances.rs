@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::fleet::LaneTo;
 use super::ground::Ground;
 use super::limits::Limits;
-use super::moment::{Load, Past};
+use super::moment::{BurstResult, Load};
 use super::report::Report;
-use super::tasks::Form;
+use super::tasks::ScheduleKind;
 use super::{Options, Tell};
 use punctual::clock::Timestamp;
 
@@ -22,7 +22,7 @@ const APART: Duration = Duration::from_secs(3);
 /// # Errors
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
-    let limits = Limits::before(ground, Form::Cron, options.tasks, options.payload, tell).await?;
+    let limits = Limits::before(ground, ScheduleKind::Cron, options.tasks, options.payload, tell).await?;
     let destination = ground.make("due").await?;
     let mut costs = Vec::new();
     let mut report = Report::new(options);
@@ -31,13 +31,13 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.option("instances", options.instances.clone());
     for &instances in &options.instances {
         let all = moments(ground, options, instances, &destination, tell).await?;
-        let of = |of: fn(&Past) -> Option<f64>| mean(all.iter().filter_map(of));
+        let of = |of: fn(&BurstResult) -> Option<f64>| mean(all.iter().filter_map(of));
         let name = |figure: &str| format!("with_{instances}_{figure}");
         let last = all.iter().map(|past| past.seconds() * 1000.0).fold(0.0, f64::max);
         report.figure(name("last_ms"), last, "from the due to the last accepted, the latest; budget: 1000");
-        report.figure(name("redis_us"), of(Past::redis_us), "CPU of Redis for an occurrence");
-        report.figure(name("instance_us"), of(Past::instance_us), "CPU of all instances for an occurrence");
-        costs.push(of(Past::redis_us));
+        report.figure(name("redis_us"), of(BurstResult::redis_us), "CPU of Redis for an occurrence");
+        report.figure(name("instance_us"), of(BurstResult::instance_us), "CPU of all instances for an occurrence");
+        costs.push(of(BurstResult::redis_us));
     }
     limits.after(ground, tell).await?.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
@@ -52,7 +52,7 @@ async fn moments(
     instances: usize,
     destination: &str,
     tell: Tell<'_>,
-) -> anyhow::Result<Vec<Past>> {
+) -> anyhow::Result<Vec<BurstResult>> {
     let shelf = ground.shelf().await?;
     let lanes: [LaneTo<'_>; 1] = [("default", destination)];
     // Ids differ from run to run, or brokers would take the second for a copy of the first.
@@ -60,7 +60,7 @@ async fn moments(
     let load = Load {
         prefix: &prefix,
         tasks: options.tasks,
-        form: Form::Cron,
+        form: ScheduleKind::Cron,
         payload: options.payload,
         instances,
         destination,

@@ -15,7 +15,7 @@ use super::limits;
 use super::moment::{self, EVALSHA, each};
 use super::naked;
 use super::report::Report;
-use super::tasks::{Batch, Form, Shelf};
+use super::tasks::{Batch, ScheduleKind, TaskNamespace};
 use super::watch::Watch;
 use super::{Options, Tell, millis};
 use punctual::clock::{Clock, Timestamp};
@@ -82,13 +82,13 @@ impl Steady {
         self.begin.plus(2 * self.lasting)
     }
 
-    async fn put(&self, shelf: &Shelf, options: &Options) -> anyhow::Result<()> {
+    async fn put(&self, shelf: &TaskNamespace, options: &Options) -> anyhow::Result<()> {
         let due = |number| self.due(number);
         let batch = Batch {
             prefix: "l",
             numbers: 0..self.count(),
             lane: Lane::default(),
-            form: Form::of(options.recurring),
+            form: ScheduleKind::of(options.recurring),
             payload: options.payload,
             destination: None,
             due: &due,
@@ -164,7 +164,7 @@ impl Measured {
 /// Dues that lie ahead of one, where they are published to, and who reads it.
 struct Side {
     steady: Steady,
-    shelf: Shelf,
+    shelf: TaskNamespace,
     destination: String,
     watch: Watch,
 }
@@ -179,7 +179,7 @@ impl Side {
     ) -> anyhow::Result<Side> {
         let destination = ground.make(end).await?;
         let watch = Watch::start(ground.far()?, destination.clone(), ground.probe.clock());
-        let shelf = Shelf::open(&ground.redis_url, namespace).await?;
+        let shelf = TaskNamespace::open(&ground.redis_url, namespace).await?;
         steady.put(&shelf, options).await?;
         Ok(Side { steady, shelf, destination, watch })
     }
@@ -227,7 +227,8 @@ async fn ready(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -
 /// start afterwards.
 async fn measure(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<Measured> {
     let (own, floor, fleet) = ready(ground, options, start, tell).await?;
-    let (form, out) = (Form::of(options.recurring), || limits::out(ground, &floor.destination, options.payload));
+    let (form, out) =
+        (ScheduleKind::of(options.recurring), || limits::out(ground, &floor.destination, options.payload));
     let told = |count: u64| {
         let done = start as f64 + count as f64 / own.steady.count() as f64;
         tell(done / starts(options) as f64, "publishing");

@@ -14,7 +14,7 @@ use super::moment::{accepted, each, spent};
 use super::naked::{self, BATCH, Out, UNDER_WAY, publish};
 use super::process::own_cpu;
 use super::report::Report;
-use super::tasks::{self, Batch, Form, Shelf, join, join_all};
+use super::tasks::{self, Batch, ScheduleKind, TaskNamespace, join, join_all};
 use super::{Bench, Options, Tell};
 use punctual::clock::Timestamp;
 use punctual::task::Lane;
@@ -37,7 +37,7 @@ const WARM_UP_EACH: Duration = Duration::from_micros(100);
 /// All of it, over the same messages and records: once before what is measured and once after it, so that a machine that
 /// gets slower or faster meanwhile is not taken for a difference.
 pub(super) struct Limits {
-    form: Form,
+    form: ScheduleKind,
     tasks: u64,
     payload: usize,
     /// The sink without Redis, and the CPU time of its client library.
@@ -61,7 +61,7 @@ impl Limits {
     /// When a message is not accepted, or Redis does not answer.
     pub(super) async fn before(
         ground: &Ground,
-        form: Form,
+        form: ScheduleKind,
         tasks: u64,
         payload: usize,
         tell: Tell<'_>,
@@ -202,7 +202,7 @@ async fn publish_all(sink: &Arc<dyn Sink>, batches: impl Iterator<Item = Vec<Mes
 }
 
 /// The naked loop over records that are due, without a sink.
-async fn naked(ground: &Ground, form: Form, tasks: u64, payload: usize) -> anyhow::Result<Part> {
+async fn naked(ground: &Ground, form: ScheduleKind, tasks: u64, payload: usize) -> anyhow::Result<Part> {
     let shelf = records(ground, form, tasks, payload, ground.probe.now()).await?;
     let floor = naked::drain(ground, &shelf.namespace, form, tasks, None).await;
     ground.empty(&shelf.namespace).await?;
@@ -215,12 +215,12 @@ async fn naked(ground: &Ground, form: Form, tasks: u64, payload: usize) -> anyho
 /// When Redis does not take them.
 pub(super) async fn records(
     ground: &Ground,
-    form: Form,
+    form: ScheduleKind,
     tasks: u64,
     payload: usize,
     due: Timestamp,
-) -> anyhow::Result<Shelf> {
-    let shelf = Shelf::open(&ground.redis_url, ground.floor_namespace()?).await?;
+) -> anyhow::Result<TaskNamespace> {
+    let shelf = TaskNamespace::open(&ground.redis_url, ground.floor_namespace()?).await?;
     let (numbers, lane) = (0..tasks, Lane::default());
     let batch = Batch { prefix: "f", numbers, lane, form, payload, destination: None, due: &|_| due };
     shelf.put(&batch, &|_| {}).await?;

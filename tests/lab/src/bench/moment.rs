@@ -7,10 +7,10 @@ use anyhow::bail;
 use tokio::time::{Instant, sleep};
 
 use super::Tell;
-use super::far::Far;
+use super::far::BrokerSide;
 use super::fleet::{Fleet, LaneTo};
 use super::ground::Ground;
-use super::tasks::{Batch, Form, Shelf};
+use super::tasks::{Batch, ScheduleKind, TaskNamespace};
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::Lane;
 
@@ -47,7 +47,7 @@ const SETTLED: Duration = Duration::from_secs(30);
 pub(super) struct Load<'a> {
     pub(super) prefix: &'a str,
     pub(super) tasks: u64,
-    pub(super) form: Form,
+    pub(super) form: ScheduleKind,
     pub(super) payload: usize,
     pub(super) instances: usize,
     /// Where all of it goes.
@@ -61,7 +61,7 @@ pub(super) struct Load<'a> {
 }
 
 /// A moment that lies ahead, with instances that wait for it.
-pub(super) struct Moment {
+pub(super) struct Burst {
     pub(super) due: Timestamp,
     pub(super) fleet: Fleet,
     /// What the destination held before any of it.
@@ -69,7 +69,7 @@ pub(super) struct Moment {
 }
 
 /// What became of a moment.
-pub(super) struct Past {
+pub(super) struct BurstResult {
     /// When the last was accepted: in us after the due.
     pub(super) last_us: i64,
     /// The CPU time of Redis for it, and of the instances.
@@ -93,10 +93,10 @@ impl Load<'_> {
     pub(super) async fn ready(
         &self,
         ground: &Ground,
-        shelf: &Shelf,
+        shelf: &TaskNamespace,
         tell: Tell<'_>,
         more: impl AsyncFn(Timestamp) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Moment> {
+    ) -> anyhow::Result<Burst> {
         let (far, clock, mut rate) = (ground.far()?, ground.probe.clock(), PUTS);
         let mut start = START + START_EACH * u32::try_from(self.instances).unwrap_or(u32::MAX);
         for number in 0..TRIES {
@@ -113,7 +113,7 @@ impl Load<'_> {
             if is_put || !self.alone {
                 let fleet = Fleet::start(ground, self.instances, self.lanes).await?;
                 if is_put && clock.now().plus((2 * BEFORE).max(self.lead)) < due {
-                    return Ok(Moment { due, fleet, held });
+                    return Ok(Burst { due, fleet, held });
                 }
                 // They began too late: what they publish now is of no account.
                 start *= 2;
@@ -129,10 +129,16 @@ impl Load<'_> {
     }
 
     /// Puts all. Ids differ from try to try: what a broker deduplicates by does.
-    async fn put_all(&self, shelf: &Shelf, due: Timestamp, number: usize, tell: Tell<'_>) -> anyhow::Result<()> {
+    async fn put_all(
+        &self,
+        shelf: &TaskNamespace,
+        due: Timestamp,
+        number: usize,
+        tell: Tell<'_>,
+    ) -> anyhow::Result<()> {
         let prefix = format!("{}{number}", self.prefix);
         let warm = format!("w{prefix}");
-        shelf.put(&self.batch(&warm, 0..WARM, Form::Once, &|_| due.minus(WARM_BEFORE)), &|_| {}).await?;
+        shelf.put(&self.batch(&warm, 0..WARM, ScheduleKind::Once, &|_| due.minus(WARM_BEFORE)), &|_| {}).await?;
         let tasks = self.tasks;
         let told = |put: u64| tell(put as f64 / tasks as f64, "putting tasks");
         shelf.put(&self.batch(&prefix, 0..tasks, self.form, &|_| due), &told).await
@@ -143,7 +149,7 @@ impl Load<'_> {
         &self,
         prefix: &'b str,
         numbers: Range<u64>,
-        form: Form,
+        form: ScheduleKind,
         due: &'b (dyn Fn(u64) -> Timestamp + Sync),
     ) -> Batch<'b> {
         let (lane, payload) = (Lane::default(), self.payload);
@@ -151,7 +157,7 @@ impl Load<'_> {
     }
 }
 
-impl Moment {
+impl Burst {
     /// Goes on to a later moment, at which as many are due that were put beside the first ones.
     pub(super) fn go_on(&mut self, by: Duration, tasks: u64) {
         self.due = self.due.plus(by);
@@ -165,10 +171,10 @@ impl Moment {
     pub(super) async fn pass(
         &self,
         ground: &Ground,
-        shelf: &Shelf,
+        shelf: &TaskNamespace,
         load: &Load<'_>,
         tell: Tell<'_>,
-    ) -> anyhow::Result<Past> {
+    ) -> anyhow::Result<BurstResult> {
         tell(0.0, "waiting for the moment");
         let clock = ground.probe.clock();
         clock.sleep_until(self.due.minus(BEFORE)).await;
@@ -179,7 +185,7 @@ impl Moment {
         let told = |count: u64| tell(count as f64 / load.messages() as f64, "publishing");
         let last = accepted(ground, &*far, load.destination, self.held, load.messages(), &told).await?;
         settled(ground, shelf, self.due).await?;
-        Ok(Past {
+        Ok(BurstResult {
             last_us: last - self.due.as_millis() * 1000,
             redis_cpu: spent(redis_before, ground.probe.cpu().await?),
             instance_cpu: spent(instance_before, self.fleet.cpu()),
@@ -195,7 +201,7 @@ impl Moment {
 /// When nothing more comes for a minute.
 pub(super) async fn accepted(
     ground: &Ground,
-    far: &dyn Far,
+    far: &dyn BrokerSide,
     destination: &str,
     held: u64,
     count: u64,
@@ -224,7 +230,7 @@ pub(super) async fn accepted(
 ///
 /// # Errors
 /// When something stays.
-pub(super) async fn settled(ground: &Ground, shelf: &Shelf, due: Timestamp) -> anyhow::Result<()> {
+pub(super) async fn settled(ground: &Ground, shelf: &TaskNamespace, due: Timestamp) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
         let left = ground.left(&shelf.namespace, due).await?;
@@ -238,7 +244,7 @@ pub(super) async fn settled(ground: &Ground, shelf: &Shelf, due: Timestamp) -> a
     }
 }
 
-impl Past {
+impl BurstResult {
     /// When the last was accepted, in seconds after the due.
     pub(super) fn seconds(&self) -> f64 {
         self.last_us.max(1) as f64 / 1e6

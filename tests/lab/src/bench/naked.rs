@@ -13,11 +13,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::apart::Apart;
+use super::apart::OwnRuntime;
 use super::ground::Ground;
 use super::moment::{each, spent};
 use super::probe::connect;
-use super::tasks::{Form, GAP, SHARDS, join_all};
+use super::tasks::{GAP, SHARDS, ScheduleKind, join_all};
 use punctual::clock::{Clock, RedisClock, Timestamp};
 use punctual::task::{Lane, Namespace, Shard};
 use punctual::timeline::keys::Keys;
@@ -64,7 +64,7 @@ return 1
 ";
 
 /// What the naked loop does.
-pub(super) struct Floor {
+pub(super) struct Baseline {
     /// How long it takes for all.
     pub(super) span: Duration,
     /// Time of Redis in the loop's own scripts for an occurrence, in us.
@@ -82,10 +82,10 @@ pub(super) struct Out {
 }
 
 /// One shard of a namespace that no instance knows.
-struct Naked {
+struct BaselineLoop {
     connection: MultiplexedConnection,
     keys: Keys,
-    form: Form,
+    form: ScheduleKind,
 }
 
 /// As the script replies.
@@ -106,12 +106,12 @@ struct Taken {
 pub(super) async fn drain(
     ground: &Ground,
     namespace: &Namespace,
-    form: Form,
+    form: ScheduleKind,
     tasks: u64,
     out: Option<&Out>,
-) -> anyhow::Result<Floor> {
+) -> anyhow::Result<Baseline> {
     let room = Arc::new(Semaphore::new(UNDER_WAY));
-    let shards = Naked::all(&ground.probe.connection(), namespace, form);
+    let shards = BaselineLoop::all(&ground.probe.connection(), namespace, form);
     let (scripts, begun) = (ground.probe.spent_in(EVAL).await?, Instant::now());
     let mut loops = JoinSet::new();
     for shard in shards {
@@ -126,11 +126,11 @@ pub(super) async fn drain(
     }
     let span = begun.elapsed();
     ensure!(count == tasks, "the naked loop found {count} of {tasks} tasks");
-    Ok(Floor { span, script_us: each(spent(scripts, ground.probe.spent_in(EVAL).await?), count) })
+    Ok(Baseline { span, script_us: each(spent(scripts, ground.probe.spent_in(EVAL).await?), count) })
 }
 
 /// Claims and settles until nothing is left; returns how many.
-async fn settle_all(shard: Naked) -> anyhow::Result<u64> {
+async fn settle_all(shard: BaselineLoop) -> anyhow::Result<u64> {
     let mut count = 0;
     loop {
         let due = shard.claim().await?.due;
@@ -143,7 +143,7 @@ async fn settle_all(shard: Naked) -> anyhow::Result<u64> {
 }
 
 /// The same, with what is claimed published before it is settled, and `room` for so many batches of all shards.
-async fn publish_all(shard: Arc<Naked>, out: Out, room: Arc<Semaphore>) -> anyhow::Result<u64> {
+async fn publish_all(shard: Arc<BaselineLoop>, out: Out, room: Arc<Semaphore>) -> anyhow::Result<u64> {
     let (mut count, mut under_way) = (0, JoinSet::new());
     loop {
         let place = Arc::clone(&room).acquire_owned().await?;
@@ -177,16 +177,16 @@ async fn publish_all(shard: Arc<Naked>, out: Out, room: Arc<Semaphore>) -> anyho
 pub(super) async fn on_time(
     ground: &Ground,
     namespace: &Namespace,
-    form: Form,
+    form: ScheduleKind,
     make: impl FnOnce() -> anyhow::Result<Out>,
 ) -> anyhow::Result<()> {
-    let runtime = Apart::new()?;
+    let runtime = OwnRuntime::new()?;
     let out = runtime.make(make)?;
     let (url, clock, namespace) = (ground.redis_url.clone(), ground.probe.clock(), namespace.clone());
     let publishing = async move {
         let connection = connect(&url).await?;
         let mut loops = JoinSet::new();
-        for shard in Naked::all(&connection, &namespace, form) {
+        for shard in BaselineLoop::all(&connection, &namespace, form) {
             loops.spawn(keep_time(Arc::new(shard), Arc::clone(&clock), out.clone()));
         }
         join_all(loops).await
@@ -194,7 +194,7 @@ pub(super) async fn on_time(
     runtime.run(publishing).await
 }
 
-async fn keep_time(shard: Arc<Naked>, clock: Arc<RedisClock>, out: Out) -> anyhow::Result<()> {
+async fn keep_time(shard: Arc<BaselineLoop>, clock: Arc<RedisClock>, out: Out) -> anyhow::Result<()> {
     let mut under_way = JoinSet::new();
     loop {
         let Taken { due, head } = shard.claim().await?;
@@ -234,10 +234,10 @@ pub(super) async fn publish(sink: &dyn Sink, batch: Vec<Message>) -> anyhow::Res
     Ok(())
 }
 
-impl Naked {
+impl BaselineLoop {
     /// One for each shard.
-    fn all(connection: &MultiplexedConnection, namespace: &Namespace, form: Form) -> Vec<Naked> {
-        let shard = |shard| Naked { connection: connection.clone(), keys: Keys::new(namespace, shard), form };
+    fn all(connection: &MultiplexedConnection, namespace: &Namespace, form: ScheduleKind) -> Vec<BaselineLoop> {
+        let shard = |shard| BaselineLoop { connection: connection.clone(), keys: Keys::new(namespace, shard), form };
         Shard::all(SHARDS).map(shard).collect()
     }
 
@@ -251,9 +251,9 @@ impl Naked {
 
     async fn settle(&self, due: &[(String, i64)]) -> anyhow::Result<()> {
         let mut call = redis::cmd(EVAL);
-        let script = if self.form == Form::Once { END } else { NEXT };
+        let script = if self.form == ScheduleKind::Once { END } else { NEXT };
         call.arg(script).arg(2).arg(self.keys.due(&Lane::default()));
-        if self.form == Form::Once {
+        if self.form == ScheduleKind::Once {
             call.arg(self.keys.tasks());
             due.iter().for_each(|(id, _)| {
                 call.arg(id);

@@ -18,7 +18,7 @@ use super::limits;
 use super::moment::Load;
 use super::naked;
 use super::report::{Report, over};
-use super::tasks::Shelf;
+use super::tasks::TaskNamespace;
 use punctual::clock::{Clock, Timestamp};
 
 /// How long after the moment the naked loop begins.
@@ -47,7 +47,7 @@ impl Pair {
     /// When something is not published.
     pub(super) async fn measure(
         ground: &Ground,
-        shelf: &Shelf,
+        shelf: &TaskNamespace,
         load: &Load<'_>,
         tell: Tell<'_>,
     ) -> anyhow::Result<Pair> {

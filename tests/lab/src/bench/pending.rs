@@ -10,10 +10,10 @@ use super::ground::Ground;
 use super::growth::finish_growth;
 use super::late::Late;
 use super::limits::Limits;
-use super::moment::{Load, Past};
+use super::moment::{BurstResult, Load};
 use super::pair::{self, Pair};
 use super::report::Report;
-use super::tasks::{Batch, Form, SHARDS, Shelf};
+use super::tasks::{Batch, SHARDS, ScheduleKind, TaskNamespace};
 use super::{Missing, Options, Tell, millis, process, storm};
 use punctual::clock::Timestamp;
 use punctual::task::{Lane, Shard};
@@ -43,7 +43,7 @@ const BESIDE: u64 = 300;
 /// [`Missing`] when there is no room for so many; else when something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     look_for_room(options)?;
-    let form = Form::of(options.recurring);
+    let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
     let mut report = Report::new(options);
@@ -57,7 +57,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         let first = ground.probe.now().plus(AHEAD);
         let due = |number: u64| first.plus(Duration::from_millis(number * millis(APART)));
         let lane = Lane::default();
-        let (numbers, payload, form) = (before..pending, options.payload, Form::Once);
+        let (numbers, payload, form) = (before..pending, options.payload, ScheduleKind::Once);
         let batch = Batch { prefix: "p", numbers, lane, form, payload, destination: None, due: &due };
         record = batch.record(first, first).len();
         shelf.put(&batch, &|put| tell(put as f64 / pending as f64, "putting what is not due")).await?;
@@ -124,17 +124,17 @@ fn look_for_room(options: &Options) -> Result<(), Missing> {
 /// What comes due at one moment beside what does not: alone, and beside the naked loop, which has nothing else to look into.
 async fn costs_beside(
     ground: &Ground,
-    shelf: &Shelf,
+    shelf: &TaskNamespace,
     options: &Options,
     (pending, destination): (u64, &str),
     tell: Tell<'_>,
-) -> anyhow::Result<(Past, Pair)> {
+) -> anyhow::Result<(BurstResult, Pair)> {
     let (alone, beside) = (format!("c{pending}x"), format!("b{pending}x"));
     let lanes: [LaneTo<'_>; 1] = [("default", destination)];
     let load = Load {
         prefix: &alone,
         tasks: options.tasks,
-        form: Form::of(options.recurring),
+        form: ScheduleKind::of(options.recurring),
         payload: options.payload,
         instances: 1,
         destination,
@@ -152,7 +152,7 @@ async fn costs_beside(
 /// How long claims take, in ms: with many due, while no instance runs.
 async fn claims(
     ground: &Ground,
-    shelf: &Shelf,
+    shelf: &TaskNamespace,
     options: &Options,
     pending: u64,
     tell: Tell<'_>,
@@ -160,7 +160,7 @@ async fn claims(
     tell(0.0, "claiming");
     let (now, prefix) = (ground.probe.now(), format!("d{pending}x"));
     let (numbers, lane) = (0..options.tasks.min(CLAIMED), Lane::default());
-    let (form, payload) = (Form::Once, options.payload);
+    let (form, payload) = (ScheduleKind::Once, options.payload);
     let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| now };
     shelf.put(&batch, &|_| {}).await?;
     let mut late = Late::new()?;
@@ -177,7 +177,7 @@ async fn claims(
 }
 
 /// Claims once, and ends what was claimed; returns how long the claim took, if there was something to claim.
-async fn claim(shelf: &Shelf, shard: Shard, token: Token, now: Timestamp) -> anyhow::Result<Option<Duration>> {
+async fn claim(shelf: &TaskNamespace, shard: Shard, token: Token, now: Timestamp) -> anyhow::Result<Option<Duration>> {
     let (timeline, lane) = (shelf.timeline(), Lane::default());
     let request = ClaimRequest {
         token: token.clone(),

@@ -12,7 +12,7 @@ use super::ground::Ground;
 use super::http::{Line, Puts};
 use super::moment::each;
 use super::report::Report;
-use super::tasks::{self, Batch, Form, SHARDS};
+use super::tasks::{self, Batch, SHARDS, ScheduleKind};
 use super::{Options, Tell};
 use punctual::task::{Lane, Shard};
 use punctual::timeline::keys::Keys;
@@ -151,7 +151,7 @@ async fn memory_of<T>(
 async fn alone(ground: &Ground, options: &Options) -> anyhow::Result<f64> {
     let (shelf, due) = (ground.shelf().await?, ground.probe.now().plus(AHEAD));
     let (numbers, lane) = (0..options.tasks, Lane::default());
-    let (form, payload) = (Form::Once, options.payload);
+    let (form, payload) = (ScheduleKind::Once, options.payload);
     // Each is encoded by itself, as an instance does.
     let dues = |number: u64| due.plus(Duration::from_millis(number % 1000));
     let batch = Batch { prefix: "a", numbers, lane, form, payload, destination: None, due: &dues };

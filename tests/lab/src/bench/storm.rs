@@ -6,7 +6,7 @@ use super::fleet::{Fleet, LaneTo};
 use super::ground::Ground;
 use super::moment::{accepted, settled};
 use super::report::Report;
-use super::tasks::{Batch, Form, Shelf};
+use super::tasks::{Batch, ScheduleKind, TaskNamespace};
 use super::watch::Watch;
 use super::{Options, Tell, millis};
 use punctual::clock::Timestamp;
@@ -27,7 +27,7 @@ const FOR: Duration = Duration::from_secs(120);
 /// When something is not published.
 pub(super) async fn run(
     ground: &Ground,
-    shelf: &Shelf,
+    shelf: &TaskNamespace,
     options: &Options,
     destination: &str,
     report: &mut Report,
@@ -39,12 +39,12 @@ pub(super) async fn run(
     tell(0.0, "putting what is overdue");
     let (now, payload) = (ground.probe.now(), options.payload);
     let (overdue, lane) = (now.minus(OVERDUE), Lane::default());
-    let (numbers, form) = (0..options.tasks, Form::Every);
+    let (numbers, form) = (0..options.tasks, ScheduleKind::Every);
     let batch = Batch { prefix: "s", numbers, lane, form, payload, destination: None, due: &|_| overdue };
     shelf.put(&batch, &|_| {}).await?;
     let (first, numbers) = (ground.probe.now(), 0..millis(FOR) / millis(EVERY));
     let due = |number: u64| first.plus(Duration::from_millis(number * millis(EVERY)));
-    let (lane, form) = (Lane::default(), Form::Once);
+    let (lane, form) = (Lane::default(), ScheduleKind::Once);
     let batch = Batch { prefix: "n", numbers, lane, form, payload, destination: Some(fresh), due: &due };
     shelf.put(&batch, &|_| {}).await?;
     let lanes: [LaneTo<'_>; 1] = [("default", destination)];

@@ -31,7 +31,7 @@ pub(super) const GAP: Duration = Duration::from_secs(86_400);
 
 /// What sort of schedule tasks have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ScheduleKind {
     /// `at`.
     Once,
     /// `every` day.
@@ -47,7 +47,7 @@ pub(super) struct Batch<'a> {
     /// The numbers that they have.
     pub(super) numbers: Range<u64>,
     pub(super) lane: Lane,
-    pub(super) form: Form,
+    pub(super) form: ScheduleKind,
     pub(super) payload: usize,
     /// None: the lane's.
     pub(super) destination: Option<String>,
@@ -55,17 +55,17 @@ pub(super) struct Batch<'a> {
     pub(super) due: &'a (dyn Fn(u64) -> Timestamp + Sync),
 }
 
-impl Form {
+impl ScheduleKind {
     /// One-shot or recurring.
-    pub(super) fn of(recurring: bool) -> Form {
-        if recurring { Form::Every } else { Form::Once }
+    pub(super) fn of(recurring: bool) -> ScheduleKind {
+        if recurring { ScheduleKind::Every } else { ScheduleKind::Once }
     }
 
     fn when(self, due: Timestamp) -> When {
         match self {
-            Form::Once => When::At(due),
-            Form::Every => When::Every { gap: GAP, start: Some(due) },
-            Form::Cron => {
+            ScheduleKind::Once => When::At(due),
+            ScheduleKind::Every => When::Every { gap: GAP, start: Some(due) },
+            ScheduleKind::Cron => {
                 let seconds = due.as_millis().div_euclid(1000);
                 let (second, minute, hour) = (seconds % 60, seconds / 60 % 60, seconds / 3600 % 24);
                 When::Cron { expression: format!("{second} {minute} {hour} * * *"), zone: None, start: None }
@@ -96,17 +96,17 @@ pub(super) fn id(prefix: &str, number: u64) -> String {
 }
 
 /// One namespace of the timeline.
-pub(super) struct Shelf {
+pub(super) struct TaskNamespace {
     timeline: Arc<RedisTimeline>,
     pub(super) namespace: Namespace,
 }
 
-impl Shelf {
+impl TaskNamespace {
     /// Connects.
     ///
     /// # Errors
     /// When Redis is not there.
-    pub(super) async fn open(url: &SecretString, namespace: Namespace) -> anyhow::Result<Shelf> {
+    pub(super) async fn open(url: &SecretString, namespace: Namespace) -> anyhow::Result<TaskNamespace> {
         let config = RedisConfig::new(url.expose_secret(), namespace.clone(), SHARDS);
         // A machine at its limit is slow.
         let timeline = RedisTimeline::connect(RedisConfig { response_timeout: CALL, ..config })?;
@@ -120,7 +120,7 @@ impl Shelf {
             Ok(up) => up?,
             Err(_) => bail!("the Redis of the timeline does not answer within {REACH:?}"),
         }
-        Ok(Shelf { timeline, namespace })
+        Ok(TaskNamespace { timeline, namespace })
     }
 
     /// The timeline itself.
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_cron_task_is_due_at_its_second_and_a_day_later() {
         let due = Timestamp::from_millis(1_795_263_301_000);
-        let schedule = Schedule { when: Form::Cron.when(due), end: None, limit: None, spread: None };
+        let schedule = Schedule { when: ScheduleKind::Cron.when(due), end: None, limit: None, spread: None };
         let (id, before) = ("a".parse().unwrap(), due.minus(Duration::from_secs(5)));
         assert_eq!(schedule.first(&id, before).unwrap(), Some(due));
         assert_eq!(schedule.next_after(&id, before, due).unwrap(), Some(due.plus(GAP)));

@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::fleet::LaneTo;
 use super::ground::Ground;
 use super::limits::Limits;
-use super::moment::{Load, Past};
+use super::moment::{BurstResult, Load};
 use super::pair::Pair;
 use super::report::Report;
-use super::tasks::Form;
+use super::tasks::ScheduleKind;
 use super::{Options, Tell};
 
 /// Measures.
@@ -16,7 +16,7 @@ use super::{Options, Tell};
 /// # Errors
 /// When something is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
-    let form = Form::of(options.recurring);
+    let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
     let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
@@ -52,7 +52,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
 }
 
 /// Shows what an occurrence costs, beside what its parts do.
-pub(super) fn costs(report: &mut Report, past: &Past, limits: &Limits) {
+pub(super) fn costs(report: &mut Report, past: &BurstResult, limits: &Limits) {
     report.figure("redis_us", past.redis_us(), "CPU of Redis for an occurrence");
     report.figure("instance_us", past.instance_us(), "CPU of the instances for an occurrence");
     report.ratio("instance_cpu_to_raw", past.instance_us(), limits.raw_cpu_us(), "budget: at most 2");

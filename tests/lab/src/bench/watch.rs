@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::far::Far;
+use super::far::BrokerSide;
 use super::late::Late;
 use punctual::clock::{RedisClock, Timestamp};
 
@@ -33,7 +33,7 @@ struct Seen {
 
 impl Watch {
     /// Begins to read.
-    pub(super) fn start(far: Arc<dyn Far>, destination: String, clock: Arc<RedisClock>) -> Watch {
+    pub(super) fn start(far: Arc<dyn BrokerSide>, destination: String, clock: Arc<RedisClock>) -> Watch {
         let seen = Arc::<Mutex<Seen>>::default();
         let (into, asked) = (Arc::clone(&seen), Arc::clone(&clock));
         let mut reading = JoinSet::new();

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::absence::{Absence, Drain};
 use super::campaign::{Options, Step};
 use super::configuration::configuration;
-use super::eye::Eye;
+use super::eye::KeyReader;
 use super::ground::Ground;
 use super::metrics::{Scrape, post, scrape};
 use super::{Kind, Missing, TimelinePlace};
@@ -38,7 +38,7 @@ const LANES: [&str; 2] = ["default", "second"];
 struct Stage {
     ground: Arc<Ground>,
     instances: Vec<Instance>,
-    eye: Eye,
+    eye: KeyReader,
     /// Both sinks.
     sinks: [SecretString; 2],
     name: String,
@@ -103,7 +103,7 @@ impl Stage {
             instance.start().await?;
             instances.push(instance);
         }
-        let eye = Eye::open(place).await?;
+        let eye = KeyReader::open(place).await?;
         let sinks = [ground.sink.url.clone(), other];
         Ok(Stage {
             ground,

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::Fault;
-use super::crew::{Crew, Turn};
-use super::plan::{Blow, Harm, Planned, Side};
+use super::crew::{Instances, Turn};
+use super::plan::{FaultKind, LinkFault, Planned, Side};
 use super::proxy::{Mode, Proxy};
 
 /// How long a fault waits for its victim to hold a claim.
@@ -35,7 +35,12 @@ impl Done {
 }
 
 /// Carries out a plan, one fault after the other as far as they meet the same; ends early when it is told to.
-pub(super) async fn attack(crew: &Arc<Crew>, plan: &[Planned], stop: &CancellationToken, tell: impl Fn(usize)) -> Done {
+pub(super) async fn attack(
+    crew: &Arc<Instances>,
+    plan: &[Planned],
+    stop: &CancellationToken,
+    tell: impl Fn(usize),
+) -> Done {
     let mut begun = Instant::now();
     let (mut running, mut done) = (JoinSet::new(), Done::default());
     for planned in plan {
@@ -65,11 +70,11 @@ pub(super) async fn attack(crew: &Arc<Crew>, plan: &[Planned], stop: &Cancellati
 }
 
 /// Carries out one fault; `None` when it met nothing.
-async fn carry_out(crew: Arc<Crew>, planned: Planned, turn: Turn) -> Option<Fault> {
+async fn carry_out(crew: Arc<Instances>, planned: Planned, turn: Turn) -> Option<Fault> {
     let mut held = catch(&crew, planned.instance).await;
     let from = crew.eye.now();
     let met = match (planned.blow, planned.instance) {
-        (Blow::Kill, Some(number)) => {
+        (FaultKind::Kill, Some(number)) => {
             let id = crew.instance(number).id();
             crew.kill(number).await;
             // Nobody settles what it held before its lease has ended; what it had sent before it died has arrived by then.
@@ -79,18 +84,18 @@ async fn carry_out(crew: Arc<Crew>, planned: Planned, turn: Turn) -> Option<Faul
             start_again(&crew, number).await;
             true
         }
-        (Blow::Stop, Some(number)) => {
+        (FaultKind::Stop, Some(number)) => {
             let stopped = stop(&crew, number, planned.lasts).await;
             held = stopped == Some(true);
             stopped.is_some()
         }
-        (Blow::Term, Some(number)) => {
+        (FaultKind::Term, Some(number)) => {
             crew.end(number).await;
             sleep(planned.lasts).await;
             start_again(&crew, number).await;
             true
         }
-        (Blow::Link(side, harm), Some(number)) => match crew.ground.links[number].proxy(side) {
+        (FaultKind::Link(side, harm), Some(number)) => match crew.ground.links[number].proxy(side) {
             Some(proxy) => {
                 let ill = || {
                     if side == Side::Redis {
@@ -104,9 +109,9 @@ async fn carry_out(crew: Arc<Crew>, planned: Planned, turn: Turn) -> Option<Faul
             }
             None => false,
         },
-        (Blow::Restart(side), _) => server(&crew, side, &planned, true).await,
-        (Blow::Stall(side), _) => server(&crew, side, &planned, false).await,
-        (Blow::Flush, _) => {
+        (FaultKind::Restart(side), _) => server(&crew, side, &planned, true).await,
+        (FaultKind::Stall(side), _) => server(&crew, side, &planned, false).await,
+        (FaultKind::Flush, _) => {
             crew.redis_is_ill(None);
             crew.eye
                 .flush_scripts()
@@ -114,7 +119,7 @@ async fn carry_out(crew: Arc<Crew>, planned: Planned, turn: Turn) -> Option<Faul
                 .inspect_err(|error| tracing::debug!(%error, "no scripts were forgotten"))
                 .is_ok()
         }
-        (Blow::Kill | Blow::Stop | Blow::Term | Blow::Link(..), None) => false,
+        (FaultKind::Kill | FaultKind::Stop | FaultKind::Term | FaultKind::Link(..), None) => false,
     };
     drop(turn);
     let fault = Fault { kind: planned.blow.name(), instance: planned.instance, from, until: crew.eye.now(), held };
@@ -122,7 +127,7 @@ async fn carry_out(crew: Arc<Crew>, planned: Planned, turn: Turn) -> Option<Faul
 }
 
 /// Waits a moment for an instance, or for any, to hold a claim; whether it does.
-async fn catch(crew: &Crew, instance: Option<usize>) -> bool {
+async fn catch(crew: &Instances, instance: Option<usize>) -> bool {
     let id = instance.and_then(|number| crew.instance(number).id());
     let begun = Instant::now();
     loop {
@@ -135,14 +140,14 @@ async fn catch(crew: &Crew, instance: Option<usize>) -> bool {
     }
 }
 
-async fn start_again(crew: &Crew, number: usize) {
+async fn start_again(crew: &Instances, number: usize) {
     if let Err(error) = crew.start_one(number).await {
         tracing::warn!(number, "an instance does not start: {error:#}");
     }
 }
 
 /// Lets an instance stand still; whether it held a claim meanwhile. `None` when it could not be stopped.
-async fn stop(crew: &Crew, number: usize, lasts: Duration) -> Option<bool> {
+async fn stop(crew: &Instances, number: usize, lasts: Duration) -> Option<bool> {
     let instance = crew.instance(number);
     if let Err(error) = instance.signal("STOP") {
         tracing::debug!(%error, "an instance does not stand still");
@@ -158,39 +163,39 @@ async fn stop(crew: &Crew, number: usize, lasts: Duration) -> Option<bool> {
 }
 
 /// Breaks the connections of an instance to a server; whether there were any.
-async fn break_link(proxy: &Proxy, harm: Harm, planned: &Planned) -> bool {
+async fn break_link(proxy: &Proxy, harm: LinkFault, planned: &Planned) -> bool {
     let mut met = proxy.open() > 0;
     match harm {
-        Harm::Cut => {
+        LinkFault::Cut => {
             proxy.set(Mode::Refuse);
             proxy.cut();
             sleep(planned.lasts).await;
         }
-        Harm::Hole => {
-            proxy.set(Mode::Hole);
+        LinkFault::BlackHole => {
+            proxy.set(Mode::BlackHole);
             sleep(planned.lasts).await;
             met |= proxy.cut() > 0;
         }
-        Harm::Delay => {
+        LinkFault::Delay => {
             proxy.set(Mode::Delay(planned.delay));
             sleep(planned.lasts).await;
         }
-        Harm::Half => {
+        LinkFault::Half => {
             proxy.half(planned.way);
         }
-        Harm::Late => {
+        LinkFault::Late => {
             proxy.set(Mode::Late);
             sleep(planned.lasts).await;
         }
     }
     // What connected meanwhile met it, too.
-    met |= matches!(harm, Harm::Delay | Harm::Late) && proxy.open() > 0;
+    met |= matches!(harm, LinkFault::Delay | LinkFault::Late) && proxy.open() > 0;
     proxy.set(Mode::Pass);
     met
 }
 
 /// Ends a server and starts it again, or lets it stand still; whether that was done.
-async fn server(crew: &Crew, side: Side, planned: &Planned, restart: bool) -> bool {
+async fn server(crew: &Instances, side: Side, planned: &Planned, restart: bool) -> bool {
     let Some(server) = &crew.ground.backend(side).server else { return false };
     if side == Side::Redis {
         crew.redis_is_ill(None);

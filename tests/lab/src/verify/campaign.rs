@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::account::{Account, LANES, Load};
 use super::attack::{Done, attack};
-use super::crew::Crew;
+use super::crew::Instances;
 use super::ground::Ground;
 use super::plan::plan;
 use super::report::{self, Report, Round};
@@ -155,7 +155,7 @@ async fn round(
         destinations: ["a", "b", "c"].map(|end| format!("{name}-{end}")).to_vec(),
         same_clock: ground.sink.server.is_some() && ground.redis.server.is_some(),
     };
-    let crew = Crew::start(&options.program, Arc::clone(ground), &timeline).await?;
+    let crew = Instances::start(&options.program, Arc::clone(ground), &timeline).await?;
     let seed = options.seed.wrapping_add(number - 1);
     let judged = judged(options, seed, &crew, (&place, &timeline), stop, tell).await;
     for number in 0..options.instances {
@@ -192,7 +192,7 @@ fn names_in(place: &Place) -> Vec<String> {
 async fn judged(
     options: &Options,
     seed: u64,
-    crew: &Arc<Crew>,
+    crew: &Arc<Instances>,
     (place, timeline): (&Place, &TimelinePlace),
     stop: &CancellationToken,
     tell: &(dyn Fn(Step) + Sync),
@@ -223,7 +223,7 @@ async fn judged(
 }
 
 /// Adds what was seen of the instances themselves, once all have ended.
-fn with_the_crews(mut round: Round, crew: &Crew, name: &str) -> anyhow::Result<Round> {
+fn with_the_crews(mut round: Round, crew: &Instances, name: &str) -> anyhow::Result<Round> {
     let own = crew.violations();
     own.iter().for_each(|violation| *round.broken.entry(violation.law).or_default() += 1);
     round.violations.extend(own);
@@ -241,7 +241,7 @@ fn with_the_crews(mut round: Round, crew: &Crew, name: &str) -> anyhow::Result<R
 async fn under_attack(
     options: &Options,
     seed: u64,
-    crew: &Arc<Crew>,
+    crew: &Arc<Instances>,
     account: &Account,
     stop: &CancellationToken,
     tell: &(dyn Fn(Step) + Sync),
@@ -287,7 +287,7 @@ fn late_bytes(ground: &Ground) -> u64 {
 }
 
 /// Keeps the logs of the instances, which else go with them, as evidence.
-fn keep_logs(crew: &Crew, name: &str) -> anyhow::Result<String> {
+fn keep_logs(crew: &Instances, name: &str) -> anyhow::Result<String> {
     let dir: PathBuf = std::env::temp_dir().join(format!("punctual-{name}"));
     let kept = || -> std::io::Result<()> {
         std::fs::DirBuilder::new().mode(0o700).create(&dir)?;

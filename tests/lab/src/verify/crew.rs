@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::TimelinePlace;
 use super::account::Violation;
 use super::configuration::configuration;
-use super::eye::Eye;
+use super::eye::KeyReader;
 use super::ground::Ground;
 use super::plan::{Planned, Side};
 use crate::servers::{Instance, Program};
@@ -31,9 +31,9 @@ const ACCUSATIONS: usize = 100;
 
 /// Instances under attack, and the servers that they share.
 #[derive(Debug)]
-pub(super) struct Crew {
+pub(super) struct Instances {
     pub(super) ground: Arc<Ground>,
-    pub(super) eye: Eye,
+    pub(super) eye: KeyReader,
     members: Vec<Member>,
     apis: watch::Sender<Vec<SocketAddr>>,
     /// When Redis was last at fault.
@@ -56,7 +56,7 @@ struct Member {
 /// The right to do something to an instance or a server, until it is dropped.
 pub(super) type Turn = OwnedMutexGuard<()>;
 
-impl Crew {
+impl Instances {
     /// Starts the instances; returns when all serve.
     ///
     /// # Errors
@@ -65,8 +65,8 @@ impl Crew {
         program: &Program,
         ground: Arc<Ground>,
         place: &TimelinePlace,
-    ) -> anyhow::Result<Arc<Crew>> {
-        let eye = Eye::open(place.clone()).await?;
+    ) -> anyhow::Result<Arc<Instances>> {
+        let eye = KeyReader::open(place.clone()).await?;
         let mut members = Vec::with_capacity(ground.links.len());
         for (number, links) in ground.links.iter().enumerate() {
             let lanes: Vec<(&str, &str)> = place.lanes.iter().map(|lane| (lane.as_str(), "default")).collect();
@@ -80,7 +80,7 @@ impl Crew {
                 turn: Arc::default(),
             });
         }
-        let crew = Arc::new(Crew {
+        let crew = Arc::new(Instances {
             ground,
             eye,
             members,

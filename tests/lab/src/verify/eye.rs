@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Looks into one namespace, on a connection of its own that no proxy stands in.
 #[derive(Debug)]
-pub(super) struct Eye {
+pub(super) struct KeyReader {
     client: redis::Client,
     connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
     place: TimelinePlace,
@@ -38,15 +38,15 @@ pub(super) struct Eye {
     clock: Mutex<(Instant, i64)>,
 }
 
-impl Eye {
+impl KeyReader {
     /// Looks at the time there.
     ///
     /// # Errors
     /// When Redis cannot be reached.
-    pub(super) async fn open(place: TimelinePlace) -> redis::RedisResult<Eye> {
+    pub(super) async fn open(place: TimelinePlace) -> redis::RedisResult<KeyReader> {
         let client = redis::Client::open(place.url.expose_secret())?;
         let clock = Mutex::new((Instant::now(), 0));
-        let eye = Eye { client, connection: tokio::sync::Mutex::default(), place, clock };
+        let eye = KeyReader { client, connection: tokio::sync::Mutex::default(), place, clock };
         patiently(|| eye.set_clock()).await?;
         Ok(eye)
     }

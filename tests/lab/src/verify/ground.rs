@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 
 use super::Kind;
 use super::address::Address;
-use super::plan::{Blow, Side};
+use super::plan::{FaultKind, Side};
 use super::proxy::Proxy;
 use crate::servers::{self, Purpose, Server, installed};
 
@@ -81,15 +81,15 @@ impl Ground {
     }
 
     /// The kinds of faults that can be carried out here: servers of others are not ended or made to stand still.
-    pub(super) fn blows(&self) -> Vec<Blow> {
+    pub(super) fn blows(&self) -> Vec<FaultKind> {
         let ours = |side: Side| self.backend(side).server.is_some();
-        let can = |blow: &Blow| match *blow {
-            Blow::Restart(side) | Blow::Stall(side) => ours(side),
-            Blow::Flush => ours(Side::Redis),
-            Blow::Link(Side::Sink, _) => self.links.iter().all(|links| links.sink.is_some()),
+        let can = |blow: &FaultKind| match *blow {
+            FaultKind::Restart(side) | FaultKind::Stall(side) => ours(side),
+            FaultKind::Flush => ours(Side::Redis),
+            FaultKind::Link(Side::Sink, _) => self.links.iter().all(|links| links.sink.is_some()),
             _ => true,
         };
-        Blow::all().into_iter().map(|(blow, _)| blow).filter(can).collect()
+        FaultKind::all().into_iter().map(|(blow, _)| blow).filter(can).collect()
     }
 
     pub(super) fn backend(&self, side: Side) -> &Backend {

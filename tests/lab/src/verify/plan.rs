@@ -9,7 +9,7 @@ use super::proxy::Way;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Blow {
+pub(super) enum FaultKind {
     /// kill -9 of an instance.
     Kill,
     /// SIGSTOP of an instance, past its leases.
@@ -17,7 +17,7 @@ pub(super) enum Blow {
     /// SIGTERM of an instance.
     Term,
     /// Of an instance's connections to a server.
-    Link(Side, Harm),
+    Link(Side, LinkFault),
     /// kill -9 of a server, which is started again.
     Restart(Side),
     /// SIGSTOP of a server.
@@ -37,9 +37,9 @@ pub(super) enum Side {
 
 /// What is done to connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Harm {
+pub(super) enum LinkFault {
     Cut,
-    Hole,
+    BlackHole,
     Delay,
     Half,
     Late,
@@ -49,17 +49,18 @@ impl Side {
     const BOTH: [Side; 2] = [Side::Redis, Side::Sink];
 }
 
-impl Harm {
-    const ALL: [Harm; 5] = [Harm::Cut, Harm::Hole, Harm::Delay, Harm::Half, Harm::Late];
+impl LinkFault {
+    const ALL: [LinkFault; 5] =
+        [LinkFault::Cut, LinkFault::BlackHole, LinkFault::Delay, LinkFault::Half, LinkFault::Late];
 }
 
-impl Blow {
+impl FaultKind {
     /// Every kind, with how many of them there are among each pack of faults.
-    pub(super) fn all() -> Vec<(Blow, usize)> {
-        let mut all = vec![(Blow::Kill, 10), (Blow::Stop, 3), (Blow::Term, 3), (Blow::Flush, 1)];
+    pub(super) fn all() -> Vec<(FaultKind, usize)> {
+        let mut all = vec![(FaultKind::Kill, 10), (FaultKind::Stop, 3), (FaultKind::Term, 3), (FaultKind::Flush, 1)];
         for side in Side::BOTH {
-            all.extend(Harm::ALL.map(|harm| (Blow::Link(side, harm), 2)));
-            all.extend([(Blow::Restart(side), 1), (Blow::Stall(side), 1)]);
+            all.extend(LinkFault::ALL.map(|harm| (FaultKind::Link(side, harm), 2)));
+            all.extend([(FaultKind::Restart(side), 1), (FaultKind::Stall(side), 1)]);
         }
         all
     }
@@ -67,53 +68,53 @@ impl Blow {
     /// What it is called in reports.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Blow::Kill => "kill",
-            Blow::Stop => "stop",
-            Blow::Term => "term",
-            Blow::Link(Side::Redis, Harm::Cut) => "redis_cut",
-            Blow::Link(Side::Redis, Harm::Hole) => "redis_hole",
-            Blow::Link(Side::Redis, Harm::Delay) => "redis_delay",
-            Blow::Link(Side::Redis, Harm::Half) => "redis_half",
-            Blow::Link(Side::Redis, Harm::Late) => "redis_late",
-            Blow::Link(Side::Sink, Harm::Cut) => "sink_cut",
-            Blow::Link(Side::Sink, Harm::Hole) => "sink_hole",
-            Blow::Link(Side::Sink, Harm::Delay) => "sink_delay",
-            Blow::Link(Side::Sink, Harm::Half) => "sink_half",
-            Blow::Link(Side::Sink, Harm::Late) => "sink_late",
-            Blow::Restart(Side::Redis) => "redis_restart",
-            Blow::Restart(Side::Sink) => "sink_restart",
-            Blow::Stall(Side::Redis) => "redis_stall",
-            Blow::Stall(Side::Sink) => "sink_stall",
-            Blow::Flush => "script_flush",
+            FaultKind::Kill => "kill",
+            FaultKind::Stop => "stop",
+            FaultKind::Term => "term",
+            FaultKind::Link(Side::Redis, LinkFault::Cut) => "redis_cut",
+            FaultKind::Link(Side::Redis, LinkFault::BlackHole) => "redis_hole",
+            FaultKind::Link(Side::Redis, LinkFault::Delay) => "redis_delay",
+            FaultKind::Link(Side::Redis, LinkFault::Half) => "redis_half",
+            FaultKind::Link(Side::Redis, LinkFault::Late) => "redis_late",
+            FaultKind::Link(Side::Sink, LinkFault::Cut) => "sink_cut",
+            FaultKind::Link(Side::Sink, LinkFault::BlackHole) => "sink_hole",
+            FaultKind::Link(Side::Sink, LinkFault::Delay) => "sink_delay",
+            FaultKind::Link(Side::Sink, LinkFault::Half) => "sink_half",
+            FaultKind::Link(Side::Sink, LinkFault::Late) => "sink_late",
+            FaultKind::Restart(Side::Redis) => "redis_restart",
+            FaultKind::Restart(Side::Sink) => "sink_restart",
+            FaultKind::Stall(Side::Redis) => "redis_stall",
+            FaultKind::Stall(Side::Sink) => "sink_stall",
+            FaultKind::Flush => "script_flush",
         }
     }
 
     /// Whether it meets one instance, and not a server.
     fn meets_an_instance(self) -> bool {
-        matches!(self, Blow::Kill | Blow::Stop | Blow::Term | Blow::Link(..))
+        matches!(self, FaultKind::Kill | FaultKind::Stop | FaultKind::Term | FaultKind::Link(..))
     }
 
     /// The server that it meets, or the way to it.
     pub(super) fn side(self) -> Option<Side> {
         match self {
-            Blow::Kill | Blow::Stop | Blow::Term => None,
-            Blow::Link(side, _) | Blow::Restart(side) | Blow::Stall(side) => Some(side),
-            Blow::Flush => Some(Side::Redis),
+            FaultKind::Kill | FaultKind::Stop | FaultKind::Term => None,
+            FaultKind::Link(side, _) | FaultKind::Restart(side) | FaultKind::Stall(side) => Some(side),
+            FaultKind::Flush => Some(Side::Redis),
         }
     }
 
     /// How long what is broken stays so, from a number of 0 to 1.
     fn lasts(self, share: f64) -> Duration {
         let (least, most) = match self {
-            Blow::Kill | Blow::Term => (50, 1000),
+            FaultKind::Kill | FaultKind::Term => (50, 1000),
             // A lease lasts 3 s.
-            Blow::Stop => (3200, 4500),
-            Blow::Link(_, Harm::Cut) => (0, 1200),
-            Blow::Link(_, Harm::Hole | Harm::Late) => (1200, 4000),
-            Blow::Link(_, Harm::Delay) => (800, 2500),
-            Blow::Link(_, Harm::Half) | Blow::Flush => (0, 1),
-            Blow::Restart(_) => (10, 800),
-            Blow::Stall(_) => (300, 4000),
+            FaultKind::Stop => (3200, 4500),
+            FaultKind::Link(_, LinkFault::Cut) => (0, 1200),
+            FaultKind::Link(_, LinkFault::BlackHole | LinkFault::Late) => (1200, 4000),
+            FaultKind::Link(_, LinkFault::Delay) => (800, 2500),
+            FaultKind::Link(_, LinkFault::Half) | FaultKind::Flush => (0, 1),
+            FaultKind::Restart(_) => (10, 800),
+            FaultKind::Stall(_) => (300, 4000),
         };
         Duration::from_millis(least) + Duration::from_millis(most - least).mul_f64(share)
     }
@@ -121,8 +122,8 @@ impl Blow {
     /// About how long after that until all is as before.
     fn recovers(self) -> Duration {
         Duration::from_millis(match self {
-            Blow::Kill | Blow::Restart(_) => 700,
-            Blow::Term => 1000,
+            FaultKind::Kill | FaultKind::Restart(_) => 700,
+            FaultKind::Term => 1000,
             _ => 200,
         })
     }
@@ -133,7 +134,7 @@ impl Blow {
 pub(super) struct Planned {
     /// From the beginning.
     pub(super) at: Duration,
-    pub(super) blow: Blow,
+    pub(super) blow: FaultKind,
     /// The instance that it meets, if it does not meet a server.
     pub(super) instance: Option<usize>,
     pub(super) lasts: Duration,
@@ -144,7 +145,13 @@ pub(super) struct Planned {
 }
 
 /// The faults of so many seconds, in their order: kinds of `blows`, on so many instances, of which one at least stays well.
-pub(super) fn plan(seed: u64, instances: usize, length: Duration, pause: Duration, blows: &[Blow]) -> Vec<Planned> {
+pub(super) fn plan(
+    seed: u64,
+    instances: usize,
+    length: Duration,
+    pause: Duration,
+    blows: &[FaultKind],
+) -> Vec<Planned> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut plan = Vec::new();
     let (mut at, mut pack) = (Duration::ZERO, Vec::new());
@@ -180,10 +187,10 @@ pub(super) fn plan(seed: u64, instances: usize, length: Duration, pause: Duratio
 }
 
 /// All the kinds as often as they are to come, shuffled.
-fn fresh_pack(blows: &[Blow], random: &mut StdRng) -> Vec<Blow> {
-    let all = Blow::all();
+fn fresh_pack(blows: &[FaultKind], random: &mut StdRng) -> Vec<FaultKind> {
+    let all = FaultKind::all();
     let counted = all.into_iter().filter(|(blow, _)| blows.contains(blow));
-    let mut pack: Vec<Blow> = counted.flat_map(|(blow, count)| std::iter::repeat_n(blow, count)).collect();
+    let mut pack: Vec<FaultKind> = counted.flat_map(|(blow, count)| std::iter::repeat_n(blow, count)).collect();
     pack.shuffle(random);
     pack
 }
@@ -201,8 +208,8 @@ mod tests {
 
     use super::*;
 
-    fn blows() -> Vec<Blow> {
-        Blow::all().into_iter().map(|(blow, _)| blow).collect()
+    fn blows() -> Vec<FaultKind> {
+        FaultKind::all().into_iter().map(|(blow, _)| blow).collect()
     }
 
     fn long(seed: u64, instances: usize) -> Vec<Planned> {
@@ -221,10 +228,10 @@ mod tests {
     #[test]
     fn every_kind_is_among_the_first_sixty_and_a_name_of_its_own() {
         for seed in 0..50 {
-            let kinds: BTreeSet<Blow> = long(seed, 3).iter().take(60).map(|planned| planned.blow).collect();
+            let kinds: BTreeSet<FaultKind> = long(seed, 3).iter().take(60).map(|planned| planned.blow).collect();
             assert_eq!(kinds, blows().into_iter().collect());
         }
-        let names: BTreeSet<&str> = blows().into_iter().map(Blow::name).collect();
+        let names: BTreeSet<&str> = blows().into_iter().map(FaultKind::name).collect();
         assert_eq!(names.len(), 18);
     }
 
@@ -251,7 +258,7 @@ mod tests {
 
     #[test]
     fn kinds_that_cannot_be_carried_out_are_left_out() {
-        let blows = [Blow::Kill, Blow::Link(Side::Redis, Harm::Cut)];
+        let blows = [FaultKind::Kill, FaultKind::Link(Side::Redis, LinkFault::Cut)];
         let plan = plan(1, 3, Duration::from_secs(100), Duration::from_secs(1), &blows);
         assert!(plan.len() > 50 && plan.iter().all(|planned| blows.contains(&planned.blow)));
         assert!(plan.windows(2).all(|two| two[0].at <= two[1].at));

@@ -26,7 +26,7 @@ pub(super) enum Mode {
     /// Whoever connects is turned away.
     Refuse,
     /// Nothing arrives anywhere and nobody is told; whoever connects hears nothing.
-    Hole,
+    BlackHole,
     /// All of it arrives this much later.
     Delay(Duration),
     /// All of it is held back, and arrives when this ends, even if whoever sent it has closed meanwhile.
@@ -174,7 +174,7 @@ async fn carry(mut client: TcpStream, server: String, state: watch::Receiver<Sta
 
 /// Connects to the server, once it is not behind a hole.
 async fn reach(server: &str, mut state: watch::Receiver<State>) -> io::Result<TcpStream> {
-    state.wait_for(|state| state.mode != Mode::Hole).await.map_err(io::Error::other)?;
+    state.wait_for(|state| state.mode != Mode::BlackHole).await.map_err(io::Error::other)?;
     let upstream = TcpStream::connect(server).await?;
     upstream.set_nodelay(true)?;
     Ok(upstream)
@@ -211,10 +211,10 @@ impl Pipe<'_> {
             let State { mode, halves, .. } = *self.state.borrow_and_update();
             ended |= halves[self.way as usize] != self.begun.halves[self.way as usize];
             let next = match mode {
-                Mode::Hole | Mode::Late => None,
+                Mode::BlackHole | Mode::Late => None,
                 _ => held.front().map(|(due, _)| *due),
             };
-            if ended && held.is_empty() && mode != Mode::Hole {
+            if ended && held.is_empty() && mode != Mode::BlackHole {
                 // Gone already, then.
                 return to.shutdown().await.unwrap_or_default();
             }
@@ -230,7 +230,7 @@ impl Pipe<'_> {
                         self.counts.late.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     }
                 }
-                read = from.read(&mut buffer), if !ended && mode != Mode::Hole && held_bytes < HELD => {
+                read = from.read(&mut buffer), if !ended && mode != Mode::BlackHole && held_bytes < HELD => {
                     let Ok(count @ 1..) = read else {
                         ended = true;
                         continue;
@@ -314,7 +314,7 @@ mod tests {
     async fn nothing_gets_through_a_hole_and_nothing_of_it_arrives_after_a_cut() {
         let (proxy, server) = field().await;
         let (mut client, mut upstream) = pair(&proxy, &server).await;
-        proxy.set(Mode::Hole);
+        proxy.set(Mode::BlackHole);
         client.write_all(b"lost").await.unwrap();
         upstream.write_all(b"lost").await.unwrap();
         let mut next = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port)).await.unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::crew::Crew;
+use super::crew::Instances;
 
 /// What was seen, each with when, in seconds from the beginning.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ pub struct Row {
 
 impl Samples {
     /// Looks every so often until it is dropped.
-    pub(super) async fn gather(&mut self, crew: &Crew, every: Duration) -> ! {
+    pub(super) async fn gather(&mut self, crew: &Instances, every: Duration) -> ! {
         let begun = Instant::now();
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -15,7 +15,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{ANSWER, Far, Take};
+use super::{ANSWER, BrokerSide, Take};
 
 /// Partitions of each topic.
 const PARTITIONS: i32 = 4;
@@ -51,7 +51,7 @@ impl Topics {
 }
 
 #[async_trait]
-impl Far for Topics {
+impl BrokerSide for Topics {
     async fn make(&self, destination: &str) -> Result<()> {
         let admin: AdminClient<DefaultClientContext> = self.config.create().context("a client of Kafka")?;
         let topic = NewTopic::new(destination, PARTITIONS, TopicReplication::Fixed(1));

@@ -21,7 +21,7 @@ pub(super) type Take<'a> = &'a (dyn Fn(&str, Instant) + Send + Sync);
 
 /// What stands on the other side of a sink.
 #[async_trait]
-pub(super) trait Far: Send + Sync {
+pub(super) trait BrokerSide: Send + Sync {
     /// Makes a destination that nobody else uses.
     async fn make(&self, destination: &str) -> anyhow::Result<()>;
 
@@ -36,9 +36,9 @@ pub(super) trait Far: Send + Sync {
 ///
 /// # Errors
 /// When it does not answer.
-pub(super) async fn open(kind: Kind, url: &SecretString) -> anyhow::Result<Arc<dyn Far>> {
+pub(super) async fn open(kind: Kind, url: &SecretString) -> anyhow::Result<Arc<dyn BrokerSide>> {
     let opening = async {
-        let far: Arc<dyn Far> = match kind {
+        let far: Arc<dyn BrokerSide> = match kind {
             Kind::Redis => Arc::new(redis::Streams::open(url).await?),
             Kind::Kafka => Arc::new(kafka::Topics::open(url)?),
             Kind::Nats => Arc::new(nats::Streams::open(url).await?),

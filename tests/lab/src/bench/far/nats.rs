@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::Instant;
 
-use super::{ANSWER, Far, Take};
+use super::{ANSWER, BrokerSide, Take};
 
 /// A NATS with streams.
 pub(super) struct Streams {
@@ -28,7 +28,7 @@ impl Streams {
 }
 
 #[async_trait]
-impl Far for Streams {
+impl BrokerSide for Streams {
     async fn make(&self, destination: &str) -> Result<()> {
         let config = Config {
             name: destination.to_owned(),

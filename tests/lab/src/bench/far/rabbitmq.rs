@@ -9,7 +9,7 @@ use lapin::{Channel, Connection, ConnectionProperties};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::{Instant, timeout};
 
-use super::{ANSWER, Far, Take};
+use super::{ANSWER, BrokerSide, Take};
 
 /// A RabbitMQ with queues.
 pub(super) struct Queues {
@@ -38,7 +38,7 @@ fn address(url: &str) -> String {
 }
 
 #[async_trait]
-impl Far for Queues {
+impl BrokerSide for Queues {
     async fn make(&self, destination: &str) -> Result<()> {
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let declaring = self.asking.queue_declare(destination.into(), options, FieldTable::default());

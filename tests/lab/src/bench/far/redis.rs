@@ -6,7 +6,7 @@ use redis::streams::StreamReadReply;
 use secrecy::SecretString;
 use tokio::time::Instant;
 
-use super::{Far, Take};
+use super::{BrokerSide, Take};
 use crate::bench::probe::connect;
 
 /// How long the server may wait for a message, in ms.
@@ -25,7 +25,7 @@ impl Streams {
 }
 
 #[async_trait]
-impl Far for Streams {
+impl BrokerSide for Streams {
     /// Nothing is to be made: a stream begins with its first message.
     async fn make(&self, _destination: &str) -> anyhow::Result<()> {
         Ok(())

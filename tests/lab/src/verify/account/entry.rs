@@ -76,12 +76,12 @@ pub(super) struct Version {
     /// one is handed out.
     behind: Option<i64>,
     /// It was put more than once.
-    ran: Ran,
+    ran: EndedBefore,
 }
 
 /// Whether a version was through before it was put again as it is: then what becomes of it after takes nothing back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ran {
+enum EndedBefore {
     No,
     Maybe,
     Yes,
@@ -95,7 +95,7 @@ struct Op {
     /// It was sent before, and may have taken effect.
     unsure: bool,
     /// It was sent before, and may still take effect.
-    ghost: bool,
+    unexpected_message: bool,
 }
 
 /// A message that was read.
@@ -116,7 +116,7 @@ pub(super) struct Entry {
     gone: bool,
     op: Option<Op>,
     /// A request may still take effect.
-    pub(super) haunted: bool,
+    pub(super) published_after_cancel: bool,
     /// Nothing more is asked of it.
     pub(super) over: bool,
     pub(super) seen: Vec<Seen>,
@@ -162,7 +162,7 @@ impl Version {
     }
 
     fn cut(&mut self, must_below: i64, may_below: i64) {
-        if self.ran != Ran::Yes {
+        if self.ran != EndedBefore::Yes {
             (self.must_below, self.may_below) = (must_below, may_below);
             self.some = false;
         }
@@ -172,7 +172,7 @@ impl Version {
     fn withdraw(&mut self, at: i64) {
         match self.plan {
             Plan::Series { .. } => self.cut(i64::MIN, at + 1),
-            _ if self.ran == Ran::Maybe => self.cut(i64::MIN, at + 1),
+            _ if self.ran == EndedBefore::Maybe => self.cut(i64::MIN, at + 1),
             _ => self.cut(i64::MIN, i64::MIN),
         }
     }
@@ -180,7 +180,7 @@ impl Version {
     /// It stood, was in flight at `due`, or was to follow that, and was withdrawn.
     fn withdraw_in_flight(&mut self, due: i64, surely: bool, at: i64) {
         match self.plan {
-            _ if self.ran == Ran::Maybe => self.cut(i64::MIN, at + 1),
+            _ if self.ran == EndedBefore::Maybe => self.cut(i64::MIN, at + 1),
             // Its first due may lie before that, where the put was long on its way.
             Plan::Series { .. } if self.behind == Some(due) => self.cut(i64::MIN, due + 1),
             Plan::Series { .. } => self.cut(if surely { due } else { i64::MIN }, due + 1),
@@ -210,22 +210,22 @@ impl Entry {
         let dues = if let Plan::At(due) = plan { Dues::One(due) } else { Dues::Untold };
         // Until it is answered, whatever has its payload is its own.
         let (any, some, must_below, may_below) = (dues == Dues::Untold, false, i64::MIN, i64::MAX);
-        let (told, behind, ran) = (i64::MAX, None, Ran::No);
+        let (told, behind, ran) = (i64::MAX, None, EndedBefore::No);
         self.versions.push(Version { plan, lane, dues, any, some, must_below, may_below, told, behind, ran });
-        self.op = Some(Op { version: Some(self.versions.len() - 1), unsure: false, ghost: false });
+        self.op = Some(Op { version: Some(self.versions.len() - 1), unsure: false, unexpected_message: false });
         self.versions.len() - 1
     }
 
     /// The version that stands is about to be put again; `None` when it is not known which does.
     pub(super) fn put_again(&mut self) -> Option<usize> {
         let (&[version], false) = (&self.standing[..], self.gone) else { return None };
-        self.op = Some(Op { version: Some(version), unsure: false, ghost: false });
+        self.op = Some(Op { version: Some(version), unsure: false, unexpected_message: false });
         Some(version)
     }
 
     /// A cancel is about to be sent.
     pub(super) fn cancel(&mut self) {
-        self.op = Some(Op { version: None, unsure: false, ghost: false });
+        self.op = Some(Op { version: None, unsure: false, unexpected_message: false });
     }
 
     /// The request was answered: it took effect before, or never will.
@@ -240,21 +240,21 @@ impl Entry {
     pub(super) fn unanswered(&mut self) {
         self.history.push_str("; no answer");
         if let Some(op) = &mut self.op {
-            (op.unsure, op.ghost) = (true, true);
+            (op.unsure, op.unexpected_message) = (true, true);
         }
-        self.haunted = true;
+        self.published_after_cancel = true;
     }
 
     /// The request under way is not repeated: whether it took effect stays open.
     pub(super) fn leave(&mut self) {
-        let Some(Op { version, unsure, ghost }) = self.op.take() else { return };
+        let Some(Op { version, unsure, unexpected_message }) = self.op.take() else { return };
         self.history.push_str("; left at that");
         match version {
             // It was never sent: nothing is there of what it would have made.
             Some(version) if !unsure && !self.standing.contains(&version) => self.versions.truncate(version),
             _ if !unsure => {}
             Some(version) => {
-                self.versions[version].any |= ghost || !matches!(self.versions[version].plan, Plan::At(_));
+                self.versions[version].any |= unexpected_message || !matches!(self.versions[version].plan, Plan::At(_));
                 if !self.standing.contains(&version) {
                     self.standing.push(version);
                 }
@@ -307,8 +307,8 @@ impl Entry {
             if again {
                 let ran = &mut self.versions[version].ran;
                 *ran = match told {
-                    Told::Created { .. } => Ran::Yes,
-                    _ if *ran == Ran::No => Ran::Maybe,
+                    Told::Created { .. } => EndedBefore::Yes,
+                    _ if *ran == EndedBefore::No => EndedBefore::Maybe,
                     _ => *ran,
                 };
             } else {
@@ -420,11 +420,11 @@ impl Version {
         self.dues = if first { self.plan.dues(due) } else { Dues::One(due) };
         self.must_below = i64::MAX;
         self.may_below = i64::MAX;
-        self.ran = if op.unsure { Ran::Maybe } else { Ran::No };
+        self.ran = if op.unsure { EndedBefore::Maybe } else { EndedBefore::No };
         // A first request may have had another due; it may have ended, and been begun anew.
         self.any = op.unsure && !matches!(self.plan, Plan::At(_));
         // One that is still to come would give it yet another.
-        self.some = op.ghost && self.plan == Plan::In;
+        self.some = op.unexpected_message && self.plan == Plan::In;
         if self.some {
             self.must_below = i64::MIN;
         }

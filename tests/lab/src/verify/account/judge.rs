@@ -107,11 +107,11 @@ fn judge_dead(ledger: &mut Ledger, dead: &HashMap<&str, &Dead>, faults: &[Fault]
 
 /// Messages of ids that nobody was told: a post that was never answered explains them.
 fn judge_strangers(ledger: &mut Ledger) {
-    for (id, messages) in std::mem::take(&mut ledger.strangers) {
+    for (id, messages) in std::mem::take(&mut ledger.unknown_keys) {
         for message in messages {
             let name = message.payload.split('"').nth(3).unwrap_or("");
             match ledger.unnamed.get(name) {
-                Some(entry) if entry.haunted => ledger.counted.untold += 1,
+                Some(entry) if entry.published_after_cancel => ledger.counted.untold += 1,
                 _ => {
                     let evidence = format!("nobody was promised this key; task `{id}`: {:.300}", message.payload);
                     ledger.violations.add("wrong_key", message.key, evidence);

@@ -37,7 +37,7 @@ pub(super) struct Ledger {
     /// The other way round, until it is asked for.
     ids: HashMap<String, String>,
     /// Messages of ids that nobody was told, by id.
-    pub(super) strangers: HashMap<String, Vec<Message>>,
+    pub(super) unknown_keys: HashMap<String, Vec<Message>>,
     ended: Ended,
     pub(super) counted: Counted,
     pub(super) violations: Violations,
@@ -156,7 +156,7 @@ impl Ledger {
             unnamed: HashMap::new(),
             names: HashMap::new(),
             ids: HashMap::new(),
-            strangers: HashMap::new(),
+            unknown_keys: HashMap::new(),
             ended: Ended { hasher: RandomState::new(), payloads: HashMap::new(), others: HashSet::new() },
             counted: Counted::default(),
             violations: Violations::default(),
@@ -184,7 +184,7 @@ impl Ledger {
         self.tasks.insert(id.to_owned(), entry);
         self.names.insert(id.to_owned(), name.to_owned());
         self.ids.insert(name.to_owned(), id.to_owned());
-        for message in self.strangers.remove(id).into_iter().flatten() {
+        for message in self.unknown_keys.remove(id).into_iter().flatten() {
             self.see(&message);
         }
     }
@@ -288,7 +288,7 @@ impl Ledger {
             }
             None => {
                 let id = parts(&message.key).map_or(&*message.key, |(id, _)| id);
-                self.strangers.entry(id.to_owned()).or_default().push(message.clone());
+                self.unknown_keys.entry(id.to_owned()).or_default().push(message.clone());
             }
         }
     }
@@ -297,7 +297,7 @@ impl Ledger {
     fn fold(&mut self, id: &str) {
         let through = |entry: &Entry| {
             let loose = |version: &super::entry::Version| version.any || version.is_cut();
-            entry.over && !entry.haunted && entry.is_complete() && !entry.versions.iter().any(loose)
+            entry.over && !entry.published_after_cancel && entry.is_complete() && !entry.versions.iter().any(loose)
         };
         if !self.tasks.get(id).is_some_and(through) || !self.faults(id).is_empty() {
             return;

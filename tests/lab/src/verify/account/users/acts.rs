@@ -68,7 +68,7 @@ impl Users {
     /// Whether more may be asked of a task: not once a request may still take effect.
     pub(super) fn goes_on(&self, id: &str) -> bool {
         let mut ledger = self.ledger();
-        !self.stop.is_cancelled() && ledger.entry(id).is_some_and(|entry| !entry.haunted)
+        !self.stop.is_cancelled() && ledger.entry(id).is_some_and(|entry| !entry.published_after_cancel)
     }
 
     /// The document of a task.
@@ -140,7 +140,7 @@ impl Users {
     }
 
     fn is_haunted(&self, id: &str) -> bool {
-        self.ledger().entry(id).is_some_and(|entry| entry.haunted)
+        self.ledger().entry(id).is_some_and(|entry| entry.published_after_cancel)
     }
 
     pub(super) fn with(&self, id: &str, act: impl FnOnce(&mut crate::verify::account::entry::Entry)) {

@@ -220,7 +220,7 @@ impl Users {
     async fn look_up(&self, id: &str) {
         let known = |users: &Users| {
             let ledger = users.ledger();
-            let entry = ledger.tasks.get(id).filter(|entry| !entry.haunted)?;
+            let entry = ledger.tasks.get(id).filter(|entry| !entry.published_after_cancel)?;
             entry.standing().map(|version| (version.dues, version.any, entry.versions.len()))
         };
         let Some((Dues::Series { first, step, last }, false, versions)) = known(self) else { return };

@@ -40,7 +40,7 @@ impl Graves {
     pub(super) fn check(&self, twin: &Twin) -> Result<(), String> {
         for (_, copy) in &self.0 {
             let kept = twin.dead_records.get(key_of(copy.id, copy.due).to_string().as_str());
-            if kept.is_none_or(|burial| read_record(&burial.record).1 != copy.payload) {
+            if kept.is_none_or(|dead_record| read_record(&dead_record.record).1 != copy.payload) {
                 return Err(format!("law 2: {copy:?} died, and is not to be found"));
             }
         }
