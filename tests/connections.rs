@@ -137,7 +137,7 @@ fn a_wrong_password_or_authority_is_said_and_no_secret_is() {
         let mut timeline =
             Punctual::start_unready(&servers.config(&servers.redis.url_with(password), certificates, password));
         timeline.until("heard to say why", |timeline| {
-            !timeline.log_lines(&[" WARN ", "redis cannot be reached", of_redis]).is_empty()
+            !timeline.log_lines(&[" WARN ", "cannot reach redis", of_redis]).is_empty()
         });
         let away = timeline.api().ready().expect("an answer");
         assert!(away.status == 503 && away.text.contains(of_redis), "{away:?}");

@@ -104,7 +104,7 @@ fn redis_may_be_away_at_the_start() {
     let mut instance = Punctual::start_unready(&servers.config());
     let said = until_ready(&mut instance, false).json();
     assert_eq!((&said["ready"], &said["timeline"]["status"]), (&Value::Bool(false), &"down".into()), "{said}");
-    until_logged(&mut instance, &[" WARN ", "redis cannot be reached"]);
+    until_logged(&mut instance, &[" WARN ", "cannot reach redis"]);
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     assert!(!load.put_next(), "nothing can be promised now");
     let refused = load.refused().expect("a put is refused");
@@ -157,7 +157,10 @@ fn an_instance_listens_at_once_while_redis_is_away() {
     let refused = api.put("a", task).expect("an answer");
     assert!(refused.status == 503 && refused.json()["code"] == "timeline_away", "{refused:?}");
     let address = format!("127.0.0.1:{}", servers.timeline.server.port);
-    until_logged(&mut instance, &[" WARN ", "redis is away: nothing is taken in or published until", &address]);
+    until_logged(
+        &mut instance,
+        &[" WARN ", "redis is unavailable; tasks are neither taken in nor published until", &address],
+    );
     drop(silent);
     servers.timeline.server.restart();
     until_ready(&mut instance, true);
@@ -181,7 +184,7 @@ fn redis_may_be_killed_and_started_again() {
         std::thread::sleep(Duration::from_secs(4));
         servers.timeline.server.kill();
         until_ready(&mut instance, false);
-        until_logged(&mut instance, &[" WARN ", "redis cannot be reached"]);
+        until_logged(&mut instance, &[" WARN ", "cannot reach redis"]);
         std::thread::sleep(Duration::from_secs(2));
         servers.timeline.server.restart();
         until_ready(&mut instance, true);
@@ -210,7 +213,7 @@ fn redis_may_stand_still() {
         servers.timeline.server.signal("STOP");
         let stopped = stage.now();
         until_ready(&mut instance, false);
-        until_logged(&mut instance, &[" WARN ", "redis cannot be reached"]);
+        until_logged(&mut instance, &[" WARN ", "cannot reach redis"]);
         while stage.now() < stopped + 20_000 {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -243,7 +246,7 @@ fn a_full_redis_still_drains() {
     assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("OOM")), "{refused}");
     let said = until_ready(&mut instance, false).json();
     assert_eq!(said["timeline"]["status"], "refusing", "{said}");
-    until_logged(&mut instance, &[" WARN ", "the timeline refuses what is put", "OOM"]);
+    until_logged(&mut instance, &[" WARN ", "redis refuses puts", "OOM"]);
     // Once more where that took so long that what fills it was due, too.
     let goes_on = (0..5).any(|_| {
         patient(SOON, || !load.put(8000, &padding));
@@ -287,11 +290,10 @@ fn an_instance_may_stand_still_past_its_lease() {
         assert!(works, "it claims nothing any more\n{}", frozen.log());
         std::thread::sleep(Duration::from_secs(2));
     });
-    let ended = other.log_lines(&[" WARN ", "claims of a silent holder ended"]);
+    let ended = other.log_lines(&[" WARN ", "lease expired; its occurrences"]);
     assert!(!ended.is_empty(), "{}", other.log());
     // Stopped before it read the claim's answer, it gives back what is no longer its own; else it learns of the loss.
-    let told =
-        [[" WARN ", "lost"], [" WARN ", "a claim was not answered"]].map(|detail| frozen.log_lines(&detail).len());
+    let told = [[" WARN ", "lost"], [" WARN ", "no reply to a claim"]].map(|detail| frozen.log_lines(&detail).len());
     assert!(told.iter().any(|&lines| lines > 0), "{}", frozen.log());
     check("an instance stopped past its lease", &[&frozen, &other], &load, left, || servers.published());
 }

@@ -54,11 +54,11 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
         .warnings
         .iter()
         .chain(&parts.warnings)
-        .for_each(|warning| warn!(words = %warning.to_string().replace('\n', ";"), "look at the configuration"));
+        .for_each(|warning| warn!(words = %warning.to_string().replace('\n', ";"), "check the configuration"));
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
         if config.redis.scheme() == "memory" {
-            warn!("tasks are kept in this process alone and end with it");
+            warn!("tasks are kept in memory and are lost when this process ends");
         }
         // Redis may be away for long: whoever asks is answered meanwhile.
         let opened = open_timeline(config, &parts.tls)?;
@@ -68,7 +68,7 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
             // Before it is told that Redis is away.
             biased;
             signal = signals.next() => {
-                info!(signal, "asked to end: finishing what is under way");
+                info!(signal, "signal received; finishing current requests and publishes");
                 Ok(())
             }
             // Redis may say so late: it was away at the start.
@@ -86,11 +86,11 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
 async fn tell(config: &Config, redis: Option<Arc<RedisTimeline>>) -> Infallible {
     if let Some(redis) = redis {
         if let Link::Down(reason) = redis.first_word().await {
-            warn!(redis = %config.redis, reason, "redis is away: nothing is taken in or published until it answers");
+            warn!(redis = %config.redis, reason, "redis is unavailable; tasks are neither taken in nor published until it answers");
         }
         // A strict start refuses it for that instead.
         for Advice { detail, hint } in if config.strict { Vec::new() } else { redis.advice().await } {
-            warn!(words = detail, hint, "redis is not set up to keep tasks");
+            warn!(words = detail, hint, "redis may lose tasks with these settings");
         }
     }
     pending().await

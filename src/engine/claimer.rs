@@ -140,14 +140,14 @@ impl Claimer {
         if let Some(told) = self.signal.take() {
             outlook.told(told);
         }
-        let turn = outlook.asks_for_suspects().then(|| self.context.turns.take(&self.signal)).flatten();
-        let (kind, after) = outlook.next(turn.is_some(), self.lane.goes_back(), self.context.clock.now());
+        let permit = outlook.asks_for_suspects().then(|| self.context.suspects.take(&self.signal)).flatten();
+        let (kind, after) = outlook.next(permit.is_some(), self.lane.goes_back(), self.context.clock.now());
         let token = self.context.token();
         let sent = Moment::now();
         let claimed = match self.ask(kind, after.clone(), token.clone(), &shares).await {
             Ok(claimed) => claimed,
             Err(error) => {
-                drop(turn);
+                drop(permit);
                 self.failed(refused, token, error).await;
                 return false;
             }
@@ -156,7 +156,7 @@ impl Claimer {
             fault::reached(Point::AfterClaim);
         }
         if std::mem::take(refused) {
-            info!(lane = %self.lane.lane, shard = %self.shard.shard, "the timeline takes claims again");
+            info!(lane = %self.lane.lane, shard = %self.shard.shard, "redis accepts claims again");
         }
         self.learn(outlook, kind, after, &claimed);
         if claimed.occurrences.is_empty() {
@@ -174,7 +174,7 @@ impl Claimer {
             signal: Arc::clone(&self.signal),
             lease,
             shares,
-            _turn: turn,
+            _suspects: permit,
             trial,
         };
         self.context.holders.spawn(claim::run(claim, claimed));
@@ -226,12 +226,12 @@ impl Claimer {
             error!(lane = %self.lane.lane, removed = claimed.removed, "members without a record were removed");
         }
         let unreadable = outlook.unreadable();
-        let turns = &self.context.turns;
+        let lock = &self.context.suspects;
         outlook.learn(kind, after, claimed, |suspects| {
             if !suspects {
-                turns.leave(&self.signal);
+                lock.leave(&self.signal);
             }
-            suspects && turns.wait(&self.signal)
+            suspects && lock.wait(&self.signal)
         });
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.lane.metrics.unreadable.inc_by(count(outlook.unreadable()) - count(unreadable));
@@ -246,12 +246,12 @@ impl Claimer {
             TimelineError::Refused(detail) => {
                 // Said once: it is asked twice a second until it takes them again.
                 if !std::mem::replace(refused, true) {
-                    warn!(lane = %self.lane.lane, shard = %self.shard.shard, words = detail, "the timeline refuses claims");
+                    warn!(lane = %self.lane.lane, shard = %self.shard.shard, words = detail, "redis refuses claims");
                 }
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
             TimelineError::Unknown(detail) | TimelineError::Unkept(detail) => {
-                warn!(lane = %self.lane.lane, words = detail, "a claim was not answered: what it took goes back");
+                warn!(lane = %self.lane.lane, words = detail, "no reply to a claim; returning its occurrences");
                 self.context.holders.spawn(give_back(
                     Arc::clone(&self.context),
                     Arc::clone(&self.shard),
@@ -260,7 +260,7 @@ impl Claimer {
                 ));
             }
             TimelineError::Broken(detail) => {
-                error!(lane = %self.lane.lane, words = detail, "a claim's answer cannot be read: what it took goes back");
+                error!(lane = %self.lane.lane, words = detail, "cannot parse the reply to a claim; returning its occurrences");
                 let (context, shard, lane) = (&self.context, &self.shard, &self.lane);
                 give_back(Arc::clone(context), Arc::clone(shard), Arc::clone(lane), token).await;
                 tokio::time::sleep(Duration::from_secs(1)).await;

@@ -21,8 +21,8 @@ use super::leases::Leases;
 use super::outlook::OLDEST_AGAIN;
 use super::room::Room;
 use super::signal::Signal;
+use super::suspect_lock::SuspectLock;
 use super::throttle::Throttle;
-use super::turn::Turns;
 use crate::clock::Clock;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
@@ -54,7 +54,7 @@ pub(super) struct Context {
     /// Every loop ends.
     pub(super) closed: CancellationToken,
     /// Whose turn it is to hold suspects.
-    pub(super) turns: Arc<Turns>,
+    pub(super) suspects: Arc<SuspectLock>,
     /// The claims in hand.
     pub(super) holders: TaskTracker,
     pub(super) tokens: AtomicU64,
@@ -135,7 +135,7 @@ impl LaneContext {
                 reason,
                 destination,
                 words = detail,
-                "occurrences are dead: they are not tried again by themselves"
+                "occurrences are dead; they are not retried by themselves"
             );
         }
     }
@@ -149,7 +149,12 @@ impl LaneContext {
         self.metrics.dead_not_copied.inc();
         if self.telling_of_copies.passes(LOG_PAUSE) {
             let (lane, destination) = (self.lane.as_str(), self.dead_destination.as_deref());
-            warn!(lane, destination, words = detail, "copies of the dead are not taken: they are buried without");
+            warn!(
+                lane,
+                destination,
+                words = detail,
+                "dead-letter destination refuses copies; recording the dead without a copy"
+            );
         }
     }
 

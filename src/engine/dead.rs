@@ -57,7 +57,7 @@ pub struct DeadSummary {
     pub detail: String,
 }
 
-/// What came of many at once.
+/// Result of a bulk request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// How many were requeued, or discarded.
@@ -77,7 +77,7 @@ pub struct Swept {
 pub struct Sweep {
     /// The last that was looked at; nothing: from the first.
     pub after: Option<DeadCursor>,
-    /// When the sweep began: what was buried since is not meant, so that what dies again at once cannot keep it busy.
+    /// Start of the scan. Later entries are skipped; otherwise messages that die again at once would keep it running.
     pub until: Timestamp,
 }
 
@@ -88,9 +88,10 @@ enum Act {
     Discard,
 }
 
-/// What came of one of many.
+/// Result of one entry of a bulk request.
 enum Done {
-    Yes,
+    /// It is requeued, or discarded.
+    Changed,
     InFlight,
     Unserved,
     Unreadable,
@@ -98,12 +99,10 @@ enum Done {
     Gone,
 }
 
-/// How a slice of a sweep ended.
-enum End {
-    /// All of it was done.
-    Whole,
-    /// The time was up before.
-    Late,
+/// How a page of a bulk request ended.
+enum PageEnd {
+    Complete,
+    TimedOut,
     Failed(TimelineError),
 }
 
@@ -241,17 +240,17 @@ impl Intake {
                     let begins = |index| index < at_least || Instant::now() < give_up;
                     let (last, end) = self.sweep_slice(act, &dead, begins, not_after, &mut swept).await;
                     match end {
-                        End::Whole if next.is_none() => return Ok(swept),
-                        End::Whole => after = next,
+                        PageEnd::Complete if next.is_none() => return Ok(swept),
+                        PageEnd::Complete => after = next,
                         _ => after = last.or(after),
                     }
                     end
                 }
-                Err(error) => End::Failed(error),
+                Err(error) => PageEnd::Failed(error),
             };
             match end {
-                End::Failed(error) if swept.done == 0 => return Err(error),
-                End::Whole if Instant::now() < give_up => {}
+                PageEnd::Failed(error) if swept.done == 0 => return Err(error),
+                PageEnd::Complete if Instant::now() < give_up => {}
                 _ => {
                     swept.next = Some(Sweep { after, until });
                     return Ok(swept);
@@ -270,7 +269,7 @@ impl Intake {
         begins: impl Fn(usize) -> bool + Sync,
         not_after: Timestamp,
         swept: &mut Swept,
-    ) -> (Option<DeadCursor>, End) {
+    ) -> (Option<DeadCursor>, PageEnd) {
         // Where one call is not answered, the others would wait for nothing.
         let failed = AtomicBool::new(false);
         let (begins, failed) = (&begins, &failed);
@@ -282,15 +281,15 @@ impl Intake {
             failed.fetch_or(done.is_err(), Ordering::Relaxed);
             (index, Some(done))
         });
-        let (mut stayed, mut stop, mut end) = (Vec::new(), dead.len(), End::Whole);
+        let (mut stayed, mut stop, mut end) = (Vec::new(), dead.len(), PageEnd::Complete);
         let mut acts = acts.buffer_unordered(SIDE_BY_SIDE);
         while let Some((index, done)) = acts.next().await {
             match done {
-                Some(Ok(Done::Yes)) => swept.done += 1,
+                Some(Ok(Done::Changed)) => swept.done += 1,
                 Some(Ok(Done::Gone)) => {}
                 Some(Ok(done)) => stayed.push((index, done)),
-                None => (stop, end) = (stop.min(index), end.or(End::Late)),
-                Some(Err(error)) => (stop, end) = (stop.min(index), end.or(End::Failed(error))),
+                None => (stop, end) = (stop.min(index), end.or(PageEnd::TimedOut)),
+                Some(Err(error)) => (stop, end) = (stop.min(index), end.or(PageEnd::Failed(error))),
             }
         }
         // The others are met again.
@@ -299,7 +298,7 @@ impl Intake {
                 Done::InFlight => swept.in_flight += 1,
                 Done::Unserved => swept.unserved += 1,
                 Done::Unreadable => swept.unreadable += 1,
-                Done::Yes | Done::Gone => {}
+                Done::Changed | Done::Gone => {}
             }
         }
         (dead[..stop].last().map(|dead| dead.cursor.clone()), end)
@@ -309,13 +308,13 @@ impl Intake {
         let (key, buried) = (&dead.cursor.key, Some(dead.cursor.buried));
         Ok(match (act, &dead.lane) {
             (Act::Discard, _) => match self.timeline.discard(self.shard(key), key, buried, not_after).await? {
-                true => Done::Yes,
+                true => Done::Changed,
                 false => Done::Gone,
             },
             (Act::Requeue, None) => Done::Unreadable,
             (Act::Requeue, Some(lane)) if !self.lanes.contains_key(lane) => Done::Unserved,
             (Act::Requeue, Some(_)) => match self.timeline.requeue(self.shard(key), key, buried, not_after).await? {
-                RequeueAnswer::Requeued => Done::Yes,
+                RequeueAnswer::Requeued => Done::Changed,
                 RequeueAnswer::InFlight => Done::InFlight,
                 RequeueAnswer::Unknown => Done::Gone,
                 RequeueAnswer::Unreadable => Done::Unreadable,
@@ -383,15 +382,15 @@ impl Intake {
     }
 }
 
-impl End {
+impl PageEnd {
     /// Of two, the one that promises least of what was done: what may have taken effect hides what did not.
-    fn or(self, other: End) -> End {
-        let promise = |end: &End| match end {
-            End::Failed(TimelineError::Unknown(_) | TimelineError::Unkept(_)) => 0,
-            End::Failed(TimelineError::Broken(_)) => 1,
-            End::Failed(_) => 2,
-            End::Late => 3,
-            End::Whole => 4,
+    fn or(self, other: PageEnd) -> PageEnd {
+        let promise = |end: &PageEnd| match end {
+            PageEnd::Failed(TimelineError::Unknown(_) | TimelineError::Unkept(_)) => 0,
+            PageEnd::Failed(TimelineError::Broken(_)) => 1,
+            PageEnd::Failed(_) => 2,
+            PageEnd::TimedOut => 3,
+            PageEnd::Complete => 4,
         };
         if promise(&other) < promise(&self) { other } else { self }
     }

@@ -170,7 +170,7 @@ async fn what_was_buried_anew_since_it_was_looked_at_is_left_as_it_is() {
         });
         let (mut swept, not_after) = (Swept::default(), clock.now().plus(SECOND));
         let (_, end) = intake.sweep_slice(act, &dead, |_| true, not_after, &mut swept).await;
-        assert!(matches!(end, End::Whole));
+        assert!(matches!(end, PageEnd::Complete));
         assert_eq!(swept, Swept { done: 2, ..Swept::default() });
         assert_eq!(all(&intake, &DeadFilter::default(), 10).await, [keys[1].clone()]);
     }

@@ -1,5 +1,5 @@
-//! The way in: puts, cancels and looks up tasks, for HTTP and for programs that embed punctual. What it does to the dead
-//! stands in `dead.rs`.
+//! The write API of the engine: puts, cancels and reads tasks, for HTTP and for programs that embed punctual. `dead.rs` has what
+//! it does to the dead.
 //!
 //! Resolves what a user asked for (first due, shard, record) and turns the timeline's answers into definite ones. A
 //! request that failed with [`TimelineError::Unknown`] either took effect before the answer or never will.
@@ -312,12 +312,9 @@ impl Intake {
             return;
         }
         if matches!(error, TimelineError::Unkept(_)) {
-            warn!(
-                words = detail,
-                "what is put is not known to be kept, and is answered so; it is published all the same"
-            );
+            warn!(words = detail, "redis does not confirm writes; puts are answered 503 timeline_unknown");
         } else {
-            warn!(words = detail, "the timeline refuses what is put; what it holds is published all the same");
+            warn!(words = detail, "redis refuses puts; waiting tasks are still published");
         }
     }
 
@@ -327,7 +324,7 @@ impl Intake {
         if answers.iter().any(written)
             && self.refused.lock().take_if(|(at, _)| at.elapsed() >= REFUSED_AT_LEAST).is_some()
         {
-            info!("the timeline takes what is put again");
+            info!("redis accepts puts again");
         }
     }
 

@@ -28,8 +28,8 @@ mod room;
 mod settling;
 mod signal;
 mod state;
+mod suspect_lock;
 mod throttle;
-mod turn;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ impl Engine {
             stopping: CancellationToken::new(),
             deadline: CancellationToken::new(),
             closed: CancellationToken::new(),
-            turns: Arc::default(),
+            suspects: Arc::default(),
             holders: TaskTracker::new(),
             tokens: AtomicU64::new(1),
         });
@@ -223,12 +223,12 @@ impl Engine {
     /// closes the sinks. Takes at most `deadline` and a few seconds. Whether everything was settled or given back.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let context = &self.context;
-        info!("stopping: nothing more is claimed");
+        info!("stopping; no more claims");
         context.stopping.cancel();
         context.holders.close();
         let mut settled = tokio::time::timeout(deadline, context.holders.wait()).await.is_ok();
         if !settled {
-            warn!("the deadline has passed: what is still held goes back");
+            warn!("shutdown deadline reached; returning unfinished occurrences");
             context.deadline.cancel();
             settled = tokio::time::timeout(LAST_WRITE, context.holders.wait()).await.is_ok();
         }
@@ -241,7 +241,7 @@ impl Engine {
         self.loops.close();
         let ended = tokio::time::timeout(LAST_WRITE, self.loops.wait()).await.is_ok();
         if !settled {
-            warn!("some claims are left to their leases: others publish them once those have ended");
+            warn!("some claims are not settled; their occurrences are due again when the leases expire");
         }
         settled && ended
     }

@@ -50,7 +50,7 @@ async fn first_probe(sink: &SinkContext) {
     match sink.sink.check().await {
         Ok(()) => sink.breaker.found(),
         Err(error) => {
-            warn!(sink = sink.name, words = %error, "the sink is absent: its lanes are not claimed until it answers");
+            warn!(sink = sink.name, words = %error, "the sink is absent; its lanes are not claimed until it answers");
             sink.breaker.probed(Err(error.to_string()));
         }
     }
@@ -60,13 +60,13 @@ async fn first_probe(sink: &SinkContext) {
 /// a sink that answers probes, but no messages, is probed again and again.
 async fn probe(sink: &SinkContext, detail: &str, failures: u32, told: bool) -> bool {
     if failures == 0 {
-        warn!(sink = sink.name, words = detail, "the sink is absent: its lanes are not claimed until it answers");
+        warn!(sink = sink.name, words = detail, "the sink is absent; its lanes are not claimed until it answers");
     }
     tokio::time::sleep(backoff(failures, rand::random())).await;
     let result = sink.sink.check().await.map_err(|error| error.to_string());
     match &result {
-        Ok(()) if told => debug!(sink = sink.name, "the sink answers a probe again: one more batch is tried"),
-        Ok(()) => info!(sink = sink.name, "the sink answers a probe: one batch is tried"),
+        Ok(()) if told => debug!(sink = sink.name, "the sink answers a probe again; trying one more batch"),
+        Ok(()) => info!(sink = sink.name, "the sink answers a probe; trying one batch"),
         Err(detail) => debug!(sink = sink.name, words = detail, "the sink is still absent"),
     }
     let answers = result.is_ok();

@@ -1,6 +1,5 @@
-//! Looks at each shard once a second: tells claimers of heads they may have missed, and reaps when it is this one's turn.
-//!
-//! Punctuality never relies on it; it is the net below lost wake-ups and dead instances.
+//! Polls each shard once a second as a safety net. It wakes claimers that missed a notification, and returns the occurrences of
+//! expired claims to their lane. In normal operation nothing depends on it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +40,7 @@ pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
             continue;
         }
         if let Err(error) = look(&context, &shard, &mut unserved).await {
-            debug!(shard = %shard.shard, %error, "no look at the shard, trying again in a second");
+            debug!(shard = %shard.shard, %error, "cannot poll the shard; retrying in 1 s");
         }
     }
 }
@@ -66,7 +65,7 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
         if seen.reap
             && let Err(error) = reap(context, shard, lane, *served).await
         {
-            warn!(%lane, %error, "claims of silent holders were not ended, trying again in a second");
+            warn!(%lane, %error, "cannot release expired claims; retrying in 1 s");
         }
     }
     learn(context, &glance, unserved);
@@ -80,7 +79,7 @@ fn learn(context: &Context, glance: &Glance, unserved: &mut BTreeSet<Lane>) {
     let found: BTreeSet<Lane> =
         glance.known.iter().filter(|lane| !context.lanes.contains_key(*lane)).cloned().collect();
     for lane in found.difference(unserved) {
-        warn!(%lane, "tasks wait in a lane that is not configured here: nobody may be serving it");
+        warn!(%lane, "lane has waiting tasks but is not configured on this instance");
     }
     *unserved = found;
 }
@@ -106,7 +105,7 @@ async fn reap(context: &Context, shard: &ShardContext, lane: &Lane, served: bool
         context.metrics.dead_dropped.inc_by(reaped.dropped);
         if reaped.claims > 0 {
             let Reaped { claims, occurrences, .. } = reaped;
-            warn!(%lane, claims, occurrences, "claims of a silent holder ended: what they held waits again");
+            warn!(%lane, claims, occurrences, "lease expired; its occurrences are due again");
         }
         if reaped.stranded > 0 {
             error!(%lane, occurrences = reaped.stranded, "occurrences were claimed without a lease");

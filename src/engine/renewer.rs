@@ -34,7 +34,7 @@ pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
                     every
                 }
                 Err(error) => {
-                    debug!(shard = %shard.shard, %error, "leases not extended, trying again");
+                    debug!(shard = %shard.shard, %error, "cannot extend leases; retrying");
                     every.min(Duration::from_millis(200))
                 }
             },

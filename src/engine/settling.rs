@@ -53,11 +53,11 @@ pub(super) async fn settle_until_answered(
             }
             Err(error) => error,
         };
-        debug!(token = settle.token.0, %error, "not settled, trying again");
+        debug!(token = settle.token.0, %error, "cannot settle; retrying");
         repeated |= matches!(error, TimelineError::Unknown(_));
         senseless += u32::from(is_senseless(&error));
         if senseless >= MAX_SENSELESS_TRIES {
-            error!(token = settle.token.0, %error, "verdicts cannot be written: the claim is left to its lease");
+            error!(token = settle.token.0, %error, "cannot write verdicts; leaving the claim to its lease");
             return None;
         }
         tokio::select! {

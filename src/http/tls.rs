@@ -101,7 +101,7 @@ impl ServerTls {
                         let detail: Vec<_> = faults.iter().map(ToString::to_string).collect();
                         tracing::error!(
                             error = detail.join("; "),
-                            "the listener's certificate or key has changed and cannot be used: it keeps the former ones"
+                            "cannot use the new certificate or key of the listener; keeping the former ones"
                         );
                     }
                     doubted = Some((read, again.is_some()));

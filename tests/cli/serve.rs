@@ -26,8 +26,8 @@ fn an_instance_names_itself_and_a_signal_ends_it_in_order() {
         for detail in [
             "instance=\"",
             "serving",
-            "tasks are kept in this process alone",
-            &format!("asked to end: finishing what is under way signal=\"SIG{signal}\""),
+            "tasks are kept in memory",
+            &format!("signal received; finishing current requests and publishes signal=\"SIG{signal}\""),
             "namespace=default",
             "lanes=\"default -> default\"",
             "stopped",

@@ -24,7 +24,7 @@ impl Log {
     /// What was said of a sink, in order.
     pub(super) fn told(&self) -> Vec<&'static str> {
         let log = self.text();
-        let known = ["the sink is absent", "the sink answers a probe:", "the sink answers again"];
+        let known = ["the sink is absent", "the sink answers a probe;", "the sink answers again"];
         log.lines().filter_map(|line| known.into_iter().find(|detail| line.contains(detail))).collect()
     }
 }

@@ -133,10 +133,10 @@ async fn a_sink_that_answers_probes_but_no_messages_is_told_once_and_back_once_i
     bed.sink.answer_by(|_| Answer::Retry(Trouble::definite(Fault::Sink, "refused")));
     bed.put([("x", after(millis(10)))]).await;
     bed.pass(seconds(60)).await;
-    assert_eq!(log.told(), ["the sink is absent", "the sink answers a probe:"]);
+    assert_eq!(log.told(), ["the sink is absent", "the sink answers a probe;"]);
     bed.sink.answer_by(|_| Answer::Accept);
     bed.pass(seconds(10)).await;
-    assert_eq!(log.told(), ["the sink is absent", "the sink answers a probe:", "the sink answers again"]);
+    assert_eq!(log.told(), ["the sink is absent", "the sink answers a probe;", "the sink answers again"]);
     bed.assert_at_rest();
 }
 

@@ -101,7 +101,7 @@ fn a_slot_that_moves_away_makes_an_instance_unready_until_it_is_back() {
         let text = instance.api().ready().map(|answer| answer.text).unwrap_or_default();
         text.contains(SUPPORTED) && text.contains(&detail)
     });
-    until_logged(&mut instance, &[" WARN ", "redis cannot be reached", SUPPORTED]);
+    until_logged(&mut instance, &[" WARN ", "cannot reach redis", SUPPORTED]);
     for id in [&there, &elsewhere] {
         let refused = api.put(id, TASK).unwrap();
         assert!(refused.status == 503 && refused.json()["code"] == "timeline_away", "{refused:?}");

@@ -30,7 +30,7 @@ struct State {
     log: &'static [&'static str],
 }
 
-const CLAIMS_REFUSED: &[&str] = &[" WARN ", "the timeline refuses claims"];
+const CLAIMS_REFUSED: &[&str] = &[" WARN ", "redis refuses claims"];
 
 /// Brings a state about under load, looks, ends it, and holds what was published against what was promised.
 fn play(state: &State, begin: impl FnOnce(&mut Servers), end: impl FnOnce(&mut Servers)) {
@@ -84,7 +84,7 @@ fn redis_may_become_a_replica_and_a_master_again() {
         code: "timeline_away",
         detail: "READONLY",
         ready: "down",
-        log: &[" WARN ", "redis cannot be reached", "READONLY"],
+        log: &[" WARN ", "cannot reach redis", "READONLY"],
     };
     let role = |servers: &Servers, host: &str, port: &str| {
         ::redis::cmd("REPLICAOF").arg(host).arg(port).exec(&mut servers.timeline.connect()).unwrap();
@@ -180,7 +180,7 @@ fn redis_may_take_its_time_to_load_what_it_holds() {
         code: "timeline_away",
         detail: "LOADING",
         ready: "down",
-        log: &[" WARN ", "redis cannot be reached", "LOADING"],
+        log: &[" WARN ", "cannot reach redis", "LOADING"],
     };
     play(
         &state,

@@ -189,7 +189,7 @@ fn one_that_takes_over_later_and_cannot_tell_publishes_and_takes_nothing_in() {
     assert_eq!(refused["code"], "timeline_refused", "{refused}");
     assert!(refused["detail"].as_str().unwrap().contains("`redis.durability = \"fsync\"` needs"), "{refused}");
     instance.until("heard to say why", |instance| {
-        !instance.log_lines(&[" WARN ", "redis cannot say when something is kept"]).is_empty()
+        !instance.log_lines(&[" WARN ", "redis cannot confirm writes"]).is_empty()
     });
 }
 
@@ -230,7 +230,7 @@ fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does
             .ready()
             .is_some_and(|answer| answer.status == 503 && answer.text.contains("no replica has confirmed"))
     });
-    assert_eq!(instance.log_lines(&[" WARN ", "what is put is not known to be kept"]).len(), 1, "{}", instance.log());
+    assert_eq!(instance.log_lines(&[" WARN ", "redis does not confirm writes"]).len(), 1, "{}", instance.log());
     assert_eq!(instance.api().send("GET", "/v1/tasks/a", None).unwrap().status, 200);
     told("DELETE", None, "is not known to be kept: no replica");
     assert_eq!(instance.api().send("GET", "/v1/tasks/a", None).unwrap().status, 404);

@@ -115,7 +115,7 @@ impl ClaimTask {
         self.unreadable += 1;
         // Once for the claim: where there is one, there may be a thousand.
         if self.unreadable == 1 {
-            error!(%lane, words = detail, "records cannot be read, written by a newer version? They wait until one asks for them");
+            error!(%lane, words = detail, "cannot read records, perhaps of a newer version; they wait for an instance that can");
         }
         debug!(%lane, %member, words = detail, "a record cannot be read");
         let verdict = flight.unreadable();

@@ -44,7 +44,7 @@ impl ClaimTask {
             }
             Err(detail) => {
                 let (lane, member) = (&self.claim.lane.lane, &self.flights[index].occurrence.member);
-                error!(%lane, %member, words = detail, "what follows an occurrence cannot be worked out: it goes back");
+                error!(%lane, %member, words = detail, "cannot work out the next due time; returning the occurrence");
                 self.fates.remove(&index);
                 let verdict = self.flights[index].back();
                 self.verdict(index, verdict, None);

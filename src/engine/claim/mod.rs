@@ -112,6 +112,6 @@ impl ClaimTask {
     fn let_go(self) {
         self.claim.lane.metrics.claims_lost.inc();
         let (lane, token, open) = (&self.claim.lane.lane, &self.claim.lease.token.0, self.open);
-        warn!(%lane, token, open, "a claim was lost before it was settled: its occurrences may be published again");
+        warn!(%lane, token, open, "lease lost before the claim was settled; its occurrences may be published again");
     }
 }

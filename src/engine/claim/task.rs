@@ -14,7 +14,7 @@ use crate::engine::judge::Reason;
 use crate::engine::leases::Lease;
 use crate::engine::room::Share;
 use crate::engine::signal::Signal;
-use crate::engine::turn::Turn;
+use crate::engine::suspect_lock::SuspectPermit;
 use crate::timeline::Claimed;
 
 /// Where a claim comes from, and what it takes until it ends.
@@ -26,7 +26,7 @@ pub(in crate::engine) struct ClaimContext {
     pub(in crate::engine) lease: Arc<Lease>,
     pub(in crate::engine) shares: [Share; 2],
     /// Held by a claim of suspects.
-    pub(in crate::engine) _turn: Option<Turn>,
+    pub(in crate::engine) _suspects: Option<SuspectPermit>,
     /// The number of the trial of a half-open breaker that this claim is.
     pub(in crate::engine) trial: Option<u64>,
 }

@@ -68,7 +68,7 @@ impl LineReader {
     pub(super) async fn run(mut self, body: Body) {
         let mut parts = body.into_data_stream();
         if let Err(Gone) = self.read_all(&mut parts).await {
-            tracing::debug!(line = self.line, "the client of a batch went before its end");
+            tracing::debug!(line = self.line, "the client of a batch disconnected before its end");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Waits until what was written is kept elsewhere than in Redis' memory: on a replica, or on its disk.
+//! Waits until Redis confirms that a write has reached a replica (`WAIT`) or the disk (`WAITAOF`).
 //!
 //! `WAIT` and `WAITAOF` answer for the writes of the connection that they are sent on, and block it. So they have one of
 //! their own, to the same process as the commands, made before anything is sent there. What counts as a connection's
@@ -194,7 +194,7 @@ impl Line {
 
     /// Makes another connection to the same process.
     async fn renew(&mut self, reason: &str) {
-        tracing::debug!(reason, "the connection that says what is kept was lost, making a new one");
+        tracing::debug!(reason, "lost the connection that confirms writes; reconnecting");
         while !self.beside.broken() {
             if let Ok(line) = self.connector.beside(&self.beside).await {
                 let patience = self.connector.response_timeout;

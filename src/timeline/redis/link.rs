@@ -150,7 +150,7 @@ impl Connector {
         let layout = match &session.witness {
             Some(Err(detail)) if first => layout.and_then(|()| Err(RedisError::Durability(detail.clone()))),
             Some(Err(detail)) => {
-                tracing::warn!(words = detail, "redis cannot say when something is kept: what has to be is refused");
+                tracing::warn!(words = detail, "redis cannot confirm writes; requests that need it are refused");
                 layout
             }
             _ if first && self.strict && layout.is_ok() => {
@@ -302,7 +302,7 @@ impl LinkTask {
             if *link == Link::Down(reason.clone()) {
                 return false;
             }
-            tracing::warn!(reason, "redis cannot be reached, trying again");
+            tracing::warn!(reason, "cannot reach redis; retrying");
             *link = Link::Down(reason.clone());
             true
         });
@@ -318,7 +318,7 @@ impl LinkTask {
             tracing::warn!(
                 address = self.connector.address,
                 reason = lost,
-                "the subscription to wake-ups was lost, making a new one"
+                "lost the subscription to wake-ups; subscribing again"
             );
             let mut backoff = BACKOFF;
             subscription = loop {

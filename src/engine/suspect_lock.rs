@@ -1,7 +1,7 @@
-//! Whose turn it is to hold suspects: one claim's at a time in the whole instance. What ends the instance raises the count of
-//! everything that is held, and whoever is suspect is not to be counted up by another.
+//! Lets an instance hold one claim with suspected poison messages at a time. When such a message kills the instance, the crash
+//! count of every occurrence in flight goes up; with two suspects at once the innocent one would be blamed too.
 //!
-//! Claimers that have to wait stand in line: whoever came first is next. The line has a place for each claimer.
+//! Claimers queue for the permit, first come first served. Each claimer has one place in the queue.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,19 +12,18 @@ use tokio::time::Instant;
 
 use super::signal::Signal;
 
-/// How long others wait for a claim of suspects to end. One whose sink does not answer, or that waits for a retry, must not
-/// keep those of other lanes.
-const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+/// After this long another lane may claim suspects too, so that one unanswered publish does not block them all.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a turn is kept for whoever is next: its lane may rest, or its sink be gone.
+/// How long the permit is reserved for the next claimer, whose lane may rest or whose sink may be absent.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Who has the turn, and who waits for it.
+/// The permit, and the claimers that wait for it.
 #[derive(Default)]
-pub(super) struct Turns(Mutex<Line>);
+pub(super) struct SuspectLock(Mutex<Queue>);
 
 #[derive(Default)]
-struct Line {
+struct Queue {
     /// When the turn was last taken, and has not ended since.
     taken: Option<Instant>,
     /// Those who wait, by what wakes them.
@@ -33,16 +32,16 @@ struct Line {
     offered: Option<Instant>,
 }
 
-/// A turn; it ends when this is dropped, or after ten seconds.
-pub(super) struct Turn {
-    turns: Arc<Turns>,
+/// A permit to hold suspects. It ends when this is dropped, or after [`PERMIT_TIMEOUT`].
+pub(super) struct SuspectPermit {
+    turns: Arc<SuspectLock>,
     taken: Instant,
 }
 
-impl Turns {
+impl SuspectLock {
     /// Takes the turn, if nobody has it and nobody came before. Else whoever asks stands in line, and is told by `signal` when
     /// it is next; asked again, it keeps its place.
-    pub(super) fn take(self: &Arc<Turns>, signal: &Arc<Signal>) -> Option<Turn> {
+    pub(super) fn take(self: &Arc<SuspectLock>, signal: &Arc<Signal>) -> Option<SuspectPermit> {
         let (mut line, now) = (self.0.lock(), Instant::now());
         line.stand(signal);
         if !line.is_next(signal, now) {
@@ -50,7 +49,7 @@ impl Turns {
         }
         line.leave(signal);
         line.taken = Some(now);
-        Some(Turn { turns: Arc::clone(self), taken: now })
+        Some(SuspectPermit { turns: Arc::clone(self), taken: now })
     }
 
     /// Stands in line; whether it would get the turn now.
@@ -68,7 +67,7 @@ impl Turns {
     }
 }
 
-impl Line {
+impl Queue {
     fn stand(&mut self, signal: &Arc<Signal>) {
         if !self.waiting.iter().any(|one| Arc::ptr_eq(one, signal)) {
             self.waiting.push_back(Arc::clone(signal));
@@ -113,11 +112,11 @@ impl Line {
     }
 
     fn is_taken(&self, now: Instant) -> bool {
-        self.taken.is_some_and(|taken| now.duration_since(taken) < TURN_TIMEOUT)
+        self.taken.is_some_and(|taken| now.duration_since(taken) < PERMIT_TIMEOUT)
     }
 }
 
-impl Drop for Turn {
+impl Drop for SuspectPermit {
     fn drop(&mut self) {
         let mut line = self.turns.0.lock();
         // It may be another's by now.
@@ -138,12 +137,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn there_is_one_turn_and_a_long_one_passes_to_others() {
-        let (turns, [a, b, _]) = (Arc::<Turns>::default(), signals());
+        let (turns, [a, b, _]) = (Arc::<SuspectLock>::default(), signals());
         let first = turns.take(&a).expect("nobody has it");
         assert!(turns.take(&b).is_none());
         drop(first);
         let long = turns.take(&b).expect("nobody has it");
-        tokio::time::advance(TURN_TIMEOUT - Duration::from_millis(1)).await;
+        tokio::time::advance(PERMIT_TIMEOUT - Duration::from_millis(1)).await;
         assert!(turns.take(&a).is_none());
         tokio::time::advance(Duration::from_millis(1)).await;
         let next = turns.take(&a).expect("it was long enough");
@@ -155,7 +154,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_came_first_is_next_and_is_told() {
-        let (turns, [a, b, c]) = (Arc::<Turns>::default(), signals());
+        let (turns, [a, b, c]) = (Arc::<SuspectLock>::default(), signals());
         let mut turn = turns.take(&a);
         assert!(turns.take(&b).is_none() && turns.take(&c).is_none() && turns.take(&b).is_none());
         assert!(turns.take(&a).is_none(), "it stands behind the others now");
@@ -170,7 +169,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_turn_passes_on_from_one_that_does_not_come_or_has_left() {
-        let (turns, [a, b, c]) = (Arc::<Turns>::default(), signals());
+        let (turns, [a, b, c]) = (Arc::<SuspectLock>::default(), signals());
         let turn = turns.take(&a);
         assert!(turns.take(&b).is_none() && turns.take(&c).is_none());
         drop(turn);
