@@ -18,6 +18,9 @@ use crate::{Fault, Message, Outcome, Trouble};
 /// Exchanges that are looked for at once.
 const LOOKED_FOR: usize = 16;
 
+/// How many channels that RabbitMQ closed before their first message one publish replaces.
+const MAX_UNUSED_CHANNELS: usize = 3;
+
 /// One publish.
 pub(super) struct RabbitPublish<'a> {
     window: &'a Window,
@@ -111,7 +114,7 @@ impl<'a> RabbitPublish<'a> {
 
     /// Sends these, and again those that are to be sent again, until each is answered.
     async fn send_all(&self, indices: Vec<usize>) -> Result<(), Failed> {
-        let mut groups = VecDeque::from([indices]);
+        let (mut groups, mut unused) = (VecDeque::from([indices]), 0);
         while let Some(group) = groups.pop_front() {
             if group.is_empty() {
                 continue;
@@ -121,8 +124,11 @@ impl<'a> RabbitPublish<'a> {
             match self.send(&group, &channel, &mut under_way, &mut next).await {
                 Ok(()) => self.connection.keep(channel),
                 Err(Ended::Doubtful) => groups.push_front(group[next..].to_vec()),
-                // It was closed before it was used.
-                Err(Ended::Failed(Failed::Refused(_))) if next == 0 => groups.push_front(group),
+                // The channel was closed before it was used: an idle one may be, at any time.
+                Err(Ended::Failed(Failed::Refused(_))) if next == 0 && unused < MAX_UNUSED_CHANNELS => {
+                    unused += 1;
+                    groups.push_front(group);
+                }
                 Err(Ended::Failed(Failed::Refused(refusal))) => {
                     let open = under_way.clear();
                     self.refused(&refusal, &open, &group[next..], &mut groups);
