@@ -1,4 +1,4 @@
-//! What is counted of the calls of a timeline.
+//! Counts and times the calls of a timeline.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,7 +8,7 @@ use super::TimelineError;
 use crate::metrics::Metrics;
 
 words! {
-    /// What may be asked of a timeline: each is the method of that name, and a script of that name.
+    /// The verbs of a timeline. Each is a method of [`Timeline`](super::Timeline) and a script with the same name.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[expect(missing_docs, reason = "each is the method of that name")]
     pub enum Verb {
@@ -28,12 +28,12 @@ words! {
     }
 }
 
-/// Counts calls by verb and result, and times them, once it knows where.
+/// Counts calls by verb and result and times them, once it has been given the metrics.
 #[derive(Default)]
 pub(super) struct Calls(OnceLock<Arc<Metrics>>);
 
 impl Calls {
-    /// From now on they are counted there; only the first time counts.
+    /// Sets the metrics. Only the first call has an effect.
     pub(super) fn count_in(&self, metrics: Arc<Metrics>) {
         metrics.timeline_verbs(Verb::ALL.iter().map(|verb| verb.as_str()));
         if self.0.set(metrics).is_err() {
@@ -41,7 +41,7 @@ impl Calls {
         }
     }
 
-    /// Makes one.
+    /// Runs a call and counts it.
     pub(super) async fn count<T>(
         &self,
         verb: Verb,

@@ -1,4 +1,4 @@
-//! What the verbs of a claim's life take and answer: claim, settle, reap.
+//! Requests and answers of the verbs that handle claims: claim, settle and reap.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use bytes::Bytes;
 use crate::clock::Timestamp;
 use crate::task::{Counts, Member};
 
-/// The name of a claim, `<instance id>.<n>.<lease ms>`: the fence of everything its holder writes. Never used for a second
-/// claim. Others tell by its end how long its lease may be.
+/// The unique name of a claim: `<instance id>.<n>.<lease ms>`. Every write of its holder is checked against it. Other
+/// instances read the length of the lease from its last part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub String);
 
 impl Token {
-    /// The name of an instance's n-th claim; `instance` holds no dot.
+    /// The token of an instance's n-th claim. `instance` must not contain a dot.
     #[must_use]
     pub fn new(instance: &str, n: u64, lease: Duration) -> Token {
         Token(format!("{instance}.{n}.{}", lease.as_millis()))
     }
 
-    /// The lease that the token ends in; `None` where it has no such end.
+    /// The length of the lease, or `None` if the token has no such part.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         let mut parts = self.0.split('.').skip(1);
@@ -30,205 +30,212 @@ impl Token {
     }
 }
 
-/// A place in a lane: what is due earlier stands before it, what is due at the same time in the order of its members.
+/// A position in a lane, which is sorted by due and then by member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The due.
     pub due: Timestamp,
-    /// The member that stands there, or stood there; `None` is the place before the first member of that due.
+    /// The member at this position. `None` is the position before the first member of that due.
     pub member: Option<Member>,
 }
 
-/// What to claim.
+/// The request of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRequest {
-    /// A name that was never used before.
+    /// A token that was never used before.
     pub token: Token,
-    /// Occurrences at most, up to [`MAX_BATCH`](super::MAX_BATCH).
+    /// Maximum number of occurrences, up to [`MAX_BATCH`](super::MAX_BATCH).
     pub max: usize,
-    /// Bytes of records after which to stop, up to [`MAX_CLAIM_BYTES`](super::MAX_CLAIM_BYTES).
+    /// Maximum size of all records in bytes, up to [`MAX_CLAIM_BYTES`](super::MAX_CLAIM_BYTES).
     pub max_bytes: usize,
-    /// How long the claim lasts unless it is extended.
+    /// How long the claim is valid unless it is renewed.
     pub lease: Duration,
-    /// The timeline's time after which nothing shall be claimed.
+    /// Nothing is claimed after this time of the timeline's clock.
     pub not_after: Timestamp,
-    /// Take what has become due last instead of what has been due for longest.
+    /// Take the occurrences with the latest due instead of the oldest ones.
     pub newest_first: bool,
-    /// Take only what stands behind this place. Not together with `newest_first`.
+    /// Take only occurrences behind this position. Cannot be combined with `newest_first`.
     pub after: Option<Place>,
 }
 
-/// What to claim of what ordinary claims leave out.
+/// The request for occurrences that ordinary claims leave out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuspectsRequest {
-    /// A name that was never used before.
+    /// A token that was never used before.
     pub token: Token,
-    /// Occurrences at most, up to [`MAX_BATCH`](super::MAX_BATCH).
+    /// Maximum number of occurrences, up to [`MAX_BATCH`](super::MAX_BATCH).
     pub max: usize,
-    /// Bytes of records after which to stop, up to [`MAX_CLAIM_BYTES`](super::MAX_CLAIM_BYTES).
+    /// Maximum size of all records in bytes, up to [`MAX_CLAIM_BYTES`](super::MAX_CLAIM_BYTES).
     pub max_bytes: usize,
-    /// How long the claim lasts unless it is extended.
+    /// How long the claim is valid unless it is renewed.
     pub lease: Duration,
-    /// The timeline's time after which nothing shall be claimed.
+    /// Nothing is claimed after this time of the timeline's clock.
     pub not_after: Timestamp,
-    /// Take what could not be read ([`Verdict::Unreadable`]) instead of suspects (occurrences whose claims ended without word
-    /// twice or more: the first one, and if it was twice, more of those along with it).
+    /// Take unreadable occurrences ([`Verdict::Unreadable`]) instead of suspects. A suspect is an occurrence whose
+    /// claims expired twice or more. Suspects with exactly two crashes are claimed together; all others are claimed one
+    /// by one.
     pub unreadable: bool,
-    /// Look only behind this place.
+    /// Take only occurrences behind this position.
     pub after: Option<Place>,
 }
 
-/// What was claimed.
+/// The answer of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
     /// The server's time of the claim.
     pub now: Timestamp,
-    /// The occurrences; none means that no claim exists.
+    /// The claimed occurrences. If there are none, no claim exists.
     pub occurrences: Vec<Occurrence>,
-    /// The due of the first that waits behind what was looked at; in the past when there is more. After a claim with `newest_first`: of the first that waits.
+    /// The due of the first waiting occurrence behind `last`. It is in the past if more occurrences are due. With
+    /// `newest_first`: the due of the first waiting occurrence of the lane.
     pub head: Option<Timestamp>,
-    /// The last place that was looked at; `None` with `newest_first`.
+    /// The last position that was read; `None` with `newest_first`.
     pub last: Option<Place>,
-    /// Due suspects that were looked at and left out; 0 with `newest_first`.
+    /// Number of due suspects that were read and left out; 0 with `newest_first`.
     pub suspects: u64,
-    /// Due ones that were looked at and left out because they cannot be read; 0 with `newest_first`.
+    /// Number of due unreadable occurrences that were read and left out; 0 with `newest_first`.
     pub unreadable: u64,
-    /// Members without a record that were removed; stays 0.
+    /// Number of members without a record that were removed. Always 0 unless the data in Redis was damaged.
     pub removed: u64,
 }
 
-/// An occurrence in a claim's hands.
+/// One claimed occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occurrence {
     /// The task, or the requeued occurrence.
     pub member: Member,
-    /// When it is due: the score it was claimed with.
+    /// The due it was claimed with.
     pub due: Timestamp,
     /// The encoded record.
     pub record: Bytes,
-    /// What has happened to the task's occurrences so far; of recurring tasks.
+    /// Counters of the task's past occurrences, for recurring tasks.
     pub counts: Counts,
-    /// How many of its claims ended without word; only told of suspects, else 0.
+    /// How many of its claims expired. Only set for suspects, else 0.
     pub crashes: u32,
 }
 
-/// Verdicts to write back.
+/// The request of a settle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settle {
-    /// The claim.
+    /// The token of the claim.
     pub token: Token,
-    /// One per occurrence, no member twice, at most [`MAX_BATCH`](super::MAX_BATCH).
+    /// One verdict per occurrence, at most [`MAX_BATCH`](super::MAX_BATCH). No member may appear twice.
     pub verdicts: Vec<Settlement>,
-    /// What becomes of the occurrences that are not named.
+    /// What happens to the occurrences without a verdict.
     pub rest: Rest,
-    /// How long the claim lasts from now if something stays in it.
+    /// The new lease, if occurrences stay in the claim.
     pub lease: Duration,
-    /// How many dead occurrences a shard keeps.
+    /// Maximum number of dead occurrences that a shard keeps.
     pub dead_cap: u64,
-    /// What goes back wakes nobody: it would be claimed for nothing.
+    /// Sends no wake-up for occurrences that return to the lane, because a new claim could not publish them either.
     pub quiet: bool,
 }
 
-/// One occurrence and what becomes of it.
+/// One occurrence and its verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The member.
     pub member: Member,
     /// The due it was claimed with.
     pub due: Timestamp,
-    /// What becomes of it.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// What becomes of an occurrence when it leaves its claim.
+/// What happens to an occurrence when it leaves its claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The task has ended.
     Finished,
-    /// The occurrence has ended; the task is due again.
+    /// The occurrence has ended and the task has a next due.
     Next {
-        /// Later than the one that ended.
+        /// The next due, later than the one that ended.
         due: Timestamp,
-        /// What has happened so far.
+        /// The new counters of the task.
         counts: Counts,
     },
-    /// The occurrence is dead, and the task has ended with it.
+    /// The occurrence is dead and the task has ended with it.
     Dead(DeadRecord),
-    /// The occurrence is dead; the task is due again.
+    /// The occurrence is dead and the task has a next due.
     DeadNext {
-        /// What is kept of the dead.
+        /// The entry for the list of the dead.
         dead_record: DeadRecord,
-        /// Later than the one that died.
+        /// The next due, later than the one that died.
         due: Timestamp,
-        /// What has happened so far.
+        /// The new counters of the task.
         counts: Counts,
     },
-    /// It waits again under the same due.
+    /// The occurrence returns to the lane with the same due.
     Back {
-        /// Whether a publish of it had begun and was not answered definitely.
+        /// Whether a publish was started and has no definite outcome.
         begun: bool,
     },
-    /// It waits again under the same due, and claims leave it out: its record, or the schedule in it, cannot be read here.
+    /// The occurrence returns to the lane with the same due, and ordinary claims leave it out: this instance cannot
+    /// parse its record or its schedule.
     Unreadable,
 }
 
-/// What is kept of a dead occurrence.
+/// What is stored about a dead occurrence.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeadRecord {
-    /// The record that requeue will put back.
+    /// The record, which a requeue stores again.
     pub record: Bytes,
-    /// Why, in one word of a fixed few: `rejected`, `retries`, `destination`, `poison`, `too late`.
+    /// Why it is dead: `rejected`, `retries`, `destination`, `poison` or `too late`.
     pub reason: String,
-    /// The broker's own words.
+    /// The error text of the broker.
     pub detail: String,
 }
 
-/// What becomes of the occurrences that a settle does not name.
+/// What happens to the occurrences that a settle does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rest {
-    /// They stay in the claim, with a fresh lease.
+    /// They stay in the claim, with a renewed lease.
     Keep,
-    /// They wait again, under the due they had.
+    /// They return to the lane with the due they had.
     Back,
 }
 
-/// What a settle says.
+/// The answer of a settle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// The claim was not there (any more): nothing was written, its holder lets go.
+    /// The claim does not exist any more. Nothing was written and its holder must stop publishing.
     pub lost: bool,
-    /// Members that were named but not in the claim (any more).
+    /// Members that were named but are not in the claim.
     pub skipped: Vec<Member>,
-    /// Members that took what their user asked meanwhile instead of their verdict.
+    /// Members for which a put or cancel made in the meantime replaced the verdict.
     pub changed: Vec<Member>,
-    /// Dead occurrences dropped because the shard keeps no more.
+    /// Number of dead occurrences that were dropped because the shard keeps no more.
     pub dropped: u64,
 }
 
-/// What to reap with.
+/// The request of a reap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReapRequest {
-    /// The lease of claims whose token does not tell theirs: an end further ahead means that the clock stepped back.
+    /// The lease of claims whose token does not contain one. A lease that ends later than this from now was written
+    /// before the clock stepped back, and is shortened.
     pub lease: Duration,
-    /// Whether some configuration here names the lane: one that is not and has become empty is forgotten.
+    /// Whether the caller's configuration names the lane. A lane without tasks that no configuration names is
+    /// forgotten.
     pub served: bool,
     /// How long dead occurrences are kept.
     pub dead_keep: Duration,
-    /// After that it must not take effect: a timeline that stood still would end claims whose holders could not extend.
+    /// The reap must not take effect after this time. Otherwise a Redis that was stopped for a while would end claims
+    /// that their holders could not renew.
     pub not_after: Timestamp,
 }
 
-/// What a reap did.
+/// The answer of a reap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// Claims that were ended.
+    /// Number of claims that were ended.
     pub claims: u64,
-    /// Occurrences that were in them.
+    /// Number of occurrences in them.
     pub occurrences: u64,
-    /// Occurrences found claimed without any lease; stays 0.
+    /// Number of occurrences that were marked as claimed although the lane has no lease. Always 0 unless the data in
+    /// Redis was damaged.
     pub stranded: u64,
-    /// Dead occurrences dropped because they were older than `dead_keep`.
+    /// Number of dead occurrences that were dropped because of their age.
     pub dropped: u64,
-    /// Whether there is more to do at once.
+    /// Whether more work is left for another reap at once.
     pub more: bool,
 }

@@ -1,20 +1,21 @@
-//! What is asked about the dead, and what is answered.
+//! Requests and answers of the verbs that read dead occurrences.
 
 use super::DeadRecord;
 use crate::clock::Timestamp;
 use crate::task::{Key, Lane};
 
-/// Dead occurrences that one call of browse looks at, and returns, at most. Few: nothing else is done meanwhile.
+/// Maximum number of dead occurrences that one browse call reads. The number is small because Redis does nothing else
+/// in the meantime.
 pub const MAX_BROWSED: usize = 128;
 
-/// Bytes of what is kept of the dead that one call of browse reads at most; the first is read whatever its size.
+/// Maximum size of the entries that one browse call reads, in bytes. The first one is read whatever its size.
 pub const MAX_BROWSED_BYTES: usize = 256 << 10;
 
-/// Where a dead occurrence stands among all of a timeline: in the order of their burial, those of one millisecond in that
-/// of their keys' bytes.
+/// Position of a dead occurrence in the list of the dead, which is sorted by burial time and then by the bytes of the
+/// key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeadCursor {
-    /// When it was buried.
+    /// When it died.
     pub buried: Timestamp,
     /// Its idempotency key.
     pub key: Key,
@@ -33,46 +34,46 @@ impl PartialOrd for DeadCursor {
     }
 }
 
-/// Which of the dead are meant; by default all.
+/// Selects dead occurrences; by default all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadFilter {
-    /// Those that were published to this lane's sink.
+    /// Only those of this lane.
     pub lane: Option<Lane>,
-    /// Those that are dead for this reason.
+    /// Only those with this reason.
     pub reason: Option<String>,
-    /// Those buried then or later.
+    /// Only those that died at this time or later.
     pub from: Option<Timestamp>,
-    /// Those buried before.
+    /// Only those that died before this time.
     pub to: Option<Timestamp>,
 }
 
-/// What to look through.
+/// The request of a browse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrowseRequest {
-    /// Which are meant.
+    /// Which occurrences to return.
     pub filter: DeadFilter,
-    /// Where the last look ended.
+    /// Where the last call ended.
     pub after: Option<DeadCursor>,
-    /// How many to return, 1 to [`MAX_BROWSED`].
+    /// Maximum number to return, 1 to [`MAX_BROWSED`].
     pub max: usize,
-    /// Whether what is kept of them is wanted, or only where they stand.
+    /// Whether to return the whole entries, or only their positions.
     pub whole: bool,
 }
 
-/// What was found.
+/// The answer of a browse.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Browsed {
-    /// In the order of their burial.
+    /// The matching occurrences, in the order of their burial.
     pub dead: Vec<Dead>,
-    /// How far was looked, if there are others beyond.
+    /// The last position that was read, if more follow.
     pub last: Option<DeadCursor>,
 }
 
 /// A dead occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dead {
-    /// Where it stands.
+    /// Its position.
     pub cursor: DeadCursor,
-    /// What is kept of it, if that was asked for and is whole.
+    /// Its entry, if it was requested and is not damaged.
     pub dead_record: Option<DeadRecord>,
 }

@@ -1,29 +1,29 @@
-//! Every key of the timeline in Redis, built here and nowhere else. What stands under them: `lua/README.md`.
+//! The names of all keys of the timeline in Redis. `lua/README.md` describes their values.
 
 use crate::task::{Lane, Namespace, Shard};
 
 /// The version of the layout described in `lua/README.md`.
 pub const LAYOUT_VERSION: u32 = 1;
 
-/// The key that pins layout version and number of shards of an installation.
+/// The key that stores the layout version and the number of shards of an installation.
 #[must_use]
 pub fn layout(namespace: &Namespace) -> String {
     format!("punctual:{{{namespace}}}:layout")
 }
 
-/// A key that never exists: taking it out shows whether a server takes writes at all.
+/// A key that never exists. A delete of it shows whether a server accepts writes.
 #[must_use]
 pub fn nothing(namespace: &Namespace) -> String {
     format!("punctual:{{{namespace}}}:nothing")
 }
 
-/// What stands under [`layout`]: `<layout version> <shards>`.
+/// The value of [`layout`]: `<layout version> <shards>`.
 #[must_use]
 pub fn layout_value(shards: u16) -> String {
     format!("{LAYOUT_VERSION} {shards}")
 }
 
-/// The keys of one shard: all in one hash slot.
+/// The keys of one shard, all in one hash slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     prefix: String,
@@ -36,7 +36,7 @@ impl Keys {
         Keys { prefix: format!("punctual:{{{namespace}:{shard}}}:") }
     }
 
-    /// Sorted set: member to due, positive waiting, negative claimed.
+    /// Sorted set: member to due in ms, positive while it waits, negative while it is claimed.
     #[must_use]
     pub fn due(&self, lane: &Lane) -> String {
         self.of_lane("due", lane)
@@ -48,13 +48,13 @@ impl Keys {
         self.of_lane("leases", lane)
     }
 
-    /// Hash: claim token to what it holds.
+    /// Hash: claim token to the occurrences of the claim.
     #[must_use]
     pub fn claims(&self, lane: &Lane) -> String {
         self.of_lane("claims", lane)
     }
 
-    /// String: when somebody is told to reap next.
+    /// String: the time of the next reap.
     #[must_use]
     pub fn reap_at(&self, lane: &Lane) -> String {
         self.of_lane("reap-at", lane)
@@ -66,55 +66,55 @@ impl Keys {
         self.of_shard("tasks")
     }
 
-    /// Hash: task to what becomes of it when the claim that holds it ends.
+    /// Hash: member to the put or cancel that takes effect when its claim ends.
     #[must_use]
     pub fn changes(&self) -> String {
         self.of_shard("changes")
     }
 
-    /// Hash: member to how often the occurrence it has was handed out without word.
+    /// Hash: member to the number of expired claims of its current occurrence.
     #[must_use]
     pub fn crashes(&self) -> String {
         self.of_shard("crashes")
     }
 
-    /// Hash: recurring task to what has happened to its occurrences.
+    /// Hash: recurring task to the counters of its past occurrences.
     #[must_use]
     pub fn counts(&self) -> String {
         self.of_shard("counts")
     }
 
-    /// Sorted set: idempotency key of a dead occurrence to when it was buried.
+    /// Sorted set: idempotency key of a dead occurrence to its burial time in ms.
     #[must_use]
     pub fn dead(&self) -> String {
         self.of_shard("dead")
     }
 
-    /// Hash: idempotency key of a dead occurrence to its record, the reason and the broker's words.
+    /// Hash: idempotency key of a dead occurrence to its record, reason and error text.
     #[must_use]
     pub fn dead_records(&self) -> String {
         self.of_shard("dead:records")
     }
 
-    /// Set: every lane that ever held a task.
+    /// Set: every lane that ever had a task.
     #[must_use]
     pub fn lanes(&self) -> String {
         self.of_shard("lanes")
     }
 
-    /// String: the bytes of the largest record that may stand.
+    /// String: upper bound of the size of all records, in bytes.
     #[must_use]
     pub fn largest(&self) -> String {
         self.of_shard("largest")
     }
 
-    /// A key that never exists: asking for it shows whether a server serves the shard's slot.
+    /// A key that never exists. A read of it shows whether a server serves the slot of the shard.
     #[must_use]
     pub fn nothing(&self) -> String {
         self.of_shard("nothing")
     }
 
-    /// Channel: a lane's head became earlier.
+    /// Channel: the head of a lane became earlier.
     #[must_use]
     pub fn wake(&self) -> String {
         self.of_shard("wake")

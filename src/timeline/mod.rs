@@ -1,7 +1,7 @@
-//! Where tasks wait: the [`Timeline`] trait and what its verbs take and answer.
+//! The storage layer: the [`Timeline`] trait with the requests and answers of its verbs.
 //!
-//! Two implementations obey the same rules and the same conformance suite: [`redis`], for real, and [`memory`], its
-//! twin without Redis. The rules are written down in `lua/README.md`.
+//! There are two implementations: [`redis`] for production and [`memory`], its twin without Redis. Both follow the
+//! rules in `lua/README.md` and pass the same tests.
 
 mod calls;
 mod claims;
@@ -28,42 +28,44 @@ use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
 use crate::task::{Counts, Key, Lane, Shard, TaskId};
 
-/// Occurrences that one call of claim, settle or reap touches at most.
+/// Maximum number of occurrences in one call of claim, settle or reap.
 pub const MAX_BATCH: usize = 1000;
 
-/// Tasks that one put call takes at most.
+/// Maximum number of tasks in one put call.
 pub const MAX_PUTS: usize = 1000;
 
-/// Bytes of records that one put call takes at most; a single larger record goes alone.
+/// Maximum total size of the records in one put call, in bytes. A single larger record is put in a call of its own.
 pub const MAX_PUT_BYTES: usize = 1 << 20;
 
-/// Bytes of records after which a claim stops taking more; the first is taken whatever its size.
+/// A claim stops taking occurrences once their records reach this many bytes. It takes the first one whatever its size.
 pub const MAX_CLAIM_BYTES: usize = 4 << 20;
 
-/// Where tasks wait until they are due, and what may be done to them. Every verb is one atomic step.
+/// Stores tasks until they are due. Every verb is one atomic step.
 ///
 /// # Contract
-/// Verbs that take `not_after` write nothing once the timeline's clock has passed it. They return
-/// [`TimelineError::Unknown`] only after that time has surely passed: a call that failed so either took effect
-/// before the error or never will. Verbs fenced by a token may be repeated at any time.
+/// A verb that takes `not_after` writes nothing once the timeline's clock has passed that time. It returns
+/// [`TimelineError::Unknown`] only after that time: the failed call either took effect before the error or never will.
+/// A verb that takes a token can be repeated at any time.
 #[async_trait]
 pub trait Timeline: Send + Sync + 'static {
-    /// The clock that decides what is due.
+    /// The clock that decides which tasks are due.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// How many shards the timeline has, at least 1.
+    /// Number of shards, at least 1.
     fn shards(&self) -> u16;
 
-    /// Whether the timeline can be reached: sees every change.
+    /// Whether the timeline is reachable. The receiver sees every change.
     fn link(&self) -> watch::Receiver<Link>;
 
-    /// Wake-ups: a lane's head became earlier. May be lost (then a glance tells), never invented.
+    /// Wake-ups: the head of a lane became earlier. A wake-up can be lost (a glance then shows the head), but it is
+    /// never sent without a reason.
     fn wakes(&self) -> broadcast::Receiver<Wake>;
 
-    /// From now on calls are counted, by verb and result, and timed.
+    /// Counts and times all later calls, by verb and result.
     fn count_calls(&self, metrics: Arc<Metrics>);
 
-    /// Creates or replaces up to [`MAX_PUTS`] tasks of one shard, no member twice; one answer each, in order.
+    /// Creates or replaces up to [`MAX_PUTS`] tasks of one shard. No id may appear twice. Returns one answer per task,
+    /// in order.
     async fn put(
         &self,
         shard: Shard,
@@ -72,16 +74,17 @@ pub trait Timeline: Send + Sync + 'static {
         not_after: Timestamp,
     ) -> Result<Vec<PutAnswer>, TimelineError>;
 
-    /// Takes a task out, or lets it end with the claim that holds it.
+    /// Removes a task. If a claim holds it, the task ends with that claim.
     async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError>;
 
-    /// Looks at a task; `None` when there is none, or it ends with the claim that holds it.
+    /// Reads a task. Returns `None` if there is no such task, or if it was cancelled and only its last claim still
+    /// holds it.
     async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError>;
 
-    /// Locks due occurrences of a lane under one new lease and returns them.
+    /// Claims due occurrences of a lane under one new lease and returns them.
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError>;
 
-    /// Locks due occurrences that ordinary claims leave out: suspects, or what could not be read.
+    /// Claims due occurrences that ordinary claims leave out: either suspects or unreadable ones.
     async fn claim_suspects(
         &self,
         shard: Shard,
@@ -89,20 +92,20 @@ pub trait Timeline: Send + Sync + 'static {
         request: SuspectsRequest,
     ) -> Result<Claimed, TimelineError>;
 
-    /// Writes verdicts back; what is not named stays under the token with a fresh lease, or goes back.
+    /// Writes verdicts. [`Settle::rest`] decides whether the other occurrences stay in the claim or return to the lane.
     async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError>;
 
-    /// Renews leases; says of each token whether it still lives.
+    /// Renews leases. Returns for each token whether its claim still exists.
     async fn extend(&self, shard: Shard, tokens: &[(Lane, Token)], lease: Duration)
     -> Result<Vec<bool>, TimelineError>;
 
-    /// Ends claims whose lease has passed: what they held is waiting again, under the due it had.
+    /// Ends expired claims. Their occurrences return to the lane with the due they had.
     async fn reap(&self, shard: Shard, lane: &Lane, request: ReapRequest) -> Result<Reaped, TimelineError>;
 
-    /// One look at a shard: heads, leases, lanes; tells one caller when a reap is due.
+    /// Reads the heads, leases and lanes of a shard. When a reap is due, exactly one caller is told to do it.
     async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError>;
 
-    /// Puts a dead occurrence back, due now, under its old key; with `buried` only the one that was buried then.
+    /// Returns a dead occurrence to its lane, due now, under its old key. With `buried`, only if it died at that time.
     async fn requeue(
         &self,
         shard: Shard,
@@ -111,7 +114,7 @@ pub trait Timeline: Send + Sync + 'static {
         not_after: Timestamp,
     ) -> Result<RequeueAnswer, TimelineError>;
 
-    /// Forgets a dead occurrence, with `buried` only the one that was buried then; whether there was one.
+    /// Deletes a dead occurrence; with `buried`, only if it died at that time. Returns whether there was one.
     async fn discard(
         &self,
         shard: Shard,
@@ -120,23 +123,24 @@ pub trait Timeline: Send + Sync + 'static {
         not_after: Timestamp,
     ) -> Result<bool, TimelineError>;
 
-    /// Looks through the dead of a shard, in the order of their burial; a few at a time, however many there are.
+    /// Lists dead occurrences of a shard in the order of their burial. One call reads only a few, however many there
+    /// are.
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError>;
 
-    /// Looks at one dead occurrence.
+    /// Reads one dead occurrence.
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError>;
 }
 
-/// Whether the timeline can be reached.
+/// Whether the timeline is reachable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Yes, for the n-th time.
+    /// Connected, for the n-th time.
     Up(u64),
-    /// No; why.
+    /// Not connected, and the reason.
     Down(String),
 }
 
-/// A lane's head became earlier.
+/// The head of a lane became earlier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
     /// The shard.
@@ -153,29 +157,28 @@ pub enum TimelineError {
     /// Nothing was written: the call arrived after its `not_after`.
     #[error("the call arrived too late to take effect")]
     Late,
-    /// Nothing was written: the timeline answered that it can't, in its own words (full, read-only, loading).
+    /// Nothing was written: the timeline refused the call (full, read-only, loading). Carries its error text.
     #[error("the timeline refused: {0}")]
     Refused(String),
-    /// Nothing was written: the task was found in another lane each time it was asked for. Of this task alone.
+    /// Nothing was written: the task was found in a different lane at each attempt. Other tasks are not affected.
     #[error("the task kept moving between lanes")]
     Moving,
     /// Nothing was written: there is no connection.
     #[error("the timeline cannot be reached: {0}")]
     Away(String),
-    /// No answer came: the call took effect before this error, or never will.
+    /// No reply arrived. The call took effect before this error, or it never will.
     #[error("the timeline did not answer: {0}")]
     Unknown(String),
-    /// The call took effect, or found that an earlier one had, but whether that is kept as the configuration asks is not
-    /// known.
+    /// The call took effect, or found the effect of an earlier one, but the configured durability is not confirmed.
     #[error("{0}")]
     Unkept(String),
-    /// The answer makes no sense: a fault of punctual's own.
+    /// The reply cannot be parsed. This is a bug in punctual.
     #[error("the timeline's answer cannot be read: {0}")]
     Broken(String),
 }
 
 impl TimelineError {
-    /// Its kind in one word.
+    /// The kind of error, as a label of metrics.
     pub(crate) fn as_str(&self) -> &'static str {
         match self {
             TimelineError::Late => "late",
@@ -189,37 +192,38 @@ impl TimelineError {
     }
 }
 
-/// Whether a put that finds a task replaces it.
+/// Whether a put replaces an existing task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PutMode {
-    /// `PUT`: the task is replaced; with an equal body it is unchanged, unless its schedule is `in`.
+    /// `PUT`: replaces the task. An equal body leaves it unchanged, unless its schedule is `in`.
     Put,
-    /// `POST` under an idempotency key: an equal body is unchanged, `in` included; another is refused.
+    /// `POST` with an idempotency key: an equal body leaves the task unchanged, even with `in`; a different body is
+    /// refused.
     Post,
 }
 
-/// One task to put.
+/// One task of a put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
     /// Its id.
     pub id: TaskId,
-    /// The lane it shall wait in.
+    /// The lane it waits in.
     pub lane: Lane,
-    /// Its (first) due.
+    /// Its first due.
     pub due: Timestamp,
     /// The encoded [`Record`](crate::task::Record).
     pub record: Bytes,
 }
 
-/// What a put says of one task.
+/// The answer of a put for one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PutAnswer {
-    /// What was done.
+    /// What the put did.
     pub result: PutResult,
-    /// The due that now holds (of `InFlight`, `KeyReused` and `BadDue`: the one that was asked for).
+    /// The due that is now valid. For `InFlight`, `KeyReused` and `BadDue`: the requested one.
     pub due: Timestamp,
-    /// The due of an occurrence with the former message that may still arrive; of `Unchanged`, too, where the put that is
-    /// repeated found one in flight.
+    /// The due of an occurrence with the former message that may still be delivered. Also set for `Unchanged` if such
+    /// an occurrence is in flight.
     pub in_flight: Option<Timestamp>,
 }
 
@@ -227,32 +231,33 @@ words! {
     /// What a put did with one task.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum PutResult {
-        /// There was none.
+        /// There was no such task.
         Created = "created",
-        /// There was one, and now this one stands in its place.
+        /// The task replaced an existing one.
         Replaced = "replaced",
-        /// It stood there already; nothing was touched.
+        /// An equal task exists; nothing was written.
         Unchanged = "unchanged",
-        /// Nothing written: a task with another body stands under this key ([`PutMode::Post`] only).
+        /// Nothing was written: a task with another body exists under this key ([`PutMode::Post`] only).
         KeyReused = "key_reused",
-        /// Nothing written: it would give another message the key of one that is in flight or was handed out.
+        /// Nothing was written: another message in flight, or already handed out, has the same key.
         InFlight = "in_flight",
         /// Nothing written: the due is out of range.
         BadDue = "bad_due",
-        /// It took effect, but is not known to be kept; of others in the same call something else is true.
+        /// The task was written, but the configured durability is not confirmed. Other tasks of the call have another
+        /// result.
         Unkept = "unkept",
     }
 }
 
-/// What a cancel says.
+/// The answer of a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CancelAnswer {
-    /// The task is gone, no publish of it starts from now on.
+    /// The task is removed. No publish of it starts from now on.
     Cancelled {
-        /// The due of an occurrence that had been handed out before and may still arrive.
+        /// The due of an occurrence that was handed out before and may still be delivered.
         handed_out: Option<Timestamp>,
     },
-    /// The task is gone; the one occurrence now held may still arrive.
+    /// The task is removed, but one occurrence is in flight and may still be delivered.
     InFlight {
         /// Its due.
         due: Timestamp,
@@ -261,75 +266,75 @@ pub enum CancelAnswer {
     Unknown,
 }
 
-/// A task as it stands in the timeline.
+/// A stored task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The encoded record.
     pub record: Bytes,
-    /// Its score without the sign: the due that is waited for, or in flight.
+    /// The due it waits for, or the due of the occurrence in flight.
     pub due: Timestamp,
     /// Whether a claim holds it.
     pub in_flight: bool,
-    /// The due that comes once the claim that holds it ends: a put changed it meanwhile.
+    /// The next due once the current claim ends, if a put changed the task while it was in flight.
     pub changed: Option<Timestamp>,
-    /// What has happened to its occurrences; of recurring tasks.
+    /// Counters of its past occurrences, for recurring tasks.
     pub counts: Counts,
-    /// An instance could not read it: claims leave it out.
+    /// An instance could not parse the record; ordinary claims leave the task out.
     pub unreadable: bool,
 }
 
-/// What to look at.
+/// The request of a glance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlanceRequest {
-    /// The lanes the caller knows, each with whether it is configured.
+    /// Lanes to read, each with whether the caller's configuration names it.
     pub lanes: Vec<(Lane, bool)>,
-    /// The lease that claims are made with.
+    /// The lease of the caller's claims.
     pub lease: Duration,
     /// How long dead occurrences are kept.
     pub dead_keep: Duration,
-    /// Whether to count what waits and what is in flight.
+    /// Whether to count waiting and in-flight occurrences.
     pub depth: bool,
 }
 
-/// What a look shows.
+/// The answer of a glance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Glance {
-    /// Of each lane asked for, in order.
+    /// One entry for each requested lane, in order.
     pub lanes: Vec<LaneGlance>,
-    /// Every lane that ever held a task here, sorted by name.
+    /// Every lane that ever had a task in this shard, sorted by name.
     pub known: Vec<Lane>,
-    /// How many dead occurrences are kept.
+    /// Number of dead occurrences.
     pub dead: u64,
 }
 
-/// What a look shows of a lane.
+/// State of one lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneGlance {
-    /// The smallest due that waits.
+    /// The earliest due that waits.
     pub head: Option<Timestamp>,
-    /// The first end of a lease.
+    /// The earliest end of a lease.
     pub first_lease: Option<Timestamp>,
-    /// The last end of a lease.
+    /// The latest end of a lease.
     pub last_lease: Option<Timestamp>,
-    /// Whether occurrences stand claimed without any lease.
+    /// Whether occurrences are marked as claimed although the lane has no lease.
     pub stranded: bool,
-    /// Whether the caller is to reap this lane now.
+    /// Whether the caller has to reap this lane now.
     pub reap: bool,
-    /// How many wait and how many are in flight, if it was asked.
+    /// Numbers of waiting and in-flight occurrences, if requested.
     pub depth: Option<(u64, u64)>,
-    /// The smallest due in flight, if it was asked with the depth.
+    /// The earliest due in flight; `None` unless the depth was requested.
     pub held: Option<Timestamp>,
 }
 
-/// What a requeue says.
+/// The answer of a requeue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequeueAnswer {
-    /// It is due again, now, under its old key.
+    /// The occurrence is due now, under its old key.
     Requeued,
-    /// It was requeued before and has not ended yet, or its task has that very due.
+    /// It was requeued before and has not ended, or its task currently has the same due.
     InFlight,
-    /// No such dead occurrence (any more).
+    /// There is no such dead occurrence.
     Unknown,
-    /// What is kept of it is damaged: nothing can be put back, it stays dead.
+    /// Its record is damaged and cannot be published. It stays dead.
     Unreadable,
 }

@@ -1,26 +1,27 @@
-//! The scripts: name, source, and what each takes. A test compares this page with the headers in `lua/`.
+//! The Lua scripts: name, source, keys and arguments. A test compares this file with the headers in `lua/`.
 
 use super::Verb;
 
-/// A script, and the names of its keys and arguments in order. A last name that ends in `..` stands for any number.
+/// A script with the names of its keys and arguments, in order. A last name that ends in `..` stands for any number of
+/// them.
 #[derive(Debug)]
 pub struct Script {
-    /// What it does; its word is the name of its file in `lua/`.
+    /// The verb; its name is also the name of the file in `lua/`.
     pub verb: Verb,
-    /// What Redis runs: the parts that it names, then its own text.
+    /// The text that Redis runs: the parts, then the script itself.
     pub source: &'static str,
-    /// Its own text, which begins with a header.
+    /// The script itself, which begins with a header.
     pub text: &'static str,
-    /// Files of `lua/parts/`, in their order.
+    /// Files of `lua/parts/` that precede the script, in order.
     pub parts: &'static [&'static str],
-    /// What its KEYS are.
+    /// The names of its KEYS.
     pub keys: &'static [&'static str],
-    /// What its ARGV are.
+    /// The names of its ARGV.
     pub arguments: &'static [&'static str],
 }
 
 impl Script {
-    /// Whether a call with that many keys can be right.
+    /// Whether the script accepts this number of keys.
     #[must_use]
     pub fn takes_keys(&self, number: usize) -> bool {
         match self.keys.last() {
@@ -55,10 +56,10 @@ pub static PUT: Script = script!(
     ["tasks", "changes", "crashes", "counts", "lanes", "largest", "due.."],
     ["now", "not_after", "mode", "wake", "lanes", "lane..", "task.."]
 );
-/// Looks at one task.
+/// Reads one task.
 pub static GET: Script =
     script!(Get, "get", ["lanes"], ["tasks", "changes", "counts", "crashes", "due.."], ["now", "id", "lane.."]);
-/// Takes a task out.
+/// Removes a task.
 pub static CANCEL: Script = script!(
     Cancel,
     "cancel",
@@ -66,7 +67,7 @@ pub static CANCEL: Script = script!(
     ["tasks", "changes", "crashes", "counts", "due.."],
     ["now", "not_after", "id", "lane.."]
 );
-/// Locks due occurrences.
+/// Claims due occurrences.
 pub static CLAIM: Script = script!(
     Claim,
     "claim",
@@ -74,7 +75,7 @@ pub static CLAIM: Script = script!(
     ["due", "leases", "claims", "tasks", "crashes", "counts", "largest"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "newest_first", "after", "after_member", "wake", "lane"]
 );
-/// Locks due occurrences that ordinary claims leave out.
+/// Claims due occurrences that ordinary claims leave out.
 pub static CLAIM_SUSPECTS: Script = script!(
     ClaimSuspects,
     "claim_suspects",
@@ -82,7 +83,7 @@ pub static CLAIM_SUSPECTS: Script = script!(
     ["due", "leases", "claims", "tasks", "crashes", "counts"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "unreadable", "after", "after_member"]
 );
-/// Writes verdicts back.
+/// Writes verdicts.
 pub static SETTLE: Script = script!(
     Settle,
     "settle",
@@ -114,7 +115,7 @@ pub static SETTLE: Script = script!(
 );
 /// Renews leases.
 pub static EXTEND: Script = script!(Extend, "extend", [], ["leases.."], ["now", "lease", "claim.."]);
-/// Ends claims whose lease has passed.
+/// Ends expired claims.
 pub static REAP: Script = script!(
     Reap,
     "reap",
@@ -135,10 +136,10 @@ pub static REAP: Script = script!(
     ],
     ["now", "not_after", "lease", "served", "dead_keep", "wake", "lane"]
 );
-/// Looks at a shard.
+/// Reads the state of a shard.
 pub static GLANCE: Script =
     script!(Glance, "glance", [], ["lanes", "dead", "due.."], ["now", "lease", "dead_keep", "depth", "lane.."]);
-/// Puts a dead occurrence back.
+/// Returns a dead occurrence to its lane.
 pub static REQUEUE: Script = script!(
     Requeue,
     "requeue",
@@ -146,10 +147,10 @@ pub static REQUEUE: Script = script!(
     ["dead", "dead:records", "tasks", "changes", "crashes", "lanes", "largest", "due.."],
     ["now", "not_after", "parent", "due", "buried", "wake", "lane.."]
 );
-/// Forgets a dead occurrence.
+/// Deletes a dead occurrence.
 pub static DISCARD: Script =
     script!(Discard, "discard", [], ["dead", "dead:records"], ["now", "not_after", "key", "buried"]);
-/// Looks through the dead.
+/// Lists dead occurrences.
 pub static BROWSE: Script = script!(
     Browse,
     "browse",
@@ -157,10 +158,10 @@ pub static BROWSE: Script = script!(
     ["dead", "dead:records"],
     ["now", "after", "after_key", "from", "to", "lane", "reason", "max", "max_bytes", "whole"]
 );
-/// Looks at one dead occurrence.
+/// Reads one dead occurrence.
 pub static SHOW: Script = script!(Show, "show", [], ["dead", "dead:records"], ["now", "key"]);
 
-/// All of them.
+/// All scripts.
 pub static ALL: [&Script; 13] = [
     &PUT,
     &GET,
@@ -178,56 +179,56 @@ pub static ALL: [&Script; 13] = [
 ];
 
 words! {
-    /// The words that replies begin with, and those that put answers of each task.
+    /// The first word of a reply, and the words for the single tasks of a put.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Code {
         /// The call came after its `not_after`; nothing was written.
         Late = "late",
-        /// More stands there than one call reads; nothing was written for this task.
+        /// The script did not look at this task, because it had already read too many bytes. Ask again.
         Again = "again",
-        /// A lane that holds the task was not declared; nothing was written.
+        /// The task waits in a lane that the call did not name. Nothing was written.
         Elsewhere = "elsewhere",
         /// No such task, or no such dead occurrence.
         Unknown = "unknown",
-        /// A dead occurrence of which too little is left to requeue it; nothing was written.
+        /// The record of the dead occurrence is damaged. Nothing was written.
         Unreadable = "unreadable",
-        /// Held by a claim, or the key would go to another message.
+        /// A claim holds the task, or another message has the key.
         InFlight = "in_flight",
-        /// A put that was carried out, with an answer for each task.
+        /// The answers of a put, one for each task.
         Put = "put",
-        /// There was no task.
+        /// There was no such task.
         Created = "created",
-        /// Another stood there.
+        /// The task replaced another one.
         Replaced = "replaced",
-        /// The same stood there.
+        /// An equal task exists.
         Unchanged = "unchanged",
-        /// Another stood there, in mode `post`.
+        /// A task with another body exists, in mode `post`.
         KeyReused = "key_reused",
         /// The due is out of range.
         BadDue = "bad_due",
-        /// A task that was found.
+        /// The task was found.
         Held = "held",
-        /// A task that was taken out.
+        /// The task was removed.
         Cancelled = "cancelled",
-        /// A claim, possibly of nothing.
+        /// The answer of a claim, possibly without occurrences.
         Claimed = "claimed",
-        /// Verdicts that were written.
+        /// The verdicts were written.
         Settled = "settled",
-        /// No such claim (any more).
+        /// The claim does not exist any more.
         Lost = "lost",
-        /// Leases that were renewed, or not.
+        /// For each lease whether it was renewed.
         Extended = "extended",
-        /// A lane that was reaped.
+        /// The lane was reaped.
         Reaped = "reaped",
-        /// A shard that was looked at.
+        /// The state of the shard.
         Glanced = "glanced",
-        /// A dead occurrence that waits again.
+        /// The dead occurrence waits again.
         Requeued = "requeued",
-        /// A dead occurrence that was forgotten.
+        /// The dead occurrence was deleted.
         Discarded = "discarded",
-        /// The dead that were looked through.
+        /// A page of dead occurrences.
         Browsed = "browsed",
-        /// A dead occurrence that was found.
+        /// The dead occurrence was found.
         Shown = "shown",
     }
 }

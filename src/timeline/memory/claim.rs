@@ -1,4 +1,4 @@
-//! What instances take: claim, claim_suspects.
+//! The verbs claim and claim_suspects.
 
 use super::twin::{Claim, Notified, Twin};
 use crate::clock::Timestamp;
@@ -8,17 +8,18 @@ use crate::timeline::{
     ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence, Place, SuspectsRequest, TimelineError, Token,
 };
 
-/// How many due members a claim looks at beyond those it takes, while some may have to be left out.
+/// Maximum number of due members that a claim reads beyond those it takes, if some have to be left out.
 const LOOKED_AT: usize = 1000;
 
-/// An occurrence whose claims ended without word this often is a suspect: it is claimed with its like, and alone from then on.
+/// An occurrence is a suspect once this many of its claims have expired. Suspects with exactly this count are claimed
+/// together, the others one by one.
 const SUSPECT_CRASHES: u32 = 2;
 
-/// A member where it stands in a lane.
+/// Score and member of a lane.
 type Row<'a> = (i64, &'a Member);
 
 impl Twin {
-    /// Locks due occurrences of a lane under one new lease.
+    /// Claims due occurrences of a lane under one new lease.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -37,13 +38,14 @@ impl Twin {
         if request.newest_first {
             claimed.head = self.head(lane);
         }
-        // Others may help with the rest. Who begins elsewhere has passed over what they would come for in vain.
+        // Wake others for the rest. A claim with `after` or `newest_first` does not: the earlier occurrences were
+        // passed over for a reason, so others would come in vain.
         let tells = !claimed.occurrences.is_empty() && !request.newest_first && request.after.is_none();
         let more = claimed.head.filter(|head| *head <= now && tells);
         Ok(Notified { answer: claimed, wakes: more.map(|head| (lane.clone(), head)).into_iter().collect() })
     }
 
-    /// Locks due occurrences that ordinary claims leave out: suspects, or what could not be read.
+    /// Claims due occurrences that ordinary claims leave out: suspects or unreadable ones.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -61,7 +63,7 @@ impl Twin {
         Ok(Notified::quietly(self.take(now, lane, &request.token, end, look, !request.unreadable)))
     }
 
-    /// Why an occurrence is not for ordinary claims, if there is a reason.
+    /// Why ordinary claims leave the occurrence out, if they do.
     fn left_out(&self, (score, member): Row<'_>) -> Option<Why> {
         let mark = self.mark(member, Timestamp::from_millis(score))?;
         match mark.count {
@@ -75,11 +77,11 @@ impl Twin {
         self.tasks.get(member).map(|record| record.len())
     }
 
-    /// What a claim would find.
+    /// Selects the occurrences of a claim.
     fn look(&self, now: Timestamp, lane: &Lane, request: &ClaimRequest) -> Look {
         let Some(rows) = self.rows(now, lane, request.after.as_ref()) else { return Look::default() };
         let (max, max_bytes) = (request.max.clamp(1, MAX_BATCH), request.max_bytes.min(MAX_CLAIM_BYTES));
-        // Without a mark nobody is left out.
+        // Without marks no occurrence is left out.
         let window = max + if self.crashes.is_empty() { 0 } else { LOOKED_AT };
         let rows: Vec<Row<'_>> =
             if request.newest_first { rows.rev().take(window).collect() } else { rows.take(window).collect() };
@@ -109,7 +111,7 @@ impl Twin {
         look
     }
 
-    /// What a claim of suspects would find, or one of what could not be read.
+    /// Selects the occurrences of a claim of suspects or of unreadable ones.
     fn look_for_suspects(&self, now: Timestamp, lane: &Lane, request: &SuspectsRequest) -> Look {
         let Some(rows) = self.rows(now, lane, request.after.as_ref()) else { return Look::default() };
         let (max, max_bytes) = (request.max.clamp(1, MAX_BATCH), request.max_bytes.min(MAX_CLAIM_BYTES));
@@ -132,7 +134,7 @@ impl Twin {
                 may = !full;
             }
             match why {
-                // The next call goes on here.
+                // The next call continues here.
                 Some(Why::Unreadable) if meant && !may => break,
                 Some(_) if may && size == 0 => look.without_record.push(row.1.clone()),
                 Some(why) if may => {
@@ -151,7 +153,7 @@ impl Twin {
         look
     }
 
-    /// What is due in a lane, the longest due first: behind a place, if one is given.
+    /// Due members of a lane, the earliest first, behind a position if one is given.
     fn rows<'a>(
         &'a self,
         now: Timestamp,
@@ -163,7 +165,7 @@ impl Twin {
         Some(due.filter(move |row| is_behind(*row, after)))
     }
 
-    /// Notes the last row that was looked at, and what waits first behind it.
+    /// Notes the last member that was read, and the first due behind it.
     fn look_behind(&self, lane: &Lane, after: Option<&Place>, last: Option<&Row<'_>>, look: &mut Look) {
         look.last =
             last.map(|(score, member)| Place { due: Timestamp::from_millis(*score), member: Some((*member).clone()) });
@@ -172,7 +174,7 @@ impl Twin {
         look.head = behind.map(|(score, _)| Timestamp::from_millis(score));
     }
 
-    /// Locks what was found.
+    /// Claims the selected occurrences.
     fn take(
         &mut self,
         now: Timestamp,
@@ -217,33 +219,33 @@ impl Twin {
     }
 }
 
-/// Why an occurrence is not for ordinary claims.
+/// Why ordinary claims leave an occurrence out.
 #[derive(Clone, Copy)]
 enum Why {
-    /// So many of its claims ended without word.
+    /// This many of its claims have expired.
     Suspect(u32),
-    /// An instance could not read it.
+    /// An instance could not parse it.
     Unreadable,
 }
 
-/// What a claim finds in a lane.
+/// The selection of a claim.
 #[derive(Default)]
 struct Look {
-    /// Due, and to be taken.
+    /// Due occurrences to claim.
     taken: Vec<(Member, Timestamp)>,
-    /// Due, but without a record.
+    /// Due members without a record.
     without_record: Vec<Member>,
-    /// Due suspects that are left out.
+    /// Number of due suspects that are left out.
     suspects: u64,
-    /// Due ones that cannot be read and are left out.
+    /// Number of due unreadable occurrences that are left out.
     unreadable: u64,
-    /// The last row that was looked at.
+    /// The last position that was read.
     last: Option<Place>,
-    /// The first that waits behind it.
+    /// The first due behind it.
     head: Option<Timestamp>,
 }
 
-/// Whether a row stands behind a place.
+/// Whether a member stands behind a position.
 fn is_behind((score, member): Row<'_>, place: Option<&Place>) -> bool {
     place.is_none_or(|place| (score, Some(member)) > (place.due.as_millis(), place.member.as_ref()))
 }

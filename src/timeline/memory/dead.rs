@@ -1,4 +1,4 @@
-//! The dead: kept for a while, looked at, requeued or discarded by a person.
+//! The verbs for dead occurrences: browse, show, requeue and discard.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::timeline::{
 };
 
 impl Twin {
-    /// Puts a dead occurrence back, due now, under its old key; with `buried` only the one that was buried then.
+    /// Returns a dead occurrence to its lane, due now, under its old key. With `buried`, only if it died at that time.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -48,15 +48,15 @@ impl Twin {
         self.forget_dead(&text);
         self.comes(record.len());
         self.tasks.insert(member.clone(), record);
-        // It was handed out before; and puts see by it that this key is taken.
+        // The occurrence was handed out before. The mark also tells puts that its key is taken.
         self.crashes.insert(member.clone(), Mark::crashed(now, 0));
         self.set_score(&lane, &member, now.as_millis());
         self.lanes.insert(lane.clone());
-        // Also where the head is due already: a claimer may have gone past it.
+        // Wake claimers even if the head was due already, because a claimer may have gone past it.
         Ok(Notified { answer: RequeueAnswer::Requeued, wakes: vec![(lane, now)] })
     }
 
-    /// Forgets a dead occurrence, with `buried` only the one that was buried then; whether there was one.
+    /// Deletes a dead occurrence; with `buried`, only if it died at that time. Returns whether there was one.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -74,7 +74,7 @@ impl Twin {
         Ok(Notified::quietly(self.is_buried(&text, buried) && self.forget_dead(&text)))
     }
 
-    /// Looks through the dead, in the order of their burial.
+    /// Lists dead occurrences, in the order of their burial.
     #[must_use]
     pub fn browse(&self, request: &BrowseRequest) -> Browsed {
         let DeadFilter { from, to, .. } = request.filter;
@@ -104,7 +104,7 @@ impl Twin {
         browsed
     }
 
-    /// Looks at one dead occurrence.
+    /// Reads one dead occurrence.
     #[must_use]
     pub fn show(&self, key: &Key) -> Option<Dead> {
         let text: Arc<str> = key.to_string().into();
@@ -113,7 +113,7 @@ impl Twin {
         Some(Dead { cursor: DeadCursor { buried, key: key.clone() }, dead_record: Some(dead_record) })
     }
 
-    /// Drops the oldest of the dead that are more than `cap`, up to `max`; how many.
+    /// Drops the oldest dead occurrences beyond `cap`, at most `max` of them. Returns how many.
     pub(super) fn drop_dead_over(&mut self, cap: u64, max: usize) -> u64 {
         let over = (self.dead.len() as u64).saturating_sub(cap);
         let over = usize::try_from(over).unwrap_or(max).min(max);
@@ -124,7 +124,8 @@ impl Twin {
         oldest.len() as u64
     }
 
-    /// Drops the dead that were buried at `time` or before, up to `max`; how many, and whether there are more.
+    /// Drops the occurrences that died at `time` or before, at most `max` of them. Returns how many, and whether more
+    /// are left.
     pub(super) fn drop_dead_until(&mut self, time: Timestamp, max: usize) -> (u64, bool) {
         let old = self.dead.iter().take(max + 1).take_while(|(at, _)| *at <= time.as_millis());
         let mut old: Vec<_> = old.map(|(_, key)| key.clone()).collect();
@@ -136,7 +137,7 @@ impl Twin {
         (old.len() as u64, more)
     }
 
-    /// Whether one is dead since then; true where any is meant.
+    /// Whether the occurrence died at this time; true if any time will do.
     fn is_buried(&self, key: &Arc<str>, buried: Option<Timestamp>) -> bool {
         buried.is_none_or(|buried| self.dead.score(key) == Some(buried.as_millis()))
     }
@@ -147,12 +148,12 @@ impl Twin {
     }
 }
 
-/// The bytes of a burial as it stands in Redis.
+/// The size of an entry in Redis, in bytes.
 fn size(dead_record: &DeadRecord) -> usize {
     4 + dead_record.record.len() + dead_record.reason.len() + 1 + dead_record.detail.len()
 }
 
-/// Whether what is kept says the lane and the reason that are asked for.
+/// Whether an entry has the lane and the reason of the filter.
 fn is_meant(filter: &DeadFilter, dead_record: &DeadRecord) -> bool {
     let lane = filter.lane.as_ref().is_none_or(|lane| lane_of(&dead_record.record).as_ref() == Some(lane));
     lane && filter.reason.as_ref().is_none_or(|reason| *reason == dead_record.reason)

@@ -1,7 +1,7 @@
-//! The timeline without Redis: the same rules over the memory of this process, which is lost with it.
+//! The timeline without Redis. It follows the same rules in the memory of this process and is lost with it.
 //!
-//! [`Twin`] is one shard as a plain value; [`MemoryTimeline`] puts shards behind the [`Timeline`] trait, with faults
-//! that tests ask for. Serves tests, programs that embed punctual, and a first try without Redis.
+//! [`Twin`] is the state of one shard as a plain value. [`MemoryTimeline`] implements [`Timeline`] with several of them
+//! and can inject faults. It serves tests, programs that embed punctual, and a first try without Redis.
 
 mod claim;
 mod dead;
@@ -33,7 +33,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
 use crate::task::{Key, Lane, Shard, TaskId};
 
-/// How many wake-ups a slow reader may fall behind before it misses some.
+/// How many wake-ups a slow receiver may fall behind before it misses some.
 const MAX_WAKES_KEPT: usize = 1024;
 
 /// A timeline in the memory of this process.
@@ -41,30 +41,30 @@ pub struct MemoryTimeline {
     clock: Arc<dyn Clock>,
     shards: Mutex<Vec<Twin>>,
     link: watch::Sender<Link>,
-    /// How often the link has come up.
+    /// Number of times the link came up.
     ups: AtomicU64,
     wakes: broadcast::Sender<Wake>,
     faults: Mutex<VecDeque<(Verb, InjectedFault)>>,
     calls: Calls,
 }
 
-/// What goes wrong with a call, for tests.
+/// A fault of one call, for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InjectedFault {
-    /// Nothing: the one after it is met by the call after this one.
+    /// No fault. The next fault in the list meets the next call.
     Nothing,
-    /// It takes effect, but its reply is lost.
+    /// The call takes effect, but its reply is lost.
     ReplyLost,
-    /// It is lost before it takes effect; the caller cannot tell.
+    /// The call is lost before it takes effect. The caller cannot tell this from a lost reply.
     CallLost,
-    /// The timeline answers that it can't.
+    /// The timeline refuses the call with this error text.
     Refused(String),
-    /// The task is in another lane whenever it is asked for.
+    /// The task is in another lane at each attempt.
     Moving,
 }
 
 impl MemoryTimeline {
-    /// An empty timeline of `shards` shards, at least 1, whose time `clock` tells.
+    /// An empty timeline with `shards` shards (at least 1) that uses `clock`.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, shards: u16) -> MemoryTimeline {
         MemoryTimeline {
@@ -78,35 +78,35 @@ impl MemoryTimeline {
         }
     }
 
-    /// From now on every verb fails with [`TimelineError::Away`], for tests.
+    /// Lets every verb fail with [`TimelineError::Away`] from now on, for tests.
     pub fn set_link_down(&self, detail: &str) {
         self.link.send_replace(Link::Down(detail.to_owned()));
     }
 
-    /// Ends what [`set_link_down`](Self::set_link_down) began.
+    /// Ends the effect of [`set_link_down`](Self::set_link_down).
     pub fn set_up(&self) {
         self.link.send_replace(Link::Up(self.ups.fetch_add(1, Ordering::Relaxed) + 1));
     }
 
-    /// The next call of `verb` meets `fault`, for tests. Asked for several times, the calls meet them in turn.
+    /// The next call of `verb` meets `fault`, for tests. Several faults meet the calls in the order they were set.
     ///
-    /// A caller whose call or reply was lost learns so once its `not_after` has passed.
+    /// The caller of a lost call or reply gets its error once `not_after` has passed.
     pub fn fail_next(&self, verb: Verb, fault: InjectedFault) {
         self.faults.lock().push_back((verb, fault));
     }
 
-    /// A copy of a shard as it stands.
+    /// A copy of the state of a shard.
     #[must_use]
     pub fn twin(&self, shard: Shard) -> Twin {
         self.shards.lock()[usize::from(shard.number())].clone()
     }
 
-    /// Changes a shard under its callers' feet, for tests.
+    /// Changes the state of a shard directly, for tests.
     pub fn edit(&self, shard: Shard, change: impl FnOnce(&mut Twin)) {
         change(&mut self.shards.lock()[usize::from(shard.number())]);
     }
 
-    /// One verb: the state changes and the wake-ups go out in one step; then faults have their say.
+    /// Runs one verb: changes the state and sends the wake-ups in one step, unless a fault is injected.
     async fn step<T>(
         &self,
         verb: Verb,
@@ -149,7 +149,7 @@ impl MemoryTimeline {
         };
         let told = step(twin, self.clock.now())?;
         for (lane, due) in told.wakes {
-            // Nobody listens: nobody sleeps.
+            // An error means that there is no receiver.
             let _nobody = self.wakes.send(Wake { shard, lane, due });
         }
         Ok(told.answer)

@@ -1,4 +1,4 @@
-//! What users do to tasks: put, cancel, get.
+//! The verbs put, cancel and get.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::task::{Key, Lane, Member, TaskId};
 use crate::timeline::{CancelAnswer, Held, Put, PutAnswer, PutMode, PutResult, TimelineError};
 
 impl Twin {
-    /// Creates or replaces tasks; one answer each, in order.
+    /// Creates or replaces tasks. Returns one answer per task, in order.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -31,7 +31,7 @@ impl Twin {
         Ok(Notified { answer, wakes })
     }
 
-    /// Puts one task; `came`: the earliest due that came into each lane.
+    /// Puts one task. `came` collects the earliest new due of each lane.
     fn put_one<'a>(&mut self, mode: PutMode, put: &'a Put, came: &mut BTreeMap<&'a Lane, Timestamp>) -> PutAnswer {
         let refused = |result, in_flight| PutAnswer { result, due: put.due, in_flight };
         if !put.due.is_due() {
@@ -39,7 +39,7 @@ impl Twin {
         }
         let member = Member::from(&put.id);
         let key = Key { task: put.id.clone(), due: put.due };
-        // Such a one has a mark as long as it stands.
+        // A requeued occurrence has a mark as long as it exists.
         let is_requeued = self.crashes.contains_key(&Member::requeued(&key));
         let mut waits = || {
             came.entry(&put.lane).and_modify(|due| *due = put.due.min(*due)).or_insert(put.due);
@@ -58,7 +58,7 @@ impl Twin {
         let in_flight = score < 0;
         let change = self.changes.get(&member).copied();
         let mark = self.mark(&member, held).filter(|_| !in_flight);
-        // What could not be read was handed out only if its mark had a count before.
+        // An unreadable occurrence was published only if its mark has a count.
         let marked = mark.is_some_and(|mark| mark.count.is_some());
         let cancelled = change == Some(Change::Cancelled);
         let equal = self.tasks.get(&member).is_some_and(|old| tail(old) == tail(&put.record));
@@ -75,13 +75,15 @@ impl Twin {
             if equal && (mode == PutMode::Post || !has(&put.record, RESETS)) {
                 return unchanged;
             }
-            // An `in` that lands on the very due in flight, or handed out: another trace would take its key.
+            // An `in` that leads to the same due as the occurrence in flight or handed out changes nothing: a second
+            // message, with another trace, must not use its key.
             if equal && (in_flight || marked) && change.is_none() && put.due == held {
                 return unchanged;
             }
         }
         if in_flight {
-            // Another message would take the key of the one in flight, or the lane of what a claim holds would change.
+            // Refused: another message would use the key of the one in flight, or a claim would hold a task of another
+            // lane.
             if put.due == held || put.lane != lane {
                 return refused(PutResult::InFlight, Some(held));
             }
@@ -109,7 +111,7 @@ impl Twin {
         PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: told }
     }
 
-    /// Writes the record, in the place of the one that stands there or anew; counting starts anew.
+    /// Stores the record and resets the counters. With `replaces`, the revision continues from the stored record.
     fn write(&mut self, member: &Member, put: &Put, replaces: bool) {
         let old = self.tasks.get(member).filter(|_| replaces);
         let replaced = old.and_then(|old| replacing(&put.record, old).ok());
@@ -119,7 +121,7 @@ impl Twin {
         self.lanes.insert(put.lane.clone());
     }
 
-    /// Takes a task out, or lets it end with the claim that holds it.
+    /// Removes a task. If a claim holds it, the task ends with that claim.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -147,7 +149,7 @@ impl Twin {
         Ok(Notified::quietly(CancelAnswer::Cancelled { handed_out }))
     }
 
-    /// Looks at a task.
+    /// Reads a task.
     #[must_use]
     pub fn get(&self, id: &TaskId) -> Option<Held> {
         let member = Member::from(id);

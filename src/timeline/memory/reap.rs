@@ -1,4 +1,4 @@
-//! What ends claims that nobody settles: reap, and glance, which tells when to.
+//! The verbs reap and glance. Glance tells an instance when to reap.
 
 use std::time::Duration;
 
@@ -7,17 +7,18 @@ use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
 use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped, TimelineError, Token};
 
-/// How long after a look the next one is due: a little less than the second between two glances of one instance.
+/// The pause between two reaps, a little less than the second between two glances of one instance.
 const LOOK_AGAIN: Duration = Duration::from_millis(900);
 
-/// A look that is overdue by more, and by more than half a lease: everybody was away, holders shall extend first.
+/// If a reap is overdue by more than this, and by more than half a lease, no instance was running. The holders get time
+/// to renew their leases first.
 const AWAY: Duration = Duration::from_secs(3);
 
-/// Dead occurrences that one reap drops because of their age.
+/// Maximum number of dead occurrences that one reap drops because of their age.
 const DROPPED: usize = 100;
 
 impl Twin {
-    /// Ends claims whose lease has passed: what they held is waiting again, under the due it had.
+    /// Ends expired claims. Their occurrences return to the lane with the due they had.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -51,7 +52,7 @@ impl Twin {
         Ok(Notified { answer: reaped, wakes: self.came(now, lane, before, &waits).into_iter().collect() })
     }
 
-    /// A lease that ends further ahead than it was made for was given before the clock stepped back.
+    /// Shortens leases that end later than a new lease would: they were written before the clock stepped back.
     fn shorten_leases(&mut self, now: Timestamp, lane: &Lane, lease: Duration) {
         let Some(leases) = self.leases.get_mut(lane) else { return };
         let limit = |token: &Token| now.plus(token.lease().unwrap_or(lease)).as_millis();
@@ -82,7 +83,7 @@ impl Twin {
         }
     }
 
-    /// The net: what stands claimed in a lane without leases belongs to nobody.
+    /// A safety net: returns occurrences that are marked as claimed although the lane has no lease.
     fn free_stranded(&mut self, lane: &Lane, reaped: &mut Reaped, waits: &mut Vec<Timestamp>) {
         if self.leases.contains_key(lane) {
             return;
@@ -97,7 +98,7 @@ impl Twin {
         }
     }
 
-    /// The end of a claim without word; when it is due again, if it is.
+    /// Returns an occurrence of an expired claim to its lane. Returns its due, or `None` if the task was cancelled.
     fn give_back(&mut self, lane: &Lane, member: &Member, due: Timestamp) -> Option<Timestamp> {
         if let Some(change) = self.apply_change(lane, member) {
             return change.due();
@@ -106,7 +107,8 @@ impl Twin {
         let before = self.mark(member, due);
         let count = before.and_then(|mark| mark.count).unwrap_or_default();
         let mark = match before {
-            // What cannot be read ends nobody, but whoever could read it may have sent it.
+            // The crash count of an unreadable occurrence stays: only an instance that could parse it can have
+            // published it.
             Some(mark) if mark.unreadable => Mark { count: Some(count), ..mark },
             _ => Mark::crashed(due, count.saturating_add(1)),
         };
@@ -118,7 +120,7 @@ impl Twin {
         !self.due.contains_key(lane) && !self.leases.contains_key(lane)
     }
 
-    /// One look; tells one caller when a reap is due.
+    /// Reads the state of lanes, and tells one caller when a reap is due.
     pub fn glance(&mut self, now: Timestamp, request: &GlanceRequest) -> Glance {
         let lanes = request.lanes.iter().map(|(lane, served)| self.glance_lane(now, lane, *served, request)).collect();
         Glance { lanes, known: self.lanes.iter().cloned().collect(), dead: self.dead.len() as u64 }
@@ -152,11 +154,11 @@ impl Twin {
             Some(it) if it.at < now.minus(long) && !it.late => (ReapAt { at: limit, late: true }, false),
             Some(it) if it.at <= now => (again, work),
             Some(it) if it.at > limit => (again, false),
-            // Somebody looks often: where everybody is away once more, it may be put off once more.
+            // An instance looks regularly. If all instances are away once more, the reap may be postponed once more.
             Some(it) => (ReapAt { late: it.late && now > it.at.minus(request.lease).plus(long), ..it }, false),
             None => (ReapAt { at: limit, late: false }, false),
         };
-        // A lane that is neither served nor known is gone: nobody would remove its entry.
+        // Store nothing for a lane that is neither served nor known, because no reap would remove the entry.
         let known = served || self.lanes.contains(lane);
         if known {
             self.reap_at.insert(lane.clone(), reap_at);

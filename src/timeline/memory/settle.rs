@@ -1,4 +1,4 @@
-//! What instances do to occurrences that they hold: settle, extend.
+//! The verbs settle and extend.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::task::{Counts, Lane, Member};
 use crate::timeline::{DeadRecord, MAX_BATCH, Rest, Settle, Settled, Settlement, TimelineError, Token, Verdict};
 
 impl Twin {
-    /// Writes verdicts back; what is not named stays under the token with a fresh lease, or goes back.
+    /// Writes verdicts. [`Settle::rest`] decides whether the other occurrences stay in the claim or return to the lane.
     ///
     /// # Errors
-    /// [`TimelineError::Refused`] when a next due is not later than the one that ended, or out of range.
+    /// [`TimelineError::Refused`] if a next due is out of range or not later than the one that ended.
     pub fn settle(&mut self, now: Timestamp, lane: &Lane, settle: &Settle) -> Result<Notified<Settled>, TimelineError> {
         for Settlement { due, verdict, .. } in &settle.verdicts {
             if let Verdict::Next { due: next, .. } | Verdict::DeadNext { due: next, .. } = verdict
@@ -26,9 +26,9 @@ impl Twin {
         };
         let before = self.head(lane);
         let mut settled = Settled::default();
-        // `waits`: the dues under which something waits again, of which others are told.
+        // `waits`: the dues of occurrences that wait again, for the wake-up.
         let (mut named, mut buried, mut waits) = (BTreeSet::new(), false, Vec::new());
-        // The short cut: nothing has left the claim, and as many are named as it holds, so they need not be looked up.
+        // The short cut: nothing has left the claim and all its occurrences are named, so none has to be looked up.
         let all = claim.whole && settle.verdicts.len() == claim.pairs.len() && self.changes.is_empty();
         let held: BTreeMap<Member, Timestamp> =
             if all { BTreeMap::new() } else { claim.pairs.iter().cloned().collect() };
@@ -82,7 +82,7 @@ impl Twin {
         Ok(Notified { answer: settled, wakes })
     }
 
-    /// One occurrence takes its verdict.
+    /// Applies one verdict.
     fn judge(&mut self, now: Timestamp, lane: &Lane, Settlement { member, due, verdict }: &Settlement) {
         match verdict {
             Verdict::Finished => self.end(lane, member),
@@ -98,7 +98,7 @@ impl Twin {
             Verdict::Back { begun } => {
                 self.turn(lane, member, due.as_millis());
                 let count = self.mark(member, *due).and_then(|mark| mark.count);
-                // A mark that it cannot be read goes: its holder could.
+                // Drop a mark of unreadability: this holder could parse the occurrence.
                 match count.or_else(|| begun.then_some(0)) {
                     Some(count) => self.crashes.insert(member.clone(), Mark::crashed(*due, count)),
                     None => self.crashes.remove(member),
@@ -124,7 +124,7 @@ impl Twin {
         self.dead_records.insert(key, dead_record.clone());
     }
 
-    /// Renews leases; says of each token whether it still lives.
+    /// Renews leases. Returns for each token whether its claim still exists.
     pub fn extend(&mut self, now: Timestamp, tokens: &[(Lane, Token)], lease: Duration) -> Vec<bool> {
         let renew = |(lane, token): &(Lane, Token)| {
             let lives = self.leases.get(lane).is_some_and(|leases| leases.score(token).is_some());

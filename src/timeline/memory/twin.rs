@@ -1,9 +1,9 @@
-//! The state of one shard and the rules it obeys, without Redis, without a clock and without I/O.
+//! The state of one shard and its rules, without Redis, clock or I/O.
 //!
-//! A [`Twin`] holds what the keys of a shard hold in Redis, under the same names. Its verbs take the time and answer as
-//! the scripts do, so that a test can run both side by side, or try every order of steps on copies. The verbs stand in
-//! `put.rs` (put, cancel, get), `claim.rs` (claim, claim_suspects), `settle.rs` (settle, extend), `reap.rs` (reap, glance) and `dead.rs` (requeue,
-//! discard).
+//! A [`Twin`] stores the same data as the keys of a shard in Redis, under the same names. Its verbs take the time and
+//! return what the scripts reply, so that a test can compare the two, or try every order of steps on copies. The verbs
+//! are in `put.rs` (put, cancel, get), `claim.rs` (claim, claim_suspects), `settle.rs` (settle, extend), `reap.rs`
+//! (reap, glance) and `dead.rs` (requeue, discard, browse, show).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,55 +18,55 @@ use crate::timeline::{DeadRecord, Token};
 
 /// The state of one shard.
 ///
-/// As in Redis, a set without members does not exist: equal shards are equal values.
+/// As in Redis, a set without members does not exist, so equal shards are equal values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Twin {
-    /// By lane: member to due in ms, positive waiting, negative claimed.
+    /// By lane: member to due in ms, positive while it waits, negative while it is claimed.
     pub due: BTreeMap<Lane, Zset<Member>>,
     /// Member to encoded record.
     pub tasks: BTreeMap<Member, Bytes>,
     /// By lane: claim to the end of its lease in ms.
     pub leases: BTreeMap<Lane, Zset<Token>>,
-    /// By lane: claim to what it holds.
+    /// By lane: claim token to the occurrences of the claim.
     pub claims: BTreeMap<Lane, BTreeMap<Token, Claim>>,
-    /// What becomes of a task when the claim that holds it ends; empty at rest.
+    /// Member to the put or cancel that takes effect when its claim ends.
     pub changes: BTreeMap<Member, Change>,
-    /// Occurrences that were handed out before and may have been sent.
+    /// Marks of occurrences that were handed out before and may have been published, or that are unreadable.
     pub crashes: BTreeMap<Member, Mark>,
-    /// What has happened to the occurrences of recurring tasks.
+    /// Counters of the past occurrences of recurring tasks.
     pub counts: BTreeMap<Member, Counts>,
-    /// Idempotency key of a dead occurrence to the time of its burial in ms.
+    /// Idempotency key of a dead occurrence to its burial time in ms.
     pub dead: Zset<Arc<str>>,
-    /// Idempotency key of a dead occurrence to what is kept of it.
+    /// Idempotency key of a dead occurrence to its entry.
     pub dead_records: BTreeMap<Arc<str>, DeadRecord>,
-    /// Every lane that ever held a task here.
+    /// Every lane that ever had a task in this shard.
     pub lanes: BTreeSet<Lane>,
-    /// Bytes of the largest record that may stand.
+    /// Upper bound of the size of all records, in bytes.
     pub largest: usize,
-    /// By lane: when to look for ended leases next.
+    /// By lane: the time of the next reap.
     pub reap_at: BTreeMap<Lane, ReapAt>,
 }
 
-/// What a claim holds.
+/// The occurrences of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
-    /// Nothing has left it yet.
+    /// Whether no occurrence has left it yet.
     pub whole: bool,
-    /// The occurrences: member and due.
+    /// Member and due of each occurrence.
     pub pairs: Vec<(Member, Timestamp)>,
 }
 
-/// What its user asked of a task in flight.
+/// A put or cancel of a task in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// To be due then, with the record that stands there.
+    /// The task becomes due at this time, with the record that is stored now.
     Due(Timestamp),
-    /// To be gone.
+    /// The task ends.
     Cancelled,
 }
 
 impl Change {
-    /// When it is due from now on, if it is.
+    /// The new due, or `None` if the task ends.
     #[must_use]
     pub fn due(self) -> Option<Timestamp> {
         match self {
@@ -76,40 +76,40 @@ impl Change {
     }
 }
 
-/// That an occurrence was handed out before and may have been sent.
+/// Marks an occurrence that was handed out before and may have been published, or that is unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// The occurrence's due.
     pub due: Timestamp,
-    /// How many of its claims ended without word; `None` where it was never handed out without word.
+    /// How many of its claims have expired; `None` if it was not handed out before.
     pub count: Option<u32>,
-    /// An instance could not read it.
+    /// An instance could not parse it.
     pub unreadable: bool,
 }
 
-/// When somebody is told to reap next.
+/// The time of the next reap of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReapAt {
     /// The time.
     pub at: Timestamp,
-    /// It was put off by a lease, for everybody was away: it is not put off again.
+    /// Whether the reap was postponed by one lease because no instance had looked for long. It is not postponed twice.
     pub late: bool,
 }
 
 impl Mark {
-    /// The mark of what was handed out, and whose claims ended without word so often.
+    /// The mark of an occurrence with this many expired claims.
     #[must_use]
     pub fn crashed(due: Timestamp, count: u32) -> Mark {
         Mark { due, count: Some(count), unreadable: false }
     }
 }
 
-/// An answer, and whom to wake: lanes whose head became earlier, with the new head.
+/// An answer with its wake-ups: the lanes whose head became earlier, and the new head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notified<T> {
-    /// What the caller is told.
+    /// The answer for the caller.
     pub answer: T,
-    /// What the sleepers are told.
+    /// The wake-ups for claimers.
     pub wakes: Vec<(Lane, Timestamp)>,
 }
 
@@ -120,7 +120,7 @@ impl<T> Notified<T> {
 }
 
 impl Twin {
-    /// The smallest due that waits in a lane.
+    /// The earliest due that waits in a lane.
     #[must_use]
     pub fn head(&self, lane: &Lane) -> Option<Timestamp> {
         self.due.get(lane)?.positive().next().map(|(score, _)| Timestamp::from_millis(score))
@@ -132,7 +132,7 @@ impl Twin {
         self.due.get(lane)?.score(member)
     }
 
-    /// The lane and the score of a member, found by its record.
+    /// The lane and the score of a member, found through its record.
     #[must_use]
     pub fn place(&self, member: &Member) -> Option<(Lane, i64)> {
         let lane = lane_of(self.tasks.get(member)?)?;
@@ -140,12 +140,12 @@ impl Twin {
         Some((lane, score))
     }
 
-    /// The mark of a member's occurrence of that due.
+    /// The mark of a member, if it belongs to the occurrence with that due.
     pub(super) fn mark(&self, member: &Member, due: Timestamp) -> Option<Mark> {
         self.crashes.get(member).filter(|mark| mark.due == due).copied()
     }
 
-    /// A record of so many bytes comes in. Where none stands, the largest is known anew.
+    /// Notes the size of a new record. If no other task is stored, the bound starts anew.
     pub(super) fn comes(&mut self, bytes: usize) {
         let others = if self.tasks.is_empty() { 0 } else { self.largest };
         self.largest = others.max(bytes);
@@ -158,7 +158,7 @@ impl Twin {
         }
     }
 
-    /// Changes a score that is there. Nothing but a put or a requeue brings a member in.
+    /// Changes the score of a member that is in the lane. Only a put or a requeue may add a member.
     pub(super) fn turn(&mut self, lane: &Lane, member: &Member, score: i64) {
         if let Some(line) = self.due.get_mut(lane)
             && line.score(member).is_some()
@@ -180,7 +180,7 @@ impl Twin {
         self.leases.entry(lane.clone()).or_default().set(token.clone(), end.as_millis());
     }
 
-    /// Takes a claim and its lease out.
+    /// Removes a claim and its lease.
     pub(super) fn remove_claim(&mut self, lane: &Lane, token: &Token) -> Option<Claim> {
         if let Some(leases) = self.leases.get_mut(lane) {
             leases.remove(token);
@@ -196,7 +196,7 @@ impl Twin {
         claim
     }
 
-    /// The task has ended: nothing of it stays.
+    /// Removes an ended task with all its data.
     pub(super) fn end(&mut self, lane: &Lane, member: &Member) {
         self.remove_score(lane, member);
         self.tasks.remove(member);
@@ -204,7 +204,7 @@ impl Twin {
         self.crashes.remove(member);
     }
 
-    /// What its user asked of it meanwhile takes effect, if there was something.
+    /// Applies a put or cancel that was made while the task was in flight, if there was one.
     pub(super) fn apply_change(&mut self, lane: &Lane, member: &Member) -> Option<Change> {
         let change = self.changes.remove(member)?;
         match change {
@@ -217,8 +217,8 @@ impl Twin {
         Some(change)
     }
 
-    /// Whom to wake when something came in that is due at these times where a lane's head was `before`: its sleepers, if the
-    /// first is earlier, or if the head was due already, since a claimer may have gone past it.
+    /// The wake-up to send after dues were added to a lane whose head was `before`. There is one if the earliest new
+    /// due is before the old head, or if the old head was due already, because a claimer may have gone past it.
     pub(super) fn came(
         &self,
         now: Timestamp,

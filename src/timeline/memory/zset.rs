@@ -1,4 +1,4 @@
-//! A sorted set as Redis has it: members by score, equal scores in the order of the members' bytes.
+//! A sorted set as in Redis: members sorted by score, then by their bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -7,30 +7,30 @@ use std::hash::{Hash, Hasher};
 #[derive(Clone, Debug)]
 pub struct Zset<M> {
     scores: BTreeMap<M, i64>,
-    /// `None` stands for nothing: it sorts before every member, which makes it the start of a range.
+    /// `None` sorts before every member and so marks the start of a range.
     order: BTreeSet<(i64, Option<M>)>,
 }
 
 impl<M: Ord + Clone> Zset<M> {
-    /// How many members it has.
+    /// Number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.scores.len()
     }
 
-    /// Whether it has none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.scores.is_empty()
     }
 
-    /// The score of a member, if it is there.
+    /// The score of a member.
     #[must_use]
     pub fn score(&self, member: &M) -> Option<i64> {
         self.scores.get(member).copied()
     }
 
-    /// Gives a member this score, whether it is there or not.
+    /// Sets the score of a member, adding it if needed.
     pub fn set(&mut self, member: M, score: i64) {
         if let Some(old) = self.scores.insert(member.clone(), score) {
             if old == score {
@@ -41,7 +41,7 @@ impl<M: Ord + Clone> Zset<M> {
         self.order.insert((score, Some(member)));
     }
 
-    /// Takes a member out; whether it was there.
+    /// Removes a member. Returns whether it was there.
     pub fn remove(&mut self, member: &M) -> bool {
         match self.scores.remove(member) {
             Some(score) => self.order.remove(&(score, Some(member.clone()))),
@@ -54,18 +54,18 @@ impl<M: Ord + Clone> Zset<M> {
         self.order.iter().filter_map(|(score, member)| Some((*score, member.as_ref()?)))
     }
 
-    /// Members whose score is above 0, the smallest first.
+    /// Members with a score above 0, the smallest first.
     pub fn positive(&self) -> impl Iterator<Item = (i64, &M)> {
         self.order.range((1, None)..).filter_map(|(score, member)| Some((*score, member.as_ref()?)))
     }
 
-    /// Members whose score is `low` to `high`, the smallest first.
+    /// Members with a score from `low` to `high`, the smallest first.
     pub fn between(&self, low: i64, high: i64) -> impl DoubleEndedIterator<Item = (i64, &M)> + Clone {
         let end = high.saturating_add(1).max(low);
         self.order.range((low, None)..(end, None)).filter_map(|(score, member)| Some((*score, member.as_ref()?)))
     }
 
-    /// Members whose score is below 0, the smallest first.
+    /// Members with a score below 0, the smallest first.
     pub fn negative(&self) -> impl Iterator<Item = (i64, &M)> {
         self.iter().take_while(|(score, _)| *score < 0)
     }
@@ -97,7 +97,7 @@ impl<M: PartialEq> PartialEq for Zset<M> {
 
 impl<M: Eq> Eq for Zset<M> {}
 
-// `order` says the same again.
+// `order` contains the same data.
 impl<M: Hash> Hash for Zset<M> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.scores.hash(state);

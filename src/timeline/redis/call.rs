@@ -1,4 +1,5 @@
-//! One call of one script: sends it, waits for the answer, and says of a failure whether anything may have been written.
+//! Runs one script: sends the call, waits for the reply, and tells after a failure whether anything may have been
+//! written.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -14,27 +15,27 @@ use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::timeline::scripts::{ALL, Code, Script};
 use crate::timeline::{TimelineError, Verb};
 
-/// What a wait for `not_after` adds: scripts round the time down to the millisecond, and so do timestamps here.
+/// Added to each wait for `not_after`, because scripts and timestamps round times down to milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
-/// The longest that a wait for `not_after` goes on because the clock is unsure of itself.
+/// Upper bound of the extra wait when the estimate of the server's clock is uncertain.
 const DOUBT_MAX: Duration = Duration::from_secs(5);
 
 static SHAS: LazyLock<HashMap<Verb, String>> = LazyLock::new(|| {
     ALL.iter().map(|script| (script.verb, redis::Script::new(script.source).get_hash().to_owned())).collect()
 });
 
-/// Whose time scripts go by.
+/// The clock that scripts use.
 #[derive(Clone)]
 pub(super) enum Time {
-    /// The server's: the clock is fed by every reply.
+    /// The server's clock. Every reply updates the estimate of it.
     Server(Arc<RedisClock>),
-    /// A test's.
+    /// The clock of a test.
     Given(Arc<ManualClock>),
 }
 
 impl Time {
-    /// The first argument of every script.
+    /// The first argument of every script: empty for the server's clock.
     fn argument(&self) -> String {
         match self {
             Time::Server(_) => String::new(),
@@ -42,7 +43,7 @@ impl Time {
         }
     }
 
-    /// Takes in the server's time from an answer.
+    /// Updates the estimate of the server's clock from a reply.
     pub(super) fn observe(&self, sent: Instant, micros: i64) {
         if let Time::Server(clock) = self {
             clock.observe(sent, Instant::now(), micros);
@@ -50,7 +51,7 @@ impl Time {
     }
 }
 
-/// A call to be made: the script's keys, then its arguments.
+/// A call that is ready to send: keys, then arguments.
 pub(super) struct Call {
     script: &'static Script,
     command: Cmd,
@@ -77,24 +78,24 @@ impl Call {
     }
 }
 
-/// Why a command has no answer that it could be read from.
+/// Why a command has no usable reply.
 pub(super) enum CallError {
-    /// The server answered with an error: nothing was written.
+    /// The server replied with an error: nothing was written.
     Refused(ServerError),
-    /// No answer came.
+    /// No reply arrived.
     Unanswered(String),
 }
 
-/// How often one call loads its script: others may make Redis forget it again and again.
+/// Maximum number of times one call loads its script, in case another client keeps flushing the scripts.
 const MAX_LOADS: u32 = 5;
 
 impl RedisTimeline {
-    /// A call of a script for one of the timeline's shards.
+    /// Starts a call of a script.
     pub(super) fn script(&self, script: &'static Script, keys: &[String]) -> Call {
         Call::new(script, &self.time, keys)
     }
 
-    /// Makes a call. One with `not_after` returns [`TimelineError::Unknown`] only after that has surely passed.
+    /// Sends a call. With `not_after`, it returns [`TimelineError::Unknown`] only after that time.
     pub(super) async fn call(&self, call: Call, not_after: Option<Timestamp>) -> Result<Reply, TimelineError> {
         let patience = not_after.map(|not_after| Patience::new(self.clock.clone(), not_after));
         let session = self.hub.session().map_err(TimelineError::Away)?;
@@ -109,8 +110,8 @@ impl RedisTimeline {
                     return if reply.code == Code::Late { Err(TimelineError::Late) } else { Ok(reply) };
                 }
                 Err(CallError::Refused(error)) if error.code() == "NOSCRIPT" && loads < MAX_LOADS => {
-                    // After SCRIPT FLUSH or a failover: nothing ran, so the same call may go out again once its script is
-                    // loaded. The other scripts are loaded by their own calls.
+                    // After SCRIPT FLUSH or a failover the script is missing. Nothing ran, so the call can be sent
+                    // again once the script is loaded. Other scripts are loaded by their own calls.
                     loads += 1;
                     let loaded = load(&session, call.script, self.response_timeout).await;
                     loaded.map_err(|failure| match failure {
@@ -131,7 +132,7 @@ impl RedisTimeline {
 }
 
 impl Session {
-    /// Sends a command and waits for its answer: `timeout` long, or until `patience` ends if that is later.
+    /// Sends a command and waits for the reply until `timeout` has passed or `patience` ends, whichever is later.
     pub(super) async fn ask(
         &self,
         command: &Cmd,
@@ -171,10 +172,10 @@ impl Session {
 
     fn refused(&self, error: ServerError) -> CallError {
         self.answered();
-        // Redis before 7.0 puts what a script ran into behind words of its own.
+        // Redis before 7.0 wraps an error that a script met into a message of its own.
         let in_script = error.code() == "ERR" && error.details().is_some_and(|details| details.contains("-READONLY"));
-        // This server is a replica now: the address may already lead to another. Or it serves some slot no more: whoever
-        // opens the next connection asks for all of them, and says so until they are back.
+        // The server has become a replica, or no longer serves a slot. The address may already lead to its successor,
+        // so connect again. The next connection checks all slots.
         if in_script || matches!(error.code(), "READONLY" | "MASTERDOWN" | "MOVED" | "ASK" | "CLUSTERDOWN") {
             self.break_off(&detail(&error));
         }
@@ -196,7 +197,7 @@ async fn load(session: &Session, script: &Script, timeout: Duration) -> Result<(
     Ok(())
 }
 
-/// The server's words, its code first.
+/// The error text of the server, beginning with its code.
 pub(super) fn detail(error: &ServerError) -> String {
     match error.details() {
         Some(details) => format!("{} {details}", error.code()),
@@ -211,11 +212,11 @@ fn named(script: &Script, error: TimelineError) -> TimelineError {
     }
 }
 
-/// Waits until a call can't take effect any more.
+/// Waits until a call can no longer take effect.
 pub(super) struct Patience {
     clock: Arc<dyn Clock>,
     not_after: Timestamp,
-    // Whatever becomes of the estimate of the server's clock, the wait ends.
+    // Ends the wait in any case, even if the estimate of the server's clock is wrong.
     bound: Instant,
 }
 
@@ -232,7 +233,7 @@ impl Patience {
             let target = self.not_after.plus(self.clock.uncertainty()).plus(ROUNDING);
             tokio::select! {
                 () = tokio::time::sleep_until(self.bound) => return,
-                // The pause: an estimate that got worse meanwhile must not make this a spin.
+                // The pause prevents a busy loop if the estimate became less certain during the wait.
                 () = async { tokio::join!(self.clock.sleep_until(target), tokio::time::sleep(ROUNDING)); } => {}
             }
         }

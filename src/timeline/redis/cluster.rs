@@ -1,4 +1,4 @@
-//! Whether a server serves every slot that a timeline uses: one of a Redis Cluster may serve some of them.
+//! Checks that a server serves all slots of a timeline. A node of a Redis Cluster may serve only some of them.
 
 use std::time::Duration;
 
@@ -12,27 +12,28 @@ use crate::timeline::keys::{self, Keys};
 
 /// Why a server does not serve a slot.
 pub(super) enum Slots {
-    /// Another one does, or will; `passes`: the cluster may just not be together yet.
+    /// Another node serves it, or will serve it.
     Elsewhere {
-        /// What is said of it.
+        /// The error to report.
         error: RedisError,
-        /// Whether waiting may help.
+        /// Whether the cluster may only be starting, so that a later attempt can succeed.
         passes: bool,
     },
-    /// It said something else, or nothing.
+    /// The server replied with another error, or not at all.
     Unanswered(CallError),
 }
 
-/// A key that never exists for each slot: the one of the namespace's own keys, and one for each shard.
+/// One key that never exists for each slot: the slot of the namespace, and the slot of each shard.
 pub(super) fn slots(namespace: &Namespace, keys: &[Keys]) -> Vec<String> {
     std::iter::once(keys::nothing(namespace)).chain(keys.iter().map(Keys::nothing)).collect()
 }
 
-/// Asks for each of these keys, all at once. One that does not exist shows a slot that is on its way elsewhere, too.
+/// Deletes each of these keys, all at once. Because they do not exist, the replies also show slots that are being
+/// migrated.
 pub(super) async fn ask_slots(session: &Session, keys: &[String], timeout: Duration) -> Result<(), Slots> {
     let commands: Vec<_> = keys.iter().map(|key| redis::cmd("DEL").arg(key).to_owned()).collect();
     let answers = join_all(commands.iter().map(|command| session.ask(command, timeout, None))).await;
-    // The first in the order of shards, so that the next attempt says the same.
+    // The first failure in the order of shards, so that the next attempt reports the same one.
     let failed = answers.into_iter().find_map(Result::err);
     failed.map_or(Ok(()), Err).map_err(|failure| match failure {
         CallError::Refused(error) if matches!(error.code(), "MOVED" | "ASK" | "CLUSTERDOWN") => {

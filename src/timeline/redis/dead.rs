@@ -1,4 +1,4 @@
-//! The verbs about the dead that only look.
+//! The verbs that read dead occurrences.
 
 use bytes::Bytes;
 
@@ -59,12 +59,12 @@ impl RedisTimeline {
     }
 }
 
-/// A time as scripts take it, "" where there is none.
+/// A time as scripts take it, "" for none.
 pub(super) fn or_nothing(time: Option<Timestamp>) -> String {
     time.map(|time| time.as_millis().to_string()).unwrap_or_default()
 }
 
-/// Key, time of the burial, and what is kept if that was asked for.
+/// Reads key, burial time and entry.
 fn one(fields: &mut Fields, whole: bool) -> Result<Dead, TimelineError> {
     let (key, buried, value) = (fields.text()?, fields.time()?, fields.bytes()?);
     Ok(Dead { cursor: cursor(&key, buried)?, dead_record: dead_record(&value).filter(|_| whole) })
@@ -74,8 +74,8 @@ fn cursor(key: &str, buried: Timestamp) -> Result<DeadCursor, TimelineError> {
     Ok(DeadCursor { buried, key: key.parse().map_err(|_| broken("a key of the dead that is none"))? })
 }
 
-/// What settle wrote: four bytes of length, the record, the reason, a line break, the words. Nothing where it is damaged:
-/// one that cannot be read must hide no other.
+/// Parses what `settle` wrote: four bytes of length, the record, the reason, a line break, the error text. Returns
+/// `None` if it is damaged, so that one damaged entry does not hide the others.
 fn dead_record(value: &Bytes) -> Option<DeadRecord> {
     let (length, rest) = value.split_first_chunk::<4>()?;
     let (record, text) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;

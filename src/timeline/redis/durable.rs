@@ -1,12 +1,14 @@
 //! Waits until Redis confirms that a write has reached a replica (`WAIT`) or the disk (`WAITAOF`).
 //!
-//! `WAIT` and `WAITAOF` answer for the writes of the connection that they are sent on, and block it. So they have one of
-//! their own, to the same process as the commands, made before anything is sent there. What counts as a connection's
-//! writes differs: before Redis 7.2 everything that the server had written when the connection's last command ended, since
-//! then its own last write alone. Therefore each wait is sent behind a write of its own, which everything that was answered
-//! before comes before, in whichever way it is counted. Callers share waits: those who ask while one is under way have
-//! the next one together. Where that connection is lost, another one is made to the same process, and the wait is repeated
-//! there: what is under way on the other connection does not notice.
+//! Both commands block their connection and confirm only the writes of that connection. Therefore a session has a
+//! second connection for them, to the same Redis process. It is made before the first write.
+//!
+//! Redis versions differ in what counts as a connection's writes. Before 7.2 it is everything that the server had
+//! written when the last command of the connection ended. Since 7.2 it is only the last write of the connection itself.
+//! Therefore each wait is sent behind a small write of its own, which comes after every write that was answered before.
+//!
+//! Callers share waits: all that ask during one wait share the next one. If the second connection is lost, another one
+//! is made to the same process and the wait is repeated there. Calls on the first connection are not affected.
 
 use std::time::Duration;
 
@@ -23,50 +25,52 @@ use super::session::Session;
 use crate::clock::Timestamp;
 use crate::timeline::{CancelAnswer, PutAnswer, PutResult, RequeueAnswer, TimelineError};
 
-/// Writes and takes back, so that it leaves nothing; the first call is one that a full Redis allows, and then the others.
+/// Writes a field and deletes it again, so that nothing is left. It begins with HDEL because a full Redis allows HDEL
+/// as the first write of a script, and after it the others.
 const WRITE: &str =
     "redis.call('HDEL', KEYS[1], '') redis.call('HSET', KEYS[1], '', '') return redis.call('HDEL', KEYS[1], '')";
 
-/// The longest that one wait is asked for.
+/// Upper bound of one wait.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
 
-/// How often the connection is used when nobody waits, so that nothing on the way takes it for forgotten.
+/// How often an idle connection is used, so that no proxy or firewall closes it.
 const KEPT_ALIVE: Duration = Duration::from_secs(1);
 
-/// How long the first write may take to be kept before there is a warning: well above an `everysec`.
+/// A warning is logged if the first write is not confirmed within this time, which is well above `appendfsync
+/// everysec`.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The pause before another connection is made again.
+/// The pause before the next attempt to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 words! {
-    /// Where what a put, cancel, requeue or discard wrote has to be before it is answered.
+    /// Where a put, cancel, requeue or discard must have been written before it is answered.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum Durability {
-        /// In Redis' memory: how much of it a crash costs is a matter of how Redis persists.
+        /// In the memory of Redis. How much a crash loses depends on the persistence of Redis.
         #[default]
         Memory = "memory",
-        /// On one replica at least.
+        /// On at least one replica.
         Replica = "replica",
-        /// On Redis' own disk; needs `WAITAOF`, which Redis has since 7.2, and `appendonly yes`.
+        /// On the disk of Redis. Needs `WAITAOF` (Redis 7.2) and `appendonly yes`.
         Fsync = "fsync",
     }
 }
 
 impl Durability {
-    /// The command that waits for it, for as long as this.
+    /// The command that waits at most this long.
     pub(super) fn wait(self, limit: Duration) -> Cmd {
         let mut wait = redis::cmd(if self == Durability::Fsync { "WAITAOF" } else { "WAIT" });
         wait.arg(1);
         if self == Durability::Fsync {
             wait.arg(0);
         }
-        // 0 would be for ever.
+        // 0 would wait for ever.
         wait.arg(u64::try_from(limit.min(MAX_WAIT).as_millis()).unwrap_or(u64::MAX).max(1));
         wait
     }
 
-    /// Whether that is what the command has answered.
+    /// Whether the reply confirms the write.
     fn is_reached(self, answer: &Value) -> bool {
         let number = match (self, answer) {
             (Durability::Fsync, Value::Array(numbers)) => numbers.first(),
@@ -84,7 +88,7 @@ impl Durability {
     }
 }
 
-/// Says of a session when what was written on it is kept.
+/// Confirms writes of a session.
 pub(super) struct WaitConnection {
     ask: mpsc::UnboundedSender<Asked>,
     waiting: AbortHandle,
@@ -102,7 +106,7 @@ impl Drop for WaitConnection {
 }
 
 impl WaitConnection {
-    /// Waits on `line`, a connection of its own, beside `session`.
+    /// Waits on `line`, a connection beside `session` to the same process.
     pub(super) fn new(connector: &Connector, session: &Session, line: Session, key: String) -> Self {
         let (ask, asked) = mpsc::unbounded_channel();
         let mut write = redis::cmd("EVAL");
@@ -112,7 +116,7 @@ impl WaitConnection {
         WaitConnection { ask, waiting: tokio::spawn(line.serve(asked)).abort_handle() }
     }
 
-    /// Returns once everything that was answered before this call is kept; else why that is not known.
+    /// Returns once every write that was answered before this call is confirmed, or an error text if it is not.
     pub(super) async fn confirm(&self, durability: Durability, until: Instant) -> Result<(), String> {
         let (answer, said) = oneshot::channel();
         let lost = || "the connection was lost meanwhile".to_owned();
@@ -124,17 +128,17 @@ impl WaitConnection {
     }
 }
 
-/// The connection that is waited on.
+/// The task that waits on the second connection.
 struct Line {
     connector: Connector,
-    /// The one that is written on.
+    /// The session whose writes are confirmed.
     beside: Session,
     line: Session,
     write: Cmd,
 }
 
 impl Line {
-    /// Answers all who ask, until the connection that is written on is lost.
+    /// Answers callers until the session is lost.
     async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Asked>) {
         while !self.beside.broken() {
             let first = tokio::select! {
@@ -155,7 +159,7 @@ impl Line {
         }
     }
 
-    /// One wait for everybody who has asked so far, repeated on another connection where this one is lost.
+    /// Waits once for all callers. If the connection is lost, it repeats the wait on another one.
     async fn answer(&mut self, mut together: Vec<Asked>) {
         let said = loop {
             together.retain(|one| !one.answer.is_closed());
@@ -168,12 +172,12 @@ impl Line {
             }
         };
         for one in together {
-            // An error means that nobody waits any more.
+            // An error means that the caller has stopped waiting.
             drop(one.answer.send(said.clone()));
         }
     }
 
-    /// Whether it is kept by then.
+    /// Whether the writes are confirmed before `until`.
     async fn wait(&self, until: Instant) -> Result<bool, CallError> {
         self.ask(&self.write, Duration::ZERO).await?;
         let left = until.saturating_duration_since(Instant::now());
@@ -182,11 +186,11 @@ impl Line {
         Ok(durability.is_reached(&answer))
     }
 
-    /// Asks, for that long and what any answer may take.
+    /// Sends a command. Waits for `longer` in addition to the usual response timeout.
     async fn ask(&self, command: &Cmd, longer: Duration) -> Result<Value, CallError> {
         let answer = self.line.ask(command, longer + self.connector.response_timeout, None).await;
         if matches!(answer, Err(CallError::Refused(_))) && self.line.broken() {
-            // It is a replica now: what was written beside may be gone.
+            // The server has become a replica, so the writes of the session may be lost.
             self.beside.break_off(&self.line.reason());
         }
         answer
@@ -214,16 +218,16 @@ impl Line {
 
 const TWO_SERVERS: &str = "two connections to it lead to two servers";
 
-/// Why a Redis can't say when something is kept.
+/// Why a Redis cannot confirm writes.
 pub(super) enum Unable {
-    /// It does not know how, or may not.
+    /// It does not support the command, or its ACL forbids it.
     Never(String),
-    /// It says so now.
+    /// It replied with another error now.
     Now(String),
 }
 
-/// Whether a Redis can say when something is kept; and whether `line`, which is to ask it, leads to the same process as
-/// `session`: two connections to one address need not.
+/// Checks that Redis can confirm writes, and that `line` leads to the same process as `session`. Two connections to one
+/// address can lead to two processes.
 pub(super) async fn able(
     durability: Durability,
     session: &Session,
@@ -233,7 +237,7 @@ pub(super) async fn able(
     let probe = match durability {
         Durability::Memory => return Ok(()),
         Durability::Replica => redis::cmd("WAIT").arg(0).arg(1).to_owned(),
-        // It needs what it is asked for, so that it says whether it has a log at all.
+        // Requests one confirmation, so that Redis replies with an error if it has no append-only file.
         Durability::Fsync => durability.wait(Duration::ZERO),
     };
     let told = |failure| unable(durability, failure);
@@ -249,7 +253,7 @@ pub(super) async fn able(
 
 fn unable(durability: Durability, failure: CallError) -> Unable {
     match failure {
-        // To `WAIT` on what has just become a replica, too.
+        // A server that has just become a replica also answers `WAIT` with `ERR`; that is temporary.
         CallError::Refused(error)
             if matches!(error.code(), "ERR" | "NOPERM") && !detail(&error).contains("replica instances") =>
         {
@@ -267,7 +271,7 @@ fn unable(durability: Durability, failure: CallError) -> Unable {
     }
 }
 
-/// The name that a server's process gives itself, anew at each start.
+/// The `run_id` of the server's process, which changes at each restart.
 async fn process(session: &Session, patience: Duration) -> Result<String, CallError> {
     let info = session.ask(redis::cmd("INFO").arg("server"), patience, None).await?;
     let info: String = redis::from_redis_value(info).unwrap_or_default();
@@ -275,13 +279,13 @@ async fn process(session: &Session, patience: Duration) -> Result<String, CallEr
     id.ok_or_else(|| CallError::Unanswered("its `INFO` has no `run_id`".to_owned()))
 }
 
-/// An answer that is given only once what it says is kept. What stands counts like what was written, and so does what is
-/// gone: an earlier call may have been told that it is not known to be kept.
+/// An answer that is given only once the write behind it is confirmed. An answer that finds an earlier write must wait
+/// too: its caller may have been told that this write was not confirmed.
 pub(super) trait Promise: Sized {
-    /// What is told when it is not known to be kept; `None` of an answer that nothing need be kept for.
+    /// The beginning of the error if the write is not confirmed. `None` if the answer does not depend on a write.
     fn unsure(&self) -> Option<&'static str>;
 
-    /// What is left of it when that is not known.
+    /// The result when the write is not confirmed.
     fn unkept(self, detail: &str) -> Result<Self, TimelineError> {
         match self.unsure() {
             Some(unsure) => Err(TimelineError::Unkept(format!("{unsure}: {detail}"))),
@@ -292,7 +296,7 @@ pub(super) trait Promise: Sized {
 
 const DONE: &str = "it took effect, but is not known to be kept";
 
-/// Of what an earlier call may have ended.
+/// Used when an earlier call may have removed the task.
 const GONE: &str = "there is none, but that is not known to be kept";
 
 impl Promise for PutAnswer {
@@ -306,7 +310,7 @@ impl Promise for Vec<PutAnswer> {
         self.iter().find_map(Promise::unsure)
     }
 
-    /// What was refused is refused, whatever becomes of the others.
+    /// Refused tasks stay refused; only the written ones become `unkept`.
     fn unkept(mut self, detail: &str) -> Result<Self, TimelineError> {
         if self.iter().all(|answer| answer.unsure().is_some()) {
             return Err(TimelineError::Unkept(format!("{DONE}: {detail}")));
@@ -333,25 +337,25 @@ impl Promise for RequeueAnswer {
     }
 }
 
-/// Of a discard: whether there was one.
+/// The answer of a discard.
 impl Promise for bool {
     fn unsure(&self) -> Option<&'static str> {
         Some(if *self { DONE } else { GONE })
     }
 }
 
-/// What there is to say of a Redis that does not confirm even one write: with `appendfsync no` none ever is.
+/// The advice for a Redis that does not confirm even one write, for example with `appendfsync no`.
 pub(super) async fn unproven(session: &Session, durability: Durability) -> Option<Advice> {
     if durability == Durability::Memory {
         return None;
     }
-    // One that can't tell at all is told of elsewhere.
+    // A Redis that cannot confirm at all is reported elsewhere.
     let detail = session.witness().ok()?.confirm(durability, Instant::now() + PROOF_TIMEOUT).await.err()?;
     Some(Advice::unproven(durability, &detail, PROOF_TIMEOUT)).filter(|_| !session.broken())
 }
 
 impl RedisTimeline {
-    /// Makes a call whose answer is given only once what it promises is kept.
+    /// Runs a call and returns its answer only once the write behind it is confirmed.
     pub(super) async fn durably<T: Promise>(
         &self,
         not_after: Timestamp,
@@ -360,7 +364,7 @@ impl RedisTimeline {
         if self.durability == Durability::Memory {
             return call.await;
         }
-        // Made before the call is sent: a connection made later might lead to another process, which knows nothing of it.
+        // Taken before the call is sent: a later session may lead to another process, which does not know of the write.
         let session = self.hub.session().map_err(TimelineError::Away)?;
         let witness = session.witness().map_err(|detail| TimelineError::Refused(detail.to_owned()))?;
         let answer = call.await?;
@@ -370,7 +374,7 @@ impl RedisTimeline {
         let until = Instant::now() + not_after.since(self.clock.now()).min(MAX_WAIT);
         match witness.confirm(self.durability, until).await {
             Err(detail) => answer.unkept(&detail),
-            // The call may have gone over a later session, to another server; that one is made only once this is given up.
+            // The call may have run on a later session, which is only made after this one is given up.
             Ok(()) if session.broken() => answer.unkept(&session.reason()),
             Ok(()) => Ok(answer),
         }

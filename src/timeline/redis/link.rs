@@ -1,9 +1,9 @@
-//! Keeps the two connections: one for commands, one for wake-ups. Makes them anew whatever befalls them, for ever.
+//! Keeps two connections to Redis, one for commands and one for wake-ups, and replaces them when they fail.
 //!
-//! A connection that no longer answers looks alive to TCP for a quarter of an hour, so silence counts: three answers
-//! in a row that did not come in time break the commands connection off, a ping without answer the subscription.
-//! [`Link::Up`] is said only when scripts are loaded, the layout is the right one and the subscription is confirmed,
-//! and said again, with the next number, whenever wake-ups may have been missed.
+//! TCP notices a dead peer only after a quarter of an hour, so timeouts count here. Three replies in a row that exceed
+//! the response timeout end the connection for commands. One missed ping ends the subscription. [`Link::Up`] is sent
+//! once the scripts are loaded, the layout is checked and the subscription is confirmed. It is sent again, with the
+//! next number, whenever wake-ups may have been missed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +27,17 @@ use crate::task::{Namespace, Shard};
 use crate::timeline::keys::{self, Keys};
 use crate::timeline::{Link, Wake};
 
-/// How often the subscription is asked whether it lives. A lost one costs wake-ups, not tasks: a glance tells, too.
+/// How often the subscription is pinged. A lost subscription costs wake-ups but no tasks, because a glance finds them
+/// too.
 const SUBSCRIPTION_CHECK: Duration = Duration::from_secs(10);
 
-/// The waits between two attempts.
+/// The pauses between two attempts to connect.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
-/// Wake-ups that a slow receiver may fall behind before it misses some.
+/// How many wake-ups a slow receiver may fall behind before it misses some.
 const WAKES_KEPT: usize = 1024;
 
-/// How soon a dead Redis is noticed by the sockets themselves.
+/// Keep-alive settings of the sockets, in case Redis dies without closing them.
 pub(super) const SOCKET: RedisSocket = RedisSocket {
     probe_after: Duration::from_secs(10),
     probe_every: Duration::from_secs(3),
@@ -44,14 +45,14 @@ pub(super) const SOCKET: RedisSocket = RedisSocket {
     discard_unsent: false,
 };
 
-/// What is said of the link before the first attempt has ended.
+/// The reason of [`Link::Down`] before the first attempt has ended.
 const CONNECTING: &str = "connecting";
 
-/// What the keeper tells everybody else.
+/// What the link task publishes to the rest of the timeline.
 pub(super) struct LinkState {
     pub(super) link: watch::Sender<Link>,
     pub(super) wakes: broadcast::Sender<Wake>,
-    /// What Redis said of its layout, once it said something.
+    /// The result of the layout check, once there is one.
     pub(super) layout: watch::Sender<Option<Result<(), RedisError>>>,
     session: watch::Sender<Option<Session>>,
 }
@@ -66,7 +67,7 @@ impl LinkState {
         }
     }
 
-    /// The connection for commands, or why there is none.
+    /// The connection for commands, or the reason why there is none.
     pub(super) fn session(&self) -> Result<Session, String> {
         match &*self.session.borrow() {
             Some(session) if !session.broken() => Ok(session.clone()),
@@ -78,7 +79,7 @@ impl LinkState {
         }
     }
 
-    /// What came of the first attempt to connect.
+    /// The result of the first attempt to connect.
     pub(super) async fn first_word(&self) -> Link {
         let mut link = self.link.subscribe();
         let told = link.wait_for(|link| !matches!(link, Link::Down(reason) if reason == CONNECTING)).await;
@@ -86,7 +87,7 @@ impl LinkState {
     }
 }
 
-/// Makes connections.
+/// Opens connections.
 #[derive(Clone)]
 pub(super) struct Connector {
     access: RedisAccess,
@@ -94,7 +95,7 @@ pub(super) struct Connector {
     address: String,
     namespace: Namespace,
     shards: u16,
-    /// Keys that never exist, one in each slot that the timeline uses.
+    /// One key that never exists for each slot of the timeline.
     slots: Vec<String>,
     strict: bool,
     channels: Vec<(String, Shard)>,
@@ -126,13 +127,13 @@ impl Connector {
         }
     }
 
-    /// Makes the commands connection ready for use. A Redis that is not fit for a timeline is refused for good the `first`
-    /// time. Later it is waited for while it does not serve all slots; and one that takes over and can't say when something
-    /// is kept serves for all but what has to be.
+    /// Opens the connection for commands and checks the server. If a check fails at the `first` connection, the
+    /// timeline refuses this Redis for good. Later it waits while the server does not serve all slots. A later server
+    /// that cannot confirm writes still serves all calls that need no confirmation.
     async fn open(&self, hub: &LinkState, first: bool) -> Result<Session, String> {
         let connecting = self.access.connect(SOCKET, connection(), self.connect_timeout);
         let mut session = Session::new(connecting.await.map_err(|away| away.detail)?);
-        // A replica, or a server whose disk failed, answers all but this. On a full one it is allowed.
+        // This is the one write that a full Redis allows. A replica, or a server whose disk failed, refuses it.
         match ask_slots(&session, &self.slots, self.response_timeout).await {
             Ok(()) => {}
             Err(Slots::Unanswered(failure)) => return Err(failure.to_string()),
@@ -166,8 +167,8 @@ impl Connector {
         Ok(session)
     }
 
-    /// Makes the connection that is waited on, beside this session and to the same process, where the configuration asks
-    /// for that; the inner error is that this Redis can't.
+    /// Opens the connection that confirms writes, beside this session and to the same process. Returns `None` if the
+    /// configuration needs no confirmation. The inner error means that this Redis cannot confirm writes.
     async fn witness(&self, session: &Session) -> Result<Option<Result<Arc<WaitConnection>, String>>, String> {
         if self.durability == Durability::Memory {
             return Ok(None);
@@ -184,13 +185,13 @@ impl Connector {
         }))
     }
 
-    /// A connection of its own beside this session, to the same address.
+    /// Opens another connection beside this session, to the same address.
     pub(super) async fn beside(&self, session: &Session) -> Result<Session, String> {
         let connecting = self.access.connect_beside(&session.commands, SOCKET, connection(), self.connect_timeout);
         Ok(Session::new(connecting.await.map_err(|away| away.detail)?))
     }
 
-    /// Opens the subscription, on the server of this session, and returns it once it is confirmed.
+    /// Opens the subscription on the server of this session, and returns once it is confirmed.
     async fn subscribe(&self, session: &Session) -> Result<PubSub, String> {
         let subscribing = self.access.subscribe(&session.commands, SOCKET, self.connect_timeout);
         let mut subscription = subscribing.await.map_err(|away| away.detail)?;
@@ -206,13 +207,13 @@ impl Connector {
         }
     }
 
-    /// Pins this layout if none is pinned; the inner error is that another one is.
+    /// Stores this layout if there is none yet. The inner error means that there is another one.
     async fn check_layout(&self, session: &Session) -> Result<Result<(), RedisError>, String> {
         let (key, wanted) = (keys::layout(&self.namespace), keys::layout_value(self.shards));
         let get = redis::cmd("GET").arg(&key).to_owned();
         let mut found = self.ask(session, &get).await?;
         if found == Value::Nil {
-            // SET only then: on a full Redis it would be refused, though the layout stands.
+            // SET is sent only if needed: a full Redis would refuse it although the layout is stored.
             self.ask(session, redis::cmd("SET").arg(&key).arg(&wanted).arg("NX")).await?;
             found = self.ask(session, &get).await?;
         }
@@ -226,7 +227,7 @@ impl Connector {
         Ok(Err(RedisError::Layout { namespace: self.namespace.clone(), found, wanted }))
     }
 
-    /// Gives the clock its first sample: before it, nothing knows how far off the estimate is.
+    /// Takes the first sample of the server's clock. Before that the estimate has no bound.
     async fn ask_time(&self, session: &Session) -> Result<(), String> {
         let sent = Instant::now();
         let time = self.ask(session, &redis::cmd("TIME")).await?;
@@ -249,7 +250,7 @@ impl std::fmt::Display for CallError {
     }
 }
 
-/// For callers who have timeouts of their own: a shorter one here would throw away answers that they still wait for.
+/// No timeouts here: callers have their own, and a shorter one would drop replies that they still wait for.
 fn connection() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)
@@ -258,7 +259,7 @@ fn connection() -> AsyncConnectionConfig {
         .set_write_backpressure_boundary(64 * 1024)
 }
 
-/// Connects, and connects again whenever that is needed. Ends only when it is aborted.
+/// Connects, and reconnects after each failure. Runs until it is aborted.
 pub(super) async fn keep(connector: Connector, hub: Arc<LinkState>) {
     let mut keeper = LinkTask { connector, hub, generation: 0 };
     let mut backoff = BACKOFF;
@@ -308,7 +309,7 @@ impl LinkTask {
         });
     }
 
-    /// Serves both connections until the one for commands is broken; returns why.
+    /// Serves both connections until the one for commands is lost; returns the reason.
     async fn hold(&mut self, session: &Session, mut subscription: PubSub) -> String {
         loop {
             let lost = tokio::select! {
@@ -322,7 +323,8 @@ impl LinkTask {
             );
             let mut backoff = BACKOFF;
             subscription = loop {
-                // What took the subscription may have taken the other connection too, and nobody may be using it.
+                // Whatever ended the subscription may have ended the other connection too, and no call may be using it
+                // at the moment.
                 let ping = redis::cmd("PING");
                 let subscribing = self.connector.subscribe(session);
                 let renewed = async { tokio::join!(self.connector.ask(session, &ping), subscribing).1 };
@@ -332,12 +334,12 @@ impl LinkTask {
                 }
                 tokio::time::sleep(jittered(backoff.next())).await;
             };
-            // What was published meanwhile is lost: everybody has to look again.
+            // Wake-ups of the meantime are lost, so every claimer has to look again.
             self.up(session);
         }
     }
 
-    /// Passes wake-ups on until the subscription is lost; returns why.
+    /// Forwards wake-ups until the subscription is lost; returns the reason.
     async fn listen(&self, subscription: PubSub) -> String {
         let (sink, mut messages) = subscription.split();
         let silence = check(sink, self.connector.response_timeout);
@@ -358,13 +360,13 @@ impl LinkTask {
         let text = std::str::from_utf8(message.get_payload_bytes()).unwrap_or_default();
         let wake = text.split_once(' ').and_then(|(lane, due)| Some((lane.parse().ok()?, due.parse().ok()?)));
         if let (Some((_, shard)), Some((lane, due))) = (shard, wake) {
-            // An error means that nobody listens yet.
+            // An error means that there is no receiver yet.
             drop(self.hub.wakes.send(Wake { shard: *shard, lane, due: Timestamp::from_millis(due) }));
         }
     }
 }
 
-/// Asks the subscription again and again whether it lives; returns when it does not.
+/// Pings the subscription until a ping fails; returns the reason.
 async fn check(mut sink: PubSubSink, timeout: Duration) -> String {
     loop {
         tokio::time::sleep(SUBSCRIPTION_CHECK).await;
@@ -376,7 +378,7 @@ async fn check(mut sink: PubSubSink, timeout: Duration) -> String {
     }
 }
 
-/// Between half of a pause and the whole of it, so that instances do not come back all at once.
+/// Between half of a pause and the whole of it, so that instances do not reconnect all at once.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(rand::random_range(0.5..=1.0))
 }

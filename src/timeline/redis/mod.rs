@@ -1,9 +1,9 @@
-//! The timeline in Redis: the [`Timeline`] trait over the scripts in `lua/`. The only code in `src/` that names the
-//! redis crate.
+//! The timeline in Redis: implements [`Timeline`] with the scripts in `lua/`. No other code in `src/` uses the redis
+//! crate.
 //!
-//! [`RedisTimeline`] keeps two connections and renews them by itself (`link.rs`); every verb is one call of one script
-//! (`call.rs`), repeated only where Redis said that nothing was written. It decides nothing: what a verb means stands
-//! in `lua/README.md`.
+//! [`RedisTimeline`] keeps two connections and renews them (`link.rs`). Every verb is one call of one script
+//! (`call.rs`), which is repeated only if Redis reports that nothing was written. The rules of the verbs are in the
+//! scripts; `lua/README.md` explains them.
 
 mod call;
 mod cluster;
@@ -42,43 +42,43 @@ use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::metrics::Metrics;
 use crate::task::{Key, Lane, Namespace, Shard, TaskId};
 
-/// Lanes that are declared with calls that name a task only; a lane beyond them costs such a call a second round.
+/// Maximum number of lanes that are passed to verbs that name only a task. A task in another lane costs a second call.
 const LANES_REMEMBERED: usize = 32;
 
-/// What is said of a Redis that strictness refuses.
+/// The beginning of [`RedisError::Unfit`].
 pub const NOT_SET_UP: &str = "Redis is not set up to keep tasks";
 
-/// The pause before Redis is asked again how it is set up.
+/// The pause before Redis is asked again for its settings.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Where the timeline lives and how to speak to it.
+/// Address and settings of the timeline in Redis.
 #[derive(Clone)]
 pub struct RedisConfig {
-    /// As [`RedisAccess::parse`] reads it: `redis://[[user]:password@]host[:port][/db]`, and with TLS or Sentinels. May hold
-    /// a password.
+    /// Parsed by [`RedisAccess::parse`]: `redis://[[user]:password@]host[:port][/db]`, also with TLS or Sentinels. May
+    /// contain a password.
     pub url: SecretString,
-    /// Whom to trust where the connection is made over TLS.
+    /// The trusted certificates, if the connection uses TLS.
     pub tls: Tls,
-    /// The password of Sentinels themselves.
+    /// The password of the Sentinels.
     pub sentinel_password: Option<SecretString>,
-    /// Keeps installations on one Redis apart.
+    /// Separates installations that share one Redis.
     pub namespace: Namespace,
-    /// How many shards the timeline has, at least 1; pinned by the first instance that ever connects.
+    /// Number of shards, at least 1. The first instance that connects fixes it for the installation.
     pub shards: u16,
-    /// The time that scripts go by, for tests; `None` is Redis' own.
+    /// The clock of the scripts, for tests; `None` is the clock of Redis.
     pub time: Option<Arc<ManualClock>>,
-    /// Where what was written has to be before it is answered.
+    /// Where a write must have arrived before it is answered.
     pub durability: Durability,
-    /// Refuse a Redis that is not set up to keep tasks: [`RedisError::Unfit`].
+    /// Refuse a Redis that is not set up to keep tasks, with [`RedisError::Unfit`].
     pub strict: bool,
-    /// How long one attempt to connect may take.
+    /// Timeout of one attempt to connect.
     pub connect_timeout: Duration,
-    /// How long an answer may take. Three in a row that took longer, and the connection is made anew.
+    /// Timeout of a reply. After three timeouts in a row the connection is replaced.
     pub response_timeout: Duration,
 }
 
 impl RedisConfig {
-    /// A configuration with the usual timeouts: 2 s to connect, 3 s for an answer.
+    /// A configuration with the default timeouts: 2 s to connect, 3 s for a reply.
     #[must_use]
     pub fn new(url: &str, namespace: Namespace, shards: u16) -> RedisConfig {
         RedisConfig {
@@ -112,13 +112,13 @@ impl std::fmt::Debug for RedisConfig {
     }
 }
 
-/// Why no timeline can be made of a configuration, or none be kept in that Redis.
+/// Why a configuration is not usable, or why this Redis is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedisError {
-    /// The URL cannot be read. It is not repeated here: it may hold a password.
+    /// The URL cannot be parsed. The error does not repeat it, because it may contain a password.
     #[error("the URL of Redis cannot be read: {0}")]
     Url(String),
-    /// Another layout, or another number of shards, is pinned in this Redis.
+    /// Another layout or another number of shards is stored in this Redis.
     #[error(
         "this Redis holds a timeline of layout and shards `{found}` under namespace `{namespace}`, `{wanted}` is \
          configured: set the number of shards it was made with, or another namespace"
@@ -126,21 +126,21 @@ pub enum RedisError {
     Layout {
         /// The namespace.
         namespace: Namespace,
-        /// What is pinned: `<layout version> <shards>`.
+        /// The stored value: `<layout version> <shards>`.
         found: String,
-        /// What this instance would pin.
+        /// The value that this instance would store.
         wanted: String,
     },
-    /// It can't say when something is kept.
+    /// This Redis cannot confirm writes.
     #[error("{0}")]
     Durability(String),
-    /// It does not serve the slots of all shards; with its words.
+    /// This node does not serve the slots of all shards. Carries its error text.
     #[error(
         "this node of a Redis Cluster does not serve the slots of all shards (`{0}`): supported is one Redis or Valkey, or \
          a cluster whose one node holds all slots"
     )]
     Cluster(String),
-    /// It is not set up to keep tasks, and that is asked for.
+    /// This Redis is not set up to keep tasks, and `strict` is set.
     #[error("{NOT_SET_UP}:{}", told(.0))]
     Unfit(Vec<Advice>),
 }
@@ -164,11 +164,11 @@ pub struct RedisTimeline {
 }
 
 impl RedisTimeline {
-    /// Begins to connect and returns at once, also while Redis is away: [`link`](Timeline::link) tells when it is up.
-    /// Needs a tokio runtime around it.
+    /// Starts to connect and returns at once, even if Redis is unreachable. [`link`](Timeline::link) tells when the
+    /// connection is up. Must be called inside a Tokio runtime.
     ///
     /// # Errors
-    /// When the URL cannot be read.
+    /// If the URL cannot be parsed.
     pub fn connect(config: RedisConfig) -> Result<Arc<RedisTimeline>, RedisError> {
         let access = access(&config)?;
         let redis_clock = Arc::new(RedisClock::new());
@@ -194,13 +194,13 @@ impl RedisTimeline {
         }))
     }
 
-    /// What came of the first attempt to connect.
+    /// The result of the first attempt to connect.
     pub async fn first_word(&self) -> Link {
         self.hub.first_word().await
     }
 
-    /// Returns once Redis has said whether its layout is this one, and that it can keep what has to be kept. While Redis is
-    /// away it waits.
+    /// Waits until Redis has been checked: its layout and its ability to confirm writes. Waits as long as Redis is
+    /// unreachable.
     ///
     /// # Errors
     /// [`RedisError::Layout`] with both layouts, [`RedisError::Durability`], [`RedisError::Cluster`],
@@ -213,7 +213,7 @@ impl RedisTimeline {
         }
     }
 
-    /// What is dangerous in how this Redis is set up, as it says itself, once it is there; also that it does not say.
+    /// Waits for Redis and returns which of its settings are dangerous for a timeline, or that it does not tell them.
     pub async fn advice(&self) -> Vec<Advice> {
         let mut link = self.hub.link.subscribe();
         loop {
@@ -230,8 +230,7 @@ impl RedisTimeline {
         }
     }
 
-    /// Returns once Redis has said that another layout is pinned there, that it can't keep what has to be kept, or does not
-    /// serve all slots, however late it says so.
+    /// Returns once a check of Redis has failed for good: another layout, no confirmation of writes, or missing slots.
     pub async fn refused(&self) -> RedisError {
         let mut layout = self.hub.layout.subscribe();
         let said = layout.wait_for(|said| matches!(said, Some(Err(_)))).await.ok().and_then(|said| said.clone());
@@ -246,7 +245,7 @@ impl RedisTimeline {
         keys.ok_or_else(|| TimelineError::Broken(format!("there is no shard {shard} among {}", self.shards)))
     }
 
-    /// The lanes that a call declares which does not know where its task is.
+    /// The lanes that are passed with a call that names only a task.
     fn known_lanes(&self) -> Vec<Lane> {
         self.lanes.lock().clone()
     }
@@ -259,7 +258,7 @@ impl RedisTimeline {
     }
 }
 
-/// How the Redis of a configuration is reached.
+/// Parses the address of Redis.
 fn access(config: &RedisConfig) -> Result<RedisAccess, RedisError> {
     RedisAccess::parse(config.url.expose_secret(), &config.tls)
         .and_then(|access| access.with_sentinel_password(config.sentinel_password.clone()))

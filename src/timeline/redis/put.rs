@@ -1,5 +1,5 @@
-//! The verb `put`: asks again for the tasks that wait in a lane which the call had not declared, and for those that Redis did
-//! not look at because too much stood there to be read in one call.
+//! The verb `put`. It repeats the call for tasks in a lane that the call did not name, and for tasks that the script
+//! skipped because it had read too many bytes.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,8 @@ impl RedisTimeline {
             }
             open = elsewhere;
             if again {
-                // Each such call gets on, and ends with `not_after`. The rest leaves Redis to others for as long.
+                // Each of these calls makes progress, and `not_after` ends the loop. The pause leaves Redis to other
+                // callers for as long as the call took.
                 tokio::time::sleep(took).await;
             } else {
                 rounds += 1;
@@ -103,7 +104,7 @@ impl RedisTimeline {
     }
 }
 
-/// What a put said of one task.
+/// The answer of the script for one task.
 enum Said {
     Answer(PutAnswer),
     Elsewhere(Lane),
@@ -111,7 +112,7 @@ enum Said {
 }
 
 impl Said {
-    /// Reads `<code>[ <due that now holds>[ <due in flight>]]`; without a due it is the one that was asked for.
+    /// Parses `<code>[ <valid due>[ <due in flight>]]`. Without a due, the requested one is valid.
     fn read(detail: &mut Fields, asked: Timestamp) -> Result<Said, TimelineError> {
         let text = detail.text()?;
         let mut parts = text.split(' ');
@@ -132,14 +133,13 @@ impl Said {
             _ => return Err(broken(&format!("`{text}` for a task"))),
         };
         let (holds, in_flight) = (time()?, time()?);
-        // Of a task that was refused, callers go by the due they asked for.
+        // For a refused task, callers expect the requested due.
         let due = if result == PutResult::KeyReused { asked } else { holds.unwrap_or(asked) };
         Ok(Said::Answer(PutAnswer { result, due, in_flight }))
     }
 }
 
-/// An error of a later round, when an earlier one has put some of the tasks: only "it took effect or never will" is
-/// true of the whole.
+/// Turns an error of a later call into [`TimelineError::Unknown`] if an earlier call has written some tasks.
 fn in_part(error: &TimelineError) -> TimelineError {
     TimelineError::Unknown(format!("some tasks were put, then {error}"))
 }

@@ -1,4 +1,4 @@
-//! Reads what scripts reply.
+//! Parses the replies of scripts.
 
 use bytes::Bytes;
 use redis::Value;
@@ -7,11 +7,11 @@ use crate::clock::Timestamp;
 use crate::timeline::TimelineError;
 use crate::timeline::scripts::Code;
 
-/// What a script replied, after the server's time: a code, then values that are read one by one.
+/// The reply of a script: the server's time, a code, then values that are read one by one.
 pub(super) struct Reply {
-    /// The word that says what was done.
+    /// The first word of the reply.
     pub(super) code: Code,
-    /// The server's time, in micros.
+    /// The server's time in microseconds.
     pub(super) micros: i64,
     rest: Fields,
 }
@@ -30,13 +30,13 @@ impl Reply {
         &mut self.rest
     }
 
-    /// The error of a code that this verb does not know.
+    /// The error for a code that the verb does not expect.
     pub(super) fn unexpected(&self) -> TimelineError {
         broken(&format!("an unexpected code `{}`", self.code.as_str()))
     }
 }
 
-/// Values of an array, read one by one.
+/// The values of an array, read one by one.
 pub(super) struct Fields(std::vec::IntoIter<Value>);
 
 impl Fields {
@@ -47,7 +47,7 @@ impl Fields {
         }
     }
 
-    /// How many values are left.
+    /// Number of unread values.
     pub(super) fn left(&self) -> usize {
         self.0.len()
     }
@@ -56,12 +56,12 @@ impl Fields {
         self.0.next().ok_or_else(|| broken("too few values"))
     }
 
-    /// An array inside.
+    /// A nested array.
     pub(super) fn list(&mut self) -> Result<Fields, TimelineError> {
         Fields::of(self.next()?)
     }
 
-    /// Bytes as they came, not copied.
+    /// Bytes, without a copy.
     pub(super) fn bytes(&mut self) -> Result<Bytes, TimelineError> {
         match self.next()? {
             Value::BulkString(bytes) => Ok(bytes.into()),
@@ -78,7 +78,7 @@ impl Fields {
         }
     }
 
-    /// Text, if there is any.
+    /// Text; `None` if it is empty or nil.
     pub(super) fn optional_text(&mut self) -> Result<Option<String>, TimelineError> {
         match self.next()? {
             Value::Nil => Ok(None),
@@ -99,7 +99,7 @@ impl Fields {
         }
     }
 
-    /// A number of things.
+    /// A count, not negative.
     pub(super) fn count(&mut self) -> Result<u64, TimelineError> {
         u64::try_from(self.number()?).map_err(|_| broken("a negative count"))
     }
@@ -114,12 +114,12 @@ impl Fields {
         self.number().map(Timestamp::from_millis)
     }
 
-    /// A time in ms, or nothing.
+    /// A time in ms; `None` if it is empty or nil.
     pub(super) fn optional_time(&mut self) -> Result<Option<Timestamp>, TimelineError> {
         self.optional_text()?.map(|text| parse(&text).map(Timestamp::from_millis)).transpose()
     }
 
-    /// A name, as its type reads it.
+    /// A name, parsed by its type.
     pub(super) fn name<T>(&mut self) -> Result<T, TimelineError>
     where
         T: TryFrom<String, Error: std::fmt::Display>,
@@ -128,7 +128,7 @@ impl Fields {
     }
 }
 
-/// A name, as its type reads it.
+/// A name, parsed by its type.
 pub(super) fn name<T, S>(text: S) -> Result<T, TimelineError>
 where
     T: TryFrom<String, Error: std::fmt::Display>,
@@ -137,17 +137,17 @@ where
     T::try_from(text.into()).map_err(|error| broken(&error.to_string()))
 }
 
-/// Reads a whole number.
+/// Parses a whole number.
 pub(super) fn parse(text: &str) -> Result<i64, TimelineError> {
     text.parse().map_err(|_| broken(&format!("`{text}` where a number is expected")))
 }
 
-/// An answer that makes no sense.
+/// The error for a reply that cannot be parsed.
 pub(super) fn broken(what: &str) -> TimelineError {
     TimelineError::Broken(what.to_owned())
 }
 
-/// What a value is, without its content: that may be large, and a user's.
+/// The type of a value. The error must not contain the value itself, which may be large and belongs to a user.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Nil => "nothing",

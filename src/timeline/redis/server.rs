@@ -1,6 +1,6 @@
-//! What Redis says of itself: whether it is there, lets us in and takes writes, and whether it keeps what it is given.
+//! Checks a Redis server: whether it is reachable, accepts the login and writes, and keeps what it is given.
 //!
-//! By `INFO`, since managed servers forbid `CONFIG`. Writes nothing, and pins no layout.
+//! Reads `INFO`, because managed servers forbid `CONFIG`. Writes nothing and stores no layout.
 
 use std::time::Duration;
 
@@ -18,32 +18,32 @@ use crate::timeline::keys::{self, Keys};
 
 const NO_REPLICA: &str = "start a replica, or `redis.durability = \"memory\"`";
 
-/// What Redis says of itself.
+/// The relevant part of `INFO`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerState {
-    /// Its version, as it says it.
+    /// The version as Redis reports it.
     pub version: String,
-    /// What is dangerous for a timeline.
+    /// Settings that are dangerous for a timeline.
     pub advice: Vec<Advice>,
 }
 
-/// Something that a Redis does, or does not, and a timeline would rather have otherwise.
+/// A setting or state of Redis that is dangerous for a timeline, and how to change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// What it is, and what would follow.
+    /// The setting and its consequence.
     pub detail: String,
-    /// What to do about it.
+    /// How to change it.
     pub hint: &'static str,
 }
 
 impl Advice {
-    /// It does not tell what it is asked.
+    /// Redis does not answer `INFO`.
     fn untold(detail: &str) -> Advice {
         let detail = format!("Redis does not tell whether it evicts and persists: {detail}");
         Advice { detail, hint: "let its user call `INFO`" }
     }
 
-    /// Nothing of what is written is told to be kept.
+    /// Redis did not confirm a write in time.
     pub(super) fn unproven(durability: Durability, detail: &str, limit: Duration) -> Advice {
         let name = durability.as_str();
         let detail = format!(
@@ -61,30 +61,30 @@ impl Advice {
     }
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Whether a timeline of this namespace is there; its layout is the one that is configured.
+    /// Whether a timeline of this namespace exists there; its layout is the configured one.
     pub begun: bool,
-    /// Its version; `None` where Redis does not tell.
+    /// The version; `None` if Redis does not report it.
     pub version: Option<String>,
-    /// What is dangerous for a timeline.
+    /// Settings that are dangerous for a timeline.
     pub advice: Vec<Advice>,
 }
 
-/// Why a timeline could not be kept there.
+/// Why this Redis cannot store the timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LookError {
-    /// No connection was made, or nothing is taken on it.
+    /// Redis is unreachable, or refuses commands.
     Away(Away),
-    /// The URL, another layout, or slots that live elsewhere.
+    /// The URL is wrong, another layout is stored, or another node serves the slots.
     Redis(RedisError),
 }
 
-/// Looks whether a timeline could be kept there. Takes as long as one connection and four answers may.
+/// Checks whether this Redis can store the timeline. Takes at most one connection timeout and four response timeouts.
 ///
 /// # Errors
-/// Why not.
+/// Why it cannot.
 pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
     let access = access(config).map_err(LookError::Redis)?;
     let alone = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
@@ -98,8 +98,8 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
         Slots::Elsewhere { error, passes: true } => LookError::Away(Away::new(Cause::Refused, error.to_string())),
         Slots::Unanswered(failure) => away(failure),
     })?;
-    // There is no such key, and this makes none. A replica, a server that is full or whose disk failed, refuses it all the
-    // same.
+    // With XX this writes nothing, because the key does not exist. A replica, a full server, or one whose disk failed
+    // refuses it nevertheless.
     ask(redis::cmd("SET").arg(keys::nothing(&config.namespace)).arg("").arg("XX")).await.map_err(away)?;
     let found = ask(redis::cmd("GET").arg(keys::layout(&config.namespace))).await.map_err(away)?;
     let wanted = keys::layout_value(config.shards);
@@ -131,7 +131,7 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
     })
 }
 
-/// What is dangerous in how the server of a session is set up, as it says itself; also that it does not say.
+/// The settings that are dangerous for a timeline, or that Redis does not report them.
 pub(super) async fn advice(
     session: &Session,
     durability: Durability,
@@ -157,13 +157,13 @@ fn away(failure: CallError) -> LookError {
 }
 
 impl ServerState {
-    /// Reads the answer to `INFO`; what is not there is not judged.
+    /// Parses the reply of `INFO`. Missing lines are not judged.
     fn read(info: &str, durability: Durability) -> ServerState {
         let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
         let number = |name: &str| line(name).and_then(|text| text.parse::<u64>().ok());
         let mut advice = Vec::new();
         let (most, policy) = (number("maxmemory").unwrap_or(0), line("maxmemory_policy").unwrap_or_default());
-        // No key of a timeline has an expiry: the `volatile` ones find nothing to drop.
+        // The keys of a timeline have no expiry, so the `volatile` policies never evict them.
         if most > 0 && policy.starts_with("allkeys-") {
             advice.push(Advice {
                 detail: format!("Redis drops tasks when its {most} bytes are full: `maxmemory-policy` is `{policy}`"),
@@ -210,7 +210,7 @@ mod tests {
             ServerState::read(well, Durability::Replica),
             ServerState { version: "7.0.15".to_owned(), advice: Vec::new() }
         );
-        // Managed servers leave lines out.
+        // Managed servers omit lines.
         assert_eq!(advice(""), Vec::<String>::new());
         let evicts = |most: u64, policy: &str| advice(&format!("maxmemory:{most}\r\nmaxmemory_policy:{policy}\r\n"));
         assert_eq!(

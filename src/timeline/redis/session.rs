@@ -1,4 +1,4 @@
-//! One connection for commands, and what is known of its health.
+//! One connection for commands, and its health.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::durable::WaitConnection;
 
-/// Answers in a row that may fail to come in time before the connection is given up.
+/// After this many response timeouts in a row the connection is given up.
 const SILENCES: u32 = 3;
 
-/// A connection for commands, and what is known of its health.
+/// A connection for commands, and its health.
 #[derive(Clone)]
 pub(super) struct Session {
     pub(super) commands: Arc<Commands>,
     broken: CancellationToken,
     reason: Arc<OnceLock<String>>,
     silences: Arc<AtomicU32>,
-    /// Who says when what was written here is kept, or why nobody can.
+    /// The connection that confirms writes, or why Redis cannot confirm them.
     pub(super) witness: Option<Result<Arc<WaitConnection>, String>>,
 }
 
@@ -35,13 +35,13 @@ impl Session {
         self.broken.is_cancelled()
     }
 
-    /// Returns once it is given up: why.
+    /// Waits until the connection is given up; returns the reason.
     pub(super) async fn lost(&self) -> String {
         self.broken.cancelled().await;
         self.reason()
     }
 
-    /// Who says when what was written here is kept; else why nobody can.
+    /// The connection that confirms writes, or why there is none.
     pub(super) fn witness(&self) -> Result<&WaitConnection, &str> {
         match &self.witness {
             Some(Ok(witness)) => Ok(witness),
@@ -54,7 +54,7 @@ impl Session {
         self.commands.connection.clone()
     }
 
-    /// Gives the connection up; the keeper makes a new one.
+    /// Gives the connection up. The link task makes a new one.
     pub(super) fn break_off(&self, reason: &str) {
         self.reason.get_or_init(|| reason.to_owned());
         self.broken.cancel();

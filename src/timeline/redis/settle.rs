@@ -1,4 +1,4 @@
-//! The verb `settle`: sorts verdicts into the groups that the script writes in one step each.
+//! The verb `settle`: sorts verdicts into groups, and the script writes each group with one command.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,8 @@ use crate::task::{Counts, Lane, Member, Shard};
 use crate::timeline::scripts::{self, Code};
 use crate::timeline::{DeadRecord, Rest, Settle, Settled, Settlement, TimelineError, Verdict};
 
-/// Verdicts by what is to be written. Of each group those with a burial come last, in the order of their burials.
+/// Verdicts, grouped by what the script writes. In each group, verdicts with a burial come last, in the order of their
+/// burials.
 #[derive(Default)]
 struct Groups<'a> {
     ended: Vec<&'a Settlement>,
@@ -72,7 +73,7 @@ impl RedisTimeline {
         let nexts: Vec<_> = groups.nexts.iter().chain(&groups.nexts_dead).collect();
         let backs: Vec<&Settlement> =
             groups.begun.iter().chain(&groups.backs).chain(&groups.unreadable).copied().collect();
-        // As the claim's list has them.
+        // In the format of the claim's own list, so that the script can compare the two.
         let pair = |one: &Settlement| format!("{} {}", one.member.as_str(), one.due.as_millis());
         let pairs: Vec<String> = settle.verdicts.iter().map(pair).collect();
 
@@ -122,7 +123,8 @@ impl RedisTimeline {
     }
 }
 
-/// The next due, checked: a wrong one would be a claim without a lease, or the same key once more.
+/// Checks the next due. A due out of range would look like a claim without a lease, and one that is not later would
+/// reuse an idempotency key.
 fn later(one: &Settlement, due: Timestamp) -> Result<Timestamp, TimelineError> {
     if due.is_due() && due > one.due {
         return Ok(due);
@@ -130,7 +132,7 @@ fn later(one: &Settlement, due: Timestamp) -> Result<Timestamp, TimelineError> {
     Err(TimelineError::Refused(format!("bad_due {}", due.as_millis())))
 }
 
-/// What stands in `dead:records`: four bytes of length, the record, then reason and words.
+/// The value in `dead:records`: four bytes of length, the record, then reason and error text.
 fn bury(dead_record: &DeadRecord) -> Vec<u8> {
     let length = u32::try_from(dead_record.record.len()).unwrap_or(u32::MAX);
     let mut value =
@@ -143,7 +145,7 @@ fn bury(dead_record: &DeadRecord) -> Vec<u8> {
     value
 }
 
-/// Members in the order of the verdicts, which the script knows by groups; those that no verdict named come last.
+/// Parses members and sorts them in the order of the verdicts. Members without a verdict come last.
 fn members(fields: &mut Fields, settle: &Settle) -> Result<Vec<Member>, TimelineError> {
     let mut members: Vec<Member> = (0..fields.left()).map(|_| fields.name()).collect::<Result<_, _>>()?;
     if members.len() > 1 {

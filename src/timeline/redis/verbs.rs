@@ -1,4 +1,4 @@
-//! The verbs that are one call, but for a second round where a task waits in a lane that was not declared.
+//! The verbs that need one call, or a second one if the task waits in a lane that the first call did not name.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::timeline::{
     Occurrence, Place, ReapRequest, Reaped, RequeueAnswer, SuspectsRequest, TimelineError, Token,
 };
 
-/// How often a call is made at most while its task is found in yet another lane.
+/// Maximum number of calls while the task is found in a different lane each time.
 pub(super) const MAX_ROUNDS: usize = 4;
 
 impl RedisTimeline {
@@ -271,8 +271,8 @@ impl RedisTimeline {
         Ok(Glance { lanes, known, dead })
     }
 
-    /// Makes a call that names a task but not its lane: with the lanes that are known here, then with the one that
-    /// the answer tells.
+    /// Makes a call that knows the task but not its lane: first with the known lanes, then with the lane that the reply
+    /// names.
     async fn in_its_lane(
         &self,
         shard: Shard,
@@ -301,18 +301,18 @@ impl RedisTimeline {
     }
 }
 
-/// The keys that both scripts of claims take.
+/// The keys of both claim scripts.
 fn claiming(keys: &Keys, lane: &Lane) -> [String; 6] {
     [keys.due(lane), keys.leases(lane), keys.claims(lane), keys.tasks(), keys.crashes(), keys.counts()]
 }
 
-/// A place as scripts take it: its due and its member, both empty where there is none.
+/// A position as scripts take it: due and member, both empty for none.
 fn place(place: Option<&Place>) -> [String; 2] {
     let member = place.and_then(|place| place.member.as_ref()).map(|member| member.as_str().to_owned());
     [or_nothing(place.map(|place| place.due)), member.unwrap_or_default()]
 }
 
-/// Puts together what a claim replies in columns.
+/// Parses the reply of a claim, which has one list per field.
 fn claimed(reply: &mut Reply) -> Result<Claimed, TimelineError> {
     let now = Timestamp::from_millis(reply.micros.div_euclid(1000));
     let fields = reply.fields();
@@ -321,7 +321,7 @@ fn claimed(reply: &mut Reply) -> Result<Claimed, TimelineError> {
     let last = due.map(|due| Ok(Place { due, member: member.map(name).transpose()? })).transpose()?;
     let (suspects, unreadable, removed) = (fields.count()?, fields.count()?, fields.count()?);
     let crashes = u32::try_from(fields.count()?).unwrap_or(u32::MAX);
-    // What the claim keeps in Redis: their number, then each with its due.
+    // The entry of the claim in Redis: the number of occurrences, then member and due of each.
     let entry = fields.text()?;
     let mut members = entry.split_ascii_whitespace();
     let number = usize::try_from(parse(members.next().unwrap_or_default())?).map_err(|_| broken("a negative count"))?;
