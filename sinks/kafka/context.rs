@@ -1,4 +1,5 @@
-//! What the client library calls: delivery reports go to the inbox of their call, errors to what is known of the brokers.
+//! What the client library calls: delivery reports go to the inbox of their call, errors to what is known of the
+//! brokers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! One producer of the client library: what it holds, whether its brokers are there, and how it ends.
 //!
 //! The library connects again by itself and would send later what it holds. So a producer whose brokers have all been
-//! gone for a while, none of which answers when asked, is ended with all that it holds, and whoever publishes next makes
-//! a new one.
+//! gone for a while, none of which answers when asked, is ended with all that it holds, and whoever publishes next
+//! makes a new one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +50,8 @@ pub(super) struct Left {
 }
 
 impl Producer {
-    /// Makes one and waits until a broker answers, at most for `limit`. It connects again by itself, and is given up when
-    /// all brokers have been gone for `patience`. It is asked for `topic`, see [`ask`](Producer::ask).
+    /// Makes one and waits until a broker answers, at most for `limit`. It connects again by itself, and is given up
+    /// when all brokers have been gone for `patience`. It is asked for `topic`, see [`ask`](Producer::ask).
     pub(super) async fn connect(
         client: ClientConfig,
         settings: Arc<Settings>,
@@ -60,8 +60,8 @@ impl Producer {
         limit: Duration,
     ) -> Result<Producer, Away> {
         let producer = Producer::make(client, settings, patience).await?;
-        // Twice: the first answer comes from a broker of the URL and leads to those of the cluster. The answer of one of
-        // these makes the library ask for a producer id at once; it would look after half a second otherwise.
+        // Twice: the first answer comes from a broker of the URL and leads to those of the cluster. The answer of one
+        // of these makes the library ask for a producer id at once; it would look after half a second otherwise.
         for _ in 0..2 {
             tokio::select! {
                 answer = producer.ask(topic.clone(), limit / 2) => answer?,
@@ -73,7 +73,8 @@ impl Producer {
         Ok(producer)
     }
 
-    /// Makes one that has nobody to connect to, and drops it: what the library says of settings that do not go together.
+    /// Makes one that has nobody to connect to, and drops it: what the library says of settings that do not go
+    /// together.
     pub(super) fn try_out(mut client: ClientConfig, settings: &Settings) -> Result<(), String> {
         client.remove("bootstrap.servers");
         // It would warn of that.
@@ -162,8 +163,8 @@ impl Producer {
         }
     }
 
-    /// Whether it can be used. If its brokers seem to have been gone for too long it asks: the library does not tell when
-    /// they are back. Ends it if none answers.
+    /// Whether it can be used. If its brokers seem to have been gone for too long it asks: the library does not tell
+    /// when they are back. Ends it if none answers.
     pub(super) async fn there(&self, topic: Option<&str>) -> bool {
         let _one = self.asking.lock().await;
         if self.health.overdue(self.patience) && self.ask(topic.map(str::to_owned), self.patience).await.is_err() {

@@ -1,5 +1,5 @@
-//! One publish: hands messages over within the window, takes in what becomes of them, and sends again what was under way
-//! when the server closed the channel because of another.
+//! One publish: hands messages over within the window, takes in what becomes of them, and sends again what was under
+//! way when the server closed the channel because of another.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
@@ -27,7 +27,8 @@ pub(super) struct RabbitPublish<'a> {
     connection: &'a RabbitConnection,
     batch: &'a [Message],
     answers: Answers,
-    /// Those that were under way when a channel was closed: whatever is said of a later copy, the first may be in its queue.
+    /// Those that were under way when a channel was closed: whatever is said of a later copy, the first may be in its
+    /// queue.
     sent: Mutex<HashSet<usize>>,
 }
 
@@ -76,7 +77,8 @@ impl<'a> RabbitPublish<'a> {
                 Err(detail) => self.answers.set(index, Outcome::Reject(detail)),
             }
         }
-        // Asked once for each: another call may learn of one meanwhile, and what goes to one destination is not to be split.
+        // Asked once for each: another call may learn of one meanwhile, and what goes to one destination is not to be
+        // split.
         let mut known: HashMap<&str, bool> = HashMap::new();
         let mut knows = |exchange| *known.entry(exchange).or_insert_with(|| self.connection.knows(exchange));
         sendable.into_iter().partition(|index| knows(self.exchange(*index)))
@@ -222,8 +224,8 @@ impl<'a> RabbitPublish<'a> {
         }
     }
 
-    /// The server closed the channel, with the messages in `open` under way and those in `rest` not handed over. Answers
-    /// those that it meant, as far as it tells, and arranges how the others are sent again.
+    /// The server closed the channel, with the messages in `open` under way and those in `rest` not handed over.
+    /// Answers those that it meant, as far as it tells, and arranges how the others are sent again.
     fn refused(&self, refusal: &Refusal, open: &[usize], rest: &[usize], groups: &mut VecDeque<Vec<usize>>) {
         // Then none but this one can be meant.
         let alone = open.len() == 1;
@@ -234,7 +236,8 @@ impl<'a> RabbitPublish<'a> {
                 groups.push_front(rest.to_vec());
             }
             Blame::Message if let Some(limit) = refusal.limit() => {
-                // Each that is too large is tried alone, for the server's own words of it; last, since none will be taken.
+                // Each that is too large is tried alone, for the server's own words of it; last, since none will be
+                // taken.
                 let is_large = |index: &usize| self.batch[*index].payload.len() as u64 > limit;
                 let (large, others): (Vec<usize>, Vec<usize>) = all().partition(is_large);
                 if !open.iter().any(is_large) {

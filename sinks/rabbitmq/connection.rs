@@ -1,7 +1,7 @@
 //! One connection to RabbitMQ and its channels, by lapin.
 //!
-//! It never reconnects by itself. Messages that lapin still buffers are dropped with the connection, or with their channel, so
-//! that a message whose publish was given up is never sent later.
+//! It never reconnects by itself. Messages that lapin still buffers are dropped with the connection, or with their
+//! channel, so that a message whose publish was given up is never sent later.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -171,9 +171,9 @@ impl RabbitConnection {
         drop(idle);
     }
 
-    /// Publishes a message that goes nowhere, since no queue has an empty name, and writes nothing: a server says only of a
-    /// connection that publishes that it takes nothing, at the first frame of a message. Ends when it has said that (see
-    /// [`blocked`](RabbitConnection::blocked)) or has taken the message.
+    /// Publishes a message that goes nowhere, since no queue has an empty name, and writes nothing: a server says only
+    /// of a connection that publishes that it takes nothing, at the first frame of a message. Ends when it has said
+    /// that (see [`blocked`](RabbitConnection::blocked)) or has taken the message.
     pub(super) async fn probe(&self) -> Result<(), Failed> {
         let mut channel = self.channel().await?;
         channel.harmless = true;
@@ -258,8 +258,8 @@ impl Shared {
         self.idle.lock().clear();
     }
 
-    /// A channel was not closed in time, so the server has not read the messages before its close. Cuts the connection; otherwise
-    /// those messages would be published some time later.
+    /// A channel was not closed in time, so the server has not read the messages before its close. Cuts the connection;
+    /// otherwise those messages would be published some time later.
     fn cut_behind(&self) {
         let blocked = self.blocked.borrow().clone();
         match blocked {

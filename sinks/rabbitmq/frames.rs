@@ -1,5 +1,5 @@
-//! Filters the frames between lapin and RabbitMQ: drops outgoing frames that must not be sent any more, and refuses incoming
-//! ones that cannot be right. Only the beginning of each frame is read.
+//! Filters the frames between lapin and RabbitMQ: drops outgoing frames that must not be sent any more, and refuses
+//! incoming ones that cannot be right. Only the beginning of each frame is read.
 //! <https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf>, 2.3.5
 
 use std::collections::HashMap;
@@ -61,8 +61,8 @@ impl Frames {
         self.channels.entry(channel).or_default().given_up = true;
     }
 
-    /// Appends to `out` the bytes that may be sent. Drops messages of an abandoned channel, and every frame behind a channel's
-    /// close: such a frame would end the connection.
+    /// Appends to `out` the bytes that may be sent. Drops messages of an abandoned channel, and every frame behind a
+    /// channel's close: such a frame would end the connection.
     pub(super) fn send(&mut self, mut bytes: &[u8], out: &mut BytesMut) {
         if !self.greeted {
             // lapin writes the protocol's name in one piece into an empty buffer.

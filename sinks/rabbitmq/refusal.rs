@@ -26,12 +26,14 @@ pub(super) enum Blame {
     Unclear,
 }
 
-/// The reply codes of AMQP 0-9-1, and RabbitMQ's use of them: <https://www.rabbitmq.com/amqp-0-9-1-reference#constants>.
+/// The reply codes of AMQP 0-9-1, and RabbitMQ's use of them:
+/// <https://www.rabbitmq.com/amqp-0-9-1-reference#constants>.
 pub(super) fn blame(code: u16) -> Blame {
     match code {
         // Content too large; precondition failed: larger than the maximum, or a property that cannot be.
         311 | 406 => Blame::Message,
-        // No route, no consumers; access refused, not found, locked; not allowed (publishing to a server's own exchange).
+        // No route, no consumers; access refused, not found, locked; not allowed (publishing to a server's own
+        // exchange).
         312 | 313 | 403 | 404 | 405 | 530 => Blame::Destination,
         // The server is stopped, or an operator has closed the connection; no such virtual host; out of resources; an
         // error inside.
@@ -67,13 +69,14 @@ impl Refusal {
     pub(super) fn names(&self, exchange: &str) -> bool {
         // So the exchange without a name is called.
         let exchange = if exchange.is_empty() { "amq.default" } else { exchange };
-        // Of an exchange of topics some keys may be forbidden and others not; and the key, which is anybody's, comes first.
+        // Of an exchange of topics some keys may be forbidden and others not; and the key, which is anybody's, comes
+        // first.
         let named = self.detail.split_once("exchange '").filter(|(before, _)| !before.contains("access to topic '"));
         named.and_then(|(_, rest)| rest.strip_prefix(exchange)).is_some_and(|rest| rest.starts_with("' in vhost '"))
     }
 
-    /// The most bytes that a message may have, as in `message size 70000 is larger than configured max size 65536`; without
-    /// that number less than the one that it names.
+    /// The most bytes that a message may have, as in `message size 70000 is larger than configured max size 65536`;
+    /// without that number less than the one that it names.
     pub(super) fn limit(&self) -> Option<u64> {
         let number = |before: &str| -> Option<u64> {
             let (_, rest) = self.detail.split_once(before)?;

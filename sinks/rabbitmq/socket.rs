@@ -1,8 +1,8 @@
 //! The socket that lapin's connection runs on. It decides which bytes are sent.
 //!
-//! lapin cannot take back a message that it was given, and goes on sending on a channel that either side has closed, which ends
-//! the whole connection. This socket drops the messages of an abandoned channel and all frames behind a channel's close (see
-//! [`Frames`]). Once it is cut, it sends nothing at all.
+//! lapin cannot take back a message that it was given, and goes on sending on a channel that either side has closed,
+//! which ends the whole connection. This socket drops the messages of an abandoned channel and all frames behind a
+//! channel's close (see [`Frames`]). Once it is cut, it sends nothing at all.
 
 use std::future::ready;
 use std::io::{self, Read, Write};

@@ -1,9 +1,10 @@
 //! The messages under way on one channel, and the judgement of each.
 //!
-//! RabbitMQ returns an unroutable message before it acknowledges it. lapin queues returns, and attaches the oldest one to the
-//! next acknowledgement, whichever message that is for. An acknowledgement without a return therefore proves that every
-//! earlier return has been seen. A message is judged by the returns that name it, once no return can be missing: at its own
-//! acknowledgement if that carries no return, else at a later one that carries none, or when no message is open any more.
+//! RabbitMQ returns an unroutable message before it acknowledges it. lapin queues returns, and attaches the oldest one
+//! to the next acknowledgement, whichever message that is for. An acknowledgement without a return therefore proves
+//! that every earlier return has been seen. A message is judged by the returns that name it, once no return can be
+//! missing: at its own acknowledgement if that carries no return, else at a later one that carries none, or when no
+//! message is open any more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -60,8 +61,8 @@ struct Open {
     _room: WindowRoom,
 }
 
-/// Messages that lapin has completed. lapin completes them in the server's order, so whatever it completed before one of them is
-/// noted here too.
+/// Messages that lapin has completed. lapin completes them in the server's order, so whatever it completed before one
+/// of them is noted here too.
 #[derive(Default)]
 struct Woken {
     tags: Mutex<Vec<u64>>,
@@ -287,8 +288,8 @@ mod tests {
         firsts.flat_map(with_first).collect()
     }
 
-    /// Lets a server say all that in this order to a client as lapin is, and looks after each word of which `looks` has the
-    /// bit. Each verdict is true, and each message has one unless a strange return was seen.
+    /// Lets a server say all that in this order to a client as lapin is, and looks after each word of which `looks` has
+    /// the bit. Each verdict is true, and each message has one unless a strange return was seen.
     fn judge(batch: &[Message], order: &[Says], looks: u32) {
         let window = Window::new(16, 1);
         let mut share = window.share("a", batch.len());

@@ -1,5 +1,5 @@
-//! `punctual task put -f FILE` without an id: every line is a task. Lines go out while their answers come in, and no more
-//! of either is held than is under way.
+//! `punctual task put -f FILE` without an id: every line is a task. Lines go out while their answers come in, and no
+//! more of either is held than is under way.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};

@@ -1,7 +1,7 @@
 //! Calls a running instance: HTTP/1.1, plain or over TLS, a connection for each call, no proxy, nothing followed.
 //!
-//! Bodies go out while answers come in, since a batch is answered while it is sent. No message shows a token, or what may
-//! be a password in a URL.
+//! Bodies go out while answers come in, since a batch is answered while it is sent. No message shows a token, or what
+//! may be a password in a URL.
 
 use std::error::Error;
 use std::io;
@@ -41,8 +41,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// For the rest of an answer to come.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a long body waits for the answer to begin: who is refused anyway need not send, and one who sends all the same
-/// may not see the refusal. Something between the two may want the body first.
+/// How long a long body waits for the answer to begin: who is refused anyway need not send, and one who sends all the
+/// same may not see the refusal. Something between the two may want the body first.
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A body of more bytes is long: what an instance takes unless its configuration says otherwise.

@@ -1,6 +1,7 @@
 //! What goes out to people and programs: data to stdout, everything else to stderr.
 //!
-//! What others wrote (an instance, a file) is shown to people with its control characters escaped: a terminal obeys them.
+//! What others wrote (an instance, a file) is shown to people with its control characters escaped: a terminal obeys
+//! them.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write as _};

@@ -1,5 +1,5 @@
-//! A timer that wakes within microseconds. The runtime's own counts in milliseconds from when it was started and rounds up,
-//! so that every due of a process would be noticed the same part of a millisecond late, half of one on average.
+//! A timer that wakes within microseconds. The runtime's own counts in milliseconds from when it was started and rounds
+//! up, so that every due of a process would be noticed the same part of a millisecond late, half of one on average.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ const NEAR: Duration = Duration::from_millis(2);
 /// How much later than asked the runtime may wake.
 const ROUNDING: Duration = Duration::from_millis(1);
 
-/// Sleeps no longer than `left`, and as long as that if it is short: who needs a moment asks again what is left until it.
-/// The runtime has to have I/O, on Linux.
+/// Sleeps no longer than `left`, and as long as that if it is short: who needs a moment asks again what is left until
+/// it. The runtime has to have I/O, on Linux.
 ///
 /// # Cancel safety
 /// Dropping the future changes nothing.
@@ -26,8 +26,8 @@ pub(super) async fn sleep_towards(left: Duration) {
             // Where there is no such timer, and under a paused clock.
             () = tokio::time::sleep(left) => {}
         }
-        // A paused clock stands still until every task waits for the runtime's timer. The kernel's timer would wake this task
-        // again and again before that.
+        // A paused clock stands still until every task waits for the runtime's timer. The kernel's timer would wake
+        // this task again and again before that.
         if begun.elapsed() < left {
             tokio::time::sleep(left).await;
         }

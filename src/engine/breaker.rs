@@ -1,7 +1,8 @@
-//! One breaker per sink: while a sink is absent its lanes are not claimed.
+//! The breaker of a sink: while the sink is absent, its lanes are not claimed.
 //!
-//! Opens on unmistakable signs (refused, closed; nothing answered in a whole `answer_timeout` and a probe that fails),
-//! is probed with backoff and jitter (see `prober`), lets one batch through when a probe succeeds, and closes when the sink has answered.
+//! It opens when a connection is refused or closed, or when a sink answers no message within `answer_timeout` and then
+//! fails a probe. While it is open, the sink is probed with backoff and jitter (see `prober`). After a successful probe
+//! it admits one batch, and it closes once the sink has answered a message.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,28 +10,28 @@ use tokio::sync::{Notify, watch};
 
 use crate::metrics::SinkMetrics;
 
-/// What a breaker lets through.
+/// What a breaker admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// The sink answers: everything.
+    /// Every claim: the sink answers.
     Closed,
-    /// A probe succeeded: one batch, to see.
+    /// One batch as a trial: a probe succeeded.
     HalfOpen {
         /// The number of the trial that is under way.
         taken: Option<u64>,
-        /// Probes and trials since it opened; the wait grows with it.
+        /// Probes and trials since it opened. The pause between probes grows with it.
         failures: u32,
     },
-    /// The sink is absent: nothing.
+    /// No claim: the sink is absent.
     Open {
-        /// How it was noticed.
+        /// Why the sink counts as absent.
         detail: String,
-        /// Probes and trials since it opened; the wait grows with it.
+        /// Probes and trials since it opened. The pause between probes grows with it.
         failures: u32,
     },
 }
 
-/// A sink's breaker.
+/// The breaker of one sink.
 pub(super) struct Breaker {
     pub(super) state: watch::Sender<BreakerState>,
     pub(super) suspicion: Notify,
@@ -39,7 +40,7 @@ pub(super) struct Breaker {
 }
 
 impl Breaker {
-    /// Open until the first probe: a sink that is absent at the start is not claimed for.
+    /// Open until the first probe succeeds, so that nothing is claimed for a sink that is absent at the start.
     pub(super) fn new(metrics: SinkMetrics) -> Breaker {
         let state = BreakerState::Open { detail: "not tried yet".to_owned(), failures: 0 };
         let breaker =
@@ -48,7 +49,8 @@ impl Breaker {
         breaker
     }
 
-    /// Waits until a batch may be claimed. With a number it is a trial, whose end is to be told.
+    /// Waits until a batch may be claimed. A returned number means that the claim is a trial and that its end must be
+    /// reported.
     pub(super) async fn admit(&self) -> Option<u64> {
         let mut changes = self.state.subscribe();
         loop {
@@ -72,8 +74,8 @@ impl Breaker {
         }
     }
 
-    /// A trial ended without a word of the sink (nothing was due after all, or what was sent is not answered): the next
-    /// claim is a trial.
+    /// Reports a trial that ended without an answer: no task was due, or the sink did not answer. The next claim is a
+    /// trial again.
     pub(super) fn trial_unused(&self, trial: u64) {
         self.change(|state| match state {
             BreakerState::HalfOpen { taken, failures } if *taken == Some(trial) => {
@@ -83,7 +85,7 @@ impl Breaker {
         });
     }
 
-    /// Whether a claim may still be published that was admitted as `trial`, or without.
+    /// Whether a claim may still publish, given the trial number it was admitted with.
     pub(super) fn admits(&self, trial: Option<u64>) -> bool {
         match &*self.state.borrow() {
             BreakerState::Closed => true,
@@ -92,7 +94,7 @@ impl Breaker {
         }
     }
 
-    /// The sink answered a message: it is there. Whether that is news.
+    /// The sink answered a message. Returns whether this closed the breaker.
     pub(super) fn answered(&self) -> bool {
         if *self.state.borrow() == BreakerState::Closed {
             return false;
@@ -103,7 +105,7 @@ impl Breaker {
         })
     }
 
-    /// The sink is absent; `detail` say how that was noticed. Whether that is news.
+    /// Opens the breaker; `detail` says why. Returns whether it was closed before.
     pub(super) fn trip(&self, detail: &str) -> bool {
         self.change(|state| match state {
             BreakerState::Closed => Some(BreakerState::Open { detail: detail.to_owned(), failures: 0 }),
@@ -114,12 +116,12 @@ impl Breaker {
         })
     }
 
-    /// Nothing was answered for long: a probe decides whether the sink is there.
+    /// The sink has not answered for long. The prober checks whether it is absent.
     pub(super) fn suspect(&self) {
         self.suspicion.notify_one();
     }
 
-    /// Returns once it is open.
+    /// Waits until the breaker is open.
     pub(super) async fn opened(&self) {
         let mut changes = self.state.subscribe();
         let open = |state: &BreakerState| matches!(state, BreakerState::Open { .. });
@@ -128,12 +130,12 @@ impl Breaker {
         }
     }
 
-    /// What it lets through now.
+    /// The current state.
     pub(super) fn state(&self) -> BreakerState {
         self.state.borrow().clone()
     }
 
-    /// The very first probe succeeded: nothing speaks against the sink.
+    /// Closes the breaker after the first probe of an instance.
     pub(super) fn found(&self) {
         self.change(|state| matches!(state, BreakerState::Open { .. }).then_some(BreakerState::Closed));
     }

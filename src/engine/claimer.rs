@@ -1,7 +1,7 @@
-//! Claims what is due in one lane of one shard, one call at a time, and starts a task for each claim.
+//! Claims due occurrences of one lane in one shard, one call at a time, and starts a task for each claim.
 //!
-//! Sleeps until there is something to claim, which its outlook says; a wake-up only moves that time. Asks nothing while the
-//! lane's sink is absent, the timeline is away, or too much is in flight.
+//! It sleeps until the time that its outlook gives; a wake-up only moves that time. It makes no call while the lane's
+//! sink is absent, the timeline is unreachable, or too many occurrences are in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,27 +20,28 @@ use crate::timeline::{
     ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Place, Rest, Settle, SuspectsRequest, TimelineError, Token,
 };
 
-/// How long a claim may be on its way: later than that it takes nothing.
+/// Deadline of a claim call. A claim that Redis runs later takes nothing.
 const CLAIM_LIMIT: Duration = Duration::from_secs(2);
 
-/// After this many wake-ups for nothing in a row, others are as fast: wait a little before asking again.
+/// After this many useless wake-ups in a row, other instances are as fast as this one. The claimer then waits a little
+/// before the next call.
 const IDLE_WAKES: u32 = 3;
 
-/// Suspects that are claimed together at most, after two claims that ended without word. One among them that ends its holders
-/// makes the others suspects of a third time, and those are claimed one by one.
+/// Maximum number of suspects in one claim, for occurrences whose claims expired twice. If one of them kills the
+/// instance, all of them have three crashes, and suspects with three crashes are claimed one by one.
 const SUSPECTS: usize = 64;
 
-/// How many suspects are claimed together, where an occurrence is poison after more than so many claims. Nobody is to be dead
-/// because of another: whoever was claimed with others has two claims of its own left at least, or is alone from the first
-/// suspicion on.
+/// The number of suspects to claim together, given the poison limit. An innocent occurrence must not become poison
+/// because of another one: after a shared claim it needs at least two claims of its own. With a lower limit, suspects
+/// are always claimed one by one.
 fn suspects_at_once(poison_limit: u32) -> usize {
     if poison_limit < 4 { 1 } else { SUSPECTS }
 }
 
-/// No wait is longer, so that the loop shows that it lives.
+/// Upper bound of every wait, so that the loop reports regularly that it is alive.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// One lane of one shard.
+/// Claims one lane of one shard.
 pub(super) struct Claimer {
     pub(super) context: Arc<Context>,
     pub(super) shard: Arc<ShardContext>,
@@ -49,11 +50,11 @@ pub(super) struct Claimer {
 }
 
 impl Claimer {
-    /// Claims until the engine stops. A claim that is on its way is never dropped: it may have taken something.
+    /// Claims until the engine stops. A claim call is never cancelled, because it may have taken occurrences.
     pub(super) async fn run(self) {
         let pulse = self.context.pulses.start(format!("claimer {} {}", self.shard.shard, self.lane.lane));
         let mut outlook = Outlook::default();
-        // The timeline refuses claims, and that was said.
+        // Whether the log already says that the timeline refuses claims.
         let mut refused = false;
         loop {
             pulse.beat();
@@ -64,7 +65,7 @@ impl Claimer {
                 continue;
             };
             let claimed = match self.unless_stopping(self.room()).await.flatten() {
-                // Waiting for room takes time: the sink may be gone by now.
+                // The sink may have become absent while this waited for room.
                 Some(shares) if self.lane.sink.breaker.admits(trial) => {
                     self.claim(&mut outlook, &mut refused, shares, trial).await
                 }
@@ -76,7 +77,8 @@ impl Claimer {
         }
     }
 
-    /// Waits for something, but not for long, so that the loop shows that it lives; not at all once the engine stops.
+    /// Waits for a future, at most `LONGEST_WAIT`, so that the loop reports that it is alive. Returns `None` once the
+    /// engine stops.
     async fn unless_stopping<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -85,7 +87,7 @@ impl Claimer {
         }
     }
 
-    /// Waits until something is due and may be claimed; with a number it is a breaker's trial.
+    /// Waits until a task is due and may be claimed. A returned number is a trial of the breaker.
     async fn admitted(&self, outlook: &mut Outlook) -> Option<u64> {
         let mut ready = self.shard.ready.subscribe();
         loop {
@@ -99,14 +101,14 @@ impl Claimer {
             }
             let trial = self.lane.sink.breaker.admit().await;
             match trial {
-                // It has come to rest while it waited: others have their turn.
+                // The lane began a pause in the meantime; leave the trial to another lane.
                 Some(trial) if self.lane.claims.rests_until().is_some() => self.lane.sink.breaker.trial_unused(trial),
                 trial => return trial,
             }
         }
     }
 
-    /// Waits until there is something to claim.
+    /// Waits until the next claim is due.
     async fn until_due(&self, outlook: &mut Outlook) {
         loop {
             if let Some(told) = self.signal.take() {
@@ -124,7 +126,7 @@ impl Claimer {
         }
     }
 
-    /// One claim; whether anything was taken (and is driven by a task of its own).
+    /// Makes one claim call. Returns whether it took occurrences; a task of its own then drives them.
     async fn claim(
         &self,
         outlook: &mut Outlook,
@@ -135,8 +137,8 @@ impl Claimer {
         if outlook.idle() >= IDLE_WAKES {
             tokio::time::sleep(Duration::from_micros(rand::random_range(0..3000))).await;
         }
-        // Taken before the claim is sent: what is told from here on is news, whatever the claim's reply says. A due that is told
-        // before counts: a claim that does not begin at the oldest would not see it.
+        // Taken before the call is sent. A wake-up that arrives later is news, whatever the reply says. An earlier one
+        // must be noted now, because a claim that starts behind a position would not see its task.
         if let Some(told) = self.signal.take() {
             outlook.told(told);
         }
@@ -181,7 +183,7 @@ impl Claimer {
         true
     }
 
-    /// Asks the timeline for as much as there is room for; of the newest, for half.
+    /// Claims as many occurrences as there is room for; half as many if it takes the newest.
     async fn ask(
         &self,
         kind: Kind,
@@ -219,7 +221,7 @@ impl Claimer {
         Some([lane, sink])
     }
 
-    /// Draws from a claim's reply when to claim next, and shows what it says.
+    /// Updates the outlook and the metrics from a reply.
     fn learn(&self, outlook: &mut Outlook, kind: Kind, after: Option<Place>, claimed: &Claimed) {
         self.lane.metrics.removed.inc_by(claimed.removed);
         if claimed.removed > 0 {
@@ -237,14 +239,14 @@ impl Claimer {
         self.lane.metrics.unreadable.inc_by(count(outlook.unreadable()) - count(unreadable));
     }
 
-    /// A claim failed: what it may have taken unseen goes back, and the next one waits a little.
+    /// Handles a failed claim: returns occurrences that it may have taken, and pauses.
     async fn failed(&self, refused: &mut bool, token: Token, error: TimelineError) {
         match error {
             TimelineError::Away(_) | TimelineError::Late | TimelineError::Moving => {
                 tokio::time::sleep(Duration::from_millis(50)).await
             }
             TimelineError::Refused(detail) => {
-                // Said once: it is asked twice a second until it takes them again.
+                // Logged once: the claimer asks twice a second until Redis accepts claims again.
                 if !std::mem::replace(refused, true) {
                     warn!(lane = %self.lane.lane, shard = %self.shard.shard, words = detail, "redis refuses claims");
                 }
@@ -269,7 +271,8 @@ impl Claimer {
     }
 }
 
-/// Gives back whatever an unanswered claim took; its `not_after` has passed, so it takes nothing more.
+/// Returns the occurrences that an unanswered claim may have taken. Its `not_after` has passed, so it cannot take any
+/// later.
 async fn give_back(context: Arc<Context>, shard: Arc<ShardContext>, lane: Arc<LaneContext>, token: Token) {
     let settle = Settle {
         token,

@@ -1,4 +1,4 @@
-//! What the engine's loops share: the parts they were given, and per shard, lane and sink what they know in common.
+//! State that the loops of the engine share: for the whole engine, and for each shard, lane and sink.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,13 +28,14 @@ use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
 use crate::timeline::{Glance, Timeline, Token};
 
-/// How long the log is silent of a lane's dead once it has told of them.
+/// The pause between two log lines about dead occurrences of a lane.
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
-/// Destinations of a lane of which it is known that something went back; beyond that the others tell as much.
+/// Maximum number of destinations per lane that are noted as turned back. Beyond that the noted ones are
+/// representative.
 const MAX_TURNED_BACK: usize = 1000;
 
-/// What all loops share.
+/// State of the engine.
 pub(super) struct Context {
     pub(super) config: EngineConfig,
     pub(super) timeline: Arc<dyn Timeline>,
@@ -45,88 +46,89 @@ pub(super) struct Context {
     pub(super) sinks: BTreeMap<String, Arc<SinkContext>>,
     pub(super) signals: BTreeMap<(Shard, Lane), Arc<Signal>>,
     pub(super) pulses: Pulses,
-    /// The lanes whose depth the metrics show.
+    /// The lanes whose depth is in the metrics.
     pub(super) shown: Mutex<BTreeSet<Lane>>,
-    /// Nothing is claimed from now on; what waits for a retry goes back.
+    /// Cancelled when the engine stops: no claims from now on, and messages that wait for a retry return to the lane.
     pub(super) stopping: CancellationToken,
-    /// What is still held goes back now.
+    /// Cancelled when the shutdown deadline is reached: all occurrences return to the lane.
     pub(super) deadline: CancellationToken,
-    /// Every loop ends.
+    /// Cancelled when every loop has to end.
     pub(super) closed: CancellationToken,
-    /// Whose turn it is to hold suspects.
+    /// Lets one claim at a time hold suspects.
     pub(super) suspects: Arc<SuspectLock>,
-    /// The claims in hand.
+    /// The tasks that drive claims.
     pub(super) holders: TaskTracker,
     pub(super) tokens: AtomicU64,
 }
 
-/// What the loops of one shard share.
+/// State of one shard.
 pub(super) struct ShardContext {
     pub(super) shard: Shard,
     pub(super) leases: Leases,
-    /// Whether the timeline is there and what is held was extended since it is.
+    /// Whether the timeline is reachable and all leases were renewed since the last reconnect.
     pub(super) ready: watch::Sender<bool>,
-    /// The last look, with the lanes in its order.
+    /// The last glance, and the lanes in its order.
     pub(super) glance: Mutex<(Vec<Lane>, Glance)>,
 }
 
-/// What the claims of one lane share, on all shards.
+/// State of one lane, over all shards.
 pub(super) struct LaneContext {
     pub(super) lane: Lane,
     pub(super) sink: Arc<SinkContext>,
     pub(super) destination: Option<String>,
     pub(super) dead_destination: Option<String>,
     pub(super) room: Room,
-    /// What destinations that fail hold of it.
+    /// How much of the lane's room failing destinations hold.
     pub(super) held: Arc<HeldBack>,
-    /// By destination, when something went back last because it holds all that it may: a thousand of them at most.
+    /// By destination: when an occurrence last returned to the lane because its destination holds all it may. At most
+    /// [`MAX_TURNED_BACK`] entries.
     pub(super) turned_back: Mutex<HashMap<String, Instant>>,
     pub(super) metrics: LaneMetrics,
-    /// While it rests nothing is claimed: others are to have their turn.
+    /// While it pauses, this lane is not claimed, so that other lanes of the sink get their turn.
     pub(super) claims: Throttle,
-    /// How often the log tells of its dead.
+    /// Limits log lines about dead occurrences.
     pub(super) telling_of_dead: Throttle,
-    /// While it rests no copy of its dead is tried.
+    /// While it pauses, no copies of dead messages are sent.
     pub(super) copies: Throttle,
-    /// How often the log tells that a copy of a dead was not taken.
+    /// Limits log lines about failed copies.
     pub(super) telling_of_copies: Throttle,
 }
 
-/// What the claims for one sink share.
+/// State of one sink.
 pub(super) struct SinkContext {
     pub(super) name: String,
     pub(super) sink: Arc<dyn Sink>,
     pub(super) breaker: Breaker,
     pub(super) destinations: Mutex<Destinations>,
     pub(super) room: Room,
-    /// What destinations that fail hold of it.
+    /// How much of the sink's room failing destinations hold.
     pub(super) held: Arc<HeldBack>,
     pub(super) metrics: SinkMetrics,
-    /// When the sink last answered any message.
+    /// When the sink last answered a message.
     pub(super) answered: Mutex<Option<Instant>>,
 }
 
 impl Context {
-    /// Lets the claimers of a lane look at once, on all shards.
+    /// Wakes the claimers of a lane in all shards. They claim from the oldest task on.
     pub(super) fn wake(&self, lane: &Lane) {
         let signals = self.shards.iter().filter_map(|shard| self.signals.get(&(shard.shard, lane.clone())));
         signals.for_each(|signal| signal.look_anew());
     }
 
-    /// Lets the claimers of a shard look at once, from the oldest on: wake-ups may have been missed.
+    /// Wakes the claimers of a shard. They claim from the oldest task on, because wake-ups may have been missed.
     pub(super) fn wake_shard(&self, shard: Shard) {
         let signals = self.signals.iter().filter(|((one, _), _)| *one == shard);
         signals.for_each(|(_, signal)| signal.look_anew());
     }
 
-    /// A name for a claim, never used before.
+    /// A new token for a claim.
     pub(super) fn token(&self) -> Token {
         Token::new(&self.config.instance, self.tokens.fetch_add(1, Ordering::Relaxed), self.config.lease)
     }
 }
 
 impl LaneContext {
-    /// Tells that occurrences are dead, once a minute: where there is one there may be a million.
+    /// Logs that an occurrence is dead, at most once a minute, because there may be a million of them.
     pub(super) fn tell_of_dead(&self, reason: &str, destination: &str, detail: &str) {
         if self.telling_of_dead.passes(LOG_PAUSE) {
             let lane = self.lane.as_str();
@@ -140,7 +142,7 @@ impl LaneContext {
         }
     }
 
-    /// Counts what became of a copy, and tells once a minute that one was not taken.
+    /// Counts a copy, and logs a failed one at most once a minute.
     pub(super) fn tell_of_copy(&self, copied: Result<(), &str>) {
         let Err(detail) = copied else {
             self.metrics.dead_copied.inc();
@@ -158,7 +160,7 @@ impl LaneContext {
         }
     }
 
-    /// Notes that something goes back because its destination holds all that it may.
+    /// Notes that an occurrence returned to the lane because its destination holds all it may.
     pub(super) fn turns_back(&self, destination: &str) {
         let mut turned_back = self.turned_back.lock();
         if let Some(last) = turned_back.get_mut(destination) {
@@ -171,19 +173,20 @@ impl LaneContext {
         }
     }
 
-    /// Whether something went back so a while ago: longer than until the next claim at the oldest, which may find more.
+    /// Whether such an occurrence returned lately, so that the next claim from the oldest task on may find more of
+    /// them.
     pub(super) fn goes_back(&self) -> bool {
         self.turned_back.lock().values().any(|last| is_lately(*last))
     }
 
-    /// Forgets that of a destination, which has been mended. Whether there was anything to forget.
+    /// Forgets this note for a destination that accepts messages again. Returns whether there was one.
     pub(super) fn turns_back_no_more(&self, destination: &str) -> bool {
         self.turned_back.lock().remove(destination).is_some_and(is_lately)
     }
 }
 
 impl SinkContext {
-    /// Notes that the sink answered a message: it is there.
+    /// Notes that the sink answered a message.
     pub(super) fn answered(&self) {
         *self.answered.lock() = Some(Instant::now());
         if self.breaker.answered() {
@@ -191,31 +194,31 @@ impl SinkContext {
         }
     }
 
-    /// The sink is absent: its lanes are not claimed, and what failed lately says nothing of its destinations.
+    /// Opens the breaker. Earlier failures then no longer count against single destinations.
     pub(super) fn trip(&self, detail: &str) {
         if self.breaker.trip(detail) {
             self.destinations.lock().forgive_all();
         }
     }
 
-    /// Whether the sink has answered anything since `then`.
+    /// Whether the sink has answered a message since `then`.
     pub(super) fn answered_since(&self, then: Instant) -> bool {
         self.answered.lock().is_some_and(|last| last >= then)
     }
 }
 
-/// Whether something went back so lately that more of it may come.
+/// Whether `last` is so recent that more of these occurrences may follow.
 fn is_lately(last: Instant) -> bool {
     last.elapsed() <= 2 * OLDEST_AGAIN
 }
 
-/// When each loop made its last step: one that has made none for long is stuck.
+/// The last step of each loop. A loop without a step for long is stuck.
 pub(super) struct Pulses {
     start: Instant,
     last: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
 }
 
-/// One loop's pulse.
+/// The pulse of one loop.
 pub(super) struct Pulse {
     start: Instant,
     last: Arc<AtomicU64>,
@@ -226,7 +229,7 @@ impl Pulses {
         Pulses { start: Instant::now(), last: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Watches a loop from now on.
+    /// Starts to watch a loop.
     pub(super) fn start(&self, name: String) -> Pulse {
         let pulse = Pulse { start: self.start, last: Arc::new(AtomicU64::new(0)) };
         pulse.beat();
@@ -234,7 +237,7 @@ impl Pulses {
         pulse
     }
 
-    /// The loop whose last step is the longest ago, and how long that is.
+    /// The loop whose last step is the longest ago, and its age.
     pub(super) fn slowest(&self) -> Option<(String, Duration)> {
         let now = self.start.elapsed();
         let since = |last: &AtomicU64| now.saturating_sub(Duration::from_millis(last.load(Ordering::Relaxed)));

@@ -1,7 +1,7 @@
-//! The dead, for a person: looked through over all shards, shown, requeued and discarded, one by one or many at once.
+//! The API for dead occurrences of all shards: list, show, requeue and discard, one by one or in bulk.
 //!
-//! Nothing here holds more than a few slices in memory, whatever is kept, and no request goes on for ever: what is left
-//! is said, with the place to go on from.
+//! It keeps only a few slices in memory, however many occurrences are dead. Every request has a time limit; if some are
+//! left, the answer contains the position to continue from.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,70 +18,70 @@ use crate::timeline::{
     BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, DeadRecord, MAX_BROWSED, RequeueAnswer, TimelineError,
 };
 
-/// Requeues or discards that are under way at a time.
+/// Maximum number of concurrent requeues or discards.
 const SIDE_BY_SIDE: usize = 64;
 
-/// How many of a sweep are looked for at a time.
+/// Number of dead occurrences that one step of a bulk request reads.
 const SLICE: usize = 1000;
 
-/// How many more than its share of what is looked for a shard is asked for: they are seldom spread evenly.
+/// How many more than its share a shard is asked for, because the dead are seldom spread evenly.
 const SPARE: usize = 8;
 
-/// The rest after a look is as long as the look, up to this.
+/// After a scan the timeline gets a pause as long as the scan took, but at most this long.
 const LONGEST_REST: Duration = Duration::from_millis(100);
 
-/// A look into all shards that takes longer has failed.
+/// Timeout of a scan over all shards.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
-/// A part of the dead.
+/// A page of dead occurrences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadPage {
-    /// In the order of their burial.
+    /// The occurrences, in the order of their burial.
     pub dead: Vec<DeadSummary>,
-    /// Where to go on, if not all was looked through.
+    /// Where to continue, if more follow.
     pub next: Option<DeadCursor>,
 }
 
 /// A dead occurrence without its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadSummary {
-    /// Its key, and when it was buried.
+    /// Its key and burial time.
     pub cursor: DeadCursor,
-    /// Its lane; nothing where this version cannot read it. The reason and the words may be empty then.
+    /// Its lane; `None` if this version cannot parse the record. Reason and detail may then be empty.
     pub lane: Option<Lane>,
-    /// Where it goes; nothing where neither it nor its lane names a destination.
+    /// Its destination; `None` if neither the task nor its lane names one.
     pub destination: Option<String>,
     /// Why it is dead.
     pub reason: String,
-    /// The broker's own words.
+    /// The error text of the broker.
     pub detail: String,
 }
 
 /// Result of a bulk request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// How many were requeued, or discarded.
+    /// Number of occurrences that were requeued or discarded.
     pub done: u64,
-    /// How many stayed dead, since their key waits or is in flight.
+    /// Number of occurrences that stay dead because their key waits or is in flight.
     pub in_flight: u64,
-    /// How many stayed dead, since their lane is not configured: nobody would publish them.
+    /// Number of occurrences that stay dead because their lane is not configured, so no instance would publish them.
     pub unserved: u64,
-    /// How many stayed dead, since this version cannot read them.
+    /// Number of occurrences that stay dead because this version cannot parse them.
     pub unreadable: u64,
-    /// Where to go on, if the time was up before all were looked through.
+    /// Where to continue, if the time limit was reached.
     pub next: Option<Sweep>,
 }
 
-/// Where a sweep goes on.
+/// Where a bulk request continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sweep {
-    /// The last that was looked at; nothing: from the first.
+    /// The last position that was handled; `None` starts at the first.
     pub after: Option<DeadCursor>,
     /// Start of the scan. Later entries are skipped; otherwise messages that die again at once would keep it running.
     pub until: Timestamp,
 }
 
-/// What is done with many.
+/// What a bulk request does.
 #[derive(Clone, Copy)]
 enum Act {
     Requeue,
@@ -90,12 +90,12 @@ enum Act {
 
 /// Result of one entry of a bulk request.
 enum Done {
-    /// It is requeued, or discarded.
+    /// It was requeued or discarded.
     Changed,
     InFlight,
     Unserved,
     Unreadable,
-    /// Another was faster; what is dead under its key by now is another burial.
+    /// Another request was faster. An entry under this key is now a later burial.
     Gone,
 }
 
@@ -106,33 +106,33 @@ enum PageEnd {
     Failed(TimelineError),
 }
 
-/// A requeue that did not take effect, or is not known to have.
+/// Why a requeue did not take effect, or is not known to have taken effect.
 #[derive(Debug, thiserror::Error)]
 pub enum RequeueError {
-    /// Nobody would publish it.
+    /// No instance would publish it.
     #[error("the lane `{0}` is not configured")]
     UnknownLane(Lane),
-    /// What is kept of it cannot be read by this version.
+    /// This version cannot parse the record.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The timeline's word.
+    /// An error of the timeline.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
 }
 
 impl Intake {
-    /// The same way in, which knows where messages go that name no destination, by lane.
+    /// The same intake with the default destination of each lane.
     #[must_use]
     pub fn with_destinations(mut self, destinations: impl IntoIterator<Item = (Lane, String)>) -> Intake {
         self.destinations = Arc::new(destinations.into_iter().collect());
         self
     }
 
-    /// Looks through the dead from `after` on, the oldest first, up to `max` of them. Begins nothing more once `patience`
-    /// has passed: where few are meant among many, a page may be empty and yet not the last.
+    /// Lists up to `max` dead occurrences after `after`, the oldest first. Starts no further scan once `patience` has
+    /// passed, so a page can be empty although more follow.
     ///
     /// # Errors
-    /// The timeline's word.
+    /// An error of the timeline.
     pub async fn dead(
         &self,
         filter: &DeadFilter,
@@ -152,49 +152,49 @@ impl Intake {
         }
     }
 
-    /// Looks at one dead occurrence, with the message that it would be published with; what kept it from being published
-    /// stands in its burial.
+    /// Reads one dead occurrence with its message and the reason of its death.
     ///
     /// # Errors
-    /// The timeline's word, or a record that this version cannot read.
+    /// An error of the timeline, or a record that this version cannot parse.
     pub async fn dead_one(&self, key: &Key) -> Result<Option<(DeadSummary, Record)>, GetError> {
         let Some(dead) = self.timeline.show(self.shard(key), key).await? else { return Ok(None) };
-        // What is damaged is no record.
+        // A damaged entry gives an empty record, which fails to decode.
         let bytes = dead.dead_record.as_ref().map(|dead_record| dead_record.record.clone());
         let record = Record::decode(&bytes.unwrap_or_default())?;
         Ok(Some((self.summary(dead), record)))
     }
 
-    /// Puts a dead occurrence back: it is due now, under its old key.
+    /// Returns a dead occurrence to its lane: it is due now, under its old key.
     ///
     /// # Errors
-    /// Where it would be published by nobody, or the timeline's word.
+    /// If no instance serves its lane, or an error of the timeline.
     pub async fn requeue(&self, key: &Key, deadline: Duration) -> Result<RequeueAnswer, RequeueError> {
         let not_after = self.clock().now().plus(deadline);
         match self.dead_one(key).await {
             Ok(Some((dead, record))) if !self.lanes.contains_key(&record.lane) => {
                 Err(RequeueError::UnknownLane(dead.lane.unwrap_or(record.lane)))
             }
-            // Where none is dead, its key may wait or be in flight.
+            // If it is not dead, its key may wait or be in flight; the timeline tells.
             Ok(_) => Ok(self.timeline.requeue(self.shard(key), key, None, not_after).await?),
             Err(GetError::Record(error)) => Err(error.into()),
             Err(GetError::Timeline(error)) => Err(error.into()),
         }
     }
 
-    /// Forgets a dead occurrence; whether there was one.
+    /// Deletes a dead occurrence. Returns whether there was one.
     ///
     /// # Errors
-    /// The timeline's word.
+    /// An error of the timeline.
     pub async fn discard(&self, key: &Key, deadline: Duration) -> Result<bool, TimelineError> {
         self.timeline.discard(self.shard(key), key, None, self.clock().now().plus(deadline)).await
     }
 
-    /// Puts all back that are meant and were dead when it began, the oldest first. Nothing of it takes effect after
-    /// `deadline`. Once that has passed it begins no more, but a few of the first slice.
+    /// Requeues all matching occurrences that were dead at the start, the oldest first. Nothing takes effect after
+    /// `deadline`. After that it starts only the first few, so that repeated requests make progress.
     ///
     /// # Errors
-    /// The timeline's word, where nothing was done before it. Else what was done is told, and where to go on.
+    /// An error of the timeline, if it came before the first result. A later error ends the request with its results
+    /// and the position to continue from.
     pub async fn requeue_all(
         &self,
         filter: &DeadFilter,
@@ -204,7 +204,7 @@ impl Intake {
         self.sweep(Act::Requeue, filter, from, deadline).await
     }
 
-    /// Forgets all that are meant and were dead when it began, as [`requeue_all`](Intake::requeue_all) requeues them.
+    /// Deletes all matching occurrences that were dead at the start, like [`requeue_all`](Intake::requeue_all).
     ///
     /// # Errors
     /// As there.
@@ -231,7 +231,7 @@ impl Intake {
         let filter = DeadFilter { to: Some(filter.to.map_or(until, |to| to.min(until))), ..filter.clone() };
         let mut after = from.and_then(|sweep| sweep.after);
         let mut swept = Swept::default();
-        // So that each request comes further, some of its first slice are begun whatever the time is.
+        // The first few of the first slice are always started, so that each request makes progress.
         let mut at_least = SIDE_BY_SIDE;
         loop {
             let looked = self.look_through(&filter, after.clone(), SLICE, matches!(act, Act::Requeue)).await;
@@ -260,8 +260,8 @@ impl Intake {
         }
     }
 
-    /// Does what is to be done with these, in their order; the last of those before the first that was not done, or is not
-    /// known to be.
+    /// Requeues or discards a slice, in order. Returns the last position before the first one without a definite
+    /// result.
     async fn sweep_slice(
         &self,
         act: Act,
@@ -270,7 +270,7 @@ impl Intake {
         not_after: Timestamp,
         swept: &mut Swept,
     ) -> (Option<DeadCursor>, PageEnd) {
-        // Where one call is not answered, the others would wait for nothing.
+        // After one failure the others would only wait for their timeouts.
         let failed = AtomicBool::new(false);
         let (begins, failed) = (&begins, &failed);
         let acts = stream::iter(0..dead.len()).map(|index| async move {
@@ -292,7 +292,7 @@ impl Intake {
                 Some(Err(error)) => (stop, end) = (stop.min(index), end.or(PageEnd::Failed(error))),
             }
         }
-        // The others are met again.
+        // Later ones are handled again by the next request.
         for (_, done) in stayed.iter().filter(|(index, _)| *index < stop) {
             match done {
                 Done::InFlight => swept.in_flight += 1,
@@ -322,7 +322,8 @@ impl Intake {
         })
     }
 
-    /// One look into every shard, one after the other; those found, the oldest first, and how far was looked in all of them.
+    /// Scans all shards, one after the other. Returns the matches, the oldest first, and the position up to which all
+    /// shards were scanned.
     async fn look_through(
         &self,
         filter: &DeadFilter,
@@ -340,9 +341,9 @@ impl Intake {
                 return Err(TimelineError::Late);
             }
             let looked = self.look(shard, request.clone()).await?;
-            // Not kept as they are: messages may be large.
+            // Keeps only the summary, because messages may be large.
             dead.extend(looked.dead.into_iter().map(|dead| self.summary(dead)));
-            // Beyond where the look into one shard ended it may have others that come before those of another shard.
+            // A shard may have more entries behind its last one, and they may precede those of another shard.
             last = [last, looked.last].into_iter().flatten().min();
         }
         dead.retain(|dead| last.as_ref().is_none_or(|last| dead.cursor <= *last));
@@ -354,7 +355,7 @@ impl Intake {
         Ok((dead, last))
     }
 
-    /// One look, once those before it have ended and the timeline has had its rest.
+    /// Scans one shard, after the previous scan and its pause.
     async fn look(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
         let mut rests_until = self.scan_lock.lock().await;
         if let Some(until) = *rests_until {
@@ -383,7 +384,7 @@ impl Intake {
 }
 
 impl PageEnd {
-    /// Of two, the one that promises least of what was done: what may have taken effect hides what did not.
+    /// Combines two results. A result that may have taken effect takes precedence over one that did not.
     fn or(self, other: PageEnd) -> PageEnd {
         let promise = |end: &PageEnd| match end {
             PageEnd::Failed(TimelineError::Unknown(_) | TimelineError::Unkept(_)) => 0,

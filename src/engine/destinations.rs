@@ -1,48 +1,50 @@
-//! Which destinations of a sink are at fault: known by name once something failed there, forgotten when all is well.
+//! Tracks the failing destinations of a sink. A destination is noted by name after a failure and forgotten once all is
+//! well.
 //!
-//! A destination is at fault when its sink says so (unknown, without a stream, not authorised), or when it has accepted
-//! nothing since a failure while the sink accepts elsewhere. When messages have failed there for `patience`, it is given
-//! up: its messages are dead; one is tried every few seconds, until one is accepted. Only failures that were seen count:
-//! time in which nothing was tried, or in which the whole sink was absent, is no evidence against a destination.
+//! A destination is at fault in two cases: the sink says so (unknown, without a stream, not authorised), or it has
+//! accepted nothing since a failure while the sink accepted messages for others. Once messages have failed there for
+//! `patience`, it is given up. Its messages are then dead, except for one trial every few seconds until one is
+//! accepted. Only observed failures count: time without attempts, or with an absent sink, does not count against a
+//! destination.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a destination fails, of which the sink itself says nothing, before it is at fault: others are accepted there a
-/// moment after a nack or a change of leader.
+/// If the sink does not name the destination as the cause, it is at fault only after failing this long. A nack or a
+/// change of leader ends sooner.
 const FAULT_DELAY: Duration = Duration::from_secs(2);
 
-/// How often one message is tried at a destination that is given up.
+/// The pause between two trials of a destination that is given up.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a destination without trouble is remembered: longer than any occurrence is retried.
+/// How long a destination without new failures is remembered: longer than the retries of any occurrence.
 const MEMORY: Duration = Duration::from_secs(600);
 
-/// How often what is remembered is gone through.
+/// How often old entries are removed.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// Destinations remembered at most; beyond that the ones without news for longest are forgotten.
+/// Maximum number of entries. Beyond that, the entries without news for longest are removed.
 const MAX_DESTINATIONS: usize = 10_000;
 
-/// The destinations of one sink that had trouble lately.
+/// The destinations of one sink that failed lately.
 pub(super) struct Destinations {
     patience: Duration,
     standings: HashMap<String, DestinationHealth>,
-    /// When the message was sent that any destination accepted last.
+    /// The send time of the last message that any destination accepted.
     accepted: Option<Instant>,
     swept: Option<Instant>,
 }
 
 struct DestinationHealth {
-    /// The first and the last failure since something was accepted here.
+    /// The first and the last failure since a message was accepted.
     failing: Option<(Instant, Instant)>,
-    /// The sink itself said that the fault is the destination's.
+    /// Whether the sink named the destination as the cause.
     told: bool,
-    /// When the message was sent that was accepted last.
+    /// The send time of the last accepted message.
     accepted: Option<Instant>,
-    /// When a message was last let through to a destination that is given up.
+    /// The time of the last trial, if the destination is given up.
     trial: Option<Instant>,
     detail: String,
     news: Instant,
@@ -57,7 +59,7 @@ impl DestinationHealth {
         (self.failing, self.told, self.trial) = (None, false, None);
     }
 
-    /// Since when it fails; a failure that is long past, with nothing tried since, is forgiven.
+    /// Start of the current failures. Failures long ago without later attempts are forgotten.
     fn failing_since(&mut self, now: Instant, patience: Duration) -> Option<Instant> {
         if self.failing.is_some_and(|(_, last)| now.duration_since(last) > patience.max(TRIAL_INTERVAL * 2)) {
             self.forgive();
@@ -65,10 +67,11 @@ impl DestinationHealth {
         self.failing.map(|(first, _)| first)
     }
 
-    /// Whether it is at fault, and failures were seen for so long. `accepted`: the sink's, anywhere.
+    /// Whether the destination is at fault and failures were observed for `span`. `accepted` is the sink's last
+    /// accepted message.
     fn at_fault_for(&self, accepted: Option<Instant>, span: Duration) -> bool {
         let Some((first, last)) = self.failing else { return false };
-        // Nothing was accepted here since: what the sink accepted since, it accepted elsewhere.
+        // This destination accepted nothing since `first`, so a later accepted message went to another destination.
         let at_fault = self.told || accepted.is_some_and(|accepted| accepted >= first);
         at_fault && last.duration_since(first) >= span
     }
@@ -85,36 +88,37 @@ impl DestinationHealth {
 /// What is known of a destination when a message fails there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FailureContext {
-    /// It has accepted something that was sent after this occurrence failed first: the fault is the message's.
+    /// It accepted a message that was sent after the first failure of this occurrence, so the message itself is at
+    /// fault.
     pub(super) others_accepted: bool,
-    /// It is at fault, given up or not.
+    /// The destination is at fault, given up or not.
     pub(super) at_fault: bool,
-    /// It is at fault, and has failed for as long as `patience`.
+    /// The destination is at fault and has failed for `patience`.
     pub(super) given_up: bool,
-    /// The sink has accepted nothing anywhere since this occurrence failed first, for as long as `patience`.
+    /// Since the first failure of this occurrence the sink accepted no message at all, for `patience`.
     pub(super) sink_silent: bool,
 }
 
 /// Whether a message may be sent to a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
-    /// Yes.
+    /// It may.
     Open,
-    /// If there is room among what is held for it: it is at fault.
+    /// Only if the destination holds less than its limit: it is at fault.
     AtFault,
-    /// Yes: it is given up, and this is the one that is tried.
+    /// It may, as the trial of a destination that is given up.
     Trial,
-    /// No: it is given up; the broker's words.
+    /// It may not: the destination is given up. Carries the broker's error text.
     GivenUp(String),
 }
 
 impl Destinations {
-    /// All is well; destinations that fail are borne with for `patience`.
+    /// No destination has failed yet. A failing destination is given up after `patience`.
     pub(super) fn new(patience: Duration) -> Destinations {
         Destinations { patience, standings: HashMap::new(), accepted: None, swept: None }
     }
 
-    /// A message sent at `sent` was accepted. Whether its destination failed before, and is forgiven.
+    /// A message that was sent at `sent` was accepted. Returns whether this ended failures of its destination.
     pub(super) fn accepted(&mut self, destination: &str, sent: Instant) -> bool {
         self.accepted = self.accepted.max(Some(sent));
         let Some(standing) = self.standings.get_mut(destination) else { return false };
@@ -133,12 +137,13 @@ impl Destinations {
         self.patience
     }
 
-    /// The whole sink is absent: what failed lately says nothing of destinations.
+    /// Forgets all failures, because the whole sink was absent.
     pub(super) fn forgive_all(&mut self) {
         self.standings.values_mut().for_each(DestinationHealth::forgive);
     }
 
-    /// A message failed that had first failed at `first_failure`; `told`: the sink says that it is the destination.
+    /// A message failed whose first failure was at `first_failure`. `told`: the sink named the destination as the
+    /// cause.
     pub(super) fn failed(
         &mut self,
         destination: &str,
@@ -164,8 +169,8 @@ impl Destinations {
         }
     }
 
-    /// Whether a newly claimed message may be sent; of those for a destination that is given up, one every five seconds.
-    /// One that is `spared` is not to be dead yet, whatever is known of its destination.
+    /// Whether a newly claimed message may be sent. If its destination is given up, one message every five seconds may.
+    /// A `spared` message is not declared dead, whatever the state of its destination.
     pub(super) fn gate(&mut self, destination: &str, spared: bool, now: Instant) -> Gate {
         let (patience, accepted) = (self.patience, self.accepted);
         let Some(standing) = self.standings.get_mut(destination) else { return Gate::Open };
@@ -182,7 +187,7 @@ impl Destinations {
         Gate::GivenUp(standing.detail.clone())
     }
 
-    /// Whether nothing failed lately: then nobody needs to ask the gate.
+    /// Whether no destination failed lately, so that the gate can be skipped.
     pub(super) fn all_well(&self) -> bool {
         self.standings.is_empty()
     }

@@ -1,36 +1,37 @@
-//! Fault points: where a test ends this process between two steps of a claim's life, as `kill -9` would.
+//! Fault points: the steps at which a test ends this process, like `kill -9`.
 //!
-//! Only with the cargo feature `fault-points`; without it a point is nothing. `PUNCTUAL_FAULT_POINT=<name>[:<n>]` names the
-//! point, and at which passing of it the process ends; with `PUNCTUAL_FAULT_ID=<task>` only those passings count that are
-//! about that task. The points between the halves of a batch are for a single claim of several occurrences for one destination.
+//! Compiled only with the cargo feature `fault-points`; without it a point does nothing.
+//! `PUNCTUAL_FAULT_POINT=<name>[:<n>]` selects a point, and optionally its n-th passing. With
+//! `PUNCTUAL_FAULT_ID=<task>` only passings that concern this task count. The points between two halves of a batch need
+//! a single claim of several occurrences for one destination.
 
 words! {
-    /// A step after or before which nothing more may come.
+    /// A step at which the process can end.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Point {
-        /// A claim's reply is there, and nothing was done with it.
+        /// The reply of a claim has arrived and is not processed.
         AfterClaim = "after_claim",
-        /// The messages are made, and none is with the sink.
+        /// The messages are built and not handed to the sink.
         BeforePublish = "before_publish",
-        /// Half of a batch was answered, the other half never handed over.
+        /// Half of a batch is answered, the other half is never handed over.
         MidPublish = "mid_publish",
-        /// The first of several outcomes is there.
+        /// The first of several outcomes has arrived.
         MidBatch = "mid_batch",
-        /// All outcomes are there, and no verdict is on its way.
+        /// All outcomes have arrived and no verdict is sent.
         AfterPublish = "after_publish",
-        /// Verdicts are about to be written.
+        /// Verdicts are about to be sent.
         BeforeSettle = "before_settle",
-        /// The verdicts of a part of a claim are written; the rest is still held.
+        /// Some verdicts of a claim are written; the claim still holds the others.
         AfterPartSettle = "after_part_settle",
-        /// The last verdicts are written, and nothing was done with the reply.
+        /// The last verdicts are written and the reply is not processed.
         AfterSettle = "after_settle",
-        /// Leases that are held are about to be renewed.
+        /// Leases are about to be renewed.
         BeforeExtend = "before_extend",
-        /// They are renewed, and nothing was done with the reply.
+        /// Leases are renewed and the reply is not processed.
         AfterExtend = "after_extend",
-        /// It is this instance's turn to reap.
+        /// This instance is about to reap.
         BeforeReap = "before_reap",
-        /// It has ended others' claims, and nothing was done with the reply.
+        /// A reap has ended claims and the reply is not processed.
         AfterReap = "after_reap",
     }
 }
@@ -39,15 +40,15 @@ words! {
 mod armed {
     use super::Point;
 
-    /// Nothing.
+    /// Does nothing.
     #[inline(always)]
     pub(in crate::engine) fn reached(_: Point) {}
 
-    /// Nothing.
+    /// Does nothing.
     #[inline(always)]
     pub(in crate::engine) fn part_settled(_: usize) {}
 
-    /// Nothing.
+    /// Does nothing.
     #[inline(always)]
     pub(in crate::engine) fn reached_with<'a, T: Iterator<Item = &'a str>>(_: Point, _: impl FnOnce() -> T) {}
 }
@@ -60,17 +61,17 @@ mod armed {
     use super::Point;
 
     impl Point {
-        /// Whether it is reached only once the first half of a batch is settled.
+        /// Whether the point is reached only after the first half of a batch is settled.
         #[must_use]
         pub fn is_after_half(self) -> bool {
             matches!(self, Point::AfterPartSettle | Point::BeforeExtend | Point::AfterExtend)
         }
     }
 
-    /// Where this process ends.
+    /// The point at which this process ends.
     struct Plan {
         point: Point,
-        /// Passings that are left, the last one included.
+        /// Remaining passings, including the last one.
         left: AtomicU64,
         task: Option<String>,
     }
@@ -80,7 +81,7 @@ mod armed {
         PLAN.get_or_init(|| std::env::var("PUNCTUAL_FAULT_POINT").ok().map(|text| read(&text))).as_ref()
     }
 
-    /// A test that names no point would prove nothing.
+    /// Panics at an unknown name: a test that never reaches its point would prove nothing.
     fn read(text: &str) -> Plan {
         let (name, passing) = text.split_once(':').unwrap_or((text, "1"));
         let point = Point::of(name);
@@ -90,12 +91,12 @@ mod armed {
         Plan { point, left: AtomicU64::new(left), task: std::env::var("PUNCTUAL_FAULT_ID").ok() }
     }
 
-    /// Passes a point; does not return from the one that was asked for.
+    /// Passes a point. Does not return from the selected one.
     pub(in crate::engine) fn reached(point: Point) {
         reached_with(point, std::iter::empty);
     }
 
-    /// Passes a point that is about tasks.
+    /// Passes a point that concerns tasks.
     pub(in crate::engine) fn reached_with<'a, T: Iterator<Item = &'a str>>(point: Point, tasks: impl FnOnce() -> T) {
         let Some(plan) = plan().filter(|plan| plan.point == point) else { return };
         if point.is_after_half() && UNSETTLED.load(Ordering::SeqCst) > 0 {
@@ -103,24 +104,24 @@ mod armed {
         }
         let meant = plan.task.as_ref().is_none_or(|task| tasks().any(|one| one == task));
         if meant && plan.left.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // No unwinding, no flush, no destructor: every thread ends here.
+            // Ends every thread without unwinding, flushes or destructors.
             std::process::abort();
         }
     }
 
-    /// Of the first half of a batch, those whose verdicts are not written; all ones as long as there was no half.
+    /// Number of occurrences of the first half without a written verdict; `MAX` if the batch is not split.
     static UNSETTLED: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-    /// Some verdicts are written, and more of their claim is held.
+    /// Some verdicts are written, and the claim holds more.
     pub(in crate::engine) fn part_settled(count: usize) {
         let left = |unsettled: usize| (unsettled != usize::MAX).then(|| unsettled.saturating_sub(count));
-        // Without a half there is nothing to count.
+        // An error means that the batch is not split.
         UNSETTLED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).ok();
         reached(Point::AfterPartSettle);
     }
 
-    /// Whether a batch goes out in halves, so that the point can be reached: this many at first, and the others as if the sink
-    /// did not answer, since the process is to end before.
+    /// Whether to split a batch so that the selected point can be reached. Returns the size of the first half. The
+    /// others are left unanswered, because the process ends before.
     pub(in crate::engine) fn first_half(of: usize) -> Option<usize> {
         let between = |point: Point| point == Point::MidPublish || point.is_after_half();
         let half = plan().filter(|plan| between(plan.point) && of > 1).map(|_| of / 2)?;

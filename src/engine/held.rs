@@ -1,25 +1,26 @@
-//! How much of a lane's room the destinations that fail may hold, on all shards together: what waits there to be tried
-//! again. One that is at fault holds a quarter at most, and all that fail three quarters: something is always left for
-//! those of which nothing bad is known, which is also how it shows that the sink accepts elsewhere. The same holds for the
-//! room of the sink, which its lanes share: many lanes with a bad destination each must not fill it together.
+//! Limits how much of a lane's room the failing destinations hold with messages that wait for a retry, over all shards.
+//!
+//! A destination at fault holds at most a quarter of the room, and all failing destinations together hold at most three
+//! quarters. So the other destinations always have room, and they show whether the sink still accepts messages. The
+//! same limits hold for the room of a sink, so that many lanes with one bad destination each cannot fill it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// So many of a lane's occurrences and bytes.
+/// A number of occurrences and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Part {
     occurrences: usize,
     bytes: usize,
 }
 
-/// What those that fail hold of one lane's room.
+/// What failing destinations hold of one room.
 pub(super) struct HeldBack {
-    /// What one destination at fault may hold.
+    /// The limit of one destination at fault.
     one: Part,
-    /// What all of them may.
+    /// The limit of all failing destinations together.
     all: Part,
     taken: Mutex<Taken>,
 }
@@ -30,13 +31,13 @@ struct Taken {
     by_destination: HashMap<String, Part>,
 }
 
-/// One occurrence's parts of its lane's room and of its sink's, until it is dropped.
+/// The parts of the lane's and the sink's room that one occurrence holds until this is dropped.
 pub(super) struct Hold {
     of_lane: Portion,
     of_sink: Portion,
 }
 
-/// One occurrence's part of one room.
+/// The part of one room that one occurrence holds.
 struct Portion {
     held: Arc<HeldBack>,
     destination: String,
@@ -44,17 +45,17 @@ struct Portion {
 }
 
 impl Part {
-    /// So many quarters of a room, but room for one occurrence at least.
+    /// `n` quarters of a room, but at least one occurrence.
     fn quarters(n: usize, occurrences: usize, bytes: usize) -> Part {
         Part { occurrences: (occurrences / 4 * n).max(1), bytes: bytes / 4 * n }
     }
 
-    /// Whether it has room for one more beside what is taken; the first one is let in whatever its size.
+    /// Whether one more fits. The first one fits whatever its size.
     fn admits(self, taken: Part, bytes: usize) -> bool {
         taken.occurrences == 0 || (taken.occurrences < self.occurrences && taken.bytes + bytes <= self.bytes)
     }
 
-    /// Whether no more is taken than it has room for; a single one is never too much.
+    /// Whether the limit is respected. A single occurrence always is.
     fn covers(self, taken: Part) -> bool {
         taken.occurrences <= 1 || (taken.occurrences <= self.occurrences && taken.bytes <= self.bytes)
     }
@@ -71,13 +72,13 @@ impl Part {
 }
 
 impl HeldBack {
-    /// Nothing is held of a room for so much.
+    /// An empty account of a room of this size.
     pub(super) fn new(occurrences: usize, bytes: usize) -> Arc<HeldBack> {
         let (one, all) = (Part::quarters(1, occurrences, bytes), Part::quarters(3, occurrences, bytes));
         Arc::new(HeldBack { one, all, taken: Mutex::default() })
     }
 
-    /// A part of one room for one occurrence of so many bytes, if there is room for it.
+    /// Takes a part of one room for one occurrence, if it fits.
     fn take(self: &Arc<HeldBack>, destination: &str, bytes: usize, at_fault: bool) -> Option<Portion> {
         let mut taken = self.taken.lock();
         let own = taken.by_destination.get(destination).copied().unwrap_or_default();
@@ -94,7 +95,7 @@ impl HeldBack {
 }
 
 impl Hold {
-    /// Parts for one occurrence of so many bytes, if there is room for it in the lane and at the sink.
+    /// Takes parts of both rooms for one occurrence, if it fits in both.
     pub(super) fn take(
         lane: &Arc<HeldBack>,
         sink: &Arc<HeldBack>,
@@ -107,7 +108,8 @@ impl Hold {
         Some(Hold { of_lane, of_sink })
     }
 
-    /// Whether its destination, which is at fault, holds no more than it may: it has held more when it only failed.
+    /// Whether the destination, which is at fault, holds no more than its limit. It may hold more if it was only
+    /// failing before.
     pub(super) fn is_within(&self) -> bool {
         self.of_lane.is_within() && self.of_sink.is_within()
     }

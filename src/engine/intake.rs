@@ -1,8 +1,8 @@
-//! The write API of the engine: puts, cancels and reads tasks, for HTTP and for programs that embed punctual. `dead.rs` has what
-//! it does to the dead.
+//! The write API of the engine: puts, cancels and reads tasks, for HTTP and for programs that embed punctual. The API
+//! for dead occurrences is in `dead.rs`.
 //!
-//! Resolves what a user asked for (first due, shard, record) and turns the timeline's answers into definite ones. A
-//! request that failed with [`TimelineError::Unknown`] either took effect before the answer or never will.
+//! It computes the first due, the shard and the record of a task, and turns the timeline's answers into definite ones.
+//! A request that failed with [`TimelineError::Unknown`] either took effect before the answer or never will.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -21,42 +21,42 @@ use crate::timeline::{
     self, CancelAnswer, Held, MAX_PUT_BYTES, MAX_PUTS, PutAnswer, PutMode, PutResult, Timeline, TimelineError,
 };
 
-/// How long a put that meets its own task in flight is tried again before it is refused.
+/// How long a put is retried while its task is in flight, before it is refused.
 const IN_FLIGHT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// For how long a refused put says that others would be refused: then one has to try, or nobody ever would.
+/// How long [`Intake::refused`] reports a refused put. After that, a put has to be tried again to learn the state.
 const REFUSED_FOR: Duration = Duration::from_secs(5);
 
-/// A put that is taken ends that only this long after the last refusal: at the brink, every other one is refused.
+/// A successful put ends the report only this long after the last refusal, because at the limit of its memory Redis
+/// refuses every other put.
 const REFUSED_AT_LEAST: Duration = Duration::from_secs(1);
 
-/// What is told of a task that is not known to be kept where others of its call were refused.
+/// The error of a task whose write is not confirmed while other tasks of the call were refused.
 const UNKEPT: &str = "it took effect, but is not known to be kept: no confirmation came in time";
 
-/// How many of the dues that follow are shown in the answer to a put.
+/// Number of following dues in the answer to a put.
 const SHOWN: usize = 3;
 
-/// The way in; cheap to clone.
+/// The write API. Cheap to clone.
 #[derive(Clone)]
 pub struct Intake {
     pub(super) timeline: Arc<dyn Timeline>,
-    /// By lane, where messages go that name no destination.
+    /// By lane: the destination of messages that name none.
     pub(super) destinations: Arc<BTreeMap<Lane, String>>,
     pub(super) lanes: Arc<BTreeMap<Lane, LaneRule>>,
     pub(super) scan_lock: ScanLock,
-    /// When the timeline last refused a put, or could not say that it is kept, and its words; `None` once it has taken one
-    /// since.
+    /// When the timeline last refused a put or did not confirm one, with its error text. `None` once a put succeeded.
     refused: Arc<Mutex<Option<(Instant, String)>>>,
 }
 
-/// When the next scan of the dead may begin. The caller that scans holds it: one scan runs at a time, so that publishing finds
-/// the timeline free at least half of the time.
+/// When the next scan of the dead may begin. The caller that scans holds it: one scan runs at a time, so that
+/// publishing finds the timeline free at least half of the time.
 pub(super) type ScanLock = Arc<AsyncMutex<Option<Instant>>>;
 
-/// What a lane asks of the tasks that are put into it.
+/// What a lane requires of its tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneRule {
-    /// Whether a task has to name a destination: the lane names none and its sink needs one.
+    /// Whether a task must name a destination, because the lane has none and its sink needs one.
     pub destination_required: bool,
 }
 
@@ -65,62 +65,62 @@ pub struct LaneRule {
 pub struct EffectivePut {
     /// Created, replaced or unchanged.
     pub result: PutResult,
-    /// What the task is due at next.
+    /// The next due of the task.
     pub due: Timestamp,
-    /// Up to three dues that follow; only worked out when a single task was put.
+    /// Up to three dues after it; only computed if a single task was put.
     pub next: Vec<Timestamp>,
-    /// The key of an occurrence with the former message that may still arrive.
+    /// The key of an occurrence with the former message that may still be delivered.
     pub in_flight: Option<Key>,
 }
 
-/// A put that did not take effect, or is not known to have.
+/// Why a put did not take effect, or is not known to have taken effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
-    /// It would give another message a key that is in flight.
+    /// Another message with the same key is in flight.
     #[error("the occurrence `{0}` is in flight; another message cannot take its key")]
     InFlight(Key),
-    /// Another task stands under this id ([`PutMode::Post`] only).
+    /// Another task exists under this id ([`PutMode::Post`] only).
     #[error("the idempotency key was used for another body")]
     KeyReused,
-    /// No lane of this name is configured.
+    /// The lane is not configured.
     #[error("the lane `{0}` is not configured")]
     UnknownLane(Lane),
     /// Neither the task nor its lane names a destination.
     #[error("neither the message nor the lane `{0}` names a destination")]
     NoDestination(Lane),
-    /// The schedule has no occurrence (any more).
+    /// The schedule has no occurrence left.
     #[error("the schedule has no occurrence")]
     Never,
     /// The due is out of range.
     #[error("the due is out of range")]
     BadDue,
-    /// The schedule cannot be read.
+    /// The schedule cannot be parsed.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The timeline's word.
+    /// An error of the timeline.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
 }
 
-/// A look-up that failed.
+/// Why a task could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {
-    /// The timeline's word.
+    /// An error of the timeline.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
-    /// What stands there cannot be read by this version.
+    /// This version cannot parse the record.
     #[error(transparent)]
     Record(#[from] crate::task::record::RecordError),
 }
 
-/// A put on its way: where it stands in the request, and what goes to the timeline.
+/// A put with its index in the request, ready to be sent.
 struct Prepared {
     index: usize,
     put: timeline::Put,
 }
 
 impl Intake {
-    /// A way into `timeline` for tasks of `lanes`.
+    /// An intake for tasks of `lanes`.
     #[must_use]
     pub fn new(timeline: Arc<dyn Timeline>, lanes: BTreeMap<Lane, LaneRule>) -> Intake {
         Intake {
@@ -132,23 +132,24 @@ impl Intake {
         }
     }
 
-    /// The timeline's words if it refuses what is put (it is full, read-only), or cannot say that it is kept: it did so in
-    /// the last 5 s, and since then has taken nothing.
+    /// The error text of the timeline if it refused a put, or did not confirm one, in the last 5 s and has accepted
+    /// none since.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
         self.refused.lock().as_ref().filter(|(at, _)| at.elapsed() < REFUSED_FOR).map(|(_, detail)| detail.clone())
     }
 
-    /// The clock that decides what is due.
+    /// The clock that decides which tasks are due.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
         self.timeline.clock()
     }
 
-    /// Puts tasks, in their order, and answers each. A call of the timeline takes at most `deadline`, and never effect
-    /// after it; there are several one after the other only where an id comes twice, or for more than a call takes.
+    /// Puts tasks in order and answers each. A call to the timeline takes at most `deadline` and has no effect after
+    /// it. Several calls are made in sequence only if an id appears twice, or if the tasks exceed the limits of one
+    /// call.
     ///
-    /// A task that meets itself in flight is tried again for up to a second.
+    /// A put of a task that is in flight is retried for up to a second.
     pub async fn put(
         &self,
         mode: PutMode,
@@ -158,7 +159,7 @@ impl Intake {
         self.put_traced(mode, tasks, None, deadline).await
     }
 
-    /// As [`put`](Intake::put), for a request that is part of a trace: its messages carry it on.
+    /// Like [`put`](Intake::put), for a request that is part of a trace. The messages carry the trace on.
     pub async fn put_traced(
         &self,
         mode: PutMode,
@@ -190,19 +191,19 @@ impl Intake {
         answers
     }
 
-    /// Takes a task out, or lets it end with the claim that holds it.
+    /// Removes a task. If a claim holds it, the task ends with that claim.
     ///
     /// # Errors
-    /// The timeline's word.
+    /// An error of the timeline.
     pub async fn cancel(&self, id: &TaskId, deadline: Duration) -> Result<CancelAnswer, TimelineError> {
         let not_after = self.clock().now().plus(deadline);
         self.timeline.cancel(Shard::of(id, self.timeline.shards()), id, not_after).await
     }
 
-    /// Looks a task up.
+    /// Reads a task.
     ///
     /// # Errors
-    /// The timeline's word, or a record that this version cannot read.
+    /// An error of the timeline, or a record that this version cannot parse.
     pub async fn get(&self, id: &TaskId) -> Result<Option<(Record, Held)>, GetError> {
         match self.timeline.get(Shard::of(id, self.timeline.shards()), id).await? {
             Some(held) => Ok(Some((Record::decode(&held.record)?, held))),
@@ -210,7 +211,7 @@ impl Intake {
         }
     }
 
-    /// Whether there is such a lane, and it takes a task that names a destination, or none.
+    /// Checks that the lane exists, and that a destination is named if it requires one.
     ///
     /// # Errors
     /// [`PutError::UnknownLane`] and [`PutError::NoDestination`].
@@ -222,7 +223,7 @@ impl Intake {
         }
     }
 
-    /// Resolves what was asked for at `now`.
+    /// Computes the record and the first due of a task.
     fn prepare(
         &self,
         index: usize,
@@ -241,7 +242,7 @@ impl Intake {
         Ok(Prepared { index, put: timeline::Put { id, lane, due, record } })
     }
 
-    /// Puts what belongs to one shard, call by call, so that an id that comes twice keeps its order.
+    /// Puts the tasks of one shard in sequential calls, so that an id that appears twice keeps its order.
     async fn put_shard(
         &self,
         shard: Shard,
@@ -251,14 +252,14 @@ impl Intake {
     ) -> Vec<(usize, Result<EffectivePut, PutError>)> {
         let mut answers = Vec::with_capacity(prepared.len());
         for call in calls(prepared) {
-            // The call before may have waited for what was in flight: each has a time of its own.
+            // Each call has a deadline of its own, because the call before may have waited for a task in flight.
             let not_after = self.clock().now().plus(deadline);
             answers.extend(self.put_call(shard, mode, call, not_after).await);
         }
         answers
     }
 
-    /// One call, and again for what was in flight, for up to a second.
+    /// Makes one call, and repeats it for tasks in flight for up to a second.
     async fn put_call(
         &self,
         shard: Shard,
@@ -285,7 +286,7 @@ impl Intake {
                     return done;
                 }
             };
-            // From the first answer on: it came late where others of the call had to be kept first.
+            // The limit counts from the first answer, which may be late if other tasks of the call had to be confirmed.
             let pause = backoff.next();
             let give_up = *give_up.get_or_insert_with(|| Instant::now() + IN_FLIGHT_TIMEOUT);
             let last = Instant::now() + pause >= give_up || self.clock().now().plus(pause) > not_after;
@@ -305,7 +306,7 @@ impl Intake {
         }
     }
 
-    /// Notes that the timeline refuses what is put, or cannot say that it is kept, and says so once.
+    /// Notes that the timeline refused or did not confirm a put, and logs the first one.
     fn note_refused(&self, error: &TimelineError) {
         let (TimelineError::Refused(detail) | TimelineError::Unkept(detail)) = error else { return };
         if self.refused.lock().replace((Instant::now(), detail.clone())).is_some() {
@@ -318,7 +319,8 @@ impl Intake {
         }
     }
 
-    /// Notes that the timeline takes what is put. Only what was written tells: a full one still answers `unchanged`.
+    /// Notes that the timeline accepts puts. Only a written task counts, because a full Redis still answers
+    /// `unchanged`.
     fn note_taken(&self, answers: &[PutAnswer]) {
         let written = |answer: &PutAnswer| matches!(answer.result, PutResult::Created | PutResult::Replaced);
         if answers.iter().any(written)
@@ -328,7 +330,7 @@ impl Intake {
         }
     }
 
-    /// The dues that follow the one a put was answered with. An unchanged task counts from its own put, not this one.
+    /// The dues after the one in the answer. An unchanged task counts from its own put, not from this one.
     async fn upcoming(&self, id: &TaskId, task: &Task, put: &EffectivePut, now: Timestamp) -> Vec<Timestamp> {
         if !task.schedule.is_recurring() {
             return Vec::new();
@@ -341,7 +343,7 @@ impl Intake {
             _ => (now, 0),
         };
         let mut after = put.due;
-        // One of those that the limit leaves is the due of the answer.
+        // The due in the answer is one of the occurrences that the limit allows.
         let left = |limit: u64| usize::try_from(limit.saturating_sub(came_due.saturating_add(1))).unwrap_or(SHOWN);
         let left = task.schedule.limit.map_or(SHOWN, |limit| left(limit).min(SHOWN));
         let mut next = Vec::with_capacity(left);
@@ -354,7 +356,7 @@ impl Intake {
     }
 }
 
-/// Splits puts of one shard into calls: each within the limits of one call, and no id twice in one.
+/// Splits the puts of one shard into calls. Each call respects the limits and contains no id twice.
 fn calls(prepared: Vec<Prepared>) -> Vec<Vec<Prepared>> {
     let mut calls: Vec<Vec<Prepared>> = Vec::new();
     let mut open: Vec<Prepared> = Vec::new();
@@ -377,7 +379,7 @@ fn calls(prepared: Vec<Prepared>) -> Vec<Vec<Prepared>> {
     calls
 }
 
-/// Turns the timeline's answer for one task into the user's.
+/// Turns the timeline's answer for one task into the answer for the user.
 fn read_answer(id: &TaskId, answer: PutAnswer) -> Result<EffectivePut, PutError> {
     let key = |due| Key { task: id.clone(), due };
     match answer.result {

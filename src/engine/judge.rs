@@ -1,4 +1,4 @@
-//! What an outcome means for its occurrence: a pure function, without clock, sink or timeline.
+//! Decides what an outcome means for its occurrence: a pure function without clock, sink or timeline.
 
 use std::time::Duration;
 
@@ -7,57 +7,58 @@ use punctual_sinks::{Fault, Outcome};
 use super::destinations::FailureContext;
 use crate::task::RetryPolicy;
 
-/// How long a message waits before it is tried again at a destination that is at fault.
+/// The pause before a message is retried at a destination at fault.
 pub(super) const DESTINATION_RETRY: Duration = Duration::from_secs(2);
 
 words! {
     /// Why an occurrence is dead.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Reason {
-        /// The sink can never accept it.
+        /// The sink can never accept the message.
         Rejected = "rejected",
-        /// It failed once more than its retry policy allows, while its destination accepted others.
+        /// The retries of its policy are used up, while its destination accepted other messages.
         Retries = "retries",
         /// Its destination was at fault for longer than `patience`.
         Destination = "destination",
-        /// Its claims ended without word too often: it may be what kills its holders.
+        /// Too many of its claims expired: it may be what kills the instances.
         Poison = "poison",
-        /// A one-shot overdue by more than `grace` whose catch-up is `none`.
+        /// A one-shot with catch-up `none` that is overdue by more than `grace`.
         TooLate = "too late",
     }
 }
 
-/// What is known of an occurrence when an outcome comes in.
+/// The facts about an occurrence when an outcome arrives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) policy: RetryPolicy,
-    /// Retries that were counted so far.
+    /// Counted retries so far.
     pub(super) retries: u32,
-    /// Publishes so far, this one included.
+    /// Publishes so far, including this one.
     pub(super) publishes: u32,
     pub(super) destination: FailureContext,
-    /// From 0 to 1, for the jitter.
+    /// Random number from 0 to 1, for the jitter.
     pub(super) random: f64,
 }
 
-/// What becomes of the occurrence.
+/// What happens to the occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// It has reached its destination.
+    /// The destination accepted it.
     Accepted,
-    /// It will not be tried again by itself; the broker's words.
+    /// It is dead. Carries the error text of the broker.
     Dead(Reason, String),
     /// It is published again.
     Again {
         after: Duration,
-        /// Whether that counts as one of the policy's retries.
+        /// Whether this counts as a retry of its policy.
         counted: bool,
     },
-    /// The sink is absent: what is held for it goes back; how that was noticed.
+    /// The sink is absent, and all its occurrences return to the lane. Carries the reason.
     Absent(String),
 }
 
-/// Judges an outcome. Retries count only at a destination that accepts others: else the fault is not the message's.
+/// Judges an outcome. Retries count only if the destination accepts other messages; otherwise the message is not to
+/// blame.
 pub(super) fn judge(outcome: Outcome, facts: &Facts) -> Judgement {
     let trouble = match outcome {
         Outcome::Accepted => return Judgement::Accepted,
@@ -142,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is answered, whatever is known: only these three are dead, and only for these reasons.
+        /// An occurrence is dead only for these three reasons, whatever the outcome and the facts.
         #[test]
         fn an_occurrence_is_dead_for_three_reasons_and_no_other(
             outcome in any_outcome(), retries in 0_u32..9, max in 0_u32..9, more in 0_u32..9,
@@ -169,7 +170,7 @@ mod tests {
                 Judgement::Absent(_) => prop_assert!(dead.is_none() && (fault == Some(Fault::Sink) || sink_silent)),
                 Judgement::Again { after, counted } => {
                     prop_assert!(dead.is_none());
-                    // Counted only where others are accepted, and then after the wait of the policy exactly.
+                    // A retry counts only if other messages are accepted, and then waits exactly as its policy says.
                     prop_assert_eq!(counted, fault == Some(Fault::Unclear) && others_accepted);
                     let whole = policy.wait(retries, random);
                     let right = if counted { after == whole } else { after <= DESTINATION_RETRY };
@@ -178,7 +179,7 @@ mod tests {
             }
         }
 
-        /// From the first failure to the last publish: one publish and `max` retries, then it is dead.
+        /// A message that always fails is published once, retried `max` times, and then dead.
         #[test]
         fn a_message_that_always_fails_is_published_once_and_retried_as_often_as_its_policy_says(
             max in 0_u32..9, interval in 1_u64..500, jitter in 0_u64..500, random in 0.0..1.0,

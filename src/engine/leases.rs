@@ -1,4 +1,4 @@
-//! The leases that this instance holds.
+//! The leases of this instance.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,32 +12,33 @@ use crate::clock::since_boot;
 use crate::task::Lane;
 use crate::timeline::Token;
 
-/// One claim's lease, as its holder knows it.
+/// The lease of one claim.
 pub(super) struct Lease {
     pub(super) token: Token,
     pub(super) lane: Lane,
     length: Duration,
-    /// When the call was sent that last confirmed it.
+    /// The send time of the last call that confirmed it.
     confirmed: Mutex<Moment>,
-    /// Cancelled once the timeline said that it has been reaped.
+    /// Cancelled once the timeline reports that the claim does not exist any more.
     pub(super) lost: CancellationToken,
 }
 
 impl Lease {
-    /// Notes that a call sent at `sent` was answered: the lease runs from then, at the earliest.
+    /// A call that was sent at `sent` confirmed the lease. It runs from that time at least.
     pub(super) fn confirm(&self, sent: Moment) {
         let mut confirmed = self.confirmed.lock();
         *confirmed = Moment { at: confirmed.at.max(sent.at), since_boot: confirmed.since_boot.max(sent.since_boot) };
     }
 
-    /// Whether something that takes up to `span` surely ends within the lease.
+    /// Whether something that takes up to `span` will end before the lease.
     pub(super) fn fits(&self, span: Duration) -> bool {
         let (now, confirmed) = (Moment::now(), *self.confirmed.lock());
         now.at + span <= confirmed.at + self.length && now.since_boot + span <= confirmed.since_boot + self.length
     }
 }
 
-/// A moment by two clocks: the runtime's, which tests pause, stands still while the machine sleeps; the timeline's does not.
+/// A point in time on two clocks. Tests can pause the runtime's clock, which also stops while the machine sleeps; the
+/// boot clock does not.
 #[derive(Clone, Copy)]
 pub(super) struct Moment {
     at: Instant,
@@ -50,14 +51,14 @@ impl Moment {
     }
 }
 
-/// All leases that this instance holds on one shard.
+/// All leases of this instance in one shard.
 #[derive(Default)]
 pub(super) struct Leases {
     held: Mutex<BTreeMap<Token, Arc<Lease>>>,
 }
 
 impl Leases {
-    /// Notes a claim that was sent at `sent`; from now on its lease is renewed.
+    /// Adds a claim that was sent at `sent`. From now on its lease is renewed.
     pub(super) fn open(&self, token: Token, lane: Lane, length: Duration, sent: Moment) -> Arc<Lease> {
         let confirmed = Mutex::new(sent);
         let lease = Arc::new(Lease { token, lane, length, confirmed, lost: CancellationToken::new() });
@@ -65,12 +66,12 @@ impl Leases {
         lease
     }
 
-    /// Lets a claim go that has ended.
+    /// Removes a claim that has ended.
     pub(super) fn close(&self, token: &Token) {
         self.held.lock().remove(token);
     }
 
-    /// Whether a claim is still held.
+    /// Whether a claim is held.
     pub(super) fn holds(&self, token: &Token) -> bool {
         self.held.lock().contains_key(token)
     }
@@ -95,7 +96,7 @@ mod tests {
         assert!(!lease.fits(span), "an answer might come after its end");
         lease.confirm(Moment::now());
         assert!(lease.fits(span));
-        // Asleep for nine seconds, of which the runtime's clock knows nothing.
+        // The machine slept nine seconds, which the runtime's clock does not see.
         let slept = Moment { at: Instant::now(), since_boot: now.since_boot.saturating_sub(Duration::from_secs(9)) };
         assert!(!open(slept).fits(span) || cfg!(not(target_os = "linux")));
     }

@@ -1,13 +1,13 @@
-//! What runs: claims what is due, publishes it, judges the outcomes, settles.
+//! The engine: claims due occurrences, publishes them, judges the outcomes and settles.
 //!
-//! Knows the timeline and the sinks by their traits alone, and tasks by what the timeline hands out. Any number of equal
-//! engines may run on one timeline; none of them leads.
+//! It uses the timeline and the sinks through their traits only. Any number of equal engines can run on one timeline;
+//! there is no leader.
 //!
-//! - [`Intake`] is the way in: put, cancel, get; and to the dead: look through, requeue, discard.
-//! - a claimer per lane and shard sleeps until the head is due, claims, and hands the claim on;
-//! - a task per claim publishes, lets the judge decide, and settles;
-//! - per shard, one loop renews leases and one looks for what was missed and reaps what others left behind;
-//! - a breaker per sink keeps lanes from being claimed while it is absent.
+//! - [`Intake`] is the write API: put, cancel and get tasks; list, requeue and discard dead occurrences.
+//! - A claimer per lane and shard sleeps until the head of the lane is due, claims, and starts a task for the claim.
+//! - A task per claim publishes, judges the outcomes, and settles.
+//! - Each shard has one loop that renews leases, and one that finds missed wake-ups and reaps expired claims.
+//! - A breaker per sink stops the claims of its lanes while the sink is absent.
 
 mod breaker;
 mod claim;
@@ -61,31 +61,31 @@ use crate::metrics::Metrics;
 use crate::task::{Lane, Overdue, Shard};
 use crate::timeline::{Glance, Timeline};
 
-/// How an engine works; the defaults and their reasons stand in the configuration's defaults file.
+/// The settings of an engine. The default configuration file explains the defaults.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// The instance id: the part of claim tokens before the dot. Unique for each start.
+    /// The instance id, the part of a claim token before the first dot. Unique for each start.
     pub instance: String,
-    /// How long a claim lasts unless it is extended; at least twice every sink's `answer_timeout`.
+    /// How long a claim is valid unless it is renewed; at least twice every sink's `answer_timeout`.
     pub lease: Duration,
-    /// Occurrences that one claim takes at most; up to [`MAX_BATCH`](crate::timeline::MAX_BATCH).
+    /// Maximum number of occurrences in one claim, up to [`MAX_BATCH`](crate::timeline::MAX_BATCH).
     pub batch: usize,
-    /// Occurrences in flight at most per lane; twice that per sink that serves several.
+    /// Maximum number of occurrences in flight per lane. A sink with several lanes has twice as much.
     pub in_flight: usize,
-    /// Bytes of records in flight at most per lane; twice that per sink that serves several.
+    /// Maximum size of records in flight per lane, in bytes. A sink with several lanes has twice as much.
     pub in_flight_bytes: usize,
-    /// What is overdue and how it is caught up with.
+    /// When an occurrence is overdue, and how to catch up.
     pub overdue: Overdue,
-    /// How many claims of an occurrence may end without word before it is poison.
+    /// An occurrence is poison once more than this many of its claims have expired.
     pub poison_limit: u32,
     /// How long dead occurrences are kept.
     pub dead_keep: Duration,
-    /// How many dead occurrences a shard keeps.
+    /// Maximum number of dead occurrences per shard.
     pub dead_cap: u64,
 }
 
 impl EngineConfig {
-    /// The defaults, for an instance of that id.
+    /// The default settings for an instance with this id.
     #[must_use]
     pub fn new(instance: impl Into<String>) -> EngineConfig {
         EngineConfig {
@@ -102,7 +102,7 @@ impl EngineConfig {
     }
 }
 
-/// A sink as the engine uses it.
+/// A sink and its settings in the engine.
 #[derive(Clone)]
 pub struct EngineSink {
     /// The sink.
@@ -111,29 +111,29 @@ pub struct EngineSink {
     pub patience: Duration,
 }
 
-/// A lane as the engine serves it.
+/// The settings of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineLane {
-    /// Name of its sink.
+    /// The name of its sink.
     pub sink: String,
-    /// Where messages go whose task names no destination.
+    /// The destination of messages that name none.
     pub destination: Option<String>,
-    /// Where a copy of what is dead goes, on the same sink.
+    /// The destination of copies of dead messages, on the same sink.
     pub dead_destination: Option<String>,
 }
 
-/// A lane that names a sink which does not exist.
+/// A lane names a sink that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the lane `{lane}` names the sink `{sink}`, which is not configured")]
 pub struct UnknownSink {
     /// The lane.
     pub lane: Lane,
-    /// The sink's name.
+    /// The name of the sink.
     pub sink: String,
 }
 
-/// A running engine. Dropping it without [`shutdown`](Engine::shutdown) ends its loops and leaves what it holds to the
-/// leases.
+/// A running engine. Dropping it without [`shutdown`](Engine::shutdown) ends its loops; its claims then expire with
+/// their leases.
 pub struct Engine {
     context: Arc<Context>,
     loops: TaskTracker,
@@ -143,7 +143,7 @@ impl Engine {
     /// Starts the loops.
     ///
     /// # Errors
-    /// When a lane names a sink that is not among `sinks`.
+    /// If a lane names a sink that is not in `sinks`.
     pub fn start(
         config: EngineConfig,
         timeline: Arc<dyn Timeline>,
@@ -213,14 +213,15 @@ impl Engine {
         }
     }
 
-    /// What it does now: for stats and readiness.
+    /// The current state, for stats and readiness.
     #[must_use]
     pub fn state(&self) -> EngineState {
         state::look(&self.context)
     }
 
-    /// Claims nothing more, waits until what is held is answered and settled, gives back what is not within `deadline`,
-    /// closes the sinks. Takes at most `deadline` and a few seconds. Whether everything was settled or given back.
+    /// Stops claiming, waits until all occurrences are answered and settled, returns the rest to their lanes at
+    /// `deadline`, and closes the sinks. Takes at most `deadline` and a few seconds. Returns whether every occurrence
+    /// was settled or returned.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let context = &self.context;
         info!("stopping; no more claims");
@@ -254,11 +255,10 @@ impl Drop for Engine {
     }
 }
 
-/// How long giving back, and closing a sink, may take once the deadline has passed.
+/// How long the last settles and the close of a sink may take after the deadline.
 const LAST_WRITE: Duration = Duration::from_secs(3);
 
-/// A sink that serves several lanes has room for two of them: one lane whose messages are not answered leaves the
-/// others some.
+/// A sink with several lanes has room for two, so that one lane without answers leaves room for the others.
 fn sink_context(
     config: &EngineConfig,
     metrics: &Metrics,

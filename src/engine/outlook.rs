@@ -1,8 +1,9 @@
-//! What a claimer knows between two claims: when the next one is, of which kind, and where it begins.
+//! What a claimer knows between two claims: when the next claim is due, of which kind it is, and where it starts.
 //!
-//! Claims begin at the oldest that is due. While a destination of the lane is at fault, what it may not hold goes back under
-//! its due; then claims begin behind the last place that was looked at, and every two seconds one begins at the oldest again.
-//! While a lane is far behind, every other claim takes the newest: what is freshly due has its share.
+//! Claims start at the oldest due task. While a destination of the lane is at fault, some of its occurrences return to
+//! the lane with the due they had. Claims then start behind the last position that was read, and every two seconds one
+//! starts at the oldest again. While a lane is far behind, every other claim takes the newest, so that new tasks do not
+//! wait for the whole backlog.
 
 use std::time::Duration;
 
@@ -10,70 +11,71 @@ use super::signal::Told;
 use crate::clock::Timestamp;
 use crate::timeline::{Claimed, Place};
 
-/// How often a claim begins at the oldest while others begin behind what went back.
+/// How often a claim starts at the oldest while other claims start behind returned occurrences.
 pub(super) const OLDEST_AGAIN: Duration = Duration::from_secs(2);
 
-/// How far past a head is before every other claim takes the newest.
+/// Every other claim takes the newest once the head is this late.
 const FAR_BEHIND: Duration = Duration::from_secs(5);
 
-/// The wait before the next claim while there are suspects, and it is another claim's turn to hold some. Whoever is next is told.
+/// The pause before the next claim while another claim holds the permit for suspects. A signal ends it when the permit
+/// is free.
 const SUSPECTS_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a claimer looks whether what could not be read is still there: a cancel tells nobody.
+/// How often a claimer checks for unreadable occurrences, because a cancel of one sends no wake-up.
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(10);
 
-/// A kind of claim.
+/// The kind of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// From the oldest on, or behind what went back.
+    /// From the oldest, or behind returned occurrences.
     Ordinary,
-    /// From the oldest on, while others begin behind what went back.
+    /// From the oldest, while ordinary claims start behind returned occurrences.
     Oldest,
-    /// What has become due last.
+    /// The newest.
     Newest,
     /// Suspects.
     Suspects,
-    /// What could not be read.
+    /// Unreadable occurrences.
     Unreadable,
 }
 
 /// What the claimer knows between two claims.
 #[derive(Debug, Default)]
 pub(super) struct Outlook {
-    /// When there is something to claim, as far as it is known.
+    /// The earliest known due of the lane.
     head: Option<Timestamp>,
-    /// Where the next ordinary claim begins while something goes back.
+    /// Where the next ordinary claim starts while occurrences return to the lane.
     place: Option<Place>,
-    /// Where the next ordinary claim begins because the last one found nothing but what claims leave out.
+    /// Where the next ordinary claim starts if the last one read only occurrences that it had to leave out.
     behind_left_out: Option<Place>,
-    /// When a claim begins at the oldest again, while something goes back.
+    /// When a claim starts at the oldest again, while occurrences return to the lane.
     oldest_at: Option<Timestamp>,
-    /// The next claim takes the newest.
+    /// Whether the next claim takes the newest.
     newest_next: bool,
-    /// There were suspects when last looked at: the next claim is for them, if it is this claimer's turn, ...
+    /// Whether the last claim saw suspects. The next claim is for them if the claimer gets the permit.
     suspects_next: bool,
-    /// ... and looks behind this place.
+    /// The position behind which it looks for suspects.
     suspects_behind: Option<Place>,
     unreadable: Unreadable,
-    /// Claims in a row that found nothing.
+    /// Number of claims in a row without occurrences.
     idle: u32,
 }
 
-/// What is known of those that cannot be read.
+/// What is known of unreadable occurrences.
 #[derive(Debug, Default)]
 struct Unreadable {
-    /// So many were left out when last looked at.
+    /// How many the last claim left out.
     seen: u64,
-    /// The next claim asks for them.
+    /// Whether the next claim asks for them.
     next: bool,
-    /// It looks behind this place.
+    /// The position behind which it asks.
     behind: Option<Place>,
-    /// All of them were asked for once: a newer version might have read them.
+    /// Whether all of them were asked for once, in case this version can parse them.
     asked: bool,
 }
 
 impl Outlook {
-    /// Takes in what the claimer was told.
+    /// Notes a signal.
     pub(super) fn told(&mut self, told: Told) {
         if told.anew {
             (self.place, self.behind_left_out, self.oldest_at) = (None, None, None);
@@ -89,7 +91,8 @@ impl Outlook {
         }
     }
 
-    /// When the next claim is. `goes_back`: something of the lane went back lately because its destination is at fault.
+    /// When the next claim is due. `goes_back`: occurrences of the lane returned lately because their destination is at
+    /// fault.
     pub(super) fn next_at(&mut self, goes_back: bool, now: Timestamp) -> Option<Timestamp> {
         if goes_back {
             self.oldest_at.get_or_insert(now.plus(OLDEST_AGAIN));
@@ -97,29 +100,29 @@ impl Outlook {
         self.head.into_iter().chain(self.oldest_at).min()
     }
 
-    /// Whether the next claim should be for suspects, if it is this claimer's turn.
+    /// Whether the next claim should be for suspects, if the claimer gets the permit.
     pub(super) fn asks_for_suspects(&self) -> bool {
         self.suspects_next
     }
 
-    /// Claims in a row that found nothing.
+    /// Number of claims in a row without occurrences.
     pub(super) fn idle(&self) -> u32 {
         self.idle
     }
 
-    /// How many were seen lately that cannot be read.
+    /// Number of unreadable occurrences that were seen lately.
     pub(super) fn unreadable(&self) -> u64 {
         self.unreadable.seen
     }
 
-    /// What the next claim is for, and the place that it begins behind.
+    /// The kind of the next claim, and the position behind which it starts.
     pub(super) fn next(&self, suspects: bool, goes_back: bool, now: Timestamp) -> (Kind, Option<Place>) {
         if suspects {
             (Kind::Suspects, self.suspects_behind.clone())
         } else if self.unreadable.next {
             (Kind::Unreadable, self.unreadable.behind.clone())
         } else if goes_back && self.oldest_at.is_some_and(|at| at <= now) {
-            // Behind the place before all others: it is told to nobody how far this one came.
+            // With a position before all others, such a claim sends no wake-up for the rest.
             (Kind::Oldest, Some(Place { due: Timestamp::MIN_DUE, member: None }))
         } else if self.newest_next {
             (Kind::Newest, None)
@@ -129,8 +132,8 @@ impl Outlook {
         }
     }
 
-    /// Draws from a claim's reply when to claim next, and what for. `wait`: stands in line for the turn to hold suspects, or
-    /// leaves it; whether it is this claimer's turn.
+    /// Updates the outlook from a reply. `wait` joins the queue for the permit for suspects, or leaves it, and returns
+    /// whether this claimer is next.
     pub(super) fn learn(
         &mut self,
         kind: Kind,
@@ -139,7 +142,7 @@ impl Outlook {
         wait: impl FnOnce(bool) -> bool,
     ) {
         self.idle = if claimed.occurrences.is_empty() { self.idle.saturating_add(1) } else { 0 };
-        // Behind those that are left out, which are still there.
+        // The claim started behind occurrences that are left out and still there.
         let goes_on = kind == Kind::Ordinary && after.is_some() && after == self.behind_left_out;
         match kind {
             Kind::Newest => self.newest_next = false,
@@ -156,23 +159,25 @@ impl Outlook {
                     self.saw_unreadable(claimed);
                 }
                 self.place = claimed.last.clone().or(self.place.take());
-                // As many as a claim looks at were left out, and more is due: otherwise the next claim would find them again.
+                // The claim read only occurrences that it left out, and more are due. The next claim must start behind
+                // them, or it would read the same ones again.
                 let only_left_out = claimed.occurrences.is_empty() && claimed.suspects + claimed.unreadable > 0;
                 let more = claimed.head.is_some_and(|head| head <= claimed.now);
                 self.behind_left_out = claimed.last.clone().filter(|_| only_left_out && more);
-                // Behind what goes back nothing is to wait at all.
+                // Behind returned occurrences no task should wait, so any late head counts as far behind.
                 let far = if from_oldest || goes_on { FAR_BEHIND } else { Duration::ZERO };
                 self.newest_next = claimed.head.is_some_and(|head| head.plus(far) <= claimed.now);
                 self.saw_suspects(claimed, after);
                 self.head = claimed.head;
             }
             Kind::Suspects => {
-                // The others are asked for once they are seen again: where their destination is at fault they go back at once.
+                // The other suspects are claimed once they are seen again; otherwise suspects of a failing destination
+                // would be claimed in a loop.
                 self.suspects_next = false;
-                // Where suspects are left and none was taken, a head that is due stands behind more of them than a claim looks at.
+                // Suspects are left but none was taken, so a due head stands behind more of them than one claim reads.
                 let in_vain = claimed.occurrences.is_empty() && claimed.suspects > 0;
                 let head = claimed.head.filter(|head| *head > claimed.now || !in_vain);
-                // Behind a place it says nothing of what was told to stand before.
+                // A claim behind a position says nothing about the tasks before it.
                 self.head = if after.is_none() { head } else { self.head.into_iter().chain(head).min() };
             }
         }
@@ -196,7 +201,8 @@ impl Outlook {
         self.head = Some(self.head.map_or(latest, |head| head.min(latest)));
     }
 
-    /// A claim that begins behind a place does not see those before it: they are still asked for where they were seen last.
+    /// A claim behind a position does not see suspects before it. They are claimed from the position where they were
+    /// last seen.
     fn saw_suspects(&mut self, claimed: &Claimed, after: Option<Place>) {
         if claimed.suspects > 0 || after.is_none() {
             self.suspects_next = claimed.suspects > 0;
@@ -209,9 +215,9 @@ impl Outlook {
         self.unreadable.next = claimed.unreadable > 0 && !self.unreadable.asked;
     }
 
-    /// Goes on behind those that were taken, until none is left.
+    /// Continues behind the unreadable occurrences that were taken, until none is left.
     fn asked_for_unreadable(&mut self, claimed: &Claimed) {
-        // One call looks at a thousand, of whatever kind: only behind the last of all none is left.
+        // One call reads a thousand members of any kind, so none is left only if the call reached the end.
         if claimed.last.is_none() {
             self.unreadable.asked = true;
             self.unreadable.next = false;
@@ -238,7 +244,7 @@ mod tests {
         Place { due: Timestamp::MIN_DUE, member: None }
     }
 
-    /// A reply at that time: something was taken, up to `last`; the head behind it.
+    /// A reply at `now` that took occurrences up to `last`; `head` is behind them.
     fn claimed(now: i64, last: i64, head: Option<i64>) -> Claimed {
         let member = "x".parse().unwrap();
         let record = bytes::Bytes::new();
@@ -268,7 +274,7 @@ mod tests {
         outlook.learn(Kind::Oldest, Some(first()), &claimed(2010, -400, Some(-300)), |_| false);
         assert_eq!(outlook.next_at(true, at(2010)), Some(at(4010)), "the next are bad ones, too");
         assert_eq!(outlook.next(false, true, at(2010)), (Kind::Ordinary, Some(place(50))), "its place is kept");
-        // Nothing goes back any more.
+        // No occurrences return to the lane any more.
         assert_eq!(outlook.next(false, false, at(4010)), (Kind::Ordinary, None));
         outlook.learn(Kind::Ordinary, None, &claimed(4010, -300, None), |_| false);
         assert_eq!(outlook.next_at(false, at(4010)), None);
@@ -300,7 +306,7 @@ mod tests {
         outlook.learn(Kind::Newest, None, &claimed(1, 0, Some(-4999)), |_| false);
         assert_eq!(outlook.next(false, false, at(1)), (Kind::Ordinary, None));
         assert_eq!(outlook.next_at(false, at(1)), Some(at(-4999)));
-        // Behind what goes back whatever is due is far behind: the newest may be good.
+        // Behind returned occurrences any due task counts as far behind, because the newest may be good.
         outlook.learn(Kind::Ordinary, Some(place(-6000)), &claimed(2, -100, Some(-99)), |_| false);
         assert_eq!(outlook.next(false, true, at(2)).0, Kind::Newest);
     }
@@ -332,11 +338,11 @@ mod tests {
         outlook.learn(Kind::Ordinary, Some(place(-100)), &claimed(2, -50, None), |waits| waits);
         assert_eq!(outlook.next_at(true, at(2)), Some(at(2)), "its turn has come");
         assert_eq!(outlook.next(true, true, at(2)), (Kind::Suspects, Some(place(-200))));
-        // Others are left: they may go back as fast as they are claimed.
+        // Others are left; they may return as fast as they are claimed.
         let some = Claimed { suspects: 1, ..claimed(3, -150, None) };
         outlook.learn(Kind::Suspects, Some(place(-200)), &some, |waits| waits);
         assert!(!outlook.asks_for_suspects(), "not at once");
-        // From the oldest on all of them are seen.
+        // A claim from the oldest sees all of them.
         outlook.learn(Kind::Ordinary, None, &suspects(5, -300), |_| false);
         assert_eq!(outlook.next(true, false, at(5)), (Kind::Suspects, None));
         outlook.learn(Kind::Ordinary, None, &claimed(6, -300, None), |_| false);

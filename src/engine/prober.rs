@@ -1,4 +1,4 @@
-//! Probes each sink: at the start, while its breaker is open, and when it left a whole batch without an answer.
+//! Probes each sink: at the start, while its breaker is open, and after a whole batch without an answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use super::breaker::BreakerState;
 use super::context::{Context, SinkContext};
 use crate::clock::Backoff;
 
-/// The first wait between probes.
+/// The first pause between probes.
 const MIN_PROBE_PAUSE: Duration = Duration::from_millis(200);
 
-/// The longest wait between probes.
+/// The longest pause between probes.
 const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
 
-/// A sink that is suspect has to answer a probe within this.
+/// Timeout of the probe after a batch without an answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Probes a sink while its breaker is open, and when it is suspect; ends with the engine.
+/// Probes a sink while its breaker is open, and when the breaker asks for it. Ends with the engine.
 pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
     let probing = async {
         first_probe(&sink).await;
         let mut changes = sink.breaker.state.subscribe();
-        // Whether it was told that the sink answers probes, since it was told to be absent.
+        // Whether the log already says that the sink answers probes, since it became absent.
         let mut told = false;
         loop {
             let state = changes.borrow_and_update().clone();
@@ -45,7 +45,7 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
     }
 }
 
-/// At the start, at once: a sink that is there is not waited for.
+/// The first probe, at the start and without a pause.
 async fn first_probe(sink: &SinkContext) {
     match sink.sink.check().await {
         Ok(()) => sink.breaker.found(),
@@ -56,8 +56,8 @@ async fn first_probe(sink: &SinkContext) {
     }
 }
 
-/// One probe of an absent sink, after its wait; whether it answered. Of an outage the first that does is worth a line:
-/// a sink that answers probes, but no messages, is probed again and again.
+/// Probes an absent sink once, after the pause. Returns whether it answered. Only the first answer of an outage is
+/// logged, because a sink that answers probes but no messages is probed again and again.
 async fn probe(sink: &SinkContext, detail: &str, failures: u32, told: bool) -> bool {
     if failures == 0 {
         warn!(sink = sink.name, words = detail, "the sink is absent; its lanes are not claimed until it answers");
@@ -74,7 +74,7 @@ async fn probe(sink: &SinkContext, detail: &str, failures: u32, told: bool) -> b
     answers
 }
 
-/// A probe of a sink that left a whole batch without an answer.
+/// Probes a sink after a whole batch without an answer.
 async fn examine(sink: &SinkContext) {
     let detail = match tokio::time::timeout(PROBE_TIMEOUT, sink.sink.check()).await {
         Ok(Ok(())) => return,
@@ -84,7 +84,7 @@ async fn examine(sink: &SinkContext) {
     sink.trip(&detail);
 }
 
-/// The wait before the next probe: doubles from 200 ms to 5 s; `random` (0 to 1) takes off up to half.
+/// The pause before the next probe: doubles from 200 ms to 5 s, and `random` (0 to 1) takes off up to half.
 fn backoff(failures: u32, random: f64) -> Duration {
     Backoff::new(MIN_PROBE_PAUSE, MAX_PROBE_PAUSE).after(failures).mul_f64(1.0 - random / 2.0)
 }

@@ -1,5 +1,5 @@
-//! Polls each shard once a second as a safety net. It wakes claimers that missed a notification, and returns the occurrences of
-//! expired claims to their lane. In normal operation nothing depends on it.
+//! Polls each shard once a second as a safety net. It wakes claimers that missed a notification, and returns the
+//! occurrences of expired claims to their lane. In normal operation nothing depends on it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::state;
 use crate::task::Lane;
 use crate::timeline::{Glance, GlanceRequest, ReapRequest, Reaped, TimelineError, Wake};
 
-/// How often a shard is looked at.
+/// The pause between two glances of a shard.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long a reap may be on its way. One that the timeline runs later, after it stood still, would end the claims of
-/// holders that had no chance to extend; the next look asks for another.
+/// Deadline of a reap. A reap that a stopped Redis runs later would end claims whose holders could not renew them. The
+/// next glance asks for another one.
 const REAP_WITHIN: Duration = Duration::from_secs(2);
 
-/// Looks, tells and reaps, until the engine is closed.
+/// Polls, wakes claimers and reaps until the engine is closed.
 pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
     let pulse = context.pulses.start(format!("reaper {}", shard.shard));
     let mut ready = shard.ready.subscribe();
@@ -32,7 +32,7 @@ pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
         pulse.beat();
         tokio::select! {
             _ = tick.tick() => {}
-            // The timeline is back: wake-ups may have been missed meanwhile.
+            // The timeline is reachable again; wake-ups may have been missed.
             changed = ready.changed() => if changed.is_err() { return },
             () = context.closed.cancelled() => return,
         }
@@ -45,7 +45,7 @@ pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
     }
 }
 
-/// One look, and what it asks for. `unserved`: the lanes that stand here and that nobody here serves.
+/// Makes one glance and acts on it. `unserved`: lanes with tasks that this instance does not serve.
 async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<Lane>) -> Result<(), TimelineError> {
     let served = context.lanes.keys().map(|lane| (lane.clone(), true));
     let lanes: Vec<(Lane, bool)> = served.chain(unserved.iter().map(|lane| (lane.clone(), false))).collect();
@@ -58,7 +58,8 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
     let glance = context.timeline.glance(shard.shard, request).await?;
     for ((lane, served), seen) in lanes.iter().zip(&glance.lanes) {
         if let (Some(head), Some(signal)) = (seen.head, context.signals.get(&(shard.shard, lane.clone()))) {
-            // What goes back stands at the head, and claims begin behind it: there something may have been missed.
+            // Returned occurrences stand at the head and claims start behind them, so a wake-up behind the head may
+            // have been missed.
             let goes_back = context.lanes.get(lane).is_some_and(|lane| lane.goes_back());
             if goes_back { signal.look() } else { signal.raise(head) }
         }
@@ -74,7 +75,7 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
     Ok(())
 }
 
-/// Notes lanes that hold tasks and that no configuration here names: they are looked at from the next time on.
+/// Notes lanes with tasks that are not configured here. The next glance reads them too.
 fn learn(context: &Context, glance: &Glance, unserved: &mut BTreeSet<Lane>) {
     let found: BTreeSet<Lane> =
         glance.known.iter().filter(|lane| !context.lanes.contains_key(*lane)).cloned().collect();
@@ -84,7 +85,7 @@ fn learn(context: &Context, glance: &Glance, unserved: &mut BTreeSet<Lane>) {
     *unserved = found;
 }
 
-/// Ends the claims of a lane whose holders went silent.
+/// Ends expired claims of a lane.
 async fn reap(context: &Context, shard: &ShardContext, lane: &Lane, served: bool) -> Result<(), TimelineError> {
     loop {
         let request = ReapRequest {
@@ -116,7 +117,7 @@ async fn reap(context: &Context, shard: &ShardContext, lane: &Lane, served: bool
     }
 }
 
-/// Passes the timeline's wake-ups on to the claimers, until the engine is closed.
+/// Forwards the timeline's wake-ups to the claimers until the engine is closed.
 pub(super) async fn pass_wakes_on(context: Arc<Context>) {
     let mut wakes = context.timeline.wakes();
     loop {
@@ -130,7 +131,7 @@ pub(super) async fn pass_wakes_on(context: Arc<Context>) {
                     signal.raise(due);
                 }
             }
-            // Some were missed: everybody looks.
+            // Some wake-ups were missed, so every claimer looks.
             Err(RecvError::Lagged(_)) => context.signals.values().for_each(|signal| signal.look_anew()),
             Err(RecvError::Closed) => return,
         }

@@ -1,6 +1,6 @@
-//! Renews the leases that this instance holds, every fifth of a lease.
+//! Renews the leases of this instance, every fifth of a lease.
 //!
-//! Runs before anything else when the timeline is back: no claim is made until the leases of the former ones are extended.
+//! After a reconnect it runs first: nothing is claimed until the leases of all current claims are renewed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::fault::{self, Point};
 use super::leases::Moment;
 use crate::timeline::{Link, TimelineError};
 
-/// No wait is longer, however long the leases, so that the loop shows that it lives.
+/// Upper bound of every wait, so that the loop reports regularly that it is alive.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
-/// Tokens that one call renews at most.
+/// Maximum number of tokens in one call.
 const MAX_TOKENS: usize = 1000;
 
-/// Renews what is held, every fifth of a lease and as soon as the timeline is back; ends with the engine.
+/// Renews every fifth of a lease and after each reconnect. Ends with the engine.
 pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
     let mut link = context.timeline.link();
     let pulse = context.pulses.start(format!("leases {}", shard.shard));
@@ -46,7 +46,7 @@ pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             changed = link.changed() => match changed {
-                // A new connection, or none: nothing is claimed before what is held was extended over it.
+                // The connection changed. Nothing is claimed until the current leases are renewed over it.
                 Ok(()) => {
                     set_ready(&shard, false);
                     context.wake_shard(shard.shard);
@@ -58,12 +58,12 @@ pub(super) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
     }
 }
 
-/// Tells claimers and the reaper, if it is news to them.
+/// Tells claimers and the reaper about a change.
 fn set_ready(shard: &ShardContext, ready: bool) {
     shard.ready.send_if_modified(|state| std::mem::replace(state, ready) != ready);
 }
 
-/// One round: says to each holder whose lease is gone that it is.
+/// Renews all leases once, and tells each holder whose lease is lost.
 async fn extend_all(context: &Context, shard: &ShardContext) -> Result<(), TimelineError> {
     for leases in shard.leases.all().chunks(MAX_TOKENS) {
         let tokens: Vec<_> = leases.iter().map(|lease| (lease.lane.clone(), lease.token.clone())).collect();
@@ -75,8 +75,8 @@ async fn extend_all(context: &Context, shard: &ShardContext) -> Result<(), Timel
             if alive {
                 lease.confirm(sent);
             } else if shard.leases.holds(&lease.token) && !lease.lost.is_cancelled() {
-                // The holder may have settled and closed it while the call was under way: then it is no loss.
-                // Its holder says so, once, and what was in it.
+                // A holder that settled during the call has closed its lease; that is no loss. The holder of a lost
+                // lease logs it.
                 debug!(token = lease.token.0, "a lease was lost");
                 lease.lost.cancel();
             }

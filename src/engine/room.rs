@@ -1,4 +1,4 @@
-//! Bounds what is in flight, in occurrences and bytes: one room per lane and one per sink, so that no slow sink takes all.
+//! Limits occurrences and bytes in flight, with one room per lane and one per sink, so that no slow sink takes all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,38 +6,39 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-/// A claim waits until this many KiB are free, rather than take a handful of records at a time.
+/// A claim waits until this many KiB are free, so that it does not take a few records at a time.
 const MIN_FREE_KIB: usize = 256;
 
-/// How long a claim waits for room for all that it would take, rather than take the handful that is free: each call costs
-/// Redis and the sink as much again. A sink that takes 5000 each second frees a claim's worth in a tenth of a second.
+/// How long a claim waits for room for a full batch. Many small claims would cost Redis and the sink more calls. A sink
+/// with 5000 messages per second frees a full batch in a tenth of a second.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// For how long nobody waits like that once it was in vain: part of the room is held by what does not move.
+/// If such a wait did not help, no claim waits like that for this long, because part of the room is stuck.
 const RESPITE: Duration = Duration::from_secs(1);
 
-/// It was not in vain where such a part of plenty became free: the sink is slow, and next time it will be as much again.
+/// The wait helped if at least one part in this many of `plenty` became free: the sink is slow but makes progress.
 const MOVES: u32 = 8;
 
-/// What may be in flight at once.
+/// Room for occurrences in flight.
 pub(super) struct Room {
     occurrences: Arc<Semaphore>,
     kib: Arc<Kib>,
-    /// One claim waits at a time, so that what becomes free is not shared out in handfuls; until when it takes what there is.
+    /// One claim waits at a time, so that freed room is not split into small parts. Holds the time until which claims
+    /// do not wait for plenty.
     turn: Mutex<Option<Instant>>,
-    /// Room for so many is worth a claim whatever it would take: a quarter of all.
+    /// A quarter of the room. This much is worth a claim, whatever it asked for.
     plenty: u32,
 }
 
-/// A claim's share of a room; what is left of it is free again when it is dropped.
+/// The share of a claim. Dropping it frees what is left of it.
 pub(super) struct Share {
     occurrences: OwnedSemaphorePermit,
     kib: Arc<Kib>,
     taken: usize,
 }
 
-/// Room in KiB. More may be taken than there is: a claim's first record is, whatever its size. Then nobody gets any before
-/// that much is free again.
+/// Room in KiB. The first record of a claim is taken whatever its size, so more may be taken than there is. In that
+/// case no claim gets any until enough is free again.
 struct Kib {
     whole: usize,
     taken: parking_lot::Mutex<usize>,
@@ -45,7 +46,7 @@ struct Kib {
 }
 
 impl Room {
-    /// A room for `occurrences` and `bytes`.
+    /// Room for `occurrences` and `bytes`.
     pub(super) fn new(occurrences: usize, bytes: usize) -> Room {
         let kib =
             Kib { whole: (bytes / 1024).max(MIN_FREE_KIB), taken: parking_lot::Mutex::default(), freed: Notify::new() };
@@ -57,8 +58,8 @@ impl Room {
         }
     }
 
-    /// Waits until something is free, and a little longer for plenty, then takes up to `occurrences` and `bytes` of it.
-    /// `None` once the room is closed.
+    /// Waits until some room is free, and a little longer for plenty, then takes up to `occurrences` and `bytes`.
+    /// Returns `None` once the room is closed.
     pub(super) async fn take(&self, occurrences: usize, bytes: usize) -> Option<Share> {
         let occurrences = u32::try_from(occurrences).unwrap_or(u32::MAX).max(1);
         let mut respite = self.turn.lock().await;
@@ -80,18 +81,18 @@ impl Room {
 }
 
 impl Share {
-    /// How many occurrences fit.
+    /// Number of occurrences in this share.
     pub(super) fn occurrences(&self) -> usize {
         self.occurrences.num_permits()
     }
 
-    /// How many bytes fit.
+    /// Number of bytes in this share.
     pub(super) fn bytes(&self) -> usize {
         self.taken * 1024
     }
 
-    /// Keeps only what `occurrences` of `bytes` need. A claim's first record is taken whatever its size, so it may
-    /// need more bytes than were free: then it owes them to the room.
+    /// Reduces the share to `occurrences` of `bytes`. If the first record of the claim is larger than the share, the
+    /// share grows and the room has a debt.
     pub(super) fn fit_to(&mut self, occurrences: usize, bytes: usize) {
         let spare = self.occurrences.num_permits().saturating_sub(occurrences);
         drop(self.occurrences.split(spare));
@@ -108,7 +109,7 @@ impl Drop for Share {
 }
 
 impl Kib {
-    /// Waits until some are free, then takes up to so many. One waits at a time.
+    /// Waits until some is free, then takes up to `most`. One caller waits at a time.
     async fn take(&self, most: usize) -> usize {
         loop {
             if let Some(taken) = self.try_take(most) {
@@ -126,7 +127,7 @@ impl Kib {
         Some(found)
     }
 
-    /// A share takes so many instead of what it took.
+    /// Replaces the amount that a share holds.
     fn change(&self, from: usize, to: usize) {
         let mut taken = self.taken.lock();
         *taken = (*taken + to).saturating_sub(from);
@@ -136,7 +137,7 @@ impl Kib {
     }
 }
 
-/// Waits for `least` permits and takes more, up to `most`, as far as they are free.
+/// Waits for `least` permits, then takes as many free ones as possible, up to `most`.
 async fn up_to(semaphore: &Arc<Semaphore>, least: u32, most: u32) -> Option<OwnedSemaphorePermit> {
     let mut permit = Arc::clone(semaphore).acquire_many_owned(least).await.ok()?;
     let free = u32::try_from(semaphore.available_permits()).unwrap_or(u32::MAX).min(most.saturating_sub(least));

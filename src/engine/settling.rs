@@ -1,4 +1,4 @@
-//! Settles until the timeline has answered.
+//! Repeats a settle until the timeline has answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use super::leases::{Lease, Moment};
 use crate::clock::Backoff;
 use crate::timeline::{Settle, Settled, TimelineError};
 
-/// How often a settle is sent that the timeline says makes no sense.
+/// Maximum number of attempts for a settle that the timeline rejects as malformed.
 const MAX_SENSELESS_TRIES: u32 = 5;
 
-/// The waits between tries to settle while the timeline does not answer.
+/// The pauses between attempts while the timeline does not answer.
 const SETTLE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
-/// Settles, again and again until the timeline has answered: a repeat changes nothing. `None` once the engine is closed,
-/// or when the timeline keeps refusing what it is sent: then the claim is left to its lease.
+/// Repeats a settle until the timeline has answered; a repetition changes nothing. Returns `None` once the engine is
+/// closed, or if the timeline keeps rejecting it. The claim then expires with its lease.
 ///
-/// `lease`: the claim's, and whether all that is left in it is named; then a repeat may find that the first try took
-/// effect and the claim is gone.
+/// `lease`: the lease of the claim, and whether the settle names everything left in it. In that case a repetition may
+/// find that the claim is gone because the first attempt took effect.
 pub(super) async fn settle_until_answered(
     context: Arc<Context>,
     shard: Arc<ShardContext>,
@@ -37,7 +37,7 @@ pub(super) async fn settle_until_answered(
             Ok(settled) => {
                 let whole = lease.as_ref().is_some_and(|(_, whole)| *whole);
                 match &lease {
-                    // Nothing was written.
+                    // The claim did not exist, so nothing was written.
                     Some(_) if settled.lost && !(repeated && whole) => {}
                     Some(_) if whole => fault::reached(Point::AfterSettle),
                     Some(_) => fault::part_settled(settle.verdicts.len()),
@@ -67,7 +67,7 @@ pub(super) async fn settle_until_answered(
     }
 }
 
-/// Whether an error says that what was sent makes no sense, so that sending it again is in vain.
+/// Whether an error means that the call is malformed, so that a repetition cannot succeed.
 fn is_senseless(error: &TimelineError) -> bool {
     match error {
         TimelineError::Broken(_) => true,

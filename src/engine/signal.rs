@@ -1,30 +1,30 @@
-//! Tells a claimer that its lane's head became earlier, or that it is time to look.
+//! Tells a claimer that the head of its lane became earlier, or that it should look.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock::Timestamp;
 
-/// What was told since it was last taken; one per shard and lane.
+/// What a claimer was told since it last took it; one per shard and lane.
 #[derive(Default)]
 pub(super) struct Signal {
     told: Mutex<Told>,
     notify: Notify,
 }
 
-/// What a claimer is told between two claims.
+/// The content of a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
-    /// The earliest due that was told.
+    /// The earliest due.
     pub(super) due: Option<Timestamp>,
-    /// It is time to claim, whatever the head is.
+    /// Claim now, whatever the head is.
     pub(super) look: bool,
-    /// The next claim begins at the oldest: something may stand there that nobody told of.
+    /// Start the next claim at the oldest, because a wake-up may have been missed there.
     pub(super) anew: bool,
 }
 
 impl Signal {
-    /// Tells of a due; wakes the claimer if it is earlier than what was told before.
+    /// Tells a due, and wakes the claimer if it is earlier than the last one.
     pub(super) fn raise(&self, due: Timestamp) {
         let mut told = self.told.lock();
         if told.due.is_none_or(|known| due < known) {
@@ -33,26 +33,26 @@ impl Signal {
         }
     }
 
-    /// Tells that it is time to claim.
+    /// Tells the claimer to claim now.
     pub(super) fn look(&self) {
         self.told.lock().look = true;
         self.notify.notify_one();
     }
 
-    /// Tells that it is time to claim from the oldest on.
+    /// Tells the claimer to claim now, from the oldest on.
     pub(super) fn look_anew(&self) {
         let mut told = self.told.lock();
         (told.look, told.anew) = (true, true);
         self.notify.notify_one();
     }
 
-    /// Takes what was told, if anything was: what comes from now on is new.
+    /// Takes the content, if there is any.
     pub(super) fn take(&self) -> Option<Told> {
         let told = std::mem::take(&mut *self.told.lock());
         (told != Told::default()).then_some(told)
     }
 
-    /// Returns once something was told since the last call.
+    /// Waits for the next signal.
     pub(super) async fn told(&self) {
         self.notify.notified().await;
     }

@@ -1,4 +1,4 @@
-//! What an engine does at a moment: for stats, readiness and health.
+//! The state of an engine at one moment, for stats, readiness and health.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,48 +9,48 @@ use crate::clock::Timestamp;
 use crate::task::Lane;
 use crate::timeline::Link;
 
-/// A moment in an engine's life.
+/// The state of an engine at one moment.
 #[derive(Clone, Debug)]
 pub struct EngineState {
-    /// Whether the timeline can be reached.
+    /// Whether the timeline is reachable.
     pub link: Link,
-    /// Lanes that are served, and lanes that were found holding tasks.
+    /// Configured lanes, and other lanes that have tasks.
     pub lanes: Vec<LaneState>,
-    /// Sinks, by name.
+    /// The sinks, sorted by name.
     pub sinks: Vec<SinkState>,
-    /// Dead occurrences that are kept.
+    /// Number of dead occurrences.
     pub dead: u64,
-    /// The loop that made its last step the longest ago, and how long that is.
+    /// The loop whose last step is the longest ago, and its age.
     pub slowest_loop: Option<(String, Duration)>,
 }
 
-/// A lane at that moment; as of the last look, a second ago at most while all is well.
+/// The state of a lane as of the last glance, which is normally less than a second old.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneState {
     /// Its name.
     pub lane: Lane,
-    /// The sink it is served by; `None`: nobody here serves it.
+    /// The name of its sink; `None` if this instance does not serve the lane.
     pub sink: Option<String>,
-    /// The smallest due that waits, on all shards.
+    /// The earliest due that waits, over all shards.
     pub head: Option<Timestamp>,
-    /// Occurrences that wait.
+    /// Number of waiting occurrences.
     pub waiting: u64,
-    /// Occurrences in flight, of all instances.
+    /// Number of occurrences in flight, of all instances.
     pub in_flight: u64,
 }
 
-/// A sink at that moment.
+/// The state of a sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SinkState {
     /// Its name in the configuration.
     pub name: String,
     /// Its kind: `nats`, `redis`, ...
     pub kind: &'static str,
-    /// What its breaker lets through.
+    /// The state of its breaker.
     pub breaker: BreakerState,
 }
 
-/// Looks.
+/// Reads the state.
 pub(super) fn look(context: &Context) -> EngineState {
     let sinks = context.sinks.values().map(|sink| SinkState {
         name: sink.name.clone(),
@@ -66,11 +66,11 @@ pub(super) fn look(context: &Context) -> EngineState {
     }
 }
 
-/// Shows it in the gauges.
+/// Writes the state into the gauges.
 pub(super) fn show(context: &Context) {
     let (lanes, oldest, now) = (lanes(context), oldest(context), context.clock.now());
     let mut shown = context.shown.lock();
-    // A lane that was found and has gone holds nothing that could still be looked at.
+    // A lane that was forgotten has no state any more.
     shown.iter().filter(|lane| !lanes.contains_key(*lane)).for_each(|lane| context.metrics.forget_lane(lane.as_str()));
     *shown = lanes.keys().cloned().collect();
     for (lane, state) in &lanes {
@@ -85,7 +85,8 @@ pub(super) fn show(context: &Context) {
     context.metrics.dead_kept.set(i64::try_from(dead).unwrap_or(i64::MAX));
 }
 
-/// The smallest due of each lane that is not settled: what a claim holds is late, too, while no sink takes it.
+/// The earliest unsettled due of each lane. It includes claimed occurrences, which are late too while no sink accepts
+/// them.
 fn oldest(context: &Context) -> BTreeMap<Lane, Timestamp> {
     let mut oldest = BTreeMap::new();
     for shard in &context.shards {

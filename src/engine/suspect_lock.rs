@@ -1,5 +1,6 @@
-//! Lets an instance hold one claim with suspected poison messages at a time. When such a message kills the instance, the crash
-//! count of every occurrence in flight goes up; with two suspects at once the innocent one would be blamed too.
+//! Lets an instance hold one claim with suspected poison messages at a time. When such a message kills the instance,
+//! the crash count of every occurrence in flight goes up; with two suspects at once the innocent one would be blamed
+//! too.
 //!
 //! Claimers queue for the permit, first come first served. Each claimer has one place in the queue.
 
@@ -24,11 +25,11 @@ pub(super) struct SuspectLock(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
-    /// When the turn was last taken, and has not ended since.
+    /// When the permit was taken; `None` if it is free.
     taken: Option<Instant>,
-    /// Those who wait, by what wakes them.
+    /// The claimers that wait, by the signals that wake them.
     waiting: VecDeque<Arc<Signal>>,
-    /// Since when the turn is kept for the first of them.
+    /// Since when the permit is reserved for the first of them.
     offered: Option<Instant>,
 }
 
@@ -39,8 +40,8 @@ pub(super) struct SuspectPermit {
 }
 
 impl SuspectLock {
-    /// Takes the turn, if nobody has it and nobody came before. Else whoever asks stands in line, and is told by `signal` when
-    /// it is next; asked again, it keeps its place.
+    /// Takes the permit if it is free and no other claimer waits. Otherwise the caller joins the queue, and `signal`
+    /// tells it when it is next. A repeated call keeps its place.
     pub(super) fn take(self: &Arc<SuspectLock>, signal: &Arc<Signal>) -> Option<SuspectPermit> {
         let (mut line, now) = (self.0.lock(), Instant::now());
         line.stand(signal);
@@ -52,14 +53,14 @@ impl SuspectLock {
         Some(SuspectPermit { turns: Arc::clone(self), taken: now })
     }
 
-    /// Stands in line; whether it would get the turn now.
+    /// Joins the queue. Returns whether the permit would be granted now.
     pub(super) fn wait(&self, signal: &Arc<Signal>) -> bool {
         let mut line = self.0.lock();
         line.stand(signal);
         line.is_next(signal, Instant::now())
     }
 
-    /// Leaves the line: there are no suspects (any more).
+    /// Leaves the queue, because there are no suspects any more.
     pub(super) fn leave(&self, signal: &Arc<Signal>) {
         let mut line = self.0.lock();
         line.leave(signal);
@@ -81,7 +82,7 @@ impl Queue {
         self.waiting.retain(|one| !Arc::ptr_eq(one, signal));
     }
 
-    /// Whether the turn is this one's. Passes it on from one that does not come.
+    /// Whether this claimer gets the permit. Passes a reservation on if its claimer does not come.
     fn is_next(&mut self, signal: &Arc<Signal>, now: Instant) -> bool {
         if self.is_taken(now) {
             return false;
@@ -100,7 +101,7 @@ impl Queue {
         next
     }
 
-    /// Tells the first in line that the turn is free, once.
+    /// Tells the first in the queue, once, that the permit is free.
     fn offer(&mut self, now: Instant) {
         if self.is_taken(now) || self.offered.is_some() {
             return;
@@ -119,7 +120,7 @@ impl Queue {
 impl Drop for SuspectPermit {
     fn drop(&mut self) {
         let mut line = self.turns.0.lock();
-        // It may be another's by now.
+        // Another claim may have taken the permit after ours timed out.
         if line.taken == Some(self.taken) {
             line.taken = None;
             line.offer(Instant::now());

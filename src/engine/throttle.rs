@@ -1,27 +1,27 @@
-//! What is to happen only so often, or not before a time.
+//! Limits how often something happens.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The end of a rest.
+/// The end of the current pause.
 #[derive(Debug, Default)]
 pub(super) struct Throttle(Mutex<Option<Instant>>);
 
 impl Throttle {
-    /// Rests for so long from now on, at least.
+    /// Pauses for at least `span` from now on.
     pub(super) fn rest(&self, span: Duration) {
         let mut until = self.0.lock();
         *until = (*until).max(Some(Instant::now() + span));
     }
 
-    /// When the rest ends, while there is one.
+    /// The end of the pause, if there is one.
     pub(super) fn rests_until(&self) -> Option<Instant> {
         self.0.lock().filter(|until| *until > Instant::now())
     }
 
-    /// Whether there is no rest; then one of so long begins.
+    /// Whether there is no pause. If so, a pause of `span` begins.
     pub(super) fn passes(&self, span: Duration) -> bool {
         let (mut until, now) = (self.0.lock(), Instant::now());
         let passes = until.is_none_or(|until| until <= now);

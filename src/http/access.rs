@@ -1,9 +1,9 @@
 //! Who may call what: tokens with the scopes `read` and `write`, known by their hashes alone.
 //!
 //! A request is looked at before any of its body is read. A token stands in the header `authorization: Bearer ...` and
-//! nowhere else: what is in a URL ends up in logs. Every token is compared with, in constant time, so that neither which
-//! one it is nor how nearly one was guessed shows. Without any token configured, everybody may do everything who reaches
-//! the instance by an address or as `localhost`.
+//! nowhere else: what is in a URL ends up in logs. Every token is compared with, in constant time, so that neither
+//! which one it is nor how nearly one was guessed shows. Without any token configured, everybody may do everything who
+//! reaches the instance by an address or as `localhost`.
 
 use std::fmt;
 use std::net::IpAddr;

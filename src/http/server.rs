@@ -1,5 +1,5 @@
-//! Accepts connections and serves a router on them, over TLS or not, within limits of time and number, until it is told to
-//! stop.
+//! Accepts connections and serves a router on them, over TLS or not, within limits of time and number, until it is told
+//! to stop.
 //!
 //! A stop lets requests under way end; what has not ended by the deadline is cut off.
 
@@ -36,8 +36,8 @@ pub struct ServerLimits {
     pub connections: usize,
 }
 
-/// Serves `router` on what `listener` accepts, over TLS where there is a certificate to do so with, until `stop`; then waits for requests under way, at most `deadline`.
-/// Returns whether all of them ended by themselves.
+/// Serves `router` on what `listener` accepts, over TLS where there is a certificate to do so with, until `stop`; then
+/// waits for requests under way, at most `deadline`. Returns whether all of them ended by themselves.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<ServerTls>,

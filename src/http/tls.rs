@@ -1,7 +1,7 @@
 //! TLS of the listener: its certificate and key, from PEM files that are read anew when they change.
 //!
-//! A connection keeps what it was begun with. Files that changed and cannot be used are logged, and what they held before
-//! is served on: an expired certificate tells more than a closed port.
+//! A connection keeps what it was begun with. Files that changed and cannot be used are logged, and what they held
+//! before is served on: an expired certificate tells more than a closed port.
 
 use std::fmt;
 use std::io::ErrorKind;

@@ -1,9 +1,9 @@
 //! Cron expressions in time zones: compiled once, remembered, asked often.
 //!
 //! What happens when clocks change: an expression that names a fixed time (one second, minute and hour) comes due right
-//! after the gap that it falls into, and in an overlap once, in the first pass; every other expression skips the gap and
-//! comes due in both passes. After a gap of more than two hours (a zone that changes sides of the date line) all of them
-//! just go on.
+//! after the gap that it falls into, and in an overlap once, in the first pass; every other expression skips the gap
+//! and comes due in both passes. After a gap of more than two hours (a zone that changes sides of the date line) all of
+//! them just go on.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
@@ -23,8 +23,8 @@ use super::schedule::ScheduleError;
 /// How many of the next occurrences are looked at for the shortest gap.
 const LOOKED_AT: usize = 1000;
 
-/// How many expressions are remembered: one takes 6 KiB once it is read, and reading one takes ten times as long as asking
-/// it.
+/// How many expressions are remembered: one takes 6 KiB once it is read, and reading one takes ten times as long as
+/// asking it.
 const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
 /// How many changes of a zone's clocks are searched for a long gap: all those of a zone's history are fewer.

@@ -1,5 +1,5 @@
-//! How the bytes of a record lie: a header that scripts read at fixed places, then the body. The one page in Rust that knows
-//! these places; `lua/README.md` has them for the scripts.
+//! How the bytes of a record lie: a header that scripts read at fixed places, then the body. The one page in Rust that
+//! knows these places; `lua/README.md` has them for the scripts.
 //!
 //! ```text
 //! bytes   1      layout version, 1

@@ -10,8 +10,8 @@ use super::schedule::ScheduleError;
 use super::{Schedule, TaskId, When};
 use crate::clock::Timestamp;
 
-/// Times of `cron` that a spread may put off beyond another: those that were let in put off a few. A spread of a damaged
-/// record, which may be of any length, would be looked through for ever; it counts as none.
+/// Times of `cron` that a spread may put off beyond another: those that were let in put off a few. A spread of a
+/// damaged record, which may be of any length, would be looked through for ever; it counts as none.
 const MOST_PUT_OFF: usize = 1000;
 
 /// All dues of a task put at one time, in rising order. Times are epoch ms here.

@@ -10,8 +10,8 @@ use super::layout::{ANCHOR, CREATED, FLAGS, RECURRING, REQUEUED, RESETS, REVISIO
 use super::{CatchUp, Key, Lane, Message, Payload, RetryPolicy, Schedule, Task, Traceparent, When};
 use crate::clock::Timestamp;
 
-/// How deep the values of a body may stand in one another: far deeper than a task's, also of a newer version. What is damaged
-/// may seem deeper than a thread has stack for.
+/// How deep the values of a body may stand in one another: far deeper than a task's, also of a newer version. What is
+/// damaged may seem deeper than a thread has stack for.
 const DEEPEST: usize = 64;
 
 /// A task as it waits in the timeline: what the server resolved, and what the user asked for.

@@ -8,7 +8,8 @@ use super::schedule::ScheduleError;
 use super::{Record, Task};
 use crate::clock::Timestamp;
 
-/// One publish, then at most `max` retries; the wait before retry n = 0, 1, ... is `interval * 2^n + random(0..jitter)`.
+/// One publish, then at most `max` retries; the wait before retry n = 0, 1, ... is `interval * 2^n +
+/// random(0..jitter)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetryPolicy {
     /// Retries after the first publish.

@@ -1,4 +1,4 @@
-//! Begins a claim: reads its records, publishes the occurrences that may be published, and decides about the others.
+//! Begins a claim: parses its records, publishes the occurrences that may be published, and decides about the others.
 
 use tokio::time::Instant;
 use tracing::{debug, error};
@@ -14,14 +14,14 @@ use crate::task::Record;
 enum Withheld {
     PassedOver,
     Dead(Reason, String),
-    /// Its destination is at fault and holds all that it may.
+    /// Its destination is at fault and holds all it may.
     TurnedBack,
-    /// Another one is tried at its destination, which is given up.
+    /// Its destination is given up, and another message is the trial.
     Waits,
 }
 
 impl ClaimTask {
-    /// Reads the records, publishes, and begins to work out what follows while the sink is busy.
+    /// Parses the records, publishes, and starts to compute the next dues while the sink works.
     pub(super) fn begin(&mut self) {
         let overdue = self.claim.context.config.overdue;
         let (mut records, mut ahead) = (Vec::new(), Vec::new());
@@ -54,7 +54,8 @@ impl ClaimTask {
         }
     }
 
-    /// Whether an occurrence is not published: poison, passed over by its own catch-up, or its destination at fault.
+    /// Why an occurrence is not published: it is poison, passed over by its own catch-up, or its destination is at
+    /// fault.
     fn withheld(&mut self, index: usize, record: &Record) -> Option<Withheld> {
         let flight = &mut self.flights[index];
         let (context, lane) = (&self.claim.context, &self.claim.lane);
@@ -89,7 +90,7 @@ impl ClaimTask {
         }
     }
 
-    /// What becomes of an occurrence now, unless it is published.
+    /// Decides about an occurrence now, unless it is published.
     fn withhold(&mut self, index: usize, record: &Record, withheld: Option<Withheld>, admitted: bool) {
         let fate = match withheld {
             Some(Withheld::Dead(reason, detail)) => Fate::Dead(reason, detail),
@@ -99,7 +100,7 @@ impl ClaimTask {
             }
             Some(Withheld::TurnedBack) => return self.turn_back(index),
             Some(Withheld::Waits) | None if admitted => return,
-            // The breaker closed the way since the claim: it goes back unsent.
+            // The breaker opened after the claim, so the occurrence returns to the lane unsent.
             Some(Withheld::Waits) | None => {
                 let verdict = self.flights[index].back();
                 return self.verdict(index, verdict, None);
@@ -108,12 +109,13 @@ impl ClaimTask {
         self.decide(index, fate);
     }
 
-    /// A record that this version cannot read, or whose schedule it cannot: others may. Never dead.
+    /// Handles a record, or a schedule in it, that this version cannot parse. It is never dead, because other instances
+    /// may be able to parse it.
     fn unreadable(&mut self, index: usize, detail: &str) {
         let flight = &mut self.flights[index];
         let (lane, member) = (&self.claim.lane.lane, &flight.occurrence.member);
         self.unreadable += 1;
-        // Once for the claim: where there is one, there may be a thousand.
+        // Logged once per claim, because a claim may contain a thousand of them.
         if self.unreadable == 1 {
             error!(%lane, words = detail, "cannot read records, perhaps of a newer version; they wait for an instance that can");
         }

@@ -1,11 +1,12 @@
-//! Publishes a copy of each dead message to the lane's dead-letter destination, before the occurrence is recorded as dead.
+//! Publishes a copy of each dead message to the lane's dead-letter destination, before the occurrence is recorded as
+//! dead.
 //!
-//! The copy is best effort: two attempts, each within the sink's `answer_timeout`. A failed copy does not change the outcome of
-//! the occurrence, is not counted as a publish of it, and says nothing of its destination. Poison messages have no copy: they
-//! may be what kills instances.
+//! The copy is best effort: two attempts, each within the sink's `answer_timeout`. A failed copy does not change the
+//! outcome of the occurrence, is not counted as a publish of it, and says nothing of its destination. Poison messages
+//! have no copy: they may be what kills instances.
 //!
-//! The copies of a claim go out as one batch, those that come up meanwhile as the next. After a failed copy, the lane sends none
-//! for a while: a dead-letter destination that does not answer must not delay claim after claim.
+//! The copies of a claim go out as one batch, those that come up meanwhile as the next. After a failed copy, the lane
+//! sends none for a while: a dead-letter destination that does not answer must not delay claim after claim.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -19,16 +20,16 @@ use crate::engine::judge::Reason;
 use crate::engine::leases::Lease;
 use crate::timeline::Settlement;
 
-/// Publishes of one copy at most.
+/// Maximum number of publishes of one copy.
 const TRIES: u32 = 2;
 
-/// The wait before the second.
+/// The pause before the second publish.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long no copies of a lane are tried once one has failed.
+/// How long a lane sends no copies after one has failed.
 pub(super) const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
-/// Bytes of the broker's words that a copy carries at most.
+/// Maximum length of the broker's error text in a copy, in bytes.
 const LONGEST_WORDS: usize = 1024;
 
 /// An occurrence whose verdict waits for its copy.
@@ -36,28 +37,28 @@ pub(super) struct AwaitingCopy {
     pub(super) index: usize,
     pub(super) verdict: Settlement,
     pub(super) reason: Reason,
-    /// Until it is sent.
+    /// The copy, until it is sent.
     pub(super) copy: Option<Message>,
 }
 
-/// What became of a copy: the flight it is of; whether it was taken, or why not.
+/// The result of a copy: the index of its flight, and why it was not accepted, if so.
 pub(super) type Copied = (usize, Result<(), NotTaken>);
 
-/// Why a copy was not taken.
+/// Why a copy was not accepted.
 #[derive(Clone, Debug)]
 pub(super) struct NotTaken {
     pub(super) detail: String,
-    /// Whether another one would fare no better.
+    /// Whether other copies would fail as well.
     pub(super) others_too: bool,
 }
 
-/// A copy on its way, and the flight it is of.
+/// A copy under way, and the index of its flight.
 type Sent = (usize, Message);
 
 /// The copies of one claim.
 pub(super) struct Copies {
     under_way: BoxStream<'static, Copied>,
-    /// The occurrences that they are of, and those whose copies are to be sent.
+    /// The occurrences that wait for their copies, sent or not.
     awaiting: Vec<AwaitingCopy>,
 }
 
@@ -72,7 +73,7 @@ impl Copies {
         self.awaiting.push(awaiting);
     }
 
-    /// Sends all of them as one batch, unless others are under way.
+    /// Sends all copies as one batch, unless another batch is under way.
     pub(super) fn send_if_idle(&mut self, sink: &Arc<dyn Sink>, lease: &Arc<Lease>) {
         if !self.awaiting.is_empty() && self.awaiting.iter().all(|awaiting| awaiting.copy.is_some()) {
             let batch = self.awaiting.iter_mut().filter_map(|awaiting| Some((awaiting.index, awaiting.copy.take()?)));
@@ -80,24 +81,24 @@ impl Copies {
         }
     }
 
-    /// Takes out those that are not sent.
+    /// Removes and returns those that are not sent.
     pub(super) fn take_unsent(&mut self) -> Vec<AwaitingCopy> {
         self.awaiting.extract_if(.., |awaiting| awaiting.copy.is_some()).collect()
     }
 
-    /// Takes out the one of a flight.
+    /// Removes and returns the one of a flight.
     pub(super) fn take(&mut self, index: usize) -> Option<AwaitingCopy> {
         let at = self.awaiting.iter().position(|awaiting| awaiting.index == index)?;
         Some(self.awaiting.swap_remove(at))
     }
 
-    /// Waits for none any more, and takes out all.
+    /// Stops waiting; removes and returns all.
     pub(super) fn give_up(&mut self) -> Vec<AwaitingCopy> {
         self.under_way = stream::empty().boxed();
         std::mem::take(&mut self.awaiting)
     }
 
-    /// Waits for the answer to one; for ever if none is under way.
+    /// Waits for the result of one copy; for ever if none is under way.
     pub(super) async fn next(&mut self) -> Copied {
         match self.under_way.next().await {
             Some(copied) => copied,
@@ -106,14 +107,15 @@ impl Copies {
     }
 }
 
-/// Publishes copies as one batch, and once more those of them that may yet be taken; tells of each as soon as it is known.
+/// Publishes copies as one batch, and those that may still succeed once more. Reports each result as soon as it is
+/// definite.
 fn send(sink: Arc<dyn Sink>, lease: Arc<Lease>, mut copies: Vec<Sent>) -> BoxStream<'static, Copied> {
     let (tell, mut told) = mpsc::unbounded_channel();
     let sending = async move {
         for tried in 1..=TRIES {
             let failed = publish(&*sink, &lease, copies, &tell).await;
             if tried == TRIES || failed.is_empty() {
-                // An error means that nobody waits any more.
+                // An error means that the claim has stopped waiting.
                 failed.into_iter().for_each(|((index, _), error)| drop(tell.send((index, Err(error)))));
                 return;
             }
@@ -125,7 +127,7 @@ fn send(sink: Arc<dyn Sink>, lease: Arc<Lease>, mut copies: Vec<Sent>) -> BoxStr
     stream::select(sending, stream::poll_fn(move |context| told.poll_recv(context))).boxed()
 }
 
-/// One publish of copies. Tells of those that were taken or never will be; the others, and why.
+/// Publishes copies once. Reports the definite results, and returns the other copies with their errors.
 async fn publish(
     sink: &dyn Sink,
     lease: &Lease,
@@ -133,7 +135,7 @@ async fn publish(
     tell: &UnboundedSender<Copied>,
 ) -> Vec<(Sent, NotTaken)> {
     let limit = sink.answer_timeout();
-    // As of every message: no publish is under way when the lease has passed.
+    // As for every message, no publish may outlast the lease.
     if !lease.fits(limit) {
         let error = NotTaken { detail: "the lease leaves no time for it".to_owned(), others_too: false };
         return copies.into_iter().map(|copy| (copy, error.clone())).collect();
@@ -145,7 +147,7 @@ async fn publish(
             let Some(copy) = open.get_mut(at).and_then(Option::take) else { continue };
             let done = match outcome {
                 Outcome::Accepted => Ok(()),
-                // Its own fault: others may be taken.
+                // Only this copy is refused; others may be accepted.
                 Outcome::Reject(detail) => Err(NotTaken { detail, others_too: false }),
                 Outcome::Retry(trouble) => {
                     failed.push((copy, NotTaken { detail: trouble.detail, others_too: true }));
@@ -155,14 +157,14 @@ async fn publish(
             drop(tell.send((copy.0, done)));
         }
     };
-    // An error is the end of the wait for those that are left.
+    // A timeout ends the wait for the remaining copies.
     drop(tokio::time::timeout(limit, answered).await);
     let error = NotTaken { detail: format!("no answer within {limit:?}"), others_too: true };
     failed.extend(open.into_iter().flatten().map(|copy| (copy, error.clone())));
     failed
 }
 
-/// Why it is dead, as headers can carry it.
+/// Reason and detail as header values.
 pub(super) fn headers_of(reason: Reason, detail: &str) -> [(String, String); 2] {
     let cut = &detail[..detail.floor_char_boundary(LONGEST_WORDS)];
     let detail = cut.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
@@ -182,7 +184,7 @@ mod tests {
     use crate::task::Lane;
     use crate::timeline::Token;
 
-    /// A sink that notes how large each batch is.
+    /// A sink that notes the size of each batch.
     struct Counting(MemorySink, Mutex<Vec<usize>>);
 
     #[async_trait::async_trait]
@@ -237,7 +239,7 @@ mod tests {
         let lease = Leases::default().open(Token("i.1".into()), Lane::default(), 10 * second, Moment::now());
         let copies = ["silent", "taken", "refused", "later"].map(message).into_iter().enumerate().collect();
         let mut sending = send(sink.clone(), lease, copies);
-        // What is certain is told at once.
+        // Definite results are reported at once.
         let begun = Instant::now();
         let mut told = vec![sending.next().await.unwrap(), sending.next().await.unwrap()];
         assert_eq!(begun.elapsed(), Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Decides what becomes of each occurrence, and has that written.
+//! Decides what happens to each occurrence, and writes it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::task::{Follow, Record};
 use crate::timeline::{Rest, Settle, Settled, Settlement, Verdict};
 
 impl ClaimTask {
-    /// What becomes of an occurrence is known; that is written once what follows it is known too.
+    /// Notes the fate of an occurrence. It is written once the next due is known too.
     pub(super) fn decide(&mut self, index: usize, fate: Fate) {
         let flight = &mut self.flights[index];
         if flight.stage == Stage::Judged {
@@ -29,9 +29,9 @@ impl ClaimTask {
         self.fates.insert(index, fate);
     }
 
-    /// What follows an occurrence is known.
+    /// Notes the next due of an occurrence's task.
     pub(super) fn followed(&mut self, index: usize, follow: Result<Follow, String>) {
-        // What went back meanwhile has its verdict.
+        // The occurrence was returned to the lane in the meantime.
         if self.flights[index].stage == Stage::Judged {
             return;
         }
@@ -64,10 +64,10 @@ impl ClaimTask {
         self.verdict(index, verdict, None);
     }
 
-    /// It goes back because its destination holds all that it may: others have their turn.
+    /// Returns an occurrence to the lane because its destination holds all it may.
     pub(super) fn turn_back(&mut self, index: usize) {
         self.claim.lane.turns_back(&self.flights[index].destination);
-        // Who claims this lane begins behind it from now on, and asks for it again then.
+        // Claims of this lane now start behind it, so wake the claimer when the oldest are due again.
         self.claim.signal.raise(self.claim.context.clock.now().plus(OLDEST_AGAIN));
         let flight = &mut self.flights[index];
         flight.turned_back = true;
@@ -75,7 +75,7 @@ impl ClaimTask {
         self.verdict(index, verdict, None);
     }
 
-    /// An occurrence will not be tried again by itself.
+    /// Declares an occurrence dead.
     pub(super) fn bury(&mut self, index: usize, record: Option<&Record>, reason: Reason, detail: String) {
         let flight = &mut self.flights[index];
         let lane = &self.claim.lane;
@@ -94,7 +94,8 @@ impl ClaimTask {
         }
     }
 
-    /// Sends the copies that have come up, unless others are under way. While the lane tries none it buries without.
+    /// Sends the waiting copies, unless others are under way. While the lane pauses its copies, the dead are recorded
+    /// without one.
     pub(super) fn send_copies(&mut self) {
         let lane = Arc::clone(&self.claim.lane);
         if lane.copies.rests_until().is_none() {
@@ -106,7 +107,7 @@ impl ClaimTask {
         }
     }
 
-    /// A copy was taken, or was not: now the occurrence is buried.
+    /// Records the death of an occurrence once its copy has a result.
     pub(super) fn copied(&mut self, (index, copied): Copied) {
         let Some(AwaitingCopy { verdict, reason, .. }) = self.copies.take(index) else { return };
         let lane = &self.claim.lane;
@@ -117,7 +118,7 @@ impl ClaimTask {
         self.verdict(index, verdict, Some(reason));
     }
 
-    /// Waits for no copy any more.
+    /// Records the deaths whose copies have no result yet.
     pub(super) fn give_up_copies(&mut self) {
         for AwaitingCopy { index, verdict, reason, .. } in self.copies.give_up() {
             self.claim.lane.tell_of_copy(Err("it was not answered before its holder had to let go"));
@@ -125,7 +126,7 @@ impl ClaimTask {
         }
     }
 
-    /// Notes a verdict; it waits a little for the others.
+    /// Adds a verdict, which waits a little for others.
     pub(super) fn verdict(&mut self, index: usize, verdict: Settlement, dead: Option<Reason>) {
         let flight = &self.flights[index];
         let passed_over = flight.tally(&verdict.verdict);
@@ -140,7 +141,7 @@ impl ClaimTask {
         self.verdicts.add(index, verdict, counted, self.claim.context.clock.now());
     }
 
-    /// Begins to write the verdicts, if it is time and nothing is being written.
+    /// Starts a settle, if it is time and no other is under way.
     pub(super) fn settle_if_due(&mut self) {
         let all = self.open == 0;
         let Some(verdicts) = self.verdicts.take_due(all) else { return };
@@ -150,7 +151,7 @@ impl ClaimTask {
         let others =
             || verdicts.iter().filter(|(index, _)| !self.flights[*index].turned_back).map(|(_, verdict)| verdict);
         let head = others().filter_map(waits_until).min();
-        // Whoever hears of what was turned back would claim it for nothing. What goes back for another reason is told of.
+        // A wake-up for turned-back occurrences would only lead to useless claims. All other returns send one.
         let goes_back = |settlement: &Settlement| matches!(settlement.verdict, Verdict::Back { .. });
         let quiet = others().count() < verdicts.len() && !others().any(goes_back);
         let (context, lease) = (&self.claim.context, &self.claim.lease);
@@ -167,7 +168,7 @@ impl ClaimTask {
         self.verdicts.settle(settle_until_answered(context, shard, lane, settle, Some((lease, all))), head);
     }
 
-    /// The verdicts were written: others take the room, and what waits again is told of.
+    /// The verdicts are written: frees their room, and wakes the claimer for the next dues.
     pub(super) fn settled(&mut self, settled: &Settled) {
         let Some((head, tally)) = self.verdicts.settled() else { return };
         if let Some(head) = head {

@@ -1,10 +1,10 @@
-//! Returns occurrences to the lane, where a claim ends before all of them are published.
+//! Returns occurrences to the lane if a claim ends before all of them are published.
 
 use super::flight::Stage;
 use super::task::ClaimTask;
 
 impl ClaimTask {
-    /// Where the sink turned out absent, everything that is held for it goes back.
+    /// If the sink is absent, opens its breaker and returns all occurrences to the lane.
     pub(super) fn give_back_if_absent(&mut self) {
         if let Some(detail) = self.absent.take() {
             self.claim.lane.sink.trip(&detail);
@@ -12,13 +12,13 @@ impl ClaimTask {
         }
     }
 
-    /// Gives back whatever has no verdict.
+    /// Returns every occurrence without a verdict.
     pub(super) fn give_up(&mut self) {
         self.give_back();
         self.back(|_| true);
     }
 
-    /// Gives back all that nothing is decided of. What is under way may still arrive.
+    /// Returns every occurrence without a decision. Messages under way may still be delivered.
     pub(super) fn give_back(&mut self) {
         self.ending = true;
         while let Some(answer) = self.outbox.try_answer() {
@@ -30,7 +30,7 @@ impl ClaimTask {
         self.back(|stage| !matches!(stage, Stage::Decided { .. }));
     }
 
-    /// The engine stops: what waits for a retry goes back, what is under way is waited for.
+    /// The engine stops: returns the occurrences that wait for a retry, and waits for the messages under way.
     pub(super) fn stop(&mut self) {
         self.ending = true;
         self.back(|stage| stage == Stage::Waiting);

@@ -1,4 +1,4 @@
-//! One occurrence of a claim: its message, what happened to it so far, and the verdict it leaves with.
+//! One occurrence of a claim: its message, its history within the claim, and its verdict.
 
 use std::time::Duration;
 
@@ -13,46 +13,46 @@ use crate::task::record::RecordError;
 use crate::task::{CatchUp, Counts, Follow, Following, Overdue, Record, Traceparent};
 use crate::timeline::{DeadRecord, Occurrence, Settlement, Verdict};
 
-/// An occurrence from its claim to its verdict. The record stays encoded: it is read again in the rare case of a retry
-/// or a death.
+/// An occurrence from its claim to its verdict. The record stays encoded and is parsed again only for a retry or a
+/// death.
 pub(super) struct Flight {
     pub(super) occurrence: Occurrence,
-    /// Where its message goes.
+    /// The destination of its message.
     pub(super) destination: String,
     /// The server's time of the claim, from which catch-up counts.
     claimed: Timestamp,
     follow: Option<Follow>,
-    /// What becomes of its task's overdue occurrences.
+    /// How its task catches up on overdue occurrences.
     pub(super) catch_up: CatchUp,
     pub(super) stage: Stage,
     /// Publishes so far.
     pub(super) publishes: u32,
-    /// Retries that counted.
+    /// Counted retries.
     pub(super) retries: u32,
     pub(super) first_failure: Option<Instant>,
-    /// Its part of what its destination, which fails, may hold.
+    /// The part of the room that it holds while its destination fails.
     pub(super) hold: Option<Hold>,
-    /// It goes back because its destination holds all that it may.
+    /// Whether it returns to the lane because its destination holds all it may.
     pub(super) turned_back: bool,
-    /// A publish of it may have arrived: it began and was not answered definitely.
+    /// Whether an earlier publish may have been delivered, because it had no definite outcome.
     unclear: bool,
 }
 
-/// Where an occurrence stands within its claim.
+/// The state of an occurrence within its claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing of it is under way.
+    /// No publish is under way.
     Waiting,
-    /// Handed to the sink at that time.
+    /// Handed to the sink at this time.
     UnderWay(Instant),
-    /// What becomes of it is known, what follows it is not; whether a publish of it had begun.
+    /// Its fate is known and its next due is not; and whether a publish of it was started.
     Decided { begun: bool },
     /// Its verdict is known.
     Judged,
 }
 
 impl Flight {
-    /// An occurrence as it was claimed at `claimed`, on the server's time.
+    /// An occurrence that was claimed at `claimed`, on the server's clock.
     pub(super) fn new(occurrence: Occurrence, claimed: Timestamp) -> Flight {
         Flight {
             occurrence,
@@ -70,36 +70,36 @@ impl Flight {
         }
     }
 
-    /// Reads the record.
+    /// Parses the record.
     pub(super) fn record(&self) -> Result<Record, RecordError> {
         Record::decode(&self.occurrence.record)
     }
 
-    /// Whether its own catch-up passes it over: overdue by more than `grace`, with `none`.
+    /// Whether its own catch-up `none` passes it over, because it is overdue by more than `grace`.
     pub(super) fn is_passed_over(&self, record: &Record, overdue: Overdue) -> bool {
         record.requeued.is_none()
             && record.task.catch_up == Some(CatchUp::None)
             && self.claimed.since(self.occurrence.due) > overdue.grace
     }
 
-    /// Where a record's message goes: where the task says, else where its lane does.
+    /// The destination of a message: that of the task, else that of its lane.
     pub(super) fn destination<'a>(record: &'a Record, lane: Option<&'a str>) -> &'a str {
         record.task.message.destination.as_deref().or(lane).unwrap_or_default()
     }
 
-    /// The message of the next publish.
+    /// Builds the message of the next publish.
     pub(super) fn message(&mut self, record: &Record, lane_destination: Option<&str>) -> Message {
         Flight::destination(record, lane_destination).clone_into(&mut self.destination);
         self.publishes += 1;
         self.message_to(record, self.destination.clone(), headers(record))
     }
 
-    /// A copy of its message for those who look after the dead; not a publish of it.
+    /// Builds the copy for the dead-letter destination. It does not count as a publish.
     pub(super) fn copy(&self, record: &Record, destination: &str, more: [(String, String); 2]) -> Message {
         self.message_to(record, destination.to_owned(), headers(record).into_iter().chain(more).collect())
     }
 
-    /// Its key is the one of the claimed score, or the one that a requeued record carries.
+    /// The key comes from the due of the claim, or from the record if it was requeued.
     fn message_to(&self, record: &Record, destination: String, headers: Vec<(String, String)>) -> Message {
         let own = || self.occurrence.member.key(self.occurrence.due);
         let key = record.requeued.clone().unwrap_or_else(own);
@@ -117,46 +117,47 @@ impl Flight {
         }
     }
 
-    /// Begins to work out what follows this occurrence. Notices a schedule that this version cannot read.
+    /// Starts to compute the next due. Fails if this version cannot parse the schedule.
     pub(super) fn following(&mut self, record: &Record, overdue: Overdue) -> Result<Following, String> {
         self.catch_up = record.task.catch_up.unwrap_or_default();
         let Occurrence { member, due, counts, .. } = &self.occurrence;
         Following::begin(member, record, *due, self.claimed, *counts, overdue).map_err(|error| error.to_string())
     }
 
-    /// Notes what follows this occurrence.
+    /// Notes the next due.
     pub(super) fn followed_by(&mut self, follow: Follow) {
         self.follow = Some(follow);
     }
 
-    /// Whether it is known what follows.
+    /// Whether the next due is known.
     pub(super) fn is_followed(&self) -> bool {
         self.follow.is_some()
     }
 
-    /// What becomes of it is known, and waits for what follows it.
+    /// Notes that the fate is known and waits for the next due.
     pub(super) fn decided(&mut self) {
         self.stage = Stage::Decided { begun: self.begun() };
     }
 
-    /// Whether it was requeued less than `patience` ago: then it is not dead for its destination, which may have been mended.
+    /// Whether it was requeued less than `patience` ago. It is then not dead because of its destination, which may have
+    /// been repaired.
     pub(super) fn is_spared(&self, now: Timestamp, patience: Duration) -> bool {
         self.occurrence.member.requeued_key().is_some() && now.since(self.occurrence.due) < patience
     }
 
-    /// How many occurrences its catch-up passes over. One that is dead is not passed over as well.
+    /// How many occurrences its catch-up passes over. An occurrence that is dead does not count as passed over too.
     fn passed_over(&self, dead: bool) -> u64 {
         self.follow.map_or(0, |follow| follow.passed_over - u64::from(dead && !follow.publish))
     }
 
-    /// Notes how a publish ended that is to be tried again.
+    /// Notes a failed publish that will be retried. Returns the time of the first failure.
     pub(super) fn failed(&mut self, definite: bool, now: Instant) -> Instant {
         self.stage = Stage::Waiting;
         self.unclear |= !definite;
         *self.first_failure.get_or_insert(now)
     }
 
-    /// It has reached its destination.
+    /// The destination accepted it.
     pub(super) fn accepted(&mut self) -> Settlement {
         let mut counts = self.counts(false);
         counts.accepted += 1;
@@ -164,13 +165,13 @@ impl Flight {
         self.judged(verdict)
     }
 
-    /// A recurring task's occurrence is passed over itself, by its own catch-up.
+    /// An occurrence of a recurring task is passed over by its own catch-up.
     pub(super) fn passed(&mut self) -> Settlement {
         let verdict = self.and_next(self.counts(false));
         self.judged(verdict)
     }
 
-    /// It will not be tried again by itself. Without a record that can be read, the bytes are kept as they are.
+    /// It is dead. If the record cannot be parsed, its bytes are kept as they are.
     pub(super) fn dead(&mut self, record: Option<&Record>, reason: Reason, detail: String) -> Settlement {
         let key = self.occurrence.member.key(self.occurrence.due);
         let buried = record.map_or_else(|| self.occurrence.record.clone(), |record| record.buried(key).encode());
@@ -184,23 +185,23 @@ impl Flight {
         self.judged(verdict)
     }
 
-    /// It waits again under the same due.
+    /// It returns to the lane with the same due.
     pub(super) fn back(&mut self) -> Settlement {
         let begun = self.begun();
         self.judged(Verdict::Back { begun })
     }
 
-    /// It waits again under the same due, and is left out of claims: nothing of it was published.
+    /// It returns to the lane with the same due and is left out of claims. It was not published.
     pub(super) fn unreadable(&mut self) -> Settlement {
         self.judged(Verdict::Unreadable)
     }
 
-    /// Whether a publish of it may have arrived.
+    /// Whether a publish of it may have been delivered.
     fn begun(&self) -> bool {
         self.unclear || matches!(self.stage, Stage::UnderWay(_) | Stage::Decided { begun: true })
     }
 
-    /// What is to be counted in the metrics once the verdict is written: occurrences passed over.
+    /// The number of passed-over occurrences to count once the verdict is written.
     pub(super) fn tally(&self, verdict: &Verdict) -> u64 {
         match verdict {
             Verdict::Back { .. } | Verdict::Unreadable => 0,
@@ -231,7 +232,7 @@ impl Flight {
     }
 }
 
-/// The task's own headers, and the trace of the request that put it unless one of them names its own.
+/// The headers of the task, and the trace of the request that put it unless the task has a trace header of its own.
 fn headers(record: &Record) -> Vec<(String, String)> {
     let own = &record.task.message.headers;
     let trace = record.trace.filter(|_| !own.keys().any(|name| name.eq_ignore_ascii_case(Traceparent::HEADER)));

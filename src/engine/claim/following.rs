@@ -1,19 +1,19 @@
-//! What follows the occurrences of a claim, where that takes long to work out: what a long outage missed of a cron task
-//! may be millions of steps. Goes on in slices beside all else that the claim's holder does, a slice of each in turn.
+//! Computes the next dues of a claim's tasks where this takes long: catching up on a cron task after a long outage may
+//! take millions of steps. It works in slices, so that the claim can handle its other events in between.
 
 use std::collections::VecDeque;
 
 use crate::task::{Follow, Following};
 
-/// Occurrences that are passed over in one slice.
+/// Number of occurrences that one slice passes over.
 const SLICE: u32 = 256;
 
-/// What is being worked out, by flight.
+/// The computations under way, by flight.
 #[derive(Default)]
 pub(super) struct Followings(VecDeque<(usize, Following)>);
 
 impl Followings {
-    /// Begins with one step, which is enough for nearly all: then what follows is known at once.
+    /// Makes the first step, which is enough for nearly all tasks. Returns the result if it is known.
     pub(super) fn begin(&mut self, index: usize, mut following: Following) -> Option<Result<Follow, String>> {
         let first = advance(&mut following, 1);
         if first.is_none() {
@@ -22,10 +22,10 @@ impl Followings {
         first
     }
 
-    /// Goes on until one is known; for ever if none is left.
+    /// Continues until one result is known; waits for ever if there are no computations.
     ///
     /// # Cancel safety
-    /// What was worked out is kept.
+    /// Progress is kept.
     pub(super) async fn next(&mut self) -> (usize, Result<Follow, String>) {
         while let Some((index, mut following)) = self.0.pop_front() {
             if let Some(known) = advance(&mut following, SLICE) {
@@ -37,7 +37,7 @@ impl Followings {
         std::future::pending().await
     }
 
-    /// Goes on with those alone.
+    /// Keeps only these.
     pub(super) fn retain(&mut self, which: impl Fn(usize) -> bool) {
         self.0.retain(|(index, _)| which(*index));
     }

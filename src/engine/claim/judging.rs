@@ -1,6 +1,6 @@
-//! Publishes flights, and judges what the sink answers.
+//! Publishes flights and judges the answers of the sink.
 //!
-//! Starts no publish unless the sink's whole `answer_timeout` fits into the lease.
+//! It starts a publish only if the sink's whole `answer_timeout` fits into the lease.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use crate::engine::held::Hold;
 use crate::engine::judge::{Facts, Judgement, Reason, judge};
 use crate::task::{Record, RetryPolicy};
 
-/// How soon a publish is tried again that did not fit into the lease: an extension is due any moment.
+/// The pause before a publish that did not fit into the lease; the lease will be renewed soon.
 const LEASE_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a lane stands back after a trial of its sink that was not answered.
+/// How long a lane pauses after a trial of its sink without an answer.
 const TRIAL_PAUSE: Duration = Duration::from_secs(1);
 
-/// Answers taken in at one go.
+/// Maximum number of answers that are handled in one step.
 const MAX_ANSWERS_AT_ONCE: usize = 1000;
 
 impl ClaimTask {
-    /// Publishes flights, side by side by destination.
+    /// Publishes flights, one batch per destination.
     pub(super) fn publish<'a>(&mut self, batch: impl Iterator<Item = (usize, &'a Record)>) {
         let sink = &self.claim.lane.sink;
         let now = Instant::now();
@@ -59,7 +59,7 @@ impl ClaimTask {
         }
     }
 
-    /// Publishes what is to be tried again by now.
+    /// Publishes the flights whose retry is due.
     pub(super) fn publish_due(&mut self) {
         let waits = |index: &usize| self.flights[*index].stage == Stage::Waiting;
         let due = self.outbox.due(Instant::now()).into_iter().filter(waits);
@@ -69,7 +69,7 @@ impl ClaimTask {
         }
     }
 
-    /// Takes in an answer of the sink, and those that are there already.
+    /// Handles an answer of the sink, and those that are already available.
     pub(super) fn take_in_all(&mut self, first: SinkAnswer) {
         self.take_in(first);
         for _ in 1..MAX_ANSWERS_AT_ONCE {
@@ -78,7 +78,7 @@ impl ClaimTask {
         }
     }
 
-    /// Takes in one answer of the sink.
+    /// Handles one answer of the sink.
     pub(super) fn take_in(&mut self, answer: SinkAnswer) {
         match answer {
             SinkAnswer::Outcome(index, publish, outcome) => {
@@ -91,12 +91,13 @@ impl ClaimTask {
         }
     }
 
-    /// A batch has ended: what was not answered may have arrived. When the sink said nothing since, it is suspect.
+    /// A batch has ended; messages without an answer may have been delivered. If the sink has answered nothing since,
+    /// it is suspect.
     fn ended(&mut self, sent: Instant, flights: &[(usize, u32)]) {
         let sink = &self.claim.lane.sink;
         if !sink.answered_since(sent) {
             sink.breaker.suspect();
-            // What is not answered stays here; another lane's claim may show whether the sink is there.
+            // These messages stay in the claim; the claim of another lane can be the trial of the sink.
             if let Some(trial) = self.claim.trial.take() {
                 self.claim.lane.claims.rest(TRIAL_PAUSE);
                 sink.breaker.trial_unused(trial);
@@ -109,7 +110,7 @@ impl ClaimTask {
         }
     }
 
-    /// Draws the consequence of an outcome; one that comes twice, or for an earlier publish, has none.
+    /// Acts on an outcome. A repeated outcome, or one of an earlier publish, has no effect.
     fn judge(&mut self, index: usize, publish: u32, outcome: Outcome) {
         let flight = &mut self.flights[index];
         let Stage::UnderWay(sent) = flight.stage else { return };
@@ -144,7 +145,7 @@ impl ClaimTask {
         }
     }
 
-    /// Whether a flight may wait here to be tried again at its destination, where nothing has been accepted since it failed.
+    /// Whether a flight may wait here for a retry, given that its destination has accepted nothing since it failed.
     fn may_wait(&mut self, index: usize, at_fault: bool) -> bool {
         let flight = &mut self.flights[index];
         if let Some(hold) = &flight.hold {
@@ -155,7 +156,7 @@ impl ClaimTask {
         flight.hold.is_some()
     }
 
-    /// Notes an outcome where sinks and destinations are kept account of, and gathers what the judge needs to know.
+    /// Notes an outcome for the sink and the destination, and collects the facts for the judge.
     fn weigh(&mut self, index: usize, sent: Instant, outcome: &Outcome, now: Instant) -> Facts {
         let sink = &self.claim.lane.sink;
         let flight = &mut self.flights[index];
@@ -171,7 +172,7 @@ impl ClaimTask {
                 sink.metrics.accepted.inc();
                 sink.answered();
                 let forgiven = sink.destinations.lock().accepted(&flight.destination, sent);
-                // What was turned back need not wait any more. Claims begin at the oldest again, and find it.
+                // Occurrences that were turned back can be published now, so claims start at the oldest again.
                 if forgiven && self.claim.lane.turns_back_no_more(&flight.destination) {
                     self.claim.context.wake(&self.claim.lane.lane);
                 }
@@ -202,7 +203,7 @@ impl ClaimTask {
         facts
     }
 
-    /// A flight was judged: if it was a trial, those that waited for it share its fate, or are published.
+    /// If the flight was a trial, the flights that waited for it share its fate or are published.
     pub(super) fn tried(&mut self, index: usize, judgement: &Judgement) {
         let Some(mut trial) = self.trials.end(index) else { return };
         match judgement {
@@ -211,7 +212,7 @@ impl ClaimTask {
                     self.decide(index, Fate::Dead(Reason::Destination, detail.clone()));
                 }
             }
-            // The message was at fault, which says nothing of the destination: the next one is tried.
+            // The message was refused, which says nothing about the destination. The next message becomes the trial.
             Judgement::Dead(Reason::Rejected, _) => {
                 if let Some(next) = trial.waiting.pop_front() {
                     trial.index = next;
@@ -219,7 +220,7 @@ impl ClaimTask {
                     self.trials.go_on(trial);
                 }
             }
-            // All that is held goes back.
+            // All occurrences return to the lane.
             Judgement::Absent(_) => {}
             Judgement::Accepted | Judgement::Again { .. } | Judgement::Dead(..) => {
                 trial.waiting.into_iter().for_each(|index| self.outbox.retry_at(Instant::now(), index));

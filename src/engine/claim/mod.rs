@@ -1,8 +1,8 @@
 //! Drives one claim from its first publish to its last settle.
 //!
-//! The claim is settled when every occurrence has a verdict, or when none has come for a while. Occurrences without a verdict
-//! stay in the claim and are published again, so that a slow message does not delay the others. When the lease is lost, the
-//! claim is dropped at once. When the sink is absent, its occurrences are returned to the lane.
+//! The claim is settled when every occurrence has a verdict, or when none has arrived for a while. Occurrences without
+//! a verdict stay in the claim and are published again, so that a slow message does not delay the others. When the
+//! lease is lost, the claim is dropped at once. When the sink is absent, its occurrences return to the lane.
 
 mod beginning;
 mod copies;
@@ -31,29 +31,29 @@ pub(super) use self::task::ClaimContext;
 
 /// What happens to a claim.
 enum Event {
-    /// Others hold its occurrences now.
+    /// Another claim may hold its occurrences now.
     LeaseLost,
     /// The sink answered.
     SinkAnswer(SinkAnswer),
-    /// A flight is to be published again.
+    /// A flight is due to be published again.
     RetryDue,
     /// The dead-letter destination answered.
     Copied(Copied),
-    /// What follows an occurrence is known, or cannot be worked out.
+    /// The next due of a task is known, or cannot be computed.
     Followed(usize, Result<Follow, String>),
-    /// The verdicts have waited long enough for more of them.
+    /// It is time to write the verdicts.
     SettleDue,
-    /// The timeline wrote verdicts; `None` when it will not.
+    /// The timeline wrote verdicts; `None` if it will not.
     Settled(Option<Settled>),
     /// The sink's breaker opened.
     SinkAbsent,
-    /// The engine starts no publish any more.
+    /// The engine starts no publishes any more.
     Stopping,
-    /// The engine waits for no answer any more.
+    /// The engine waits for no answers any more.
     Deadline,
 }
 
-/// Holds a claim until nothing is left in it.
+/// Drives a claim until it is empty.
 pub(super) async fn run(claim: ClaimContext, claimed: Claimed) {
     ClaimTask::new(claim, claimed).run().await;
 }
@@ -72,11 +72,11 @@ impl ClaimTask {
                 Event::RetryDue => self.publish_due(),
                 Event::Copied(copied) => self.copied(copied),
                 Event::Followed(index, follow) => self.followed(index, follow),
-                // The next round writes them.
+                // The next iteration writes them.
                 Event::SettleDue => {}
                 Event::Settled(Some(settled)) if !settled.lost => self.settled(&settled),
                 Event::LeaseLost | Event::Settled(Some(_)) => return self.let_go(),
-                // The engine is closed, or the timeline takes no answer: the lease will expire.
+                // The engine is closed, or the timeline rejects the settle: the lease will expire.
                 Event::Settled(None) => return,
                 Event::SinkAbsent => self.give_back(),
                 Event::Stopping => self.stop(),
@@ -87,7 +87,7 @@ impl ClaimTask {
 
     async fn next(&mut self) -> Event {
         let (context, sink) = (Arc::clone(&self.claim.context), Arc::clone(&self.claim.lane.sink));
-        // The answer to the last settle tells by itself whether the claim was lost.
+        // While the last settle is under way, its answer tells whether the claim was lost.
         let last = self.verdicts.is_settling() && self.open == 0;
         tokio::select! {
             biased;
@@ -108,7 +108,7 @@ impl ClaimTask {
         }
     }
 
-    /// The lease is gone: nothing is written.
+    /// The lease is lost: ends without writing anything.
     fn let_go(self) {
         self.claim.lane.metrics.claims_lost.inc();
         let (lane, token, open) = (&self.claim.lane.lane, &self.claim.lease.token.0, self.open);

@@ -1,4 +1,4 @@
-//! What is on its way to the sink: publishes under way, and flights that wait to be published again.
+//! Publishes under way, and flights that wait to be published again.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,32 +13,32 @@ use tokio::time::Instant;
 #[cfg(feature = "fault-points")]
 use crate::engine::fault::{self, Point};
 
-/// After this, beyond its `answer_timeout`, a sink's answers are not waited for.
+/// Answers that come later than this after `answer_timeout` are ignored.
 const SINK_GRACE: Duration = Duration::from_millis(500);
 
-/// What a sink's stream tells.
+/// What a sink's stream yields.
 pub(super) enum SinkAnswer {
-    /// The outcome of a flight's publish number so-and-so.
+    /// The outcome of a flight, with the number of its publish.
     Outcome(usize, u32, Outcome),
-    /// A batch sent at that time has ended: what was not answered never will be.
+    /// A batch that was sent at this time has ended. The remaining messages will not be answered.
     Ended(Instant, Vec<(usize, u32)>),
 }
 
-/// What happens in an outbox.
+/// What an outbox yields.
 pub(super) enum Posted {
     SinkAnswer(SinkAnswer),
-    /// A flight is to be published again.
+    /// A flight is due to be published again.
     RetryDue,
 }
 
-/// Messages for one destination, and the flight and publish number of each.
+/// Messages for one destination, with flight and publish number of each.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) flights: Vec<(usize, u32)>,
     pub(super) messages: Vec<Message>,
 }
 
-/// Publishes under way, and when which flight is to be published again.
+/// Publishes under way, and when to publish which flight again.
 #[derive(Default)]
 pub(super) struct Outbox {
     answers: SelectAll<BoxStream<'static, SinkAnswer>>,
@@ -51,12 +51,12 @@ impl Outbox {
         self.answers.push(answers(sink, sent, batch));
     }
 
-    /// Publishes a flight again then.
+    /// Publishes a flight again at this time.
     pub(super) fn retry_at(&mut self, at: Instant, index: usize) {
         self.retries.push(Reverse((at, index)));
     }
 
-    /// Takes out the flights that are to be published again by now.
+    /// Removes and returns the flights whose retry is due.
     pub(super) fn due(&mut self, now: Instant) -> Vec<usize> {
         let mut due = Vec::new();
         while self.retries.peek().is_some_and(|Reverse((at, _))| *at <= now) {
@@ -65,22 +65,22 @@ impl Outbox {
         due
     }
 
-    /// Publishes nothing again.
+    /// Removes all retries.
     pub(super) fn clear_retries(&mut self) {
         self.retries.clear();
     }
 
-    /// Hears no answer any more.
+    /// Ignores all later answers.
     pub(super) fn drop_answers(&mut self) {
         self.answers = SelectAll::new();
     }
 
-    /// An answer that is there already.
+    /// An answer that is already available.
     pub(super) fn try_answer(&mut self) -> Option<SinkAnswer> {
         self.answers.next().now_or_never().flatten()
     }
 
-    /// Waits for what happens next; for ever if nothing is on its way.
+    /// Waits for the next event; for ever if there is none to come.
     pub(super) async fn next(&mut self) -> Posted {
         let retry = self.retries.peek().map(|Reverse((at, _))| *at);
         tokio::select! {
@@ -91,7 +91,7 @@ impl Outbox {
     }
 }
 
-/// Sleeps until then; for ever without a time.
+/// Sleeps until a time; for ever without one.
 pub(super) async fn sleep_until(timer: Option<Instant>) {
     match timer {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -99,7 +99,7 @@ pub(super) async fn sleep_until(timer: Option<Instant>) {
     }
 }
 
-/// The outcomes of a batch, and word of its end.
+/// The outcomes of a batch, then its end.
 fn answers(sink: &Arc<dyn Sink>, sent: Instant, batch: Batch) -> BoxStream<'static, SinkAnswer> {
     let limit = tokio::time::sleep(sink.answer_timeout() + SINK_GRACE);
     let flights = batch.flights.clone();
@@ -112,13 +112,13 @@ fn answers(sink: &Arc<dyn Sink>, sent: Instant, batch: Batch) -> BoxStream<'stat
         .boxed()
 }
 
-/// What the sink says of each message.
+/// The outcome of each message.
 #[cfg(not(feature = "fault-points"))]
 fn outcomes(sink: &Arc<dyn Sink>, messages: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
     sink.publish(messages)
 }
 
-/// What the sink says of each message; of half of them, where a fault point between the halves of a batch is asked for.
+/// The outcome of each message; of half of them, if a fault point between the halves of a batch is selected.
 #[cfg(feature = "fault-points")]
 fn outcomes(sink: &Arc<dyn Sink>, mut messages: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
     let Some(half) = fault::first_half(messages.len()) else { return sink.publish(messages) };

@@ -1,4 +1,4 @@
-//! One claim in hand: its occurrences, and the parts that work on them.
+//! The state of one claim: its occurrences, and the parts that work on them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::engine::signal::Signal;
 use crate::engine::suspect_lock::SuspectPermit;
 use crate::timeline::Claimed;
 
-/// Where a claim comes from, and what it takes until it ends.
+/// Where a claim comes from, and what it holds until it ends.
 pub(in crate::engine) struct ClaimContext {
     pub(in crate::engine) context: Arc<Context>,
     pub(in crate::engine) shard: Arc<ShardContext>,
@@ -27,12 +27,12 @@ pub(in crate::engine) struct ClaimContext {
     pub(in crate::engine) shares: [Share; 2],
     /// Held by a claim of suspects.
     pub(in crate::engine) _suspects: Option<SuspectPermit>,
-    /// The number of the trial of a half-open breaker that this claim is.
+    /// The number of the breaker's trial, if this claim is one.
     pub(in crate::engine) trial: Option<u64>,
 }
 
 impl Drop for ClaimContext {
-    /// However the claim ends, by a panic too: its lease is not renewed any more.
+    /// Closes the lease however the claim ends, also after a panic.
     fn drop(&mut self) {
         self.shard.leases.close(&self.lease.token);
         if let Some(trial) = self.trial {
@@ -41,11 +41,11 @@ impl Drop for ClaimContext {
     }
 }
 
-/// A claim in hand. Each part owns its fields; the flights are known to the parts by their index.
+/// The state of one claim. Each part owns its fields and refers to flights by their index.
 pub(super) struct ClaimTask {
     pub(super) claim: ClaimContext,
     pub(super) flights: Vec<Flight>,
-    /// Flights without a verdict.
+    /// Number of flights without a verdict.
     pub(super) open: usize,
     /// Publishes under way, and flights that wait to be published again.
     pub(super) outbox: Outbox,
@@ -53,27 +53,27 @@ pub(super) struct ClaimTask {
     pub(super) copies: Copies,
     /// Verdicts that are not written yet.
     pub(super) verdicts: Verdicts,
-    /// Schedules whose next due time takes long to work out.
+    /// Next dues that take long to compute.
     pub(super) followings: Followings,
-    /// Fates of flights whose next due time is not known yet.
+    /// Fates of flights whose next due is not known yet.
     pub(super) fates: HashMap<usize, Fate>,
-    /// Destinations that are given up and tried once more.
+    /// Trials of destinations that are given up.
     pub(super) trials: Trials,
-    /// How it was noticed that the sink is absent.
+    /// Why the sink is absent, if it is.
     pub(super) absent: Option<String>,
-    /// Nothing is published any more.
+    /// Whether publishing has ended.
     pub(super) ending: bool,
-    /// Records that cannot be read.
+    /// Number of records that cannot be parsed.
     pub(super) unreadable: usize,
 }
 
-/// What becomes of an occurrence once its next due time is known.
+/// What happens to an occurrence once its next due is known.
 pub(super) enum Fate {
     /// The sink accepted it.
     Accepted,
     /// Its own catch-up passes it over.
     Passed,
-    /// It is not tried again by itself.
+    /// It is dead.
     Dead(Reason, String),
 }
 

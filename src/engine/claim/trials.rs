@@ -1,5 +1,5 @@
-//! Trials of destinations that are given up: one message is sent, and the rest of its claim for the same destination waits
-//! for the answer. A destination that was mended loses nothing of that claim.
+//! Trials of destinations that are given up. One message is sent, and the other messages of the claim for this
+//! destination wait for its outcome. If the destination has been repaired, they are published too.
 
 use std::collections::VecDeque;
 
@@ -9,30 +9,30 @@ pub(super) struct Trials(Vec<Trial>);
 
 pub(super) struct Trial {
     destination: String,
-    /// The flight that is tried, ...
+    /// The flight that is sent.
     pub(super) index: usize,
-    /// ... and those that wait for its answer.
+    /// The flights that wait for its outcome.
     pub(super) waiting: VecDeque<usize>,
 }
 
 impl Trials {
-    /// A flight is tried at its destination.
+    /// Starts a trial with a flight.
     pub(super) fn begin(&mut self, destination: &str, index: usize) {
         self.0.push(Trial { destination: destination.to_owned(), index, waiting: VecDeque::new() });
     }
 
-    /// A flight waits for the trial of its destination, if there is one in its claim.
+    /// Adds a flight to the trial of its destination. Returns whether there is one.
     pub(super) fn join(&mut self, destination: &str, index: usize) -> bool {
         let trial = self.0.iter_mut().find(|trial| trial.destination == destination);
         trial.map(|trial| trial.waiting.push_back(index)).is_some()
     }
 
-    /// A trial goes on with another flight.
+    /// Continues a trial with another flight.
     pub(super) fn go_on(&mut self, trial: Trial) {
         self.0.push(trial);
     }
 
-    /// Ends the trial that this flight was.
+    /// Ends the trial of a flight.
     pub(super) fn end(&mut self, index: usize) -> Option<Trial> {
         let at = self.0.iter().position(|trial| trial.index == index)?;
         Some(self.0.swap_remove(at))

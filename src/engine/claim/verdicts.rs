@@ -1,5 +1,5 @@
-//! Verdicts that are not written yet: they wait for one another a little, are written together, and again until the timeline
-//! has answered.
+//! Verdicts that are not written yet. They are collected for a short time, written together, and the settle is repeated
+//! until the timeline has answered.
 
 use std::time::Duration;
 
@@ -12,17 +12,18 @@ use crate::engine::judge::Reason;
 use crate::task::{CatchUp, Member};
 use crate::timeline::{Settled, Settlement, Verdict};
 
-/// How long verdicts wait for the next one: those of a batch come close together once they begin to come, but a broker at its
-/// limit may answer in bursts a tenth of a second apart.
+/// How long verdicts wait for the next one. The outcomes of a batch usually arrive together, but a broker at its limit
+/// may answer in bursts a tenth of a second apart.
 const GATHER_PAUSE: Duration = Duration::from_millis(250);
 
-/// How long the first waits at most.
+/// How long the first verdict waits at most.
 const MAX_GATHER_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long one waits whose occurrence, or the next of its task, is due before that: it cannot be claimed until it is written.
+/// How long a verdict waits if its task is due again before that, because the task cannot be claimed until the verdict
+/// is written.
 const DUE_GATHER_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is counted of one verdict once it is written: a death, and occurrences passed over.
+/// What to count once a verdict is written: a death, and passed-over occurrences.
 pub(super) struct Counted {
     pub(super) member: Member,
     pub(super) dead: Option<Reason>,
@@ -30,27 +31,27 @@ pub(super) struct Counted {
     pub(super) catch_up: CatchUp,
 }
 
-/// What happens to verdicts.
+/// What `Verdicts` yields.
 pub(super) enum Written {
-    /// They have waited long enough for more of them.
+    /// It is time to write the verdicts.
     SettleDue,
-    /// The timeline has written some; `None` when it will not.
+    /// The timeline wrote some; `None` if it will not.
     Settled(Option<Settled>),
 }
 
 /// The verdicts of one claim.
 pub(super) struct Verdicts {
-    /// Each with the index of its flight.
+    /// Verdicts not yet handed to a settle, with the index of their flight.
     waiting: Vec<(usize, Settlement)>,
     tally: Vec<Counted>,
-    /// When those that wait are written.
+    /// When the waiting verdicts are written.
     settle_at: Option<Instant>,
-    /// Until when others may put that off.
+    /// Upper bound of `settle_at`.
     settle_by: Option<Instant>,
     settling: Option<Settling>,
 }
 
-/// A settle under way, and what follows from it.
+/// A settle under way, and what to do after it.
 struct Settling {
     answer: BoxFuture<'static, Option<Settled>>,
     /// The earliest due that it writes.
@@ -64,7 +65,7 @@ impl Verdicts {
         Verdicts { waiting, tally: Vec::new(), settle_at: None, settle_by: None, settling: None }
     }
 
-    /// Adds one, which waits a little for others; `now` is the timeline's time.
+    /// Adds a verdict; `now` is the timeline's time.
     pub(super) fn add(&mut self, index: usize, verdict: Settlement, counted: Option<Counted>, now: Timestamp) {
         let due = waits_until(&verdict);
         let wait = due.map_or(MAX_GATHER_PAUSE, |due| due.since(now).clamp(DUE_GATHER_PAUSE, MAX_GATHER_PAUSE));
@@ -76,7 +77,7 @@ impl Verdicts {
         self.settle_at = Some(latest.min(now + GATHER_PAUSE));
     }
 
-    /// Those that are not handed to a settle yet.
+    /// Number of verdicts not yet handed to a settle.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -89,8 +90,9 @@ impl Verdicts {
         self.waiting.is_empty() && self.settling.is_none()
     }
 
-    /// Takes out what is to be written now, in the claim's order: a settle costs less for what the claim begins with.
-    /// Nothing while a settle is under way, or while more verdicts are awaited; unless `all` are there.
+    /// Removes and returns the verdicts to write now, in the order of the claim, because the script is cheapest in that
+    /// order. Returns `None` while a settle is under way, or while more verdicts are expected, unless `all` have
+    /// arrived.
     pub(super) fn take_due(&mut self, all: bool) -> Option<Vec<(usize, Settlement)>> {
         let due = all || self.settle_at.is_some_and(|at| at <= Instant::now());
         if self.settling.is_some() || self.waiting.is_empty() || !due {
@@ -101,7 +103,7 @@ impl Verdicts {
         Some(self.waiting.drain(..).collect())
     }
 
-    /// A settle is under way, which tells of `head` and counts what came up so far once it is answered.
+    /// Notes a settle under way; `head` is the earliest due that it writes.
     pub(super) fn settle(
         &mut self,
         answer: impl Future<Output = Option<Settled>> + Send + 'static,
@@ -110,12 +112,12 @@ impl Verdicts {
         self.settling = Some(Settling { answer: answer.boxed(), head, tally: std::mem::take(&mut self.tally) });
     }
 
-    /// A settle was answered: the earliest due that it wrote, and what is to be counted.
+    /// A settle was answered. Returns its earliest due and what to count.
     pub(super) fn settled(&mut self) -> Option<(Option<Timestamp>, Vec<Counted>)> {
         self.settling.take().map(|settling| (settling.head, settling.tally))
     }
 
-    /// Waits for what happens next; for ever if there are no verdicts.
+    /// Waits for the next event; for ever if there are no verdicts.
     pub(super) async fn next(&mut self) -> Written {
         match &mut self.settling {
             Some(settling) => Written::Settled((&mut settling.answer).await),
@@ -127,7 +129,7 @@ impl Verdicts {
     }
 }
 
-/// The due under which an occurrence waits after its verdict, if it does.
+/// The due with which an occurrence waits after its verdict, if any.
 pub(super) fn waits_until(settlement: &Settlement) -> Option<Timestamp> {
     match settlement.verdict {
         Verdict::Next { due, .. } | Verdict::DeadNext { due, .. } => Some(due),

@@ -1,6 +1,7 @@
 //! `/openapi.json`: the API in the words of OpenAPI 3.1, made of the routes themselves.
 //!
-//! Each route says which codes of [`problem::CODES`] its problems have; the answers with their schemas follow from that.
+//! Each route says which codes of [`problem::CODES`] its problems have; the answers with their schemas follow from
+//! that.
 
 pub(super) mod task;
 pub(super) mod words;

@@ -87,8 +87,8 @@ pub(super) struct HeldTaskView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     in_flight: Option<String>,
-    /// An instance could not read its record, which a newer version wrote or whose time zone it does not know: claims leave it
-    /// out until an instance starts that can, or it is put anew.
+    /// An instance could not read its record, which a newer version wrote or whose time zone it does not know: claims
+    /// leave it out until an instance starts that can, or it is put anew.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     unreadable: bool,

@@ -40,8 +40,8 @@ impl Faults {
     }
 }
 
-/// Reads a document; `what` it is meant to be. Readers return what they could make of their part, and note what they could
-/// not.
+/// Reads a document; `what` it is meant to be. Readers return what they could make of their part, and note what they
+/// could not.
 ///
 /// # Errors
 /// Every fault that was noted.
