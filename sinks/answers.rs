@@ -1,7 +1,8 @@
-//! The answer stream of one publish: runs the publish inside the stream that reports it, so that a dropped stream ends it.
+//! The answer stream of one publish. The publish runs inside the stream that reports it, so that dropping the stream
+//! ends the publish.
 //!
-//! It sees to it that each index is answered at most once, and knows which messages were handed over, so that what is
-//! given up on says truly whether it can still arrive. It spawns nothing and keeps no time.
+//! It answers each index at most once. It also knows which messages were handed over, so that an unanswered message is
+//! reported truthfully: may it still be delivered or not. It spawns no task and keeps no time.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::{Fault, Outcome, Trouble};
 
-/// Where a running publish puts what it learns.
+/// Collects the outcomes of a running publish.
 #[derive(Clone)]
 pub(crate) struct Answers {
     state: Arc<Mutex<State>>,
@@ -24,12 +25,12 @@ struct State {
     known: VecDeque<(usize, Outcome)>,
     answered: Vec<bool>,
     open: usize,
-    /// Messages before this index were handed over, or answered without.
+    /// Messages before this index were handed over, or answered without being sent.
     handed: usize,
 }
 
 impl Answers {
-    /// The stream of a publish of `len` messages. `run` is polled only while the stream is, first when that is.
+    /// The stream of a publish of `len` messages. `run` is polled only while the stream is polled.
     pub(crate) fn stream<F>(len: usize, run: impl FnOnce(Answers) -> F) -> BoxStream<'static, (usize, Outcome)>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -58,7 +59,7 @@ impl Answers {
         .boxed()
     }
 
-    /// Answers one message; what comes later for the same index is dropped.
+    /// Answers one message. Later answers for the same index are dropped.
     pub(crate) fn set(&self, index: usize, outcome: Outcome) {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.answered[index], true) {
@@ -67,7 +68,7 @@ impl Answers {
         }
     }
 
-    /// Notes that the messages before `index` are handed over from here on, or may be.
+    /// Notes that the messages before `index` are, or may be, handed over.
     pub(crate) fn handed(&self, index: usize) {
         let mut state = self.state.lock();
         state.handed = state.handed.max(index);
@@ -78,8 +79,8 @@ impl Answers {
         self.state.lock().open == 0
     }
 
-    /// Answers everything that is open with `Retry`: what was handed over as [`Fault::Unclear`] or worse and open, what
-    /// was not as definite.
+    /// Answers every open message with `Retry`. A message that was handed over is at least [`Fault::Unclear`] and not
+    /// definite; the others are definite.
     pub(crate) fn give_up(&self, fault: Fault, detail: &str) {
         let mut state = self.state.lock();
         let state = &mut *state;

@@ -1,46 +1,45 @@
-//! Why a connection could not be made: who reads it learns whether to look at the address, the password or the
-//! certificate.
+//! Why a connection could not be made. It tells users whether to check the address, the password or the certificate.
 
 use std::error::Error;
 use std::fmt;
 
 use crate::{Fault, SinkError, Trouble};
 
-/// A connection that was not made.
+/// A failed attempt to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Away {
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub cause: Cause,
-    /// What came back; never a secret.
+    /// The error text; never a secret.
     pub detail: String,
 }
 
-/// Where a connection failed.
+/// Where an attempt to connect failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Nobody answers there, or not as this kind of server would.
+    /// No server answers at the address, or a server of another kind.
     Unreachable,
     /// The user, the password or the credentials are refused.
     LogIn,
-    /// The certificate is not one of an authority that is trusted, or not for that name.
+    /// The certificate is not signed by a trusted authority, or is for another name.
     Untrusted,
-    /// The server answers, knows us, and takes nothing.
+    /// The server answers and accepts the login, but takes no messages.
     Refused,
 }
 
 impl Away {
-    /// A failure of that kind.
+    /// A failure of this kind.
     pub fn new(cause: Cause, detail: impl Into<String>) -> Away {
         Away { cause, detail: detail.into() }
     }
 
-    /// The same with words before its own.
+    /// The same failure with a prefix to its text.
     #[must_use]
     pub fn behind(self, detail: impl fmt::Display) -> Away {
         Away { detail: format!("{detail}{}", self.detail), ..self }
     }
 
-    /// Of several attempts the words of all, and what tells more than that nobody is there.
+    /// Joins several failed attempts: all texts, and the first cause other than `Unreachable`.
     #[must_use]
     pub fn of_all(all: Vec<Away>) -> Away {
         let told = all.iter().map(|away| away.cause).find(|cause| *cause != Cause::Unreachable);
@@ -48,7 +47,7 @@ impl Away {
         Away { cause: told.unwrap_or(Cause::Unreachable), detail: detail.join("; ") }
     }
 
-    /// What a sink says of it.
+    /// The error of a sink at this address.
     pub(crate) fn of_sink(self, address: &str) -> SinkError {
         SinkError::Away { address: address.to_owned(), away: self }
     }
@@ -60,26 +59,26 @@ impl fmt::Display for Away {
     }
 }
 
-/// Of what is only told in words, nothing else is known.
+/// A plain text says nothing about the cause.
 impl From<String> for Away {
     fn from(detail: String) -> Away {
         Away::new(Cause::Unreachable, detail)
     }
 }
 
-/// Without a connection nothing was sent.
+/// Without a connection no message was sent.
 impl From<Away> for Trouble {
     fn from(away: Away) -> Trouble {
         Trouble::definite(Fault::Sink, away.detail)
     }
 }
 
-/// Whether a certificate that is not trusted is among what brought an error about.
+/// Whether an error was caused by a certificate that is not trusted.
 pub(crate) fn of_certificate(error: &(dyn Error + 'static)) -> bool {
     if let Some(tls) = error.downcast_ref::<rustls::Error>() {
         return matches!(tls, rustls::Error::InvalidCertificate(_));
     }
-    // What an io::Error was made of is not its source, but what that has for one.
+    // The source of an `io::Error` is not the error inside it but that error's source.
     let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     match inner {
         Some(inner) => of_certificate(inner),

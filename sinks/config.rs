@@ -1,4 +1,4 @@
-//! Which sink to use, from a URL: the one place that knows every kind of sink.
+//! Chooses the sink for a URL. This is the only place that knows every kind of sink.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::target::{Scheme, Target};
 use crate::tls::Tls;
 use crate::{Sink, SinkError};
 
-/// Where to publish to and how; the URL's password is kept out of `Debug`, errors and logs.
+/// Where and how to publish. The password of the URL does not appear in `Debug`, errors or logs.
 #[derive(Clone)]
 pub struct SinkConfig {
     target: Target,
@@ -29,15 +29,15 @@ pub struct SinkConfig {
     properties: BTreeMap<String, SecretString>,
 }
 
-/// A kind of sink, under one of its URL schemes.
+/// A kind of sink with one of its URL schemes.
 struct Kind {
     scheme: Scheme,
-    /// As [`Sink::kind`] has it.
+    /// The same as [`Sink::kind`].
     name: &'static str,
     build: fn(&SinkConfig) -> Result<Arc<dyn Sink>, SinkError>,
 }
 
-/// Every kind of sink. A new sink is a line here.
+/// Every kind of sink. A new kind is a new line here.
 #[rustfmt::skip]
 const KINDS: &[Kind] = &[
     #[cfg(feature = "kafka")]
@@ -57,11 +57,11 @@ const KINDS: &[Kind] = &[
     Kind { scheme: redis_access::SENTINEL, name: "redis", build: |config| Ok(Arc::new(Networked::new(RedisStreams::new(config)?))) },
     Kind { scheme: redis_access::SENTINEL_TLS, name: "redis", build: |config| Ok(Arc::new(Networked::new(RedisStreams::new(config)?))) },
     Kind { scheme: Scheme::bare("stdout"), name: "stdout", build: |config| Ok(Arc::new(StdoutSink::new(config.answer_timeout)?)) },
-    // Keeps nothing: who wants to receive builds a `MemorySink` and keeps it.
+    // Keeps no messages. A program that wants to receive them builds a `MemorySink` itself.
     Kind { scheme: Scheme::bare("memory"), name: "memory", build: |config| Ok(Arc::new(MemorySink::new(0, config.answer_timeout))) },
 ];
 
-/// Schemes that other builds or versions have a sink for.
+/// Schemes of sinks that this build or version does not have.
 const ABSENT: &[(&str, &str)] = &[
     ("kafka", "this build of punctual has no Kafka sink: it was built without the feature `kafka`"),
     ("kafka+ssl", "this build of punctual has no Kafka sink: it was built without the feature `kafka`"),
@@ -72,18 +72,17 @@ const ABSENT: &[(&str, &str)] = &[
 ];
 
 impl SinkConfig {
-    /// How long a publish can be without an answer, unless [`with_answer_timeout`](SinkConfig::with_answer_timeout)
-    /// says otherwise.
+    /// The default of [`with_answer_timeout`](SinkConfig::with_answer_timeout).
     pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(7);
 
-    /// Reads a URL: `kafka://[user:password@]host[:port][,host[:port]...]` (`kafka+ssl://` over TLS),
+    /// Parses a URL: `kafka://[user:password@]host[:port][,host[:port]...]` (`kafka+ssl://` over TLS),
     /// `nats://[user:password@]host[:port][,host[:port]...]` (a user without a password is a token; `tls://` for TLS),
     /// `amqp://[user:password@]host[:port][,host[:port]...][/virtual host]` (`amqps://` over TLS),
-    /// `redis://[[user]:password@]host[:port][/database]` and its relatives (see [`redis_access`]), `stdout:` or
-    /// `memory:`. Connects to nothing.
+    /// `redis://[[user]:password@]host[:port][/database]` and its variants (see [`redis_access`]), `stdout:` or
+    /// `memory:`. Does not connect.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when there is no such sink, or the URL is malformed. The text never quotes the URL.
+    /// [`SinkError::Config`] if there is no such sink or the URL is malformed. The text never quotes the URL.
     pub fn parse(url: &str) -> Result<SinkConfig, SinkError> {
         let target = parse(url.trim()).map_err(SinkError::url)?;
         Ok(SinkConfig {
@@ -97,52 +96,52 @@ impl SinkConfig {
         })
     }
 
-    /// Sets the longest time for which a publish can be without an answer: 100 ms or longer, at most half the lease.
+    /// Sets the longest time that a publish may take: at least 100 ms, at most half the lease.
     #[must_use]
     pub fn with_answer_timeout(mut self, answer_timeout: Duration) -> SinkConfig {
         self.answer_timeout = answer_timeout;
         self
     }
 
-    /// Sets what keeps installations on one broker apart; brokers that deduplicate do so by namespace and key.
+    /// Sets the namespace that separates installations on one broker. Brokers deduplicate by namespace and key.
     #[must_use]
     pub fn with_namespace(mut self, namespace: &str) -> SinkConfig {
         namespace.clone_into(&mut self.namespace);
         self
     }
 
-    /// Sets whom to trust where the connection is made over TLS; without it the certificates of the system.
+    /// Sets the trusted certificates for TLS; the default is those of the system.
     #[must_use]
     pub fn with_tls(mut self, tls: Tls) -> SinkConfig {
         self.tls = tls;
         self
     }
 
-    /// Sets a file with a user's credentials, as `nsc` writes them; only NATS has these.
+    /// Sets a file with a user's credentials, as `nsc` writes them. Only for NATS.
     #[must_use]
     pub fn with_credentials_file(mut self, path: impl Into<PathBuf>) -> SinkConfig {
         self.credentials_file = Some(path.into());
         self
     }
 
-    /// Sets the password of Sentinels themselves; only a Redis behind Sentinels has these.
+    /// Sets the password of the Sentinels. Only for a Redis behind Sentinels.
     #[must_use]
     pub fn with_sentinel_password(mut self, password: Option<SecretString>) -> SinkConfig {
         self.sentinel_password = password;
         self
     }
 
-    /// Sets options of the client library by its own names; only Kafka's has these. Values may be secrets.
+    /// Sets options of the client library by its own names. Only for Kafka. Values may be secrets.
     #[must_use]
     pub fn with_properties(mut self, properties: BTreeMap<String, SecretString>) -> SinkConfig {
         self.properties = properties;
         self
     }
 
-    /// Builds the sink. It connects when it is first used: the other side need not be up.
+    /// Builds the sink. It connects when it is first used, so the broker need not be running yet.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when an option cannot be used.
+    /// [`SinkError::Config`] if an option cannot be used.
     pub fn build(&self) -> Result<Arc<dyn Sink>, SinkError> {
         if self.answer_timeout < Duration::from_millis(100) {
             let detail = format!("an answer timeout of {:?} is too short: 100 ms is the least", self.answer_timeout);
@@ -160,12 +159,12 @@ impl SinkConfig {
         }
     }
 
-    /// What kind of sink it is: `kafka`, `rabbitmq`, `nats`, `redis`, `stdout`, `memory`.
+    /// The kind of sink: `kafka`, `rabbitmq`, `nats`, `redis`, `stdout`, `memory`.
     pub fn kind(&self) -> &'static str {
         self.entry().name
     }
 
-    /// Whether its connections are over TLS, or may be: a NATS server asks for it by itself.
+    /// Whether its connections use TLS, or may use it: a NATS server can require TLS by itself.
     pub fn over_tls(&self) -> bool {
         self.target.scheme.tls || self.kind() == "nats"
     }
@@ -175,7 +174,7 @@ impl SinkConfig {
         kind.expect("parse takes only what is in the table")
     }
 
-    /// The URL without user and password, for people to read.
+    /// The URL without user and password, for logs and errors.
     pub fn address(&self) -> String {
         self.target.address()
     }
@@ -217,10 +216,10 @@ impl SinkConfig {
     }
 }
 
-/// Reads a URL of any kind of sink.
+/// Parses the URL of any kind of sink.
 fn parse(url: &str) -> Result<Target, String> {
     let known = || KINDS.iter().map(|kind| kind.scheme.example()).collect::<Vec<_>>().join(", ");
-    // What is no scheme may be a secret: it is not quoted.
+    // Text without a scheme may be a secret, so it is not quoted.
     let Some((scheme, rest)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
         return Err(format!("a sink is named by a URL: {}", known()));
     };

@@ -1,19 +1,19 @@
-//! The Kafka sink: publishes by librdkafka. <https://kafka.apache.org/protocol>
+//! The Kafka sink: publishes with librdkafka. <https://kafka.apache.org/protocol>
 //!
-//! - Key: header `idempotency-key`. The record key is the message's own or the id of the task; the partition follows
-//!   from it as Java's clients have it (murmur2).
-//! - Accepted when the delivery report says so: every replica in sync has it. Rejected: what alone in its record batch
-//!   is too large for the topic or no valid record, and what can be no topic. All else is `Retry`; an unknown topic, or
-//!   one that we may not write to, is the destination's fault.
-//! - Kafka refuses whole record batches. What was refused among others goes out again alone, by a second producer that
-//!   puts each message into a batch of its own.
-//! - The producer is idempotent: what the library sends again by itself arrives once, and in order. The second one is not,
-//!   since each refusal would make it wait for all that is under way; what it sends again can be there twice, and out of
-//!   order. What we publish again is another message to Kafka, too: consumers drop it by its key.
-//! - What the library holds is bounded, and one topic has a quarter of that at most. Nothing stays in it for longer than
-//!   the answer timeout: it gives up before that, and a call hands nothing over for which the library might still try
-//!   when it ends. With an answer timeout of less than 7 s it may: what is left in it then is purged with the producer.
-//! - The library never forgets a topic: some kB each, until the producer is ended.
+//! - The idempotency key travels as header `idempotency-key`. The record key is the message's own, or the id of the
+//!   task. The partition follows from it as in Java's clients (murmur2).
+//! - A message is accepted when its delivery report says so: all in-sync replicas have it. It is rejected when its
+//!   destination cannot be a topic, or when it is refused as too large or invalid while alone in its record batch.
+//!   Every other outcome is `Retry`. An unknown topic, or one without permission to write, is the destination's fault.
+//! - Kafka refuses whole record batches. A message that was refused with others is sent again alone, by a second
+//!   producer with one message per batch.
+//! - The producer is idempotent: messages that librdkafka sends again arrive once and in order. The second producer is
+//!   not, because after each refusal it would wait for all messages under way. Its retries can be duplicated and out of
+//!   order. A message that punctual publishes again is a new message to Kafka, so consumers must drop it by its key.
+//! - librdkafka's memory is bounded, and one topic gets at most a quarter of it. No message stays there for longer than
+//!   the answer timeout: librdkafka gives up earlier, and a publish hands over no message that it might still send
+//!   later. With an answer timeout below 7 s it might; messages left over are then purged with the producer.
+//! - librdkafka never forgets a topic. Each costs some kB until the producer ends.
 
 mod context;
 mod producer;
@@ -39,33 +39,33 @@ use crate::networked::{Broker, Peer};
 use crate::window::Window;
 use crate::{Away, Fault, Message, Outcome, SinkError};
 
-/// What the library may hold: 8 Ki messages and 8 MiB. A quarter of it, what one destination may have, is some 20 ms of a
-/// broker's work: so long others wait behind it, for a connection's requests are answered one after the other.
+/// The window of librdkafka: 8 Ki messages and 8 MiB. A quarter, the share of one destination, is about 20 ms of a
+/// broker's work. Other destinations wait that long behind it, because the requests of a connection are answered in
+/// order.
 const WINDOW_UNITS: usize = 8 << 10;
 const UNIT: usize = 1 << 10;
 
-/// A cluster.
+/// A Kafka cluster.
 pub(crate) struct Kafka {
     settings: Arc<Settings>,
     peer: Peer,
     window: Window,
-    /// Beside the connection of all: the producer that leaves each message alone.
+    /// The second producer, which puts each message into a batch of its own.
     alone: SharedConnection<Producer>,
-    /// What to ask brokers for.
+    /// The topic for metadata requests.
     topic: Mutex<Option<String>>,
 }
 
 impl Kafka {
-    /// As the configuration names it.
+    /// Reads the configuration.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when the URL has a path or half a log-in, a property cannot be used, or properties do not go
-    /// together.
+    /// [`SinkError::Config`] if the URL has a path or only half a login, or a property cannot be used.
     pub(crate) fn new(config: &SinkConfig) -> Result<Kafka, SinkError> {
         let settings = Settings::new(config)?;
         for client in [settings.client.clone(), settings.alone()] {
             let refused = |detail: String| {
-                // Of properties that do not go together it names those that it means.
+                // An error about several properties names those that it means.
                 let named = config.properties().keys().find(|name| detail.contains(&format!("`{name}`")));
                 let option = named.map_or("url".to_owned(), |name| format!("properties.{name}"));
                 SinkError::option(option, format!("the client library of Kafka refuses its settings: {detail}"))
@@ -81,7 +81,7 @@ impl Kafka {
         })
     }
 
-    /// The producer that leaves each message alone.
+    /// The second producer.
     async fn producer_alone(&self) -> Result<Arc<Producer>, Away> {
         let connect = || async {
             let connected = self.connect_with(self.settings.alone()).await;
@@ -93,12 +93,12 @@ impl Kafka {
 
     async fn connect_with(&self, client: ClientConfig) -> Result<Producer, Away> {
         let answer_timeout = self.peer.answer_timeout;
-        // Long enough for a broker to be back that only closed a connection.
+        // Long enough for a broker that only closed an idle connection to be back.
         let patience = (answer_timeout / 4).min(Duration::from_secs(1));
         Producer::connect(client, Arc::clone(&self.settings), self.topic(), patience, answer_timeout / 2).await
     }
 
-    /// The topic that was published to last.
+    /// The topic that was last published to.
     fn topic(&self) -> Option<String> {
         self.topic.lock().clone()
     }
@@ -110,7 +110,7 @@ impl Broker for Kafka {
 
     const KIND: &'static str = "kafka";
 
-    // The library may have connected, and only the answer to what was asked next be missing.
+    // librdkafka may have connected, and only the reply to the next request may be missing.
     const UNCONNECTED: Fault = Fault::Unclear;
 
     fn peer(&self) -> &Peer {
@@ -125,7 +125,8 @@ impl Broker for Kafka {
         self.connect_with(self.settings.client.clone()).await
     }
 
-    /// What can be no topic is rejected whether or not a broker is there; of the others the first is what to ask for.
+    /// Rejects destinations that cannot be topics, even without a connection. The first other one is the topic for
+    /// metadata requests.
     fn prepare(&self, batch: &[Message], answers: &Answers) {
         let mut topic = None;
         for (index, message) in batch.iter().enumerate() {
@@ -167,7 +168,7 @@ impl Broker for Kafka {
     }
 }
 
-/// One publish: all of the batch first, and then again alone what was refused with others.
+/// One publish: the whole batch first, then one by one the messages that were refused with others.
 struct Call<'a> {
     broker: &'a Kafka,
     batch: &'a [Message],
@@ -199,7 +200,7 @@ impl Call<'_> {
         }
     }
 
-    /// The time is up: what the library still has it is not to send any more.
+    /// The deadline has passed: purges the messages that librdkafka still holds.
     fn give_up(&mut self) {
         let trouble = self.round.take().and_then(|mut round| {
             round.take();
@@ -216,7 +217,7 @@ impl Call<'_> {
     }
 }
 
-/// What a topic can be named. Those of Kafka's own are no place to publish to.
+/// Checks the name of a topic. Kafka's internal topics are refused.
 fn check_topic(topic: &str) -> Result<(), String> {
     let named = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if topic.is_empty() || topic.len() > 249 || topic == "." || topic == ".." || !topic.chars().all(named) {

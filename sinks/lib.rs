@@ -1,8 +1,7 @@
-//! Where messages go: the [`Sink`] trait, what it takes ([`Message`]) and what it answers ([`Outcome`]).
+//! The sinks: the [`Sink`] trait, its [`Message`] and its [`Outcome`].
 //!
-//! A sink publishes batches and reports, message by message, what the system on the other side said of them. It knows
-//! nothing of tasks, timelines or HTTP, decides nothing about retries, and never guesses: what was not answered is
-//! [`Outcome::Retry`].
+//! A sink publishes batches and reports for each message what the broker answered. It knows nothing of tasks, timelines
+//! or HTTP, and decides nothing about retries. It never guesses: a message without an answer is [`Outcome::Retry`].
 
 mod answers;
 mod away;
@@ -37,41 +36,41 @@ pub use memory::MemorySink;
 pub use redis_access::RedisAccess;
 pub use tls::Tls;
 
-/// One message to publish: an occurrence of a task, ready for any sink.
+/// One message to publish: an occurrence of a task in the form that every sink understands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The idempotency key, `<task id>:<due ms>`; the same for every copy of an occurrence.
+    /// The idempotency key, `<task id>:<due ms>`, which is the same for every publish of an occurrence.
     pub key: String,
-    /// Id of the task (of a requeued occurrence its parent); travels as header `punctual-task`.
+    /// The id of the task (of a requeued occurrence: its original task). Sent as header `punctual-task`.
     pub task: String,
-    /// The due in the key, in epoch milliseconds; travels as header `punctual-due`.
+    /// The due in the key, in epoch milliseconds. Sent as header `punctual-due`.
     pub due_ms: i64,
-    /// Which publish of this claim it is, from 1; travels as header `punctual-attempt`.
+    /// The number of this publish within its claim, from 1. Sent as header `punctual-attempt`.
     pub attempt: u32,
-    /// Topic, subject, `exchange/routing-key` or stream inside the sink.
+    /// Topic, subject, `exchange/routing-key` or stream.
     pub destination: String,
-    /// What Kafka partitions by; without it the task id.
+    /// The key for Kafka's partitioner; the default is the task id.
     pub record_key: Option<String>,
-    /// The task's own headers; none of the reserved names is among them.
+    /// The headers of the task. They contain none of the reserved names.
     pub headers: Vec<(String, String)>,
-    /// Media type of the payload; without it the payload is empty.
+    /// Media type of the payload; `None` if the payload is empty.
     pub content_type: Option<String>,
-    /// The value, byte for byte.
+    /// The payload, byte for byte.
     pub payload: Bytes,
 }
 
 impl Message {
-    /// Whether it is a copy of one that is dead. What deduplicates by the key must tell the two apart: the message itself
-    /// may come yet.
+    /// Whether this is a copy of a dead message. Deduplication must not mix the two up, because the message itself may
+    /// be requeued.
     #[must_use]
     pub fn is_dead_copy(&self) -> bool {
         self.headers.iter().any(|(name, _)| name == headers::DEAD_REASON)
     }
 
-    /// Every header that travels with the message, in the order of the wire: `idempotency-key`, `punctual-task`,
-    /// `punctual-due` (epoch milliseconds), `punctual-attempt`, the task's own, and `content-type` if there is one.
+    /// All headers of the message in wire order: `idempotency-key`, `punctual-task`, `punctual-due` (epoch
+    /// milliseconds), `punctual-attempt`, the task's own headers, and `content-type` if there is one.
     ///
-    /// A sink that has a place of its own for the key or the content type leaves that header out.
+    /// A sink that sends the key or the content type in another place omits that header.
     pub fn all_headers(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
         let standard = [
             (headers::KEY, Cow::Borrowed(self.key.as_str())),
@@ -93,36 +92,36 @@ pub mod headers {
     pub const TASK: &str = "punctual-task";
     /// The due in the key, in epoch milliseconds.
     pub const DUE: &str = "punctual-due";
-    /// Which publish of its claim it is, from 1.
+    /// The number of this publish within its claim, from 1.
     pub const ATTEMPT: &str = "punctual-attempt";
     /// The media type of the payload.
     pub const CONTENT_TYPE: &str = "content-type";
-    /// Why the message is dead: it is a copy, which no broker may take for the message itself.
+    /// Why the message is dead. It marks a copy, which brokers must not treat as the message itself.
     pub const DEAD_REASON: &str = "punctual-dead-reason";
-    /// The broker's own words, of a copy.
+    /// The broker's error text; only in copies.
     pub const DEAD_WORDS: &str = "punctual-dead-words";
 }
 
-/// What the sink said of one message.
+/// The result of publishing one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The other side's own word that it has the message.
+    /// The broker confirmed that it has the message.
     Accepted,
-    /// Not known to be accepted; the same message may be accepted later.
+    /// Not known to be accepted. The same message may be accepted later.
     Retry(Trouble),
-    /// This message can never be accepted; the other side's own words.
+    /// The broker can never accept this message. Carries its error text.
     Reject(String),
 }
 
-/// Why a message was not known to be accepted.
+/// Why a message is not known to be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// Whose fault it is, as far as the answer tells.
+    /// The cause, as far as the answer tells.
     pub fault: Fault,
-    /// Whether the answer proves that this publish did not take effect and never will.
-    /// `false` for time-outs and lost connections: the message may have arrived.
+    /// Whether the answer proves that this publish did not take effect and never will. `false` for timeouts and lost
+    /// connections: the message may have been delivered.
     pub definite: bool,
-    /// The other side's own words, or what was waited for in vain; never a secret.
+    /// The broker's error text, or which answer is missing; never a secret.
     pub detail: String,
 }
 
@@ -132,82 +131,83 @@ impl Trouble {
         Trouble { fault, definite: true, detail: detail.into() }
     }
 
-    /// A trouble that leaves open whether the message arrived.
+    /// A trouble after which the message may or may not have been delivered.
     pub fn open(fault: Fault, detail: impl Into<String>) -> Trouble {
         Trouble { fault, definite: false, detail: detail.into() }
     }
 }
 
-/// Whose fault a [`Trouble`] is.
+/// The cause of a [`Trouble`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The answer does not tell: a time-out, a nack, a closed channel.
+    /// Unknown: a timeout, a nack, a closed channel.
     Unclear,
-    /// The destination: unknown, without a stream, unroutable, not authorised there.
+    /// The destination: it is unknown, unroutable, has no stream, or is not authorised.
     Destination,
-    /// The whole sink: refused, closed, log-in refused, loading, out of memory.
+    /// The whole sink: connection refused or closed, login refused, server loading or out of memory.
     Sink,
 }
 
-/// A system that messages are published to.
+/// A system to publish messages to.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
-    /// Publishes a batch and yields `(index into the batch, outcome)`, each index at most once, as soon as it is known.
+    /// Publishes a batch. Yields `(index in the batch, outcome)` as soon as it is known, at most once per index.
     ///
     /// # Contract
-    /// What is unanswered when the stream ends, or when [`answer_timeout`](Sink::answer_timeout) has passed since the
-    /// call, is to be taken as [`Outcome::Retry`] with [`Fault::Unclear`], not definite. The stream ends within
-    /// `answer_timeout`. Nothing is sent before the stream is polled for the first time; a dropped stream hands nothing
-    /// more to the client library, and what that holds already ends within `answer_timeout`. Messages to one
-    /// destination are handed over in the order of the batch.
+    /// A message without an outcome when the stream ends, or once [`answer_timeout`](Sink::answer_timeout) has passed,
+    /// counts as [`Outcome::Retry`] with [`Fault::Unclear`], not definite. The stream ends within `answer_timeout`.
+    /// Nothing is sent before the stream is first polled. Once it is dropped, no more messages are handed to the client
+    /// library, and those that the library holds end within `answer_timeout`. Messages for one destination are handed
+    /// over in the order of the batch.
     fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)>;
 
-    /// Whether the other side answers and would let us in. Writes nothing, ends within `answer_timeout`, and connects no
-    /// more once the sink is closed.
+    /// Checks that the broker answers and accepts the login. Writes nothing, ends within `answer_timeout`, and does not
+    /// connect once the sink is closed.
     ///
     /// # Errors
-    /// Says what was asked, of whom (without secrets), and what came back.
+    /// Contains the request, the address (without secrets) and the answer.
     async fn check(&self) -> Result<(), SinkError>;
 
-    /// Flushes what is under way and closes; takes at most `deadline`. What is published afterwards is `Retry`.
+    /// Waits for messages under way, then closes the sink; takes at most `deadline`. Messages that are published
+    /// afterwards are `Retry`.
     ///
     /// # Errors
-    /// When the deadline passed before everything was flushed.
+    /// If the deadline passed before all messages were answered.
     async fn close(&self, deadline: Duration) -> Result<(), SinkError>;
 
-    /// The longest time for which a publish can be without an answer; bounds what the client library may hold back.
+    /// The longest time that a publish may take. It also limits how long the client library holds a message.
     fn answer_timeout(&self) -> Duration;
 
-    /// What kind of sink it is, `kafka`, `rabbitmq`, `nats`, `redis`, `stdout` or `memory`.
+    /// The kind of sink: `kafka`, `rabbitmq`, `nats`, `redis`, `stdout` or `memory`.
     fn kind(&self) -> &'static str;
 
-    /// Whether it can do nothing with a message whose destination is empty.
+    /// Whether every message needs a destination.
     fn needs_destination(&self) -> bool {
         true
     }
 
-    /// Looks whether a destination can be one of this kind of sink at all, without asking the other side. What passes
-    /// may still be unknown there; what does not would be [`Outcome::Reject`] for every message.
+    /// Checks the form of a destination without asking the broker. A destination that passes may still be unknown to
+    /// the broker. One that fails would be [`Outcome::Reject`] for every message.
     ///
     /// # Errors
-    /// Says what is wrong with it, in words for whoever chose it.
+    /// Explains what is wrong, for the user who chose it.
     fn check_destination(&self, _destination: &str) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// What can go wrong with a sink as a whole.
+/// An error of a whole sink.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
     /// An option cannot be used.
     #[error("{detail}")]
     Config {
-        /// Its name in the sink's section: `url`, `credentials_file`, `properties.acks`.
+        /// Its name in the section of the sink: `url`, `credentials_file`, `properties.acks`.
         option: String,
         /// Why; never a secret.
         detail: String,
     },
-    /// There is no connection that takes messages. The text names the address, never a secret.
+    /// There is no usable connection. The text names the address, never a secret.
     #[error("{} the sink at `{address}`: {away}", match away.cause {
         Cause::Unreachable => "cannot reach",
         Cause::LogIn => "cannot log in to",
@@ -217,10 +217,10 @@ pub enum SinkError {
     Away {
         /// Host and port, without user or password.
         address: String,
-        /// Why, and what came back.
+        /// The cause, and the error text.
         away: Away,
     },
-    /// A deadline passed.
+    /// A deadline has passed.
     #[error("{doing} took longer than {limit:?}")]
     Timeout {
         /// What was being done.
@@ -236,7 +236,7 @@ impl SinkError {
         SinkError::option("url", detail)
     }
 
-    /// An option beside the URL cannot be used.
+    /// An option other than the URL cannot be used.
     pub(crate) fn option(option: impl Into<String>, detail: impl Into<String>) -> SinkError {
         SinkError::Config { option: option.into(), detail: detail.into() }
     }

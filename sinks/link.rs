@@ -1,8 +1,8 @@
-//! What the sinks that have a connection share: one that is made when needed and made anew when lost ([`SharedConnection`]), and the
-//! door that `close` shuts ([`Door`]).
+//! What sinks with a connection share: the connection, which is made when needed and again when lost
+//! ([`SharedConnection`]), and the [`Door`] that `close` shuts.
 //!
-//! A connection is made by whoever needs it first; the others wait for that attempt and share its outcome, so that a
-//! broker that is down sees one attempt at a time. Nothing reconnects while nobody publishes.
+//! The first caller that needs a connection makes it, and the others wait for this attempt and share its result, so
+//! that a broker that is down sees one attempt at a time. Nothing reconnects while no messages are published.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{Away, Cause, SinkError, Trouble};
 
-/// How long an `answer_timeout` is kept short, so that the last answers are out when it has passed: a twentieth, at most
-/// 100 ms.
+/// The deadline of a publish. It is a twentieth of `answer_timeout` early, at most 100 ms, so that the last answers are
+/// reported in time.
 pub(crate) fn deadline(answer_timeout: Duration) -> Instant {
     Instant::now() + answer_timeout - (answer_timeout / 20).min(Duration::from_millis(100))
 }
 
-/// Words for what had no answer in time.
+/// The error text if no answer arrived in time.
 pub(crate) fn no_answer(address: &str, answer_timeout: Duration) -> String {
     format!("no answer from `{address}` within {answer_timeout:?}")
 }
@@ -34,16 +34,16 @@ fn no_more() -> Away {
     Away::new(Cause::Refused, "the sink is closed")
 }
 
-/// A connection that may be lost.
+/// A connection that can be lost.
 pub(crate) trait Connection: Send + Sync + 'static {
-    /// Whether it can still be used, as far as is known.
+    /// Whether the connection seems usable.
     fn alive(&self) -> bool;
 
-    /// Ends it at once, for all who hold it.
+    /// Ends the connection at once, for all its users.
     fn end(&self);
 }
 
-/// One connection, made when it is needed, until the link is closed.
+/// One connection, which is made when needed until the link is closed.
 pub(crate) struct SharedConnection<C> {
     slot: Mutex<Slot<C>>,
     closed: watch::Sender<bool>,
@@ -62,7 +62,7 @@ impl<C: Connection> SharedConnection<C> {
         }
     }
 
-    /// The connection; made by `connect` if there is none.
+    /// The connection; `connect` makes it if there is none.
     pub(crate) async fn get(&self, connect: impl Future<Output = Result<C, Away>>) -> Result<Arc<C>, Away> {
         let asked = Instant::now();
         let mut slot = self.slot.lock().await;
@@ -95,10 +95,10 @@ impl<C: Connection> SharedConnection<C> {
         }
     }
 
-    /// Ends the connection, if there is one, and makes none any more; takes no longer than `until`.
+    /// Ends the connection, if there is one, and makes no other. Takes no longer than `until`.
     pub(crate) async fn close(&self, until: Instant) {
         self.closed.send_replace(true);
-        // Whoever keeps the slot for longer is connecting, has no connection, and will get none.
+        // A caller that keeps the slot for longer is still connecting, and will fail because the link is closed.
         if let Ok(mut slot) = timeout_at(until, self.slot.lock()).await
             && let Some(connection) = slot.connection.take()
         {
@@ -107,24 +107,24 @@ impl<C: Connection> SharedConnection<C> {
     }
 }
 
-/// Lets publishes in until it is shut, and knows when the last of them has left.
+/// Admits publishes until it is shut, and knows when the last of them has ended.
 #[derive(Default)]
 pub(crate) struct Door(TaskTracker);
 
 impl Door {
-    /// A pass to hold while publishing.
+    /// A token to hold while publishing.
     pub(crate) fn enter(&self) -> Result<TaskTrackerToken, Trouble> {
         let pass = self.0.token();
-        // Looked at after the pass is held: `shut` waits for it otherwise.
+        // Checked after the token exists; otherwise `shut` might not wait for it.
         self.look().map(|()| pass)
     }
 
-    /// Whether it still lets in; for what close need not wait for.
+    /// Whether it still admits publishes; for calls that `close` does not wait for.
     pub(crate) fn look(&self) -> Result<(), Trouble> {
         if self.0.is_closed() { Err(closed()) } else { Ok(()) }
     }
 
-    /// Lets nobody in any more and waits for those inside.
+    /// Admits no more publishes and waits for those under way.
     pub(crate) async fn shut(&self, limit: Duration) -> Result<(), SinkError> {
         self.0.close();
         let all = tokio::time::timeout(limit, self.0.wait()).await;
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(link.get(connect()).await.err(), Some(no_more()));
     }
 
-    /// Of two who are connecting one waits for an answer that never comes, the other is not even looked after.
+    /// One caller waits for an answer that never arrives, the other is not polled.
     #[tokio::test(start_paused = true)]
     async fn closing_waits_for_no_connection_that_is_being_made() {
         let limit = Duration::from_millis(100);

@@ -1,10 +1,10 @@
-//! The reference sink: keeps what was published in this process and hands it to whoever receives.
+//! The reference sink: publishes inside this process.
 //!
-//! - Link: none. Key: [`Message::key`]. Accepted when every receiver has the message in its channel.
-//! - For programs that schedule and receive in one process ([`MemorySink::receive`]), and for tests, which tell it what
-//!   to answer ([`MemorySink::answer_by`], [`MemorySink::set_absent`]).
-//! - Memory is bounded: the last `keep` messages are kept (none unless asked for), and a receiver that does not take
-//!   its messages holds publishes back until `answer_timeout`, then they are `Retry`. A dropped receiver is forgotten.
+//! - A message is accepted when every receiver has it in its channel. Its key is [`Message::key`].
+//! - It serves programs that schedule and receive in one process ([`MemorySink::receive`]), and tests, which choose its
+//!   answers ([`MemorySink::answer_by`], [`MemorySink::set_absent`]).
+//! - Memory is bounded: it keeps the last `keep` messages. A receiver with a full channel delays publishes until
+//!   `answer_timeout`; then they are `Retry`. A dropped receiver is forgotten.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::answers::Answers;
 use crate::link::{Door, deadline, no_answer};
 use crate::{Away, Fault, Message, Outcome, Sink, SinkError, Trouble};
 
-/// A sink in memory; clones share everything.
+/// A sink in memory. Clones share their state.
 #[derive(Clone)]
 pub struct MemorySink {
     inner: Arc<Inner>,
@@ -42,16 +42,16 @@ struct State {
 
 type Rule = Box<dyn FnMut(&Message) -> Answer + Send>;
 
-/// What a [`MemorySink`] does with one message; told by [`MemorySink::answer_by`].
+/// What a [`MemorySink`] does with one message; see [`MemorySink::answer_by`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Takes it and says so.
+    /// Accepts it.
     Accept,
-    /// Does not take it and says this.
+    /// Does not take it, and answers this.
     Retry(Trouble),
-    /// Does not take it and says that it never will.
+    /// Does not take it, and rejects it.
     Reject(String),
-    /// Neither takes it nor answers.
+    /// Does not take it, and never answers.
     Hang,
     /// Takes it, and the answer is lost.
     Lose,
@@ -65,30 +65,29 @@ impl MemorySink {
         MemorySink { inner: Arc::new(inner) }
     }
 
-    /// A receiver of what is published from now on, with room for `capacity` messages (at least 1) that it has not
-    /// taken yet.
+    /// A receiver of all later messages, with a channel for `capacity` messages (at least 1).
     pub fn receive(&self, capacity: usize) -> mpsc::Receiver<Message> {
         let (sender, receiver) = mpsc::channel(capacity);
         self.inner.state.lock().receivers.push(sender);
         receiver
     }
 
-    /// The messages that were taken, in order; the last `keep` of them.
+    /// The last `keep` accepted messages, in order.
     pub fn published(&self) -> Vec<Message> {
         self.inner.state.lock().kept.iter().cloned().collect()
     }
 
-    /// How many messages were taken.
+    /// Number of accepted messages.
     pub fn accepted(&self) -> u64 {
         self.inner.state.lock().accepted
     }
 
-    /// Asks `rule` what to do with each message from now on: by destination, by key, by its own count.
+    /// Calls `rule` for each later message to decide what to do with it.
     pub fn answer_by(&self, rule: impl FnMut(&Message) -> Answer + Send + 'static) {
         self.inner.state.lock().rule = Some(Box::new(rule));
     }
 
-    /// Plays a sink that cannot be reached: publishes are `Retry` with [`Fault::Sink`], and the check fails.
+    /// Makes the sink unreachable: publishes are `Retry` with [`Fault::Sink`], and checks fail.
     pub fn set_absent(&self, absent: bool) {
         self.inner.state.lock().absent = absent;
     }
@@ -126,7 +125,7 @@ impl MemorySink {
         state.rule.as_mut().map_or(Answer::Accept, |rule| rule(message))
     }
 
-    /// Waits for room in every receiver before it gives the message to any, so that what times out reached none.
+    /// Waits for room in every receiver before it sends to any, so that a message that times out reaches none.
     async fn take(&self, message: Message) {
         let receivers = self.inner.state.lock().receivers.clone();
         let mut places = Vec::with_capacity(receivers.len());

@@ -1,17 +1,18 @@
 //! The NATS sink: publishes to JetStream. <https://docs.nats.io/using-nats/developer/develop_jetstream/publish>
 //!
-//! - Key: header `idempotency-key`. `Nats-Msg-Id` is `<namespace>/<key>`, by which a stream drops repeats within its
-//!   `duplicate_window`, across every subject that it takes; of a copy of a dead message `<namespace>/<key>/dead`, since
-//!   the message itself may come yet.
-//! - Accepted when a stream acknowledges the message, also as a duplicate. Rejected: what is over `max_payload` or over
-//!   the stream's own limit for one message, an invalid or reserved subject, a header that NATS cannot carry. All else
-//!   is `Retry`; a subject that no stream takes (no responders) is the destination's fault.
-//! - One connection. It never reconnects by itself, since the client library would then send what was answered `Retry`
-//!   long ago: a lost connection is given up with all that it held, and the next publish makes a new one.
-//! - Acknowledgements come to an inbox of our own and are matched by `<inbox>.<call>.<index>`: the library's own
-//!   requests keep an entry for ever for each one that is never answered.
-//! - What is unanswered at once is bounded, and one subject has a quarter of that at most: a subject on which something
-//!   listens that never answers does not hold up the others.
+//! - The idempotency key travels as header `idempotency-key`. `Nats-Msg-Id` is `<namespace>/<key>`; a stream drops
+//!   repeats of it within its `duplicate_window`, over all its subjects. The copy of a dead message has
+//!   `<namespace>/<key>/dead`, because the message itself may be requeued.
+//! - A message is accepted when a stream acknowledges it, also as a duplicate. It is rejected if it exceeds
+//!   `max_payload` or the stream's own limit, has an invalid or reserved subject, or a header that NATS cannot carry.
+//!   Every other outcome is `Retry`. A subject without a stream (no responders) is the destination's fault.
+//! - There is one connection, which never reconnects by itself, because the client library would then send messages
+//!   that were answered `Retry` long ago. A lost connection is dropped with all its messages, and the next publish
+//!   makes a new one.
+//! - Acknowledgements arrive in an inbox of our own and are matched by `<inbox>.<call>.<index>`. The library's own
+//!   requests would keep an entry for ever for each missing answer.
+//! - The number of unanswered messages is bounded, and one subject gets at most a quarter, so that a subject whose
+//!   listener never answers does not block the others.
 
 mod call;
 mod credentials;
@@ -36,15 +37,15 @@ use crate::tls::Tls;
 use crate::window::Window;
 use crate::{Away, Cause, Message, SinkError};
 
-/// What may be unanswered at once, in units of 4 KiB: 16 MiB, and 4096 messages, since each takes a unit at least. That
-/// is some 25 ms of a fast server's work.
+/// The limit of unanswered messages, in units of 4 KiB: 16 MiB, and 4096 messages because each takes at least one unit.
+/// This is about 25 ms of a fast server's work.
 const WINDOW_UNITS: usize = MOST_UNDER_WAY;
 const UNIT: usize = 4096;
 
-/// Asks for the account's JetStream limits: answered wherever JetStream is on, and writes nothing.
+/// Requests the JetStream limits of the account. Answered wherever JetStream is enabled; writes nothing.
 const INFO_SUBJECT: &str = "$JS.API.INFO";
 
-/// A server or a cluster with JetStream.
+/// A server or cluster with JetStream.
 pub(crate) struct Nats {
     place: ServerPlace,
     tls: Tls,
@@ -54,11 +55,11 @@ pub(crate) struct Nats {
 }
 
 impl Nats {
-    /// As the configuration names it.
+    /// Reads the configuration.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when the URL has a path or a host that is none, when it has a user besides a credentials file,
-    /// when that cannot be used, or when there is nobody to trust over TLS.
+    /// [`SinkError::Config`] if the URL has a path or an invalid host, has a user in addition to a credentials file, if
+    /// that file cannot be used, or if TLS has no trusted certificates.
     pub(crate) fn new(config: &SinkConfig) -> Result<Nats, SinkError> {
         let target = config.target();
         if !target.path.is_empty() {
@@ -75,7 +76,7 @@ impl Nats {
         credentials
             .check()
             .map_err(|detail| SinkError::option("credentials_file", format!("`credentials_file`: {detail}")))?;
-        // Made here where it is needed for sure; a server may require TLS all the same.
+        // Built here if it is certainly needed; a server may require TLS in any case.
         let tls = target.scheme.tls || config.tls().ca_file().is_some();
         let place = ServerPlace {
             servers: Vec::new(),
@@ -139,14 +140,14 @@ impl Broker for Nats {
             Some(NatsReply::Message(_, message)) => {
                 verdict::jetstream_is_on(&message).map_err(|detail| Away::new(Cause::Refused, detail))
             }
-            // The server has answered; asking for limits is simply not among what this user may do.
+            // The server answered; this user may just not request the limits.
             Some(NatsReply::Denied(..)) => Ok(()),
             None => Err(connection.end_words().into()),
         }
     }
 }
 
-/// A subject to publish to: tokens that are neither empty nor wildcards, and not the server's own.
+/// Checks a subject: no empty tokens or wildcards, and none of the server's own subjects.
 fn check_subject(subject: &str) -> Result<(), String> {
     let good = |token: &str| {
         !token.is_empty()
@@ -157,7 +158,7 @@ fn check_subject(subject: &str) -> Result<(), String> {
     if !subject.split('.').all(good) {
         return Err(format!("`{}` is no subject that can be published to", subject.escape_debug()));
     }
-    // Else a task could ask JetStream to delete a stream.
+    // Otherwise a task could ask JetStream to delete a stream.
     if ["$JS.", "$SYS.", "_INBOX."].iter().any(|own| subject.starts_with(own)) {
         return Err(format!("`{subject}` is a subject of the server's own"));
     }

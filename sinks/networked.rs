@@ -1,6 +1,6 @@
-//! What the sinks that reach a broker over the network have in common: each broker says how it is connected to, published to
-//! and asked ([`Broker`]); that a publish is never held up, always answered in time and not begun once the sink is closed
-//! stands here ([`Networked`]).
+//! What all sinks with a network connection share. Each broker implements how to connect, publish and check
+//! ([`Broker`]). [`Networked`] guarantees that a publish is always answered in time and does not start once the sink is
+//! closed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::answers::Answers;
 use crate::link::{Connection, Door, SharedConnection, deadline, no_answer};
 use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkConfig, SinkError};
 
-/// Who is published to, and how long an answer may take.
+/// The address of a broker, and its answer timeout.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// Without secrets.
@@ -26,12 +26,12 @@ impl Peer {
         Peer { address: config.address(), answer_timeout: config.answer_timeout() }
     }
 
-    /// Why there is no connection.
+    /// The error if there is no connection.
     pub(crate) fn not_connected(&self, away: Away) -> Away {
         away.behind(format!("cannot connect to `{}`: ", self.address))
     }
 
-    /// Words for what had no answer in time.
+    /// The error text if no answer arrived in time.
     pub(crate) fn no_answer(&self) -> String {
         no_answer(&self.address, self.answer_timeout)
     }
@@ -40,33 +40,33 @@ impl Peer {
 /// One kind of broker.
 #[async_trait]
 pub(crate) trait Broker: Send + Sync + 'static {
-    /// What is published over.
+    /// The connection to publish on.
     type Connection: Connection;
 
-    /// Its name, as [`Sink::kind`] tells it.
+    /// Its name, as in [`Sink::kind`].
     const KIND: &'static str;
 
-    /// Who it is.
+    /// Its address.
     fn peer(&self) -> &Peer;
 
-    /// As [`Sink::check_destination`].
+    /// See [`Sink::check_destination`].
     fn check_destination(&self, destination: &str) -> Result<(), String>;
 
-    /// Makes a connection, within half of the answer timeout at most.
+    /// Connects, within at most half of the answer timeout.
     async fn connect(&self) -> Result<Self::Connection, Away>;
 
-    /// Whose fault it is when the time passes before there is a connection.
+    /// The cause to report if the deadline passes before there is a connection.
     const UNCONNECTED: Fault = Fault::Sink;
 
-    /// Hears what will be published before there is a connection; may answer what needs none.
+    /// Sees the batch before there is a connection; may answer messages that need none.
     fn prepare(&self, _batch: &[Message], _answers: &Answers) {}
 
-    /// Whether a connection that seems to be usable really is; one that is not it has ended.
+    /// Whether a connection that seems usable really is. Ends it if not.
     async fn there(&self, _connection: &Self::Connection) -> bool {
         true
     }
 
-    /// Publishes, and has answered all messages at `deadline`.
+    /// Publishes a batch. All messages are answered at `deadline`.
     async fn publish(
         &self,
         connection: &Arc<Self::Connection>,
@@ -75,14 +75,14 @@ pub(crate) trait Broker: Send + Sync + 'static {
         deadline: Instant,
     );
 
-    /// Whether the broker answers and would take messages; writes nothing.
+    /// Checks that the broker answers and would accept messages; writes nothing.
     async fn ask(&self, connection: &Self::Connection, deadline: Instant) -> Result<(), Away>;
 
-    /// Ends what there is beside the one connection.
+    /// Ends resources other than the shared connection.
     async fn close(&self, _until: Instant) {}
 }
 
-/// A sink that publishes to a broker over one connection, which is made when it is first needed.
+/// A sink that publishes over one connection, which is made when it is first needed.
 pub(crate) struct Networked<B: Broker> {
     shared: Arc<Shared<B>>,
 }

@@ -1,19 +1,22 @@
 //! The RabbitMQ sink: publishes by AMQP 0-9-1, with lapin. <https://www.rabbitmq.com/docs/confirms>
 //!
-//! - The key travels as the property `message_id`, the content type as a property, all other headers as headers. Messages are
-//!   persistent and mandatory.
-//! - A message is accepted when RabbitMQ acknowledges it without having returned it. By then it is in every queue that it was
-//!   routed to. It is rejected when AMQP cannot carry it, or when RabbitMQ refuses it as too large or malformed and no other
-//!   message can be meant. Every other outcome is `Retry`. A returned message, or an unknown exchange, is the destination's fault.
-//! - RabbitMQ refuses a message by closing the channel, with all messages under way on it. So each publish has a channel of its
-//!   own, and checks an exchange before its first use. After a refusal for size, the smaller messages are sent again together
-//!   and the others one by one.
-//! - lapin reports a returned message with whichever acknowledgement completes next, so `under_way` judges a message by the
-//!   returns that name it. lapin also goes on sending on a closed channel, which would end the connection, and cannot take back
-//!   what it was given. So it runs on a socket of our own that drops such frames and can be cut (`socket`, `frames`).
-//! - There is one connection, which never reconnects by itself. When it is lost, all messages in its buffers are lost with it.
-//!   It is also cut when the server does not close an abandoned channel within the answer timeout. While RabbitMQ is blocked
-//!   (its memory or disk is full), publishes and checks answer `blocked`, and a new connection is probed before it is used.
+//! - The key travels as the property `message_id`, the content type as a property, all other headers as headers.
+//!   Messages are persistent and mandatory.
+//! - A message is accepted when RabbitMQ acknowledges it without having returned it. By then it is in every queue that
+//!   it was routed to. It is rejected when AMQP cannot carry it, or when RabbitMQ refuses it as too large or malformed
+//!   and no other message can be meant. Every other outcome is `Retry`. A returned message, or an unknown exchange, is
+//!   the destination's fault.
+//! - RabbitMQ refuses a message by closing the channel, with all messages under way on it. So each publish has a
+//!   channel of its own, and checks an exchange before its first use. After a refusal for size, the smaller messages
+//!   are sent again together and the others one by one.
+//! - lapin reports a returned message with whichever acknowledgement completes next, so `under_way` judges a message by
+//!   the returns that name it. lapin also goes on sending on a closed channel, which would end the connection, and
+//!   cannot take back what it was given. So it runs on a socket of our own that drops such frames and can be cut
+//!   (`socket`, `frames`).
+//! - There is one connection, which never reconnects by itself. When it is lost, all messages in its buffers are lost
+//!   with it. It is also cut when the server does not close an abandoned channel within the answer timeout. While
+//!   RabbitMQ is blocked (its memory or disk is full), publishes and checks answer `blocked`, and a new connection is
+//!   probed before it is used.
 
 mod call;
 mod carry;
@@ -42,7 +45,7 @@ use connection::{Failed, RabbitConnection};
 use login::Login;
 use refusal::{Blame, blame};
 
-/// Messages that may be unanswered at once, over all calls; and 16 MiB. A quarter to one destination at most.
+/// Maximum number of unanswered messages over all publishes, and 16 MiB. One destination gets at most a quarter.
 const MOST_UNDER_WAY: usize = 4096;
 const UNIT: usize = 4096;
 
@@ -54,10 +57,10 @@ pub(crate) struct Rabbit {
 }
 
 impl Rabbit {
-    /// As the configuration names it.
+    /// Reads the configuration.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when the virtual host, user or password cannot be one, or nobody could be trusted.
+    /// [`SinkError::Config`] if virtual host, user or password cannot be used, or if TLS has no trusted certificates.
     pub(crate) fn new(config: &SinkConfig) -> Result<Rabbit, SinkError> {
         let target = config.target();
         let vhost = match target.path.as_str() {
@@ -76,14 +79,15 @@ impl Rabbit {
             password: target.password.clone().unwrap_or_else(|| SecretString::from("guest")),
             vhost,
             tls: target.scheme.tls.then(|| login::Trust::new(config.tls())).transpose()?,
-            // Twice this without a word, and the server is taken for dead; below, a busy machine would be.
+            // After twice this time without a sign of the server, it counts as dead. A lower value would take a busy
+            // machine for dead.
             heartbeat: u16::try_from(config.answer_timeout().as_secs() / 2).unwrap_or(u16::MAX).clamp(2, 60),
         };
         Ok(Rabbit { login, peer: Peer::new(config), window: Window::new(MOST_UNDER_WAY, UNIT) })
     }
 
-    /// Answers what is not answered at the deadline. Where the server takes nothing, or says nothing, the connection ends
-    /// for all, at once: what is half written could not be given up otherwise.
+    /// Answers the remaining messages at the deadline. If the server is blocked or silent, the connection is cut at
+    /// once, because half-written messages could not be withdrawn otherwise.
     fn give_up(&self, connection: &RabbitConnection, answers: &Answers) {
         if let Some(detail) = blocked(connection) {
             connection.cut();
@@ -111,14 +115,14 @@ impl Broker for Rabbit {
         check_target(destination).map(drop)
     }
 
-    /// Logs in to one of the servers, and finds out whether it takes messages: else as many as fit on the way would lie
-    /// before it, and would be taken at any time.
+    /// Logs in to one of the servers and probes whether it accepts messages. Otherwise messages would fill the buffers
+    /// on the way and could be published at any later time.
     async fn connect(&self) -> Result<RabbitConnection, Away> {
         let answer_timeout = self.peer.answer_timeout;
         let connection = RabbitConnection::connect(&self.login, answer_timeout / 2, answer_timeout).await?;
         let share = answer_timeout / 4;
         match timeout(share, connection.probe()).await {
-            // What it refuses it has read.
+            // A refusal shows that the server reads messages.
             Ok(Ok(()) | Err(Failed::Refused(_))) => Ok(connection),
             Ok(Err(Failed::Lost)) => Err(connection.end_words().into()),
             Err(_) => Err(format!("no answer within {share:?}").into()),
@@ -155,7 +159,7 @@ impl Broker for Rabbit {
         match (connection.probe().await, blocked(connection)) {
             (_, Some(detail)) => Err(refused(detail)),
             (Ok(()), None) => Ok(()),
-            // The server has answered; to publish like this is simply not among what this user may do.
+            // The server answered; this user may just not publish to the default exchange.
             (Err(Failed::Refused(refusal)), None) if blame(refusal.code) == Blame::Destination => Ok(()),
             (Err(Failed::Refused(refusal)), None) => Err(refused(refusal.to_string())),
             (Err(Failed::Lost), None) => Err(connection.end_words().into()),
@@ -163,7 +167,7 @@ impl Broker for Rabbit {
     }
 }
 
-/// Why the server takes no messages, if it has said so.
+/// Why the server is blocked, if it is.
 fn blocked(connection: &RabbitConnection) -> Option<String> {
     connection.blocked().borrow().as_ref().map(|reason| format!("blocked: {reason}"))
 }

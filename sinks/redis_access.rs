@@ -1,9 +1,9 @@
-//! How a Redis is named and reached, for the sink and for whoever else keeps something there: straight or through
-//! Sentinels, with TLS or without, as which user. <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
+//! How to reach and log in to a Redis, for the sink and for the timeline: directly or through Sentinels, with or
+//! without TLS. <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
 //!
-//! Sentinels are asked for the master whenever a connection is made, one after the other until one has named a server
-//! that says itself that it is a master. One that is silent keeps nobody from the next, which is asked beside it. A
-//! connection follows no failover: whoever is told `READONLY` on it, or loses it, makes a new one.
+//! Each new connection asks the Sentinels for the master, one after the other, until one names a server that reports
+//! itself to be a master. A Sentinel that does not answer does not delay the next one, which is asked in parallel. A
+//! connection does not follow a failover: a caller that gets `READONLY`, or loses the connection, makes a new one.
 
 use std::io;
 use std::sync::Arc;
@@ -28,17 +28,17 @@ use crate::away::{Away, Cause};
 use crate::target::{Scheme, Target, address};
 use crate::tls::Tls;
 
-/// The schemes of a Redis' URL.
+/// The URL schemes of Redis.
 pub(crate) const SERVER: Scheme = Scheme::plain("redis", 6379);
 pub(crate) const SERVER_TLS: Scheme = Scheme::over_tls("rediss", 6379);
 pub(crate) const SENTINEL: Scheme = Scheme::plain("redis+sentinel", 26379).as_in("/mymaster");
 pub(crate) const SENTINEL_TLS: Scheme = Scheme::over_tls("rediss+sentinel", 26379).as_in("/mymaster");
 
-/// A Redis: where it is, and how to get in. Shows no secret.
+/// The address of a Redis, and the login. `Debug` shows no secret.
 #[derive(Clone)]
 pub struct RedisAccess {
     target: Target,
-    /// What Sentinels call the master; without it the one host is the server itself.
+    /// The name of the master for the Sentinels; `None` if the URL names the server itself.
     master: Option<String>,
     database: i64,
     sentinel_password: Option<SecretString>,
@@ -46,37 +46,38 @@ pub struct RedisAccess {
     tls: Tls,
 }
 
-/// How a dead peer is noticed, and what becomes of what is unsent.
+/// Keep-alive settings of a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct RedisSocket {
-    /// The silence after which the other side is probed, three times.
+    /// A silent peer is probed after this time, three times.
     pub probe_after: Duration,
-    /// Between two probes.
+    /// The pause between two probes.
     pub probe_every: Duration,
-    /// How long the other side may take to acknowledge what was sent. Only Linux.
+    /// How long the peer may take to acknowledge sent data. Linux only.
     pub acknowledged_in: Duration,
-    /// Whether what is unsent when the connection is dropped is thrown away. Else it is sent later.
+    /// Whether data that is unsent when the connection is dropped is discarded. Otherwise the system sends it later.
     pub discard_unsent: bool,
 }
 
-/// A connection for commands; the task that drives it ends with it.
+/// A connection for commands. Dropping it ends the task that drives it.
 pub struct Commands {
-    /// For any number of callers at once.
+    /// The handle for any number of concurrent callers.
     pub connection: MultiplexedConnection,
-    /// Where it leads to.
+    /// The server that it leads to.
     server: (String, u16),
     driver: JoinHandle<()>,
-    /// The driver learns that it is to end only when it is polled next; who comes until then must not take it for alive.
+    /// Set by `end`. The driver notices the end only when it is next polled; until then the connection must not look
+    /// alive.
     ended: AtomicBool,
 }
 
 impl Commands {
-    /// Whether the connection can still be used, as far as is known.
+    /// Whether the connection seems usable.
     pub fn alive(&self) -> bool {
         !self.ended.load(Ordering::SeqCst) && !self.driver.is_finished()
     }
 
-    /// Ends the connection at once, for all who hold it.
+    /// Ends the connection at once, for all its users.
     pub fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.driver.abort();
@@ -89,18 +90,18 @@ impl Drop for Commands {
     }
 }
 
-/// A socket, with TLS or without.
+/// A socket, with or without TLS.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl RedisAccess {
-    /// Reads `redis://[[user]:password@]host[:port][/database]`, `rediss://` for TLS, and
-    /// `redis+sentinel://[[user]:password@]sentinel[:port][,sentinel[:port]...]/master[/database]`, `rediss+sentinel://` for
-    /// TLS to Sentinels and master alike. Connects to nothing.
+    /// Parses `redis://[[user]:password@]host[:port][/database]`, `rediss://` for TLS, and
+    /// `redis+sentinel://[[user]:password@]sentinel[:port][,sentinel[:port]...]/master[/database]`,
+    /// `rediss+sentinel://` for TLS to Sentinels and master. Does not connect.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when the URL is malformed; the text never quotes it. Or when TLS has nobody to trust.
+    /// [`SinkError::Config`] if the URL is malformed (the text never quotes it), or if TLS has no trusted certificates.
     pub fn parse(url: &str, tls: &Tls) -> Result<RedisAccess, SinkError> {
         let schemes = [SERVER, SERVER_TLS, SENTINEL, SENTINEL_TLS];
         let url = url.trim();
@@ -120,7 +121,7 @@ impl RedisAccess {
             None if through_sentinels => (Some(target.path.as_str()), ""),
             _ => (None, target.path.as_str()),
         };
-        // The client library would log in as nobody, which is `default` with all its rights.
+        // The client library would then log in as `default`, which usually has all permissions.
         if target.user.is_some() && target.password.is_none() {
             let detail = "the URL of a Redis has a password behind its user; without a user it is `:password@`";
             return Err(wrong(detail.to_owned()));
@@ -144,10 +145,10 @@ impl RedisAccess {
         })
     }
 
-    /// Sets the password of the Sentinels themselves.
+    /// Sets the password of the Sentinels.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when there are no Sentinels.
+    /// [`SinkError::Config`] if there are no Sentinels.
     pub fn with_sentinel_password(mut self, password: Option<SecretString>) -> Result<RedisAccess, SinkError> {
         if password.is_some() && self.master.is_none() {
             let detail = "`sentinel_password` is for a Redis behind Sentinels: its URL begins with `redis+sentinel`";
@@ -157,17 +158,17 @@ impl RedisAccess {
         Ok(self)
     }
 
-    /// Whether its connections are over TLS.
+    /// Whether its connections use TLS.
     pub fn over_tls(&self) -> bool {
         self.target.scheme.tls
     }
 
-    /// The URL without user and password, for people to read.
+    /// The URL without user and password, for logs and errors.
     pub fn address(&self) -> String {
         self.target.address()
     }
 
-    /// Connects and logs in. Needs a tokio runtime around it.
+    /// Connects and logs in. Must be called inside a Tokio runtime.
     ///
     /// # Errors
     /// Why that did not succeed within `limit`.
@@ -177,7 +178,7 @@ impl RedisAccess {
         config: AsyncConnectionConfig,
         limit: Duration,
     ) -> Result<Commands, Away> {
-        // A server without TLS waits for the rest of what it takes for a command.
+        // A server without TLS waits for more bytes of what looks like an incomplete command.
         let hint = if self.connector.is_some() { ", if it speaks TLS there at all" } else { "" };
         let silent = || Away::new(Cause::Unreachable, format!("no answer within {limit:?}{hint}"));
         let until = Instant::now() + limit;
@@ -192,13 +193,13 @@ impl RedisAccess {
             let named = |away: Away| away.behind(format!("by the sentinel `{}`: ", address(&sentinel.0, sentinel.1)));
             attempts.push(async move { attempt.await.unwrap_or_else(|_| Err(silent())).map_err(named) });
         }
-        // So that the last of them has half of the time, and a well one that comes first the whole.
+        // The last Sentinel has half of the time left, and a working first one has all of it.
         let parts = u32::try_from(2 * attempts.len()).unwrap_or(u32::MAX);
         first_of(attempts, limit / parts.max(1)).await
     }
 
-    /// Another connection, to the server that `commands` leads to, logged in: a Sentinel might name another one meanwhile.
-    /// Needs a tokio runtime around it.
+    /// Another connection to the server of `commands`, logged in. It does not ask the Sentinels, which might name
+    /// another server by now. Must be called inside a Tokio runtime.
     ///
     /// # Errors
     /// Why that did not succeed within `limit`.
@@ -215,8 +216,8 @@ impl RedisAccess {
         made.map_err(|away| self.of_master(server, away))
     }
 
-    /// Opens a connection for subscriptions, to the server that `commands` leads to, and logs in: a Sentinel might name
-    /// another one meanwhile. Needs a tokio runtime around it.
+    /// A connection for subscriptions to the server of `commands`, logged in. It does not ask the Sentinels, which
+    /// might name another server by now. Must be called inside a Tokio runtime.
     ///
     /// # Errors
     /// Why that did not succeed within `limit`.
@@ -242,7 +243,7 @@ impl RedisAccess {
         let server = self.ask_sentinel(sentinel, socket, master).await?;
         let made = self.log_in_at(&server, socket, config).await;
         let commands = made.map_err(|away| self.of_master(&server, away))?;
-        // Sentinels may be the last to know of a failover.
+        // A Sentinel may learn of a failover late.
         let role = redis::cmd("ROLE").query_async::<Value>(&mut commands.connection.clone()).await;
         if let Ok(Value::Array(role)) = role
             && !matches!(role.first(), Some(Value::BulkString(role)) if role == b"master")
@@ -262,7 +263,7 @@ impl RedisAccess {
         commands(server, &self.log_in(), stream, config).await
     }
 
-    /// Words about a server that the URL does not name itself.
+    /// Adds the address of a server that the URL does not contain.
     fn of_master(&self, server: &(String, u16), away: Away) -> Away {
         match self.master {
             None => away,
@@ -287,7 +288,7 @@ impl RedisAccess {
         ask.arg("get-master-addr-by-name").arg(master);
         let answer = ask.query_async::<Option<(String, u16)>>(&mut commands.connection.clone()).await;
         let told = |error: RedisError| match error.code() {
-            // A Redis knows no such command.
+            // A plain Redis does not know the command.
             Some("ERR") => format!("what answers there is no Sentinel: {error}").into(),
             _ => away(&error),
         };
@@ -323,7 +324,7 @@ impl std::fmt::Debug for RedisAccess {
 }
 
 impl RedisSocket {
-    /// Small writes leave at once, and a dead peer is noticed.
+    /// Sends small writes at once, and detects a dead peer.
     fn prepare(self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let socket = SockRef::from(stream);
@@ -347,8 +348,8 @@ async fn commands(
     Ok(Commands { connection, server: server.clone(), driver, ended: AtomicBool::new(false) })
 }
 
-/// What the first of these attempts that succeeds has made; else the words of all. The next one is begun when one has
-/// failed, or none has said anything for `pause`; whatever is under way goes on beside it.
+/// The result of the first successful attempt; otherwise the errors of all. The next attempt starts when one has
+/// failed, or when `pause` passes without a result. Earlier attempts continue in parallel.
 async fn first_of<T, A: Future<Output = Result<T, Away>>>(attempts: Vec<A>, pause: Duration) -> Result<T, Away> {
     let mut attempts = attempts.into_iter();
     let mut under_way: FuturesUnordered<A> = attempts.next().into_iter().collect();
@@ -364,7 +365,7 @@ async fn first_of<T, A: Future<Output = Result<T, Away>>>(attempts: Vec<A>, paus
     }
 }
 
-/// What kind of failure it is that a Redis answers with this code.
+/// The kind of failure that this error code means.
 pub fn cause(code: &str) -> Cause {
     match code {
         "NOAUTH" | "WRONGPASS" => Cause::LogIn,
@@ -372,15 +373,15 @@ pub fn cause(code: &str) -> Cause {
     }
 }
 
-/// What an error says of a connection that is being made.
+/// The failure of an attempt to connect.
 fn away(error: &RedisError) -> Away {
     match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) => Away::new(Cause::LogIn, format!("user or password are wrong: {error}")),
-        // The parser's words go over several lines and name bytes.
+        // The parser's own text has several lines and lists bytes.
         (ErrorKind::Parse, _) => {
             "what answers there is no Redis, or speaks TLS where none is asked for".to_owned().into()
         }
-        // To `SELECT` or to what a Sentinel is asked.
+        // The reply to `SELECT`, or to a request to a Sentinel.
         (_, Some(code)) => Away::new(cause(code), error.to_string()),
         (_, None) => error.to_string().into(),
     }

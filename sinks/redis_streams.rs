@@ -1,11 +1,14 @@
-//! The Redis Streams sink: `XADD <destination> *`, pipelined on one connection. <https://redis.io/docs/latest/commands/xadd/>
+//! The Redis Streams sink: `XADD <destination> *`, pipelined on one connection.
+//! <https://redis.io/docs/latest/commands/xadd/>
 //!
-//! - Key: field `idempotency-key`. Field `payload` is the payload; every header is a field of its own.
-//! - Accepted when Redis has answered with the id of the entry. Rejected: a destination that is no stream (`WRONGTYPE`)
-//!   or starts with `punctual:`, and a payload over the server's `proto-max-bulk-len`. All else is `Retry`.
-//! - Streams are not trimmed. One Redis node; a cluster answers `MOVED`, which is the destination's fault.
-//! - The connection is made when needed and made anew when it is lost, or when nothing was answered on it for as long
-//!   as a publish may take: a half-open socket tells nobody that it is dead.
+//! - The idempotency key travels as field `idempotency-key`. Field `payload` is the payload; every header is a field.
+//! - A message is accepted when Redis has answered with the id of the entry. It is rejected if the destination is not a
+//!   stream (`WRONGTYPE`) or starts with `punctual:`, or if the payload exceeds the server's `proto-max-bulk-len`.
+//!   Every other outcome is `Retry`.
+//! - Streams are not trimmed. Only one Redis node is supported; a cluster answers `MOVED`, which is the destination's
+//!   fault.
+//! - The connection is made when needed. It is replaced when it is lost, or when nothing was answered on it for the
+//!   answer timeout, because a half-open socket gives no sign.
 
 mod verdict;
 
@@ -30,29 +33,29 @@ use crate::networked::{Broker, Peer};
 use crate::redis_access::{Commands, RedisAccess, RedisSocket};
 use crate::{Away, Fault, Message, Outcome, SinkError, headers};
 
-/// 1000 commands or 1 MiB, whichever comes first: one pipeline is encoded while Redis works on the one before it, and
-/// 4 MiB of large payloads are never in memory encoded as a whole.
+/// A pipeline has at most 1000 commands or 1 MiB. One pipeline is encoded while Redis processes the one before. So the
+/// encoded form of 4 MiB of large payloads is never in memory as a whole.
 const PIPELINE_COMMANDS: usize = 1000;
 const PIPELINE_BYTES: usize = 1 << 20;
 
-/// 1 MiB: the least that `proto-max-bulk-len` can be; 512 MiB: what it is unless somebody changed it.
+/// 1 MiB is the minimum of `proto-max-bulk-len`, 512 MiB its default.
 const LEAST_BULK: usize = 1 << 20;
 const DEFAULT_BULK: usize = 512 << 20;
 
-/// Destinations that would write among the scheduler's own keys.
+/// The prefix of the scheduler's own keys, which are no valid destinations.
 const OWN_KEYS: &str = "punctual:";
 
-/// One Redis, or the master that its Sentinels name.
+/// One Redis, or the master behind Sentinels.
 pub(crate) struct RedisStreams {
     access: RedisAccess,
     peer: Peer,
 }
 
 impl RedisStreams {
-    /// As the configuration names it.
+    /// Reads the configuration.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when the URL is not one of those that [`RedisAccess::parse`] reads.
+    /// [`SinkError::Config`] if [`RedisAccess::parse`] refuses the URL.
     pub(crate) fn new(config: &SinkConfig) -> Result<RedisStreams, SinkError> {
         let access = RedisAccess::new(config.target().clone(), config.tls())?;
         let access = access.with_sentinel_password(config.sentinel_password().cloned())?;
@@ -78,10 +81,11 @@ impl Broker for RedisStreams {
     /// Connects and logs in, within a third of the answer timeout.
     async fn connect(&self) -> Result<StreamsConnection, Away> {
         let answer_timeout = self.peer.answer_timeout;
-        // No time-outs of its own: each publish has its own deadline.
+        // No timeouts here, because each publish has its own deadline.
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let probe = Duration::from_secs(1).max(answer_timeout / 4);
-        // Everything unanswered when the connection is given up is `Retry` by then: what is unsent must not be sent later.
+        // When the connection is given up, unanswered messages are already `Retry`, so unsent ones must not be sent
+        // later.
         let socket = RedisSocket {
             probe_after: probe,
             probe_every: probe,
@@ -125,15 +129,15 @@ impl Broker for RedisStreams {
     }
 }
 
-/// Sends the batch as pipelines, two of them under way, and answers each when Redis has.
+/// Sends the batch as pipelines, two of them under way, and answers each one when Redis has.
 async fn publish(connection: &Arc<StreamsConnection>, batch: Vec<Message>, answers: &Answers) {
-    // Asked only if it matters: a server that gets more closes the connection, and its refusal is lost with that.
+    // Requested only if needed: a server closes the connection on a larger argument, and its error is lost.
     let large = batch.iter().any(|message| message.payload.len() > LEAST_BULK);
     let max_bulk = if large { connection.max_bulk().await } else { LEAST_BULK };
     let mut messages: VecDeque<(usize, Message)> = batch.into_iter().enumerate().collect();
     let mut under_way = FuturesOrdered::new();
     while !messages.is_empty() || !under_way.is_empty() {
-        // In order: the connection takes pipelines in the order in which they are first polled, which is this one.
+        // Order is kept: the connection sends pipelines in the order in which they are first polled.
         if under_way.len() < 2 && !messages.is_empty() {
             let (pipeline, indices) = next_pipeline(&mut messages, max_bulk, answers);
             if !indices.is_empty() {
@@ -152,7 +156,7 @@ async fn publish(connection: &Arc<StreamsConnection>, batch: Vec<Message>, answe
         match replies {
             Ok(replies) => {
                 connection.answered();
-                // Looked up anew: the name may lead to the new primary, or the log-in work again.
+                // A new connection may lead to the new primary, or log in successfully.
                 if replies.iter().any(of_the_connection) {
                     connection.end();
                 }
@@ -170,7 +174,7 @@ async fn publish(connection: &Arc<StreamsConnection>, batch: Vec<Message>, answe
     }
 }
 
-/// Takes messages off the front until a pipeline is full. What must not be sent is answered at once.
+/// Takes messages off the front until a pipeline is full. Answers messages that must not be sent.
 fn next_pipeline(
     messages: &mut VecDeque<(usize, Message)>,
     max_bulk: usize,
@@ -196,7 +200,7 @@ fn next_pipeline(
     (pipeline, indices)
 }
 
-/// A key that can be a stream of others.
+/// Checks that a key can be a user's stream.
 fn check_stream(destination: &str) -> Result<(), String> {
     if destination.is_empty() || destination.starts_with(OWN_KEYS) {
         return Err(format!("`{destination}` cannot be a stream: it is empty or starts with `{OWN_KEYS}`"));
@@ -204,7 +208,7 @@ fn check_stream(destination: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Why a message must not be sent at all.
+/// Why a message must not be sent.
 fn unfit(message: &Message, max_bulk: usize) -> Option<String> {
     if let Err(detail) = check_stream(&message.destination) {
         return Some(detail);
@@ -213,7 +217,7 @@ fn unfit(message: &Message, max_bulk: usize) -> Option<String> {
     (length > max_bulk).then(|| format!("{length} bytes are over the server's `proto-max-bulk-len` of {max_bulk}"))
 }
 
-/// About how many bytes the command takes: 256 for names, lengths and the fields that are always there.
+/// Approximate size of the command, in bytes; 256 for names, lengths and the fixed fields.
 fn size(message: &Message) -> usize {
     let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 16).sum();
     message.payload.len() + own + 2 * message.key.len() + message.destination.len() + 256
@@ -229,7 +233,7 @@ fn xadd(message: &Message, size: usize) -> redis::Cmd {
     command
 }
 
-/// A connection, and what is known of it.
+/// A connection, and when it was last answered.
 pub(crate) struct StreamsConnection {
     commands: Commands,
     last_answer: Mutex<Instant>,
@@ -251,7 +255,7 @@ impl StreamsConnection {
         *self.last_answer.lock() = Instant::now();
     }
 
-    /// The largest payload that the server takes; asked once. Its default where it does not tell.
+    /// The largest payload that the server accepts, requested once. The default if the server does not tell.
     async fn max_bulk(&self) -> usize {
         let ask = || async {
             let mut ask = redis::cmd("CONFIG");
@@ -262,7 +266,7 @@ impl StreamsConnection {
         *self.max_bulk.get_or_init(ask).await
     }
 
-    /// Ends a connection that is silent; one that answers others is only slow.
+    /// Ends a connection without answers; one that answers other publishes is only slow.
     fn end_if_silent_for(&self, limit: Duration) {
         if self.last_answer.lock().elapsed() >= limit {
             self.end();

@@ -1,12 +1,12 @@
-//! The stdout sink: one JSON object a line.
+//! The stdout sink: one JSON object per line.
 //!
-//! - Key: field `key`. Accepted when the line is flushed. Nothing is ever rejected.
-//! - `{"key","task","due","destination","headers","payload"}`: `due` in epoch milliseconds, `headers` the task's own,
-//!   `payload` the JSON of the message, line breaks as blanks; `payload_base64` (and `content_type`) when it is not JSON, neither when it
-//!   is empty.
-//! - One thread writes whole lines, so that a reader who does not read blocks nothing else: what it cannot write within
-//!   `answer_timeout` is `Retry`, and what it has not begun by then is never written.
-//! - A failed write may leave a torn line behind; the next line then starts on a line of its own.
+//! - The key is field `key`. A message is accepted when its line is flushed. None is ever rejected.
+//! - `{"key","task","due","destination","headers","payload"}`: `due` in epoch milliseconds; `headers` are the task's
+//!   own; `payload` is the JSON of the message with spaces for line breaks. A payload that is not JSON is in
+//!   `payload_base64`, with `content_type`. An empty payload has neither field.
+//! - One thread writes whole lines, so that a reader that has stopped reading blocks nothing else. Lines that it cannot
+//!   write within `answer_timeout` are `Retry`. Lines that it has not started by then are never written.
+//! - A failed write may leave an incomplete line; the next line then starts on a new line.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -26,10 +26,10 @@ use crate::answers::Answers;
 use crate::link::{Door, deadline, no_answer};
 use crate::{Away, Fault, Message, Outcome, Sink, SinkError, Trouble};
 
-/// 256 KiB: lines written and flushed together, so that a batch of large payloads is not in memory twice.
+/// Lines are written and flushed in blocks of 256 KiB, so that a batch of large payloads is not in memory twice.
 const BLOCK: usize = 256 * 1024;
 
-/// A sink that writes lines; to stdout unless told otherwise.
+/// A sink that writes lines, by default to stdout.
 pub struct StdoutSink {
     inner: Arc<Inner>,
 }
@@ -41,7 +41,7 @@ struct Inner {
     broken: Arc<AtomicBool>,
 }
 
-/// Whole lines to write and flush, and whom to tell.
+/// Lines to write and flush, and where to report the result.
 struct Block {
     lines: Vec<u8>,
     done: oneshot::Sender<Result<(), String>>,
@@ -51,17 +51,18 @@ impl StdoutSink {
     /// Writes to stdout of this process.
     ///
     /// # Errors
-    /// When the thread that writes cannot be started.
+    /// If the writing thread cannot be started.
     pub fn new(answer_timeout: Duration) -> Result<StdoutSink, SinkError> {
         StdoutSink::to(std::io::stdout(), answer_timeout)
     }
 
-    /// Writes to `writer`, from a thread of its own that ends with the sink.
+    /// Writes to `writer` from a thread that ends with the sink.
     ///
     /// # Errors
-    /// When that thread cannot be started.
+    /// If this thread cannot be started.
     pub fn to(writer: impl Write + Send + 'static, answer_timeout: Duration) -> Result<StdoutSink, SinkError> {
-        // 1: what waits behind the block being written waits with its publish, which a drop can still take back.
+        // Capacity 1: a block that waits behind the current one stays in its publish, so that dropping the publish
+        // still withdraws it.
         let (blocks, inbox) = mpsc::channel(1);
         let broken = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name("stdout sink".to_owned());
@@ -91,7 +92,7 @@ impl Sink for StdoutSink {
     async fn check(&self) -> Result<(), SinkError> {
         let unreachable = |detail: String| Away::from(detail).of_sink("stdout:");
         self.inner.door.look().map_err(|trouble| unreachable(trouble.detail))?;
-        // Told once: only another write can show whether somebody reads again.
+        // Reported once, because only another write can show whether the pipe has a reader again.
         if self.inner.broken.swap(false, Ordering::Relaxed) {
             let detail = "the last write failed: broken pipe".to_owned();
             return Err(unreachable(detail));
@@ -141,12 +142,13 @@ async fn publish(inner: &Inner, batch: Vec<Message>, answers: &Answers) {
             Err(_) => Outcome::Retry(Trouble::open(Fault::Sink, "the thread that writes has ended")),
         };
         (first..next).for_each(|index| answers.set(index, outcome.clone()));
-        // The thread may be so fast that nothing here ever waits: what is known is told before more is written.
+        // The thread may be so fast that this loop never waits. Yield, so that answers are reported before more is
+        // written.
         tokio::task::yield_now().await;
     }
 }
 
-/// The thread that writes. It skips what nobody waits for any more: that was answered `Retry`.
+/// The writing thread. It skips blocks whose publish has ended, because their messages were answered `Retry`.
 fn write_blocks(mut writer: impl Write, mut inbox: mpsc::Receiver<Block>, broken: &AtomicBool) {
     let mut torn = false;
     while let Some(block) = inbox.blocking_recv() {
@@ -159,12 +161,13 @@ fn write_blocks(mut writer: impl Write, mut inbox: mpsc::Receiver<Block>, broken
         torn = written.is_err();
         let broken_pipe = written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe);
         broken.store(broken_pipe, Ordering::Relaxed);
-        // Nobody may wait any more: then it was answered `Retry`, and the reader sees the same key again.
+        // An error means that the publish has ended and its messages were answered `Retry`. The reader will see the
+        // same keys again.
         block.done.send(written.map_err(|error| format!("cannot write to stdout: {error}"))).ok();
     }
 }
 
-/// One message as it is printed.
+/// The line of one message.
 #[derive(Serialize)]
 struct Line<'a> {
     key: &'a str,
@@ -189,7 +192,7 @@ impl Serialize for Headers<'_> {
     }
 }
 
-/// The payload if it is JSON. JSON may hold line breaks only between its tokens, where a blank says the same.
+/// The payload if it is JSON. Line breaks can only be between tokens, where a space has the same meaning.
 fn json(payload: &[u8]) -> Option<Cow<'_, RawValue>> {
     let json: &RawValue = serde_json::from_slice(payload).ok()?;
     if !json.get().contains(['\n', '\r']) {
@@ -251,7 +254,7 @@ mod tests {
         assert_eq!(line(""), format!("{start}}}\n"));
     }
 
-    /// A writer that fails once after three bytes, then hangs until it is let go.
+    /// A writer that fails once after three bytes, then blocks until it is released.
     struct Moody {
         text: Arc<parking_lot::Mutex<Vec<u8>>>,
         fail: bool,
@@ -280,7 +283,7 @@ mod tests {
         let text = Arc::new(parking_lot::Mutex::new(Vec::new()));
         let (let_go, go) = std::sync::mpsc::channel();
         let writer = Moody { text: Arc::clone(&text), fail: true, go };
-        // Long where an answer comes by itself, short where none does.
+        // Long if an answer is expected, short if none is.
         let (long, short) = (Duration::from_secs(30), Duration::from_millis(200));
         let mut sink = StdoutSink::to(writer, long).unwrap();
         let one = |sink: &StdoutSink, key: &str| sink.publish(vec![message(key, "1")]).collect::<Vec<_>>();

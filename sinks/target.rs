@@ -1,16 +1,16 @@
-//! A sink's URL, taken apart: hosts, user, password, path.
+//! Splits the URL of a sink into hosts, user, password and path.
 
 use secrecy::SecretString;
 
-/// The scheme of a URL, and what it says of the connection.
+/// The scheme of a URL, and what it says about the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scheme {
     pub(crate) name: &'static str,
-    /// The port where the URL names none; 0: it has no address at all.
+    /// The default port; 0 if the URL has no address.
     port: u16,
-    /// Whether the connection is made over TLS.
+    /// Whether the connection uses TLS.
     pub(crate) tls: bool,
-    /// What an example has behind its host.
+    /// What the example has behind its host.
     example: &'static str,
 }
 
@@ -23,17 +23,17 @@ impl Scheme {
         Scheme { name, port, tls: true, example: "" }
     }
 
-    /// One without an address.
+    /// A scheme without an address.
     pub(crate) const fn bare(name: &'static str) -> Scheme {
         Scheme { name, port: 0, tls: false, example: "" }
     }
 
-    /// The same, with what an example has behind its host.
+    /// The same scheme, with a text behind the host of the example.
     pub(crate) const fn as_in(self, example: &'static str) -> Scheme {
         Scheme { example, ..self }
     }
 
-    /// A URL as people write it.
+    /// An example of a URL.
     pub(crate) fn example(self) -> String {
         match self.port {
             0 => format!("`{}:`", self.name),
@@ -42,7 +42,7 @@ impl Scheme {
     }
 }
 
-/// A URL, taken apart.
+/// The parts of a URL.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) scheme: Scheme,
@@ -50,15 +50,15 @@ pub(crate) struct Target {
     pub(crate) hosts: Vec<(String, u16)>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<SecretString>,
-    /// What stands behind the first `/` of the path; empty if nothing does.
+    /// The path without its leading `/`; may be empty.
     pub(crate) path: String,
 }
 
 impl Target {
-    /// Reads what stands behind the colon of the scheme.
+    /// Parses the part behind the colon of the scheme.
     ///
     /// # Errors
-    /// Says what is wrong, without quoting the URL, which may hold a password.
+    /// Explains what is wrong without quoting the URL, which may contain a password.
     pub(crate) fn parse(scheme: Scheme, rest: &str) -> Result<Target, String> {
         if scheme.port == 0 {
             let target = Target { scheme, hosts: Vec::new(), user: None, password: None, path: String::new() };
@@ -68,7 +68,7 @@ impl Target {
         let malformed =
             |detail: &str| format!("the URL of a {} sink {detail}, as in {}", scheme.name, scheme.example());
         let rest = rest.strip_prefix("//").ok_or_else(|| malformed("has `//` behind its scheme"))?;
-        // The last `@`: a password may hold one that nobody encoded, and `?`, `#` and `/` as well.
+        // The last `@`, because an unencoded password may contain `@`, `?`, `#` and `/`.
         let (user_info, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
         if rest.contains(['?', '#']) {
             return Err(malformed("has no parameters: options have settings of their own"));
@@ -98,7 +98,7 @@ impl Target {
     }
 }
 
-/// Host and port as they are written: `[::1]:6379`.
+/// Host and port as written in URLs: `[::1]:6379`.
 pub(crate) fn address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
@@ -117,7 +117,7 @@ fn parse_host(text: &str, default_port: u16) -> Option<(String, u16)> {
     (!host.is_empty() && host.chars().all(good)).then(|| (host.to_owned(), port))
 }
 
-/// Resolves `%41`.
+/// Decodes `%41`.
 pub(crate) fn decode(text: &str) -> Option<String> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());

@@ -1,4 +1,4 @@
-//! Whom to trust when a connection is made over TLS: one [`Tls`] for every sink, whatever its client library.
+//! The trusted certificates for TLS: one [`Tls`] for every sink, whatever its client library.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use rustls::{ClientConfig, RootCertStore};
 use crate::SinkError;
 use crate::away::{self, Away, Cause};
 
-/// Makes aws-lc-rs the one TLS provider of this process, unless it has one already. To be called once before the first
-/// connection: client libraries panic where a program has two and none was chosen.
+/// Makes aws-lc-rs the TLS provider of this process, unless there is one already. Must be called once before the first
+/// connection: client libraries panic if a program contains two providers and none was chosen.
 pub fn install_provider() {
-    // An error means that somebody has chosen before.
+    // An error means that a provider was chosen before.
     rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
 }
 
-/// Whom to trust: the authorities of a file, or without one those of the system.
+/// The trusted authorities: those of a file, or those of the system.
 #[derive(Clone, Default)]
 pub struct Tls {
     ca: Option<Arc<Ca>>,
@@ -31,10 +31,10 @@ struct Ca {
 }
 
 impl Tls {
-    /// Trusts the certificates of a PEM file, of any number, and no others.
+    /// Trusts only the certificates of a PEM file.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when it cannot be read, or holds no certificate.
+    /// [`SinkError::Config`] if the file cannot be read or contains no certificate.
     pub fn from_ca_file(path: &Path) -> Result<Tls, SinkError> {
         let shown = path.display();
         let pem = std::fs::read(path)
@@ -51,7 +51,8 @@ impl Tls {
         Ok(Tls { ca: Some(Arc::new(Ca { path: path.to_owned(), pem, roots })) })
     }
 
-    /// Trusts nobody: stands in for a file that cannot be used, so that the rest can still be looked at.
+    /// Trusts no certificate. Replaces a file that cannot be used, so that the rest of a configuration can still be
+    /// checked.
     #[must_use]
     pub fn of_nobody(path: &Path) -> Tls {
         Tls { ca: Some(Arc::new(Ca { path: path.to_owned(), pem: Vec::new(), roots: RootCertStore::empty() })) }
@@ -62,15 +63,15 @@ impl Tls {
         self.ca.as_ref().map(|ca| ca.path.as_path())
     }
 
-    /// What stood in the file when it was read: PEM, never empty.
+    /// The content of the file when it was read: PEM, never empty.
     pub fn ca_pem(&self) -> Option<&[u8]> {
         self.ca.as_ref().map(|ca| ca.pem.as_slice()).filter(|pem| !pem.is_empty())
     }
 
-    /// What rustls connects by: whom to trust, and no certificate of our own.
+    /// The settings for rustls: the trusted authorities, and no client certificate.
     ///
     /// # Errors
-    /// [`SinkError::Config`] when the system's authorities are to be trusted and it has none.
+    /// [`SinkError::Config`] if the system has no trusted certificates.
     pub fn client_config(&self) -> Result<ClientConfig, SinkError> {
         let roots = self.ca.as_ref().map_or_else(system_roots, |ca| Ok(ca.roots.clone()))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -79,13 +80,13 @@ impl Tls {
         Ok(builder.with_root_certificates(roots).with_no_client_auth())
     }
 
-    /// What went wrong with a handshake.
+    /// The failure of a handshake.
     pub(crate) fn away(&self, error: &std::io::Error) -> Away {
         let cause = if away::of_certificate(error) { Cause::Untrusted } else { Cause::Unreachable };
         Away::new(cause, self.explain(format!("TLS: {error}")))
     }
 
-    /// What rustls said of a handshake, with what a person can do about it.
+    /// The error of a handshake, with a hint for the user.
     pub(crate) fn explain(&self, detail: String) -> String {
         match self.ca_file() {
             _ if !detail.contains("peer certificate") => detail,

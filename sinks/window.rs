@@ -1,5 +1,5 @@
-//! What may be unanswered at once, of a whole sink and of one destination: what keeps a client library from holding more
-//! than a moment's work, and one destination that never answers from holding up the others.
+//! Limits the unanswered messages of a sink and of each destination, so that a client library holds only a moment's
+//! work and a destination that never answers does not block the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as WindowTurns, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
-/// Room for messages that are under way, in units of some bytes; each message takes one unit at least.
+/// Room for messages under way, in units of some bytes. Each message takes at least one unit.
 pub(crate) struct Window {
     whole: Arc<Semaphore>,
     destinations: Mutex<HashMap<String, Weak<Destination>>>,
@@ -15,27 +15,28 @@ pub(crate) struct Window {
     share_units: usize,
 }
 
-/// A call of no more messages does not wait for its turn: it mixes little, and those behind a backlog would wait for whole calls.
+/// A publish with at most this many messages does not wait for its turn: it mixes little, and behind a backlog it would
+/// wait for whole batches.
 const FEW: usize = 32;
 
-/// What a message takes of the window until it is dropped: of its destination's share, and of the whole.
+/// The room that a message holds until this is dropped, in the share of its destination and in the whole window.
 pub(crate) struct WindowRoom {
     _own: OwnedSemaphorePermit,
     _whole: OwnedSemaphorePermit,
-    /// Its share is the same one as long as anything of it is taken.
+    /// Keeps the share of the destination alive as long as a part of it is in use.
     _destination: Arc<Destination>,
 }
 
-/// What one destination can take of the window, over all calls: a quarter.
+/// The share of one destination over all publishes: a quarter of the window.
 struct Destination {
     units: Arc<Semaphore>,
-    /// Whose messages are handed over.
+    /// Held by the publish whose messages are handed over.
     turns: Arc<WindowTurns<()>>,
 }
 
-/// A call's part of a destination's share. Calls hand over one after another: were their messages mixed, all would be
-/// answered at about the same time, late, and none could be done with early. The turn is taken with the first message and ends
-/// when this is dropped.
+/// Access of one publish to the share of its destination. Publishes hand over their messages one after the other. If
+/// they were mixed, all would be answered late and at about the same time. The turn begins with the first message and
+/// ends when this is dropped.
 pub(crate) struct WindowShare {
     destination: Arc<Destination>,
     takes_turns: bool,
@@ -43,13 +44,13 @@ pub(crate) struct WindowShare {
 }
 
 impl Window {
-    /// A window of so many units of so many bytes.
+    /// A window of `units` units of `unit` bytes.
     pub(crate) fn new(units: usize, unit: usize) -> Window {
         let whole = Arc::new(Semaphore::new(units));
         Window { whole, destinations: Mutex::default(), unit, share_units: units / 4 }
     }
 
-    /// The share of a destination, for one call of up to so many messages.
+    /// The share of a destination for one publish of `messages` messages.
     pub(crate) fn share(&self, destination: &str, messages: usize) -> WindowShare {
         WindowShare { destination: self.destination(destination), takes_turns: messages > FEW, turn: None }
     }
@@ -59,7 +60,7 @@ impl Window {
         if let Some(destination) = destinations.get(destination).and_then(Weak::upgrade) {
             return destination;
         }
-        // Those that nobody holds go before there would be room for more.
+        // Remove unused destinations before the map grows.
         if destinations.len() == destinations.capacity() {
             destinations.retain(|_, destination| destination.strong_count() > 0);
         }
@@ -68,7 +69,7 @@ impl Window {
         new
     }
 
-    /// Waits for the call's turn, then for room for a message of so many bytes.
+    /// Waits for the turn of this publish, then for room for a message of this size.
     pub(crate) async fn room(&self, share: &mut WindowShare, bytes: usize) -> WindowRoom {
         let units = bytes.div_ceil(self.unit).clamp(1, self.share_units);
         let units = u32::try_from(units).expect("at most the window");
@@ -111,7 +112,7 @@ mod tests {
         assert!(window.room(&mut second, 1).now_or_never().is_none(), "it is another's turn");
         let mut few = window.share("a", FEW);
         assert!(window.room(&mut few, 1).now_or_never().is_some(), "few need none");
-        // What it has handed over is still under way.
+        // Its messages are still under way.
         drop(first);
         assert!(window.room(&mut second, 1).now_or_never().is_some());
         drop(room);

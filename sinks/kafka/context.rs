@@ -1,4 +1,4 @@
-//! What the client library calls: delivery reports go to the inbox of their call, errors to what is known of the
+//! The callbacks of librdkafka. Delivery reports go to the inbox of their publish, errors update the health of the
 //! brokers.
 
 use std::sync::Arc;
@@ -20,63 +20,63 @@ use super::settings::Settings;
 use crate::window::WindowRoom;
 use crate::{Away, Cause, Fault};
 
-/// Where the answers to one call's messages go.
+/// Collects the delivery reports of one publish.
 #[derive(Default)]
 pub(super) struct Inbox {
     reports: Mutex<Vec<Report>>,
     arrived: Notify,
 }
 
-/// The delivery report of one message: index into the batch, and what was said.
+/// The delivery report of one message: its index in the batch and the error code.
 pub(super) type Report = (usize, RDKafkaErrorCode);
 
-/// What travels with a message through the library. It keeps the message's room in the window for as long as that holds
-/// it, whoever still waits for the answer.
+/// Travels with a message through librdkafka. It holds the message's room in the window until librdkafka lets go of the
+/// message, even if the publish has ended.
 pub(super) struct Ticket {
     pub(super) inbox: Arc<Inbox>,
     pub(super) index: usize,
     pub(super) room: WindowRoom,
 }
 
-/// Whether the brokers are there.
+/// Whether the brokers are reachable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Well,
-    /// All have been gone since then, as far as the library has told.
+    /// All brokers have been unreachable since this time, according to librdkafka.
     Down(Instant),
-    /// They are no business of this producer any more: for their fault, or for what is unclear.
+    /// This producer has ended, with the brokers at fault or for an unclear reason.
     Ended(Fault),
 }
 
-/// What is known of the brokers.
+/// The health of the brokers.
 pub(super) struct Health {
     state: watch::Sender<State>,
     said: Mutex<Said>,
-    /// Whether there is something to forget once all is well.
+    /// Whether there are errors to forget once a broker answers.
     troubled: AtomicBool,
 }
 
-/// What the library said last of what is wrong.
+/// The last error from librdkafka.
 #[derive(Clone, Default)]
 struct Said {
     detail: String,
-    /// Where somebody did not want us: a log-in or a certificate was refused.
+    /// Set if a broker refused the login or the certificate.
     unwanted: Option<Cause>,
 }
 
-/// What the library calls.
+/// The callbacks of a producer.
 pub(super) struct KafkaContext {
     pub(super) health: Arc<Health>,
     pub(super) settings: Arc<Settings>,
 }
 
 impl Inbox {
-    /// What has come since the last time.
+    /// Removes and returns the reports.
     pub(super) fn take(&self) -> Vec<Report> {
         std::mem::take(&mut *self.reports.lock())
     }
 
-    /// Waits until something has come.
+    /// Waits until a report arrives.
     pub(super) async fn arrived(&self) {
         self.arrived.notified().await;
     }
@@ -84,7 +84,7 @@ impl Inbox {
     fn put(&self, report: Report) {
         let mut reports = self.reports.lock();
         reports.push(report);
-        // One wake-up for as many as have come when it takes effect.
+        // One wake-up for all reports until the receiver runs.
         if reports.len() == 1 {
             self.arrived.notify_one();
         }
@@ -111,7 +111,7 @@ impl ProducerContext for KafkaContext {
 impl ClientContext for KafkaContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         let text = self.settings.scrub(text);
-        // Of the rest the breaker tells, once and not every second.
+        // All other errors are reported by the breaker, once instead of every second.
         if facility == "CONFWARN" && self.settings.is_new(&text) {
             tracing::warn!(facility, words = text, "kafka's client library warns");
         } else {
@@ -140,18 +140,19 @@ impl Health {
         *self.state.borrow()
     }
 
-    /// Takes down what the library says is wrong.
+    /// Notes an error from librdkafka.
     fn hear(&self, code: RDKafkaErrorCode, detail: String) {
         use RDKafkaErrorCode as Code;
         let unwanted = match code {
             Code::Authentication | Code::SaslAuthenticationFailed => Some(Cause::LogIn),
-            // One code for all that is wrong with TLS; OpenSSL's words tell.
+            // There is one code for all TLS errors; the text of OpenSSL tells them apart.
             Code::SSL if detail.contains("certificate verify failed") => Some(Cause::Untrusted),
             Code::SSL => Some(Cause::Unreachable),
             _ => None,
         };
         let mut said = self.said();
-        // What somebody refused explains more than the connection that was lost with it, and that more than the sum.
+        // Keep the most useful error: a refusal explains more than the lost connection after it, and that explains more
+        // than `AllBrokersDown`.
         if unwanted.is_some() || said.detail.is_empty() || !(said.unwanted.is_some() || code == Code::AllBrokersDown) {
             *said = Said { detail, unwanted };
         }
@@ -161,7 +162,7 @@ impl Health {
             Code::Fatal => self.change(|state| !matches!(state, State::Ended(_)), State::Ended(Fault::Sink)),
             _ => {}
         }
-        // Last, or what is said while a broker answers would never be forgotten.
+        // Set last; otherwise an error that arrives while a broker answers would never be forgotten.
         self.troubled.store(true, Ordering::SeqCst);
     }
 
@@ -173,7 +174,8 @@ impl Health {
         }
     }
 
-    /// It is the brokers' fault if all of them are gone. Else what was said of them before is no reason.
+    /// Ends the producer. The brokers are at fault only if all of them are unreachable; otherwise older errors are no
+    /// reason.
     pub(super) fn end(&self) {
         if self.state() == State::Well {
             *self.said() = Said::default();
@@ -182,7 +184,7 @@ impl Health {
         self.change(|state| matches!(state, State::Down(_)), State::Ended(Fault::Sink));
     }
 
-    /// Whether all brokers have been gone for longer than that, or one did not want us and none is left.
+    /// Whether all brokers have been unreachable for `patience`, or one refused the login and no other is left.
     pub(super) fn overdue(&self, patience: Duration) -> bool {
         matches!(self.state(), State::Down(since) if since.elapsed() >= self.patience(patience))
     }
@@ -191,13 +193,13 @@ impl Health {
         if self.said().unwanted.is_some() { Duration::ZERO } else { patience }
     }
 
-    /// Waits until all brokers have been gone for so long, or one did not want us and none is left, or it is ended.
+    /// Waits until [`overdue`](Health::overdue) or until the producer has ended.
     pub(super) async fn lost(&self, patience: Duration) {
         let mut state = self.state.subscribe();
         loop {
             let now = *state.borrow_and_update();
             let changed = state.changed();
-            // The sender lives as long as this does.
+            // The sender lives as long as `self`.
             match now {
                 State::Ended(_) => return,
                 State::Well => drop(changed.await),
@@ -212,7 +214,7 @@ impl Health {
         }
     }
 
-    /// What is wrong with the brokers, if anything is known to be: with all of them, or with one that did not want us.
+    /// The current trouble, if any: all brokers are unreachable, or one refused the login.
     pub(super) fn trouble(&self) -> Option<(Fault, String)> {
         let Said { detail, unwanted } = self.said().clone();
         let fault = match self.state() {
@@ -223,7 +225,7 @@ impl Health {
         (!detail.is_empty()).then_some((fault, detail))
     }
 
-    /// What the library said last of what is wrong, if anything is; it need not be all brokers.
+    /// The last error from librdkafka, if any. Other brokers may still work.
     pub(super) fn away(&self) -> Option<Away> {
         let Said { detail, unwanted } = self.said().clone();
         (!detail.is_empty()).then(|| Away::new(unwanted.unwrap_or(Cause::Unreachable), detail))

@@ -1,8 +1,7 @@
-//! One producer of the client library: what it holds, whether its brokers are there, and how it ends.
+//! One producer of librdkafka: its messages, the health of its brokers, and its end.
 //!
-//! The library connects again by itself and would send later what it holds. So a producer whose brokers have all been
-//! gone for a while, none of which answers when asked, is ended with all that it holds, and whoever publishes next
-//! makes a new one.
+//! librdkafka reconnects by itself and would send its messages later. Therefore a producer ends, with all its messages,
+//! once its brokers have all been unreachable for a while and none answers a request. The next publish makes a new one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,28 +20,30 @@ use super::settings::Settings;
 use super::verdict;
 use crate::{Away, Fault, Message, link};
 
-/// How long a first connection may be refused: a name can have more addresses than one, and the next is tried soon.
+/// How long a first connection may fail: a host name can have several addresses, and librdkafka tries the next one
+/// soon.
 const FIRST_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often a thread looks for what was left behind.
+/// The pause between two checks of abandoned messages.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A producer, until it is ended.
+/// A producer, until it ends.
 pub(crate) struct Producer {
-    /// None only while it is dropped.
+    /// `None` only during drop.
     client: Option<ThreadedProducer<KafkaContext>>,
     health: Arc<Health>,
-    /// How long all brokers may be gone before it is given up.
+    /// How long all brokers may be unreachable before the producer ends.
     patience: Duration,
-    /// Held by the one who asks whether a broker is back.
+    /// Held by the caller that asks whether a broker is back.
     asking: Mutex<()>,
-    /// Whether it takes messages. Held for reading while one is handed over: none is once it is ended.
+    /// Whether it accepts messages. Held for reading while a message is handed over, so that none is handed over after
+    /// the end.
     open: RwLock<bool>,
-    /// What calls left behind that nobody listens to any more.
+    /// Messages of publishes that were dropped.
     left: parking_lot::Mutex<Vec<Left>>,
 }
 
-/// The messages of a call that was dropped: so many are to be back in its inbox by then.
+/// The messages of a dropped publish: `away` of them must have a report in `inbox` by `until`.
 pub(super) struct Left {
     pub(super) inbox: Arc<Inbox>,
     pub(super) away: usize,
@@ -50,8 +51,8 @@ pub(super) struct Left {
 }
 
 impl Producer {
-    /// Makes one and waits until a broker answers, at most for `limit`. It connects again by itself, and is given up
-    /// when all brokers have been gone for `patience`. It is asked for `topic`, see [`ask`](Producer::ask).
+    /// Makes a producer and waits until a broker answers, at most for `limit`. It reconnects by itself, and ends once
+    /// all brokers have been unreachable for `patience`. See [`ask`](Producer::ask) for `topic`.
     pub(super) async fn connect(
         client: ClientConfig,
         settings: Arc<Settings>,
@@ -60,8 +61,8 @@ impl Producer {
         limit: Duration,
     ) -> Result<Producer, Away> {
         let producer = Producer::make(client, settings, patience).await?;
-        // Twice: the first answer comes from a broker of the URL and leads to those of the cluster. The answer of one
-        // of these makes the library ask for a producer id at once; it would look after half a second otherwise.
+        // Asks twice. The first answer comes from a broker of the URL and names the brokers of the cluster. An answer
+        // of one of these makes librdkafka request a producer id at once, instead of half a second later.
         for _ in 0..2 {
             tokio::select! {
                 answer = producer.ask(topic.clone(), limit / 2) => answer?,
@@ -73,11 +74,10 @@ impl Producer {
         Ok(producer)
     }
 
-    /// Makes one that has nobody to connect to, and drops it: what the library says of settings that do not go
-    /// together.
+    /// Makes a producer without brokers and drops it, to find out whether librdkafka accepts the settings together.
     pub(super) fn try_out(mut client: ClientConfig, settings: &Settings) -> Result<(), String> {
         client.remove("bootstrap.servers");
-        // It would warn of that.
+        // It would log a warning.
         client.set_log_level(RDKafkaLogLevel::Emerg);
         let made: Result<BaseProducer, KafkaError> = client.create();
         match made {
@@ -108,7 +108,7 @@ impl Producer {
         made.await.unwrap_or_else(|_| Err("the client library came to no end".to_owned()))
     }
 
-    /// Hands a message over; gives the ticket back if the library does not take it, with what it says.
+    /// Hands a message over. Returns the ticket with the error if librdkafka does not take the message.
     pub(super) fn send(&self, message: &Message, ticket: Ticket) -> Result<(), (RDKafkaErrorCode, Box<Ticket>)> {
         let open = self.open.read();
         if !*open {
@@ -127,13 +127,13 @@ impl Producer {
         })
     }
 
-    /// Asks a broker for the cluster's brokers and one topic: an answer that no cache gives. The library asks for that
-    /// topic for ever after, so it is to be one that is published to; without any it is asked for all. Creates none.
+    /// Requests the metadata of the cluster and one topic from a broker. librdkafka refreshes this topic for ever, so
+    /// it should be one that is published to; `None` requests all topics. Creates no topic.
     pub(super) async fn ask(&self, topic: Option<String>, limit: Duration) -> Result<(), Away> {
         let client = self.client().clone();
         let asked = on_thread(move || {
             let ask = || client.client().fetch_metadata(topic.as_deref(), limit / 2).map(drop);
-            // If one broker is silent, another may not be.
+            // If one broker does not answer, another one may.
             ask().or_else(|error| match error.rdkafka_error_code() {
                 Some(RDKafkaErrorCode::OperationTimedOut) => ask(),
                 _ => Err(error),
@@ -153,7 +153,7 @@ impl Producer {
         }
     }
 
-    /// Waits until all brokers have been gone for long enough and none answers, or it is ended; it is ended then.
+    /// Waits until the producer has ended: all brokers have been unreachable for `patience` and none answers a request.
     pub(super) async fn lost(&self, topic: Option<&str>) {
         loop {
             self.health.lost(self.patience).await;
@@ -163,8 +163,8 @@ impl Producer {
         }
     }
 
-    /// Whether it can be used. If its brokers seem to have been gone for too long it asks: the library does not tell
-    /// when they are back. Ends it if none answers.
+    /// Whether the producer can be used. If its brokers seem unreachable for too long, it asks them, because librdkafka
+    /// does not tell when they are back. Ends the producer if none answers.
     pub(super) async fn there(&self, topic: Option<&str>) -> bool {
         let _one = self.asking.lock().await;
         if self.health.overdue(self.patience) && self.ask(topic.map(str::to_owned), self.patience).await.is_err() {
@@ -173,17 +173,17 @@ impl Producer {
         link::Connection::alive(self)
     }
 
-    /// What the library said last of what is wrong, if anything is; it need not be all brokers.
+    /// The last error from librdkafka, if any. Other brokers may still work.
     pub(super) fn away(&self) -> Option<Away> {
         self.health.away()
     }
 
-    /// What is wrong with the brokers, if anything is known to be.
+    /// The current trouble with the brokers, if any.
     pub(super) fn trouble(&self) -> Option<(Fault, String)> {
         self.health.trouble()
     }
 
-    /// What a message is told that the producer had when it ended.
+    /// The outcome of messages that the producer held when it ended.
     pub(super) fn end_of(&self) -> (Fault, String) {
         self.trouble().unwrap_or_else(|| {
             let sink = self.health.state() == State::Ended(Fault::Sink);
@@ -197,7 +197,7 @@ impl Producer {
 }
 
 impl link::Connection for Producer {
-    /// Until it is ended; see [`there`](Producer::there).
+    /// Until it ends; see [`there`](Producer::there).
     fn alive(&self) -> bool {
         !matches!(self.health.state(), State::Ended(_))
     }
@@ -206,7 +206,7 @@ impl link::Connection for Producer {
         let mut open = self.open.write();
         if std::mem::replace(&mut *open, false) {
             self.health.end();
-            // What is purged comes back as reports.
+            // Purged messages come back as reports.
             self.client().purge(PurgeConfig::default().queue().inflight().non_blocking());
         }
     }
@@ -214,7 +214,8 @@ impl link::Connection for Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        // It waits for the library's threads, which no task may do. Somebody else may still wait for an answer.
+        // Blocks until librdkafka's threads have ended, so it must not run in a task. Other callers may still wait for
+        // a report.
         if let Some(client) = self.client.take() {
             drop(on_thread(move || client.purge(PurgeConfig::default().queue().inflight())));
         }
@@ -224,24 +225,24 @@ impl Drop for Producer {
 fn refusal(error: KafkaError, settings: &Settings) -> String {
     match error {
         KafkaError::ClientCreation(detail) => settings.scrub(&detail),
-        // Which may quote a value.
+        // The error may quote a value.
         _ => "the client library refuses its configuration".to_owned(),
     }
 }
 
-/// Runs what blocks on a thread of its own; the runtime's would be waited for at its end.
+/// Runs blocking work on a new thread, because the runtime would wait for one of its own at shutdown.
 fn on_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
     let (done, result) = oneshot::channel();
     let work = move || {
-        // Nobody waits any more: what was made is dropped here.
+        // An error means that the caller has stopped waiting; the result is dropped here.
         done.send(run()).ok();
     };
-    // Without a thread the caller learns from the closed channel.
+    // Without a thread the channel closes and the caller gets an error.
     std::thread::Builder::new().name("kafka".to_owned()).spawn(work).ok();
     result
 }
 
-/// Ends the producer if what was left behind is not back in time. One thread looks after all of that.
+/// Ends the producer if messages of a dropped publish have no report in time. One thread watches all of them.
 pub(super) fn end_unless_back(producer: &Arc<Producer>, left: Left) {
     let mut all = producer.left();
     all.push(left);
@@ -252,7 +253,7 @@ pub(super) fn end_unless_back(producer: &Arc<Producer>, left: Left) {
 }
 
 impl Producer {
-    /// Sleeps for a while. Whether anything is left that may still come back.
+    /// Sleeps, then returns whether messages are left that may still get a report.
     fn awaits_what_is_left(&self) -> bool {
         std::thread::sleep(LOOK);
         let (mut all, now) = (self.left(), Instant::now());

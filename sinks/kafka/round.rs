@@ -1,4 +1,4 @@
-//! One round of a publish: hands messages to a producer within the window, and takes in what becomes of them.
+//! One round of a publish: hands messages to a producer within the window and collects their reports.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -15,30 +15,30 @@ use crate::link::Connection as _;
 use crate::window::{Window, WindowRoom, WindowShare};
 use crate::{Fault, Message, Outcome};
 
-/// What one producer has of a call.
+/// The messages that one producer holds of a publish.
 pub(super) struct PublishRound<'a> {
     pub(super) producer: Arc<Producer>,
     inbox: Arc<Inbox>,
-    /// Whether each message has a record batch to itself.
+    /// Whether each message is alone in its record batch.
     alone: bool,
     batch: &'a [Message],
     answers: &'a Answers,
     times: Times,
-    /// How many messages the library holds.
+    /// Number of messages that librdkafka holds.
     pub(super) away: usize,
-    /// What is to go out again alone.
+    /// Messages to send again alone.
     pub(super) again: Vec<usize>,
 }
 
-/// What a call has for its messages.
+/// The time limits of a publish.
 #[derive(Clone, Copy)]
 pub(super) struct Times {
-    /// Until then messages are handed over: the library has given up on them by the deadline.
+    /// Messages are handed over until this time, so that librdkafka has given up on them by the deadline.
     pub(super) hand_over: Instant,
     pub(super) deadline: Instant,
 }
 
-/// Ends when the producer is lost.
+/// Completes when the producer is lost.
 type Lost<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 
 impl<'a> PublishRound<'a> {
@@ -52,8 +52,8 @@ impl<'a> PublishRound<'a> {
         PublishRound { producer, inbox: Arc::default(), alone, batch, answers, times, away: 0, again: Vec::new() }
     }
 
-    /// Hands these messages over and waits until all are back. Whether there is time and a producer for another round; if
-    /// not, all is answered.
+    /// Hands messages over and waits for all their reports. Returns whether there is time and a producer for another
+    /// round; otherwise all messages are answered.
     pub(super) async fn run(&mut self, window: &Window, indices: &[usize]) -> bool {
         let producer = Arc::clone(&self.producer);
         let topic = indices.first().map(|&index| self.batch[index].destination.as_str());
@@ -88,7 +88,7 @@ impl<'a> PublishRound<'a> {
                 }
             }
         }
-        // Other calls have their turn while this one's answers come.
+        // Let other publishes hand over their messages while this one waits for reports.
         drop(share);
         if !alive {
             return self.lost().await;
@@ -107,7 +107,7 @@ impl<'a> PublishRound<'a> {
         in_time
     }
 
-    /// Hands one message over, once there is room for it. Whether the producer lives.
+    /// Hands one message over, once there is room for it. Returns whether the producer is alive.
     async fn hand_over(&mut self, window: &Window, share: &mut WindowShare, index: usize, lost: Lost<'_>) -> bool {
         let message = &self.batch[index];
         let Some(room) = self.room(window, share, size(message), lost).await else { return false };
@@ -121,13 +121,14 @@ impl<'a> PublishRound<'a> {
                 let detail = format!("{bytes} bytes with key and headers are over the client's `message.max.bytes`");
                 self.answers.set(index, Outcome::Reject(detail));
             }
-            // The library does not have it.
+            // librdkafka did not take the message.
             Err((code, _)) => self.report(index, code, !self.alone),
         }
         true
     }
 
-    /// Waits for room in the window, and takes in answers meanwhile, which make some. None if the producer is lost.
+    /// Waits for room in the window. Handles reports in the meantime, because they free room. Returns `None` if the
+    /// producer is lost.
     async fn room(
         &mut self,
         window: &Window,
@@ -145,7 +146,7 @@ impl<'a> PublishRound<'a> {
         }
     }
 
-    /// Waits for reports and takes them in. Whether the producer lives.
+    /// Waits for reports and handles them. Returns whether the producer is alive.
     async fn next(&mut self, lost: Lost<'_>) -> bool {
         let inbox = Arc::clone(&self.inbox);
         tokio::select! {
@@ -158,7 +159,7 @@ impl<'a> PublishRound<'a> {
         }
     }
 
-    /// Ends the producer, which gives back what it holds, and answers everything.
+    /// Ends the producer, which purges its messages, and answers all messages.
     async fn lost(&mut self) -> bool {
         self.producer.end();
         let inbox = Arc::clone(&self.inbox);
@@ -171,7 +172,7 @@ impl<'a> PublishRound<'a> {
         false
     }
 
-    /// Takes in the reports that have come.
+    /// Handles the reports that have arrived.
     pub(super) fn take(&mut self) {
         for (index, code) in self.inbox.take() {
             self.away -= 1;
@@ -179,12 +180,12 @@ impl<'a> PublishRound<'a> {
         }
     }
 
-    /// `refused` says that the message did not get as far as the library.
+    /// `refused`: librdkafka did not take the message.
     fn report(&mut self, index: usize, code: RDKafkaErrorCode, refused: bool) {
         let Reported::Is(mut outcome) = verdict(code, self.alone) else { return self.again.push(index) };
         if let Outcome::Retry(trouble) = &mut outcome {
             trouble.definite |= refused;
-            // Lost or late: what the library says of the brokers tells why.
+            // The message timed out or lost its connection. The health of the brokers tells why.
             if is_time_or_connection(code)
                 && let Some((fault, detail)) = self.producer.trouble()
             {
@@ -219,7 +220,7 @@ impl Drop for PublishRound<'_> {
     }
 }
 
-/// About how many bytes the message takes on the wire; 128 for the headers that are always there.
+/// Approximate size of the message on the wire, in bytes; 128 for the fixed headers.
 fn size(message: &Message) -> usize {
     let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
     message.payload.len() + own + 2 * message.key.len() + message.task.len() + 128

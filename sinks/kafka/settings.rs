@@ -1,4 +1,4 @@
-//! What the client library is told: where the brokers are, whom to trust, who we are, and what this sink relies on.
+//! The settings of librdkafka: brokers, trusted certificates, login, and the options that this sink relies on.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::SinkError;
 use crate::config::SinkConfig;
 use crate::target::address;
 
-/// The largest message that the library hands to a broker, which knows better what it takes: 64 MiB. A broker closes
-/// the connection on a request of more than 100 MiB, with all that is under way.
+/// The largest message that librdkafka hands to a broker: 64 MiB. The broker has its own, usually lower limit. A broker
+/// closes the connection on a request above 100 MiB, with all messages under way.
 pub(super) const LARGEST: usize = 64 << 20;
 
-/// What may not be set, with why.
+/// Properties that must not be set, and why.
 const OURS: &[(&str, &[&str])] = &[
     ("the URL names the brokers", &["bootstrap.servers", "metadata.broker.list"]),
     ("the URL says it: `kafka+ssl://` is TLS, a user means a log-in", &["security.protocol"]),
@@ -34,7 +34,7 @@ const OURS: &[(&str, &[&str])] = &[
     ("the sink bounds by itself what is under way", &["queue.buffering.max.messages", "queue.buffering.max.kbytes"]),
 ];
 
-/// Properties that the library knows by two names.
+/// Properties that librdkafka knows by two names.
 const ALIASES: &[(&str, &str)] = &[
     ("linger.ms", "queue.buffering.max.ms"),
     ("compression.type", "compression.codec"),
@@ -42,23 +42,23 @@ const ALIASES: &[(&str, &str)] = &[
     ("ssl.ca.pem", "ssl.ca.location"),
 ];
 
-/// How to log in, of what the library knows: it is built without Kerberos, and nobody hands it tokens.
+/// The supported login mechanisms. librdkafka is built without Kerberos, and OAuth tokens are not supported.
 const MECHANISMS: &[&str] = &["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"];
 
-/// How the library is set up, and which words it must not be let say.
+/// The settings of librdkafka, and the secrets to remove from its messages.
 pub(super) struct Settings {
     pub(super) client: ClientConfig,
     secrets: Vec<String>,
-    /// What the library has warned of.
+    /// Warnings that were logged already.
     warned: Mutex<HashSet<String>>,
 }
 
 impl Settings {
-    /// Reads a sink's configuration.
+    /// Reads the configuration of a sink.
     ///
     /// # Errors
-    /// [`SinkError::Config`]: a property that is unknown, has a value that the library refuses, or is not to be set;
-    /// with its name, never its value.
+    /// [`SinkError::Config`] if a property is unknown, has an invalid value, or must not be set. The text contains its
+    /// name, never its value.
     pub(super) fn new(config: &SinkConfig) -> Result<Settings, SinkError> {
         let (target, properties) = (config.target(), config.properties());
         let wrong = |detail: String| Err(SinkError::url(detail));
@@ -73,7 +73,7 @@ impl Settings {
             if let Some((why, _)) = OURS.iter().find(|(_, names)| names.contains(&name.as_str())) {
                 return property(name, format!("the property `{name}` cannot be set: {why}"));
             }
-            // One by one: the library's own words for a value that it refuses would quote it.
+            // Checked one by one, because librdkafka's own error would quote the value.
             let mut one = ClientConfig::new();
             one.set(name, properties[name].expose_secret());
             if let Err(error) = one.create_native_config() {
@@ -127,27 +127,27 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The same for a producer each of whose messages has a record batch to itself.
+    /// The settings of the second producer, with one message per record batch.
     pub(super) fn alone(&self) -> ClientConfig {
         let mut client = self.client.clone();
         client.set("batch.num.messages", "1");
-        // A refusal would make an idempotent one stop until all that is under way is answered.
+        // After a refusal an idempotent producer waits until all messages under way are answered.
         client.set("enable.idempotence", "false");
         client
     }
 
-    /// A text of the library's without what it may have quoted of our secrets.
+    /// A text from librdkafka with all secrets replaced.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }
 
-    /// Whether it has not warned of this before: every producer that is made does it again.
+    /// Whether this warning is new. Each new producer repeats its warnings.
     pub(super) fn is_new(&self, warning: &str) -> bool {
         self.warned.lock().insert(warning.to_owned())
     }
 }
 
-/// What is set where the properties do not say otherwise.
+/// The defaults of properties that are not set.
 fn defaults(config: &SinkConfig, set: &mut impl FnMut(&str, String)) {
     let hosts: Vec<String> = config.target().hosts.iter().map(|(host, port)| address(host, *port)).collect();
     let ms = |duration: Duration| duration.as_millis().to_string();
@@ -157,44 +157,44 @@ fn defaults(config: &SinkConfig, set: &mut impl FnMut(&str, String)) {
     set("acks", "all".to_owned());
     set("enable.idempotence", "true".to_owned());
     set("delivery.timeout.ms", ms(delivery_timeout(timeout)));
-    // As Java's clients have it; this library's own would put the same key into another partition.
+    // As in Java's clients; librdkafka's default would put the same key into another partition.
     set("partitioner", "murmur2_random".to_owned());
-    // A message leaves at once; under load batches grow while those before them are under way.
+    // Send at once. Under load, batches still grow while earlier ones are under way.
     set("linger.ms", "0".to_owned());
     set("socket.nagle.disable", "true".to_owned());
     set("socket.keepalive.enable", "true".to_owned());
     set("message.max.bytes", LARGEST.to_string());
-    // The library asks for it again and again, and would have a topic created that is unknown or deleted.
+    // librdkafka requests the topic's metadata repeatedly, which would create a topic that is unknown or deleted.
     set("allow.auto.create.topics", "false".to_owned());
-    // An unknown topic is told at once, and asked for again by whoever publishes to it.
+    // Report an unknown topic at once; each later publish asks again.
     set("topic.metadata.propagation.max.ms", "0".to_owned());
-    // The least that the library takes is 1 s.
+    // librdkafka accepts no less than 1 s.
     set("socket.connection.setup.timeout.ms", ms((timeout / 3).clamp(Duration::from_secs(1), Duration::from_secs(10))));
     set("reconnect.backoff.max.ms", "500".to_owned());
     set("enable.metrics.push", "false".to_owned());
     set("log.connection.close", "false".to_owned());
 }
 
-/// The library looks once a second for what has timed out, and after that once more for what was under way; of a short
-/// answer timeout not all of that can be had.
+/// librdkafka checks timeouts once a second, and once more for messages under way. A short answer timeout cannot
+/// include all of that.
 fn slack(answer_timeout: Duration) -> Duration {
     Duration::from_millis(2100).min(answer_timeout * 3 / 10)
 }
 
-/// How long the library tries: as long as a call has to hand its messages over.
+/// How long librdkafka tries to deliver a message; a publish hands its messages over within the same time.
 fn delivery_timeout(answer_timeout: Duration) -> Duration {
     (answer_timeout - slack(answer_timeout)) / 2
 }
 
-/// How long the library may hold a message.
+/// The longest time that librdkafka holds a message.
 pub(super) fn longest(answer_timeout: Duration) -> Duration {
     delivery_timeout(answer_timeout) + slack(answer_timeout)
 }
 
-/// What the names of those properties have in them that hold what nobody is to see.
+/// Parts of the names of properties that are secret.
 const SECRET: &[&str] = &["password", "secret", "key", "pem", "jaas", "oauthbearer", "token"];
 
-/// What no error and no log may show, whatever it looks like.
+/// Values that must not appear in errors or logs.
 fn secrets(config: &SinkConfig) -> Vec<String> {
     let secret = |name: &str| SECRET.iter().any(|part| name.contains(part));
     let properties = config.properties().iter().filter(|(name, _)| secret(name)).map(|(_, value)| value);

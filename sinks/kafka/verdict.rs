@@ -1,31 +1,30 @@
-//! What Kafka, or its client library, said of one message: the only classifier.
+//! Turns the delivery report of a message into an outcome. No other code interprets Kafka's error codes.
 
 use rdkafka::types::RDKafkaErrorCode;
 
 use crate::{Fault, Outcome, Trouble};
 
-/// What is to become of a message.
+/// What to do with a message after its report.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reported {
-    /// This is its outcome.
+    /// Answer it with this outcome.
     Is(Outcome),
-    /// Its record batch was refused, which says nothing of one of many: it goes out again alone.
+    /// Send it again alone: its record batch was refused, which says nothing about a single message in it.
     Again,
 }
 
-/// The words of the error, without the library's own name for it.
+/// The text of the error, without librdkafka's own name for it.
 pub(super) fn detail(code: RDKafkaErrorCode) -> String {
     let text = code.to_string();
     let inner = text.split_once(" (").and_then(|(_, detail)| detail.strip_suffix(')'));
     inner.unwrap_or(&text).to_owned()
 }
 
-/// Says what is to become of a message from the error of its delivery; `alone` says that it had its record batch to
-/// itself.
+/// Interprets the error of a delivery; `alone`: the message was alone in its record batch.
 ///
-/// No report is definite, not even one that says that nothing was written: it says so of the last attempt of several.
-/// The library sends again by itself what may have been written, and a server that has just started may not know the
-/// topic that it had.
+/// No error is definite, not even one that says that nothing was written, because it describes only the last of several
+/// attempts. An earlier attempt of librdkafka may have been written, and a broker that has just started may not know
+/// its topics yet.
 pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Reported {
     use RDKafkaErrorCode as Code;
     let detail = detail(code);
@@ -33,7 +32,7 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Reported {
     match code {
         Code::NoError => Reported::Is(Outcome::Accepted),
 
-        // The record batch is over the topic's or the server's limit, or one of its records is none.
+        // The record batch exceeds a limit of the topic or the broker, or contains an invalid record.
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord if alone => {
             Reported::Is(Outcome::Reject(detail))
         }
@@ -43,7 +42,7 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Reported {
             Reported::Again
         }
 
-        // The topic: not there, not for us, or set up so that it takes nothing of ours.
+        // The topic does not exist, is not permitted, or is configured to refuse such messages.
         Code::UnknownTopic
         | Code::UnknownTopicOrPartition
         | Code::UnknownTopicId
@@ -54,8 +53,7 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Reported {
         | Code::InvalidTimestamp
         | Code::UnsupportedForMessageFormat => open(Fault::Destination),
 
-        // A broker takes nothing of what this client sends; or none is there, or lets us in any more; or the producer
-        // came to an end, which is no fault of the message's topic.
+        // The broker refuses every message of this client, no broker is reachable, or the producer has ended.
         Code::SaslAuthenticationFailed
         | Code::UnsupportedSASLMechanism
         | Code::IllegalSASLState
@@ -80,8 +78,8 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> Reported {
         | Code::GaplessGuarantee
         | Code::Inconsistent => open(Fault::Sink),
 
-        // Time-outs; one partition or one broker that is not able to at the moment, or was lost; what was written but not by
-        // enough; what is purged "in the queue" after an attempt; and whatever else there may be.
+        // Timeouts; a partition or broker that is temporarily unavailable; too few replicas; messages that were purged
+        // "in the queue" after an attempt; and all other errors.
         _ => open(Fault::Unclear),
     }
 }

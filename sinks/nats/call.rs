@@ -1,4 +1,4 @@
-//! One publish to NATS: hands messages over within the window and takes in their answers.
+//! One publish to NATS: hands messages over within the window and collects their answers.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -22,9 +22,9 @@ pub(super) struct NatsPublish<'a> {
     batch: &'a [Message],
     answers: Answers,
     route: Route,
-    /// Room in the window of each message that is under way.
+    /// The room in the window that each message under way holds.
     held: Vec<Option<WindowRoom>>,
-    /// Answers that are no acknowledgement: something other than a stream listens on the subject.
+    /// Answers that are no acknowledgements: the listener on the subject is not a stream.
     strange: HashMap<usize, String>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> NatsPublish<'a> {
         NatsPublish { broker, connection, batch, answers, route, held, strange: HashMap::new() }
     }
 
-    /// Ends when everything is answered, or can be no more.
+    /// Ends when every message is answered, or no more answers can arrive.
     pub(super) async fn run(&mut self) {
         let mut subject = Subject::from("");
         let mut share = self.broker.window.share("", 1);
@@ -71,13 +71,13 @@ impl<'a> NatsPublish<'a> {
                 self.refused(index, &error);
             }
         }
-        // Other calls have their turn while this one's answers come.
+        // Let other publishes hand over their messages while this one waits for answers.
         drop(share);
         self.finish().await;
     }
 
-    /// Waits for room in the window for a message of this size, and takes in answers meanwhile, which make some. Ends
-    /// without when the connection is lost.
+    /// Waits for room in the window. Handles answers in the meantime, because they free room. Returns `None` if the
+    /// connection is lost.
     async fn room(&mut self, share: &mut WindowShare, size: usize) -> Option<WindowRoom> {
         while let Ok(reply) = self.route.replies.try_recv() {
             self.take(reply);
@@ -120,7 +120,7 @@ impl<'a> NatsPublish<'a> {
         }
     }
 
-    /// The library did not take the message.
+    /// The client library did not take the message.
     fn refused(&mut self, index: usize, error: &async_nats::client::PublishError) {
         let limit = self.connection.client.max_payload();
         match error.kind() {
@@ -136,7 +136,7 @@ impl<'a> NatsPublish<'a> {
         }
     }
 
-    /// Takes in answers until there is one for each message, or none can come any more.
+    /// Handles answers until every message has one, or no more can arrive.
     async fn finish(&mut self) {
         while !self.answers.complete() && !self.route.lost {
             self.next_reply().await;
@@ -144,7 +144,7 @@ impl<'a> NatsPublish<'a> {
         self.answers.give_up(Fault::Sink, &self.connection.end_words());
     }
 
-    /// The time is up.
+    /// The deadline has passed.
     pub(super) fn give_up(&mut self) {
         for (index, detail) in self.strange.drain() {
             self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Destination, detail)));
@@ -158,7 +158,7 @@ impl<'a> NatsPublish<'a> {
     }
 }
 
-/// About how many bytes the message takes on the wire; 256 for the headers that are always there.
+/// Approximate size of the message on the wire, in bytes; 256 for the fixed headers.
 fn size(message: &Message) -> usize {
     let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
     message.payload.len() + own + 2 * message.key.len() + message.destination.len() + 256
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::headers::DEAD_REASON;
 
-    /// Else a stream would drop the message itself, once it is requeued, as a duplicate of its copy.
+    /// Otherwise a stream would drop the requeued message as a duplicate of its copy.
     #[test]
     fn a_copy_of_the_dead_is_deduplicated_apart_from_the_message_itself() {
         let mut message = Message {

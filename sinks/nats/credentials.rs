@@ -1,4 +1,4 @@
-//! Who logs in to NATS: a user and a password, a token, or a file with a user's JWT and key.
+//! The login to NATS: a user and a password, a token, or a file with a user's JWT and key.
 //! <https://docs.nats.io/using-nats/developer/connecting/creds>
 
 use std::path::{Path, PathBuf};
@@ -7,17 +7,17 @@ use async_nats::{Auth, AuthError};
 use nkeys::KeyPair;
 use secrecy::{ExposeSecret, SecretString};
 
-/// How to log in. Shows no secret.
+/// The login. `Debug` shows no secret.
 #[derive(Clone)]
 pub(super) enum Credentials {
     /// Without a password the user is a token.
     User(Option<String>, Option<SecretString>),
-    /// As `nsc` writes it. Read anew for each log-in: JWTs are renewed.
+    /// A file as `nsc` writes it. It is read for each login, because JWTs are renewed.
     File(PathBuf),
 }
 
 impl Credentials {
-    /// Looks whether the log-in could be made.
+    /// Checks that the login can be used.
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
             Credentials::User(..) => Ok(()),
@@ -25,7 +25,7 @@ impl Credentials {
         }
     }
 
-    /// What to say to a server that has sent this nonce.
+    /// The reply to a server that sent this nonce.
     pub(super) fn log_in(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
         let mut auth = Auth::new();
         match self {
@@ -45,7 +45,7 @@ impl Credentials {
     }
 }
 
-/// The JWT and the key pair of a credentials file; what is wrong with it is told without quoting it.
+/// Reads JWT and key pair from a credentials file. Errors do not quote it.
 fn read(path: &Path) -> Result<(String, KeyPair), String> {
     let shown = path.display();
     let text =
@@ -56,7 +56,7 @@ fn read(path: &Path) -> Result<(String, KeyPair), String> {
     Ok((jwt.to_owned(), key))
 }
 
-/// What stands between `-----BEGIN <name>-----` and `------END <name>------`.
+/// The text between `-----BEGIN <name>-----` and `------END <name>------`.
 fn block<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("BEGIN {name}"))?;
     let (inside, _) = rest.trim_start_matches('-').split_once(&format!("END {name}"))?;

@@ -1,6 +1,6 @@
-//! One connection to NATS, its inbox, and the calls that wait for what comes there.
+//! One connection to NATS, its inbox, and the publishes that wait for answers.
 //!
-//! It never reconnects by itself: lost is lost, with all that the client library held.
+//! It never reconnects by itself. When it is lost, all messages of the client library are lost with it.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -20,19 +20,19 @@ use super::credentials::Credentials;
 use crate::away::{self, Away, Cause};
 use crate::link;
 
-/// Messages under way at once, of all calls together; far below the 65 536 answers that the inbox has room for.
+/// Maximum number of messages under way over all publishes; far below the 65 536 answers that the inbox has room for.
 pub(super) const MOST_UNDER_WAY: usize = 4096;
 
-/// Where NATS is, and how to get in.
+/// The address of NATS, and the login.
 pub(super) struct ServerPlace {
     pub(super) servers: Vec<ServerAddr>,
     pub(super) credentials: Credentials,
-    /// How TLS is spoken where it is; without it as the client library does, trusting the system's authorities.
+    /// TLS settings; with `None` the client library uses the certificates of the system.
     pub(super) tls: Option<rustls::ClientConfig>,
     pub(super) tls_required: bool,
 }
 
-/// A connection, its inbox, and the calls that wait for what comes there.
+/// A connection, its inbox, and the publishes that wait for answers.
 pub(crate) struct NatsConnection {
     pub(super) client: Client,
     inbox: String,
@@ -60,17 +60,17 @@ impl NatsConnection {
         Ok(NatsConnection { client, inbox, routes })
     }
 
-    /// Opens a part of the inbox for one call.
+    /// Opens a part of the inbox for one publish.
     pub(super) fn open(&self) -> Route {
         self.routes.open()
     }
 
-    /// Why it cannot be used any more.
+    /// Why the connection cannot be used any more.
     pub(super) fn end_words(&self) -> String {
         self.routes.why.get().map_or("the connection was lost", String::as_str).to_owned()
     }
 
-    /// Where the answer to the message of this index is to be sent.
+    /// The reply subject of the message with this index.
     pub(super) fn reply(&self, call: u64, index: usize) -> Subject {
         Subject::from(format!("{}.{call}.{index}", self.inbox))
     }
@@ -92,7 +92,7 @@ impl Drop for NatsConnection {
     }
 }
 
-/// Whom to tell what comes in.
+/// The publishes that wait for answers.
 #[derive(Default)]
 struct Routes {
     calls: Mutex<HashMap<u64, mpsc::UnboundedSender<NatsReply>>>,
@@ -102,20 +102,20 @@ struct Routes {
     why: OnceLock<String>,
 }
 
-/// One call's part of the inbox; closed when it is dropped.
+/// The part of the inbox of one publish; dropping it closes it.
 pub(super) struct Route {
     pub(super) call: u64,
     pub(super) replies: mpsc::UnboundedReceiver<NatsReply>,
-    /// Set by its owner when the last answer is in.
+    /// Set by its owner once the last answer has arrived.
     pub(super) lost: bool,
     routes: Arc<Routes>,
 }
 
-/// What comes in for a call. There are never more of these than messages under way, so their channel needs no bound.
+/// An answer for a publish. There are never more than messages under way, so the channel needs no bound.
 pub(super) enum NatsReply {
-    /// The answer to the message of this index.
+    /// The answer to the message with this index.
     Message(usize, async_nats::Message),
-    /// The user may not publish to this subject; the server's words.
+    /// The user may not publish to this subject; with the server's error text.
     Denied(String, String),
 }
 
@@ -124,7 +124,7 @@ impl Routes {
         let call = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, replies) = mpsc::unbounded_channel();
         let mut calls = self.calls.lock();
-        // Else nobody would ever close the channel.
+        // After the connection is lost, no code would close this channel.
         if !self.lost.load(Ordering::SeqCst) {
             calls.insert(call, sender);
         }
@@ -132,7 +132,7 @@ impl Routes {
         Route { call, replies, lost: false, routes: Arc::clone(self) }
     }
 
-    /// Hands over what comes to the inbox until the connection is lost or ended.
+    /// Distributes the messages of the inbox until the connection is lost or ended.
     async fn run(self: Arc<Routes>, mut inbox: async_nats::Subscriber, prefix: usize) {
         loop {
             tokio::select! {
@@ -144,7 +144,7 @@ impl Routes {
                 () = self.ended.notified() => break,
             }
         }
-        // What came before the end still counts.
+        // Messages that arrived before the end still count.
         while let Some(Some(message)) = inbox.next().now_or_never() {
             self.deliver(message, prefix);
         }
@@ -157,12 +157,12 @@ impl Routes {
         let token = message.subject.as_str().get(prefix..).and_then(|token| token.split_once('.'));
         let Some((Ok(call), Ok(index))) = token.map(|(call, index)| (call.parse(), index.parse())) else { return };
         if let Some(call) = self.calls.lock().get(&call) {
-            // A call that has just ended needs no answer.
+            // An error means that the publish has ended.
             call.send(NatsReply::Message(index, message)).ok();
         }
     }
 
-    /// What the server says of the connection as a whole.
+    /// Handles an event of the connection.
     fn hear(&self, event: &Event) {
         match event {
             Event::Disconnected | Event::Closed => self.end(),
@@ -173,7 +173,7 @@ impl Routes {
                         call.send(NatsReply::Denied(subject.to_owned(), detail.clone())).ok();
                     }
                 } else if detail.contains("Permissions Violation for Subscription") {
-                    // No answer would ever come.
+                    // Without the subscription no answer would arrive.
                     self.why.set(format!("the user may not subscribe to its inbox: {detail}")).ok();
                     self.end();
                 }
@@ -194,8 +194,8 @@ impl Drop for Route {
     }
 }
 
-/// A dead peer is noticed after three pings without an answer, well within an answer timeout, which is twice `limit`.
-/// Then the library tries each server once more, which `sealed` makes fail, and gives up.
+/// A dead peer is noticed after three missed pings, well within an answer timeout, which is twice `limit`. The library
+/// then tries each server once more. `sealed` makes these attempts fail, and the library gives up.
 fn options(place: &ServerPlace, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, limit: Duration) -> ConnectOptions {
     let (credentials, sealed) = (place.credentials.clone(), Arc::clone(sealed));
     let log_in = move |nonce: Vec<u8>| {
@@ -211,10 +211,10 @@ fn options(place: &ServerPlace, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, 
     let options = ConnectOptions::with_auth_callback(log_in)
         .event_callback(hear)
         .name("punctual")
-        // Room for all that may be under way, so that a call waits only for the window and for its answers.
+        // Room for all messages under way, so that a publish waits only for the window and its answers.
         .client_capacity(2 * MOST_UNDER_WAY)
         .connection_timeout(limit * 2 / 5)
-        // The floor keeps a busy machine from looking dead where the answer timeout is very short.
+        // The lower bound keeps a busy machine from looking dead if the answer timeout is very short.
         .ping_interval((limit * 2 / 5).max(Duration::from_millis(250)))
         .ignore_discovered_servers()
         .require_tls(place.tls_required);
@@ -224,7 +224,7 @@ fn options(place: &ServerPlace, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, 
     }
 }
 
-/// What an error says of a connection that is being made.
+/// The cause of a failed attempt to connect.
 fn cause(error: &(dyn Error + 'static)) -> Cause {
     use ConnectErrorKind::{Authentication, AuthorizationViolation};
     let refused = |error: &ConnectError| matches!(error.kind(), Authentication | AuthorizationViolation);

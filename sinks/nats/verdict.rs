@@ -1,4 +1,4 @@
-//! What JetStream said of one message: the only classifier.
+//! Turns JetStream's answer to a message into an outcome. No other code interprets its error codes.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::{Fault, Outcome, Trouble};
 
-/// What a stream says of a message it was offered.
+/// The answer of a stream to a message.
 #[derive(Deserialize)]
 struct Ack<'a> {
     #[serde(borrow, default)]
@@ -19,7 +19,7 @@ struct Ack<'a> {
     error: Option<ApiError<'a>>,
 }
 
-/// An error of JetStream; <https://github.com/nats-io/nats-server/blob/main/server/errors.json> has them all.
+/// An error of JetStream; all are in <https://github.com/nats-io/nats-server/blob/main/server/errors.json>.
 #[derive(Deserialize)]
 struct ApiError<'a> {
     #[serde(default)]
@@ -30,7 +30,7 @@ struct ApiError<'a> {
     description: Cow<'a, str>,
 }
 
-/// What an answer says of its message: the only classifier. An error is an answer that is no acknowledgement.
+/// The outcome of a message. An error is an answer that is no acknowledgement.
 pub(super) fn outcome(reply: &async_nats::Message) -> Result<Outcome, String> {
     if reply.status == Some(StatusCode::NO_RESPONDERS) {
         let detail = "no responders: no stream takes this subject, or it has no leader";
@@ -48,31 +48,34 @@ fn refusal(error: &ApiError<'_>) -> Outcome {
     write!(detail, " ({} {})", error.code, error.err_code).ok();
     let retry = |fault, definite| Outcome::Retry(Trouble { fault, definite, detail: detail.clone() });
     match error.err_code {
-        // Message size, or header size, exceeds the maximum.
+        // The message or its headers exceed the maximum size.
         10054 | 10097 => Outcome::Reject(detail),
-        // The stream is full and discards new messages. What else makes its store fail may have been stored elsewhere.
+        // The stream is full and discards new messages. After any other error of its store the message may be stored on
+        // another replica.
         10077 => retry(Fault::Destination, error.description.contains("maximum")),
-        // Sealed; offline; the stream, message id, sequence or subject sequence that was expected is not there.
+        // The stream is sealed or offline; an expected stream, message id, sequence or subject sequence does not match.
         10109 | 10118 | 10060 | 10070 | 10071 | 10164 => retry(Fault::Destination, true),
-        // Resources of the account, the server's store or memory; JetStream off, off for the account, or unavailable.
+        // Limits of the account, storage or memory of the server; JetStream is off, off for the account, or
+        // unavailable.
         10002 | 10023 | 10028 | 10047 | 10076 | 10039 | 10008 => retry(Fault::Sink, true),
-        // Too many messages under way inside the server.
+        // The server has too many messages under way.
         10167 => retry(Fault::Unclear, true),
         // The same message is being stored already.
         10158 | 10201 => retry(Fault::Unclear, false),
-        // What no code tells comes from replication: it may be stored after all.
+        // Other errors come from replication, so the message may be stored after all.
         _ => retry(Fault::Destination, false),
     }
 }
 
-/// What the answer to a question for the account's limits says of JetStream.
+/// What the answer to the request for the account's limits says about JetStream.
 pub(super) fn jetstream_is_on(reply: &async_nats::Message) -> Result<(), String> {
     if reply.status == Some(StatusCode::NO_RESPONDERS) {
         return Err("the server has no JetStream".to_owned());
     }
     match serde_json::from_slice::<Ack<'_>>(&reply.payload).ok().and_then(|ack| ack.error) {
         Some(error) if matches!(error.err_code, 10039 | 10076) => Err(error.description.into_owned()),
-        // Whatever else it says, it is there: streams take messages without the account's numbers too.
+        // After any other error JetStream is available: streams accept messages even if the account's limits cannot be
+        // read.
         _ => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! One publish: hands messages over within the window, takes in what becomes of them, and sends again what was under
-//! way when the server closed the channel because of another.
+//! One publish: hands messages over within the window, collects their outcomes, and sends messages again that were
+//! under way when the server closed the channel because of another message.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
@@ -15,7 +15,7 @@ use crate::answers::Answers;
 use crate::window::Window;
 use crate::{Fault, Message, Outcome, Trouble};
 
-/// Exchanges that are looked for at once.
+/// Maximum number of exchanges that are checked at once.
 const LOOKED_FOR: usize = 16;
 
 /// How many channels that RabbitMQ closed before their first message one publish replaces.
@@ -27,14 +27,14 @@ pub(super) struct RabbitPublish<'a> {
     connection: &'a RabbitConnection,
     batch: &'a [Message],
     answers: Answers,
-    /// Those that were under way when a channel was closed: whatever is said of a later copy, the first may be in its
-    /// queue.
+    /// Messages that were under way when a channel was closed. Whatever happens to a later copy, the first one may be
+    /// in its queue.
     sent: Mutex<HashSet<usize>>,
 }
 
-/// Why no more is sent on a channel.
+/// Why sending on a channel has ended.
 enum Ended {
-    /// What is said on it can be of other messages than it seems; those under way are answered.
+    /// Acknowledgements on it can no longer be trusted. The messages under way are answered.
     Doubtful,
     Failed(Failed),
 }
@@ -55,10 +55,11 @@ impl<'a> RabbitPublish<'a> {
         RabbitPublish { window, connection, batch, answers, sent: Mutex::default() }
     }
 
-    /// Ends when everything is answered. What goes to exchanges that are yet to be found holds up nothing else.
+    /// Ends when every message is answered. Messages for exchanges that have to be checked first do not delay the
+    /// others.
     ///
     /// # Errors
-    /// When nothing more will be: the connection is lost, or the server opens no channel.
+    /// If the connection is lost, or the server opens no channel.
     pub(super) async fn run(&self) -> Result<(), Failed> {
         let (known, unknown) = self.sendable();
         let later = async {
@@ -68,7 +69,7 @@ impl<'a> RabbitPublish<'a> {
         tokio::try_join!(self.send_all(known), later).map(|_| ())
     }
 
-    /// Those that AMQP can carry, to exchanges that are known to be there and to others; the rest is answered.
+    /// The messages that AMQP can carry: those for known exchanges, and those for others. Answers all other messages.
     fn sendable(&self) -> (Vec<usize>, Vec<usize>) {
         let mut sendable = Vec::with_capacity(self.batch.len());
         for (index, message) in self.batch.iter().enumerate() {
@@ -77,14 +78,14 @@ impl<'a> RabbitPublish<'a> {
                 Err(detail) => self.answers.set(index, Outcome::Reject(detail)),
             }
         }
-        // Asked once for each: another call may learn of one meanwhile, and what goes to one destination is not to be
-        // split.
+        // Looked up once per exchange: another publish may learn of one in the meantime, and the messages for one
+        // destination must stay together.
         let mut known: HashMap<&str, bool> = HashMap::new();
         let mut knows = |exchange| *known.entry(exchange).or_insert_with(|| self.connection.knows(exchange));
         sendable.into_iter().partition(|index| knows(self.exchange(*index)))
     }
 
-    /// Those whose exchanges are there; the others are answered.
+    /// Checks the exchanges of these messages. Returns the messages whose exchanges exist, and answers the others.
     async fn look_for(&self, indices: Vec<usize>) -> Result<Vec<usize>, Failed> {
         let exchanges: HashSet<&str> = indices.iter().map(|index| self.exchange(*index)).collect();
         let looking: Vec<_> = exchanges
@@ -114,7 +115,7 @@ impl<'a> RabbitPublish<'a> {
         target(&self.batch[index].destination).0
     }
 
-    /// Sends these, and again those that are to be sent again, until each is answered.
+    /// Sends these messages, and repeats those that must be sent again, until each is answered.
     async fn send_all(&self, indices: Vec<usize>) -> Result<(), Failed> {
         let (mut groups, mut unused) = (VecDeque::from([indices]), 0);
         while let Some(group) = groups.pop_front() {
@@ -126,7 +127,7 @@ impl<'a> RabbitPublish<'a> {
             match self.send(&group, &channel, &mut under_way, &mut next).await {
                 Ok(()) => self.connection.keep(channel),
                 Err(Ended::Doubtful) => groups.push_front(group[next..].to_vec()),
-                // The channel was closed before it was used: an idle one may be, at any time.
+                // The channel was closed before it was used. An idle channel can be closed at any time.
                 Err(Ended::Failed(Failed::Refused(_))) if next == 0 && unused < MAX_UNUSED_CHANNELS => {
                     unused += 1;
                     groups.push_front(group);
@@ -141,7 +142,7 @@ impl<'a> RabbitPublish<'a> {
         Ok(())
     }
 
-    /// Hands over a group of messages, from the `next` on, until each is answered.
+    /// Hands over a group of messages from `next` on, and waits until each is answered.
     async fn send(
         &self,
         group: &[usize],
@@ -160,23 +161,23 @@ impl<'a> RabbitPublish<'a> {
                 self.take(event, under_way)?;
             }
             let room = self.meanwhile(self.window.room(share, size(message)), under_way).await?;
-            // What is not handed over while the server takes nothing is known not to arrive.
+            // A message that is not handed over while the server is blocked is known not to arrive.
             let mut blocked = self.connection.blocked();
             self.meanwhile(blocked.wait_for(Option::is_none), under_way).await?.ok();
             self.answers.handed(index + 1);
             if let Err(error) = under_way.insert(index, publishing(&channel.lapin, message), room) {
-                // What was under way is told of the ones before.
+                // The outcomes of the earlier messages tell why.
                 self.take_all(under_way).await?;
                 return Err(self.connection.failed(&error).into());
             }
             *next += 1;
         }
-        // Other calls have their turn while this one's answers come.
+        // Let other publishes hand over their messages while this one waits for outcomes.
         drop(share);
         self.take_all(under_way).await
     }
 
-    /// Waits for something, and takes in meanwhile what is told of the channel.
+    /// Waits for a future, and handles events of the channel in the meantime.
     async fn meanwhile<T>(&self, something: impl Future<Output = T>, under_way: &mut UnderWay<'a>) -> Result<T, Ended> {
         let mut something = pin!(something);
         loop {
@@ -188,7 +189,7 @@ impl<'a> RabbitPublish<'a> {
         }
     }
 
-    /// Takes in what is told of the channel until everything on it is answered.
+    /// Handles events of the channel until every message on it is answered.
     async fn take_all(&self, under_way: &mut UnderWay<'a>) -> Result<(), Ended> {
         while !under_way.is_empty() {
             let event = under_way.event().await;
@@ -213,7 +214,8 @@ impl<'a> RabbitPublish<'a> {
                 Ok(())
             }
             Event::Doubt(refusal) => {
-                // It may be any of them: no acknowledgement on this channel can be believed any more.
+                // The returned message may be any of them, so no acknowledgement on this channel can be trusted any
+                // more.
                 let detail = format!("{refusal}, of a message that is none of these");
                 for index in under_way.clear() {
                     self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, detail.clone())));
@@ -224,10 +226,10 @@ impl<'a> RabbitPublish<'a> {
         }
     }
 
-    /// The server closed the channel, with the messages in `open` under way and those in `rest` not handed over.
-    /// Answers those that it meant, as far as it tells, and arranges how the others are sent again.
+    /// Handles the close of a channel, with the messages in `open` under way and those in `rest` not handed over.
+    /// Answers the refused messages, as far as the server names them, and arranges to send the others again.
     fn refused(&self, refusal: &Refusal, open: &[usize], rest: &[usize], groups: &mut VecDeque<Vec<usize>>) {
-        // Then none but this one can be meant.
+        // Then the refusal means this one.
         let alone = open.len() == 1;
         let all = || open.iter().chain(rest).copied();
         match blame(refusal.code) {
@@ -236,8 +238,8 @@ impl<'a> RabbitPublish<'a> {
                 groups.push_front(rest.to_vec());
             }
             Blame::Message if let Some(limit) = refusal.limit() => {
-                // Each that is too large is tried alone, for the server's own words of it; last, since none will be
-                // taken.
+                // Messages that are too large are sent one by one, to get the server's own error text for each; last,
+                // because none will be accepted.
                 let is_large = |index: &usize| self.batch[*index].payload.len() as u64 > limit;
                 let (large, others): (Vec<usize>, Vec<usize>) = all().partition(is_large);
                 if !open.iter().any(is_large) {
@@ -259,7 +261,7 @@ impl<'a> RabbitPublish<'a> {
                 groups.push_front(rest.to_vec());
             }
             Blame::Message | Blame::Destination if !open.is_empty() => {
-                // Each is tried alone. In their order: none overtakes another.
+                // Each is sent alone, in order, so that none overtakes another.
                 groups.push_front(rest.to_vec());
                 open.iter().rev().for_each(|index| groups.push_front(vec![*index]));
             }
@@ -268,20 +270,20 @@ impl<'a> RabbitPublish<'a> {
         self.sent.lock().extend(open);
     }
 
-    /// It names nothing of what was under way: to send that again might end in the same.
+    /// The refusal names no message under way; sending them again might end in the same refusal.
     fn give_up(&self, refusal: &Refusal, open: &[usize], rest: &[usize]) {
         open.iter().for_each(|index| self.retry(*index, refusal, false));
         rest.iter().for_each(|index| self.retry(*index, refusal, true));
     }
 
-    /// The exchange that the refusal names, of those that have messages under way.
+    /// The exchange that the refusal names, among those with messages under way.
     fn named(&self, refusal: &Refusal, open: &[usize]) -> Option<&'a str> {
         let exchanges = open.iter().map(|index| self.exchange(*index));
-        // A name may begin with another, and with what stands behind a name.
+        // The longest match, because a name can begin with another name and the text behind it.
         exchanges.filter(|exchange| refusal.names(exchange)).max_by_key(|exchange| exchange.len())
     }
 
-    /// Answers a message that the refusal means; `definite` as far as it goes for the last time that it was sent.
+    /// Answers a message that the refusal means. `definite` applies to the last time it was sent.
     fn retry(&self, index: usize, refusal: &Refusal, definite: bool) {
         let fault = match blame(refusal.code) {
             Blame::Destination => Fault::Destination,

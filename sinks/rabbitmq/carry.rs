@@ -1,4 +1,4 @@
-//! What AMQP can carry, where it goes, and how it is handed over.
+//! What AMQP can carry, where a message goes, and how it is handed to lapin.
 
 use std::pin::Pin;
 
@@ -10,24 +10,24 @@ use lapin::{BasicProperties, Channel};
 use super::refusal::Refusal;
 use crate::{Message, headers};
 
-/// The longest text that AMQP has for names, keys and properties, in bytes.
+/// Maximum length of names, keys and properties in AMQP, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 255;
 
-/// The delivery mode of a message that outlives a restart of the server.
+/// The delivery mode of a message that survives a restart of the server.
 const PERSISTENT: u8 = 2;
 
-/// What becomes of a message that lapin is given.
+/// The result of a message that was handed to lapin.
 pub(super) type Publishing = Pin<Box<dyn Future<Output = lapin::Result<Confirmed>> + Send>>;
 
 /// An acknowledgement.
 pub(super) struct Confirmed {
-    /// Whether the server took the message, or returned it.
+    /// Whether the server acknowledged the message, with or without a return.
     pub(super) acked: bool,
-    /// A message that came back: this one, or another.
+    /// A returned message: this one or another one.
     pub(super) returned: Option<Returned>,
 }
 
-/// A message that came back, as the server names it.
+/// A returned message, as the server names it.
 #[derive(Clone)]
 pub(super) struct Returned {
     pub(super) exchange: String,
@@ -39,12 +39,12 @@ pub(super) struct Returned {
 /// Exchange and routing key.
 pub(super) type ExchangeAndKey<'a> = (&'a str, &'a str);
 
-/// Exchange and routing key of a destination; without `/` a queue, by the exchange without a name.
+/// Exchange and routing key of a destination. Without `/` it is a queue, reached through the default exchange.
 pub(super) fn target(destination: &str) -> ExchangeAndKey<'_> {
     destination.split_once('/').unwrap_or(("", destination))
 }
 
-/// As [`target`], if there can be such.
+/// Like [`target`], with a check of the destination.
 pub(super) fn check_target(destination: &str) -> Result<ExchangeAndKey<'_>, String> {
     let (exchange, key) = target(destination);
     if exchange.is_empty() && key.is_empty() {
@@ -56,7 +56,7 @@ pub(super) fn check_target(destination: &str) -> Result<ExchangeAndKey<'_>, Stri
     Ok((exchange, key))
 }
 
-/// Whether AMQP can carry it; where it goes.
+/// Checks that AMQP can carry a message; returns where it goes.
 pub(super) fn check(message: &Message, most: usize) -> Result<ExchangeAndKey<'_>, String> {
     let target = check_target(&message.destination)?;
     let name = message.headers.iter().map(|(name, _)| name).find(|name| name.len() > MAX_TEXT_BYTES);
@@ -69,11 +69,11 @@ pub(super) fn check(message: &Message, most: usize) -> Result<ExchangeAndKey<'_>
         return Err(format!("key and content type have {MAX_TEXT_BYTES} bytes at most each"));
     }
     let headers: usize = message.all_headers().map(|(name, value)| name.len() + value.len() + 6).sum();
-    // Beside the headers there is a frame's frame, and three texts.
+    // In addition to the headers, the frame has its own header and three texts.
     if headers + 1024 > most { Err(format!("the headers do not fit into a frame of {most} bytes")) } else { Ok(target) }
 }
 
-/// What becomes of a message on a channel; lapin is given it when that is first asked.
+/// Publishes a message on a channel; lapin gets it at the first poll.
 pub(super) fn publishing(channel: &Channel, message: &Message) -> Publishing {
     let mut headers = FieldTable::default();
     for (name, value) in message.all_headers() {
@@ -108,7 +108,7 @@ fn returned(message: BasicReturnMessage) -> Returned {
     }
 }
 
-/// About how many bytes the message takes on the wire; 256 for what is always there.
+/// Approximate size of the message on the wire, in bytes; 256 for the fixed part.
 pub(super) fn size(message: &Message) -> usize {
     let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
     message.payload.len() + own + message.key.len() + message.destination.len() + 256

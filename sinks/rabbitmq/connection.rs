@@ -22,38 +22,38 @@ use super::refusal::Refusal;
 use super::socket::Socket;
 use crate::{Away, Fault, link};
 
-/// Channels in use, or being closed, at once; half as many wait to be used again.
+/// Maximum number of channels in use or being closed. Half as many are kept for later use.
 const MAX_CHANNELS: u16 = 64;
 
-/// How long the server has to hear that the connection ends, and to say so.
+/// How long the server may take to confirm the close of a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A connection that is logged in.
 pub(crate) struct RabbitConnection {
     shared: Arc<Shared>,
     free: Arc<Semaphore>,
-    /// Channels that may be in use, or being closed, at once.
+    /// Maximum number of channels in use or being closed.
     most: usize,
-    /// The longest frame, in bytes.
+    /// Maximum frame size, in bytes.
     pub(super) frame: usize,
-    /// A server that lives is heard of within this time.
+    /// A live server sends something within this time.
     pub(super) heartbeat: Duration,
     answer_timeout: Duration,
 }
 
-/// What the connection, its channels and its listener know.
+/// State that the connection, its channels and its listener share.
 struct Shared {
     lapin: lapin::Connection,
     socket: Socket,
-    /// Where its tasks run: what it is dropped in may be none.
+    /// The runtime for its tasks; it may be dropped outside of one.
     runtime: Handle,
     blocked: watch::Sender<Option<String>>,
     why: OnceLock<String>,
-    /// Whether it ended for what may be the fault of one destination.
+    /// Whether the connection ended for a reason that may concern only one destination.
     one_behind: AtomicBool,
-    /// Open channels with acknowledgements, and nothing under way.
+    /// Open channels in confirm mode without messages under way.
     idle: Mutex<Vec<lapin::Channel>>,
-    /// Exchanges that were found to be there.
+    /// Exchanges that are known to exist.
     exchanges: Mutex<HashSet<String>>,
 }
 
@@ -62,14 +62,14 @@ pub(super) struct Channel {
     pub(super) lapin: lapin::Channel,
     shared: Arc<Shared>,
     answer_timeout: Duration,
-    /// Given back when it is closed: a server allows so many.
+    /// Released once the channel is closed, because a server limits the number of channels.
     permit: Option<OwnedSemaphorePermit>,
     kept: bool,
-    /// Whether nothing is lost or doubled when what it was given arrives late.
+    /// Whether it does not matter when its messages arrive late.
     harmless: bool,
 }
 
-/// Why a channel was not opened, or ended.
+/// Why a channel could not be opened, or has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     /// The server closed the channel.
@@ -79,7 +79,7 @@ pub(super) enum Failed {
 }
 
 impl RabbitConnection {
-    /// Logs in within `limit`. What is given up is gone within `answer_timeout`, or the connection is.
+    /// Logs in within `limit`. A channel that is given up is closed within `answer_timeout`, or the connection is cut.
     pub(super) async fn connect(
         login: &Login,
         limit: Duration,
@@ -103,7 +103,7 @@ impl RabbitConnection {
         Ok(RabbitConnection { shared, free: Arc::new(Semaphore::new(most)), most, frame, heartbeat, answer_timeout })
     }
 
-    /// A channel on which messages are acknowledged, and nothing is under way.
+    /// A channel in confirm mode without messages under way.
     pub(super) async fn channel(&self) -> Result<Channel, Failed> {
         let permit = Arc::clone(&self.free).acquire_owned().await.map_err(|_| Failed::Lost)?;
         let idle = loop {
@@ -127,11 +127,11 @@ impl RabbitConnection {
         Ok(channel)
     }
 
-    /// What an error of a channel means.
+    /// The meaning of an error on a channel.
     pub(super) fn failed(&self, error: &lapin::Error) -> Failed {
         match (link::Connection::alive(self), Refusal::of(error), error.kind()) {
             (true, Some(refusal), _) => Failed::Refused(refusal),
-            // lapin has no word for a code that it does not know, nor keeps the server's.
+            // lapin has no error for an unknown reply code, and drops the server's text.
             (true, None, ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidChannel(_)) => {
                 Failed::Refused(Refusal { code: 0, detail: error.to_string() })
             }
@@ -139,12 +139,12 @@ impl RabbitConnection {
         }
     }
 
-    /// Whether an exchange is known to be there.
+    /// Whether an exchange is known to exist.
     pub(super) fn knows(&self, exchange: &str) -> bool {
         exchange.is_empty() || self.shared.exchanges.lock().contains(exchange)
     }
 
-    /// Asks whether an exchange is there, on a channel on which nothing is under way: the server closes it if not.
+    /// Checks that an exchange exists, on a channel without messages under way: the server closes the channel if not.
     pub(super) async fn find(&self, exchange: &str) -> Result<(), Failed> {
         let channel = self.channel().await?;
         let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
@@ -156,12 +156,12 @@ impl RabbitConnection {
         Ok(())
     }
 
-    /// Forgets that an exchange was there.
+    /// Forgets that an exchange exists.
     pub(super) fn forget(&self, exchange: &str) {
         self.shared.exchanges.lock().remove(exchange);
     }
 
-    /// Keeps a channel on which nothing is under way for the next who needs one.
+    /// Keeps a channel without messages under way for later use.
     pub(super) fn keep(&self, mut channel: Channel) {
         let mut idle = self.shared.idle.lock();
         if idle.len() < self.most / 2 && channel.lapin.status().connected() {
@@ -171,9 +171,9 @@ impl RabbitConnection {
         drop(idle);
     }
 
-    /// Publishes a message that goes nowhere, since no queue has an empty name, and writes nothing: a server says only
-    /// of a connection that publishes that it takes nothing, at the first frame of a message. Ends when it has said
-    /// that (see [`blocked`](RabbitConnection::blocked)) or has taken the message.
+    /// Publishes a message to a queue that cannot exist, so nothing is stored. A server reports that it is blocked only
+    /// at the first frame of a message. Ends when the server has reported that (see
+    /// [`blocked`](RabbitConnection::blocked)) or has accepted the message.
     pub(super) async fn probe(&self) -> Result<(), Failed> {
         let mut channel = self.channel().await?;
         channel.harmless = true;
@@ -190,27 +190,27 @@ impl RabbitConnection {
         Ok(())
     }
 
-    /// Why no message is taken for now, while that is so.
+    /// Why the server is blocked, while it is.
     pub(super) fn blocked(&self) -> watch::Receiver<Option<String>> {
         self.shared.blocked.subscribe()
     }
 
-    /// Since when the server has said nothing at all.
+    /// When the server last sent anything.
     pub(super) fn silent_since(&self) -> Instant {
         self.shared.socket.heard()
     }
 
-    /// Ends it at once: nothing more is sent, whatever was handed over.
+    /// Ends the connection at once. Nothing more is sent, including messages that lapin buffers.
     pub(super) fn cut(&self) {
         self.shared.cut("the connection was given up".to_owned());
     }
 
-    /// Whose fault it is that it cannot be used any more.
+    /// The fault to report for messages on an ended connection.
     pub(super) fn end_fault(&self) -> Fault {
         if self.shared.one_behind.load(Ordering::SeqCst) { Fault::Unclear } else { Fault::Sink }
     }
 
-    /// Why it cannot be used any more.
+    /// Why the connection cannot be used any more.
     pub(super) fn end_words(&self) -> String {
         self.shared.why.get().map_or("the connection was lost", String::as_str).to_owned()
     }
@@ -221,7 +221,8 @@ impl link::Connection for RabbitConnection {
         self.shared.lapin.status().connected() && !self.shared.socket.is_cut()
     }
 
-    /// Tells the server that this is no accident. Not where something was given up: the server would read that before.
+    /// Closes the connection in order. If messages were given up, it is cut instead, because the server would read them
+    /// before the close.
     fn end(&self) {
         if self.free.available_permits() < self.most || self.shared.blocked.borrow().is_some() {
             return self.cut();
@@ -235,7 +236,7 @@ impl link::Connection for RabbitConnection {
 }
 
 impl Shared {
-    /// Takes in what lapin tells of the connection, until it ends.
+    /// Handles lapin's events until the connection ends.
     fn listen(self: &Arc<Shared>) {
         let (mut events, told) = (self.lapin.events_listener(), Arc::downgrade(self));
         self.runtime.spawn(async move {
@@ -244,7 +245,7 @@ impl Shared {
                 match event {
                     Event::ConnectionBlocked(reason) => drop(shared.blocked.send_replace(Some(reason))),
                     Event::ConnectionUnblocked => drop(shared.blocked.send_replace(None)),
-                    // It tells of channels, too.
+                    // lapin also reports errors of channels here.
                     Event::Error(error) if !shared.lapin.status().connected() => return shared.cut(end_words(&error)),
                     _ => {}
                 }
@@ -265,8 +266,8 @@ impl Shared {
         match blocked {
             Some(reason) => self.cut(format!("blocked: {reason}")),
             None => {
-                // One queue can do that to all: RabbitMQ stops reading a connection when what a channel of it feeds is
-                // behind. A probe on the next one tells how the server is.
+                // One queue can cause this: RabbitMQ stops reading a connection if the target of one of its channels is
+                // behind. A probe on the next connection shows the state of the server.
                 self.one_behind.store(true, Ordering::SeqCst);
                 self.cut("the server does not take in what it is sent".to_owned());
             }

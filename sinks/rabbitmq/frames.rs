@@ -6,22 +6,22 @@ use std::collections::HashMap;
 
 use bytes::BytesMut;
 
-/// The longest frame that we want: a message of the usual size fits into one, and a long one leaves room for others.
+/// Maximum frame size to negotiate. A usual message fits into one frame, and a long one leaves room for others.
 pub(super) const MAX_FRAME_BYTES: u32 = 128 * 1024;
 
-/// A frame's bytes before its payload, and behind it.
+/// Bytes of a frame before and behind its payload.
 const HEAD: usize = 7;
 const END: usize = 1;
 
-/// How much of a payload is looked at: the longest is that of an acknowledgement.
+/// How many bytes of a payload are read; an acknowledgement needs the most.
 const LOOKED_AT: usize = 12;
 
-/// Kinds of frames.
+/// Types of frames.
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
 
-/// Methods, as the first four bytes of a payload name them: class and method.
+/// Methods, by the first four bytes of the payload: class and method.
 const CHANNEL_OPEN: [u8; 4] = [0, 20, 0, 10];
 const CHANNEL_CLOSE: [u8; 4] = [0, 20, 0, 40];
 const CHANNEL_CLOSE_OK: [u8; 4] = [0, 20, 0, 41];
@@ -30,7 +30,7 @@ const BASIC_RETURN: [u8; 4] = [0, 60, 0, 50];
 const BASIC_ACK: [u8; 4] = [0, 60, 0, 80];
 const BASIC_NACK: [u8; 4] = [0, 60, 0, 120];
 
-/// What is known of a connection's channels by the frames that have passed.
+/// The state of a connection and its channels, according to the frames so far.
 #[derive(Default)]
 pub(super) struct Frames {
     greeted: bool,
@@ -43,20 +43,20 @@ pub(super) struct Frames {
 
 #[derive(Default)]
 struct Channel {
-    /// Messages that were sent since it was opened.
+    /// Messages that were sent since the channel was opened.
     published: u64,
     /// Whether the message that lapin is writing is sent.
     sends: bool,
-    /// Whether no message may begin on it any more.
+    /// Whether new messages on it are dropped.
     given_up: bool,
-    /// Whether one of both sides has said, as far as was sent, that it ends.
+    /// Whether a close of either side was sent or confirmed.
     ended: bool,
-    /// A message that is on its way back: how much of its body is missing, once that is known.
+    /// A return in progress: how many bytes of its body are missing, once that is known.
     returning: Option<Option<u64>>,
 }
 
 impl Frames {
-    /// From here on no message begins on a channel.
+    /// Drops all new messages of a channel from now on.
     pub(super) fn give_up(&mut self, channel: u16) {
         self.channels.entry(channel).or_default().given_up = true;
     }
@@ -65,7 +65,7 @@ impl Frames {
     /// channel's close: such a frame would end the connection.
     pub(super) fn send(&mut self, mut bytes: &[u8], out: &mut BytesMut) {
         if !self.greeted {
-            // lapin writes the protocol's name in one piece into an empty buffer.
+            // lapin writes the protocol header in one piece into an empty buffer.
             let (name, rest) = bytes.split_at(bytes.len().min(8));
             out.extend_from_slice(name);
             (self.greeted, bytes) = (true, rest);
@@ -119,7 +119,7 @@ impl Channel {
                 self.sends
             }
             Some(_) => !self.ended,
-            // lapin writes a message's frames one behind the other.
+            // lapin writes the frames of a message without others in between.
             None => self.sends,
         }
     }
@@ -127,9 +127,9 @@ impl Channel {
     fn receive(&mut self, frame: &Frame<'_>) -> Result<(), &'static str> {
         match (frame.kind, frame.method(), self.returning) {
             (_, Some(BASIC_RETURN), _) => self.returning = Some(None),
-            // lapin would forget the return that is incomplete.
+            // lapin would forget the incomplete return.
             (_, Some(BASIC_ACK | BASIC_NACK), Some(_)) => return Err("it sent an answer in the middle of a message"),
-            // lapin takes an acknowledgement up to 0, or up to a later tag than it sent, as one for all messages.
+            // lapin treats an acknowledgement of 0, or of a tag it has not sent, as one for all messages.
             (_, Some(BASIC_ACK | BASIC_NACK), None)
                 if !frame.number(4).is_some_and(|tag| (1..=self.published).contains(&tag)) =>
             {
@@ -145,12 +145,12 @@ impl Channel {
     }
 }
 
-/// Finds the frames in what comes in pieces of any length.
+/// Finds the frames in pieces of any length.
 #[derive(Default)]
 struct Reader {
-    /// The beginning of a frame: its head, and what is looked at of its payload.
+    /// The beginning of a frame: its header and the first bytes of its payload.
     head: Vec<u8>,
-    /// How much is missing of a frame whose beginning was told.
+    /// How many bytes of the current frame are missing.
     left: usize,
 }
 
@@ -163,13 +163,13 @@ enum Part<'a> {
 struct Frame<'a> {
     kind: u8,
     channel: u16,
-    /// Bytes of the whole payload.
+    /// Size of the whole payload, in bytes.
     size: usize,
     bytes: &'a [u8],
 }
 
 impl Reader {
-    /// The next part of `bytes`, which is taken off them.
+    /// Removes and returns the next part of `bytes`.
     fn next<'a, 'b: 'a>(&'a mut self, bytes: &mut &'b [u8]) -> Option<Part<'a>> {
         if self.left > 0 {
             let rest = take(bytes, self.left);
@@ -195,7 +195,7 @@ impl Reader {
     }
 }
 
-/// The first bytes, so many at most, which are taken off `bytes`.
+/// Removes and returns the first bytes, at most `most`.
 fn take<'a>(bytes: &mut &'a [u8], most: usize) -> &'a [u8] {
     let (taken, rest) = bytes.split_at(bytes.len().min(most));
     *bytes = rest;
@@ -207,7 +207,7 @@ impl Frame<'_> {
         self.bytes[HEAD..].first_chunk().filter(|_| self.kind == METHOD).copied()
     }
 
-    /// The number of eight bytes that stands in the payload there.
+    /// The eight-byte number at this position of the payload.
     fn number(&self, at: usize) -> Option<u64> {
         self.bytes[HEAD..].get(at..)?.first_chunk().copied().map(u64::from_be_bytes)
     }
@@ -276,7 +276,8 @@ mod tests {
         }
     }
 
-    /// What had begun when its channel was given up is sent whole: half of it would end the connection.
+    /// A message that has begun when its channel is given up is sent whole, because half of it would end the
+    /// connection.
     #[test]
     fn a_message_that_has_begun_is_sent_whole() {
         let (open, message) = (method(3, CHANNEL_OPEN, &[0]), message(3, 1));

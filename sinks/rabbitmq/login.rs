@@ -1,4 +1,4 @@
-//! Making a connection: host after host, TLS, user, virtual host.
+//! Makes a connection: host after host, TLS, user, virtual host.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -18,29 +18,29 @@ use super::socket::{Socket, Transport, runtime};
 use crate::target::address;
 use crate::{Away, Cause, SinkError, Tls};
 
-/// The highest number of a channel that we want, and the least that we need.
+/// The highest channel number to negotiate, and the minimum number of channels.
 const MAX_CHANNEL: u16 = 2047;
 const MIN_CHANNELS: u16 = 4;
 
-/// Where to log in, and as whom.
+/// Addresses and login.
 pub(super) struct Login {
     pub(super) hosts: Vec<(String, u16)>,
     pub(super) user: String,
     pub(super) password: SecretString,
     pub(super) vhost: String,
     pub(super) tls: Option<Trust>,
-    /// How often each side says that it lives, in seconds: twice in this time.
+    /// Heartbeat interval to negotiate, in seconds; each side sends two in this time.
     pub(super) heartbeat: u16,
 }
 
-/// A connection that is logged in, and the socket that it runs on.
+/// A connection that is logged in, and its socket.
 pub(super) struct LoggedIn {
     pub(super) lapin: lapin::Connection,
     pub(super) socket: Socket,
 }
 
 impl Login {
-    /// Connects to one of the hosts, in their order, and logs in.
+    /// Connects to one of the hosts, in order, and logs in.
     pub(super) async fn connect(&self, limit: Duration) -> Result<LoggedIn, Away> {
         let until = Instant::now() + limit;
         let mut all = Vec::new();
@@ -77,7 +77,7 @@ impl Login {
     async fn transport(&self, host: &str, port: u16) -> Result<Box<dyn Transport>, Away> {
         let stream = TcpStream::connect((host, port)).await.map_err(detail)?;
         stream.set_nodelay(true).map_err(detail)?;
-        // What the system has not sent when the connection ends is not sent any more: it was given up.
+        // When the connection ends, the system drops unsent bytes, because their messages were given up.
         stream.set_zero_linger().map_err(detail)?;
         let Some(trust) = &self.tls else { return Ok(Box::new(stream)) };
         let name = ServerName::try_from(host.to_owned()).map_err(detail)?;
@@ -105,7 +105,7 @@ impl Login {
     }
 }
 
-/// Whom to trust, ready for the handshake.
+/// The trusted certificates, ready for the handshake.
 pub(super) struct Trust {
     tls: Tls,
     connector: TlsConnector,
@@ -113,7 +113,7 @@ pub(super) struct Trust {
 
 impl Trust {
     /// # Errors
-    /// [`SinkError::Config`] when nobody could be trusted.
+    /// [`SinkError::Config`] if there are no trusted certificates.
     pub(super) fn new(tls: &Tls) -> Result<Trust, SinkError> {
         let connector = TlsConnector::from(Arc::new(tls.client_config()?));
         Ok(Trust { tls: tls.clone(), connector })

@@ -1,4 +1,4 @@
-//! What a refusal of RabbitMQ says of whose fault it is: the only classifier.
+//! Interprets the refusals of RabbitMQ: whose fault each is. No other code interprets its reply codes.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use lapin::ErrorKind;
 
 use crate::Cause;
 
-/// A reply code of AMQP with the server's words.
+/// A reply code of AMQP with the server's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) code: u16,
@@ -16,36 +16,34 @@ pub(super) struct Refusal {
 /// Whose fault a refusal is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// The message's, if it was the only one that can be meant.
+    /// The message's, if it is the only one that can be meant.
     Message,
-    /// The exchange's, the queue's, or what the user may do there.
+    /// The exchange's, the queue's, or a missing permission on them.
     Destination,
-    /// The server's, the log-in's, or ours: none of the messages.
+    /// The server's, the login's, or our own: of no single message.
     Sink,
-    /// It does not tell.
+    /// Unknown.
     Unclear,
 }
 
-/// The reply codes of AMQP 0-9-1, and RabbitMQ's use of them:
-/// <https://www.rabbitmq.com/amqp-0-9-1-reference#constants>.
+/// The reply codes of AMQP 0-9-1, as RabbitMQ uses them: <https://www.rabbitmq.com/amqp-0-9-1-reference#constants>.
 pub(super) fn blame(code: u16) -> Blame {
     match code {
-        // Content too large; precondition failed: larger than the maximum, or a property that cannot be.
+        // Content too large; precondition failed: larger than the maximum, or an invalid property.
         311 | 406 => Blame::Message,
-        // No route, no consumers; access refused, not found, locked; not allowed (publishing to a server's own
-        // exchange).
+        // No route, no consumers; access refused, not found, locked; not allowed (publishing to an internal exchange).
         312 | 313 | 403 | 404 | 405 | 530 => Blame::Destination,
-        // The server is stopped, or an operator has closed the connection; no such virtual host; out of resources; an
-        // error inside.
+        // The server stops, or an operator has closed the connection; no such virtual host; out of resources; internal
+        // error.
         320 | 402 | 506 | 541 => Blame::Sink,
-        // The frames are wrong, or the server does not know what they ask for.
+        // Invalid frames, or a method that the server does not implement.
         501..=505 | 540 => Blame::Sink,
         _ => Blame::Unclear,
     }
 }
 
 impl Refusal {
-    /// The refusal that is behind an error, if the server has told one.
+    /// The refusal inside an error, if the server sent one.
     pub(super) fn of(error: &lapin::Error) -> Option<Refusal> {
         match error.kind() {
             ErrorKind::ProtocolError(told) => {
@@ -55,28 +53,28 @@ impl Refusal {
         }
     }
 
-    /// What it says where a log-in is answered by it.
+    /// The cause, if a login was refused.
     pub(super) fn of_log_in(&self) -> Cause {
         match self.code {
-            // User or password; a virtual host that is not there, or not for this user.
+            // User or password; a virtual host that does not exist or is not permitted.
             403 | 530 => Cause::LogIn,
             _ => Cause::Refused,
         }
     }
 
-    /// Whether the words name this exchange, and nothing narrower, as in `no exchange 'x' in vhost '/'` and `access to
-    /// exchange 'x' in vhost ...`. Long words are cut off by the server: they may name none.
+    /// Whether the text names this exchange as a whole, as in `no exchange 'x' in vhost '/'` and `access to exchange
+    /// 'x' in vhost ...`. The server truncates long texts, which may then name none.
     pub(super) fn names(&self, exchange: &str) -> bool {
-        // So the exchange without a name is called.
+        // The name of the default exchange in such texts.
         let exchange = if exchange.is_empty() { "amq.default" } else { exchange };
-        // Of an exchange of topics some keys may be forbidden and others not; and the key, which is anybody's, comes
-        // first.
+        // A topic permission can forbid some keys of an exchange only. In this text the key comes first, and users
+        // choose it.
         let named = self.detail.split_once("exchange '").filter(|(before, _)| !before.contains("access to topic '"));
         named.and_then(|(_, rest)| rest.strip_prefix(exchange)).is_some_and(|rest| rest.starts_with("' in vhost '"))
     }
 
-    /// The most bytes that a message may have, as in `message size 70000 is larger than configured max size 65536`;
-    /// without that number less than the one that it names.
+    /// The maximum message size in `message size 70000 is larger than configured max size 65536`; without that number,
+    /// less than the named size.
     pub(super) fn limit(&self) -> Option<u64> {
         let number = |before: &str| -> Option<u64> {
             let (_, rest) = self.detail.split_once(before)?;
@@ -97,7 +95,7 @@ impl fmt::Display for Refusal {
 mod tests {
     use super::*;
 
-    /// All that <https://www.rabbitmq.com/resources/specs/amqp0-9-1.extended.xml> has.
+    /// All codes of <https://www.rabbitmq.com/resources/specs/amqp0-9-1.extended.xml>.
     #[test]
     fn every_reply_code_has_its_blame() {
         for (code, expected) in [

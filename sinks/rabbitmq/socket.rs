@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::frames::Frames;
 
-/// Bytes that are accepted from lapin at once. Messages that lapin still buffers can be dropped.
+/// Maximum number of bytes that are accepted from lapin at once. Messages that lapin still buffers can be dropped.
 const WRITE_BYTES: usize = 256 * 1024;
 
 /// TCP, or TLS over it.
@@ -41,7 +41,7 @@ pub(super) struct Socket(Arc<State>);
 pub(super) struct LapinSocket(Arc<State>);
 
 struct State {
-    /// None when it is cut.
+    /// `None` once it is cut.
     open: Mutex<Option<Open>>,
     reader: AtomicWaker,
     heard: Mutex<Instant>,
@@ -96,7 +96,7 @@ impl Drop for Socket {
 }
 
 impl State {
-    /// Does something while it is not cut.
+    /// Runs an action unless the socket is cut.
     fn poll<T>(&self, act: impl FnOnce(&mut Open) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match &mut *self.open.lock() {
             Some(open) => act(open),
@@ -137,7 +137,7 @@ impl futures_io::AsyncWrite for LapinSocket {
             ready!(open.poll_write_out(context))?;
             let bytes = &bytes[..bytes.len().min(WRITE_BYTES)];
             open.frames.send(bytes, &mut open.outbox);
-            // What is not written now is written before more is taken.
+            // Pending bytes are written before more are accepted.
             if let Poll::Ready(Err(error)) = open.poll_write_out(context) {
                 return Poll::Ready(Err(error));
             }
@@ -187,7 +187,7 @@ impl Reactor for Sockets {
     }
 
     fn tcp_connect_addr(&self, _: SocketAddr) -> impl Future<Output = io::Result<LapinSocket>> + Send + 'static {
-        // lapin is handed a socket that is connected.
+        // lapin is given a connected socket.
         ready(Err(io::ErrorKind::Unsupported.into()))
     }
 }

@@ -19,7 +19,7 @@ use super::refusal::Refusal;
 use crate::Message;
 use crate::window::WindowRoom;
 
-/// What is known of a message in the end.
+/// The final result of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Judged {
     Accepted,
@@ -27,7 +27,7 @@ pub(super) enum Judged {
     Returned(Refusal),
 }
 
-/// What is told of a channel.
+/// An event of a channel.
 #[derive(Debug)]
 pub(super) enum Event {
     Verdicts(Vec<(usize, Judged)>),
@@ -37,19 +37,19 @@ pub(super) enum Event {
     Ended(lapin::Error),
 }
 
-/// The messages on a channel that are not answered yet.
+/// The unanswered messages on a channel.
 pub(super) struct UnderWay<'a> {
     batch: &'a [Message],
     woken: Arc<Woken>,
-    /// The number of the last that was handed over.
+    /// The number of the last message.
     last: u64,
-    /// By their numbers.
+    /// Open messages by number.
     open: HashMap<u64, Open>,
-    /// Acknowledged together with a return. Their own return may still be in lapin's queue.
+    /// Messages whose acknowledgement carried a return. Their own return may still be in lapin's queue.
     waiting: Vec<usize>,
-    /// Those that are not judged, by key.
+    /// Messages without a judgement, by key.
     unjudged: HashMap<&'a str, Vec<usize>>,
-    /// Of those the ones that came back, and why.
+    /// Those of them that were returned, and why.
     returned: HashMap<usize, Refusal>,
     ended: Option<lapin::Error>,
 }
@@ -61,8 +61,8 @@ struct Open {
     _room: WindowRoom,
 }
 
-/// Messages that lapin has completed. lapin completes them in the server's order, so whatever it completed before one
-/// of them is noted here too.
+/// The messages that lapin has completed. lapin completes them in the server's order, so when one of them is here, all
+/// earlier ones are too.
 #[derive(Default)]
 struct Woken {
     tags: Mutex<Vec<u64>>,
@@ -108,7 +108,7 @@ impl<'a> UnderWay<'a> {
     /// Hands over a message. lapin takes it at the first poll of its future.
     ///
     /// # Errors
-    /// When lapin did not take it, since the channel has ended.
+    /// If lapin did not take it, because the channel has ended.
     pub(super) fn insert(
         &mut self,
         index: usize,
@@ -138,7 +138,7 @@ impl<'a> UnderWay<'a> {
         self.unjudged.is_empty()
     }
 
-    /// Forgets all of them, and tells which they were.
+    /// Removes and returns all messages.
     pub(super) fn clear(&mut self) -> Vec<usize> {
         let mut all: Vec<usize> = self.unjudged.drain().flat_map(|(_, indices)| indices).collect();
         all.sort_unstable();
@@ -146,12 +146,12 @@ impl<'a> UnderWay<'a> {
         all
     }
 
-    /// Waits for what is told next. May be dropped and begun again.
+    /// Waits for the next event. Cancel safe.
     pub(super) async fn event(&mut self) -> Event {
         std::future::poll_fn(|context| self.poll(context)).await
     }
 
-    /// As [`event`](Self::event), if there is one.
+    /// The next event, if it is already known.
     pub(super) fn try_event(&mut self) -> Option<Event> {
         match self.look() {
             Ok(verdicts) if verdicts.is_empty() => self.ended.take().map(Event::Ended),
@@ -168,7 +168,7 @@ impl<'a> UnderWay<'a> {
     /// Reads all completed messages, and judges those that can be judged.
     ///
     /// # Errors
-    /// When a message came back that is none of these, and why.
+    /// If a message was returned that is none of these.
     fn look(&mut self) -> Result<Vec<(usize, Judged)>, Refusal> {
         let (mut proven, mut waiting, mut nacked) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(tag) = self.woken.pop() {
@@ -195,14 +195,14 @@ impl<'a> UnderWay<'a> {
         Ok(told.map(|(index, verdict)| (index, self.judge(index, verdict))).collect())
     }
 
-    /// What was told of the message with this number, if that is an acknowledgement.
+    /// The acknowledgement of the message with this number.
     fn confirmed(&mut self, tag: u64) -> Option<(usize, Confirmed)> {
         let open = self.open.get_mut(&tag)?;
         match open.publishing.as_mut().poll(&mut Context::from_waker(&open.waker)) {
             Poll::Pending => None,
             Poll::Ready(Ok(confirmed)) => self.open.remove(&tag).map(|open| (open.index, confirmed)),
             Poll::Ready(Err(error)) => {
-                // It stays open: it may have arrived or not.
+                // It stays open, because it may have been delivered.
                 open.publishing = Box::pin(std::future::pending());
                 self.ended = Some(error);
                 None
@@ -210,7 +210,7 @@ impl<'a> UnderWay<'a> {
         }
     }
 
-    /// Notes that a message came back: the first of this key and destination of which that is not known.
+    /// Notes a return: for the first message with this key and destination that has none.
     fn note(&mut self, returned: &Returned) -> Result<(), Refusal> {
         let address = (returned.exchange.as_str(), returned.key.as_str());
         let same_key = returned.message_id.as_deref().and_then(|key| self.unjudged.get(key));
@@ -221,7 +221,7 @@ impl<'a> UnderWay<'a> {
         Ok(())
     }
 
-    /// What is known of a message in the end: `told`, unless it came back.
+    /// The judgement of a message: `told`, unless it was returned.
     fn judge(&mut self, index: usize, told: Judged) -> Judged {
         let key = self.batch[index].key.as_str();
         if let Some(indices) = self.unjudged.get_mut(key) {
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use crate::window::Window;
 
-    /// What a server says.
+    /// What a server sends.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     enum Says {
         Returns(usize),
@@ -252,7 +252,7 @@ mod tests {
         Acks(usize),
     }
 
-    /// Two of one key to different queues, and one of another key.
+    /// Two messages with one key for different queues, and one with another key.
     fn batch() -> Vec<Message> {
         let message = |key: &str, destination: &str| Message {
             destination: destination.to_owned(),
@@ -274,7 +274,7 @@ mod tests {
         Returned { exchange: String::new(), key, message_id, refusal }
     }
 
-    /// All orders of these in which a message is returned before it is acknowledged.
+    /// All orders in which each message is returned before it is acknowledged.
     fn orders(left: &[Says]) -> Vec<Vec<Says>> {
         if left.is_empty() {
             return vec![Vec::new()];
@@ -288,8 +288,8 @@ mod tests {
         firsts.flat_map(with_first).collect()
     }
 
-    /// Lets a server say all that in this order to a client as lapin is, and looks after each word of which `looks` has
-    /// the bit. Each verdict is true, and each message has one unless a strange return was seen.
+    /// Lets a server send this sequence to a client that behaves like lapin, and looks after each step whose bit is set
+    /// in `looks`. Each verdict must be true. Each message must have one, unless a foreign return was seen.
     fn judge(batch: &[Message], order: &[Says], looks: u32) {
         let window = Window::new(16, 1);
         let mut share = window.share("a", batch.len());
@@ -312,7 +312,7 @@ mod tests {
                 Says::Acks(index) => {
                     let returned = returns.pop_front();
                     another_is_told |= returned.as_ref().is_some_and(|r| r.message_id.as_deref() == Some("m"));
-                    // Behind a doubt nobody hears it.
+                    // After a doubt the client has stopped listening.
                     confirms[index].take().expect("once").send(Confirmed { acked: true, returned }).ok();
                 }
             }

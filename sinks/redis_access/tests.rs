@@ -12,7 +12,7 @@ const SOCKET: RedisSocket = RedisSocket {
     discard_unsent: true,
 };
 
-/// What answers each command after a while: a Sentinel, or a server in this role.
+/// A server that answers each command after a delay: a Sentinel, or a Redis in a given role.
 struct Fake {
     port: u16,
     connections: Arc<AtomicU32>,
@@ -63,7 +63,7 @@ async fn connect(access: &RedisAccess, limit: Duration) -> Result<Commands, Away
     access.connect(SOCKET, config, limit).await
 }
 
-/// Nothing runs between the two: the driver of the connection has not been polled yet.
+/// Nothing runs in between, so the driver of the connection has not been polled yet.
 #[tokio::test]
 async fn a_connection_that_was_ended_is_alive_for_nobody() {
     let server = Fake::server(Duration::ZERO, "master").await;
@@ -74,7 +74,7 @@ async fn a_connection_that_was_ended_is_alive_for_nobody() {
     assert!(!commands.alive());
 }
 
-/// Question, log-in and role take 1.2 s, more than a third of the time.
+/// Request, login and role take 1.2 s, more than a third of the time.
 #[tokio::test]
 async fn silent_sentinels_take_no_time_from_a_slow_one_before_or_behind_them() {
     let slow = Duration::from_millis(400);
@@ -86,7 +86,7 @@ async fn silent_sentinels_take_no_time_from_a_slow_one_before_or_behind_them() {
     for ports in [[well, one, other], [one, other, well]] {
         let hosts = ports.map(|port| format!("127.0.0.1:{port}")).join(",");
         let access = parse(&format!("redis+sentinel://{hosts}/main")).expect("a good URL");
-        // Again where everything stood still meanwhile: with more time a third of it would do.
+        // Repeated in case the whole machine paused. With more time a third of it would be enough.
         let mut tries = 0;
         while let Err(away) = connect(&access, Duration::from_secs(3)).await {
             tries += 1;

@@ -1,44 +1,45 @@
-//! What Redis said of one message: the only classifier; and whether it said it of the connection.
+//! Turns Redis' answer to a message into an outcome, and tells whether an answer concerns the whole connection. No
+//! other code interprets its error codes.
 
 use redis::{RedisError, ServerError, Value};
 
 use crate::{Fault, Outcome, Trouble};
 
-/// What Redis' answer to one XADD says of its message.
+/// The outcome of a message, from the answer to its XADD.
 pub(super) fn outcome(reply: Result<Value, RedisError>) -> Outcome {
     let error = match reply {
         Ok(Value::BulkString(_) | Value::SimpleString(_) | Value::VerbatimString { .. }) => return Outcome::Accepted,
         Ok(Value::ServerError(error)) => error,
         Ok(_) => return Outcome::Retry(Trouble::open(Fault::Unclear, "the answer to XADD is no id")),
-        // The connection broke, and with it whatever was under way.
+        // The connection was lost with everything under way.
         Err(error) => return Outcome::Retry(Trouble::open(Fault::Sink, format!("the connection was lost: {error}"))),
     };
     let detail = detail(&error);
     let details = error.details().unwrap_or_default();
     let fault = match error.code() {
         "WRONGTYPE" => return Outcome::Reject(detail),
-        // The payload is over the server's limit for one argument, lowered since it was asked.
+        // The payload exceeds the server's limit, which was lowered after it was requested.
         "ERR" if details.starts_with("Protocol error: invalid bulk length") => return Outcome::Reject(detail),
-        // A key that this user may not write, a stream at its last possible id, a slot of another node.
+        // A key that this user may not write, a stream at its last possible id, or a slot of another node.
         "NOPERM" if of_a_key(details) => Fault::Destination,
         "ERR" if details.contains("exhausted the last possible ID") => Fault::Destination,
         "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT" => Fault::Destination,
         "LOADING" | "OOM" | "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" | "MISCONF" | "NOREPLICAS" | "BUSY"
         | "NOAUTH" | "WRONGPASS" | "NOPERM" | "NOPROTO" => Fault::Sink,
-        // XADD renamed away or unknown to the server, and whatever else Redis says of every command.
+        // XADD is renamed or unknown, and other errors that concern every command.
         "ERR" if details.starts_with("unknown command") || details.starts_with("Protocol error") => Fault::Sink,
         _ => Fault::Unclear,
     };
     Outcome::Retry(Trouble::definite(fault, detail))
 }
 
-/// Whether a `NOPERM` is about the key; else it is about the command, and so about every message.
+/// Whether a `NOPERM` concerns the key. Otherwise it concerns the command, and so every message.
 fn of_a_key(details: &str) -> bool {
     details.contains("key")
 }
 
-/// Whether an answer says that another connection might do better. What is wrong with one stream is wrong with it on
-/// every connection, and all that is under way would be lost with this one.
+/// Whether a new connection might help. An error of one stream would be the same on every connection, and replacing
+/// this one would lose all messages under way.
 pub(super) fn of_the_connection(reply: &Value) -> bool {
     let Value::ServerError(error) = reply else { return false };
     match error.code() {
@@ -48,7 +49,7 @@ pub(super) fn of_the_connection(reply: &Value) -> bool {
     }
 }
 
-/// `CODE details`, as Redis says it.
+/// `CODE details`, as Redis writes it.
 pub(super) fn detail(error: &ServerError) -> String {
     format!("{} {}", error.code(), error.details().unwrap_or_default()).trim_end().to_owned()
 }
