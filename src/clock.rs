@@ -1,7 +1,7 @@
-//! Time as Redis tells it: [`Timestamp`], the [`Clock`] that everything asks, and its three makers.
+//! The time of the timeline: [`Timestamp`], the [`Clock`] trait, and its three implementations.
 //!
-//! No wall clock of an instance decides anything: [`RedisClock`] is an estimate of the server's clock on top of the
-//! monotonic one, fed with every reply. [`LocalClock`] serves the in-memory timeline, [`ManualClock`] tests.
+//! The wall clock of an instance decides nothing. [`RedisClock`] estimates the server's clock from the monotonic clock
+//! and from every reply. [`LocalClock`] serves the timeline in memory, [`ManualClock`] serves tests.
 
 mod backoff;
 mod boot;
@@ -18,15 +18,15 @@ use tokio::time::Instant;
 pub(crate) use backoff::Backoff;
 pub(crate) use boot::since_boot;
 
-/// A point in time: milliseconds since the epoch, as dues, scores and keys carry it.
+/// A point in time in milliseconds since the epoch, as used in dues, scores and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The earliest due that the timeline takes.
+    /// The earliest valid due.
     pub const MIN_DUE: Timestamp = Timestamp(1);
-    /// The latest due that the timeline takes: the end of the year 9999, less what rounding could carry over it.
+    /// The latest valid due: the end of the year 9999, less the amount that rounding could add.
     pub const MAX_DUE: Timestamp = Timestamp(253_402_300_799_999);
 
     /// The time `ms` milliseconds after the epoch.
@@ -41,25 +41,25 @@ impl Timestamp {
         self.0
     }
 
-    /// This time moved by `span`, in whole milliseconds, saturating.
+    /// This time plus `span`, in whole milliseconds, saturating.
     #[must_use]
     pub fn plus(self, span: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(millis(span)))
     }
 
-    /// This time moved back by `span`, in whole milliseconds, saturating.
+    /// This time minus `span`, in whole milliseconds, saturating.
     #[must_use]
     pub fn minus(self, span: Duration) -> Timestamp {
         Timestamp(self.0.saturating_sub(millis(span)))
     }
 
-    /// How much later this time is than `earlier`; zero if it is not.
+    /// How much later this time is than `earlier`; zero if it is not later.
     #[must_use]
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Whether a task may be due then: within [`MIN_DUE`](Self::MIN_DUE) and [`MAX_DUE`](Self::MAX_DUE).
+    /// Whether it is a valid due: from [`MIN_DUE`](Self::MIN_DUE) to [`MAX_DUE`](Self::MAX_DUE).
     #[must_use]
     pub fn is_due(self) -> bool {
         Timestamp::MIN_DUE <= self && self <= Timestamp::MAX_DUE
@@ -67,9 +67,9 @@ impl Timestamp {
 }
 
 impl fmt::Display for Timestamp {
-    /// RFC 3339 in UTC with milliseconds; the bare number where no calendar reaches.
+    /// RFC 3339 in UTC with milliseconds; the plain number if it is outside of the calendar.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // By the calendar alone: jiff's own timestamps end a day before the last due.
+        // Uses the civil calendar, because jiff's own timestamps end a day before the last due.
         let epoch = jiff::civil::datetime(1970, 1, 1, 0, 0, 0, 0);
         match epoch.checked_add(jiff::SignedDuration::from_millis(self.0)) {
             Ok(time) => write!(f, "{time:.3}Z"),
@@ -78,27 +78,27 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Whole milliseconds of a span, as a timestamp counts them.
+/// The whole milliseconds of a duration.
 fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Tells the time of the timeline and waits for it.
+/// Tells the time of the timeline and waits for a time.
 #[async_trait]
 pub trait Clock: Send + Sync + 'static {
     /// The timeline's time now, rounded down to the millisecond.
     fn now(&self) -> Timestamp;
 
-    /// By how much [`now`](Clock::now) may be off, either way.
+    /// The maximum error of [`now`](Clock::now), in either direction.
     fn uncertainty(&self) -> Duration;
 
-    /// Returns once [`now`](Clock::now) has reached `due`, whatever jumps the clock made meanwhile.
+    /// Returns once [`now`](Clock::now) has reached `due`, even if the clock jumps in the meantime.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
     async fn sleep_until(&self, due: Timestamp);
 
-    /// Whether `time` has passed even if the estimate is as far ahead as it can be.
+    /// Whether `time` has passed even if the estimate has its maximum error.
     fn surely_past(&self, time: Timestamp) -> bool {
         self.now().minus(self.uncertainty()) > time
     }
@@ -106,10 +106,10 @@ pub trait Clock: Send + Sync + 'static {
 
 /// An estimate of the Redis server's clock, corrected by every reply.
 ///
-/// A reply that left the server at `server_micros` was on its way for at most the round trip, so the server's clock is
-/// known to half of that. The sample with the shortest round trip is kept; its error grows with age (quartz drifts up
-/// to 50 us a second, taken as 100), until a fresh sample is as good. A sample that contradicts it means that the
-/// server's clock was set: the new one holds at once.
+/// A reply with the server time `server_micros` was under way for at most the round trip, so the server's clock is
+/// known to half of that. The clock keeps the sample with the shortest round trip. Its error grows with age (quartz
+/// drifts up to 50 us a second, counted as 100), until a new sample is as good. A sample that contradicts it means that
+/// the server's clock was set; the new sample then replaces it at once.
 pub struct RedisClock {
     zero: Instant,
     sample: watch::Sender<Sample>,
@@ -117,30 +117,31 @@ pub struct RedisClock {
 
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// Server time in micros minus micros since `zero`.
+    /// Server time minus time since `zero`, in microseconds.
     offset: i64,
-    /// Half the round trip, in micros.
+    /// Half the round trip, in microseconds.
     error: i64,
-    /// Micros since `zero` at which it was taken.
+    /// Time of the sample since `zero`, in microseconds.
     taken: i64,
 }
 
 impl Sample {
-    /// The error of this sample at `at`: drift of 100 us a second is added.
+    /// The error of this sample at `at`, including a drift of 100 us a second.
     fn error_at(&self, at: i64) -> i64 {
         self.error.saturating_add((at - self.taken).max(0) / 10_000)
     }
 }
 
 impl RedisClock {
-    /// A clock that goes by this machine's wall clock until the first reply is [observed](Self::observe).
+    /// A clock that uses the wall clock until the first reply is [observed](Self::observe).
     #[must_use]
     pub fn new() -> RedisClock {
         let sample = Sample { offset: wall_micros(), error: i64::from(u32::MAX) * 1000, taken: 0 };
         RedisClock { zero: Instant::now(), sample: watch::Sender::new(sample) }
     }
 
-    /// Takes in a reply: the call was sent at `sent`, answered by `received`, and carried the server's time in micros.
+    /// Adds a sample: the call was sent at `sent`, answered by `received`, and its reply contained the server's time in
+    /// microseconds.
     pub fn observe(&self, sent: Instant, received: Instant, server_micros: i64) {
         let (sent, received) = (self.micros(sent), self.micros(received));
         let fresh =
@@ -153,12 +154,12 @@ impl RedisClock {
                 return false;
             }
             *kept = fresh;
-            // Sleepers only need to look again when the change is one they could notice.
+            // Sleepers only need to wake up for a change that they could notice.
             jumped
         });
     }
 
-    /// The server's time at a moment here, in microseconds, as far as it is known now.
+    /// The estimated server time at a local moment, in microseconds.
     #[must_use]
     pub fn micros_at(&self, at: Instant) -> i64 {
         self.micros(at).saturating_add(self.sample.borrow().offset)
@@ -200,14 +201,14 @@ impl Clock for RedisClock {
     }
 }
 
-/// This process's own time, for timelines that live in it: the wall clock at the start, monotonic from there.
+/// The clock of this process, for timelines in its memory: the wall clock at the start, monotonic afterwards.
 pub struct LocalClock {
     zero: Instant,
     start_micros: i64,
 }
 
 impl LocalClock {
-    /// A clock that shows the wall clock's time now and never jumps afterwards.
+    /// A clock that starts at the wall clock's time and never jumps.
     #[must_use]
     pub fn new() -> LocalClock {
         LocalClock { zero: Instant::now(), start_micros: wall_micros() }
@@ -253,12 +254,12 @@ impl ManualClock {
         ManualClock { now: watch::Sender::new(now) }
     }
 
-    /// Moves the clock on by `span` and wakes whoever waited for a time on the way.
+    /// Moves the clock forward by `span` and wakes everything that waits for a time in between.
     pub fn advance(&self, span: Duration) {
         self.now.send_modify(|now| *now = now.plus(span));
     }
 
-    /// Sets the clock, forwards or back.
+    /// Sets the clock, forward or back.
     pub fn set(&self, now: Timestamp) {
         self.now.send_replace(now);
     }
@@ -284,7 +285,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// The wall clock in micros: a first guess before Redis has spoken, and the start of [`LocalClock`].
+/// The wall clock in microseconds: the estimate before the first reply of Redis, and the start of [`LocalClock`].
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock; RedisClock replaces the guess")]
 fn wall_micros() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -295,7 +296,7 @@ fn wall_micros() -> i64 {
 mod tests {
     use super::*;
 
-    /// A clock that has seen a reply with a round trip of 2 ms when the server showed `server` ms.
+    /// A clock with one sample: round trip 2 ms, server time `server` ms.
     async fn observed(server: i64) -> RedisClock {
         let clock = RedisClock::new();
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -303,7 +304,7 @@ mod tests {
         clock
     }
 
-    /// A reply comes that was asked for `round_trip` ms ago.
+    /// Adds a reply to a call that was sent `round_trip` ms ago.
     fn observe(clock: &RedisClock, round_trip: u64, server: i64) {
         let received = Instant::now();
         clock.observe(received - Duration::from_millis(round_trip), received, server * 1000);
@@ -313,7 +314,7 @@ mod tests {
     async fn the_reply_with_the_shortest_way_tells_the_servers_time() {
         let clock = observed(5_000_000).await;
         assert_eq!(clock.now().as_millis(), 5_000_001, "half the way back has passed");
-        // Within what such a slow reply can tell: 5 000 001 is no news.
+        // Within the error of such a slow reply, 5 000 001 is no contradiction.
         observe(&clock, 400, 5_000_000);
         assert_eq!(clock.now().as_millis(), 5_000_001);
         tokio::time::advance(Duration::from_secs(5)).await;

@@ -1,21 +1,23 @@
 //! punctual publishes messages on time.
 //!
-//! A task says what to publish and when; due tasks wait in a timeline (Redis, or this process' memory); any number of equal
-//! engines claim them, publish each under one idempotency key to a sink, and write the next due time back.
+//! A task says what to publish and when. Due tasks wait in a timeline (Redis, or the memory of this process). Any
+//! number of equal engines claim them, publish each one under its idempotency key to a sink, and write the next due
+//! back.
 //!
 //! # Layout
 //!
-//! From the ground up; each room knows only those before it:
+//! From the bottom up; each module knows only those before it:
 //!
-//! - [`task`] is what a task is and when it is due: pure values, no I/O, no clock.
-//! - [`clock`] tells the timeline's time.
-//! - [`timeline`] is where tasks wait: the trait, its Redis implementation and its twin in memory.
-//! - [`engine`] runs: it claims, publishes, judges, settles, and takes tasks in.
-//! - [`http`] is the API over it.
+//! - [`task`] defines tasks and computes when they are due: pure values, no I/O, no clock.
+//! - [`clock`] tells the time of the timeline.
+//! - [`timeline`] stores tasks: the trait, its Redis implementation and its twin in memory.
+//! - [`engine`] claims, publishes, judges and settles. It also contains the write API for tasks.
+//! - [`http`] is the HTTP API.
 //! - [`config`] and [`cli`] put the parts together.
 //!
-//! [`metrics`] and [`telemetry`] are called by all and call no one. Where messages go is a crate of its own,
-//! `punctual_sinks`; what attacks and measures running instances is the crate `punctual-lab`. `examples/embedded.rs` shows all of it in one small program.
+//! [`metrics`] and [`telemetry`] are called by all modules and call none. The sinks are a crate of their own,
+//! `punctual_sinks`. The crate `punctual-lab` attacks and measures running instances. `examples/embedded.rs` shows
+//! everything in one small program.
 
 #[macro_use]
 mod words;

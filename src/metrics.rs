@@ -1,7 +1,7 @@
-//! Every metric of punctual, in one file: called by all rooms, calls none.
+//! All metrics of punctual in one file. Every module calls it; it calls none.
 //!
-//! Whoever counts in a hot loop takes [`LaneMetrics`] or [`SinkMetrics`] once and keeps it: an addition is then one
-//! atomic. Labels are lanes and sinks, which the configuration names, and words of fixed lists; never a task's id.
+//! Code in a hot loop gets [`LaneMetrics`] or [`SinkMetrics`] once and keeps it, so that counting is one atomic
+//! addition. Labels are the configured lanes and sinks, and words of fixed lists; never task ids.
 
 use std::sync::atomic::AtomicU64;
 
@@ -14,29 +14,29 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Upper bounds of the lateness buckets, in seconds. From 0.5 ms, since the budget is p50 <= 1.2 ms and p99 <= 3 ms; up
-/// to 10 minutes, since an absent sink makes its tasks that late.
+/// Upper bounds of the lateness buckets, in seconds. They start at 0.5 ms because the budget is p50 <= 1.2 ms and p99
+/// <= 3 ms, and end at 10 minutes because an absent sink makes its tasks that late.
 const LATENESS_BUCKETS: [f64; 22] = [
     0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0,
     30.0, 60.0, 300.0, 600.0,
 ];
 
-/// Upper bounds of the buckets for calls of the timeline, in seconds.
+/// Upper bounds of the buckets for timeline calls, in seconds.
 const CALL_BUCKETS: [f64; 12] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
-/// Why an occurrence is dead. Shown at zero from the start, so that the first of each is seen as an increase.
+/// Reasons of death. They start at zero, so that the first death of each reason counts as an increase.
 const DEAD: [&str; 5] = ["rejected", "retries", "destination", "poison", "too late"];
 
-/// Results of the timeline's calls of which one is enough for an alert: shown at zero from the start as well.
+/// Results of timeline calls that deserve an alert from the first one on. They start at zero as well.
 const ALARMING: [&str; 3] = ["refused", "broken", "unkept"];
 
-/// Statuses of requests of which that holds, from a route's first request on.
+/// HTTP statuses that deserve an alert from the first one on. They start at zero with a route's first request.
 const FAILURES: [u16; 2] = [500, 503];
 
-/// Why an occurrence is passed over: the catch-up that its task asks for.
+/// Reasons for passing over an occurrence: the catch-up of its task.
 const PASSED_OVER: [&str; 3] = ["once", "all", "none"];
 
-/// All metrics of one instance, and the registry they are read from.
+/// All metrics of one instance and their registry.
 pub struct Metrics {
     registry: Registry,
     puts: Family<ResultLabel, Counter>,
@@ -66,70 +66,70 @@ pub struct Metrics {
     calls: Family<CallLabel, Counter>,
     call_seconds: Family<VerbLabel, Histogram, CallBuckets>,
     requests: Family<RequestLabel, Counter>,
-    /// Dead occurrences dropped because the cap was reached or they were older than `keep`.
+    /// Dead occurrences that were dropped because of the cap or their age.
     pub dead_dropped: Counter,
-    /// Dead occurrences that are kept now, of all shards.
+    /// Dead occurrences at the moment, over all shards.
     pub dead_kept: Gauge,
-    /// Lanes that hold tasks and that no configuration here serves.
+    /// Lanes with tasks that are not configured here.
     pub lanes_unserved: Gauge,
-    /// 1 while the timeline can be reached, else 0.
+    /// 1 while the timeline is reachable, else 0.
     pub timeline_up: Gauge,
 }
 
-/// What is counted of one lane; cheap to clone.
+/// The metrics of one lane. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LaneMetrics {
-    /// Claims that took something.
+    /// Claims that took occurrences.
     pub claims: Counter,
-    /// Occurrences claimed.
+    /// Claimed occurrences.
     pub claimed: Counter,
-    /// 1 when this instance serves it, 0 when it was only found holding tasks.
+    /// 1 if this instance serves the lane, 0 if the lane only has tasks.
     pub served: Gauge,
-    /// Seconds from due to the sink's word, on the timeline's clock; of accepted occurrences.
+    /// Seconds from due to the sink's answer, on the timeline's clock; for accepted occurrences.
     pub lateness: Histogram,
-    /// Claims whose holder learned that they were reaped.
+    /// Claims that were lost because their lease had expired.
     pub claims_lost: Counter,
-    /// Claims ended by reap: their holder went without a word.
+    /// Claims of any instance that were ended because their lease had expired.
     pub leases_reaped: Counter,
-    /// Occurrences that were in them and wait again.
+    /// Occurrences of these claims, which wait again.
     pub occurrences_reaped: Counter,
-    /// Occurrences found claimed without a lease: stays 0, else a fault of punctual's own.
+    /// Occurrences that were claimed without a lease. Always 0 unless punctual has a bug.
     pub stranded: Counter,
-    /// Occurrences that wait and that no instance could read so far, as of the last look.
+    /// Waiting occurrences that no instance could parse so far, at the last glance.
     pub unreadable: Gauge,
-    /// Members without a record that a claim removed: stays 0, else a fault of punctual's own.
+    /// Members without a record that a claim removed. Always 0 unless punctual has a bug.
     pub removed: Counter,
-    /// Copies of dead messages that the lane's dead-letter destination took.
+    /// Copies of dead messages that the dead-letter destination accepted.
     pub dead_copied: Counter,
-    /// Dead messages that were buried although no copy was taken.
+    /// Dead messages that were recorded without an accepted copy.
     pub dead_not_copied: Counter,
-    /// Occurrences that wait, as of the last look.
+    /// Waiting occurrences at the last glance.
     pub pending: Gauge,
-    /// Occurrences in flight, of all instances, as of the last look.
+    /// Occurrences in flight at the last glance, of all instances.
     pub in_flight: Gauge,
-    /// For how many seconds the oldest occurrence that is not settled has been due, as of the last look; 0 when none is.
+    /// Age of the oldest due occurrence without a verdict at the last glance, in seconds; 0 if there is none.
     pub oldest_due: Gauge<f64, AtomicU64>,
 }
 
-/// What is counted of one sink; cheap to clone.
+/// The metrics of one sink. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SinkMetrics {
-    /// Messages that the sink said it has.
+    /// Messages that the sink accepted.
     pub accepted: Counter,
-    /// Messages whose fate is not known, or that may be accepted later.
+    /// Messages with an unknown outcome, or that may be accepted later.
     pub retry: Counter,
     /// Messages that can never be accepted.
     pub rejected: Counter,
-    /// Publishes after the first of an occurrence within its claim.
+    /// Publishes of an occurrence after the first one of its claim.
     pub retries: Counter,
-    /// Seconds from handing a message over to the sink's word, or to giving up waiting for it.
+    /// Seconds from handing a message over to the sink's answer or the end of the wait for it.
     pub publish_seconds: Histogram,
-    /// 0 closed (the sink answers), 1 half-open (one batch is tried), 2 open (it is absent).
+    /// 0 closed (the sink answers), 1 half-open (one trial), 2 open (the sink is absent).
     pub breaker: Gauge,
 }
 
 impl Metrics {
-    /// Registers all metrics, at zero. `version` is shown in `punctual_build_info`, `instance` is the instance id.
+    /// Registers all metrics, at zero. `punctual_build_info` shows `version` and the instance id `instance`.
     #[must_use]
     pub fn new(version: &str, instance: &str) -> Metrics {
         let mut metrics = Metrics {
@@ -169,34 +169,34 @@ impl Metrics {
         metrics.register_tasks();
         metrics.register_lanes();
         metrics.register_outside();
-        // Prometheus calls what it scrapes `instance` itself.
+        // `instance` is the label that Prometheus itself gives to a target.
         let build = vec![("version".to_owned(), version.to_owned()), ("instance_id".to_owned(), instance.to_owned())];
         metrics.registry.register("build", "Version and instance id", Info::new(build));
         metrics
     }
 
-    /// Counts puts by what they did, in the words of the API: `created`, `replaced`, `unchanged`, `in_flight`, ...
+    /// Counts puts by result, in the words of the API: `created`, `replaced`, `unchanged`, `in_flight`, ...
     pub fn put(&self, result: &'static str, tasks: u64) {
         self.puts.get_or_create(&ResultLabel { result }).inc_by(tasks);
     }
 
-    /// Counts a cancel by what it did: `cancelled`, `in_flight`, `unknown`.
+    /// Counts a cancel by result: `cancelled`, `in_flight`, `unknown`.
     pub fn cancel(&self, result: &'static str) {
         self.cancels.get_or_create(&ResultLabel { result }).inc();
     }
 
-    /// Counts dead occurrences that were asked to be requeued, by what that did: `requeued`, `in_flight`,
-    /// `unknown`, `unserved` (their lane is not configured), `unreadable`.
+    /// Counts requeues by result: `requeued`, `in_flight`, `unknown`, `unserved` (the lane is not configured),
+    /// `unreadable`.
     pub fn requeue(&self, result: &'static str, occurrences: u64) {
         self.requeues.get_or_create(&ResultLabel { result }).inc_by(occurrences);
     }
 
-    /// Counts dead occurrences that were asked to be discarded, by what that did: `discarded`, `unknown`.
+    /// Counts discards by result: `discarded`, `unknown`.
     pub fn discard(&self, result: &'static str, occurrences: u64) {
         self.discards.get_or_create(&ResultLabel { result }).inc_by(occurrences);
     }
 
-    /// The handles of a lane. A lane that the configuration names, or that was found in the timeline: a bounded list.
+    /// The metrics of a lane that is configured or was found in the timeline: a bounded list.
     #[must_use]
     pub fn lane(&self, lane: &str) -> LaneMetrics {
         let label = LaneLabel { lane: lane.to_owned() };
@@ -222,7 +222,7 @@ impl Metrics {
         }
     }
 
-    /// Shows nothing more of what waits in a lane: it is known no longer.
+    /// Removes the gauges of a lane that is not known any more.
     pub fn forget_lane(&self, lane: &str) {
         let label = LaneLabel { lane: lane.to_owned() };
         self.served.remove(&label);
@@ -231,17 +231,17 @@ impl Metrics {
         self.oldest_due.remove(&label);
     }
 
-    /// Counts occurrences of a lane that were passed over, by their catch-up: `once`, `all`, `none`.
+    /// Counts passed-over occurrences of a lane, by catch-up: `once`, `all`, `none`.
     pub fn passed_over(&self, lane: &str, reason: &'static str, occurrences: u64) {
         self.passed_over.get_or_create(&ReasonLabel { lane: lane.to_owned(), reason }).inc_by(occurrences);
     }
 
-    /// Counts burials of a lane by reason: `rejected`, `retries`, `destination`, `poison`, `too late`.
+    /// Counts dead occurrences of a lane, by reason: `rejected`, `retries`, `destination`, `poison`, `too late`.
     pub fn dead(&self, lane: &str, reason: &'static str, occurrences: u64) {
         self.dead.get_or_create(&ReasonLabel { lane: lane.to_owned(), reason }).inc_by(occurrences);
     }
 
-    /// The handles of a sink, by its name in the configuration.
+    /// The metrics of a sink, by its name in the configuration.
     #[must_use]
     pub fn sink(&self, sink: &str) -> SinkMetrics {
         let label = SinkLabel { sink: sink.to_owned() };
@@ -257,20 +257,20 @@ impl Metrics {
         }
     }
 
-    /// Tells what the timeline may be asked for.
+    /// Registers the verbs of the timeline.
     pub fn timeline_verbs(&self, verbs: impl IntoIterator<Item = &'static str>) {
         for (verb, result) in verbs.into_iter().flat_map(|verb| ALARMING.map(|result| (verb, result))) {
             self.calls.get_or_create(&CallLabel { verb, result }).inc_by(0);
         }
     }
 
-    /// Counts a call of the timeline: its verb, `ok` or the kind of error, and how long it took.
+    /// Counts a call of the timeline: its verb, `ok` or the kind of error, and its duration.
     pub fn timeline_call(&self, verb: &'static str, result: &'static str, seconds: f64) {
         self.calls.get_or_create(&CallLabel { verb, result }).inc();
         self.call_seconds.get_or_create(&VerbLabel { verb }).observe(seconds);
     }
 
-    /// Counts an HTTP request by its route (the pattern, never the path) and the status of its answer.
+    /// Counts an HTTP request by route (the pattern, never the path) and status.
     pub fn request(&self, route: &'static str, status: u16) {
         for status in FAILURES {
             self.requests.get_or_create(&RequestLabel { route, status }).inc_by(0);
@@ -278,11 +278,11 @@ impl Metrics {
         self.requests.get_or_create(&RequestLabel { route, status }).inc();
     }
 
-    /// Everything in the OpenMetrics text format.
+    /// All metrics in the OpenMetrics text format.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
-        // Writing to a String does not fail; what stands in it by then is better than nothing.
+        // Writing to a String does not fail. If it did, a part would be better than nothing.
         if encode(&mut text, &self.registry).is_err() {
             text.push_str("# EOF\n");
         }
@@ -398,7 +398,7 @@ struct RequestLabel {
     status: u16,
 }
 
-/// Makes the lateness histogram of a lane.
+/// Creates the lateness histogram of a lane.
 #[derive(Clone, Debug)]
 struct LatenessBuckets;
 
@@ -408,7 +408,7 @@ impl MetricConstructor<Histogram> for LatenessBuckets {
     }
 }
 
-/// Makes a histogram for calls of something outside.
+/// Creates a histogram for calls of Redis or a sink.
 #[derive(Clone, Debug)]
 struct CallBuckets;
 

@@ -1,6 +1,6 @@
-//! Enums whose every value has one word: in Redis, the API, the metrics and the command line it is the same.
+//! Enums with one word for each value, which is the same in Redis, the API, the metrics and the command line.
 
-/// An enum with a word for each value, a list of all, and the way back from a word.
+/// Defines an enum with a word for each value, a list of all values, and a lookup by word.
 macro_rules! words {
     (
         $(#[$meta:meta])*
@@ -12,16 +12,16 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: &[$name] = &[$($name::$value),*];
 
-            /// Its word.
+            /// The word of this value.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $($name::$value => $word),* }
             }
 
-            /// The value of a word.
+            /// The value with this word.
             #[must_use]
             pub fn of(word: &str) -> Option<$name> {
                 match word { $($word => Some($name::$value),)* _ => None }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Pauses that double with each attempt that failed, up to a longest one.
+/// Pauses that double with each failed attempt, up to a maximum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -22,7 +22,7 @@ impl Backoff {
         pause
     }
 
-    /// The pause after so many attempts that failed.
+    /// The pause after this many failed attempts.
     pub(crate) fn after(self, failures: u32) -> Duration {
         self.next.saturating_mul(2_u32.saturating_pow(failures)).min(self.max)
     }

@@ -1,18 +1,18 @@
-//! A timer that wakes within microseconds. The runtime's own counts in milliseconds from when it was started and rounds
-//! up, so that every due of a process would be noticed the same part of a millisecond late, half of one on average.
+//! A timer with microsecond precision. The runtime's timer counts milliseconds from the start of the process and rounds
+//! up, so every due of a process would be noticed by the same amount late, on average half a millisecond.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// From how far away it is waited for by the sharp timer: it costs some calls into the kernel, the runtime's none.
+/// The last part of a wait that uses the precise timer, which costs a few system calls.
 const NEAR: Duration = Duration::from_millis(2);
 
-/// How much later than asked the runtime may wake.
+/// How much later than requested the runtime may wake up.
 const ROUNDING: Duration = Duration::from_millis(1);
 
-/// Sleeps no longer than `left`, and as long as that if it is short: who needs a moment asks again what is left until
-/// it. The runtime has to have I/O, on Linux.
+/// Sleeps at most `left`, and exactly `left` if it is short. A caller that waits for a moment calls it again with the
+/// remaining time. On Linux the runtime needs I/O enabled.
 ///
 /// # Cancel safety
 /// Dropping the future changes nothing.
@@ -23,11 +23,11 @@ pub(super) async fn sleep_towards(left: Duration) {
         let begun = Instant::now();
         tokio::select! {
             () = exactly(left) => {}
-            // Where there is no such timer, and under a paused clock.
+            // For systems without the precise timer, and for a paused clock.
             () = tokio::time::sleep(left) => {}
         }
-        // A paused clock stands still until every task waits for the runtime's timer. The kernel's timer would wake
-        // this task again and again before that.
+        // A paused clock only moves when every task waits for the runtime's timer. Until then the kernel's timer would
+        // wake this task again and again.
         if begun.elapsed() < left {
             tokio::time::sleep(left).await;
         }
@@ -37,7 +37,7 @@ pub(super) async fn sleep_towards(left: Duration) {
 #[cfg(target_os = "linux")]
 async fn exactly(span: Duration) {
     if timer(span).await.is_err() {
-        // No descriptor is left: the runtime's timer has to do.
+        // No file descriptor is left; the runtime's timer is used instead.
         std::future::pending::<()>().await;
     }
 }

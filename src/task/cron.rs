@@ -1,9 +1,8 @@
-//! Cron expressions in time zones: compiled once, remembered, asked often.
+//! Cron expressions in time zones: parsed once, cached, evaluated often.
 //!
-//! What happens when clocks change: an expression that names a fixed time (one second, minute and hour) comes due right
-//! after the gap that it falls into, and in an overlap once, in the first pass; every other expression skips the gap
-//! and comes due in both passes. After a gap of more than two hours (a zone that changes sides of the date line) all of
-//! them just go on.
+//! When clocks change, an expression with a fixed time (one second, minute and hour) is due right after the gap that
+//! skips it. In an overlap it is due once, in the first pass. Every other expression skips the gap and is due in both
+//! passes. After a gap of more than two hours (a zone that crosses the date line), all of them simply continue.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
@@ -20,34 +19,33 @@ use parking_lot::Mutex;
 use super::horizon::{self, Start};
 use super::schedule::ScheduleError;
 
-/// How many of the next occurrences are looked at for the shortest gap.
+/// How many of the next occurrences are compared for the shortest gap.
 const LOOKED_AT: usize = 1000;
 
-/// How many expressions are remembered: one takes 6 KiB once it is read, and reading one takes ten times as long as
-/// asking it.
+/// How many expressions are cached. One takes 6 KiB, and parsing takes ten times as long as one evaluation.
 const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
-/// How many changes of a zone's clocks are searched for a long gap: all those of a zone's history are fewer.
+/// How many clock changes of a zone are searched for a long gap; no zone has more in its history.
 const CHANGES: usize = 1000;
 
 const DAY: i64 = 86_400_000;
 
-/// How far ahead the shortest gap is looked for: days of the week fall on the same dates again after 28 years, and
-/// what comes more rarely would take long to find.
+/// How far ahead the shortest gap is searched. Days of the week repeat on the same dates after 28 years, and rarer
+/// occurrences would take long to find.
 const LOOKED_AHEAD: i64 = 40 * 366 * DAY;
 
-/// A cron expression in a zone, with what was last asked of it.
+/// A cron expression in a zone, with its last results.
 pub(super) struct Timetable {
     expression: String,
     zone: Option<String>,
     cron: Cron,
-    /// Whether it names any day: the 31 February never comes.
+    /// Whether it names any day; 31 February, for example, never occurs.
     has_days: bool,
     time_zone: TimeZone,
     known: Mutex<Known>,
 }
 
-/// The last answers: thousands of tasks with one expression ask for the same time when it has come.
+/// The last results, because thousands of tasks with one expression ask for the same time when it has come.
 #[derive(Default)]
 struct Known {
     /// After `.0`, the next is `.1`.
@@ -57,10 +55,10 @@ struct Known {
 }
 
 impl Timetable {
-    /// The timetable of an expression in a zone, UTC without one; remembered for the next who asks.
+    /// The timetable of an expression in a zone (default UTC), from the cache if possible.
     ///
     /// # Errors
-    /// When the expression or the zone cannot be read.
+    /// If the expression or the zone cannot be parsed.
     pub(super) fn of(expression: &str, zone: Option<&str>) -> Result<Arc<Timetable>, ScheduleError> {
         if let Some(known) = REMEMBERED_TIMETABLES.lock().get(expression, zone) {
             return Ok(known);
@@ -85,7 +83,7 @@ impl Timetable {
         Ok(Timetable { expression, zone, cron, has_days, time_zone, known: Mutex::default() })
     }
 
-    /// The first time later than `after`, both epoch ms; `None` when none comes within 41 years.
+    /// The first time later than `after`, both in epoch ms; `None` if there is none within 41 years.
     pub(super) fn next(&self, after: i64) -> Option<i64> {
         if let Some((from, next)) = self.known.lock().next
             && from <= after
@@ -98,8 +96,8 @@ impl Timetable {
         next
     }
 
-    /// The shortest gap among the [`LOOKED_AT`] times from the beginning of `from`'s day in UTC, as far as they come
-    /// within 40 years; `None` with fewer than two of them.
+    /// The shortest gap among the [`LOOKED_AT`] times from the start of `from`'s day in UTC, within 40 years. `None` if
+    /// there are fewer than two times.
     pub(super) fn shortest_gap(&self, from: i64) -> Option<Duration> {
         let day = from.div_euclid(DAY);
         let remembered = self.known.lock().gap.filter(|(known, _)| *known == day);
@@ -119,14 +117,15 @@ impl Timetable {
         if !self.has_days {
             return None;
         }
-        // Occurrences stand at whole seconds: the first after this second begins is the first after this millisecond.
+        // Occurrences are at whole seconds, so the first one after the start of this second is the first one after this
+        // millisecond.
         let second = jiff::Timestamp::from_second(after.max(0).div_euclid(1000)).ok()?;
         let start = second.to_zoned(self.time_zone.clone());
         let found = self.find(&start, false).or_else(|| self.after_long_gap(&start));
         found.map(|time| time.timestamp().as_millisecond())
     }
 
-    /// The search gives up in gaps of more than two hours: goes on after the first in which it did.
+    /// The search gives up at a gap of more than two hours. Continues after the first such gap.
     fn after_long_gap(&self, start: &Zoned) -> Option<Zoned> {
         let changes = self.time_zone.following(start.timestamp()).take(CHANGES);
         changes.filter(|change| self.is_long_gap(change)).find_map(|change| {
@@ -145,7 +144,7 @@ impl Timetable {
     }
 }
 
-/// Whether there is a time zone of that name.
+/// Whether there is a time zone of this name.
 pub(super) fn is_zone(name: &str) -> bool {
     TimeZone::get(name).is_ok()
 }
@@ -155,7 +154,7 @@ pub(super) fn zone_names() -> Vec<String> {
     jiff::tz::db().available().map(|name| name.to_string()).collect()
 }
 
-/// Timetables by the hash of what they were asked for as; those that were not asked for for the longest time go first.
+/// Timetables by the hash of expression and zone. The least recently used are removed.
 struct Remembered(LruCache<u64, Arc<Timetable>>);
 
 static REMEMBERED_TIMETABLES: LazyLock<Mutex<Remembered>> = LazyLock::new(Mutex::default);

@@ -1,4 +1,4 @@
-//! Cron against a walker that looks at every second or minute of the calendar.
+//! Compares cron with a walker that checks every second or minute of the calendar.
 
 use std::str::FromStr;
 
@@ -7,11 +7,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// One field of an expression, read without the library: `*`, `*/n`, `a`, `a-b`, joined by commas.
+/// One field of an expression, parsed without the library: `*`, `*/n`, `a`, `a-b`, joined by commas.
 #[derive(Clone, Debug)]
 struct Field {
     values: Vec<i64>,
-    /// Written as one plain number.
+    /// Whether it is one plain number.
     fixed: bool,
     star: bool,
 }
@@ -32,7 +32,7 @@ impl Field {
     }
 }
 
-/// An expression, read without the library.
+/// An expression, parsed without the library.
 struct Walker {
     fields: Vec<Field>,
     zone: TimeZone,
@@ -60,14 +60,14 @@ impl Walker {
         self.fields[..3].iter().all(|field| field.fixed)
     }
 
-    /// Whether an occurrence stands at this second.
+    /// Whether there is an occurrence at this second.
     fn stands_at(&self, second: i64) -> bool {
         let civil = |second| self.zone.to_datetime(jiff::Timestamp::from_second(second).unwrap());
         let (now, before) = (civil(second), civil(second - 1));
         if !self.is_fixed() {
             return self.names(now);
         }
-        // The first pass of an overlap alone; a zoned time made of the wall clock's is that of the first pass.
+        // Only the first pass of an overlap; converting a wall-clock time gives the first pass.
         let first_pass = self.zone.to_ambiguous_timestamp(now).compatible().unwrap().as_second() == second;
         let skipped = std::iter::successors(before.checked_add(SignedDuration::from_secs(1)).ok(), |time| {
             time.checked_add(SignedDuration::from_secs(1)).ok()
@@ -77,7 +77,7 @@ impl Walker {
     }
 }
 
-/// Every occurrence in a stretch of time, as the library finds them one after the other.
+/// All occurrences in a range, found one after the other by the library.
 fn found(expression: &str, zone: &str, from: i64, to: i64) -> Vec<i64> {
     let timetable = Timetable::of(expression, Some(zone)).unwrap();
     let next = |after: i64| timetable.next(after).filter(|time| *time < to * 1000);
@@ -89,7 +89,8 @@ fn walked(expression: &str, zone: &str, from: i64, to: i64, step: usize) -> Vec<
     (from..to).step_by(step).filter(|second| walker.stands_at(*second)).collect()
 }
 
-/// Zones with gaps and overlaps of an hour, of half an hour and of two, at midnight, south of the equator, and none.
+/// Zones with gaps and overlaps of one hour, half an hour and two hours, at midnight, south of the equator, and without
+/// any.
 const ZONES: [&str; 9] = [
     "UTC",
     "Europe/Berlin",
@@ -133,7 +134,7 @@ fn days() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A second within three days before one of a zone's changes of clocks between 2020 and 2035, if it has any.
+/// A second within three days before a clock change of the zone between 2020 and 2035, if it has any.
 fn near_a_change(zone: &str, year: i16, change: usize, seconds: i64) -> i64 {
     let start = civil::date(year, 1, 1).to_zoned(TimeZone::UTC).unwrap().timestamp();
     let zone = TimeZone::get(zone).unwrap();
@@ -212,7 +213,7 @@ fn a_step_skips_the_gap_and_runs_in_both_passes() {
 
 #[test]
 fn a_day_that_a_zone_left_out_does_not_end_a_schedule() {
-    // Samoa went over the date line: there was no 30 December 2011.
+    // Samoa crossed the date line: there was no 30 December 2011.
     let noon = times("0 12 * * *", "Pacific/Apia", "2011-12-29T00:00:00Z", 3);
     assert_eq!(noon, ["2011-12-29T22:00:00Z", "2011-12-30T22:00:00Z", "2011-12-31T22:00:00Z"]);
     let midnight = times("0 0 * * *", "Pacific/Apia", "2011-12-29T12:00:00Z", 2);
@@ -231,7 +232,7 @@ fn a_search_ends_whatever_is_asked_for() {
     for empty in [", * * * *", "* , * * *", "* * , * *", "* * * , *", "* * * * ,", ", * * * * *", "0 0 , * MON"] {
         assert!(matches!(Timetable::of(empty, None), Err(ScheduleError::Cron(_))), "{empty}");
     }
-    // The hour that clocks leave out, on the day they do; second by second.
+    // The hour that the clock change skips, on that day, second by second.
     for never in ["* * 2 * 3 0L", "* * 2 29 3 +0", "0 0 2 30 2 *"] {
         assert_eq!(Timetable::of(never, Some("Europe/Berlin")).unwrap().next(1_774_500_000_000), None, "{never}");
     }
@@ -239,7 +240,7 @@ fn a_search_ends_whatever_is_asked_for() {
 
 #[test]
 fn the_rarest_days_are_found() {
-    // The century between them leaves a 29 February out.
+    // The century between them has no 29 February.
     let mondays = times("0 0 29 2 +1", "UTC", "2072-03-01T00:00:00Z", 2);
     assert_eq!(mondays, ["2112-02-29T00:00:00Z", "2140-02-29T00:00:00Z"]);
 }
@@ -275,7 +276,7 @@ fn more_timetables_than_are_remembered_are_still_right() {
         remembered.keep(Arc::new(Timetable::read(&expression, None).unwrap()));
         assert!(remembered.get(&expression, None).is_some() && remembered.get(&expression, Some("UTC")).is_none());
         assert!(remembered.0.len() <= MAX_REMEMBERED.get());
-        // What is asked for again and again stays.
+        // An expression that is used again and again stays in the cache.
         assert!(n == 0 || remembered.get("0 0 1 * *", None).is_some());
     }
 }

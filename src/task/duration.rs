@@ -1,22 +1,22 @@
-//! Lengths of time as people write them: whole numbers with `ms`, `s`, `m`, `h` or `d`, also joined, as in `1h30m`.
+//! Durations as text: whole numbers with `ms`, `s`, `m`, `h` or `d`, also joined, as in `1h30m`.
 
 use std::time::Duration;
 
-/// The longest duration that can be written: the timeline's last due, so that sums of times and durations never wrap.
+/// The longest duration: the timeline's last due, so that sums of times and durations never overflow.
 pub const LONGEST: Duration = Duration::from_millis(253_402_300_799_999);
 
 /// The units, longest first, with their milliseconds.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// A text that is no duration; the words say what is wrong with it.
+/// The text is not a duration; the error says why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadDuration(String);
 
-/// Reads a duration: whole numbers, each with its unit, the longer unit first and each unit once. `0s` is one too.
+/// Parses a duration: whole numbers, each with its unit, longer units first and each unit once. `0s` is valid.
 ///
 /// # Errors
-/// When it is anything else, or longer than [`LONGEST`].
+/// If the text is anything else, or longer than [`LONGEST`].
 pub fn parse(text: &str) -> Result<Duration, BadDuration> {
     let shown: String = text.chars().take(40).collect();
     let bad = |why: &str| {
@@ -53,7 +53,7 @@ pub fn parse(text: &str) -> Result<Duration, BadDuration> {
     if total > LONGEST { Err(bad("it is too long")) } else { Ok(total) }
 }
 
-/// Writes a duration in its shortest form, in whole milliseconds: 5400 s are `1h30m`, nothing is `0s`.
+/// Formats a duration in its shortest form, in whole milliseconds: 5400 s are `1h30m`, zero is `0s`.
 #[must_use]
 pub fn format(span: Duration) -> String {
     let mut left = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);

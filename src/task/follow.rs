@@ -1,4 +1,4 @@
-//! What becomes of an occurrence whose time has come, and which due follows it.
+//! Decides whether a due occurrence is published, and computes the next due.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::{Member, Record};
 use crate::clock::Timestamp;
 
 words! {
-    /// What becomes of occurrences that are overdue by more than [`Overdue::grace`].
+    /// How to handle occurrences that are overdue by more than [`Overdue::grace`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum CatchUp {
-        /// It is published; the next is the first after now, those between are passed over.
+        /// Publish this one. The next due is the first after now; those in between are passed over.
         #[default]
         Once = "once",
-        /// It is published, then they follow one by one: the newest [`Overdue::catch_up_max`] of them.
+        /// Publish this one, then the newest [`Overdue::catch_up_max`] of the missed ones, one by one.
         All = "all",
-        /// It is passed over itself; the next is the first after now. A one-shot is dead, reason `too late`.
+        /// Pass this one over. The next due is the first after now. A one-shot is dead, reason `too late`.
         None = "none",
     }
 }
@@ -28,13 +28,13 @@ words! {
 /// The limits of catching up, from the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdue {
-    /// Overdue by at most this, every occurrence is published and followed by the next one; default 60 s.
+    /// An occurrence that is overdue by at most this is published, and the next due is the following one; default 60 s.
     pub grace: Duration,
     /// How many missed occurrences `all` publishes at most after the first; default 100.
     pub catch_up_max: u32,
 }
 
-/// What has happened to the occurrences of a recurring task since it was created or replaced.
+/// Counters of a recurring task's occurrences since it was created or replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counts {
     /// Accepted by the sink.
@@ -43,7 +43,7 @@ pub struct Counts {
     pub dead: u64,
     /// Passed over by its own catch-up.
     pub passed_over: u64,
-    /// The last occurrence that came due.
+    /// The due of the last occurrence.
     pub last_due: Option<Timestamp>,
 }
 
@@ -54,14 +54,14 @@ impl Counts {
         self.accepted.saturating_add(self.dead).saturating_add(self.passed_over)
     }
 
-    /// The packed value that stands in the timeline: accepted, dead, passed over, last due (0 for none), with spaces.
+    /// The value in the timeline: accepted, dead, passed over, last due (0 for none), separated by spaces.
     #[must_use]
     pub fn pack(&self) -> String {
         let last_due = self.last_due.map_or(0, Timestamp::as_millis);
         format!("{} {} {} {}", self.accepted, self.dead, self.passed_over, last_due)
     }
 
-    /// Reads what [`pack`](Counts::pack) wrote; what cannot be read counts as nothing.
+    /// Parses the value of [`pack`](Counts::pack). Parts that cannot be parsed count as 0.
     #[must_use]
     pub fn unpack(text: &str) -> Counts {
         let mut parts = text.split(' ').map(|part| part.parse::<u64>().unwrap_or(0));
@@ -72,18 +72,19 @@ impl Counts {
     }
 }
 
-/// What becomes of a claimed occurrence.
+/// What happens to a claimed occurrence, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Follow {
-    /// Whether it is published; otherwise it is passed over itself (and counted in `passed_over`).
+    /// Whether it is published; otherwise it is passed over (and counted in `passed_over`).
     pub publish: bool,
-    /// How many occurrences are passed over, this one included when it is not published.
+    /// How many occurrences are passed over, including this one if it is not published.
     pub passed_over: u64,
-    /// The due that follows, later than the one claimed; `None` when this was the last.
+    /// The next due, later than the claimed one; `None` if this was the last.
     pub next: Option<Timestamp>,
 }
 
-/// Works out a [`Follow`] in slices: counting what a long outage missed of a cron task may take millions of steps.
+/// Computes a [`Follow`] in slices, because counting what a cron task missed in a long outage may take millions of
+/// steps.
 pub struct Following(State);
 
 enum State {
@@ -92,10 +93,10 @@ enum State {
 }
 
 impl Following {
-    /// Begins for the occurrence of `member` claimed at `due`, when the server's time was `now`.
+    /// Starts for the occurrence of `member` that was claimed at `due`, when the server's time was `now`.
     ///
     /// # Errors
-    /// When the record's cron expression or zone cannot be read (a zone that the system no longer knows).
+    /// If the cron expression or the zone of the record cannot be parsed (a zone that the system no longer knows).
     pub fn begin(
         member: &Member,
         record: &Record,
@@ -133,10 +134,10 @@ impl Following {
         Ok(Following(State::Walking(Box::new(walk))))
     }
 
-    /// Goes on for at most `steps` occurrences; `Some` once it is known. `steps` is at least 1.
+    /// Continues for at most `steps` occurrences, at least 1. Returns `Some` once the result is known.
     ///
     /// # Errors
-    /// As [`begin`](Following::begin).
+    /// See [`begin`](Following::begin).
     pub fn advance(&mut self, steps: u32) -> Result<Option<Follow>, ScheduleError> {
         if let State::Walking(walk) = &mut self.0 {
             match (0..steps.max(1)).find_map(|_| walk.step()) {
@@ -151,10 +152,10 @@ impl Following {
     }
 }
 
-/// Goes through what a cron task missed, from the claimed due to now, one occurrence after the other.
+/// Walks over the missed occurrences of a cron task, from the claimed due to now.
 struct Walk {
     plan: Plan,
-    /// The last occurrence looked at.
+    /// The last occurrence that was visited.
     at: Timestamp,
     now: Timestamp,
     /// How many occurrences may come due after the claimed one.

@@ -1,4 +1,4 @@
-//! What follows an occurrence, against a plain list of everything that was missed.
+//! Compares what follows an occurrence with a plain list of everything that was missed.
 
 use proptest::prelude::*;
 
@@ -38,13 +38,13 @@ fn follow(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdue)
     }
 }
 
-/// What follows, worked out from the list of all dues.
+/// The result, computed from the list of all dues.
 fn naive(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdue) -> Follow {
     let id: TaskId = "a".parse().unwrap();
     let next_after = |after: &i64| {
         record.task.schedule.next_after(&id, record.anchor, at(*after)).unwrap().map(Timestamp::as_millis)
     };
-    // All that would come due after the claimed one: what was missed, and one more.
+    // All dues after the claimed one: the missed ones, and one more.
     let mut dues: Vec<i64> = Vec::new();
     let mut next = next_after(&due);
     while let Some(time) = next {
@@ -63,7 +63,7 @@ fn naive(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdue) 
         (true, CatchUp::Once | CatchUp::None) => missed,
     };
     let publish = !late || policy != CatchUp::None;
-    // One after the other comes due until the limit is reached.
+    // Occurrences come due one after the other until the limit is reached.
     let mut came_due = counts.came_due() + 1;
     let mut passed_over = u64::from(!publish);
     for _ in 0..pass {
@@ -190,7 +190,7 @@ proptest! {
         prop_assert!(found.next.is_none_or(|next| next > at(due)), "later than the claimed due");
     }
 
-    /// Follows a task through an outage, claim after claim: each of its occurrences ends once, in one way.
+    /// Follows a task through an outage, claim after claim: each of its occurrences ends exactly once.
     #[test]
     fn every_occurrence_ends_once(record in any_record(), overdue in any_overdue(), outage in 0_i64..300_000) {
         let id: TaskId = "a".parse().unwrap();

@@ -6,14 +6,14 @@ use croner::errors::CronError;
 use croner::{CivilDateTime, Cron, CronDateTime, Resolution, Weekday};
 use jiff::Zoned;
 
-/// Years that a search goes through at most: the rarest of days that come at all, a 29 February on one day of the week
-/// in a century that leaves one out, come every 40.
+/// Maximum number of years in a search. The rarest days, a 29 February on one day of the week in a century that skips
+/// one, occur every 40.
 pub(super) const YEARS: i32 = 41;
 
-/// A zoned time from which a search ends with an error after [`YEARS`].
+/// A zoned time at which a search starts; the search ends with an error after [`YEARS`].
 ///
-/// Without that, an expression whose every time falls into hours that clocks leave out is looked for second by second
-/// until the year 5000.
+/// Otherwise an expression whose every time falls into an hour that clock changes skip would be searched second by
+/// second until the year 5000.
 #[derive(Clone)]
 pub(super) struct Start {
     time: Zoned,
@@ -64,7 +64,7 @@ impl CronDateTime for Start {
     }
 }
 
-/// The name of a field that lists no value at all, such as `,`: the parser lets it pass, a search for it never ends.
+/// The name of a field without any value, such as `,`. The parser accepts it, and a search for it would never end.
 pub(super) fn empty_field(cron: &Cron) -> Option<&'static str> {
     let pattern = &cron.pattern;
     let fields = [
@@ -79,8 +79,8 @@ pub(super) fn empty_field(cron: &Cron) -> Option<&'static str> {
     fields.into_iter().find(|(_, field)| empty(field)).map(|(name, _)| name)
 }
 
-/// Whether the expression names any day: 28 years in a row are of every kind there is, 14 by the day they begin with
-/// and by their length.
+/// Whether the expression names any day. 28 consecutive years contain every kind of year: 14 kinds by first weekday and
+/// length.
 pub(super) fn has_days(cron: &Cron) -> bool {
     let first = jiff::civil::date(2000, 1, 1);
     let mut days = first.series(jiff::Span::new().days(1)).take_while(|day| day.year() < 2028);

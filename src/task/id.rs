@@ -1,4 +1,4 @@
-//! Names: task ids, lanes, namespaces, the idempotency key, members of the timeline, and the shard a task lives on.
+//! Names: task ids, lanes, namespaces, idempotency keys, members of the timeline, and the shard of a task.
 
 use std::fmt;
 use std::str::FromStr;
@@ -81,7 +81,7 @@ name!(
     check_short_name
 );
 name!(
-    /// What stands in the timeline under a due: a task id, or `!<key>` for a requeued occurrence.
+    /// A member of a lane: a task id, or `!<key>` for a requeued occurrence.
     Member,
     check_member
 );
@@ -106,19 +106,19 @@ impl From<&TaskId> for Member {
 }
 
 impl Member {
-    /// The member under which the occurrence with this key stands once it is requeued.
+    /// The member for the occurrence with this key once it is requeued.
     #[must_use]
     pub fn requeued(key: &Key) -> Member {
         Member(format!("!{key}").into())
     }
 
-    /// The key of the requeued occurrence that this member is, if it is one.
+    /// The key of the requeued occurrence, if this member is one.
     #[must_use]
     pub fn requeued_key(&self) -> Option<Key> {
         self.0.strip_prefix('!').and_then(|key| key.parse().ok())
     }
 
-    /// The task whose shard the member lives on: the task itself, or the parent of a requeued occurrence.
+    /// The task that determines the shard: the task itself, or the original task of a requeued occurrence.
     #[must_use]
     pub fn task(&self) -> TaskId {
         match self.requeued_key() {
@@ -127,14 +127,14 @@ impl Member {
         }
     }
 
-    /// The idempotency key of the occurrence of this member that is due at `due`.
+    /// The idempotency key of this member's occurrence at `due`.
     #[must_use]
     pub fn key(&self, due: Timestamp) -> Key {
         self.requeued_key().unwrap_or_else(|| Key { task: TaskId(self.0.clone()), due })
     }
 }
 
-/// The idempotency key of an occurrence, `<task id>:<due ms>`: never changes, whatever is retried or crashes.
+/// The idempotency key of an occurrence, `<task id>:<due ms>`. It stays the same over all retries and crashes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// The task.
@@ -164,7 +164,7 @@ impl FromStr for Key {
     }
 }
 
-/// A part of the timeline that lives whole on one Redis node.
+/// A part of the timeline that is stored on one Redis node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(u16);
 
@@ -176,7 +176,7 @@ impl Shard {
         Shard(u16::try_from(hash % u64::from(shards.max(1))).unwrap_or(0))
     }
 
-    /// All shards of a timeline of that many.
+    /// All shards of a timeline with this many.
     pub fn all(shards: u16) -> impl Iterator<Item = Shard> {
         (0..shards).map(Shard)
     }

@@ -1,5 +1,5 @@
-//! How the bytes of a record lie: a header that scripts read at fixed places, then the body. The one page in Rust that
-//! knows these places; `lua/README.md` has them for the scripts.
+//! The layout of a record: a header that scripts read at fixed offsets, then the body. This is the only place in Rust
+//! that knows the offsets; `lua/README.md` has them for the scripts.
 //!
 //! ```text
 //! bytes   1      layout version, 1
@@ -11,41 +11,41 @@
 //!        31      length of the lane's name
 //!        32-     the lane's name
 //!         then, of a requeued occurrence only: one byte length and its idempotency key
-//!         then   the body: the task as its user asked for it, MessagePack with named fields
+//!         then   the body: the task as its user put it, MessagePack with named fields
 //!         then, if the request that put it was traced: 26 bytes, its `traceparent`
 //! ```
-//! What stands from byte 31 to the end of the body is equal exactly when the same was asked for: scripts compare it as
-//! it is. The trace is no part of that, or each repeat of a put would replace the task.
+//! The bytes from 31 to the end of the body are equal exactly when the puts were equal; scripts compare them. The trace
+//! is not part of them, otherwise every repeated put would replace the task.
 //!
-//! What is read here is read of any record, also of one that a newer version wrote or that is damaged.
+//! The functions here accept any record, including damaged ones and those of newer versions.
 
 use std::ops::Range;
 
 use super::{Lane, Traceparent};
 
-/// The version that is written and read.
+/// The layout version that is read and written.
 pub const VERSION: u8 = 1;
 
 /// Flag: more occurrences may follow.
 pub const RECURRING: u8 = 1;
 /// Flag: the schedule is `in`.
 pub const RESETS: u8 = 2;
-/// Flag: a requeued occurrence, whose key stands in the header.
+/// Flag: a requeued occurrence, whose key is in the header.
 pub const REQUEUED: u8 = 4;
-/// Flag: the `traceparent` of the request that put it stands at the end.
+/// Flag: the `traceparent` of the request that put it is at the end.
 pub const TRACED: u8 = 8;
 
-/// Where the flags stand, counted from 0, as all places here.
+/// Offset of the flags, counted from 0 like all offsets here.
 pub const FLAGS: usize = 1;
-/// Where the revision stands.
+/// Offset of the revision.
 pub const REVISION: Range<usize> = 2..6;
-/// Where `created` stands.
+/// Offset of `created`.
 pub const CREATED: Range<usize> = 6..14;
-/// Where `updated` stands.
+/// Offset of `updated`.
 pub const UPDATED: Range<usize> = 14..22;
-/// Where the anchor stands.
+/// Offset of the anchor.
 pub const ANCHOR: Range<usize> = 22..30;
-/// Where the part begins that is equal when the same was asked for: the length of the lane's name.
+/// Offset of the part that puts compare; it begins with the length of the lane's name.
 pub const TAIL: usize = 30;
 
 /// Whether a record has a flag.
@@ -54,7 +54,7 @@ pub fn has(record: &[u8], flag: u8) -> bool {
     record.get(FLAGS).is_some_and(|flags| flags & flag != 0)
 }
 
-/// The lane that a record names.
+/// The lane of a record.
 #[must_use]
 pub fn lane_of(record: &[u8]) -> Option<Lane> {
     let length = usize::from(*record.get(TAIL)?);
@@ -62,7 +62,7 @@ pub fn lane_of(record: &[u8]) -> Option<Lane> {
     std::str::from_utf8(name).ok()?.parse().ok()
 }
 
-/// Lane and body: what puts compare.
+/// Lane and body, the part that puts compare.
 #[must_use]
 pub fn tail(record: &[u8]) -> &[u8] {
     let end = record.len().saturating_sub(if has(record, TRACED) { Traceparent::BYTES } else { 0 });

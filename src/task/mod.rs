@@ -1,8 +1,8 @@
-//! What a task is, and when: pure values without I/O, without async and without a clock.
+//! Tasks and their times: pure values without I/O, without async and without a clock.
 //!
-//! A [`Task`] is what a user puts: schedule, message, lane, retry policy, catch-up. [`spec`] reads one from JSON and
-//! names every fault at once; [`record`] is the form in which it waits in the timeline; [`follow`] says what becomes of
-//! an occurrence whose time has come and which due follows it.
+//! A [`Task`] is what a user puts: schedule, message, lane, retry policy, catch-up. [`spec`] parses one from JSON and
+//! reports every fault at once. [`record`] is the form in which it is stored. [`follow`] decides about a due occurrence
+//! and computes the next due.
 
 mod cron;
 pub mod duration;
@@ -34,48 +34,48 @@ pub use trace::Traceparent;
 
 /// What a user puts: what to publish, and when.
 ///
-/// Holds only what was asked for; what the server resolves (created, updated, the lane's destination) stands in the
-/// [`Record`]'s header or in the configuration.
+/// It contains only what the user sent. The server's part (created, updated) is in the header of the [`Record`], the
+/// lane's destination in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// When it is due, once or again and again.
+    /// When it is due, once or repeatedly.
     pub schedule: Schedule,
-    /// What is published.
+    /// What to publish.
     pub message: Message,
-    /// The policy the user wrote; without one the default, shortened to the retries that fit between two occurrences.
+    /// The user's retry policy. The default is shortened to the retries that fit between two occurrences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryPolicy>,
-    /// What becomes of occurrences that are overdue by more than `grace`; without it `once`.
+    /// How to handle occurrences that are overdue by more than `grace`; the default is `once`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catch_up: Option<CatchUp>,
 }
 
-/// What a task publishes, as its user wrote it.
+/// The message of a task, as its user sent it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Topic, subject, `exchange/routing-key` or stream; without it the lane's.
+    /// Topic, subject, `exchange/routing-key` or stream; the default is that of the lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<String>,
-    /// What Kafka partitions by; without it the task id.
+    /// The key for Kafka's partitioner; the default is the task id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The user's own headers, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// The value.
+    /// The payload.
     #[serde(default, skip_serializing_if = "Payload::is_empty")]
     pub payload: Payload,
 }
 
-/// The value of a message, byte for byte as the user gave it.
+/// The payload of a message, byte for byte as the user sent it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Payload {
     /// Neither `payload` nor `payload_base64` was given.
     #[default]
     Empty,
-    /// `payload`: the very bytes of the JSON that stood in the request; content type `application/json`.
+    /// `payload`: the bytes of the JSON in the request; content type `application/json`.
     Json(#[serde(with = "record::raw")] Bytes),
-    /// `payload_base64`, decoded, with its `content_type` if one was given.
+    /// `payload_base64`, decoded, with its `content_type` if given.
     Raw {
         /// The bytes.
         #[serde(with = "record::raw")]
@@ -87,7 +87,7 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Whether nothing was given.
+    /// Whether there is no payload.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         matches!(self, Payload::Empty)
@@ -102,7 +102,7 @@ impl Payload {
         }
     }
 
-    /// How many bytes are published.
+    /// Number of bytes to publish.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -111,7 +111,7 @@ impl Payload {
         }
     }
 
-    /// The media type to publish with, if there is one.
+    /// The media type to publish with, if any.
     #[must_use]
     pub fn content_type(&self) -> Option<&str> {
         match self {

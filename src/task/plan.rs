@@ -1,4 +1,4 @@
-//! A schedule made ready to be asked: cron read, times counted from where they count from, spread worked out.
+//! A schedule that is ready to compute dues: cron parsed, base time resolved, spread applied.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::schedule::ScheduleError;
 use super::{Schedule, TaskId, When};
 use crate::clock::Timestamp;
 
-/// Times of `cron` that a spread may put off beyond another: those that were let in put off a few. A spread of a
-/// damaged record, which may be of any length, would be looked through for ever; it counts as none.
+/// Maximum number of `cron` times that a spread may move past another time; valid schedules have a few. A damaged
+/// record may have a spread of any length, which would be searched for ever; it counts as none.
 const MOST_PUT_OFF: usize = 1000;
 
-/// All dues of a task put at one time, in rising order. Times are epoch ms here.
+/// All dues of a task that was put at one time, in ascending order. Times are epoch ms here.
 pub(super) struct Plan {
     id: Option<TaskId>,
     series: Series,
@@ -24,7 +24,7 @@ pub(super) struct Plan {
     spread: i64,
 }
 
-/// The times before any spread.
+/// The times before the spread.
 enum Series {
     Once(i64),
     Every { base: i64, gap: i64 },
@@ -35,22 +35,22 @@ impl Plan {
     /// The plan of the task with this id.
     ///
     /// # Errors
-    /// When the cron expression or the zone cannot be read.
+    /// If the cron expression or the zone cannot be parsed.
     pub(super) fn new(schedule: &Schedule, id: &TaskId, anchor: Timestamp) -> Result<Plan, ScheduleError> {
         let mut plan = Plan::unspread(schedule, anchor)?;
         plan.spread = schedule.spread.map_or(0, ms);
         if let Series::Every { gap, .. } = plan.series {
-            // Holds for every schedule that was let in; the closed form below relies on it.
+            // True for every valid schedule; the closed form below relies on it.
             plan.spread = plan.spread.min(gap);
         }
         plan.id = Some(id.clone());
         Ok(plan)
     }
 
-    /// The plan of any task with this schedule, before any spread.
+    /// The plan of any task with this schedule, before the spread.
     ///
     /// # Errors
-    /// When the cron expression or the zone cannot be read.
+    /// If the cron expression or the zone cannot be parsed.
     pub(super) fn unspread(schedule: &Schedule, anchor: Timestamp) -> Result<Plan, ScheduleError> {
         let put = anchor.as_millis();
         let series = match &schedule.when {
@@ -71,12 +71,12 @@ impl Plan {
         Ok(Plan { id: None, series, anchor: put, end, spread: 0 })
     }
 
-    /// The plan as if its schedule named no end.
+    /// The same plan without an end.
     pub(super) fn without_end(self) -> Plan {
         Plan { end: Timestamp::MAX_DUE.as_millis(), ..self }
     }
 
-    /// The first due of all: for recurring schedules later than the put.
+    /// The first due; for recurring schedules it is later than the put.
     pub(super) fn first(&self) -> Option<Timestamp> {
         match self.series {
             Series::Once(time) => self.within_end(time),
@@ -94,20 +94,20 @@ impl Plan {
         }
     }
 
-    /// Of `every`, how many dues are later than `from` and not later than `to`; `None` for other kinds.
+    /// For `every`: number of dues later than `from` and not later than `to`; otherwise `None`.
     pub(super) fn count(&self, from: Timestamp, to: Timestamp) -> Option<u64> {
         let first = self.index_after(from.as_millis())?;
         let beyond = self.index_after(to.as_millis().min(self.end))?;
         Some(u64::try_from(beyond - first).unwrap_or(0))
     }
 
-    /// Of `every`, the due that comes `skipped` dues after the first later than `from`.
+    /// For `every`: the due that follows `skipped` dues after the first one later than `from`.
     pub(super) fn nth_after(&self, from: Timestamp, skipped: u64) -> Option<Timestamp> {
         let index = self.index_after(from.as_millis())?;
         self.at(index.checked_add(i64::try_from(skipped).ok()?)?)
     }
 
-    /// The shortest gap from `from` on, before any spread.
+    /// The shortest gap from `from` on, before the spread.
     pub(super) fn shortest_gap(&self, from: Timestamp) -> Option<Duration> {
         let from = from.as_millis().max(self.anchor);
         match &self.series {
@@ -128,7 +128,7 @@ impl Plan {
         }
     }
 
-    /// The first time later than `after` of `cron`, before any spread.
+    /// For `cron`: the first time later than `after`, before the spread.
     fn unspread_after(&self, after: i64) -> Option<i64> {
         match &self.series {
             Series::Cron { timetable, start } => timetable.next(after.max(start.saturating_sub(1))),
@@ -136,7 +136,7 @@ impl Plan {
         }
     }
 
-    /// Of `cron`: times that lie up to one spread before `after` may be put off beyond it.
+    /// For `cron`: a time up to one spread before `after` may be moved behind it.
     fn smallest_spread_after(&self, after: i64) -> Option<Timestamp> {
         if self.spread == 0 {
             return self.unspread_after(after).and_then(|due| self.within_end(due));
@@ -156,11 +156,11 @@ impl Plan {
         self.unspread_after(after).and_then(|due| self.within_end(due))
     }
 
-    /// The index of the first due of `every` later than `after` and than the put.
+    /// For `every`: the index of the first due later than `after` and than the put.
     fn index_after(&self, after: i64) -> Option<i64> {
         let Series::Every { base, gap } = self.series else { return None };
         let after = after.max(self.anchor);
-        // The one before the first time later than `after` may be put off beyond it, earlier ones can't.
+        // The spread may move the time before the first one later than `after`, but none before that.
         let index = index_after(base, gap, after)?;
         let before = index.checked_sub(1).filter(|before| *before >= 0);
         let put_off =
@@ -168,13 +168,13 @@ impl Plan {
         Some(put_off.unwrap_or(index))
     }
 
-    /// The due of `every` with this index, if it is not after the end.
+    /// For `every`: the due with this index, if it is not after the end.
     fn at(&self, index: i64) -> Option<Timestamp> {
         let Series::Every { base, gap } = self.series else { return None };
         self.within_end(self.put_off(nth_time(base, gap, index)?))
     }
 
-    /// The time with its spread: an amount that depends on id and time alone.
+    /// The time plus its spread, which depends only on id and time.
     fn put_off(&self, time: i64) -> i64 {
         let Some(id) = self.id.as_ref().filter(|_| self.spread > 0) else { return time };
         let off = xxh3_64_with_seed(id.as_str().as_bytes(), time.cast_unsigned()) % self.spread.unsigned_abs();
@@ -186,8 +186,8 @@ impl Plan {
     }
 }
 
-/// The index of the first time later than `after` in `base`, `base + gap`, ...; `None` where it is no number: of a
-/// damaged record any time may be the base.
+/// The index of the first time later than `after` in `base`, `base + gap`, ...; `None` on overflow, because a damaged
+/// record may have any base.
 fn index_after(base: i64, gap: i64, after: i64) -> Option<i64> {
     if after < base { Some(0) } else { (after.checked_sub(base)? / gap).checked_add(1) }
 }

@@ -1,4 +1,4 @@
-//! Dues against lists that are made by counting.
+//! Compares dues with lists that are made by counting.
 
 use proptest::prelude::*;
 
@@ -104,7 +104,7 @@ fn a_spread_sets_tasks_apart_and_is_the_same_whoever_works_it_out() {
     let schedule = Schedule { spread: Some(span(30_000)), ..schedule(cron("* * * * *", None)) };
     let first = |n: usize| schedule.first(&id(&format!("task-{n}")), at(PUT)).unwrap().unwrap().as_millis() - PUT;
     let mut dues: Vec<i64> = (0..300).map(first).collect();
-    // Pinned: another hash would shift every task that waits.
+    // Fixed values: another hash would shift every waiting task.
     assert_eq!(dues[..3], PINNED);
     dues.sort_unstable();
     dues.dedup();
@@ -113,7 +113,7 @@ fn a_spread_sets_tasks_apart_and_is_the_same_whoever_works_it_out() {
 
 const PINNED: [i64; 3] = [29_755, 12_184, 3106];
 
-/// All dues of a schedule in a stretch of time, by putting off every time on its own.
+/// All dues of a schedule in a range, computed by spreading each time on its own.
 fn naive(plan: &Plan, times: impl Iterator<Item = i64>, to: i64) -> Vec<i64> {
     let put_off = times.map(|time| plan.put_off(time)).filter(|due| *due > PUT && *due <= to.min(plan.end));
     let mut dues: Vec<i64> = put_off.collect();

@@ -1,4 +1,4 @@
-//! A task as it waits in the timeline: what is written of it, and read; `layout.rs` says where what stands.
+//! The stored form of a task: encodes and decodes it. The offsets are in `layout.rs`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,63 +10,63 @@ use super::layout::{ANCHOR, CREATED, FLAGS, RECURRING, REQUEUED, RESETS, REVISIO
 use super::{CatchUp, Key, Lane, Message, Payload, RetryPolicy, Schedule, Task, Traceparent, When};
 use crate::clock::Timestamp;
 
-/// How deep the values of a body may stand in one another: far deeper than a task's, also of a newer version. What is
-/// damaged may seem deeper than a thread has stack for.
+/// Maximum nesting depth of a body, far more than any task needs, also of a newer version. Damaged bytes may look
+/// deeper than the stack of a thread.
 const DEEPEST: usize = 64;
 
-/// A task as it waits in the timeline: what the server resolved, and what the user asked for.
+/// A stored task: the part of the server, and the part of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// How often it was put with another content since it was created, from 1.
+    /// Number of puts with different content since it was created, from 1.
     pub revision: u32,
     /// When it was first put.
     pub created: Timestamp,
     /// When it was last replaced.
     pub updated: Timestamp,
-    /// The time of the put that the schedule counts from.
+    /// The time of the put from which the schedule counts.
     pub anchor: Timestamp,
     /// The lane it waits in.
     pub lane: Lane,
-    /// Of a requeued occurrence, the key it is published with.
+    /// For a requeued occurrence: the key it is published with.
     pub requeued: Option<Key>,
-    /// What the user asked for.
+    /// The user's part.
     pub task: Task,
-    /// The trace of the request that put it; every copy of its messages carries it.
+    /// The trace of the request that put it. All its messages carry it.
     pub trace: Option<Traceparent>,
 }
 
-/// A record that cannot be read.
+/// Why a record cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Written by a version of punctual that this one does not know.
+    /// A newer version of punctual wrote it.
     #[error("the record has layout version {0}, this version reads 1")]
     Version(u8),
-    /// Cut off, or not a record at all.
+    /// It is truncated, or not a record.
     #[error("the record is damaged: {0}")]
     Damaged(String),
 }
 
 impl Record {
-    /// The record of a task put at `now` into `lane`.
+    /// The record of a task that is put at `now` into `lane`.
     #[must_use]
     pub fn new(task: Task, lane: Lane, now: Timestamp) -> Record {
         Record { revision: 1, created: now, updated: now, anchor: now, lane, requeued: None, task, trace: None }
     }
 
-    /// Whether more occurrences may follow: a requeued one is a one-shot, whatever its task's schedule.
+    /// Whether more occurrences may follow. A requeued occurrence is a one-shot, whatever the schedule of its task.
     #[must_use]
     pub fn is_recurring(&self) -> bool {
         self.requeued.is_none() && self.task.schedule.is_recurring()
     }
 
-    /// The record to bury when the occurrence with this key is dead, and which requeue puts back as it is: the same
+    /// The record to store when the occurrence with this key is dead; a requeue uses it as it is. It has the same
     /// message, as a one-shot that keeps its key.
     #[must_use]
     pub fn buried(&self, key: Key) -> Record {
         Record { requeued: Some(key), ..self.clone() }
     }
 
-    /// The bytes that stand in the timeline.
+    /// The bytes to store.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(256 + self.task.message.payload.len());
@@ -89,12 +89,12 @@ impl Record {
         bytes.freeze()
     }
 
-    /// Reads what [`encode`](Record::encode) wrote. The payload is a slice of `bytes`, not a copy.
+    /// Decodes the bytes of [`encode`](Record::encode). The payload is a slice of `bytes`, not a copy.
     ///
-    /// Fields of the body that this version does not know are left out.
+    /// Unknown fields of the body are ignored.
     ///
     /// # Errors
-    /// When it was written by a newer version, or is damaged.
+    /// If a newer version wrote it, or it is damaged.
     pub fn decode(bytes: &Bytes) -> Result<Record, RecordError> {
         let header = Header::read(bytes)?;
         let mut body = rmp_serde::Deserializer::from_read_ref(header.body);
@@ -121,36 +121,36 @@ impl Record {
     }
 }
 
-/// A record's header, read where it stands: what scripts look at, without the body.
+/// The header of a record, decoded without the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// How often the task was put with another content since it was created, from 1.
+    /// Number of puts with different content since the task was created, from 1.
     pub revision: u32,
     /// When it was first put.
     pub created: Timestamp,
     /// When it was last replaced.
     pub updated: Timestamp,
-    /// The time of the put that the schedule counts from.
+    /// The time of the put from which the schedule counts.
     pub anchor: Timestamp,
-    /// The name of the lane it waits in.
+    /// The lane it waits in.
     pub lane: &'a str,
-    /// Of a requeued occurrence, the key it is published with.
+    /// For a requeued occurrence: the key it is published with.
     pub key: Option<&'a str>,
-    /// Lane and body, equal exactly when the same was asked for: what puts compare.
+    /// Lane and body, which are equal exactly when two puts are equal.
     pub tail: &'a [u8],
     /// The body.
     pub body: &'a [u8],
     /// The trace of the request that put it.
     pub trace: Option<Traceparent>,
-    /// [`layout::RECURRING`](super::layout::RECURRING) and the others.
+    /// See [`layout::RECURRING`](super::layout::RECURRING) and the other flags.
     pub flags: u8,
 }
 
 impl<'a> Header<'a> {
-    /// Reads the header of an encoded record.
+    /// Decodes the header of a record.
     ///
     /// # Errors
-    /// When the record was written by a newer version, or is cut off.
+    /// If a newer version wrote the record, or it is truncated.
     pub fn read(bytes: &'a [u8]) -> Result<Header<'a>, RecordError> {
         match bytes.first() {
             None => return Err(RecordError::Damaged("it is empty".into())),
@@ -182,10 +182,10 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The record `new` as it stands in the place of `old`: `created` is kept, the revision is one more.
+/// The record that replaces `old`: it keeps `created`, and its revision is one more.
 ///
 /// # Errors
-/// When either cannot be read.
+/// If one of the two cannot be decoded.
 pub fn replacing(new: &[u8], old: &[u8]) -> Result<Bytes, RecordError> {
     Header::read(new)?;
     let old = Header::read(old)?;
@@ -195,7 +195,7 @@ pub fn replacing(new: &[u8], old: &[u8]) -> Result<Bytes, RecordError> {
     Ok(bytes.freeze())
 }
 
-/// Writes a name with one byte of length before it: lanes have up to 32 bytes, keys up to 216.
+/// Writes a name behind one byte with its length. Lanes have up to 32 bytes, keys up to 216.
 fn put_short(bytes: &mut BytesMut, name: &str) {
     bytes.put_u8(u8::try_from(name.len()).expect("names and keys are shorter than 256 bytes"));
     bytes.put_slice(name.as_bytes());
@@ -207,8 +207,8 @@ fn take_short(bytes: &[u8]) -> Result<(&str, &[u8]), RecordError> {
     Ok((std::str::from_utf8(name).map_err(damaged)?, rest))
 }
 
-/// Parts what was asked for from the trace behind it. One that cannot be read counts as none: it only serves tracing,
-/// and a newer version may keep others.
+/// Splits the user's part from the trace behind it. A trace that cannot be decoded counts as none: it only serves
+/// tracing, and a newer version may store other traces.
 fn take_trace(tail: &[u8], flags: u8) -> Result<(&[u8], Option<Traceparent>), RecordError> {
     if flags & TRACED == 0 {
         return Ok((tail, None));
@@ -229,7 +229,7 @@ fn damaged(error: impl std::fmt::Display) -> RecordError {
     RecordError::Damaged(error.to_string())
 }
 
-/// A [`Task`] whose payload is borrowed from the bytes it is read from, so that it needs no copy.
+/// A [`Task`] whose payload is borrowed from the encoded bytes, so that it is not copied.
 #[derive(Deserialize)]
 struct Body<'a> {
     schedule: Schedule,
@@ -267,7 +267,7 @@ enum BodyPayload<'a> {
 }
 
 impl Body<'_> {
-    /// The task; its payload is a slice of `whole`, in which the borrowed one stands.
+    /// The task. Its payload is a slice of `whole`, which contains the borrowed one.
     fn into_task(self, whole: &Bytes) -> Task {
         let message = self.message;
         let payload = match message.payload {

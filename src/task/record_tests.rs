@@ -1,4 +1,4 @@
-//! Records: what is written, where it stands, and that it reads back.
+//! Tests that records are written as specified and can be decoded again.
 
 use proptest::prelude::*;
 
@@ -47,7 +47,7 @@ proptest! {
         let mut changed = whole.to_vec();
         let at = at.index(changed.len());
         changed[at] = byte;
-        // Whether it can be read depends on the byte; only that it returns is asked.
+        // Whether it can be decoded depends on the byte; it only has to return.
         let _outcome = Record::decode(&Bytes::from(changed));
     }
 }

@@ -1,4 +1,4 @@
-//! How often a message is tried again, and after how long.
+//! How often a message is retried, and after which pauses.
 
 use std::time::Duration;
 
@@ -8,38 +8,38 @@ use super::schedule::ScheduleError;
 use super::{Record, Task};
 use crate::clock::Timestamp;
 
-/// One publish, then at most `max` retries; the wait before retry n = 0, 1, ... is `interval * 2^n +
+/// One publish, then at most `max` retries. The pause before retry n = 0, 1, ... is `interval * 2^n +
 /// random(0..jitter)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetryPolicy {
     /// Retries after the first publish.
     pub max: u32,
-    /// Wait before the first retry; doubles with each.
+    /// The pause before the first retry; it doubles with each retry.
     #[serde(with = "super::schedule::as_millis")]
     pub interval: Duration,
-    /// Upper bound of what is added to each wait at random.
+    /// Upper bound of the random part of each pause.
     #[serde(with = "super::schedule::as_millis")]
     pub jitter: Duration,
 }
 
 impl RetryPolicy {
-    /// The policy of tasks that name none: 3 retries, 200 ms doubling, up to 500 ms of jitter: 2900 ms at worst.
+    /// The default: 3 retries, 200 ms doubling, up to 500 ms of jitter; 2900 ms at worst.
     pub const DEFAULT: RetryPolicy =
         RetryPolicy { max: 3, interval: Duration::from_millis(200), jitter: Duration::from_millis(500) };
 
-    /// The longest worst case that a policy may have.
+    /// The longest worst case of a valid policy.
     pub const LONGEST: Duration = Duration::from_secs(30);
 
-    /// The most that all waits together can take: the sum of `interval * 2^n + jitter`, saturating.
+    /// The sum of all pauses at their maximum: `interval * 2^n + jitter` each, saturating.
     #[must_use]
     pub fn worst_case(&self) -> Duration {
-        // interval * (1 + 2 + 4 + ...) = interval * (2^max - 1); from 2^64 on every sum is saturated anyway.
+        // interval * (1 + 2 + 4 + ...) = interval * (2^max - 1); from 2^64 on every sum saturates.
         let doubled = self.interval.as_nanos().saturating_mul((1_u128 << self.max.min(64)) - 1);
         let jittered = self.jitter.as_nanos().saturating_mul(u128::from(self.max));
         nanos(doubled.saturating_add(jittered))
     }
 
-    /// The wait before retry `n`, from 0; `random` is from 0 (inclusive) to 1 (exclusive).
+    /// The pause before retry `n`, from 0; `random` is from 0 (inclusive) to 1 (exclusive).
     #[must_use]
     pub fn wait(&self, n: u32, random: f64) -> Duration {
         let doubled = nanos(self.interval.as_nanos().saturating_mul(1_u128 << n.min(64)));
@@ -47,7 +47,7 @@ impl RetryPolicy {
         doubled.saturating_add(jitter.map_or(self.jitter, |jitter| jitter.min(self.jitter)))
     }
 
-    /// The policy with only as many retries as end before `gap` has passed: its worst case is below `gap`.
+    /// The policy with only those retries that end before `gap` has passed, even at worst.
     #[must_use]
     pub fn shortened_to(&self, gap: Duration) -> RetryPolicy {
         let with = |max| RetryPolicy { max, ..*self };
@@ -64,11 +64,11 @@ impl RetryPolicy {
 }
 
 impl Task {
-    /// The policy that holds at `now` for a task put at `anchor`: the user's, or the default with only the retries that
-    /// end before the next occurrence of a recurring task can be due.
+    /// The policy at `now` of a task that was put at `anchor`: the user's, or the default with only those retries that
+    /// end before the next occurrence can be due.
     ///
     /// # Errors
-    /// When the cron expression or the zone cannot be read.
+    /// If the cron expression or the zone cannot be parsed.
     pub fn retry_policy(&self, anchor: Timestamp, now: Timestamp) -> Result<RetryPolicy, ScheduleError> {
         if let Some(policy) = self.retry {
             return Ok(policy);
@@ -79,10 +79,10 @@ impl Task {
 }
 
 impl Record {
-    /// The policy that holds at `now`: [`Task::retry_policy`]; a requeued occurrence has no next to make room for.
+    /// The policy at `now`: see [`Task::retry_policy`]. A requeued occurrence has no next one to make room for.
     ///
     /// # Errors
-    /// When the cron expression or the zone cannot be read.
+    /// If the cron expression or the zone cannot be parsed.
     pub fn retry_policy(&self, now: Timestamp) -> Result<RetryPolicy, ScheduleError> {
         match self.requeued {
             Some(_) => Ok(self.task.retry.unwrap_or(RetryPolicy::DEFAULT)),
@@ -92,7 +92,7 @@ impl Record {
 }
 
 fn nanos(nanos: u128) -> Duration {
-    // Seconds beyond u64 saturate: such a policy is refused long before.
+    // Seconds beyond u64 saturate; such a policy is refused anyway.
     let seconds = u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX);
     Duration::new(seconds, (nanos % 1_000_000_000) as u32)
 }
@@ -158,7 +158,7 @@ mod tests {
             prop_assert_eq!(longest, policy.worst_case());
         }
 
-        /// The wait before retry n is `interval * 2^n`, and up to `jitter` more.
+        /// The pause before retry n is `interval * 2^n`, and up to `jitter` more.
         #[test]
         fn each_wait_doubles_and_its_jitter_only_adds(
             n in 0_u32..20, interval in 1_u64..5000, jitter in 0_u64..5000, random in 0.0..1.0,

@@ -1,4 +1,4 @@
-//! Tasks for tests: one of each kind, and any.
+//! Sample tasks for tests: one of each kind, and arbitrary ones.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::{CatchUp, Message, Payload, RetryPolicy, Schedule, Task, When};
 use crate::clock::Timestamp;
 
-/// A task with this schedule and nothing else of note.
+/// A task with this schedule and defaults.
 pub(crate) fn task(when: When) -> Task {
     let schedule = Schedule { when, end: None, limit: None, spread: None };
     let message = Message { destination: Some("orders".into()), ..Message::default() };
@@ -54,7 +54,7 @@ fn any_schedule() -> impl Strategy<Value = Schedule> {
     (any_when(), end, option::of(1_u64..1 << 53), spread).prop_map(|(when, end, limit, spread)| {
         let mut schedule = Schedule { when, end: None, limit: None, spread: None };
         if schedule.is_recurring() {
-            // Two years after any start: no end is before the first due.
+            // Two years after any start, so no end is before the first due.
             let last = NOW.plus(Duration::from_secs(2 * 366 * 86_400));
             schedule = Schedule { end: end.map(|ms| last.plus(Duration::from_millis(ms))), limit, spread, ..schedule };
         }

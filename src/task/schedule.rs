@@ -1,4 +1,4 @@
-//! When a task is due: once (`at`, `in`), every so often (`every`), or by `cron` in a time zone.
+//! When a task is due: once (`at`, `in`), at an interval (`every`), or by `cron` in a time zone.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::clock::Timestamp;
 /// When a task is due.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// Once, every so often, or by cron.
+    /// Once, at an interval, or by cron.
     pub when: When,
     /// No occurrence is due later than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<Timestamp>,
-    /// How many occurrences may come due, at least 1.
+    /// Maximum number of occurrences, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// Occurrences are put off by 0 up to this, each by an amount that depends on task id and time alone; shorter than
-    /// the shortest gap.
+    /// Delays each occurrence by 0 up to this. The delay depends only on task id and time. Shorter than the shortest
+    /// gap.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "as_optional_millis")]
     pub spread: Option<Duration>,
 }
@@ -29,24 +29,24 @@ pub struct Schedule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum When {
-    /// Once, at this time; in the past it is due at once under the key of the time asked for.
+    /// Once, at this time. A time in the past is due at once, with this time in its key.
     At(Timestamp),
     /// Once, this long after the put; a repeated put counts anew.
     In(#[serde(with = "as_millis")] Duration),
-    /// At `start`, `start + gap`, ...; without `start` one gap after the put, two gaps after it, ...
+    /// At `start`, `start + gap`, ...; without `start`, one gap after the put, two gaps after it, ...
     Every {
-        /// From one occurrence to the next; whole milliseconds, at least 1.
+        /// The interval, in whole milliseconds, at least 1.
         #[serde(with = "as_millis")]
         gap: Duration,
-        /// The first of the times counted.
+        /// The first time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         start: Option<Timestamp>,
     },
-    /// At the times that a cron expression names in a zone.
+    /// At the times of a cron expression in a zone.
     Cron {
         /// Five fields, or six with seconds first, or a nickname such as `@daily`.
         expression: String,
-        /// IANA name; without it UTC.
+        /// IANA name; the default is UTC.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         zone: Option<String>,
         /// No occurrence is due earlier than this.
@@ -55,39 +55,39 @@ pub enum When {
     },
 }
 
-/// A schedule whose next time cannot be told.
+/// Why the next due of a schedule cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// The cron expression cannot be read; the parser's words.
+    /// The cron expression cannot be parsed. Carries the parser's text.
     #[error("the cron expression cannot be read: {0}")]
     Cron(String),
-    /// No such time zone.
+    /// There is no such time zone.
     #[error("the time zone `{0}` is not known")]
     Zone(String),
 }
 
 impl Schedule {
-    /// Whether more than one occurrence can come: `every` and `cron`.
+    /// Whether there can be more than one occurrence: `every` and `cron`.
     #[must_use]
     pub fn is_recurring(&self) -> bool {
         matches!(self.when, When::Every { .. } | When::Cron { .. })
     }
 
-    /// The first due of a task put at `anchor`: for `every` and `cron` later than `anchor`.
-    /// `None` when it would come after `end` or never.
+    /// The first due of a task that is put at `anchor`; for `every` and `cron` it is later than `anchor`. `None` if it
+    /// would be after `end`, or never.
     ///
     /// # Errors
-    /// When the cron expression or the zone cannot be read.
+    /// If the cron expression or the zone cannot be parsed.
     pub fn first(&self, id: &TaskId, anchor: Timestamp) -> Result<Option<Timestamp>, ScheduleError> {
         Ok(Plan::new(self, id, anchor)?.first())
     }
 
-    /// The first due later than `after` of a task put at `anchor`; `None` when there is none, or none before `end`.
+    /// The first due later than `after` of a task that was put at `anchor`; `None` if there is none before `end`.
     ///
-    /// `limit` is not looked at: it counts occurrences, which only the timeline knows.
+    /// Ignores `limit`, because only the timeline counts occurrences.
     ///
     /// # Errors
-    /// When the cron expression or the zone cannot be read.
+    /// If the cron expression or the zone cannot be parsed.
     pub fn next_after(
         &self,
         id: &TaskId,
@@ -97,22 +97,23 @@ impl Schedule {
         Ok(Plan::new(self, id, anchor)?.next_after(after))
     }
 
-    /// The shortest gap among the next 1000 occurrences after `from`, before any spread; `None` with fewer than two.
+    /// The shortest gap among the next 1000 occurrences after `from`, before the spread; `None` if there are fewer than
+    /// two.
     ///
-    /// Of `cron`, the 1000 are counted from the beginning of `from`'s day in UTC and for at most 40 years, whatever
-    /// `start` and `end` leave of them: so the answer can be remembered for all tasks with that expression.
+    /// For `cron` the 1000 count from the start of `from`'s day in UTC, for at most 40 years, and ignore `start` and
+    /// `end`, so that the result can be cached for all tasks with this expression.
     ///
     /// # Errors
-    /// When the cron expression or the zone cannot be read.
+    /// If the cron expression or the zone cannot be parsed.
     pub fn shortest_gap(&self, anchor: Timestamp, from: Timestamp) -> Result<Option<Duration>, ScheduleError> {
         Ok(Plan::unspread(self, anchor)?.shortest_gap(from))
     }
 
-    /// How long the retries of an occurrence may take before the next can be due: the shortest gap, less what a spread
-    /// may take off it. `None` when no next can come.
+    /// How long the retries of an occurrence may take before the next one can be due: the shortest gap minus the
+    /// spread. `None` if there is no next one.
     ///
     /// # Errors
-    /// When the cron expression or the zone cannot be read.
+    /// If the cron expression or the zone cannot be parsed.
     pub fn retry_room(&self, anchor: Timestamp, from: Timestamp) -> Result<Option<Duration>, ScheduleError> {
         let gap = self.shortest_gap(anchor, from)?;
         Ok(gap.map(|gap| gap.saturating_sub(self.spread.unwrap_or_default())))

@@ -1,7 +1,6 @@
-//! The trace that a task was put in: the `traceparent` of the request, as the W3C's Trace Context defines it.
+//! The trace that a task was put in: the `traceparent` of the request, as W3C Trace Context defines it.
 //!
-//! Version 00 alone is known, and handed on as it is. Whoever reads another, or one that is not valid, acts as if there
-//! were none.
+//! Only version 00 is known, and passed on unchanged. Any other or invalid value counts as none.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,26 +14,26 @@ pub struct Traceparent([u8; Traceparent::BYTES]);
 #[error("not a traceparent of version 00")]
 pub struct BadTraceparent;
 
-/// Where each field begins and ends, counted in bytes; in the text a dash stands between two of them.
+/// First and last byte of each field; in text form, dashes separate them.
 const FIELDS: [(usize, usize); 4] = [(0, 1), (1, 17), (17, 25), (25, 26)];
 
 impl Traceparent {
     /// The name of the header, in requests and in messages.
     pub const HEADER: &str = "traceparent";
 
-    /// How many bytes it takes: version 1, trace id 16, span id 8, flags 1.
+    /// Size in bytes: version 1, trace id 16, span id 8, flags 1.
     pub const BYTES: usize = 26;
 
-    /// The bytes that its hexadecimal digits stand for.
+    /// The binary form.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; Traceparent::BYTES] {
         &self.0
     }
 
-    /// The trace that these bytes stand for.
+    /// The trace with this binary form.
     ///
     /// # Errors
-    /// When the version is not 00, or the trace id or the span id is zero.
+    /// If the version is not 00, or the trace id or the span id is zero.
     pub fn from_bytes(bytes: [u8; Traceparent::BYTES]) -> Result<Traceparent, BadTraceparent> {
         let [_, trace, span, _] = FIELDS.map(|(from, to)| bytes[from..to].iter().any(|&byte| byte != 0));
         if bytes[0] == 0 && trace && span { Ok(Traceparent(bytes)) } else { Err(BadTraceparent) }
@@ -60,7 +59,7 @@ impl FromStr for Traceparent {
     }
 }
 
-/// A hexadecimal digit; the standard knows only those in lower case.
+/// A hexadecimal digit; the standard allows only lower case.
 fn digit(byte: u8) -> Result<u8, BadTraceparent> {
     match byte {
         b'0'..=b'9' => Ok(byte - b'0'),
@@ -93,7 +92,7 @@ impl fmt::Debug for Traceparent {
 mod tests {
     use super::*;
 
-    /// The example of the standard.
+    /// The example in the standard.
     const EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which of the dead are meant: `{"lane"?, "reason"?, "from"?, "to"?, "cursor"?, "limit"?}`.
+//! Selects dead occurrences: `{"lane"?, "reason"?, "from"?, "to"?, "cursor"?, "limit"?}`.
 
 use std::borrow::Cow;
 
@@ -8,24 +8,24 @@ use super::{Fault, lane};
 use crate::clock::Timestamp;
 use crate::task::Lane;
 
-/// Which are meant; what is not said means any.
+/// A filter; a missing member means any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Of this lane.
     pub lane: Option<Lane>,
-    /// Dead for this reason, one of the words that were given.
+    /// With this reason, one of the given words.
     pub reason: Option<String>,
-    /// Buried then or later.
+    /// Died at this time or later.
     pub from: Option<Timestamp>,
-    /// Buried before.
+    /// Died before this time.
     pub to: Option<Timestamp>,
-    /// Where to go on.
+    /// Where to continue.
     pub cursor: Option<String>,
-    /// How many to show at most.
+    /// Maximum number to return.
     pub limit: Option<usize>,
 }
 
-/// Reads a filter. `most`: what `limit` may be at most; without it there is no such member.
+/// Parses a filter. `most` is the maximum of `limit`; with `None` there is no such member.
 ///
 /// # Errors
 /// Every fault of the document.
@@ -33,7 +33,7 @@ pub fn read_filter(json: &[u8], reasons: &[&str], most: Option<u64>) -> Result<F
     object::read(json, "filter", |field| document(field, reasons, most))
 }
 
-/// Reads a body that says nothing more than its request's path: `{}`.
+/// Parses an empty body: `{}`.
 ///
 /// # Errors
 /// Every fault of the document.
@@ -45,7 +45,7 @@ fn document(field: Field<'_, '_>, reasons: &[&str], most: Option<u64>) -> Option
     let mut object = field.object()?;
     let lane = object.optional("lane", lane);
     let reason = object.optional("reason", |field| reason(field, reasons));
-    // Up, both: what was buried in the middle of a millisecond stands in the timeline as buried at its beginning.
+    // Both round up: the timeline stores burial times rounded down to the millisecond.
     let mut time = |name| object.optional(name, |field| time::read(field, Rounding::Up));
     let (from, to) = (time("from"), time("to"));
     let cursor = object.optional("cursor", |field| field.text().map(Cow::into_owned));

@@ -10,17 +10,17 @@ use super::Limits;
 use super::object::{self, Field, Object, Path};
 use crate::task::{Message, Payload};
 
-/// Bytes of a destination, a key or a content type at most: more than any broker takes for a name.
+/// Maximum length of a destination, a key or a content type, in bytes; more than any broker accepts for a name.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// Bytes of a header's name at most: RabbitMQ's short strings.
+/// Maximum length of a header's name, in bytes: RabbitMQ's short strings.
 const MAX_HEADER_NAME_BYTES: usize = 255;
 
-/// Names that punctual or a sink writes itself, in any case of letters.
+/// Names that punctual or a sink writes itself; case is ignored.
 const RESERVED: [&str; 5] = ["idempotency-key", "payload", "content-type", "cc", "bcc"];
 const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "nats-"];
 
-/// Reads a message.
+/// Parses a message.
 pub(super) fn read(field: Field<'_, '_>, limits: &Limits) -> Option<Message> {
     let mut object = field.object()?;
     let destination = object.optional("destination", |field| name(field, 1));
@@ -31,7 +31,7 @@ pub(super) fn read(field: Field<'_, '_>, limits: &Limits) -> Option<Message> {
     Some(Message { destination, key, headers: headers.unwrap_or_default(), payload })
 }
 
-/// A text of `low` to 1024 bytes without control characters.
+/// Parses a text of `low` to 1024 bytes without control characters.
 fn name(field: Field<'_, '_>, low: usize) -> Option<String> {
     let text = field.text()?;
     if text.len() < low || text.len() > MAX_NAME_BYTES {
@@ -87,7 +87,7 @@ fn check_header_name(name: &str, path: Path<'_>) {
     }
 }
 
-/// `payload`, or `payload_base64` with perhaps a `content_type`, or nothing.
+/// Parses `payload`, or `payload_base64` with an optional `content_type`, or neither.
 fn payload(object: &mut Object<'_, '_>, limits: &Limits) -> Payload {
     let (path, json, raw) = (object.path, object.has("payload"), object.has("payload_base64"));
     if json && raw {

@@ -1,4 +1,4 @@
-//! JSON objects read member by member, so that one fault does not hide the others.
+//! Parses JSON objects member by member, so that one fault does not hide the others.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 
 use super::Fault;
 
-/// Faults that are named at most: one broken document can't make an endless answer.
+/// Maximum number of reported faults, so that one broken document cannot cause an endless answer.
 pub const MAX_FAULTS: usize = 100;
 
-/// Bytes of a member's name that a pointer shows at most; every name that means something is shorter.
+/// Maximum length of a member's name in a pointer, in bytes; all valid names are shorter.
 const MAX_SHOWN_BYTES: usize = 200;
 
-/// A name this many letters away from a known one is meant for something else.
+/// A name that differs from every known one by this many letters gets no hint.
 const MAX_HINT_DISTANCE: usize = 3;
 
 /// The faults found so far.
@@ -27,7 +27,7 @@ struct Faults {
 }
 
 impl Faults {
-    /// Whether there are so many that no other is named.
+    /// Whether the maximum is reached.
     fn is_full(&self) -> bool {
         self.list.len() >= MAX_FAULTS
     }
@@ -40,8 +40,7 @@ impl Faults {
     }
 }
 
-/// Reads a document; `what` it is meant to be. Readers return what they could make of their part, and note what they
-/// could not.
+/// Parses a document; `what` names it in errors. Readers return what they could parse and note their faults.
 ///
 /// # Errors
 /// Every fault that was noted.
@@ -56,7 +55,7 @@ pub(super) fn read<T>(json: &[u8], what: &str, read: impl FnOnce(Field<'_, '_>) 
     document.filter(|_| faults.count == 0).ok_or(faults.list)
 }
 
-/// Where a value stands, shown as JSON pointer, and where its faults are noted. Costs nothing until it is shown.
+/// The position of a value, written as a JSON pointer, and the list for its faults. Costs nothing until it is written.
 #[derive(Clone, Copy)]
 pub(super) struct Path<'p> {
     member: Option<(&'p Path<'p>, &'p str)>,
@@ -68,7 +67,7 @@ impl<'p> Path<'p> {
         Path { member: Some((self, name)), faults: self.faults }
     }
 
-    /// Notes a fault of this value; returns `None`, for readers that end with it.
+    /// Notes a fault of this value. Returns `None`, so that readers can end with it.
     pub(super) fn fault<T>(&self, code: &'static str, detail: impl Into<String>) -> Option<T> {
         let fault = || Fault { pointer: self.to_string(), code, detail: detail.into() };
         self.faults.borrow_mut().add(fault);
@@ -80,12 +79,12 @@ impl<'p> Path<'p> {
         self.faults.borrow_mut().add(|| fault);
     }
 
-    /// Whether a fault of that place in the document was named.
+    /// Whether a fault at this position was noted.
     pub(super) fn names(&self, pointer: &str) -> bool {
         self.faults.borrow().list.iter().any(|fault| fault.pointer == pointer)
     }
 
-    /// How many faults the document has so far, named or not.
+    /// Number of faults so far, including those beyond the maximum.
     pub(super) fn count(&self) -> usize {
         self.faults.borrow().count
     }
@@ -103,7 +102,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A value of the document, and where it stands.
+/// A value of the document, and its position.
 #[derive(Clone, Copy)]
 pub(super) struct Field<'a, 'p> {
     pub(super) raw: &'a RawValue,
@@ -111,7 +110,7 @@ pub(super) struct Field<'a, 'p> {
 }
 
 impl<'a, 'p> Field<'a, 'p> {
-    /// The members of an object. Members that stand twice are faults, the first is kept.
+    /// The members of an object. A repeated member is a fault; the first one counts.
     pub(super) fn object(self) -> Option<Object<'a, 'p>> {
         let Field { raw, path } = self;
         if kind(raw) != "an object" {
@@ -158,7 +157,7 @@ impl<'a, 'p> Field<'a, 'p> {
         })
     }
 
-    /// A duration, also of nothing.
+    /// A duration, which may be zero.
     pub(super) fn duration_or_zero(self) -> Option<Duration> {
         if kind(self.raw) != "a text" {
             return self.wrong_type("a text such as \"30s\" or \"1h30m\"");
@@ -169,7 +168,7 @@ impl<'a, 'p> Field<'a, 'p> {
         }
     }
 
-    /// A duration longer than nothing.
+    /// A duration above zero.
     pub(super) fn duration(self) -> Option<Duration> {
         let span = self.duration_or_zero()?;
         if span.is_zero() { self.path.fault("bad_duration", "it must be longer than nothing") } else { Some(span) }
@@ -180,7 +179,7 @@ impl<'a, 'p> Field<'a, 'p> {
     }
 }
 
-/// The members of an object that were not taken yet, and the names that were asked for.
+/// The members of an object that were not taken yet, and the names that are known.
 pub(super) struct Object<'a, 'p> {
     left: Vec<(Cow<'a, str>, &'a RawValue)>,
     known: Vec<&'static str>,
@@ -188,7 +187,7 @@ pub(super) struct Object<'a, 'p> {
 }
 
 impl<'a> Object<'a, '_> {
-    /// Takes the member that may be there and reads it.
+    /// Takes an optional member and parses it.
     pub(super) fn optional<T>(
         &mut self,
         name: &'static str,
@@ -200,7 +199,7 @@ impl<'a> Object<'a, '_> {
         read(Field { raw, path: self.path.member(name) })
     }
 
-    /// Takes the member that must be there and reads it.
+    /// Takes a required member and parses it.
     pub(super) fn required<T>(
         &mut self,
         name: &'static str,
@@ -213,12 +212,12 @@ impl<'a> Object<'a, '_> {
         self.optional(name, read)
     }
 
-    /// Whether a member of that name is there and was not taken yet.
+    /// Whether there is a member of this name that was not taken yet.
     pub(super) fn has(&self, name: &str) -> bool {
         self.left.iter().any(|(member, _)| member == name)
     }
 
-    /// Forgets a member.
+    /// Removes a member.
     pub(super) fn drop(&mut self, name: &str) {
         self.left.retain(|(member, _)| member != name);
     }
@@ -228,11 +227,11 @@ impl<'a> Object<'a, '_> {
         self.left
     }
 
-    /// What was not asked for is unknown.
+    /// Reports the remaining members as unknown.
     pub(super) fn end(self) {
         for (name, _) in &self.left {
             let faults = &mut *self.path.faults.borrow_mut();
-            // Hints take time, and nobody would see those of the rest.
+            // Hints take time, so none are made beyond the maximum.
             faults.add(|| {
                 let hint = hint(name, self.known.iter().copied());
                 let known = self.known.join("`, `");
@@ -245,7 +244,7 @@ impl<'a> Object<'a, '_> {
     }
 }
 
-/// A text from outside, cut to a length that suits a message.
+/// A text from outside, truncated for use in an error.
 pub(super) fn shown(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(60) {
         None => Cow::Borrowed(text),
@@ -253,7 +252,7 @@ pub(super) fn shown(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// What stands in the first `bytes` bytes of a text, and `...` where that is not all of it.
+/// The first `bytes` bytes of a text, and `...` if it is longer.
 pub(in crate::task) fn beginning(text: &str, bytes: usize) -> (&str, &'static str) {
     match text.len() <= bytes {
         true => (text, ""),
@@ -261,7 +260,7 @@ pub(in crate::task) fn beginning(text: &str, bytes: usize) -> (&str, &'static st
     }
 }
 
-/// `; did you mean ...?` where one of the known names is near, else nothing.
+/// `; did you mean ...?` if a known name is similar, else empty.
 pub(super) fn hint<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     if name.len() > 64 {
         return String::new();
@@ -276,7 +275,7 @@ pub(super) fn hint<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Stri
     }
 }
 
-/// What kind of JSON value it is; a whole one, so that its first byte tells.
+/// The type of a JSON value. It is valid JSON, so the first byte tells.
 fn kind(raw: &RawValue) -> &'static str {
     match raw.get().as_bytes().first() {
         Some(b'"') => "a text",
@@ -288,11 +287,11 @@ fn kind(raw: &RawValue) -> &'static str {
     }
 }
 
-/// A text borrowed from the document where it holds no escapes.
+/// A text, borrowed from the document if it has no escapes.
 #[derive(serde::Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Members in the order of the document, repeated names included.
+/// Members in the order of the document, including repeated names.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {

@@ -1,4 +1,4 @@
-//! A preview: when a schedule would be due, told by what tells it of tasks.
+//! A preview: when a schedule would be due, computed by the code that serves tasks.
 
 use super::object::{self, Field};
 use super::time::{self, Rounding};
@@ -6,36 +6,36 @@ use super::{Fault, schedule};
 use crate::clock::Timestamp;
 use crate::task::{Schedule, TaskId};
 
-/// How many dues a preview tells unless it is asked for another number.
+/// Default number of dues in a preview.
 const DEFAULT_COUNT: u64 = 5;
 
-/// How many dues a preview tells at most.
+/// Maximum number of dues in a preview.
 const MAX_COUNT: u64 = 100;
 
-/// What is asked for: the first dues of a task with this schedule, put at that time.
+/// A request for the first dues of a task with this schedule, put at `from`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
     /// When it is due.
     pub schedule: Schedule,
-    /// The task's id, which its spread depends on.
+    /// The id of the task, which determines its spread.
     pub id: Option<TaskId>,
-    /// When it is put: recurring schedules are due later than this.
+    /// The time of the put. Recurring schedules are due later than this.
     pub from: Timestamp,
-    /// How many dues are told at most, 1 to 100.
+    /// Maximum number of dues, 1 to 100.
     pub count: usize,
 }
 
-/// Reads `{"schedule", "id"?, "from"?, "count"?}`; without `from` the task is put at `now`.
+/// Parses `{"schedule", "id"?, "from"?, "count"?}`; the default of `from` is `now`.
 ///
 /// # Errors
-/// Every fault of the document, in the words in which a put has them.
+/// Every fault of the document, in the same words as for a put.
 pub fn read_preview(json: &[u8], now: Timestamp) -> Result<Preview, Vec<Fault>> {
     object::read(json, "question", |field| document(field, now))
 }
 
 fn document(field: Field<'_, '_>, now: Timestamp) -> Option<Preview> {
     let mut object = field.object()?;
-    // Up, as with `start`: what is told is later than what was asked.
+    // Rounds up, like `start`, so that all dues are later than the requested time.
     let from = object.optional("from", |field| time::read(field, Rounding::Up)).unwrap_or(now);
     let count = object.optional("count", |field| field.number(1, MAX_COUNT)).unwrap_or(DEFAULT_COUNT);
     let asked_id = object.has("id");
@@ -55,15 +55,15 @@ fn no_id() -> Fault {
 }
 
 impl Preview {
-    /// The dues, in rising order; never empty.
+    /// The dues, in ascending order; never empty.
     ///
     /// # Errors
-    /// When nothing would be due, or the spread depends on an id that is not there.
+    /// If there is no due, or the spread needs an id that is missing.
     pub fn dues(&self) -> Result<Vec<Timestamp>, Fault> {
         let id = match &self.id {
             Some(id) => id.clone(),
             None if self.schedule.spread.is_some() => return Err(no_id()),
-            // Nothing else depends on it.
+            // Only the spread depends on the id.
             None => "preview".parse().expect("it is a good id"),
         };
         let fault = |code, detail| Fault { pointer: "/schedule".to_owned(), code, detail };
@@ -105,7 +105,7 @@ mod tests {
         let cron =
             r#"{"schedule":{"cron":"30 2 * * *","zone":"Europe/Berlin"},"from":"2027-03-27T00:00:00Z","count":3}"#;
         let told = dues(cron).unwrap();
-        // On the 28th there is no 02:30: the first instant after the gap.
+        // On the 28th there is no 02:30, so it is due right after the gap.
         assert_eq!(told, ["2027-03-27T01:30:00.000Z", "2027-03-28T01:00:00.000Z", "2027-03-29T00:30:00.000Z"]);
         let every =
             r#"{"schedule":{"every":"1h","start":"2026-01-01T00:10:00Z","limit":2},"from":"2026-05-01T00:00:00Z"}"#;

@@ -4,7 +4,7 @@ use super::object::{Field, Path};
 use crate::clock::Timestamp;
 use crate::task::{RetryPolicy, Task};
 
-/// Reads a policy; what it leaves out is as in the default.
+/// Parses a policy. Missing members have their defaults.
 pub(super) fn read(field: Field<'_, '_>) -> Option<RetryPolicy> {
     let before = field.path.count();
     let mut object = field.object()?;
@@ -28,7 +28,7 @@ pub(super) fn read(field: Field<'_, '_>) -> Option<RetryPolicy> {
     Some(policy)
 }
 
-/// That a policy the user wrote ends before the next occurrence can be due.
+/// Checks that a user's policy ends before the next occurrence can be due.
 pub(super) fn check_room(task: &Task, root: Path<'_>, now: Timestamp) {
     let Some(policy) = task.retry else { return };
     let Ok(Some(room)) = task.schedule.retry_room(now, now) else { return };

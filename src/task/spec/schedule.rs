@@ -11,16 +11,16 @@ use crate::task::plan::Plan;
 use crate::task::schedule::ScheduleError;
 use crate::task::{Schedule, When};
 
-/// The members that name the kind of a schedule: exactly one of them stands there.
+/// The members that select the kind of a schedule. Exactly one is required.
 const KINDS: [&str; 4] = ["at", "in", "every", "cron"];
 
-/// Bytes of a cron expression at most: every field with every value listed takes about 500.
+/// Maximum length of a cron expression in bytes; listing every value of every field takes about 500.
 const MAX_CRON_BYTES: usize = 512;
 
-/// The largest limit: what every JSON reader still tells from its neighbours.
+/// The largest limit: the largest integer that every JSON parser keeps exact.
 const MAX_LIMIT: u64 = (1 << 53) - 1;
 
-/// Reads a schedule that is put at `now`.
+/// Parses a schedule that is put at `now`.
 pub(super) fn read(field: Field<'_, '_>, now: Timestamp) -> Option<Schedule> {
     let path = field.path;
     let before = path.count();
@@ -48,7 +48,7 @@ pub(super) fn read(field: Field<'_, '_>, now: Timestamp) -> Option<Schedule> {
     Some(schedule)
 }
 
-/// Exactly one kind, and nothing that has no meaning for it.
+/// Checks that there is exactly one kind, and no member that does not apply to it.
 fn check_members(object: &Object<'_, '_>) {
     let path = object.path;
     let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| object.has(kind)).collect();
@@ -79,7 +79,7 @@ fn check_members(object: &Object<'_, '_>) {
     }
 }
 
-/// The expression and the zone, each on its own: a fault of one does not hide the other's.
+/// Checks expression and zone separately, so that a fault of one does not hide one of the other.
 fn check_cron(expression: Option<&str>, zone: Option<&str>, path: Path<'_>) {
     if let Some(expression) = expression.filter(|text| text.len() > MAX_CRON_BYTES) {
         let detail = format!("the expression has {} bytes, {MAX_CRON_BYTES} are allowed", expression.len());
@@ -106,9 +106,9 @@ fn check_cron(expression: Option<&str>, zone: Option<&str>, path: Path<'_>) {
     }
 }
 
-/// That something will come due, and `end` and `spread` fit what does.
+/// Checks that there is a due, and that `end` and `spread` fit.
 fn check_dues(schedule: &Schedule, path: Path<'_>, now: Timestamp) {
-    // Every part was checked before: it can be read.
+    // Every part was checked before, so it can be parsed.
     let Ok(plan) = Plan::unspread(schedule, now) else { return };
     let Some(first) = plan.without_end().first() else {
         let (name, code) = match schedule.when {
@@ -124,14 +124,14 @@ fn check_dues(schedule: &Schedule, path: Path<'_>, now: Timestamp) {
         path.member(name).fault::<()>(code, detail);
         return;
     };
-    // How much of the spread falls to this task depends on its id, which may not be known yet: all of it may.
+    // The delay of this task depends on its id, which may be unknown yet, so assume the whole spread.
     let latest = first.plus(schedule.spread.unwrap_or_default().saturating_sub(Duration::from_millis(1)));
     if let Some(end) = schedule.end.filter(|end| *end < latest) {
         let detail = format!("the end, {end}, comes before the first occurrence, due {latest}");
         path.member("end").fault::<()>("end_before_first", detail);
     }
     let Some(spread) = schedule.spread else { return };
-    // Of cron it takes a thousand searches: only where it is needed.
+    // For cron this takes a thousand searches, so only if needed.
     let gap = match schedule.when {
         When::Every { gap, .. } => Some(gap),
         _ => schedule.shortest_gap(now, now).ok().flatten(),

@@ -1,4 +1,5 @@
-//! What is read, what is refused and where, and that what is written reads back.
+//! Tests which tasks are accepted, which are refused and with which pointers, and that a written task can be parsed
+//! again.
 
 use std::time::Duration;
 
@@ -300,7 +301,7 @@ proptest! {
 }
 
 proptest! {
-    /// What may take longer than 30 s together is refused, with both numbers; nothing else is.
+    /// A policy is refused exactly if all its pauses together may take longer than 30 s; the error has both numbers.
     #[test]
     fn a_policy_is_refused_exactly_beyond_30_s(max in 0_u64..12, interval in 1_u64..9000, jitter in 0_u64..9000) {
         let json = format!(
@@ -321,7 +322,7 @@ proptest! {
         }
     }
 
-    /// A policy has to end before the next occurrence: the user's is refused with both numbers, the default is shortened.
+    /// A policy must end before the next occurrence: the user's is refused with both numbers, the default is shortened.
     #[test]
     fn a_policy_ends_before_the_next_occurrence(max in 0_u64..8, interval in 1_u64..1000, jitter in 0_u64..1000, gap in 1_u64..20_000) {
         let schedule = format!(r#""schedule":{{"every":"{gap}ms"}},"message":{{}}"#);

@@ -7,16 +7,16 @@ use crate::clock::Timestamp;
 
 const EPOCH: civil::DateTime = civil::datetime(1970, 1, 1, 0, 0, 0, 0);
 
-/// Where a time between two milliseconds goes.
+/// How to round a time between two milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rounding {
-    /// To the later: nothing is published early.
+    /// Up, so that no message is published early.
     Up,
-    /// To the earlier: nothing is published after its end.
+    /// Down, so that no message is published after its end.
     Down,
 }
 
-/// A time at which a task may be due.
+/// Parses a valid due.
 pub(super) fn read(field: Field<'_, '_>, round: Rounding) -> Option<Timestamp> {
     let text = field.text()?;
     let shown = shown(&text);
@@ -31,7 +31,7 @@ pub(super) fn read(field: Field<'_, '_>, round: Rounding) -> Option<Timestamp> {
     Some(time)
 }
 
-/// `YYYY-MM-DD`, `T` or a space, `hh:mm:ss`, perhaps a fraction, then `Z` or an offset.
+/// Parses `YYYY-MM-DD`, `T` or a space, `hh:mm:ss`, an optional fraction, then `Z` or an offset.
 fn parse(text: &str, round: Rounding) -> Option<Timestamp> {
     let (date_time, rest) = text.split_at_checked(19)?;
     let bytes = date_time.as_bytes();
@@ -43,18 +43,18 @@ fn parse(text: &str, round: Rounding) -> Option<Timestamp> {
     let small = |number: i64| i8::try_from(number).ok();
     let (year, month, day) = (part(0, 4)?, part(5, 7)?, part(8, 10)?);
     let (hour, minute, second) = (part(11, 13)?, part(14, 16)?, part(17, 19)?);
-    // A leap second is the one before it, a second later: the last of its minute would be early.
+    // A leap second counts as one second after the 59th, because the 59th itself would be early.
     let leap = i64::from(second == 60);
     let second = second - leap;
     let date = civil::Date::new(i16::try_from(year).ok()?, small(month)?, small(day)?).ok()?;
     let time = civil::Time::new(small(hour)?, small(minute)?, small(second)?, 0).ok()?;
     let (millis, rest) = fraction(rest, round)?;
-    // By hand: jiff's own timestamps end a day before the timeline's.
+    // Computed here because jiff's own timestamps end a day before the timeline's.
     let since_epoch = date.to_datetime(time).duration_since(EPOCH).as_secs();
     Some(Timestamp::from_millis((since_epoch - offset(rest)? + leap) * 1000 + millis))
 }
 
-/// The milliseconds of a fraction, 0 to 1000, and what stands after it.
+/// The milliseconds of a fraction, 0 to 1000, and the rest of the text.
 fn fraction(text: &str, round: Rounding) -> Option<(i64, &str)> {
     let Some(text) = text.strip_prefix('.') else { return Some((0, text)) };
     let length = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -67,7 +67,7 @@ fn fraction(text: &str, round: Rounding) -> Option<(i64, &str)> {
     Some((digits(&format!("{millis:0<3}"))? + i64::from(between), rest))
 }
 
-/// The seconds by which local time is ahead of UTC.
+/// The offset of local time from UTC, in seconds.
 fn offset(text: &str) -> Option<i64> {
     if text == "Z" || text == "z" {
         return Some(0);

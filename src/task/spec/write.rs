@@ -1,4 +1,4 @@
-//! A task written as JSON.
+//! Writes a task as JSON.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::task::duration::format;
 use crate::task::{Lane, Message, Payload, RetryPolicy, Schedule, Task, When};
 
-/// The task as JSON in the form that [`read`](super::read) takes, with `lane`; payloads byte for byte.
+/// The task as JSON in the form that [`read`](super::read) parses, with `lane`; payloads byte for byte.
 #[must_use]
 pub fn write(task: &Task, lane: &Lane) -> Box<RawValue> {
     let view = TaskView {
@@ -24,7 +24,7 @@ pub fn write(task: &Task, lane: &Lane) -> Box<RawValue> {
     to_raw_value(&view).expect("texts and numbers are JSON")
 }
 
-/// A task as it stands in JSON; what is none is left out.
+/// A task in JSON. Missing values are omitted.
 #[derive(Default, Serialize)]
 pub(crate) struct TaskView<'a> {
     pub(crate) schedule: ScheduleView<'a>,
@@ -108,7 +108,7 @@ impl MessageView<'_> {
     fn of(message: &Message) -> MessageView<'_> {
         let (payload, raw, content_type) = match &message.payload {
             Payload::Empty => (None, None, None),
-            // It was JSON when it was put; should it be damaged, it is still shown.
+            // It was JSON when it was put. A damaged payload is still shown.
             Payload::Json(bytes) => match serde_json::from_slice(bytes) {
                 Ok(json) => (Some(json), None, None),
                 Err(_) => (None, Some(bytes), None),
