@@ -1,10 +1,10 @@
--- browse: looks through the dead in the order of their burial, from where the last look ended.
+-- browse: lists dead occurrences in the order of their burial, from the end of the last call on.
 -- WITH  prelude, places
 -- KEYS  1 dead (zset)  2 dead:records (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 after ms, "" = from the first  3 after_key  4 from ms, "" = the first  5 to ms, "" = the last
 --       6 lane, "" = any  7 reason, "" = any  8 max  9 max_bytes  10 whole, "" or 1
 -- REPLY { now, "browsed", last ms or "", last key or "", { key, buried, value or "" }... }
--- KEEPS writes nothing, and looks at 128 dead at most; where it stopped before the end, it says at which.
+-- KEEPS writes nothing and reads at most 128 entries; if it stopped before the end, it returns the position.
 
 local dead, dead_records = KEYS[1], KEYS[2]
 local after, after_key, from, to = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -21,7 +21,7 @@ local beyond = to ~= '' and redis.call('ZCOUNT', dead, '-inf', '(' .. to) or red
 local last = math.min(first + 128, beyond) - 1
 local rows = last >= first and redis.call('ZRANGE', dead, first, last, 'WITHSCORES') or {}
 
--- What is damaged or cut off is of no lane and of no reason.
+-- A damaged entry matches no lane and no reason.
 local function matches(value)
   if lane == '' and reason == '' then
     return true
@@ -39,7 +39,7 @@ end
 local reads, all = whole or lane ~= '' or reason ~= '', lane == '' and reason == ''
 local keys, bytes = {}, 0
 for i = 1, #rows, 2 do
-  -- What is read counts, wanted or not: it is what blocks Redis.
+  -- All bytes that are read count, because they block Redis.
   bytes = bytes + (reads and redis.call('HSTRLEN', dead_records, rows[i]) or 0)
   if (all and #keys >= max) or (bytes > max_bytes and #keys > 0) then
     break

@@ -1,10 +1,10 @@
--- cancel: takes a waiting task out; one in flight ends with the claim that holds it.
+-- cancel: removes a waiting task; a task in flight ends with its claim.
 -- WITH  prelude, lanes
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4.. lane, the name for each key from 5 on
 -- REPLY { now, "cancelled", due that was handed out or "" } | { now, "in_flight", due } | { now, "unknown" }
 --       | { now, "elsewhere", lane } | { now, "late" }
--- KEEPS only the end of its claim turns a negative score.
+-- KEEPS only the end of its claim changes a negative score.
 
 local tasks, changes, crashes, counts, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[3]
 if #KEYS - 4 ~= #ARGV - 3 then
@@ -41,6 +41,6 @@ local mark = redis.call('HGET', crashes, id)
 redis.call('ZREM', due_of[lane], id)
 redis.call('HDEL', tasks, id)
 redis.call('HDEL', crashes, id)
--- What could not be read was handed out only if its mark had a count before.
+-- An unreadable occurrence was handed out only if its mark has a count.
 local handed_out = mark and string.match(mark, '^%d+') == score and mark ~= score .. ':unreadable'
 return { micros, 'cancelled', handed_out and score or '' }

@@ -1,12 +1,12 @@
--- claim: locks due occurrences of a lane under one lease and returns them.
--- WITH  prelude, places, records, lock
+-- claim: claims due occurrences of a lane under one lease and returns them.
+-- WITH  prelude, places, records, suspects, lock
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
 --       7 largest (string)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 newest_first, "" or 1
 --       8 after ms, "" = from the first  9 after_member  10 wake channel  11 lane
 -- REPLY { now, "claimed", head or "", last ms or "", last member or "", suspects, unreadable, removed, crashes, always 0,
 --       "<number> id due id due...", { counts or nil of each recurring one... }, { record... } } | { now, "late" }
--- KEEPS an occurrence is in one claim at most: only positive scores are taken, and all that is taken becomes negative.
+-- KEEPS an occurrence is in at most one claim: only positive scores are taken, and each becomes negative.
 
 local due, leases, claims, tasks, crashes, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token, lease, max, max_bytes = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -29,7 +29,7 @@ local function due_rows(skip, count)
   return redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', skip, count)
 end
 
--- What has been due since one moment, as after a stop of a minute or at midnight: Redis need not write its score for each.
+-- Tasks with one due, as after an outage or at midnight. Redis then need not format the score of each.
 local function rows_of_one_moment()
   local first = redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', 0, 1)[2]
   local members = first and redis.call('ZRANGEBYSCORE', due, first, first, 'LIMIT', 0, max + 1) or {}
@@ -40,14 +40,14 @@ local function rows_of_one_moment()
   return found[1] and found
 end
 
--- What may be taken, and one more: the head. Nobody is left out while nothing has a mark; else up to 1000 more are looked at.
+-- The rows to take, and one more for the head. Without marks no row is left out; otherwise up to 1000 more are read.
 local watchful = redis.call('HLEN', crashes) > 0
 local window = max + (watchful and 1000 or 0)
 local rows = not newest_first and not rank and rows_of_one_moment() or due_rows(0, max + 1)
 local total
 local function count_rows()
   total = #rows / 2
-  -- By rank those come, too, that are not due yet.
+  -- A range by rank also contains rows that are not due yet.
   while rank and total > 0 and tonumber(rows[2 * total]) > now do
     total = total - 1
   end
@@ -55,22 +55,13 @@ local function count_rows()
 end
 count_rows()
 
--- Why a row is not for this claim: a suspect, or one that cannot be read.
-local function left_out(mark, score)
-  local named, what = string.match(mark or '', '^(%d+):(%w+)')
-  if named ~= score then
-    return nil
-  end
-  return what == 'unreadable' and what or (tonumber(what) or 0) > 1 and 'suspect' or nil
-end
-
--- The candidates by id and by the number of their row; the first `taken` of them are taken, and their records were read.
+-- The candidates: ids and the numbers of their rows. The first `taken` of them are taken and have their records.
 local ids, row_of, records, gone, aside = {}, {}, {}, {}, {}
 local taken, bytes, looked, full, large = 0, 0, 0, false, false
 
 local largest = tonumber(redis.call('GET', KEYS[7]) or '') or math.huge
 
--- Takes of ids[taken + 1] .. ids[candidates] those that fit, and sorts out what has no record.
+-- Takes as many of ids[taken + 1] .. ids[candidates] as fit, and moves those without a record to `gone`.
 local function take(candidates)
   while taken < candidates and not full do
     local count = fits(tasks, ids, taken + 1, candidates, bytes, max_bytes, large and math.huge or largest)
@@ -141,7 +132,7 @@ if not newest_first then
   end
 end
 
--- In the order of their dues.
+-- Sort by due.
 for i = 1, newest_first and math.floor(taken / 2) or 0 do
   local j = taken + 1 - i
   ids[i], ids[j], row_of[i], row_of[j], records[i], records[j] = ids[j], ids[i], row_of[j], row_of[i], records[j], records[i]
@@ -150,7 +141,7 @@ local negated, counted, score, negative = {}, {}, nil, nil
 local recurring, counts_asked, byte = redis.call('HLEN', counts) > 0, 0, string.byte
 for i = 1, taken do
   local id, its_score = ids[i], rows[2 * row_of[i]]
-  -- Many are due in the same millisecond: one string for all of them.
+  -- Many have the same due; build one string for all of them.
   if its_score ~= score then
     score, negative = its_score, '-' .. its_score
   end
@@ -160,7 +151,7 @@ for i = 1, taken do
     counted[counts_asked] = id
   end
 end
--- The rows are what is held, unless some of them were passed over or stand the other way round.
+-- The rows are the entry of the claim, unless some were left out or the order was reversed.
 if newest_first or row_of[taken] ~= taken then
   local held = {}
   for i = 1, taken do
@@ -177,7 +168,8 @@ end
 if newest_first then
   head = head_of(due)
 end
--- Others may help with the rest. Who begins elsewhere has passed over what they would come for in vain.
+-- Wake others for the rest. A claim with `after` or `newest_first` does not: the earlier occurrences were passed over for a
+-- reason, so others would come in vain.
 if taken > 0 and not newest_first and not rank and head and tonumber(head) <= now then
   redis.pcall('PUBLISH', ARGV[10], ARGV[11] .. ' ' .. head)
 end

@@ -1,11 +1,11 @@
--- claim_suspects: locks the first due suspect of a lane, alone or with others of its kind; or what could not be read before.
--- WITH  prelude, places, lock
+-- claim_suspects: claims the first due suspect of a lane, alone or with others; or unreadable occurrences.
+-- WITH  prelude, places, suspects, lock
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes
 --       7 unreadable, "" or 1: these instead of suspects  8 after ms, "" = from the first  9 after_member
 -- REPLY { now, "claimed", head or "", last ms or "", last member or "", suspects, unreadable, removed, crashes,
 --       "<number> id due id due...", { counts or nil of each recurring one... }, { record... } } | { now, "late" }
--- KEEPS an occurrence is in one claim at most; of suspects that are claimed together each was suspect twice and no more.
+-- KEEPS an occurrence is in at most one claim; suspects that are claimed together have exactly two crashes each.
 
 local due, leases, claims, tasks, crashes, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token, lease, max, max_bytes = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -43,30 +43,28 @@ local ids, scores, records, gone = {}, {}, {}, {}
 local taken, bytes, full, crashed, looked, suspects, unreadable, head = 0, 0, false, 0, 0, 0, 0, nil
 for k = 1, total do
   local id, score = rows[2 * k - 1], rows[2 * k]
-  local named, what = string.match(marks[k] or '', '^(%d+):(%w+)')
-  local cannot_be_read = named == score and what == 'unreadable'
-  local count = named == score and tonumber(what) or 0
-  -- Of suspects the first; if its claims ended without word only twice, more of that kind with it.
-  local meant = cannot_be_read and unreadable_only
-    or count > 1 and not unreadable_only and (taken == 0 or count == 2 and crashed == 2)
+  local why, count = left_out(marks[k], score)
+  -- The first suspect, and if exactly two of its claims expired, others with the same count.
+  local meant = unreadable_only and why == 'unreadable'
+    or not unreadable_only and why == 'suspect' and (taken == 0 or count == 2 and crashed == 2)
   local may, size = meant and not full and taken < max, 0
   if may then
     size = redis.call('HSTRLEN', tasks, id)
-    -- The first whatever its size; behind the first that does not fit none is taken.
+    -- The first one is taken whatever its size. Behind the first one that does not fit, none is taken.
     full = taken > 0 and bytes + size > max_bytes
     may = not full
   end
   if unreadable_only and meant and not may then
-    -- The next call goes on here.
+    -- The next call continues here.
     break
   elseif may and size == 0 then
     gone[#gone + 1] = id
   elseif may then
     taken, bytes, crashed = taken + 1, bytes + size, count
     ids[taken], scores[taken], records[taken] = id, score, redis.call('HGET', tasks, id)
-  elseif cannot_be_read then
+  elseif why == 'unreadable' then
     unreadable = unreadable + 1
-  elseif count > 1 then
+  elseif why == 'suspect' then
     suspects = suspects + 1
   else
     head = head or score

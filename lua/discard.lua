@@ -1,9 +1,9 @@
--- discard: forgets a dead occurrence.
+-- discard: deletes a dead occurrence.
 -- WITH  prelude
 -- KEYS  1 dead (zset)  2 dead:records (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 key  4 buried ms, "" = whenever
 -- REPLY { now, "discarded" } | { now, "unknown" } | { now, "late" }
--- KEEPS dead and dead:records hold the same keys; what was buried at another time than is meant stays.
+-- KEEPS dead and dead:records have the same keys; another burial of the same key stays.
 
 local dead, dead_records, key, buried = KEYS[1], KEYS[2], ARGV[3], ARGV[4]
 if #KEYS ~= 2 or #ARGV ~= 4 then

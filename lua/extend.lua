@@ -1,15 +1,14 @@
--- extend: renews leases and says of each claim whether it still lives.
+-- extend: renews leases and returns for each claim whether it still exists.
 -- WITH  prelude
 -- KEYS  1.. leases (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3.. claim: the number of its lane's key, token
 -- REPLY { now, "extended", "1" or "0", one per claim... }
--- KEEPS a lease that was removed is not made again.
+-- KEEPS a removed lease is not created again.
 
 local lease = tonumber(ARGV[2])
 if #KEYS < 1 or #ARGV % 2 ~= 0 or #ARGV > 2002 then
   return redis.error_reply('BADCALL extend: the numbers of keys and arguments do not fit')
 end
-
 
 local full = first_write('ZREM', KEYS[1], '')
 if full then

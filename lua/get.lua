@@ -1,5 +1,5 @@
--- get: looks at one task.
--- WITH  prelude, lanes
+-- get: reads one task.
+-- WITH  prelude, lanes, suspects
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 counts (hash)  4 crashes (hash)  5.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 id  3.. lane, the name for each key from 5 on
 -- REPLY { now, "held", record, score, change or "", counts or "", unreadable 0 or 1 } | { now, "unknown" } | { now, "elsewhere", lane }
@@ -24,6 +24,5 @@ local change = redis.call('HGET', changes, id) or ''
 if not score or change == 'cancelled' then
   return { micros, 'unknown' }
 end
-local named, what = string.match(redis.call('HGET', crashes, id) or '', '^(%d+):(%w+)')
-local unreadable = named == score and what == 'unreadable' and 1 or 0
+local unreadable = left_out(redis.call('HGET', crashes, id), score) == 'unreadable' and 1 or 0
 return { micros, 'held', record, score, change, redis.call('HGET', counts, id) or '', unreadable }

@@ -1,17 +1,16 @@
--- glance: one look at a shard; tells one caller when a lane is to be reaped.
+-- glance: reads the state of a shard; tells one caller when to reap a lane.
 -- WITH  prelude
 -- KEYS  1 lanes (set)  2 dead (zset)  3.. due (zset), leases (zset), reap-at (string), of each lane
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 dead_keep ms  4 depth, "" or 1  5.. lane: name, served "" or 1
 -- REPLY { now, "glanced", dead, { lane known here... }, { head or "", first lease end or "", last lease end or "", stranded 0 or 1,
 --       reap 0 or 1, waiting, in flight, first due in flight or "" }, one per lane... }
--- KEEPS of all who look, one a second is told to reap, and nobody before holders had a lease's time to extend.
+-- KEEPS of all callers one a second is told to reap, and none before holders had the time of a lease to renew.
 
 local lanes, dead, lease, dead_keep, depth = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= ''
 local n = (#KEYS - 2) / 3
 if n % 1 ~= 0 or #ARGV ~= 4 + 2 * n then
   return redis.error_reply('BADCALL glance: the numbers of keys and arguments do not fit')
 end
-
 
 local full = first_write('SREM', lanes, '')
 if full then
@@ -37,25 +36,25 @@ for i = 1, n do
   local long = math.max(3000, lease / 2)
   local away, next_at, told = at and at < now - long and late == '', nil, 0
   if not at or away then
-    -- Redis or everybody was away: whoever holds a claim gets the time to extend it first. Not twice in a row: who looks
-    -- seldom would never be told.
+    -- Redis or all instances were away. Holders get the time to renew their leases first, but not twice in a row, because an
+    -- instance that looks rarely would never be told to reap.
     next_at = now + lease
   elseif at > now + lease then
     next_at = now + 900
   elseif at <= now then
     next_at = now + 900
-    -- A token ends in the length of its lease; one that does not say has ours.
+    -- The token contains the length of the lease; if not, ours is used.
     local length = first and tonumber(string.match(last[1], '^[^.]*%.%d+%.(%d+)$')) or lease
     local ended = first and (tonumber(first) <= now or tonumber(last[2]) > now + length)
     local forgotten = not served and not first and not head and not stranded
     told = (ended or stranded or forgotten or outlived) and 1 or 0
   elseif late ~= '' and now <= at - lease + long then
-    -- Somebody looks often: where everybody is away once more, it may be put off once more.
+    -- An instance looks regularly. If all instances are away once more, the reap may be postponed once more.
     next_at = at
   end
-  -- A lane that is neither served nor known is gone: nobody would remove its key.
+  -- Write nothing for a lane that is neither served nor known, because no reap would delete the key.
   if next_at and known then
-    -- Where nobody looks any more it goes by itself: what is missing is treated as what is too old.
+    -- The key expires when no instance looks any more. A missing key means the same as an old one.
     redis.call('SET', reap_at, string.format('%.0f', next_at) .. (away and ' late' or ''), 'PX', string.format('%.0f', 2 * lease + 60000))
   end
   local waiting, flying, held = 0, 0, ''

@@ -1,11 +1,11 @@
--- put: creates or replaces tasks of one shard, each in its lane with its due.
+-- put: creates or replaces tasks of one shard.
 -- WITH  prelude, lanes, records, revisions
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 lanes (set)  6 largest (string)
 --       7.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 mode, put or post  4 wake channel
 --       5 lanes, their number  6.. lane, the name for each key from 7 on  7.. task: id, due, record
 -- REPLY { now, "put", { "<code>[ <due that now holds>[ <due in flight>]]"... } } | { now, "late" }
--- KEEPS no message but the first goes out under a key that is in flight or was handed out, unless its user was told that key.
+-- KEEPS no second message goes out under a key that is in flight or was handed out, unless the user was told of that key.
 
 local tasks, changes, crashes, counts, lanes, largest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local post, channel, declared = ARGV[3] == 'post', ARGV[4], tonumber(ARGV[5])
@@ -25,7 +25,7 @@ if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
 
--- What will be written. Nothing is, before every task has its answer: scripts are not rolled back.
+-- Collects the writes. All tasks get their answers before the first write, because Redis does not roll scripts back.
 local records, adds, leaves, asked, cleared, unmarked, earliest, longest = {}, {}, {}, {}, {}, {}, {}, 0
 
 local function wait_at(lane, due, id)
@@ -42,13 +42,13 @@ local function write(id, record, former)
   longest = math.max(longest, #record)
 end
 
--- Whether a requeued occurrence has the key that this one would get: it has a mark as long as it stands.
+-- Whether a requeued occurrence has this key. It has a mark as long as it exists.
 local any_mark = redis.call('HLEN', crashes) > 0
 local function is_requeued(id, due)
   return any_mark and redis.call('HEXISTS', crashes, '!' .. id .. ':' .. due) == 1
 end
 
--- What a task is answered with that stands there: nothing is written for it. `repeated`: it is in flight, or was handed out.
+-- The answer if nothing has to be written for an existing task. `repeated`: the task is in flight, or was handed out.
 local function answer_as_is(due, record, former, held, change, repeated)
   local same = ask_the_same(former, record)
   if post and not same then
@@ -60,18 +60,19 @@ local function answer_as_is(due, record, former, held, change, repeated)
   end
 end
 
--- One task: `former` is its record as it stands, `score` of it, `change` and `mark` what changes and crashes hold.
+-- The answer for one task. `former` is its stored record, `score` its score, `change` and `mark` its entries in changes and
+-- crashes.
 local function answer(id, due, record, former, score, change, mark)
   if former and not due_of[lane_of(former)] then
     return 'elsewhere ' .. lane_of(former)
   elseif not string.find(due, '^[1-9]%d*$') or #due > 15 or tonumber(due) > 253402300799999 then
     return 'bad_due'
   end
-  -- A record without a score should never be; it counts as no task.
+  -- A record without a score should not exist; it counts as no task.
   former = score and former
   local flying = former and string.sub(score, 1, 1) == '-'
   local held = former and (flying and string.sub(score, 2) or score)
-  -- What could not be read was handed out only if its mark had a count before.
+  -- An unreadable occurrence was handed out only if its mark has a count.
   local marked = former and not flying and mark and string.match(mark, '^%d+') == held
   local handed_out = marked and mark ~= held .. ':unreadable'
   local lane, former_lane = lane_of(record), former and lane_of(former)
@@ -100,8 +101,7 @@ local function answer(id, due, record, former, score, change, mark)
   return not former and 'created' or handed_out and 'replaced ' .. due .. ' ' .. held or 'replaced'
 end
 
--- The records that stand there may be larger than those that were sent: up to 2 MiB of them are read, because comparing them
--- costs as much again.
+-- The stored records may be larger than the new ones. Reads at most 2 MiB of them, because comparing costs as much as reading.
 local former, reached, bytes, large = {}, 0, 0, false
 local may_stand = largest_of(tasks, largest)
 while reached < n do
@@ -117,7 +117,7 @@ while reached < n do
   reached = reached + count
 end
 
--- What changes, crashes and the lanes hold of them.
+-- The entries of these tasks in changes, crashes and their lanes.
 local change = reached > 0 and redis.call('HLEN', changes) > 0 and redis.call('HMGET', changes, unpack(ids, 1, reached)) or {}
 local mark = reached > 0 and any_mark and redis.call('HMGET', crashes, unpack(ids, 1, reached)) or {}
 local score, asking, answers = {}, {}, {}
@@ -147,7 +147,7 @@ local head = {}
 for lane in pairs(adds) do
   head[lane] = head_of(due_of[lane])
 end
--- This needs room, on purpose: a full Redis takes no tasks in.
+-- This first write needs memory on purpose: a full Redis refuses new tasks.
 local full = first_write('HSET', tasks, unpack(records))
 if full then
   return full

@@ -1,10 +1,10 @@
--- reap: ends claims whose lease has passed, so that what they held waits again under the due it had.
--- WITH  prelude
+-- reap: ends expired claims; their occurrences return to the lane with the due they had.
+-- WITH  prelude, marks
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
 --       8 dead (zset)  9 dead:records (hash)  10 lanes (set)  11 reap-at (string)  12 largest (string)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 lease ms  4 served, "" or 1  5 dead_keep ms  6 wake channel  7 lane
 -- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more, 0 or 1 } | { now, "late" }
--- KEEPS a due is given back as it was, or as its user changed it meanwhile: the key of an occurrence never changes.
+-- KEEPS an occurrence returns with the due it had, or the one of a later put, so its key never changes.
 
 local due, leases, claims, tasks, changes, crashes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local counts, dead, dead_records, lanes, reap_at, largest = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -13,7 +13,7 @@ if #KEYS ~= 12 or #ARGV ~= 7 then
   return redis.error_reply('BADCALL reap: the numbers of keys and arguments do not fit')
 end
 
--- One that Redis reads only after it stood still would end the claims of holders that live: their extends come behind it.
+-- A stopped Redis runs the script late. It would then end claims whose holders are alive, because their renewals come after it.
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
@@ -23,10 +23,9 @@ if full then
   return full
 end
 
-local this_instant, cut, earliest = string.format('%.0f', now), 0, nil
-local before = head_of(due)
--- The clock stepped back: a lease that ends further ahead than it was made for would hold its claim for as long as the step
--- was. Its token ends in that length; one that does not say has ours.
+local this_instant, before, cut, earliest = string.format('%.0f', now), head_of(due), 0, nil
+-- After the clock stepped back, a lease ends too late and would hold its claim for as long as the step was. The token contains
+-- the length of the lease; if not, ours is used.
 local running = redis.call('ZREVRANGEBYSCORE', leases, '+inf', '(' .. this_instant, 'WITHSCORES', 'LIMIT', 0, 1000)
 for i = 1, #running, 2 do
   local furthest = now + (tonumber(string.match(running[i], '^[^.]*%.%d+%.(%d+)$')) or lease)
@@ -36,7 +35,7 @@ for i = 1, #running, 2 do
   end
 end
 
-local ids, dues, ended, stranded, more = {}, {}, 0, 0, cut == 1000
+local ids, dues, known, ended, more = {}, {}, {}, 0, cut == 1000
 local tokens = redis.call('ZRANGEBYSCORE', leases, '-inf', this_instant, 'LIMIT', 0, 1001)
 for i = 1, #tokens do
   local entry = redis.call('HGET', claims, tokens[i]) or ''
@@ -44,29 +43,24 @@ for i = 1, #tokens do
   for id, its_due in string.gmatch(entry, ' (%S+) (%S+)') do
     held[#held + 1] = { id, its_due }
   end
-  -- Whole claims, and at least one: a claim holds no more than one call may touch.
+  -- Ends whole claims, at least one. A claim never holds more than one call may process.
   if i > 1000 or (#ids > 0 and #ids + #held > 1000) then
     more = true
     break
   end
   ended = i
   for k = 1, #held do
-    ids[#ids + 1], dues[#dues + 1] = held[k][1], held[k][2]
+    ids[#ids + 1], dues[#dues + 1], known[held[k][1]] = held[k][1], held[k][2], true
   end
 end
 
--- The net: without a lease in the lane nothing may stand claimed, nor any claim be there to settle it.
+-- Safety net: if the lane has no lease, nothing may be marked as claimed, because no claim could settle it.
 local occurrences = #ids
 if redis.call('ZCARD', leases) == ended then
-  local known = {}
-  for i = 1, #ids do
-    known[ids[i]] = true
-  end
   local rows = redis.call('ZRANGEBYSCORE', due, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1001)
   for i = 1, #rows, 2 do
     if not known[rows[i]] and #ids < 1000 then
       ids[#ids + 1], dues[#dues + 1] = rows[i], string.sub(rows[i + 1], 2)
-      stranded = stranded + 1
     elseif not known[rows[i]] then
       more = true
     end
@@ -80,21 +74,15 @@ if #ids > 0 then
   for i = 1, #ids do
     if asked[i] then
       changed[#changed + 1] = ids[i]
+    else
+      push(marked, ids[i], mark_of_expired(dues[i], marks[i]))
     end
     if asked[i] == 'cancelled' then
       removed[#removed + 1] = ids[i]
     else
       local its_due = asked[i] or dues[i]
-      restored[#restored + 1], restored[#restored + 2] = its_due, ids[i]
+      push(restored, its_due, ids[i])
       earliest = earliest and tonumber(earliest) <= tonumber(its_due) and earliest or its_due
-    end
-    local named, what, times = string.match(marks[i] or '', '^(%d+):(%a*):?(%d*)$')
-    if not asked[i] and named == dues[i] and what ~= '' then
-      -- What cannot be read ends nobody, but whoever could read it may have sent it.
-      marked[#marked + 1], marked[#marked + 2] = ids[i], named .. ':' .. what .. ':' .. (times ~= '' and times or '0')
-    elseif not asked[i] then
-      times = (named == dues[i] and tonumber(times) or 0) + 1
-      marked[#marked + 1], marked[#marked + 2] = ids[i], dues[i] .. ':' .. string.format('%.0f', times)
     end
   end
   call_with(restored, 'ZADD', due, 'XX')
@@ -129,4 +117,4 @@ if #old > 0 then
 end
 
 wake(ARGV[6], lane, earliest, before)
-return { micros, 'reaped', ended, occurrences, stranded, dropped, more and 1 or 0 }
+return { micros, 'reaped', ended, occurrences, #ids - occurrences, dropped, more and 1 or 0 }

@@ -1,4 +1,4 @@
--- requeue: puts a dead occurrence back, due now, under its old key.
+-- requeue: returns a dead occurrence to its lane, due now, under its old key.
 -- WITH  prelude, lanes, records
 -- KEYS  1 dead (zset)  2 dead:records (hash)  3 tasks (hash)  4 changes (hash)  5 crashes (hash)  6 lanes (set)
 --       7 largest (string)  8.. due (zset), one per lane
@@ -6,7 +6,7 @@
 --       6 wake channel  7.. lane, the name for each key from 8 on
 -- REPLY { now, "requeued" } | { now, "in_flight" } | { now, "unknown" } | { now, "unreadable" } | { now, "elsewhere", lane } |
 --       { now, "late" }
--- KEEPS a key is requeued only while nothing that waits or is in flight has it; what was buried at another time than is meant stays.
+-- KEEPS a key is requeued only if no waiting or claimed occurrence has it; another burial of the same key stays.
 
 local dead, dead_records, tasks, changes, crashes, lanes, largest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local parent, its_due, buried = ARGV[3], ARGV[4], ARGV[5]
@@ -36,7 +36,7 @@ if redis.call('HEXISTS', tasks, parent) == 1 then
     end
     stands = stands or score
   end
-  -- Its lane stands in its record, which may be as large as the one that is dead: it is read only where no lane has the task.
+  -- The lane of the task is in its record. That may be large, so it is read only if no given lane contains the task.
   local lane = not stands and lane_of(redis.call('HGET', tasks, parent))
   if lane and not due_of[lane] then
     return { micros, 'elsewhere', lane }
@@ -46,7 +46,7 @@ local value = redis.call('HGET', dead_records, key)
 if not value then
   return { micros, 'unknown' }
 end
--- What is damaged or cut off has no lane that it could wait in.
+-- A damaged record has no lane to wait in.
 local ends = #value > 34 and 4 + struct.unpack('>I4', value) or 0
 local record = string.sub(value, 5, ends)
 local whole = ends <= #value and #record > 31 and #record >= 31 + string.byte(record, 31)
@@ -64,15 +64,15 @@ if full then
 end
 local due = string.format('%.0f', now)
 redis.call('ZREM', dead, key)
--- As put: where an older version put the others it is not known how large they are.
+-- As in put: if an older version wrote the other records, their maximum size is unknown.
 if #record > largest_of(tasks, largest) then
   redis.call('SET', largest, string.format('%.0f', #record))
 end
 redis.call('HSET', tasks, member, record)
 redis.call('ZADD', due_of[lane], due, member)
--- It was handed out before; and puts see by it that this key is taken.
+-- The occurrence was handed out before. The mark also tells puts that its key is taken.
 redis.call('HSET', crashes, member, due .. ':0')
 redis.call('SADD', lanes, lane)
--- It is due already, whatever the head was.
+-- It is due now, whatever the head was.
 wake(ARGV[6], lane, due, nil)
 return { micros, 'requeued' }

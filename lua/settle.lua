@@ -1,15 +1,15 @@
--- settle: writes verdicts back and lets what they name leave its claim.
--- WITH  prelude
+-- settle: writes verdicts; the occurrences that they name leave their claim.
+-- WITH  prelude, marks
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
 --       8 dead (zset)  9 dead:records (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 token  3 rest, keep or back  4 lease ms  5 dead_cap  6 wake channel  7 lane
---       8 quiet, "" or 1: what goes back wakes nobody  9 ended, their number  10 ended_dead, how many of them (the last) are dead
+--       8 quiet, "" or 1: no wake-up for returned ones  9 ended, their number  10 ended_dead, how many of them (the last) are dead
 --       11 nexts, their number  12 nexts_dead, how many of them (the last) are dead  13 backs, their number
---       14 begun, how many of them (the first) had begun  15 unreadable, how many of them (the last) cannot be read
---       16 named, all of it as "id due id due..."  17.. ended: id  18.. next: new due, id  19.. counted: id, counts
+--       14 begun, how many of them (the first) had begun  15 unreadable, how many of them (the last) are unreadable
+--       16 named, all of them as "id due id due..."  17.. ended: id  18.. next: new due, id  19.. counted: id, counts
 --       20.. back: due, id  21.. burial: key, value
 -- REPLY { now, "settled", dropped, { skipped id... }, { changed id... } } | { now, "lost" }
--- KEEPS what has left a claim cannot be ended through it again.
+-- KEEPS an occurrence that has left a claim cannot be ended through this claim again.
 
 local due, leases, claims, tasks, changes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local crashes, counts, dead, dead_records = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -31,9 +31,9 @@ if full then
   return full
 end
 
--- The short cuts. Nothing has left the claim and all that it holds is named: while its token lives nobody else can end
--- its pairs, so neither the list nor the scores need a look. Or what is named is all that is left, or what that begins with.
--- `behind` is what the claim still holds afterwards.
+-- The short cuts. If nothing has left the claim and all its occurrences are named, neither its list nor the scores are read:
+-- while the token exists, no other caller can change them. The same is true if the named ones are all that is left, or the
+-- first of those. `behind` is what the claim holds afterwards.
 local number = string.match(entry, '^%S+')
 local unasked, behind = redis.call('HLEN', changes) == 0, ''
 local whole = unasked and tonumber(number) == named
@@ -45,7 +45,7 @@ if unasked and not whole then
 end
 local short = whole or behind ~= ''
 
--- Otherwise: what the claim holds, in its order; what was named; what users asked for meanwhile.
+-- Otherwise: the occurrences of the claim, in order; the named ones; the puts and cancels made in the meantime.
 local held, order, due_of, asked = {}, {}, {}, {}
 if not short then
   for id, its_due in string.gmatch(string.sub(entry, #number + 2), '(%S+) (%S+)') do
@@ -70,7 +70,7 @@ local function apply(id)
   end
 end
 
--- Whether the verdict on this id is to be written.
+-- Whether the verdict on this id has to be written.
 local function leaves(id, its_due)
   if held[id] ~= its_due then
     skipped[#skipped + 1] = id
@@ -83,7 +83,7 @@ local function leaves(id, its_due)
   return not asked[id]
 end
 
--- The verdicts that are to be written: all of them after a short cut.
+-- The verdicts to write; after a short cut, all of them.
 local next_at, back_at = 16 + e, 16 + e + 4 * n
 local grave = back_at + 2 * b
 local function slice(from, count)
@@ -121,7 +121,7 @@ for i = 1, b do
   end
 end
 
--- What no verdict named.
+-- The occurrences without a verdict.
 local left = {}
 for i = 1, #order do
   local id = order[i]
@@ -135,21 +135,6 @@ for i = 1, #order do
 end
 if not short then
   behind = table.concat(left, ' ')
-end
-
--- What the mark of one that goes back becomes: false where it has to go, nil where nothing changes.
-local function mark_of(its_due, kind, mark)
-  local marked, _, count = string.match(mark or '', '^(%d+):(%a*):?(%d*)$')
-  count = marked == its_due and count or ''
-  if kind == 'unreadable' then
-    -- With a count it was handed out before.
-    return its_due .. ':unreadable' .. (count ~= '' and ':' .. count or '')
-  elseif kind == 'begun' or count ~= '' then
-    return its_due .. ':' .. (count ~= '' and count or '0')
-  elseif marked == its_due then
-    -- Its holder could read it.
-    return false
-  end
 end
 
 local any_mark = redis.call('HLEN', crashes) > 0
@@ -182,7 +167,7 @@ if #backs > 0 and (any_mark or begun + unreadable > 0) then
   end
   local marks = any_mark and redis.call('HMGET', crashes, unpack(ids)) or {}
   for i = 1, #ids do
-    local mark = mark_of(backs[2 * i - 1], kinds[i], marks[i])
+    local mark = mark_of_returned(backs[2 * i - 1], kinds[i], marks[i])
     if mark then
       redis.call('HSET', crashes, ids[i], mark)
     elseif mark == false then
@@ -215,7 +200,7 @@ if behind == '' then
   redis.call('HDEL', claims, token)
   redis.call('ZREM', leases, token)
 else
-  -- What has lost nothing keeps its number.
+  -- A claim that has lost nothing keeps its number.
   if #number + 1 + #behind ~= #entry then
     redis.call('HSET', claims, token, 'part ' .. behind)
   end
@@ -226,7 +211,7 @@ if writes_due then
   local earliest, least, last = nil, math.huge, nil
   for _, list in ipairs(quiet and { nexts, asked_for } or { nexts, asked_for, backs, restored }) do
     for i = 1, #list, 2 do
-      -- Many are due in the same millisecond: the string is looked at once.
+      -- Many have the same due; compare the string once.
       if list[i] ~= last then
         last = list[i]
         local ms = tonumber(last)

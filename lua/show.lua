@@ -1,4 +1,4 @@
--- show: looks at one dead occurrence.
+-- show: reads one dead occurrence.
 -- WITH  prelude
 -- KEYS  1 dead (zset)  2 dead:records (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 key

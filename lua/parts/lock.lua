@@ -1,7 +1,7 @@
--- lock: what every claim writes.
+-- lock: the writes of a claim.
 
--- Locks members under a lease: `held` is what the claim holds as "<number> id due id due...", `negated` their negative scores and
--- ids. Removes `gone`, members without a record. Returns an error reply if nothing was written.
+-- Claims members under a lease. `held` is the entry of the claim, "<number> id due id due...". `negated` are their negative
+-- scores and ids. Removes the members in `gone`, which have no record. Returns an error reply if nothing was written.
 local function lock(due, leases, claims, crashes, token, lease, held, negated, gone)
   if #negated == 0 and #gone == 0 then
     return nil

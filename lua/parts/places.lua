@@ -1,6 +1,6 @@
--- places: where a place stands in a zset, as (ms, member).
+-- places: positions in a sorted set, as (ms, member).
 
--- By bytes, as Redis orders them: Lua would compare by the server's locale.
+-- Compares bytes, like Redis; Lua would compare by the server's locale.
 local function is_after(one, other)
   for i = 1, math.min(#one, #other) do
     local a, b = string.byte(one, i), string.byte(other, i)
@@ -11,8 +11,8 @@ local function is_after(one, other)
   return #one > #other
 end
 
--- The rank of the first member behind (ms, member), whether that one still stands there or not. Among those of the same
--- millisecond, of which there may be many, it is searched by halves.
+-- The rank of the first member behind (ms, member), whether that member exists or not. Uses binary search among the members of
+-- the same millisecond, because there may be many.
 local function rank_after(zset, ms, member)
   local low = redis.call('ZCOUNT', zset, '-inf', '(' .. ms)
   local high = low + redis.call('ZCOUNT', zset, ms, ms)

@@ -1,14 +1,15 @@
--- prelude: the time, the first write and others, the head of a lane and its wake-up. It stands in front of every script.
+-- prelude: the time, first writes, the head of a lane and its wake-up. It precedes every script.
 
--- Redis' time: in ms, and in microseconds as every reply begins with it. ARGV[1] takes its place in tests.
+-- Redis' time in ms, and in microseconds as every reply begins with it. In tests ARGV[1] replaces it.
 local time = redis.call('TIME')
 local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])
 if ARGV[1] ~= '' then
   now, micros = tonumber(ARGV[1]), ARGV[1] .. '000'
 end
 
--- The first write of a script: an error reply if Redis is full, else what the command returned. Redis looks at maxmemory only
--- before a script's first write, so a command that frees memory or changes nothing lets the writes behind it pass.
+-- The first write of a script. Returns an error reply if Redis is full, else nil and the result of the command. Redis checks
+-- maxmemory only before the first write of a script. A command that frees memory or changes nothing therefore lets all later
+-- writes pass.
 local function first_write(command, key, ...)
   local result = redis.pcall(command, key, ...)
   if type(result) == 'table' then
@@ -22,7 +23,7 @@ local function push(list, one, two)
   list[#list + 1] = two
 end
 
--- Calls a command with all of a list behind its key, and an option before it; not with an empty one.
+-- Calls a command with a key, an optional option and all elements of a list; does nothing if the list is empty.
 local function call_with(list, command, key, option)
   if #list > 0 and option then
     redis.call(command, key, option, unpack(list))
@@ -31,14 +32,14 @@ local function call_with(list, command, key, option)
   end
 end
 
--- The smallest due that waits in a lane.
+-- The earliest due that waits in a lane.
 local function head_of(due)
   return redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 end
 
--- Wakes the claimers of a lane in which `earliest` was written; `head` is what the head was before.
+-- Wakes the claimers of a lane after `earliest` was written; `head` is the head before that.
 local function wake(channel, lane, earliest, head)
-  -- Also where the head is due already: a claimer may have gone past it, and wait for what stands behind it.
+  -- Also if the head was due already: a claimer may have gone past it and wait for a later one.
   if earliest and (not head or tonumber(earliest) < tonumber(head) or tonumber(head) <= now) then
     redis.pcall('PUBLISH', channel, lane .. ' ' .. earliest)
   end

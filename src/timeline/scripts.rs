@@ -57,8 +57,13 @@ pub static PUT: Script = script!(
     ["now", "not_after", "mode", "wake", "lanes", "lane..", "task.."]
 );
 /// Reads one task.
-pub static GET: Script =
-    script!(Get, "get", ["lanes"], ["tasks", "changes", "counts", "crashes", "due.."], ["now", "id", "lane.."]);
+pub static GET: Script = script!(
+    Get,
+    "get",
+    ["lanes", "suspects"],
+    ["tasks", "changes", "counts", "crashes", "due.."],
+    ["now", "id", "lane.."]
+);
 /// Removes a task.
 pub static CANCEL: Script = script!(
     Cancel,
@@ -71,7 +76,7 @@ pub static CANCEL: Script = script!(
 pub static CLAIM: Script = script!(
     Claim,
     "claim",
-    ["places", "records", "lock"],
+    ["places", "records", "suspects", "lock"],
     ["due", "leases", "claims", "tasks", "crashes", "counts", "largest"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "newest_first", "after", "after_member", "wake", "lane"]
 );
@@ -79,7 +84,7 @@ pub static CLAIM: Script = script!(
 pub static CLAIM_SUSPECTS: Script = script!(
     ClaimSuspects,
     "claim_suspects",
-    ["places", "lock"],
+    ["places", "suspects", "lock"],
     ["due", "leases", "claims", "tasks", "crashes", "counts"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "unreadable", "after", "after_member"]
 );
@@ -87,7 +92,7 @@ pub static CLAIM_SUSPECTS: Script = script!(
 pub static SETTLE: Script = script!(
     Settle,
     "settle",
-    [],
+    ["marks"],
     ["due", "leases", "claims", "tasks", "changes", "crashes", "counts", "dead", "dead:records"],
     [
         "now",
@@ -119,7 +124,7 @@ pub static EXTEND: Script = script!(Extend, "extend", [], ["leases.."], ["now", 
 pub static REAP: Script = script!(
     Reap,
     "reap",
-    [],
+    ["marks"],
     [
         "due",
         "leases",
