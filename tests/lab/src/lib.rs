@@ -1,13 +1,13 @@
 //! Attacks and measures instances of punctual from outside.
 //!
-//! From the ground up; each room knows only those before it:
+//! From the bottom up; each module knows only those before it:
 //!
 //! - [`servers`] starts servers and instances as processes, on free ports, in folders of their own.
-//! - [`verify`] attacks instances, and judges what they published. It uses nothing of punctual's own code.
-//! - [`bench`] measures instances, each figure beside what their parts can do by themselves.
+//! - [`verify`] attacks instances, and checks what they published. It uses no code of punctual.
+//! - [`bench`] measures instances, each figure with the limits of its parts.
 //! - [`cli`] is the command line of `punctual-lab`.
 //!
-//! The tests of punctual start their servers here too, and ask [`testing`] what the machine has.
+//! The tests of punctual also start their servers here, and use [`testing`] to find out what is installed.
 
 pub mod bench;
 pub mod cli;

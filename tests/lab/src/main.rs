@@ -1,4 +1,4 @@
-//! The `punctual-lab` program: reads the command line and does as it says.
+//! The `punctual-lab` program: runs the command line.
 
 use std::process::ExitCode;
 

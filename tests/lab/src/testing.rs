@@ -1,4 +1,4 @@
-//! What tests ask of the machine: whether programs are there, and patience.
+//! Helpers of tests: whether programs are installed, and waiting with a limit.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::servers;
 
-/// Whether a program is there; says loudly that the test is skipped if not. With `PUNCTUAL_TEST_STRICT=1` it panics.
+/// Whether a program is installed; prints that the test is skipped if not. With `PUNCTUAL_TEST_STRICT=1` it panics.
 ///
 /// Use it as `if !have("nats-server") { return; }`.
 pub fn have(program: &str) -> bool {
@@ -19,12 +19,12 @@ pub fn have(program: &str) -> bool {
     found
 }
 
-/// The same for a program that a test does without: nothing is skipped but what it would say besides.
+/// The same without the message, for a program that a test can do without.
 pub fn have_quietly(program: &str) -> bool {
     servers::is_there(program) || Path::new("/usr/sbin").join(program).is_file()
 }
 
-/// Whether all is there that a Kafka server needs; says loudly that the test is skipped if not.
+/// Whether Kafka can be started; prints that the test is skipped if not.
 pub fn have_kafka() -> bool {
     let found = servers::have_kafka();
     if !found {
@@ -33,21 +33,21 @@ pub fn have_kafka() -> bool {
     found
 }
 
-/// Says loudly that the test is skipped since something is missing. With `PUNCTUAL_TEST_STRICT=1` it panics.
+/// Prints that the test is skipped because something is missing. With `PUNCTUAL_TEST_STRICT=1` it panics.
 pub fn skip(missing: &str) {
     assert!(std::env::var("PUNCTUAL_TEST_STRICT").as_deref() != Ok("1"), "`{missing}` is missing: run `make setup`");
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
-    // The first word of the line is what `make test` counts.
+    // `make test` counts lines that begin with this word.
     say(&format!("SKIPPED {name}: `{missing}` is not installed"));
 }
 
-/// Says something that `make test` shows, also of tests that pass.
+/// Prints a line that `make test` shows even for tests that pass.
 pub fn say(line: &str) {
     // Not eprintln!, which the test runner would capture.
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).expect("stderr takes a line");
 }
 
-/// Waits until something holds, asking every 10 ms; whether it did within the limit.
+/// Waits until a condition holds, checking every 10 ms. Returns whether it did within the limit.
 pub fn patient(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     loop {
@@ -61,7 +61,7 @@ pub fn patient(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Runs something asynchronous to its end on a thread of its own, whether or not this one is part of a runtime.
+/// Runs a future to its end on a new thread, whether or not this one belongs to a runtime.
 pub fn block_on<T: Send>(act: impl AsyncFnOnce() -> T + Send) -> T {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

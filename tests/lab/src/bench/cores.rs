@@ -1,4 +1,4 @@
-//! A core for Redis alone: what a call takes there is then what it costs, and none of it a wait for a core that others have.
+//! A core of its own for Redis, so that the time of a call does not include waits for a busy core.
 
 pub(super) use imp::OwnCore;
 
@@ -8,13 +8,13 @@ mod imp {
 
     use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-    /// One process on the first core, and this one with all others that it has started on the rest, until it is dropped.
+    /// One process runs on the first core, this one and its children on the others, until this is dropped.
     pub(in super::super) struct OwnCore {
         before: CpuSet,
     }
 
     impl OwnCore {
-        /// None where there is one core only, and where the process cannot be bound to one.
+        /// `None` if there is only one core, or if the process cannot be bound to one.
         pub(in super::super) fn of(one: u32) -> Option<OwnCore> {
             let before = sched_getaffinity(None).ok()?;
             let first = (0..CpuSet::MAX_CPU).find(|core| before.is_set(*core))?;
@@ -36,8 +36,7 @@ mod imp {
         }
     }
 
-    /// Binds a process with all that it has started to cores; says whether that could be done to all its threads. One that
-    /// ends meanwhile needs none.
+    /// Binds a process with all its threads to cores. Returns whether that worked for every thread that still exists.
     fn bind(process: u32, cores: &CpuSet) -> bool {
         let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
         let threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
@@ -96,11 +95,11 @@ mod imp {
 
 #[cfg(not(target_os = "linux"))]
 mod imp {
-    /// There is none.
+    /// Not supported on this system.
     pub(in super::super) struct OwnCore;
 
     impl OwnCore {
-        /// None: a process cannot be bound to a core.
+        /// Always `None`: a process cannot be bound to a core.
         pub(in super::super) fn of(_: u32) -> Option<OwnCore> {
             None
         }

@@ -1,4 +1,4 @@
-//! Instances, each a process of its own, with the settings that are shipped.
+//! Instances with default settings, each a process of its own.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use super::process;
 use super::tasks::SHARDS;
 use crate::servers::Instance;
 
-/// How long an instance may take to end: its deadline is 20 s.
+/// How long an instance may take to end; its deadline is 20 s.
 const END: Duration = Duration::from_secs(40);
 
-/// A lane and the destination of what names none, empty for none.
+/// A lane and its destination, empty for none.
 pub(super) type LaneTo<'a> = (&'a str, &'a str);
 
-/// Running instances. Dropping them ends them at once.
+/// Running instances. Dropping them kills them.
 pub(super) struct Fleet {
     instances: Vec<Instance>,
 }
 
 impl Fleet {
-    /// Starts so many; returns when all serve.
+    /// Starts instances; returns when all serve.
     ///
     /// # Errors
-    /// When one does not serve.
+    /// If one does not serve.
     pub(super) async fn start(ground: &Ground, count: usize, lanes: &[LaneTo<'_>]) -> anyhow::Result<Fleet> {
         let mut instances = Vec::with_capacity(count);
         for number in 0..count {
@@ -37,7 +37,7 @@ impl Fleet {
         Ok(Fleet { instances })
     }
 
-    /// Where they listen.
+    /// Their addresses.
     pub(super) fn apis(&self) -> Vec<SocketAddr> {
         self.instances.iter().map(|instance| instance.api).collect()
     }
@@ -56,10 +56,10 @@ impl Fleet {
         self.instances.iter().filter_map(Instance::pid)
     }
 
-    /// Asks all to end, and waits until they have.
+    /// Asks all to end, and waits for that.
     ///
     /// # Errors
-    /// When one does not end in order, or has logged an error: then the figures are of something else.
+    /// If one does not end in order, or has logged an error; the figures are then not valid.
     pub(super) async fn end(self) -> anyhow::Result<()> {
         for instance in &self.instances {
             let ended = instance.ended()?;
@@ -79,7 +79,7 @@ impl Fleet {
 }
 
 fn configuration(api: SocketAddr, ground: &Ground, lanes: &[LaneTo<'_>]) -> anyhow::Result<String> {
-    // A text of JSON is one of TOML, too.
+    // A JSON string is also a TOML string.
     let quoted = |text: &str| serde_json::to_string(text);
     let mut text = format!(
         "[http]\nlisten = \"{api}\"\n[redis]\nurl = {}\n[timeline]\nnamespace = \"{}\"\nshards = {SHARDS}\n\

@@ -1,4 +1,4 @@
-//! The ground of a bench: the servers, ours or the user's, and everything that is made there and has to go again.
+//! The environment of a bench: the servers, started or given, and everything that is created there and must be removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,35 +19,35 @@ use punctual::timeline::keys::{self, Keys};
 /// How long removing may take.
 const CLEAR: Duration = Duration::from_secs(60);
 
-/// What is published to where nothing is published.
+/// The sink of benches that do not publish.
 const NOWHERE: &str = "memory:";
 
 /// The servers of one bench.
 pub(super) struct Ground {
-    /// What instances are started from.
+    /// The program to start instances from.
     pub(super) program: Program,
-    /// How everything begins that is made there.
+    /// The prefix of all names.
     name: String,
     pub(super) kind: Kind,
     pub(super) redis_url: SecretString,
     pub(super) sink_url: SecretString,
     pub(super) probe: Probe,
-    /// None where nothing is published.
+    /// `None` for benches that do not publish.
     far: Option<Arc<dyn BrokerSide>>,
-    /// The destinations that were made.
+    /// The destinations that were created.
     made: Mutex<Vec<String>>,
-    /// The lanes that instances may have served.
+    /// The lanes of the instances.
     lanes: Vec<Lane>,
-    /// Ours; none where it is the user's.
+    /// The started server; `None` if it is the user's.
     redis: Option<Server>,
     sink: Option<Server>,
 }
 
 impl Ground {
-    /// Starts the servers that are not named, and connects to all.
+    /// Starts the servers that are not given, and connects to all.
     ///
     /// # Errors
-    /// [`Missing`] when a program is not installed or an address cannot be used; else when a server does not start.
+    /// [`Missing`] if a program is not installed or an address cannot be used; otherwise if a server does not start.
     pub(super) async fn open(options: &Options) -> anyhow::Result<Ground> {
         let publishes = options.bench.publishes();
         options.redis.iter().try_for_each(|url| plain(Kind::Redis, url))?;
@@ -77,75 +77,75 @@ impl Ground {
         })
     }
 
-    /// Whether the sink is a server that was just started and is the faster the longer it works.
+    /// Whether the sink was just started and becomes faster with use.
     pub(super) fn warms_up(&self) -> bool {
         self.sink.is_some() && self.kind == Kind::Kafka
     }
 
-    /// The process of the timeline's Redis, if it is ours.
+    /// The process of the timeline's Redis, if it was started here.
     pub(super) fn redis_pid(&self) -> Option<u32> {
         self.redis.as_ref()?.pid()
     }
 
-    /// The far side of the sink.
+    /// The broker behind the sink.
     ///
     /// # Errors
-    /// When nothing is published.
+    /// If the bench does not publish.
     pub(super) fn far(&self) -> anyhow::Result<Arc<dyn BrokerSide>> {
         self.far.clone().context("nothing is published here")
     }
 
-    /// Makes a destination of that end, and returns its name.
+    /// Creates a destination with this suffix and returns its name.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If it cannot be created.
     pub(super) async fn make(&self, end: &str) -> anyhow::Result<String> {
         let destination = format!("{}-{end}", self.name);
         let far = self.far()?;
-        // Before it is there: whatever is half made has to go, too.
+        // Noted before it exists, so that a half-created one is removed too.
         self.made.lock().push(destination.clone());
         far.make(&destination).await?;
         Ok(destination)
     }
 
-    /// The namespace that instances work in.
+    /// The namespace of the instances.
     ///
     /// # Errors
-    /// When the name is too long.
+    /// If the name is too long.
     pub(super) fn namespace(&self) -> anyhow::Result<Namespace> {
         Ok(self.name.parse()?)
     }
 
-    /// A namespace that no instance knows.
+    /// A namespace that no instance uses.
     ///
     /// # Errors
-    /// When the name is too long.
+    /// If the name is too long.
     pub(super) fn floor_namespace(&self) -> anyhow::Result<Namespace> {
         Ok(format!("{}-floor", self.name).parse()?)
     }
 
-    /// The timeline that instances work on.
+    /// The timeline of the instances.
     ///
     /// # Errors
-    /// When Redis is away.
+    /// If Redis is unreachable.
     pub(super) async fn shelf(&self) -> anyhow::Result<TaskNamespace> {
         TaskNamespace::open(&self.redis_url, self.namespace()?).await
     }
 
-    /// How many occurrences are waiting or in flight whose due is no later than that.
+    /// Number of occurrences that wait or are in flight with a due up to `until`.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn left(&self, namespace: &Namespace, until: Timestamp) -> anyhow::Result<u64> {
         let all = Shard::all(SHARDS).map(|shard| Keys::new(namespace, shard));
         let dues = all.flat_map(|keys| self.lanes.iter().map(move |lane| keys.due(lane)));
         Ok(self.probe.due_by(&dues.collect::<Vec<_>>(), until).await?)
     }
 
-    /// Removes all tasks. Nothing of them may be in flight.
+    /// Removes all tasks. None may be in flight.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn empty(&self, namespace: &Namespace) -> anyhow::Result<()> {
         Ok(self.probe.unlink(&self.keys(namespace)).await?)
     }
@@ -162,7 +162,7 @@ impl Ground {
         all
     }
 
-    /// Removes everything from servers of the user's; says what could not be removed.
+    /// Removes everything from the user's servers. Returns what could not be removed.
     pub(super) async fn clear(&self) -> Vec<String> {
         let mut left = Vec::new();
         if self.redis.is_none() {
@@ -191,12 +191,12 @@ impl Ground {
     }
 }
 
-/// What another lane is called.
+/// The name of an additional lane.
 pub(super) fn extra_lane(number: u16) -> String {
     format!("lane-{number}")
 }
 
-/// A server that is started if it is to be, and its address.
+/// Starts a server if needed; returns it and its address.
 async fn server(own: Option<Kind>, named: Option<&SecretString>) -> anyhow::Result<(Option<Server>, SecretString)> {
     match (own, named) {
         (Some(kind), _) => {
@@ -209,7 +209,7 @@ async fn server(own: Option<Kind>, named: Option<&SecretString>) -> anyhow::Resu
     }
 }
 
-/// Refuses what the client libraries could not read back.
+/// Refuses addresses that the client libraries could not read back from.
 fn plain(kind: Kind, url: &SecretString) -> Result<(), Missing> {
     let (scheme, port) = kind.scheme();
     let begins = url.expose_secret().strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://"));

@@ -1,5 +1,5 @@
-//! Lets Redis finish what it has begun while tables grew: a table doubles bit by bit, a bucket with each look into it,
-//! and until that has ended the old one and the new one both stand in memory and each look is dearer.
+//! Lets Redis finish growing its hash tables. A table grows by one bucket per access. Until it has finished, old and
+//! new table are both in memory, and each access costs more.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use punctual::timeline::keys::Keys;
 /// How long it may take.
 const MOST: Duration = Duration::from_secs(120);
 
-/// Looks of one call, ...
+/// Accesses per call, ...
 const LOOKS: u64 = 1000;
 
 /// ... and calls that are sent at once.
 const CALLS: u64 = 10;
 
-/// Looks into each large table as often as it may have buckets; says whether there was time for all.
+/// Accesses each large table as often as it may have buckets. Returns whether there was time for all.
 ///
 /// # Errors
-/// When Redis does not answer.
+/// If Redis does not answer.
 pub(super) async fn finish_growth(ground: &Ground, shelf: &TaskNamespace) -> RedisResult<bool> {
     let (mut connection, begun) = (ground.probe.connection(), Instant::now());
     for keys in Shard::all(SHARDS).map(|shard| Keys::new(&shelf.namespace, shard)) {
@@ -35,7 +35,7 @@ pub(super) async fn finish_growth(ground: &Ground, shelf: &TaskNamespace) -> Red
         ] {
             let entries: u64 = redis::cmd(size).arg(&key).query_async(&mut connection).await?;
             let call = nothing(look, &key);
-            // A table has up to twice as many buckets as entries; half of them stood before it began to grow.
+            // A table has up to twice as many buckets as entries; half of them existed before it began to grow.
             let mut left = if entries == 0 { 0 } else { entries.next_power_of_two().div_ceil(LOOKS) };
             while left > 0 {
                 if begun.elapsed() > MOST {
@@ -50,7 +50,7 @@ pub(super) async fn finish_growth(ground: &Ground, shelf: &TaskNamespace) -> Red
     Ok(true)
 }
 
-/// A call that looks for what is not there: a bucket moves all the same, and the answer is short.
+/// An access to a missing entry, which moves a bucket all the same and has a short reply.
 fn nothing(look: &str, key: &str) -> Cmd {
     let mut call = redis::cmd(look);
     call.arg(key);

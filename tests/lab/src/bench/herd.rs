@@ -1,4 +1,4 @@
-//! Many due in the same millisecond: when the last is accepted, and what a lane beside them notices.
+//! Many tasks due in the same millisecond: when the last is accepted, and how late another lane is meanwhile.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use super::{Options, Tell};
 use punctual::clock::Timestamp;
 use punctual::task::Lane;
 
-/// How often something is due in the lane beside the herd, ...
+/// The interval of tasks in the other lane, ...
 const EVERY: Duration = Duration::from_millis(10);
 
-/// ... from so long before it, of which the first second is not counted, ...
+/// ... from this long before the herd (the first second does not count), ...
 const BEFORE: Duration = Duration::from_secs(3);
 
-/// ... until so long after.
+/// ... until this long after it.
 const AFTER: Duration = Duration::from_secs(30);
 
-/// Measures.
+/// Runs the bench.
 ///
 /// # Errors
-/// When something is not published.
+/// If an occurrence is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
@@ -61,7 +61,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let past = moment.pass(ground, &shelf, &load, tell).await?;
     let due = moment.due;
     let last = due.plus(Duration::from_micros(u64::try_from(past.last_us).unwrap_or(0)));
-    // What was due beside the last of the herd is on its way.
+    // Messages that were due together with the last of the herd are still on their way.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let calm = watch.between(due.minus(BEFORE).plus(Duration::from_secs(1)), due)?;
     let meanwhile = watch.between(due, last)?;

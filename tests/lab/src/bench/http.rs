@@ -1,4 +1,4 @@
-//! A connection to an instance's API: requests one after the other, and a batch that streams.
+//! A connection to an instance's API: single requests, or a streaming batch.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,10 +19,10 @@ use tokio::time::timeout;
 
 use super::tasks::id;
 
-/// How long an answer may take, or the next part of one.
+/// Timeout of an answer, or of the next part of one.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Lines that are written at once.
+/// Lines per write.
 const LINES: u64 = 200;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -31,16 +31,16 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub(super) struct Line {
     sender: SendRequest<Body>,
     api: SocketAddr,
-    /// Drives it, and ends with it.
+    /// Drives the connection; dropping it ends it.
     _driver: JoinSet<()>,
 }
 
-/// What is put: tasks that are due in a month.
+/// Tasks to put; they are due in a month.
 #[derive(Clone, Debug)]
 pub(super) struct Puts {
     pub(super) prefix: String,
     pub(super) count: u64,
-    /// The task but for its id, as JSON without its braces.
+    /// The task without its id, as JSON without the braces.
     pub(super) body: String,
 }
 
@@ -59,7 +59,7 @@ impl Line {
     /// Connects.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// If the instance does not listen.
     pub(super) async fn open(api: SocketAddr) -> anyhow::Result<Line> {
         let stream = TcpStream::connect(api).await.context("cannot reach the instance")?;
         stream.set_nodelay(true)?;
@@ -73,16 +73,16 @@ impl Line {
         Ok(Line { sender, api, _driver: driver })
     }
 
-    /// Puts each task by a request of its own.
+    /// Puts each task in a request of its own.
     ///
     /// # Errors
-    /// When one is not created.
+    /// If one is not created.
     pub(super) async fn put_each(&mut self, puts: &Puts) -> anyhow::Result<()> {
         for number in 0..puts.count {
             let path = format!("/v1/tasks/{}", id(&puts.prefix, number));
             let body = Full::new(Bytes::from(format!("{{{}}}", puts.body))).boxed_unsync();
             let mut answer = self.ask(Method::PUT, &path, "application/json", body).await?;
-            // The connection is free again when the answer was read.
+            // The connection is free again once the answer is read.
             while let Some(frame) = timeout(ANSWER, answer.frame()).await? {
                 frame?;
             }
@@ -90,10 +90,10 @@ impl Line {
         Ok(())
     }
 
-    /// Puts all in one batch; reads the answers while it sends. Returns how many lines were answered.
+    /// Puts all in one batch and reads the answers meanwhile. Returns the number of answered lines.
     ///
     /// # Errors
-    /// When it is not answered.
+    /// If it is not answered.
     pub(super) async fn put_batch(&mut self, puts: Puts) -> anyhow::Result<u64> {
         let parts = stream::unfold((puts, 0), |(puts, from)| async move {
             (from < puts.count).then(|| (Ok(Frame::data(puts.lines(from))), (puts, from + LINES)))

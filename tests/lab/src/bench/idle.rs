@@ -1,4 +1,4 @@
-//! What is asked of Redis while nothing is due.
+//! Counts the calls to Redis while nothing is due.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use super::tasks::{Batch, SHARDS, ScheduleKind};
 use super::{Options, Tell};
 use punctual::task::Lane;
 
-/// How long instances come to rest.
+/// How long instances may take to become idle.
 const REST: Duration = Duration::from_secs(3);
 
-/// How far away all dues are.
+/// How far ahead all dues are.
 const AHEAD: Duration = Duration::from_secs(86_400);
 
-/// Measures.
+/// Runs the bench.
 ///
 /// # Errors
-/// When an instance does not serve.
+/// If an instance does not serve.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let names: Vec<String> = std::iter::once("default".to_owned()).chain((1..options.lanes).map(extra_lane)).collect();
     let (shelf, due) = (ground.shelf().await?, ground.probe.now().plus(AHEAD));
     for (number, lane) in names.iter().enumerate() {
-        // A task for each shard, as good as surely.
+        // Enough for a task in each shard, almost certainly.
         let (prefix, lane) = (format!("e{number}x"), lane.parse::<Lane>()?);
         let (numbers, form, payload) = (0..32, ScheduleKind::Once, options.payload);
         let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| due };
         shelf.put(&batch, &|_| {}).await?;
     }
-    // It asks, too.
+    // It makes calls, too.
     drop(shelf);
     let lanes: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
     tell(0.0, "starting instances");

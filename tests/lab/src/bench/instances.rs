@@ -1,4 +1,4 @@
-//! Cron tasks that are all due at one moment, with few and with many instances.
+//! Cron tasks that are due at one moment, with few and with many instances.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use super::tasks::ScheduleKind;
 use super::{Options, Tell};
 use punctual::clock::Timestamp;
 
-/// Moments for each number of instances, one after the other: so few tasks take too little for one to tell what they cost.
+/// Number of moments per number of instances. A single one is too short to measure its cost.
 const MOMENTS: u64 = 5;
 
-/// How long it is from one to the next.
+/// The interval between them.
 const APART: Duration = Duration::from_secs(3);
 
-/// Measures.
+/// Runs the bench.
 ///
 /// # Errors
-/// When something is not published.
+/// If an occurrence is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let limits = Limits::before(ground, ScheduleKind::Cron, options.tasks, options.payload, tell).await?;
     let destination = ground.make("due").await?;
@@ -45,7 +45,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     Ok(report)
 }
 
-/// So many instances, and some moments.
+/// Starts instances and measures some moments.
 async fn moments(
     ground: &Ground,
     options: &Options,
@@ -55,7 +55,7 @@ async fn moments(
 ) -> anyhow::Result<Vec<BurstResult>> {
     let shelf = ground.shelf().await?;
     let lanes: [LaneTo<'_>; 1] = [("default", destination)];
-    // Ids differ from run to run, or brokers would take the second for a copy of the first.
+    // Ids differ between runs, otherwise brokers would drop the second run as duplicates.
     let prefix = format!("i{instances}x");
     let load = Load {
         prefix: &prefix,
@@ -87,7 +87,7 @@ async fn moments(
     Ok(all)
 }
 
-/// The mean of what is known; of nothing none.
+/// The mean of the known values; `None` if there are none.
 fn mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let figures: Vec<f64> = figures.collect();
     (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)

@@ -1,38 +1,38 @@
-//! How late occurrences were, from their due on: nothing that was waited for is left out.
+//! How late occurrences were, counted from their due, so that no delay hides another.
 
 use anyhow::Context;
 use hdrhistogram::Histogram;
 
 use super::report::Report;
 
-/// The most that can be told, in us: an hour. What is later counts as that late.
+/// The largest value in us: an hour. Anything later counts as this.
 const MOST: u64 = 3_600_000_000;
 
 /// Lateness in us, to three digits.
 #[derive(Clone, Debug)]
 pub(super) struct Late {
     histogram: Histogram<u64>,
-    /// Those that came before they were due: there must be none.
+    /// Number of messages that arrived before their due; must be 0.
     early: u64,
-    /// The least, in us; below zero of one that was early.
+    /// The smallest value in us; negative if a message was early.
     least: i64,
 }
 
 impl Late {
-    /// Of none yet.
+    /// An empty one.
     pub(super) fn new() -> anyhow::Result<Late> {
         let histogram = Histogram::new_with_bounds(1, MOST, 3).context("cannot make a histogram")?;
         Ok(Late { histogram, early: 0, least: i64::MAX })
     }
 
-    /// Adds one that was so many us late.
+    /// Adds one value in us.
     pub(super) fn add(&mut self, micros: i64) {
         self.least = self.least.min(micros);
         self.early += u64::from(micros < 0);
         self.histogram.saturating_record(u64::try_from(micros).unwrap_or(0));
     }
 
-    /// Adds all of another.
+    /// Adds all values of another.
     ///
     /// # Errors
     /// None: both have the same bounds.
@@ -43,22 +43,22 @@ impl Late {
         Ok(())
     }
 
-    /// How many there are.
+    /// Number of values.
     pub(super) fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// How late that share of them was at most, in ms; none of none.
+    /// The quantile in ms; `None` if empty.
     pub(super) fn ms(&self, share: f64) -> Option<f64> {
         (self.count() > 0).then(|| self.histogram.value_at_quantile(share) as f64 / 1000.0)
     }
 
-    /// The latest, in ms.
+    /// The maximum in ms.
     pub(super) fn most_ms(&self) -> Option<f64> {
         (self.count() > 0).then(|| self.histogram.max() as f64 / 1000.0)
     }
 
-    /// Shows all of it; every name begins with `prefix`.
+    /// Adds all figures to the report, with a prefix.
     pub(super) fn show(&self, report: &mut Report, prefix: &str, words: &str) {
         report.figure(format!("{prefix}count"), self.count() as f64, format!("occurrences, {words}"));
         for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)] {

@@ -1,8 +1,8 @@
-//! How late occurrences are that come due steadily, and how late the naked loop is with the same.
+//! How late occurrences are that become due steadily, and how late the baseline loop is with the same load.
 //!
-//! Both take turns of a tenth of a second: how late a machine or a broker is differs from one second to the next, and so
-//! both have as much of the good ones and of the bad ones. And both are started anew a few times: where the threads of a
-//! process have found their cores, they stay, and for as long as it runs it is later or less late than another one.
+//! The two take turns of a tenth of a second, so that both get the same share of the good and bad seconds of the
+//! machine and the broker. Both are started several times, because the threads of a process stay on the cores that they
+//! found first, which affects its lateness.
 
 use std::time::Duration;
 
@@ -21,40 +21,40 @@ use super::{Options, Tell, millis};
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::{Lane, Namespace};
 
-/// How long a turn is, of either; a second is some of them.
+/// The length of a turn; a second has several.
 const TURN: Duration = Duration::from_millis(100);
 
-/// How long either goes on before it is measured: connections are made, and the first of everything is slow.
+/// How long each runs before it is measured, because the first connections and calls are slow.
 const WARM: Duration = Duration::from_millis(500);
 
-/// How often both are started, at most: not for less than a second.
+/// Maximum number of starts; each lasts at least a second.
 const STARTS: u64 = 5;
 
-/// Tasks put each second, at least.
+/// Minimum number of tasks put each second.
 const PUTS: u64 = 20_000;
 
-/// How often it is tried to put all, and to serve, before the first is due.
+/// Maximum number of attempts to put all and to serve before the first due.
 const TRIES: usize = 4;
 
-/// How long before the first is due all has to be put, ...
+/// How long before the first due all tasks must be put, ...
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// ... and how much longer for each instance, which has to start.
+/// ... and the additional time for each instance to start.
 const START: Duration = Duration::from_millis(1200);
 
-/// Dues that come steadily, in turns.
+/// Dues at a steady rate, in turns.
 struct Steady {
     /// When the first turn of all begins, ...
     begin: Timestamp,
     /// ... and how long after it the first one of these.
     later: Duration,
     rate: u64,
-    /// How long all of these turns are.
+    /// The length of all these turns together.
     lasting: Duration,
 }
 
 impl Steady {
-    /// What begins then: of the instances, and of the naked loop.
+    /// The turns of the instances and those of the baseline loop.
     fn both(begin: Timestamp, options: &Options) -> [Steady; 2] {
         let (rate, seconds) = (u64::from(options.rate), options.seconds);
         let lasting = WARM + Duration::from_millis(seconds * 1000 / starts(options));
@@ -66,18 +66,18 @@ impl Steady {
     }
 
     fn due(&self, number: u64) -> Timestamp {
-        // So long have turns of these taken before it; those of the others were as many.
+        // The time of these turns before it; those of the other side took as long.
         let own = number * 1000 / self.rate;
         let others = own / millis(TURN) * millis(TURN);
         self.begin.plus(self.later + Duration::from_millis(own + others))
     }
 
-    /// From when on is measured, ...
+    /// The begin of the measured time, ...
     fn from(&self) -> Timestamp {
         self.begin.plus(2 * WARM)
     }
 
-    /// ... and until when.
+    /// ... and its end.
     fn until(&self) -> Timestamp {
         self.begin.plus(2 * self.lasting)
     }
@@ -97,15 +97,15 @@ impl Steady {
     }
 }
 
-/// How often both are started.
+/// Number of starts.
 fn starts(options: &Options) -> u64 {
     options.seconds.clamp(1, STARTS)
 }
 
-/// Measures.
+/// Runs the bench.
 ///
 /// # Errors
-/// When something is not published.
+/// If an occurrence is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let mut report = Report::new(options);
     report.option("rate", options.rate);
@@ -136,10 +136,10 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     Ok(report)
 }
 
-/// What was measured.
+/// The result of one start.
 struct Measured {
     late: Late,
-    /// Of the naked loop.
+    /// Of the baseline loop.
     floor: Late,
     /// Time of Redis in scripts of the instances.
     scripts: Option<Duration>,
@@ -148,7 +148,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// Adds what was measured after another start.
+    /// Adds the result of another start.
     ///
     /// # Errors
     /// None that is known of.
@@ -161,7 +161,7 @@ impl Measured {
     }
 }
 
-/// Dues that lie ahead of one, where they are published to, and who reads it.
+/// One of the two sides: its future dues, their destination, and its reader.
 struct Side {
     steady: Steady,
     shelf: TaskNamespace,
@@ -170,7 +170,7 @@ struct Side {
 }
 
 impl Side {
-    /// Puts all. `end` tells its destination from all others: what one that was too late has published is of no account.
+    /// Puts all tasks. `end` distinguishes its destination; messages of a late start are ignored.
     async fn open(
         ground: &Ground,
         options: &Options,
@@ -188,17 +188,18 @@ impl Side {
         self.watch.reach(self.steady.count(), self.steady.until(), tell).await
     }
 
-    /// Removes all; how late what is measured was.
+    /// Removes all tasks; returns the lateness of the measured ones.
     async fn late(&self, ground: &Ground) -> anyhow::Result<Late> {
         ground.empty(&self.shelf.namespace).await?;
         self.watch.between(self.steady.from(), self.steady.until())
     }
 }
 
-/// Puts all of both, then starts the instances; begins anew, with more time, where the first is due before they serve.
+/// Puts the tasks of both sides, then starts the instances. Tries again with more time if the first due passes before
+/// they serve.
 ///
 /// # Errors
-/// When it always is.
+/// If that fails each time.
 async fn ready(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<(Side, Side, Fleet)> {
     let (clock, instances) = (ground.probe.clock(), options.one_fleet());
     let [own, floor] = Steady::both(clock.now(), options);
@@ -223,8 +224,8 @@ async fn ready(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -
     bail!("tasks cannot be put fast enough to be due later; try a lower `--rate`")
 }
 
-/// The whole path, and the naked loop: it sleeps until the due, claims, publishes, writes back. All is as at the first
-/// start afterwards.
+/// Measures the instances, and the baseline loop, which sleeps until the due, claims, publishes and writes back.
+/// Afterwards everything is as before.
 async fn measure(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<Measured> {
     let (own, floor, fleet) = ready(ground, options, start, tell).await?;
     let (form, out) =

@@ -1,4 +1,4 @@
-//! What the parts can do by themselves, in the same run: the sink without a scheduler, and Redis without one.
+//! Measures in the same run what the parts can do alone: the sink without a scheduler, and Redis without one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,34 +19,34 @@ use super::{Bench, Options, Tell};
 use punctual::clock::Timestamp;
 use punctual::task::Lane;
 
-/// Messages, and records, that the parts are measured with, at most: messages stand in memory before.
+/// Maximum number of messages and records; the messages are in memory beforehand.
 const MOST: u64 = 400_000;
 
-/// Messages before it is measured, so that nothing has to be connected.
+/// Messages that are sent first, so that connections exist.
 const WARM: u64 = 10;
 
 /// How long a sink may take to close.
 const CLOSE: Duration = Duration::from_secs(20);
 
-/// How long a broker is warmed up at most, ...
+/// Maximum duration of a broker's warm-up, ...
 const WARM_UP: Duration = Duration::from_secs(10);
 
-/// ... and how long for each task that is measured.
+/// ... and its duration per measured task.
 const WARM_UP_EACH: Duration = Duration::from_micros(100);
 
-/// All of it, over the same messages and records: once before what is measured and once after it, so that a machine that
-/// gets slower or faster meanwhile is not taken for a difference.
+/// All limits, measured over the same messages and records, once before and once after the bench, so that a machine
+/// that changes its speed does not distort the ratios.
 pub(super) struct Limits {
     form: ScheduleKind,
     tasks: u64,
     payload: usize,
     /// The sink without Redis, and the CPU time of its client library.
     raw: Part,
-    /// The naked loop in Redis without a sink.
+    /// The baseline loop in Redis without a sink.
     alone: Part,
 }
 
-/// What a part does by itself.
+/// What one part does alone.
 #[derive(Default)]
 struct Part {
     count: u64,
@@ -55,10 +55,10 @@ struct Part {
 }
 
 impl Limits {
-    /// Measures for the first time, with up to so many tasks.
+    /// Measures for the first time, with up to `tasks` tasks.
     ///
     /// # Errors
-    /// When a message is not accepted, or Redis does not answer.
+    /// If a message is not accepted, or Redis does not answer.
     pub(super) async fn before(
         ground: &Ground,
         form: ScheduleKind,
@@ -72,7 +72,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Measures once more.
+    /// Measures again.
     ///
     /// # Errors
     /// As before.
@@ -89,17 +89,17 @@ impl Limits {
         Ok(())
     }
 
-    /// What the sink and Redis can do one after the other on one machine, each second.
+    /// Messages per second of sink and Redis one after the other on one machine.
     pub(super) fn per_second(&self) -> f64 {
         1.0 / (1.0 / self.raw.per_second() + 1.0 / self.alone.per_second())
     }
 
-    /// CPU time of the sink's client for a message, in us.
+    /// CPU time of the sink's client per message, in us.
     pub(super) fn raw_cpu_us(&self) -> Option<f64> {
         each(self.raw.cpu, self.raw.count)
     }
 
-    /// Shows all.
+    /// Adds all figures to the report.
     pub(super) fn show(&self, report: &mut Report) {
         report.figure("raw_per_second", self.raw.per_second(), "messages by the sink alone");
         report.figure("raw_cpu_us", self.raw_cpu_us(), "CPU of the sink's client for a message");
@@ -120,23 +120,23 @@ impl Part {
     }
 }
 
-/// A sink as an instance has it.
+/// A sink like that of an instance.
 fn sink(ground: &Ground) -> anyhow::Result<Arc<dyn Sink>> {
     let config = SinkConfig::parse(ground.sink_url.expose_secret())?;
     Ok(config.with_namespace(ground.floor_namespace()?.as_str()).build()?)
 }
 
-/// A sink, and what is published to that destination.
+/// A sink with its destination.
 ///
 /// # Errors
-/// When the sink's address cannot be used.
+/// If the sink's address cannot be used.
 pub(super) fn out(ground: &Ground, destination: &str, payload: usize) -> anyhow::Result<Out> {
     let (destination, payload) = (destination.to_owned(), tasks::payload(payload));
     let message = move |id: &str, due: i64| message(id, due, &destination, payload.clone());
     Ok(Out { sink: sink(ground)?, message: Arc::new(message) })
 }
 
-/// The message of an occurrence, as an instance makes it.
+/// The message of an occurrence, as an instance builds it.
 fn message(id: &str, due: i64, destination: &str, payload: Bytes) -> Message {
     Message {
         key: format!("{id}:{due}"),
@@ -151,10 +151,10 @@ fn message(id: &str, due: i64, destination: &str, payload: Bytes) -> Message {
     }
 }
 
-/// A destination, and a sink that is connected to it.
+/// A destination and a connected sink.
 ///
 /// # Errors
-/// When it cannot be made, or what is published to it is not accepted.
+/// If it cannot be created, or a message is not accepted.
 pub(super) async fn open(ground: &Ground, end: &str, payload: usize) -> anyhow::Result<(String, Out)> {
     let destination = ground.make(end).await?;
     let out = out(ground, &destination, payload)?;
@@ -164,22 +164,22 @@ pub(super) async fn open(ground: &Ground, end: &str, payload: usize) -> anyhow::
     Ok((destination, out))
 }
 
-/// Ends it, once what was accepted is seen to be there: else the figure is of something else.
+/// Closes it once all accepted messages have been counted; otherwise the figure would not be valid.
 ///
 /// # Errors
-/// When it is not there.
+/// If messages are missing.
 pub(super) async fn close(ground: &Ground, destination: &str, out: Out, messages: u64) -> anyhow::Result<()> {
     accepted(ground, &*ground.far()?, destination, 0, messages + WARM, &|_| {}).await?;
     Ok(out.sink.close(CLOSE).await?)
 }
 
-/// The sink alone.
+/// Measures the sink alone.
 async fn raw(ground: &Ground, end: &str, messages: u64, payload: usize) -> anyhow::Result<Part> {
     let (destination, out) = open(ground, end, payload).await?;
     let due = ground.probe.now().as_millis();
     let of = |number| (out.message)(&tasks::id("raw", number), due);
     let batch = |from: u64| -> Vec<Message> { (from..messages.min(from + BATCH as u64)).map(of).collect() };
-    // They are made before: only the sink is measured.
+    // Built beforehand, so that only the sink is measured.
     let batches: Vec<Vec<Message>> = (0..messages).step_by(BATCH).map(batch).collect();
     let (begun, before) = (Instant::now(), own_cpu());
     publish_all(&out.sink, batches.into_iter()).await?;
@@ -201,7 +201,7 @@ async fn publish_all(sink: &Arc<dyn Sink>, batches: impl Iterator<Item = Vec<Mes
     join_all(under_way).await
 }
 
-/// The naked loop over records that are due, without a sink.
+/// Runs the baseline loop over due records without a sink.
 async fn naked(ground: &Ground, form: ScheduleKind, tasks: u64, payload: usize) -> anyhow::Result<Part> {
     let shelf = records(ground, form, tasks, payload, ground.probe.now()).await?;
     let floor = naked::drain(ground, &shelf.namespace, form, tasks, None).await;
@@ -209,10 +209,10 @@ async fn naked(ground: &Ground, form: ScheduleKind, tasks: u64, payload: usize) 
     Ok(Part { count: tasks, span: floor?.span, cpu: None })
 }
 
-/// Records for the naked loop, due at one moment.
+/// Records for the baseline loop, due at one moment.
 ///
 /// # Errors
-/// When Redis does not take them.
+/// If Redis refuses them.
 pub(super) async fn records(
     ground: &Ground,
     form: ScheduleKind,
@@ -227,11 +227,11 @@ pub(super) async fn records(
     Ok(shelf)
 }
 
-/// Publishes for a while where the broker is ours and gets faster with work, as Java does: nobody's broker in service was
-/// started a second ago. Batches as an instance has them, and single messages.
+/// Publishes for a while if the broker was started here and becomes faster with use, as Java does, because no broker in
+/// production was started a second ago. Uses batches like an instance, and single messages.
 ///
 /// # Errors
-/// When a message is not accepted.
+/// If a message is not accepted.
 pub(super) async fn warm_up(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<()> {
     if !ground.warms_up() {
         return Ok(());

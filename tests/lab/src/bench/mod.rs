@@ -1,9 +1,9 @@
-//! `punctual-lab bench`: measures running instances from outside, each figure beside what the parts can do by themselves.
+//! `punctual-lab bench`: measures running instances from outside, each figure with the limits of its parts.
 //!
-//! It drives the whole path: tasks stand in Redis, instances are processes with the settings that are shipped, and what
-//! they publish is counted or read where it arrives. In the same run it measures its own limits over the same messages
-//! and records: the sink alone, Redis alone with the least that any claim and settle must do, and that beside instances.
-//! A ratio of two figures of one run says more than either, since it hardly depends on the machine.
+//! It drives the whole path. Tasks are in Redis, instances are processes with default settings, and their messages are
+//! counted or read at the destination. In the same run it measures the limits over the same messages and records: the
+//! sink alone, Redis alone with the minimum that any claim and settle must do, and that beside instances. A ratio of
+//! two figures of one run is more useful than either, because it hardly depends on the machine.
 
 mod apart;
 mod cores;
@@ -43,66 +43,66 @@ pub use self::report::Report;
 use crate::servers::Program;
 pub use crate::servers::{Kind, Missing};
 
-/// How long what was sent may be on its way when a bench has failed.
+/// How long messages may be under way after a bench has failed.
 const LEFT: Duration = Duration::from_millis(300);
 
-/// Hears how far a bench is: a share from 0 to 1, and what is being done.
+/// Called with the progress, from 0 to 1, and the current step.
 pub type Tell<'a> = &'a (dyn Fn(f64, &str) + Sync);
 
-/// What is measured.
+/// A bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bench {
-    /// How many tasks a second are published when all are due at one moment.
+    /// Tasks published per second if all are due at one moment.
     Throughput,
-    /// How late occurrences are that come due steadily.
+    /// Lateness of occurrences that become due steadily.
     Lateness,
-    /// Many due in one millisecond, and what another lane notices of it.
+    /// Many tasks due in one millisecond, and how late another lane is meanwhile.
     Herd,
     /// Cron tasks due at one moment, with few and many instances.
     Instances,
-    /// What an occurrence costs beside millions that are not due yet.
+    /// The cost of an occurrence while millions of tasks wait.
     Pending,
-    /// How many tasks a second are taken in over HTTP.
+    /// Tasks accepted over HTTP per second.
     Put,
-    /// What is asked of Redis while nothing is due.
+    /// Calls to Redis while nothing is due.
     Idle,
 }
 
-/// What is asked of a bench. Each looks at what means something to it.
+/// The options of a bench. Each bench uses some of them.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What instances are started from.
+    /// The program to start instances from.
     pub program: Program,
-    /// What is measured.
+    /// The bench.
     pub bench: Bench,
-    /// How the namespace and all destinations begin; nobody else's begin so.
+    /// The prefix of the namespace and all destinations; no other program uses it.
     pub name: String,
-    /// What is published to.
+    /// The kind of sink.
     pub kind: Kind,
-    /// A sink of the user's, as its URL; else one of our own.
+    /// The URL of the user's sink; `None` starts one.
     pub sink: Option<SecretString>,
-    /// A Redis of the user's for the timeline; else one of our own.
+    /// The URL of the user's Redis for the timeline; `None` starts one.
     pub redis: Option<SecretString>,
-    /// Tasks, at least 1.
+    /// Number of tasks, at least 1.
     pub tasks: u64,
-    /// Tasks that come due each second, at least 1.
+    /// Tasks that become due each second, at least 1.
     pub rate: u32,
-    /// How long it is measured.
+    /// Duration of the measurement.
     pub seconds: u64,
-    /// Bytes of each payload, at least 2.
+    /// Size of each payload in bytes, at least 2.
     pub payload: usize,
     /// Whether tasks are recurring.
     pub recurring: bool,
-    /// Instances: of one run, or of each.
+    /// Number of instances, of one run or of each run.
     pub instances: Vec<usize>,
-    /// How many tasks wait beside those that are measured, in each run; rising.
+    /// Number of waiting tasks beside the measured ones, for each run; ascending.
     pub pending: Vec<u64>,
-    /// Lanes of each instance.
+    /// Number of lanes of each instance.
     pub lanes: u16,
 }
 
 impl Options {
-    /// The least of everything, on servers of our own.
+    /// The smallest options, with servers that are started.
     #[must_use]
     pub fn new(bench: Bench, program: Program, name: String) -> Options {
         Options {
@@ -125,7 +125,7 @@ impl Options {
 }
 
 impl Bench {
-    /// As the command line names it.
+    /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -139,7 +139,7 @@ impl Bench {
         }
     }
 
-    /// Whether it publishes, so that there has to be a sink.
+    /// Whether it publishes, so that it needs a sink.
     #[must_use]
     pub fn publishes(self) -> bool {
         !matches!(self, Bench::Put | Bench::Idle)
@@ -147,22 +147,23 @@ impl Bench {
 }
 
 impl Options {
-    /// How many instances run, where there is one run.
+    /// Number of instances, if there is one run.
     fn one_fleet(&self) -> usize {
         self.instances.first().copied().unwrap_or(1).max(1)
     }
 }
 
-/// Whole milliseconds of a span.
+/// Whole milliseconds of a duration.
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Measures. Ends early, in order and without figures, on `stop`. Servers of the user hold nothing of it afterwards.
+/// Runs a bench. On `stop` it ends early, in order and without figures. The user's servers contain nothing of it
+/// afterwards.
 ///
 /// # Errors
-/// [`Missing`] when a server is not there to be started, or cannot be used; else when a server or an instance fails, or
-/// something is not published, so that there are no figures.
+/// [`Missing`] if a server cannot be started or used; otherwise if a server or an instance fails, or an occurrence is
+/// not published, so that there are no figures.
 pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) -> anyhow::Result<Report> {
     tell(0.0, "starting servers");
     let ground = Ground::open(options).await?;
@@ -183,7 +184,7 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) ->
         () = stop.cancelled() => Err(anyhow::anyhow!("ended before there were figures")),
     };
     if measured.is_err() {
-        // What was on its way is there before it is removed.
+        // Messages under way arrive before their destinations are removed.
         sleep(LEFT).await;
     }
     tell(1.0, "removing what was made");

@@ -1,4 +1,4 @@
-//! Tasks that are due at one moment: put before it, published after it, and what that cost.
+//! Tasks that are due at one moment: put before it, published after it, and their cost.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,35 +14,35 @@ use super::tasks::{Batch, ScheduleKind, TaskNamespace};
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::Lane;
 
-/// Tasks that are due before the moment, so that nothing has to be connected at it.
+/// Tasks that are due before the moment, so that connections exist.
 const WARM: u64 = 100;
 
-/// How long before it those are due, ...
+/// How long before the moment those are due, ...
 const WARM_BEFORE: Duration = Duration::from_millis(700);
 
-/// ... and from when on is measured.
+/// ... and when the measurement begins.
 const BEFORE: Duration = Duration::from_millis(100);
 
-/// How long instances may take to start, and each of them.
+/// How long instances may take to start, together and each.
 const START: Duration = Duration::from_secs(2);
 const START_EACH: Duration = Duration::from_millis(800);
 
-/// Tasks put each second, as it is thought before one has seen it.
+/// The expected number of puts per second, before it is measured.
 const PUTS: f64 = 40_000.0;
 
-/// How often it is tried to put all before the moment.
+/// Maximum number of attempts to put all tasks before the moment.
 const TRIES: usize = 4;
 
-/// How instances call their scripts.
+/// The command by which instances call their scripts.
 pub(super) const EVALSHA: &str = "evalsha";
 
-/// How long nothing may be accepted while something is owed.
+/// How long no message may be accepted while some are missing.
 const STILL: Duration = Duration::from_secs(60);
 
-/// How long after the last was accepted the timeline may take to be told.
+/// How long after the last acceptance the settle may take.
 const SETTLED: Duration = Duration::from_secs(30);
 
-/// What is due at one moment.
+/// The tasks of a moment.
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
     pub(super) prefix: &'a str,
@@ -50,46 +50,46 @@ pub(super) struct Load<'a> {
     pub(super) form: ScheduleKind,
     pub(super) payload: usize,
     pub(super) instances: usize,
-    /// Where all of it goes.
+    /// The destination of all of them.
     pub(super) destination: &'a str,
-    /// The lanes that are served; all is in the lane `default`.
+    /// The lanes that are served; all tasks are in the lane `default`.
     pub(super) lanes: &'a [LaneTo<'a>],
-    /// How long before the moment instances have to serve.
+    /// How long before the moment instances must serve.
     pub(super) lead: Duration,
-    /// Whether nothing else stands in the timeline, so that all may be removed to try again.
+    /// Whether the timeline is otherwise empty, so that everything can be removed for another attempt.
     pub(super) alone: bool,
 }
 
-/// A moment that lies ahead, with instances that wait for it.
+/// A future moment, with instances that wait for it.
 pub(super) struct Burst {
     pub(super) due: Timestamp,
     pub(super) fleet: Fleet,
-    /// What the destination held before any of it.
+    /// Number of messages in the destination before.
     held: u64,
 }
 
-/// What became of a moment.
+/// The result of a moment.
 pub(super) struct BurstResult {
-    /// When the last was accepted: in us after the due.
+    /// When the last one was accepted, in us after the due.
     pub(super) last_us: i64,
-    /// The CPU time of Redis for it, and of the instances.
+    /// The CPU time of Redis and of the instances.
     pub(super) redis_cpu: Option<Duration>,
     pub(super) instance_cpu: Option<Duration>,
-    /// How long Redis was in scripts of instances for it.
+    /// The time of Redis in scripts of the instances.
     scripts: Option<Duration>,
     tasks: u64,
 }
 
 impl Load<'_> {
-    /// How many messages there will be at the destination.
+    /// The expected number of messages in the destination.
     pub(super) fn messages(&self) -> u64 {
         self.tasks + WARM
     }
 
-    /// Puts all, due at one moment that lies ahead, then starts instances. `more` puts what else is due around it.
+    /// Puts all tasks, due at one future moment, then starts instances. `more` puts other tasks around it.
     ///
     /// # Errors
-    /// When the moment is always there before all is put and all instances serve.
+    /// If the moment passes each time before all tasks are put and all instances serve.
     pub(super) async fn ready(
         &self,
         ground: &Ground,
@@ -102,7 +102,7 @@ impl Load<'_> {
         for number in 0..TRIES {
             let span = Duration::from_secs_f64(self.tasks as f64 / rate);
             let ahead = clock.now().plus(span + start + WARM_BEFORE.max(self.lead));
-            // A whole second: cron knows no other.
+            // A whole second, because cron counts in seconds.
             let due = Timestamp::from_millis((ahead.as_millis().div_euclid(1000) + 1) * 1000);
             let begun = Instant::now();
             self.put_all(shelf, due, number, tell).await?;
@@ -115,7 +115,7 @@ impl Load<'_> {
                 if is_put && clock.now().plus((2 * BEFORE).max(self.lead)) < due {
                     return Ok(Burst { due, fleet, held });
                 }
-                // They began too late: what they publish now is of no account.
+                // They started too late; ignore what they publish now.
                 start *= 2;
                 accepted(ground, &*far, self.destination, held, self.messages(), &|_| {}).await?;
                 settled(ground, shelf, due).await?;
@@ -128,7 +128,7 @@ impl Load<'_> {
         bail!("tasks cannot be put fast enough to be due at one moment; try fewer `--tasks`")
     }
 
-    /// Puts all. Ids differ from try to try: what a broker deduplicates by does.
+    /// Puts all tasks. Ids differ between attempts, because brokers deduplicate by them.
     async fn put_all(
         &self,
         shelf: &TaskNamespace,
@@ -144,7 +144,7 @@ impl Load<'_> {
         shelf.put(&self.batch(&prefix, 0..tasks, self.form, &|_| due), &told).await
     }
 
-    /// Some of it, due otherwise.
+    /// Some of the tasks with other dues.
     pub(super) fn batch<'b>(
         &self,
         prefix: &'b str,
@@ -158,16 +158,16 @@ impl Load<'_> {
 }
 
 impl Burst {
-    /// Goes on to a later moment, at which as many are due that were put beside the first ones.
+    /// Moves on to a later moment with as many tasks, which were put together with the first ones.
     pub(super) fn go_on(&mut self, by: Duration, tasks: u64) {
         self.due = self.due.plus(by);
         self.held += tasks;
     }
 
-    /// Waits for the moment, and until all that is due then is accepted and settled.
+    /// Waits for the moment, and until all its tasks are accepted and settled.
     ///
     /// # Errors
-    /// When nothing more is accepted, or settled.
+    /// If no more are accepted or settled.
     pub(super) async fn pass(
         &self,
         ground: &Ground,
@@ -195,10 +195,10 @@ impl Burst {
     }
 }
 
-/// Waits until a destination has so many messages more than it held; returns when, in us of Redis' time.
+/// Waits until a destination has this many new messages; returns when, in us of Redis' time.
 ///
 /// # Errors
-/// When nothing more comes for a minute.
+/// If none arrives for a minute.
 pub(super) async fn accepted(
     ground: &Ground,
     far: &dyn BrokerSide,
@@ -213,7 +213,7 @@ pub(super) async fn accepted(
         let now = far.held(destination).await?.saturating_sub(held);
         tell(now);
         if now >= count {
-            // When it was asked they were there already, or came while it was answered.
+            // They arrived before the question, or while it was answered.
             return Ok(i64::midpoint(asked, ground.probe.now_us()));
         }
         if now > before {
@@ -226,10 +226,10 @@ pub(super) async fn accepted(
     }
 }
 
-/// Waits until nothing is left that is due by then.
+/// Waits until no task with a due up to `due` is left.
 ///
 /// # Errors
-/// When something stays.
+/// If some remain.
 pub(super) async fn settled(ground: &Ground, shelf: &TaskNamespace, due: Timestamp) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
@@ -250,33 +250,33 @@ impl BurstResult {
         self.last_us.max(1) as f64 / 1e6
     }
 
-    /// Tasks published each second.
+    /// Tasks published per second.
     pub(super) fn per_second(&self) -> f64 {
         self.tasks as f64 / self.seconds()
     }
 
-    /// CPU time of Redis for each occurrence, in us.
+    /// CPU time of Redis per occurrence, in us.
     pub(super) fn redis_us(&self) -> Option<f64> {
         each(self.redis_cpu, self.tasks)
     }
 
-    /// How long Redis is in scripts of instances for each occurrence, in us.
+    /// Time of Redis in scripts per occurrence, in us.
     pub(super) fn script_us(&self) -> Option<f64> {
         each(self.scripts, self.tasks)
     }
 
-    /// CPU time of the instances for each occurrence, in us.
+    /// CPU time of the instances per occurrence, in us.
     pub(super) fn instance_us(&self) -> Option<f64> {
         each(self.instance_cpu, self.tasks)
     }
 }
 
-/// How much more it is after than before, where both are known.
+/// The difference, if both are known.
 pub(super) fn spent(before: Option<Duration>, after: Option<Duration>) -> Option<Duration> {
     Some(after?.saturating_sub(before?))
 }
 
-/// A share of some CPU time, in us.
+/// CPU time divided by a count, in us.
 pub(super) fn each(cpu: Option<Duration>, count: u64) -> Option<f64> {
     Some(cpu?.as_secs_f64() * 1e6 / count.max(1) as f64)
 }

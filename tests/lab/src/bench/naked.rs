@@ -1,6 +1,6 @@
-//! The naked loop: the least that Redis must do for an occurrence of this design, over the same records: find what is
-//! due, negate its scores, read its records; then remove both, or write the next due and the counts. No lease, no fence,
-//! no answer to anything that goes wrong.
+//! The baseline loop: the minimum that Redis must do for an occurrence in this design, over the same records. It finds
+//! due tasks, negates their scores and reads their records; then it removes both, or writes the next due and the
+//! counts. It has no lease, no fencing and no error handling.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,16 +22,17 @@ use punctual::clock::{Clock, RedisClock, Timestamp};
 use punctual::task::{Lane, Namespace, Shard};
 use punctual::timeline::keys::Keys;
 
-/// Occurrences of a batch, as an instance claims and publishes them, ...
+/// Occurrences in a batch, as in an instance, ...
 pub(super) const BATCH: usize = 500;
 
 /// ... and batches under way at once.
 pub(super) const UNDER_WAY: usize = 7;
 
-/// How its scripts are called: as no instance calls any while it publishes, so that Redis counts them by themselves.
+/// The command by which its scripts are called. Instances do not use it while they publish, so Redis counts these calls
+/// separately.
 const EVAL: &str = "eval";
 
-/// KEYS due, tasks; ARGV max. Replies with ids and dues, records, and the head that is left.
+/// KEYS due, tasks; ARGV max. Replies with ids and dues, records, and the next head.
 const CLAIM: &str = "
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
@@ -63,46 +64,47 @@ redis.call('HSET', KEYS[2], unpack(ARGV, 2 + 2 * n))
 return 1
 ";
 
-/// What the naked loop does.
+/// The result of the baseline loop.
 pub(super) struct Baseline {
-    /// How long it takes for all.
+    /// The time for all occurrences.
     pub(super) span: Duration,
-    /// Time of Redis in the loop's own scripts for an occurrence, in us.
+    /// Time of Redis in the loop's scripts per occurrence, in us.
     pub(super) script_us: Option<f64>,
 }
 
-/// Makes what is published of an id and a due.
+/// Builds the message of an id and a due.
 pub(super) type Make = dyn Fn(&str, i64) -> Message + Send + Sync;
 
-/// Where the naked loop publishes to.
+/// Where the baseline loop publishes to.
 #[derive(Clone)]
 pub(super) struct Out {
     pub(super) sink: Arc<dyn Sink>,
     pub(super) message: Arc<Make>,
 }
 
-/// One shard of a namespace that no instance knows.
+/// One shard of a namespace that no instance uses.
 struct BaselineLoop {
     connection: MultiplexedConnection,
     keys: Keys,
     form: ScheduleKind,
 }
 
-/// As the script replies.
+/// The reply of the script.
 type Claimed = (Vec<(String, i64)>, Vec<Vec<u8>>, String);
 
-/// What was claimed.
+/// A claimed batch.
 struct Taken {
     /// Ids and dues.
     due: Vec<(String, i64)>,
-    /// The first due that is left.
+    /// The next due.
     head: Option<i64>,
 }
 
-/// Empties a namespace in which all is due, as fast as it goes; publishes it before it is settled, where `out` says to.
+/// Processes all due tasks of a namespace as fast as possible; publishes them before they are settled if `out` is
+/// given.
 ///
 /// # Errors
-/// When Redis does not answer, the sink does not accept something, or not all is found.
+/// If Redis does not answer, the sink does not accept a message, or tasks are missing.
 pub(super) async fn drain(
     ground: &Ground,
     namespace: &Namespace,
@@ -142,7 +144,7 @@ async fn settle_all(shard: BaselineLoop) -> anyhow::Result<u64> {
     }
 }
 
-/// The same, with what is claimed published before it is settled, and `room` for so many batches of all shards.
+/// The same, but publishes each batch before it is settled. `room` limits the batches of all shards.
 async fn publish_all(shard: Arc<BaselineLoop>, out: Out, room: Arc<Semaphore>) -> anyhow::Result<u64> {
     let (mut count, mut under_way) = (0, JoinSet::new());
     loop {
@@ -167,13 +169,13 @@ async fn publish_all(shard: Arc<BaselineLoop>, out: Out, room: Arc<Semaphore>) -
     Ok(count)
 }
 
-/// Publishes what comes due in a namespace until nothing waits there: sleeps until the head is due, claims, publishes,
-/// writes back.
+/// Publishes the tasks of a namespace when they are due, until none waits: sleeps until the head is due, claims,
+/// publishes, writes back.
 ///
-/// It has a runtime and a connection of its own, as an instance has: what else goes on here does not hold it up.
+/// It has a runtime and a connection of its own, like an instance, so that the bench does not delay it.
 ///
 /// # Errors
-/// When Redis does not answer, or the sink does not accept something.
+/// If Redis does not answer, or the sink does not accept a message.
 pub(super) async fn on_time(
     ground: &Ground,
     namespace: &Namespace,
@@ -209,7 +211,7 @@ async fn keep_time(shard: Arc<BaselineLoop>, clock: Arc<RedisClock>, out: Out) -
         while let Some(ended) = under_way.try_join_next() {
             ended??;
         }
-        // What a recurring task is due at next is a day away.
+        // The next due of a recurring task is a day away.
         let near = clock.now().plus(GAP / 2);
         match head.map(Timestamp::from_millis).filter(|head| *head < near) {
             Some(head) => clock.sleep_until(head).await,
@@ -222,7 +224,7 @@ async fn keep_time(shard: Arc<BaselineLoop>, clock: Arc<RedisClock>, out: Out) -
 /// Publishes a batch.
 ///
 /// # Errors
-/// When not all of it is accepted.
+/// If not all messages are accepted.
 pub(super) async fn publish(sink: &dyn Sink, batch: Vec<Message>) -> anyhow::Result<()> {
     let (count, mut accepted) = (batch.len(), 0);
     let mut outcomes = sink.publish(batch);
@@ -235,7 +237,7 @@ pub(super) async fn publish(sink: &dyn Sink, batch: Vec<Message>) -> anyhow::Res
 }
 
 impl BaselineLoop {
-    /// One for each shard.
+    /// One loop per shard.
     fn all(connection: &MultiplexedConnection, namespace: &Namespace, form: ScheduleKind) -> Vec<BaselineLoop> {
         let shard = |shard| BaselineLoop { connection: connection.clone(), keys: Keys::new(namespace, shard), form };
         Shard::all(SHARDS).map(shard).collect()

@@ -1,11 +1,11 @@
-//! What an occurrence takes in Redis, beside what it takes the naked loop at the same time.
+//! The cost of an occurrence in Redis, beside its cost in the baseline loop at the same time.
 //!
-//! Both work at once: instances on their timeline, the naked loop on records of its own in the same Redis, with the same
-//! sink. What a call costs depends on what else goes on in the machine, which differs from second to second: one after
-//! the other, the same work may differ by a third. Side by side both have the same seconds.
+//! Instances work on their timeline while the baseline loop works on its own records in the same Redis and with the
+//! same sink. The cost of a call depends on what else the machine does, which changes from second to second: one after
+//! the other, the same work may differ by a third. Side by side, both have the same seconds.
 //!
-//! Redis has a core of its own meanwhile: else a call that takes longer than a slice of the scheduler's waits in its middle,
-//! for as long as all others like, and that would be told as its cost.
+//! Redis has a core of its own meanwhile. Otherwise the scheduler may interrupt a long call, and the wait would count
+//! as its cost.
 
 use std::time::Duration;
 
@@ -21,30 +21,30 @@ use super::report::{Report, over};
 use super::tasks::TaskNamespace;
 use punctual::clock::{Clock, Timestamp};
 
-/// How long after the moment the naked loop begins.
+/// How long after the moment the baseline loop begins.
 const LATER: Duration = Duration::from_millis(5);
 
-/// More tasks tell nothing more about one.
+/// Maximum number of tasks; more would not improve the figures.
 pub(super) const MOST: u64 = 200_000;
 
-/// What is to be known where it could not be helped.
+/// A note for the report.
 const NO_CORE: &str = "Redis had no core of its own: times of scripts hold waits for one";
 
-/// Time in scripts of Redis for an occurrence, in us.
+/// Time in scripts of Redis per occurrence, in us.
 pub(super) struct Pair {
-    /// Of all that instances call.
+    /// Of all scripts of the instances.
     own_us: Option<f64>,
-    /// Of the naked loop.
+    /// Of the baseline loop.
     floor_us: Option<f64>,
     /// Whether Redis had a core of its own.
     has_core: bool,
 }
 
 impl Pair {
-    /// Measures `load`, up to a bound, and as many tasks for the naked loop.
+    /// Measures `load`, up to a limit, and as many tasks for the baseline loop.
     ///
     /// # Errors
-    /// When something is not published.
+    /// If an occurrence is not published.
     pub(super) async fn measure(
         ground: &Ground,
         shelf: &TaskNamespace,
@@ -55,13 +55,13 @@ impl Pair {
         let (destination, out) = limits::open(ground, &format!("floor-{}", load.prefix), load.payload).await?;
         let (namespace, clock) = (ground.floor_namespace()?, ground.probe.clock());
         let put = async |due: Timestamp| {
-            // A moment that came too early is tried again.
+            // An earlier attempt may have left records.
             ground.empty(&namespace).await?;
             limits::records(ground, load.form, load.tasks, load.payload, due).await.map(drop)
         };
         let moment = load.ready(ground, shelf, tell, put).await?;
         let floor = async {
-            // A claim that came a moment early would find nothing, and end.
+            // A claim a moment too early would find nothing, and end.
             clock.sleep_until(moment.due.plus(LATER)).await;
             naked::drain(ground, &namespace, load.form, load.tasks, Some(&out)).await
         };
@@ -75,13 +75,13 @@ impl Pair {
         Ok(Pair { own_us: past.script_us(), floor_us: floor.script_us, has_core })
     }
 
-    /// Shows both, and their ratio.
+    /// Adds both figures and their ratio to the report.
     pub(super) fn show(&self, report: &mut Report) {
         self.figures(report, "");
         report.ratio("scripts_to_floor", self.own_us, self.floor_us, "budget: at most 1.3");
     }
 
-    /// Shows both; their names begin with `prefix`.
+    /// Adds both figures, with a prefix.
     pub(super) fn figures(&self, report: &mut Report, prefix: &str) {
         let (own, floor) = (format!("{prefix}script_us"), format!("{prefix}floor_us"));
         report.figure(own, self.own_us, "of Redis in all scripts, for an occurrence, beside the naked loop");
@@ -91,7 +91,7 @@ impl Pair {
         }
     }
 
-    /// How much more an occurrence takes than one of the naked loop.
+    /// The ratio of the two.
     pub(super) fn to_floor(&self) -> Option<f64> {
         over(self.own_us, self.floor_us)
     }

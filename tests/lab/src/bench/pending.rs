@@ -1,4 +1,4 @@
-//! What an occurrence costs beside many tasks that are not due yet, and how much room those take.
+//! The cost of an occurrence while many tasks wait, and the memory that those take.
 
 use std::time::Duration;
 
@@ -21,26 +21,26 @@ use punctual::timeline::{
     ClaimRequest, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence, Rest, Settle, Settlement, Timeline, Token, Verdict,
 };
 
-/// How far away the dues are of what waits, and from one to the next.
+/// How far ahead the waiting tasks are due, and their interval.
 const AHEAD: Duration = Duration::from_secs(30 * 86_400);
 const APART: Duration = Duration::from_millis(1);
 
-/// Tasks that are claimed to see how long that takes.
+/// Tasks that are claimed to measure the time of a claim.
 const CLAIMED: u64 = 20_000;
 
 /// How long such a claim may take.
 const CALL: Duration = Duration::from_secs(10);
 
-/// The lease that instances take by themselves.
+/// The default lease of an instance.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// What Redis takes for a pending task beside its record, about: for a look at the room before.
+/// Approximate memory of Redis per waiting task in addition to its record, for the check beforehand.
 const BESIDE: u64 = 300;
 
-/// Measures.
+/// Runs the bench.
 ///
 /// # Errors
-/// [`Missing`] when there is no room for so many; else when something is not published.
+/// [`Missing`] if there is not enough memory; otherwise if an occurrence is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     look_for_room(options)?;
     let form = ScheduleKind::of(options.recurring);
@@ -63,7 +63,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         shelf.put(&batch, &|put| tell(put as f64 / pending as f64, "putting what is not due")).await?;
         before = pending;
         let name = |figure: &str| format!("pending_{pending}_{figure}");
-        // What is recurring stands there from then on, too: of each cost what was alone, and beside the naked loop.
+        // Recurring tasks stay from then on: those of both costs, alone and beside the baseline loop.
         let stays = options.tasks + options.tasks.min(pair::MOST);
         let stands = pending + if options.recurring { stays * costs.len() as u64 } else { 0 };
         let bytes = async || anyhow::Ok((ground.probe.memory().await? - empty) / stands as f64);
@@ -97,7 +97,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     Ok(report)
 }
 
-/// What is to be known of how tables grow.
+/// The note about growing tables.
 fn growth(finished: bool) -> &'static str {
     if finished {
         "bytes (but for `bytes_growing`) and costs are told once Redis' tables have finished growing: looks into them \
@@ -107,7 +107,7 @@ fn growth(finished: bool) -> &'static str {
     }
 }
 
-/// Refuses what would not fit into the memory of this machine, where Redis is ours.
+/// Refuses a number of tasks that would not fit into memory, if Redis is started here.
 fn look_for_room(options: &Options) -> Result<(), Missing> {
     let most = options.pending.iter().copied().max().unwrap_or_default();
     let needed = most * (options.payload as u64 + BESIDE);
@@ -121,7 +121,7 @@ fn look_for_room(options: &Options) -> Result<(), Missing> {
     }
 }
 
-/// What comes due at one moment beside what does not: alone, and beside the naked loop, which has nothing else to look into.
+/// The cost of due tasks while others wait: alone, and beside the baseline loop, which has no waiting tasks.
 async fn costs_beside(
     ground: &Ground,
     shelf: &TaskNamespace,
@@ -149,7 +149,7 @@ async fn costs_beside(
     Ok((past, pair))
 }
 
-/// How long claims take, in ms: with many due, while no instance runs.
+/// How long claims take, in ms, with many due tasks and no instance.
 async fn claims(
     ground: &Ground,
     shelf: &TaskNamespace,
@@ -176,7 +176,7 @@ async fn claims(
     Ok(late)
 }
 
-/// Claims once, and ends what was claimed; returns how long the claim took, if there was something to claim.
+/// Claims once, and ends the claimed tasks. Returns the duration of the claim, if it found any.
 async fn claim(shelf: &TaskNamespace, shard: Shard, token: Token, now: Timestamp) -> anyhow::Result<Option<Duration>> {
     let (timeline, lane) = (shelf.timeline(), Lane::default());
     let request = ClaimRequest {

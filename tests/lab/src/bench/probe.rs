@@ -1,4 +1,4 @@
-//! Looks at the timeline's Redis from outside: its time, what it has worked, what stands there.
+//! Reads the timeline's Redis from outside: its time, its work, its keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,31 +12,31 @@ use tokio::time::{Instant, sleep};
 
 use punctual::clock::{RedisClock, Timestamp};
 
-/// How long Redis may take to be there, ...
+/// How long Redis may take to be reachable, ...
 const CONNECT: Duration = Duration::from_secs(15);
 
-/// ... and to answer: a machine at its limit is slow.
+/// ... and to reply, because an overloaded machine is slow.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How often it is asked for the time: clocks are slewed.
+/// How often it is asked for the time, because clocks are slewed.
 const TIME: Duration = Duration::from_millis(500);
 
-/// What only clients send: what scripts call is counted by Redis, too, and is not meant.
+/// Commands that only clients send. Redis also counts the commands inside scripts, which do not matter here.
 const REQUESTS: [&str; 6] = ["evalsha", "eval", "ping", "wait", "waitaof", "subscribe"];
 
 /// A connection of its own.
 pub(super) struct Probe {
     connection: MultiplexedConnection,
     clock: Arc<RedisClock>,
-    /// Ends with it.
+    /// Keeps the clock; ends when this is dropped.
     _keeper: JoinSet<()>,
 }
 
 impl Probe {
-    /// Connects, and looks at the time.
+    /// Connects, and reads the time.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn open(url: &SecretString) -> anyhow::Result<Probe> {
         let connection = connect(url).await.context("cannot reach the Redis of the timeline")?;
         let clock = Arc::new(RedisClock::new());
@@ -56,30 +56,30 @@ impl Probe {
         Ok(Probe { connection, clock, _keeper: keeper })
     }
 
-    /// A connection for those who ask by themselves.
+    /// Another handle of the connection.
     pub(super) fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
     }
 
-    /// The clock that decides what is due, as far as it is known here.
+    /// The estimate of Redis' clock.
     pub(super) fn clock(&self) -> Arc<RedisClock> {
         Arc::clone(&self.clock)
     }
 
-    /// Its time now, in us.
+    /// Redis' time now, in us.
     pub(super) fn now_us(&self) -> i64 {
         self.clock.micros_at(Instant::now())
     }
 
-    /// Its time now.
+    /// Redis' time now.
     pub(super) fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.now_us().div_euclid(1000))
     }
 
-    /// The CPU time of its main thread so far, or of all where it does not say.
+    /// The CPU time of its main thread so far, or of all threads if it does not report that.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn cpu(&self) -> RedisResult<Option<Duration>> {
         let text: String = redis::cmd("INFO").arg("cpu").query_async(&mut self.connection()).await?;
         let sum = |end: &str| {
@@ -90,10 +90,10 @@ impl Probe {
         Ok(seconds.map(Duration::from_secs_f64))
     }
 
-    /// Its memory but for the buffers of connections, in bytes, once it has freed what was removed.
+    /// Its memory without the buffers of connections, in bytes, once it has freed removed keys.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn memory(&self) -> RedisResult<f64> {
         let begun = Instant::now();
         loop {
@@ -106,23 +106,23 @@ impl Probe {
         }
     }
 
-    /// What clients have asked of it so far, but for what only this one does.
+    /// The calls of clients so far, without those that only this probe makes.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn requests(&self) -> RedisResult<f64> {
         let text = self.commands().await?;
         Ok(REQUESTS.iter().filter_map(|command| of_command(&text, command, "calls")).sum())
     }
 
-    /// How long it has been in calls of a command so far, with all that scripts call; none where it does not say.
+    /// The time in calls of a command so far, including the commands inside scripts; `None` if it does not report that.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn spent_in(&self, command: &str) -> RedisResult<Option<Duration>> {
         let text = self.commands().await?;
         let known = !text.trim().is_empty();
-        // What was never called is not named.
+        // Commands without calls are not listed.
         let micros = known.then(|| of_command(&text, command, "usec").unwrap_or_default());
         Ok(micros.map(|micros| Duration::from_secs_f64(micros / 1e6)))
     }
@@ -131,10 +131,10 @@ impl Probe {
         redis::cmd("INFO").arg("commandstats").query_async(&mut self.connection()).await
     }
 
-    /// How many members of sorted sets have a score up to `until`, negative ones too.
+    /// Number of members of sorted sets with a score up to `until`, including negative ones.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn due_by(&self, keys: &[String], until: Timestamp) -> RedisResult<u64> {
         let mut pipe = redis::pipe();
         keys.iter().for_each(|key| {
@@ -143,10 +143,10 @@ impl Probe {
         self.sum(&pipe).await
     }
 
-    /// How many fields hashes have.
+    /// Number of fields of hashes.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn fields(&self, keys: &[String]) -> RedisResult<u64> {
         let mut pipe = redis::pipe();
         keys.iter().for_each(|key| {
@@ -163,10 +163,10 @@ impl Probe {
     /// Removes keys.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn unlink(&self, keys: &[String]) -> RedisResult<()> {
         let mut pipe = redis::pipe();
-        // One by one: in a cluster they may be anywhere.
+        // One by one, because in a cluster they may be in different slots.
         keys.iter().for_each(|key| {
             pipe.cmd("UNLINK").arg(key).ignore();
         });
@@ -174,7 +174,7 @@ impl Probe {
     }
 }
 
-/// A connection that waits for its answers.
+/// A connection with long timeouts.
 pub(super) async fn connect(url: &SecretString) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(Some(ANSWER));
     redis::Client::open(url.expose_secret())?.get_multiplexed_async_connection_with_config(&config).await
@@ -187,13 +187,13 @@ async fn observe(connection: &mut MultiplexedConnection, clock: &RedisClock) -> 
     Ok(())
 }
 
-/// A number that `INFO commandstats` tells of a command.
+/// A number in `INFO commandstats` about a command.
 fn of_command(text: &str, command: &str, name: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")))?;
     line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))?.trim().parse().ok()
 }
 
-/// A number that `INFO` tells.
+/// A number in `INFO`.
 fn field(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim().parse().ok()
 }

@@ -1,4 +1,4 @@
-//! What processes take; of others Linux alone tells it.
+//! CPU time and memory of processes; of other processes only on Linux.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ pub(super) fn cpu(pid: u32) -> Option<Duration> {
     ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The time that stands in a line of `stat`: what is counted there is hundredths of a second, whatever the kernel's own.
+/// The CPU time in a line of `stat`, in hundredths of a second whatever the tick of the kernel.
 fn ticks(stat: &str) -> Option<Duration> {
-    // The name stands in brackets and may hold anything; behind it come the state and fields 4, 5, ...
+    // The name is in parentheses and may contain anything; behind it come the state and fields 4, 5, ...
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split_ascii_whitespace().skip(11);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     Some(Duration::from_millis((user + system) * 10))
 }
 
-/// The memory of a process that stands in RAM, in bytes.
+/// The resident memory of a process, in bytes.
 pub(super) fn resident(pid: u32) -> Option<u64> {
     kib(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS")
 }
 
-/// The memory of this machine that could be had, in bytes.
+/// The available memory of this machine, in bytes.
 pub(super) fn available() -> Option<u64> {
     kib(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
 }

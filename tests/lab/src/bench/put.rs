@@ -1,4 +1,4 @@
-//! How many tasks a second are taken in over HTTP: one by one and in batches, by one connection and by several.
+//! Tasks accepted over HTTP per second: one by one and in batches, over one connection and over several.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,24 +17,24 @@ use super::{Options, Tell};
 use punctual::task::{Lane, Shard};
 use punctual::timeline::keys::Keys;
 
-/// Connections, where there are several.
+/// Number of connections, if several.
 const MANY: u64 = 16;
 
-/// How far away all dues are.
+/// How far ahead all dues are.
 const AHEAD: Duration = Duration::from_secs(30 * 86_400);
 
-/// Requests one by one, at most.
+/// Maximum number of single requests.
 const SINGLE: u64 = 20_000;
 
-/// How often memory is looked at.
+/// How often memory is read.
 const LOOK: Duration = Duration::from_millis(50);
 
 const MIB: f64 = 1_048_576.0;
 
-/// Measures.
+/// Runs the bench.
 ///
 /// # Errors
-/// When a task is not taken in.
+/// If a task is not accepted.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
@@ -76,18 +76,18 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     Ok(report)
 }
 
-/// What one part puts.
+/// The puts of one part.
 struct Load<'a> {
     name: &'a str,
     connections: u64,
-    /// Tasks of each connection.
+    /// Tasks per connection.
     each: u64,
     in_batch: bool,
     payload: usize,
 }
 
 impl Load<'_> {
-    /// Puts all; returns how long that took, in seconds. They stand in the timeline then, and are gone after it.
+    /// Puts all; returns the duration in seconds. Checks that they are stored, then removes them.
     async fn put(&self, ground: &Ground, api: SocketAddr) -> anyhow::Result<f64> {
         let due = ground.probe.now().plus(AHEAD);
         let payload = tasks::payload(self.payload);
@@ -125,14 +125,14 @@ impl Load<'_> {
     }
 }
 
-/// How many tasks stand in the timeline.
+/// Number of tasks in the timeline.
 async fn count(ground: &Ground) -> anyhow::Result<u64> {
     let namespace = ground.namespace()?;
     let keys: Vec<String> = Shard::all(SHARDS).map(|shard| Keys::new(&namespace, shard).tasks()).collect();
     Ok(ground.probe.fields(&keys).await?)
 }
 
-/// Does something, and looks meanwhile how much memory the instances take at most.
+/// Runs a future and returns the maximum memory of the instances meanwhile.
 async fn memory_of<T>(
     fleet: &Fleet,
     doing: impl Future<Output = anyhow::Result<T>>,
@@ -147,12 +147,12 @@ async fn memory_of<T>(
     }
 }
 
-/// Tasks that go straight into the timeline, each second.
+/// Tasks per second that are put directly into the timeline.
 async fn alone(ground: &Ground, options: &Options) -> anyhow::Result<f64> {
     let (shelf, due) = (ground.shelf().await?, ground.probe.now().plus(AHEAD));
     let (numbers, lane) = (0..options.tasks, Lane::default());
     let (form, payload) = (ScheduleKind::Once, options.payload);
-    // Each is encoded by itself, as an instance does.
+    // Each is encoded separately, as in an instance.
     let dues = |number: u64| due.plus(Duration::from_millis(number % 1000));
     let batch = Batch { prefix: "a", numbers, lane, form, payload, destination: None, due: &dues };
     let begun = Instant::now();

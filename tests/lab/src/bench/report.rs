@@ -1,4 +1,4 @@
-//! What a bench has measured: for people, and as JSON with names that stay.
+//! The result of a bench: for people, and as JSON with stable names.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -10,36 +10,36 @@ use serde_json::Value;
 
 use super::Options;
 
-/// What a bench has measured.
+/// The result of a bench.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Which bench.
+    /// The name of the bench.
     pub bench: &'static str,
-    /// What was asked of it.
+    /// Its options.
     pub options: BTreeMap<&'static str, Value>,
-    /// What was measured; each name ends in its unit.
+    /// The figures; each name ends in its unit.
     #[serde(serialize_with = "by_name")]
     pub figures: Vec<Figure>,
-    /// Figures of this run divided by each other, which can be compared from machine to machine.
+    /// Ratios of figures of this run, which can be compared between machines.
     #[serde(serialize_with = "by_name")]
     pub ratios: Vec<Figure>,
-    /// What is to be known when the figures are read.
+    /// Notes for the reader of the figures.
     pub notes: Vec<String>,
 }
 
 /// One figure.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Its name, which stays; in JSON, too.
+    /// Its name, which is stable, also in JSON.
     pub name: String,
-    /// None where it could not be measured.
+    /// `None` if it could not be measured.
     pub value: Option<f64>,
-    /// What it is, for people.
+    /// Its meaning, for people.
     pub words: String,
 }
 
 impl Report {
-    /// An empty one, with the options that mean something to every bench.
+    /// An empty one, with the options of every bench.
     pub(super) fn new(options: &Options) -> Report {
         let mut report = Report {
             bench: options.bench.name(),
@@ -73,7 +73,7 @@ impl Report {
         self.figures.push(Figure { name: name.into(), value: value.into().map(rounded), words: words.into() });
     }
 
-    /// Adds a ratio; none where a part is missing or nothing.
+    /// Adds a ratio; `None` if a part is missing or zero.
     pub(super) fn ratio(
         &mut self,
         name: impl Into<String>,
@@ -86,17 +86,17 @@ impl Report {
     }
 }
 
-/// A ratio; none where a part is missing or nothing.
+/// A ratio; `None` if a part is missing or zero.
 pub(super) fn over(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     above.zip(below.filter(|below| *below > 0.0)).map(|(above, below)| above / below)
 }
 
-/// To a thousandth: no figure is better than that.
+/// Rounds to a thousandth; no figure is more precise.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// An object with a member for each figure.
+/// Serialises figures as an object with a member for each.
 fn by_name<S: Serializer>(figures: &[Figure], serializer: S) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(Some(figures.len()))?;
     for Figure { name, value, .. } in figures {
@@ -119,7 +119,7 @@ impl Display for Report {
     }
 }
 
-/// A value as a person writes it.
+/// A value in plain text.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! A restart after an absence: many recurring tasks are overdue, and what comes due now should not wait for them.
+//! A restart after an absence: many recurring tasks are overdue, and new tasks should not wait for them.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use super::{Options, Tell, millis};
 use punctual::clock::Timestamp;
 use punctual::task::Lane;
 
-/// For how long they have been overdue: longer than the grace after which catch-up decides.
+/// How long they have been overdue: longer than the grace, so that catch-up decides.
 const OVERDUE: Duration = Duration::from_secs(600);
 
-/// How often something comes due, ...
+/// The interval of new tasks, ...
 const EVERY: Duration = Duration::from_millis(10);
 
-/// ... and for how long, from when it is put: the others are put meanwhile.
+/// ... and their duration, counted from their put.
 const FOR: Duration = Duration::from_secs(120);
 
-/// Measures.
+/// Runs the bench.
 ///
 /// # Errors
-/// When something is not published.
+/// If an occurrence is not published.
 pub(super) async fn run(
     ground: &Ground,
     shelf: &TaskNamespace,
@@ -54,7 +54,7 @@ pub(super) async fn run(
     let last = accepted(ground, &*far, destination, held, options.tasks, &told).await?;
     settled(ground, shelf, overdue).await?;
     let drained = Timestamp::from_millis(last.div_euclid(1000));
-    // What was due beside the last of the storm is on its way.
+    // Messages that were due together with the last of the storm are still on their way.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let late = watch.between(served, drained)?;
     fleet.end().await?;

@@ -1,4 +1,4 @@
-//! The tasks of a bench, and how they get into the timeline: by its own `put`, a thousand a call.
+//! The tasks of a bench, and how they are put: with the timeline's own `put`, a thousand per call.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,44 +14,44 @@ use punctual::task::{Lane, Message, Namespace, Payload, Record, Schedule, Shard,
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{Link, MAX_PUT_BYTES, MAX_PUTS, Put, PutMode, PutResult, Timeline};
 
-/// Parts of the timeline, as an instance has by itself.
+/// Number of shards, the default of an instance.
 pub(super) const SHARDS: u16 = 4;
 
-/// How long Redis may take to be there.
+/// How long Redis may take to be reachable.
 const REACH: Duration = Duration::from_secs(30);
 
-/// How long a call may take.
+/// Timeout of a call.
 const CALL: Duration = Duration::from_secs(30);
 
 /// Calls under way at once.
 const UNDER_WAY: usize = 8;
 
-/// From one occurrence of a recurring task to the next: longer than any bench.
+/// The interval of recurring tasks, longer than any bench.
 pub(super) const GAP: Duration = Duration::from_secs(86_400);
 
-/// What sort of schedule tasks have.
+/// A kind of schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScheduleKind {
     /// `at`.
     Once,
-    /// `every` day.
+    /// `every`, once a day.
     Every,
-    /// `cron`, every day at that second.
+    /// `cron`, once a day at this second.
     Cron,
 }
 
-/// Tasks that are alike but for their ids and dues.
+/// Tasks that differ only in id and due.
 pub(super) struct Batch<'a> {
-    /// A word of small letters that no other batch of the bench has.
+    /// A word of lower-case letters that no other batch of the bench has.
     pub(super) prefix: &'a str,
-    /// The numbers that they have.
+    /// Their numbers.
     pub(super) numbers: Range<u64>,
     pub(super) lane: Lane,
     pub(super) form: ScheduleKind,
     pub(super) payload: usize,
-    /// None: the lane's.
+    /// `None` for that of the lane.
     pub(super) destination: Option<String>,
-    /// When the task of a number is due first.
+    /// The first due of a task by its number.
     pub(super) due: &'a (dyn Fn(u64) -> Timestamp + Sync),
 }
 
@@ -75,7 +75,7 @@ impl ScheduleKind {
 }
 
 impl Batch<'_> {
-    /// The encoded record of those that are due then.
+    /// The encoded record of the tasks with this due.
     pub(super) fn record(&self, due: Timestamp, now: Timestamp) -> Bytes {
         let schedule = Schedule { when: self.form.when(due), end: None, limit: None, spread: None };
         let payload = Payload::Json(payload(self.payload));
@@ -85,7 +85,7 @@ impl Batch<'_> {
     }
 }
 
-/// JSON of that many bytes.
+/// JSON with this many bytes.
 pub(super) fn payload(bytes: usize) -> Bytes {
     format!("\"{}\"", "x".repeat(bytes.saturating_sub(2))).into()
 }
@@ -105,10 +105,10 @@ impl TaskNamespace {
     /// Connects.
     ///
     /// # Errors
-    /// When Redis is not there.
+    /// If Redis is unreachable.
     pub(super) async fn open(url: &SecretString, namespace: Namespace) -> anyhow::Result<TaskNamespace> {
         let config = RedisConfig::new(url.expose_secret(), namespace.clone(), SHARDS);
-        // A machine at its limit is slow.
+        // An overloaded machine is slow.
         let timeline = RedisTimeline::connect(RedisConfig { response_timeout: CALL, ..config })?;
         let mut link = timeline.link();
         let up = tokio::time::timeout(REACH, async {
@@ -128,10 +128,10 @@ impl TaskNamespace {
         &self.timeline
     }
 
-    /// Puts all of a batch; `tell` hears how many.
+    /// Puts all tasks of a batch; `tell` is called with the number so far.
     ///
     /// # Errors
-    /// When one of them is not created.
+    /// If one of them is not created.
     pub(super) async fn put(&self, batch: &Batch<'_>, tell: &(dyn Fn(u64) + Sync)) -> anyhow::Result<()> {
         let now = self.timeline.clock().now();
         let mut waiting: Vec<Vec<Put>> = Shard::all(SHARDS).map(|_| Vec::new()).collect();
@@ -166,10 +166,10 @@ impl TaskNamespace {
     }
 }
 
-/// Waits until one of what is under way has ended, if there is any.
+/// Waits until one of the futures has ended, if there are any.
 ///
 /// # Errors
-/// As that one ended.
+/// Those of that future.
 pub(super) async fn join(calls: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
     match calls.join_next().await {
         Some(done) => done?,
@@ -177,10 +177,10 @@ pub(super) async fn join(calls: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Res
     }
 }
 
-/// Waits until all has ended.
+/// Waits until all have ended.
 ///
 /// # Errors
-/// As the first one ended that failed.
+/// That of the first that failed.
 pub(super) async fn join_all(mut calls: JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
     while !calls.is_empty() {
         join(&mut calls).await?;

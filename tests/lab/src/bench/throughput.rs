@@ -1,4 +1,4 @@
-//! How many tasks a second are published when all are due at one moment.
+//! Tasks published per second if all are due at one moment.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::report::Report;
 use super::tasks::ScheduleKind;
 use super::{Options, Tell};
 
-/// Measures.
+/// Runs the bench.
 ///
 /// # Errors
-/// When something is not published.
+/// If an occurrence is not published.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
@@ -51,7 +51,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     Ok(report)
 }
 
-/// Shows what an occurrence costs, beside what its parts do.
+/// Adds the cost of an occurrence, beside that of its parts.
 pub(super) fn costs(report: &mut Report, past: &BurstResult, limits: &Limits) {
     report.figure("redis_us", past.redis_us(), "CPU of Redis for an occurrence");
     report.figure("instance_us", past.instance_us(), "CPU of the instances for an occurrence");

@@ -1,4 +1,4 @@
-//! A consumer of our own: when each message of a destination came, on the time of Redis.
+//! A consumer of the bench: when each message of a destination arrived, on Redis' time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,27 +12,27 @@ use super::far::BrokerSide;
 use super::late::Late;
 use punctual::clock::{RedisClock, Timestamp};
 
-/// How long nothing may come while something is owed.
+/// How long no message may arrive while some are missing.
 const STILL: Duration = Duration::from_secs(60);
 
-/// Reads a destination until it is dropped.
+/// Reads a destination until this is dropped.
 pub(super) struct Watch {
     seen: Arc<Mutex<Seen>>,
     clock: Arc<RedisClock>,
     _reading: JoinSet<()>,
 }
 
-/// What has come so far.
+/// What has arrived so far.
 #[derive(Default)]
 struct Seen {
-    /// Of each message its due, in ms, and how late it came, in us.
+    /// For each message its due in ms and its lateness in us.
     messages: Vec<(i64, i64)>,
-    /// Why nothing more is read.
+    /// Why reading has ended.
     failed: Option<String>,
 }
 
 impl Watch {
-    /// Begins to read.
+    /// Starts to read.
     pub(super) fn start(far: Arc<dyn BrokerSide>, destination: String, clock: Arc<RedisClock>) -> Watch {
         let seen = Arc::<Mutex<Seen>>::default();
         let (into, asked) = (Arc::clone(&seen), Arc::clone(&clock));
@@ -40,7 +40,7 @@ impl Watch {
         reading.spawn(async move {
             let take = |key: &str, at: Instant| {
                 let due: Option<i64> = key.rsplit_once(':').and_then(|(_, due)| due.parse().ok());
-                // What has no key is not counted, and so owed for ever: that ends in words.
+                // A message without a key is not counted. The wait for the missing one then ends with an error.
                 if let Some(due) = due {
                     let late = asked.micros_at(at) - due * 1000;
                     into.lock().messages.push((due, late));
@@ -53,15 +53,15 @@ impl Watch {
         Watch { seen, clock, _reading: reading }
     }
 
-    /// How many messages have come.
+    /// Number of messages that have arrived.
     pub(super) fn count(&self) -> u64 {
         self.seen.lock().messages.len() as u64
     }
 
-    /// Waits until so many have come, the last of them due then; `tell` hears how many.
+    /// Waits until this many have arrived, the last of them due at `last`; `tell` is called with the number so far.
     ///
     /// # Errors
-    /// When the sink cannot be read, or nothing more comes for a minute.
+    /// If the sink cannot be read, or none arrives for a minute.
     pub(super) async fn reach(&self, count: u64, last: Timestamp, tell: &dyn Fn(u64)) -> anyhow::Result<()> {
         let (mut before, mut moved) = (0, Instant::now());
         loop {
@@ -73,7 +73,7 @@ impl Watch {
             if let Some(words) = &self.seen.lock().failed {
                 bail!("what was published cannot be read: {words}");
             }
-            // Until the last is due there may be nothing to come.
+            // Before the last due, no message may be expected.
             let due = self.clock.micros_at(Instant::now()) < last.as_millis() * 1000;
             if now > before || due {
                 (before, moved) = (now, Instant::now());
@@ -85,10 +85,10 @@ impl Watch {
         }
     }
 
-    /// How late those were that were due from one moment until before another.
+    /// The lateness of messages with a due from `from` and before `until`.
     ///
     /// # Errors
-    /// When there is no room for figures.
+    /// If there is no memory for the figures.
     pub(super) fn between(&self, from: Timestamp, until: Timestamp) -> anyhow::Result<Late> {
         let mut late = Late::new()?;
         let seen = self.seen.lock();

@@ -1,4 +1,4 @@
-//! `punctual-lab bench`: measures instances, each figure beside what their parts can do by themselves.
+//! `punctual-lab bench`: measures instances, each figure with the limits of its parts.
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
@@ -12,7 +12,7 @@ use super::{LOGS, bar, kind, left, show, until_told};
 use crate::bench::{self, Bench, Options};
 use crate::servers::Program;
 
-/// What comes when it is asked to end.
+/// Shown on the first signal.
 const STOPPING: &str = "no figures; removing what was made";
 
 #[derive(Subcommand)]
@@ -110,7 +110,7 @@ pub(super) enum BenchCommand {
     },
 }
 
-/// What is published to, and where tasks wait.
+/// The sink, and where tasks wait.
 #[derive(Args, Clone)]
 pub(super) struct Place {
     /// What to publish to: redis, kafka, rabbitmq or nats, started for this alone; or a URL of yours
@@ -128,7 +128,7 @@ pub(super) struct Redis {
     redis: Option<String>,
 }
 
-/// What messages are like, and how the figures are shown.
+/// The payload, and the form of the output.
 #[derive(Args, Clone)]
 pub(super) struct Payload {
     /// Bytes of each payload
@@ -139,7 +139,7 @@ pub(super) struct Payload {
     json: bool,
 }
 
-/// What tasks are like, and who publishes them.
+/// The kind of tasks, and the number of instances.
 #[derive(Args, Clone)]
 pub(super) struct Shape {
     /// Tasks that are due again a day later, not once
@@ -166,7 +166,7 @@ pub(super) fn run(command: &BenchCommand, program: Program) -> Result<(), Failur
 }
 
 impl BenchCommand {
-    /// What it asks for, and whether it is shown as JSON.
+    /// The options, and whether the output is JSON.
     fn options(&self, program: Program) -> Result<(Options, bool), Failure> {
         let name = format!("bench-{:08x}", rand::random::<u32>());
         let mut options = Options::new(Bench::Throughput, program, name);
@@ -208,7 +208,7 @@ impl BenchCommand {
     }
 }
 
-/// Each once, the smallest first.
+/// Sorted, without duplicates.
 fn rising<T: Ord + Copy>(list: &[T]) -> Vec<T> {
     let mut list = list.to_vec();
     list.sort_unstable();
@@ -230,7 +230,7 @@ impl Redis {
 }
 
 impl Payload {
-    /// Says whether the figures are shown as JSON.
+    /// Sets the options; returns whether the output is JSON.
     fn of(&self, options: &mut Options) -> bool {
         options.payload = usize::try_from(self.payload).unwrap_or(usize::MAX);
         self.json
@@ -238,7 +238,7 @@ impl Payload {
 }
 
 impl Shape {
-    /// Says whether the figures are shown as JSON.
+    /// Sets the options; returns whether the output is JSON.
     fn of(&self, options: &mut Options) -> bool {
         options.recurring = self.recurring;
         options.instances = vec![usize::from(self.instances)];
@@ -246,7 +246,7 @@ impl Shape {
     }
 }
 
-/// A bar on a terminal, else a line for each thing that is done.
+/// A progress bar on a terminal, otherwise one line per step.
 struct Progress {
     bar: ProgressBar,
     words: Mutex<String>,

@@ -1,6 +1,6 @@
-//! The command line of `punctual-lab`: one file per command, and what both have in common.
+//! The command line of `punctual-lab`: one file per command, and what they share.
 //!
-//! Exit codes: 0 done, 1 the asked thing failed, 2 usage or something is missing.
+//! Exit codes: 0 done, 1 the operation failed, 2 usage or something is missing.
 
 mod bench;
 mod verify;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::servers::{Kind, Missing, Program};
 
-/// Client libraries complain of every connection that is lost: here they are meant to be.
+/// Client libraries log every lost connection; here they are lost on purpose.
 const LOGS: &str = "warn,lapin=off,rdkafka=off,librdkafka=off";
 
 /// Attacks and measures instances of punctual from outside.
@@ -44,18 +44,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Attack instances while they publish, and judge whether anything was lost, early, or other than promised
+    /// Attack instances while they publish, and check that no message was lost, early, or other than promised
     Verify(verify::VerifyArguments),
-    /// Measure instances, each figure beside what their parts can do by themselves
+    /// Measure instances, each figure with the limits of its parts
     #[command(subcommand)]
     Bench(bench::BenchCommand),
-    /// Print what a shell completes this command by
+    /// Print the completion script for a shell
     Completions(CompletionsArguments),
     /// Print the manual page, for `man -l -`
     Man,
 }
 
-/// What the manual page says beside the commands.
+/// The text of the manual page around the commands.
 const PAGE: Page = Page {
     description: "punctual-lab starts servers and instances of punctual, attacks or measures them from outside, and ends them. Data \
          goes to stdout, everything else to stderr.",
@@ -68,7 +68,7 @@ const PAGE: Page = Page {
     files: &[],
 };
 
-/// Does what the arguments (the first is the program's name) say.
+/// Runs the command line; the first argument is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     program::run(arguments, |cli: Cli| match cli.command {
         Command::Verify(arguments) => verify::run(&arguments, find(cli.punctual)?),
@@ -78,17 +78,17 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     })
 }
 
-/// The program that instances are started from.
+/// The program to start instances from.
 fn find(named: Option<PathBuf>) -> Result<Program, Failure> {
     Program::find(named).map_err(missing)
 }
 
-/// What is not there is told with what to do about it.
+/// The failure for something that is missing, with its hint.
 fn missing(missing: Missing) -> Failure {
     Failure::usage(anyhow!("{missing}")).hint(missing.hint)
 }
 
-/// The same for an error that may be another one.
+/// The failure for any error.
 fn failure(error: anyhow::Error) -> Failure {
     match error.downcast::<Missing>() {
         Ok(found) => missing(found),
@@ -96,8 +96,8 @@ fn failure(error: anyhow::Error) -> Failure {
     }
 }
 
-/// Does something until its end. A signal stops it in order, and `words` are told; a second one stops it at once, and
-/// `left` is what stays behind.
+/// Runs a future. The first signal stops it in order and prints `words`; the second one stops it at once and prints
+/// `left`, what is left behind.
 async fn until_told<T>(
     doing: impl Future<Output = anyhow::Result<T>>,
     stop: &CancellationToken,
@@ -124,7 +124,8 @@ async fn until_told<T>(
     }
 }
 
-/// What stays behind when a command on servers of the user's is ended at once; whether Redis and the sink are.
+/// What a command leaves on the user's servers if it is ended at once; `redis` and `sink` say which of them are the
+/// user's.
 fn left(name: &str, redis: bool, sink: bool) -> Option<String> {
     let (keys, destinations) = (format!("keys `punctual:{{{name}*`"), format!("streams, topics or queues `{name}*`"));
     match (redis, sink) {
@@ -135,7 +136,7 @@ fn left(name: &str, redis: bool, sink: bool) -> Option<String> {
     }
 }
 
-/// Shows a report.
+/// Prints a report.
 fn show(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
     if !json {
         return say(&report.to_string());
@@ -144,7 +145,7 @@ fn show(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> 
     say(&format!("{text}\n"))
 }
 
-/// What a `--sink` names that is to be so treated, and its URL if it is one.
+/// The kind of sink that `--sink` names, and its URL if it is one.
 fn kind(sink: &str, treated: &str) -> Result<(Kind, Option<String>), Failure> {
     let kinds = [Kind::Redis, Kind::Kafka, Kind::RabbitMq, Kind::Nats];
     if let Some(kind) = kinds.into_iter().find(|kind| kind.name() == sink) {
@@ -156,7 +157,7 @@ fn kind(sink: &str, treated: &str) -> Result<(Kind, Option<String>), Failure> {
         "kafka" => Kind::Kafka,
         "amqp" | "amqps" => Kind::RabbitMq,
         "nats" | "tls" => Kind::Nats,
-        // The URL may hold a password.
+        // The URL may contain a password.
         _ => {
             return Err(Failure::usage(anyhow!("`--sink` names nothing that can be {treated}"))
                 .hint("redis, kafka, rabbitmq, nats, or a URL: redis://, kafka://, amqp://, nats://"));
@@ -165,7 +166,7 @@ fn kind(sink: &str, treated: &str) -> Result<(Kind, Option<String>), Failure> {
     Ok((kind, Some(sink.to_owned())))
 }
 
-/// A bar of thousandths; hidden where nobody looks.
+/// A progress bar in thousandths; hidden if stderr is no terminal.
 fn bar() -> ProgressBar {
     let target = match io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr(),

@@ -1,4 +1,4 @@
-//! `punctual-lab verify`: attacks instances while they publish, and judges what they published.
+//! `punctual-lab verify`: attacks instances while they publish, and checks what they published.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::servers::Program;
 use crate::verify::absent;
 use crate::verify::campaign::{self, Options, Step};
 
-/// What comes when it is asked to end.
+/// Shown on the first signal.
 const STOPPING: &str = "no more faults; waiting until all is published";
 
 #[derive(Args)]
@@ -110,7 +110,7 @@ fn options(arguments: &VerifyArguments, program: Program) -> Result<Options, Fai
     })
 }
 
-/// A bar on a terminal, else a line for each round.
+/// A progress bar on a terminal, otherwise one line per round.
 struct Progress {
     bar: ProgressBar,
     words: Mutex<&'static str>,

@@ -1,4 +1,5 @@
-//! `punctual serve` processes: configured by a file, started, signalled, killed, started again, gone with us.
+//! `punctual serve` processes: configured by a file, started, signalled, killed, started again, ended with this
+//! process.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -16,38 +17,39 @@ use super::{Keeper, Program, free_port};
 /// How long it may take until it serves.
 const READY: Duration = Duration::from_secs(30);
 
-/// How long it may take from then on until its Redis is there; it may be away, and the instance serves all the same.
+/// How long it may take from then on until it has reached Redis. Redis may be unreachable; the instance serves
+/// nevertheless.
 const REACH: Duration = Duration::from_secs(5);
 
-/// Lines of the log that are kept as evidence.
+/// Number of log lines that are kept as evidence.
 const KEPT: usize = 20;
 
-/// An instance, which may run or not. Dropping it ends it.
+/// An instance, running or not. Dropping it ends it.
 #[derive(Debug)]
 pub struct Instance {
     /// Its number, from 0.
     pub number: usize,
-    /// Where its API listens.
+    /// The address of its API.
     pub api: SocketAddr,
     keeper: Keeper,
     log: Mutex<Log>,
 }
 
-/// What was found in its log.
+/// The parsed part of its log.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     read: u64,
     /// The id of its last start.
     id: Option<String>,
-    /// Whether that one has reached its Redis.
+    /// Whether the last start has reached Redis.
     linked: bool,
-    /// Lines at ERROR that are not about dead occurrences, the first of them.
+    /// The first lines at ERROR that are not about dead occurrences.
     pub errors: Vec<String>,
-    /// How many of those there were.
+    /// The number of such lines.
     pub error_count: u64,
 }
 
-/// A line of the log, as far as it is of use.
+/// The relevant members of a log line.
 #[derive(Deserialize)]
 struct Line {
     level: String,
@@ -56,10 +58,10 @@ struct Line {
 }
 
 impl Instance {
-    /// Writes the configuration of one that `program` is, given where the API is to listen; nothing runs yet. It logs JSON.
+    /// Writes the configuration, given the address of the API; starts nothing yet. The instance logs JSON.
     ///
     /// # Errors
-    /// When there is no folder for it, no port, or no configuration.
+    /// If there is no folder, no port, or no configuration.
     pub fn new(
         program: &Program,
         number: usize,
@@ -76,11 +78,10 @@ impl Instance {
         Ok(Instance { number, api, keeper, log: Mutex::default() })
     }
 
-    /// Starts it; returns when it serves and has reached its Redis, or that is away. One that a former start gave up is
-    /// ended before.
+    /// Starts it; returns when it serves and has reached Redis, or Redis is unreachable. Ends a former process first.
     ///
     /// # Errors
-    /// When it ends at once, or does not serve in time.
+    /// If it ends at once, or does not serve in time.
     pub async fn start(&self) -> anyhow::Result<()> {
         self.signal("KILL")?;
         self.end(READY).await?;
@@ -107,7 +108,7 @@ impl Instance {
         }
     }
 
-    /// The id that its last start has, once it serves.
+    /// The id of its last start, once it serves.
     pub fn id(&self) -> Option<String> {
         self.log.lock().id.clone()
     }
@@ -115,23 +116,23 @@ impl Instance {
     /// Sends a signal, by name.
     ///
     /// # Errors
-    /// When whoever keeps it is gone.
+    /// If its keeper is gone.
     pub fn signal(&self, name: &str) -> io::Result<()> {
         self.keeper.signal(name)
     }
 
-    /// The exit code, should it have ended.
+    /// The exit code, if it has ended.
     ///
     /// # Errors
-    /// When whoever keeps it is gone.
+    /// If its keeper is gone.
     pub fn ended(&self) -> io::Result<Option<i32>> {
         self.keeper.ended()
     }
 
-    /// Waits for its end; none when it runs on for longer than that, or does not run at all.
+    /// Waits for its end; `None` if it still runs after `limit`, or was not running.
     ///
     /// # Errors
-    /// When whoever keeps it is gone.
+    /// If its keeper is gone.
     pub async fn end(&self, limit: Duration) -> io::Result<Option<i32>> {
         let begun = Instant::now();
         loop {
@@ -147,13 +148,13 @@ impl Instance {
         self.keeper.pid()
     }
 
-    /// What its log told so far.
+    /// The parsed log so far.
     pub fn log(&self) -> Log {
         self.read_log();
         self.log.lock().clone()
     }
 
-    /// The file that it logs to.
+    /// Its log file.
     pub fn log_file(&self) -> PathBuf {
         self.keeper.log()
     }
@@ -174,12 +175,12 @@ impl Instance {
 }
 
 impl Log {
-    /// Another start.
+    /// Resets the state for another start.
     fn begin(&mut self) {
         (self.id, self.linked) = (None, false);
     }
 
-    /// Reads the whole lines that were added.
+    /// Parses the complete lines that were added.
     fn read_on(&mut self, file: &std::path::Path) -> io::Result<()> {
         let mut file = File::open(file)?;
         file.seek(SeekFrom::Start(self.read))?;
@@ -197,7 +198,7 @@ impl Log {
         match &parsed {
             Ok(line) if words == "serving" => self.id.clone_from(&line.instance),
             Ok(_) if words == "connected to redis" => self.linked = true,
-            // What is dead is judged by itself; and what is no line of the log is what a runtime says at its end.
+            // Dead occurrences are checked elsewhere. Any line that is not JSON comes from a runtime that ended.
             Ok(line) if line.level != "ERROR" || words.contains("dead") => {}
             _ => {
                 self.error_count += 1;

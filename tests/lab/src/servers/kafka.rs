@@ -1,4 +1,4 @@
-//! An Apache Kafka of our own: one node that is broker and controller.
+//! An Apache Kafka for tests: one node that is broker and controller.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::{Server, free_port, write};
 
-/// A heap that takes some hundred thousand small messages.
+/// A heap for some hundred thousand small messages.
 const JAVA: &[&str] = &["java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC"];
 
-/// No optimising compiler: what starts fastest.
+/// Without the optimising compiler, for a fast start.
 const QUICK: &str = "-XX:TieredStopAtLevel=1";
 
-/// The broker's session is short, since one that was killed is let in again only when its last one has ended.
+/// The session of the broker is short, because a killed broker can only register again when its last session has ended.
 const PROPERTIES: &str = "process.roles=broker,controller
 node.id=1
 controller.listener.names=CONTROLLER
@@ -38,12 +38,12 @@ controller.quorum.fetch.timeout.ms=1000
 log.cleaner.enable=false
 ";
 
-/// Whether Java and Kafka's jars are there.
+/// Whether Java and Kafka's jars are installed.
 pub fn have_kafka() -> bool {
     super::is_there("java") && jars().is_some_and(|dir| dir.is_dir())
 }
 
-/// Where Kafka's jars lie: a folder that is named, else an installed Kafka's, else where `make setup` puts them.
+/// The folder of Kafka's jars: a named one, else that of an installed Kafka, else that of `make setup`.
 fn jars() -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || {
@@ -54,26 +54,26 @@ fn jars() -> Option<PathBuf> {
     var("PUNCTUAL_KAFKA").or_else(|| Some(var("KAFKA_HOME")?.join("libs"))).or_else(cache)
 }
 
-/// What a broker has beside what every one has.
+/// Options of a broker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KafkaOptions<'a> {
-    /// Further listeners that let everybody in: a port, and the one that clients who come there are told to go on at,
-    /// since they follow the addresses that a broker tells.
+    /// Additional listeners without login: a port, and the port that the broker advertises for it, because clients
+    /// follow advertised addresses.
     pub listeners: &'a [(u16, u16)],
-    /// A listener `SECURED` of another protocol: its port, and `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
+    /// A listener `SECURED` with another protocol: its port, and `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
     pub secured: Option<(u16, &'a str)>,
-    /// Further lines for its `server.properties`.
+    /// Additional lines for `server.properties`.
     pub properties: &'a str,
-    /// Users who log in by SCRAM-SHA-512, with their passwords.
+    /// SCRAM-SHA-512 users with their passwords.
     pub scram_users: &'a [(&'a str, &'a str)],
-    /// Whether it starts as fast as it can, and is slower for that later on.
+    /// Whether to start as fast as possible and run slower.
     pub is_quick: bool,
 }
 
-/// Starts one that creates no topic by itself; returns when it answers.
+/// Starts a broker that creates no topics by itself; returns when it answers.
 ///
 /// # Errors
-/// When it cannot be started.
+/// If it cannot be started.
 pub async fn start_kafka(options: &KafkaOptions<'_>) -> anyhow::Result<Server> {
     let controller = free_port()?;
     let jars = format!("{}/*", jars().unwrap_or_default().display());
@@ -118,7 +118,7 @@ fn java(jars: &str, class: &str, quick: bool) -> Vec<String> {
     JAVA.iter().chain(quick).chain(&[quiet, "-cp", jars, class]).map(|&argument| argument.to_owned()).collect()
 }
 
-/// Runs what must be done before the first start.
+/// Runs a command that is needed before the first start.
 fn run(command: &[String]) -> io::Result<()> {
     let output = Command::new(&command[0]).args(&command[1..]).stdin(Stdio::null()).output()?;
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
@@ -128,7 +128,7 @@ fn run(command: &[String]) -> io::Result<()> {
     Err(io::Error::other(format!("{} {}", said(&output.stdout), said(&output.stderr))))
 }
 
-/// Whether a broker answers for its cluster: the port opens before that.
+/// Whether the broker answers for its cluster; the port opens earlier.
 fn answers(port: u16) -> bool {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", format!("127.0.0.1:{port}")).set("log_level", "0");

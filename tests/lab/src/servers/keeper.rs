@@ -1,4 +1,4 @@
-//! A process of our own in a folder of its own, both gone with us, whatever ends us.
+//! A child process in a folder of its own. Both are removed when this process ends, for whatever reason.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
@@ -9,8 +9,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use parking_lot::Mutex;
 
-/// Starts a program as often as it is told, hands on signals, and ends it and removes its folder once nobody holds the
-/// other end of its stdin, which the kernel closes even when we are killed.
+/// Starts a program on request and forwards signals. Ends it and removes its folder once stdin is closed, which the
+/// kernel does even when this process is killed.
 const KEEPER: &str = r#"
 dir=$1; shift
 server=
@@ -28,7 +28,7 @@ rm -rf -- "$dir"
 
 /// A program that can be started, signalled and started again. Dropping it ends it and removes its folder.
 ///
-/// What it writes to stdout and stderr stands in `output.log` in its folder.
+/// Its stdout and stderr are in `output.log` in its folder.
 #[derive(Debug)]
 pub struct Keeper {
     shell: Child,
@@ -40,15 +40,15 @@ pub struct Keeper {
 struct Pipes {
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// Of the program, from its start until its end has been waited for.
+    /// Set from the start of the program until its end has been waited for.
     pid: Option<u32>,
 }
 
 impl Keeper {
-    /// Makes a folder that only its owner may look into; nothing is started in it yet.
+    /// Creates a folder for its owner only; starts nothing yet.
     ///
     /// # Errors
-    /// When no folder can be made for temporary files, or there is no `sh`.
+    /// If no temporary folder can be created, or there is no `sh`.
     pub fn new<A: AsRef<OsStr>>(prepare: impl FnOnce(&Path) -> io::Result<Vec<A>>) -> io::Result<Keeper> {
         let dir = std::env::temp_dir().join(format!("punctual-{:016x}", rand::random::<u64>()));
         std::fs::DirBuilder::new().mode(0o700).create(&dir)?;
@@ -64,12 +64,13 @@ impl Keeper {
     fn shell<A: AsRef<OsStr>>(dir: &Path, program: &[A]) -> io::Result<Keeper> {
         let mut command = Command::new("sh");
         command.args(["-c", KEEPER, "sh"]).arg(dir).args(program).current_dir(dir);
-        // What is kept is told everything by us.
+        // The program gets its whole configuration from the caller.
         let own = |name: &OsStr| name.to_string_lossy().starts_with("PUNCTUAL_");
         std::env::vars_os().filter(|(name, _)| own(name)).for_each(|(name, _)| {
             command.env_remove(name);
         });
-        // A group of its own: a Ctrl-C in the terminal is for us, who still need it to end in order.
+        // A process group of its own: Ctrl-C in the terminal is for this process, which needs the program to end in
+        // order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut shell = command.spawn()?;
         let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
@@ -84,7 +85,7 @@ impl Keeper {
         &self.dir
     }
 
-    /// The file that its output goes to.
+    /// The file with its output.
     pub fn log(&self) -> PathBuf {
         self.dir.join("output.log")
     }
@@ -92,8 +93,7 @@ impl Keeper {
     /// Starts the program.
     ///
     /// # Errors
-    /// When it has been started and its end has not been waited for: the shell would forget it. When the shell that keeps
-    /// it is gone.
+    /// If a former start has not been waited for, because the shell would forget it; if the shell is gone.
     pub fn start(&self) -> io::Result<()> {
         let mut pipes = self.pipes.lock();
         if pipes.pid.is_some() {
@@ -109,10 +109,10 @@ impl Keeper {
         self.pipes.lock().pid
     }
 
-    /// Sends a signal, by name: `KILL`, `STOP`, `CONT`, `TERM`. One that has ended meanwhile notices nothing.
+    /// Sends a signal, by name: `KILL`, `STOP`, `CONT`, `TERM`. Has no effect on a program that has ended.
     ///
     /// # Errors
-    /// When the shell that keeps it is gone.
+    /// If the shell is gone.
     pub fn signal(&self, name: &str) -> io::Result<()> {
         let mut pipes = self.pipes.lock();
         if pipes.pid.is_some() {
@@ -121,11 +121,11 @@ impl Keeper {
         Ok(())
     }
 
-    /// The exit code, once it has ended; 128 and the signal's number where one ended it. None while it runs, and where
-    /// its end has been told before.
+    /// The exit code once it has ended; 128 plus the signal's number if a signal ended it. `None` while it runs, and if
+    /// the code was returned before.
     ///
     /// # Errors
-    /// When the shell that keeps it is gone.
+    /// If the shell is gone.
     pub fn ended(&self) -> io::Result<Option<i32>> {
         let mut pipes = self.pipes.lock();
         match pipes.pid {
@@ -161,10 +161,10 @@ impl Drop for Keeper {
     }
 }
 
-/// Whether a child of the shell still runs: one that ended is a zombie until it is waited for.
+/// Whether a child of the shell still runs. One that ended is a zombie until it is waited for.
 fn runs(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name stands in brackets and may hold anything; the state is the letter behind it.
+    // The name is in parentheses and may contain anything; the state is the letter behind it.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     !matches!(state, Some('Z' | 'X') | None)
 }

@@ -1,4 +1,4 @@
-//! The kinds of servers: how each is named, whether one can be started here.
+//! The kinds of servers: their names, and whether they can be started here.
 
 use secrecy::SecretString;
 
@@ -7,16 +7,16 @@ use super::{
     start_redis,
 };
 
-/// What servers are started for.
+/// What a server is started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To be ended and started again: Redis keeps every write before it is answered, Kafka starts fast.
+    /// To be killed and started again: Redis persists every write before it replies, Kafka starts fast.
     Attack,
-    /// To be measured: Redis keeps nothing, Kafka runs fast.
+    /// To be measured: Redis persists nothing, Kafka runs fast.
     Measure,
 }
 
-/// What can be published to.
+/// A kind of sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Redis Streams.
@@ -29,7 +29,7 @@ pub enum Kind {
     Nats,
 }
 
-/// Something that is needed is not there, or is not as it has to be.
+/// Something that is needed is missing or unsuitable.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{words}")]
 pub struct Missing {
@@ -39,7 +39,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// What is not there, in words, and what to do about it.
+    /// What is missing, and what to do about it.
     #[must_use]
     pub fn new(words: &str, hint: &str) -> Missing {
         Missing { words: words.to_owned(), hint: hint.to_owned() }
@@ -47,7 +47,7 @@ impl Missing {
 }
 
 impl Kind {
-    /// As the command line names it.
+    /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// What its plain URLs begin with, and its usual port.
+    /// The scheme of its plain URLs, and its usual port.
     pub fn scheme(self) -> (&'static str, u16) {
         match self {
             Kind::Redis => ("redis", 6379),
@@ -68,16 +68,16 @@ impl Kind {
         }
     }
 
-    /// The URL of a server of our own.
+    /// The URL of a server that was started here.
     pub fn own_url(self, port: u16) -> SecretString {
         format!("{}://127.0.0.1:{port}", self.scheme().0).into()
     }
 }
 
-/// Starts one.
+/// Starts a server.
 ///
 /// # Errors
-/// When it does not start.
+/// If it does not start.
 pub async fn start(kind: Kind, purpose: Purpose) -> anyhow::Result<Server> {
     match kind {
         Kind::Redis if purpose == Purpose::Attack => start_redis(KEEPS_EVERYTHING).await,
@@ -90,7 +90,7 @@ pub async fn start(kind: Kind, purpose: Purpose) -> anyhow::Result<Server> {
     }
 }
 
-/// Whether a server of that kind can be started here.
+/// Whether a server of this kind can be started here.
 pub fn installed(kind: Kind) -> Result<(), Missing> {
     let no = |program: &str, hint: &str| Err(Missing::new(&format!("no {program} is installed here"), hint));
     match kind {

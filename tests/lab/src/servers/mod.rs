@@ -1,5 +1,5 @@
-//! Servers and instances of our own: on free ports, in folders of their own, killed and started again at will, gone with
-//! us.
+//! Servers and instances for tests: on free ports, in folders of their own, killed and started again as needed, ended
+//! with this process.
 
 mod instance;
 mod kafka;
@@ -33,33 +33,33 @@ pub use rabbitmq::{RabbitOptions, rabbitmqctl, start_rabbitmq};
 pub use redis::{KEEPS_EVERYTHING, redis_options, start_redis};
 pub use remove::remove;
 
-/// How often to try other ports, since somebody may take a free one in between.
+/// How often to try other ports, because another program may take a free one in between.
 const PORTS: usize = 3;
 
 /// How long a server may take until it answers.
 const READY: Duration = Duration::from_secs(180);
 
-/// Where ports are looked for: below those that the kernel gives to whoever connects, since one of them could take the
-/// port of a server that is just being started again (or connect to itself).
+/// The range of ports: below the kernel's ephemeral ports. An outgoing connection could otherwise take the port of a
+/// server that is being restarted, or connect to itself.
 const RANGE: RangeInclusive<u16> = 10_240..=32_000;
 
 /// A running server. Dropping it ends it and removes its folder.
 #[derive(Debug)]
 pub struct Server {
     keeper: Keeper,
-    /// What it cannot be without.
+    /// A helper process that it needs.
     _beside: Option<Keeper>,
     name: &'static str,
-    /// Where it listens, on 127.0.0.1.
+    /// Its port on 127.0.0.1.
     pub port: u16,
     ready: fn(u16) -> bool,
 }
 
 impl Server {
-    /// Starts one whose command line `prepare` gives, of its port and its folder; returns when it answers.
+    /// Starts a server; `prepare` returns its command line, given port and folder. Returns when it answers.
     ///
     /// # Errors
-    /// When it ends at once or does not answer in time.
+    /// If it ends at once or does not answer in time.
     pub async fn start<A: AsRef<std::ffi::OsStr>>(
         name: &'static str,
         ready: fn(u16) -> bool,
@@ -91,10 +91,10 @@ impl Server {
         self.keeper.pid()
     }
 
-    /// Starts it after its end, with what it kept; returns when it answers.
+    /// Starts it again after its end, with its data; returns when it answers.
     ///
     /// # Errors
-    /// When it ends at once or does not answer in time.
+    /// If it ends at once or does not answer in time.
     pub async fn revive(&self) -> anyhow::Result<()> {
         self.keeper.start().with_context(|| format!("cannot start the {}", self.name))?;
         let begun = Instant::now();
@@ -113,10 +113,10 @@ impl Server {
         }
     }
 
-    /// Ends it as kill -9 does; returns when it is gone.
+    /// Kills it; returns when it has ended.
     ///
     /// # Errors
-    /// When it does not go in time.
+    /// If it does not end in time.
     pub async fn kill(&self) -> anyhow::Result<()> {
         self.keeper.signal("KILL")?;
         let begun = Instant::now();
@@ -129,15 +129,15 @@ impl Server {
         Ok(())
     }
 
-    /// The exit code, should it have ended by itself or by a signal.
+    /// The exit code, if it has ended by itself or by a signal.
     ///
     /// # Errors
-    /// When whoever keeps it is gone.
+    /// If its keeper is gone.
     pub fn ended(&self) -> io::Result<Option<i32>> {
         self.keeper.ended()
     }
 
-    /// The file that its output goes to.
+    /// The file with its output.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.keeper.log()
@@ -151,7 +151,7 @@ impl Server {
         Ok(self.keeper.signal(name)?)
     }
 
-    /// The end of what it wrote.
+    /// The end of its output.
     fn last_words(&self) -> String {
         let text = std::fs::read(self.keeper.log()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -160,7 +160,7 @@ impl Server {
     }
 }
 
-/// The first program of that name in PATH.
+/// The first program of this name in PATH.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
@@ -171,11 +171,10 @@ pub fn is_there(program: &str) -> bool {
     find_program(program).is_some()
 }
 
-/// A port on 127.0.0.1 that is free now and that the kernel gives to nobody by itself. Each is handed out once in this
-/// process.
+/// A free port on 127.0.0.1 outside of the kernel's ephemeral range. Each is returned once in this process.
 ///
 /// # Errors
-/// When none is found.
+/// If none is found.
 pub fn free_port() -> io::Result<u16> {
     static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
@@ -192,12 +191,12 @@ pub fn free_port() -> io::Result<u16> {
     Err(last)
 }
 
-/// Whether something listens there.
+/// Whether a server listens there.
 fn listens(port: u16) -> bool {
     std::net::TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), Duration::from_secs(1)).is_ok()
 }
 
-/// Writes a file; returns its path as a text.
+/// Writes a file; returns its path.
 fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {
     let path = dir.join(name);
     std::fs::write(&path, text)?;

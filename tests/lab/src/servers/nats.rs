@@ -1,11 +1,11 @@
-//! A nats-server of our own, with JetStream.
+//! A nats-server for tests, with JetStream.
 
 use super::{Server, listens, write};
 
 /// Starts one; `config` is appended to its configuration file. Returns when it answers.
 ///
 /// # Errors
-/// When it cannot be started.
+/// If it cannot be started.
 pub async fn start_nats(config: &str) -> anyhow::Result<Server> {
     Server::start("nats-server", listens, |port, dir| {
         let data = dir.join("data");

@@ -9,24 +9,24 @@ use tokio::time::Instant;
 
 use super::{Missing, find_program};
 
-/// What it has to answer when it is asked for its version.
+/// The version that it must report.
 const VERSION: &str = concat!("punctual ", env!("CARGO_PKG_VERSION"));
 
-/// How long it may take to tell its version.
+/// How long it may take to report its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long its version may be.
+/// Maximum length of its version.
 const MAX_VERSION_BYTES: u64 = 80;
 
-/// The program file of a `punctual` of our own version.
+/// The file of a `punctual` of this version.
 #[derive(Clone, Debug)]
 pub struct Program(PathBuf);
 
 impl Program {
-    /// The file that was named; else the one beside this program, else the first of PATH.
+    /// The named file; else the one beside this program, else the first in PATH.
     ///
     /// # Errors
-    /// When there is none, or it is of another version.
+    /// If there is none, or it has another version.
     pub fn find(named: Option<PathBuf>) -> Result<Program, Missing> {
         let beside = || Some(std::env::current_exe().ok()?.parent()?.join("punctual"));
         let found = named.or_else(|| beside().filter(|file| file.is_file())).or_else(|| find_program("punctual"));
@@ -44,7 +44,7 @@ impl Program {
         Err(Missing::new(&words, "name one of that version: `--punctual FILE`"))
     }
 
-    /// One that nobody starts.
+    /// A program that is never started.
     #[cfg(test)]
     pub(crate) fn nowhere() -> Program {
         Program(PathBuf::new())
@@ -56,7 +56,7 @@ impl Program {
     }
 }
 
-/// The first line that it answers.
+/// The first line of its output.
 fn version_of(file: &Path) -> io::Result<String> {
     let mut child = Command::new(file).arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let begun = Instant::now();

@@ -1,4 +1,5 @@
-//! A RabbitMQ node of our own, with a port mapper of its own: the one that Erlang would start by itself stays behind.
+//! A RabbitMQ node for tests, with a port mapper of its own, because the one that Erlang starts by itself would keep
+//! running.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,26 +9,26 @@ use serde_json::{Value, json};
 
 use super::{Keeper, Server, free_port, listens, write};
 
-/// The file, in the folder of the node, with what its tools are told.
+/// The file with the environment of the node's tools, in its folder.
 const ENVIRONMENT: &str = "environment";
 
-/// What a node has beside what every one has.
+/// Options of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RabbitOptions<'a> {
     /// Appended to its configuration file.
     pub config: &'a str,
-    /// Virtual hosts beside `/`.
+    /// Virtual hosts in addition to `/`.
     pub vhosts: &'a [&'a str],
-    /// Plugins, by their names.
+    /// Plugins by name.
     pub plugins: &'a [&'a str],
-    /// Users beside `guest`, with their passwords. Each may do everything in every virtual host.
+    /// Users in addition to `guest`, with their passwords. Each has all permissions in every virtual host.
     pub users: &'a [(&'a str, &'a str)],
 }
 
-/// Starts one; returns when it answers, some seconds later.
+/// Starts a node; returns when it answers, after some seconds.
 ///
 /// # Errors
-/// When it cannot be started.
+/// If it cannot be started.
 pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Server> {
     let mapper_port = free_port()?;
     let port = mapper_port.to_string();
@@ -52,7 +53,7 @@ pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Serve
             ("RABBITMQ_ENABLED_PLUGINS_FILE", write(dir, "plugins", &plugins)?),
             ("RABBITMQ_MNESIA_BASE", folder("data")),
             ("RABBITMQ_LOG_BASE", folder("log")),
-            // Else its script stays in between, and would be killed in the place of the node.
+            // Otherwise its script would stay in between and be killed in place of the node.
             ("RUNNING_UNDER_SYSTEMD", "true".to_owned()),
             ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "+S 1:1 -kernel inet_dist_use_interface {127,0,0,1}".to_owned()),
         ];
@@ -68,7 +69,7 @@ pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Serve
 /// The `rabbitmqctl` of a node.
 ///
 /// # Errors
-/// When no node was started there, or no port is free.
+/// If no node was started there, or no port is free.
 pub fn rabbitmqctl(node: &Server) -> std::io::Result<Command> {
     let environment = std::fs::read_to_string(node.log().with_file_name(ENVIRONMENT))?;
     let own = free_port()?;
@@ -78,12 +79,12 @@ pub fn rabbitmqctl(node: &Server) -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// What the node and its tools are told, as arguments of `env`.
+/// The environment of the node and its tools, as arguments of `env`.
 fn environment(dir: &Path, mapper: u16) -> Vec<String> {
     [
-        // The cookie lies there.
+        // The cookie is there.
         ("HOME", dir.display().to_string()),
-        // Each has a port mapper of its own, so that all can bear the same name.
+        // Each node has its own port mapper, so all can have the same name.
         ("RABBITMQ_NODENAME", "punctual@localhost".to_owned()),
         ("RABBITMQ_CONF_ENV_FILE", "/dev/null".to_owned()),
         ("ERL_EPMD_PORT", mapper.to_string()),
@@ -94,7 +95,7 @@ fn environment(dir: &Path, mapper: u16) -> Vec<String> {
     .to_vec()
 }
 
-/// What Debian puts on the path insists on one of two users.
+/// Debian's wrappers on the PATH insist on one of two users.
 fn program(name: &str) -> String {
     let path = PathBuf::from("/usr/lib/rabbitmq/bin").join(name);
     if path.is_file() { path.display().to_string() } else { name.to_owned() }

@@ -1,4 +1,4 @@
-//! A redis-server of our own.
+//! A redis-server for tests.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use super::Server;
 
-/// Options of one that keeps every write before it is answered.
+/// Options to persist every write before the reply.
 pub const KEEPS_EVERYTHING: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
-/// Starts one that keeps nothing on disk, unless its further options say otherwise; returns when it has loaded what it holds.
+/// Starts one without persistence, unless `options` say otherwise; returns when it has loaded its data.
 ///
 /// # Errors
-/// When it cannot be started.
+/// If it cannot be started.
 pub async fn start_redis(options: &[&str]) -> anyhow::Result<Server> {
     let command = |port, dir: &Path| Ok([vec!["redis-server".to_owned()], redis_options(port, dir, options)].concat());
     Server::start("redis-server", answers, command).await
 }
 
-/// The options of one that has further ones (`["--requirepass", "secret"]`).
+/// All options of a server, including additional ones (`["--requirepass", "secret"]`).
 #[must_use]
 pub fn redis_options(port: u16, dir: &Path, options: &[&str]) -> Vec<String> {
     let (port, dir) = (port.to_string(), dir.display().to_string());
@@ -27,7 +27,7 @@ pub fn redis_options(port: u16, dir: &Path, options: &[&str]) -> Vec<String> {
     usual.iter().chain(options).map(|&word| word.to_owned()).collect()
 }
 
-/// Whether it answers, and not that it is still loading.
+/// Whether it replies and has finished loading.
 fn answers(port: u16) -> bool {
     let ping = || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;

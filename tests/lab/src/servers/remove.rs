@@ -1,4 +1,4 @@
-//! Removes from a sink of the user's what was made there.
+//! Removes destinations from a user's sink.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::Kind;
 /// How long the sink may take.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Removes destinations, with what they hold; in NATS it is streams that are named.
+/// Removes destinations with their messages; for NATS, `names` are streams.
 ///
 /// # Errors
-/// When the sink does not say that they are gone.
+/// If the sink does not confirm that.
 pub async fn remove(kind: Kind, url: &SecretString, names: &[String]) -> anyhow::Result<()> {
     let url = url.expose_secret();
     let removing = async {

@@ -1,4 +1,4 @@
-//! What the campaign with an absent sink tells.
+//! The report of the campaign with an absent sink.
 
 use std::fmt;
 
@@ -6,47 +6,47 @@ use serde::Serialize;
 
 use super::metrics::Lateness;
 
-/// What an absence of a sink did.
+/// The effects of an absent sink.
 #[derive(Clone, Debug, Serialize)]
 pub struct Absence {
-    /// Instances.
+    /// Number of instances.
     pub instances: usize,
-    /// Tasks put each second, for each of two lanes.
+    /// Tasks put per second, for each of two lanes.
     pub rate: u32,
     /// How long the sink was away.
     pub away_seconds: f64,
-    /// Tasks of both lanes of which an answer said that they were put.
+    /// Tasks of both lanes that were answered as created.
     pub put: u64,
-    /// Those of them whose key neither sink holds in the end, dead ones that were never published among them.
+    /// Those whose key is in neither sink at the end, including dead ones that were never published.
     pub lost: u64,
-    /// Messages that they hold beyond one of each key.
+    /// Messages beyond one per key.
     pub copies: u64,
-    /// Occurrences that are dead.
+    /// Number of dead occurrences.
     pub dead: u64,
-    /// As many tasks as the sink will miss, all due at one moment while all is well.
+    /// As many tasks as the sink will miss, all due at one moment before the absence.
     pub full: Drain,
-    /// What had gathered when the sink was back, from the first publish to it on.
+    /// The backlog when the sink is back, counted from its first publish.
     pub backlog: Drain,
-    /// The rate of the backlog in the full rate.
+    /// The rate of the backlog divided by the full rate.
     pub backlog_to_full: f64,
-    /// From the return of the sink until something was published to it.
+    /// Time from the return of the sink to its first publish.
     pub first_after_seconds: f64,
-    /// How late the other lane was: before, while the sink was away, while its backlog was published, after.
+    /// Lateness of the other lane: before, during the absence, during the backlog, afterwards.
     pub other_lane: [Lateness; 4],
-    /// How late the lane of the sink was before and after.
+    /// Lateness of the lane of the sink before and afterwards.
     pub own_lane: [Lateness; 2],
-    /// How late what became due in the lane of the sink was, while its backlog was published.
+    /// Lateness of new tasks in the lane of the sink during the backlog.
     pub fresh: Lateness,
 }
 
 /// Many occurrences, and how fast they were published.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Drain {
-    /// Occurrences.
+    /// Number of occurrences.
     pub occurrences: u64,
-    /// Until all of them were published.
+    /// Time until all of them were published.
     pub seconds: f64,
-    /// Publishes of the lane each second of that time, with what became due meanwhile.
+    /// Publishes of the lane per second in that time, including new tasks.
     pub rate: f64,
 }
 

@@ -1,4 +1,5 @@
-//! The other campaign: one of two sinks is away for long. What becomes of its lane, of the other one, and of the backlog.
+//! The other campaign: one of two sinks is away for long. It watches the lane of that sink, the other lane, and the
+//! backlog.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -25,13 +26,13 @@ use super::metrics::{Scrape, post, scrape};
 use super::{Kind, Missing, TimelinePlace};
 use crate::servers::{self, Instance, KEEPS_EVERYTHING};
 
-/// How long lanes are watched while all is well, before and after.
+/// How long lanes are watched before and after the absence.
 const WELL: Duration = Duration::from_secs(20);
 
-/// How far ahead of its due a task is put.
+/// How long before its due a task is put.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// The lane whose sink goes away, and the other.
+/// The lane whose sink goes away, and the other one.
 const LANES: [&str; 2] = ["default", "second"];
 
 /// Two lanes on two sinks, under load.
@@ -44,14 +45,14 @@ struct Stage {
     name: String,
     rate: u32,
     number: AtomicU64,
-    /// Tasks that were answered with `created`, by lane.
+    /// Number of tasks that were answered as created, by lane.
     put: [AtomicU64; 2],
-    /// Their keys, hashed: millions of them.
+    /// Hashes of their keys, because there are millions.
     promised: Mutex<HashSet<u64>>,
     hasher: RandomState,
 }
 
-/// What a line of the answer to a batch says.
+/// A line of a batch's answer.
 #[derive(Deserialize)]
 struct Line {
     id: Option<String>,
@@ -59,10 +60,10 @@ struct Line {
     due_ms: Option<i64>,
 }
 
-/// Carries it out.
+/// Runs the campaign.
 ///
 /// # Errors
-/// [`Missing`] when a server is not there to be started, or one was named; else when a server or an instance fails.
+/// [`Missing`] if a server cannot be started or one was named; otherwise if a server or an instance fails.
 pub async fn run(
     options: &Options,
     away: Duration,
@@ -152,7 +153,7 @@ impl Stage {
         let put: u64 = self.put.iter().map(|put| put.load(Ordering::Relaxed)).sum();
         let spans = [(&begun, &before), (&before, &waiting), (&waiting, &drained), (&drained, &after)];
         let lane = |lane, (from, to): (&Scrape, &Scrape)| to.lateness(lane).since(&from.lateness(lane));
-        // What became due since then is what was late least: the rest had waited for longer.
+        // New tasks are the least late ones, because the rest had waited longer.
         let fresh = f64::from(self.rate) * (backlog.seconds + first_after_seconds);
         Ok(Absence {
             instances: self.instances.len(),
@@ -172,11 +173,11 @@ impl Stage {
         })
     }
 
-    /// As many as the sink will miss, due at one moment.
+    /// As many tasks as the sink will miss, due at one moment.
     async fn full(&self, away: Duration) -> anyhow::Result<Drain> {
         let all = u64::from(self.rate) * away.as_secs().max(1);
         let before = self.scrape().await?;
-        // Many more than that are put in a second.
+        // More than that can be put in a second.
         let due = self.eye.now() + 10_000 + i64::try_from(all / 5)?;
         let mut left = all;
         while left > 0 {
@@ -189,7 +190,7 @@ impl Stage {
         self.drained(all, &before, 0, Instant::now()).await
     }
 
-    /// Puts tasks without end: so many a second for each lane, each a second before its due.
+    /// Puts tasks without end: `rate` per second for each lane, each a second before its due.
     async fn load(self: Arc<Self>) {
         let tick = Duration::from_millis(100);
         let mut ticks = interval(tick);
@@ -210,7 +211,7 @@ impl Stage {
         }
     }
 
-    /// Puts so many tasks, due from then on over so many ms.
+    /// Puts `count` tasks with dues over `over` ms.
     async fn put(&self, lane: usize, count: u64, due: i64, over: u64) -> anyhow::Result<()> {
         let first = self.number.fetch_add(count, Ordering::Relaxed);
         let mut body = String::new();
@@ -234,7 +235,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Notes the keys of the tasks that an answer calls created; how many they are.
+    /// Notes the keys of the tasks that an answer reports as created; returns how many.
     fn promise(&self, answer: &str) -> u64 {
         let mut created = Vec::new();
         for line in answer.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
@@ -270,7 +271,7 @@ impl Stage {
         Ok(back.elapsed().as_secs_f64())
     }
 
-    /// Waits until no more of the first lane is left than waits for its due.
+    /// Waits until only future tasks of the first lane are left.
     async fn drained(&self, occurrences: u64, before: &Scrape, waits: u64, since: Instant) -> anyhow::Result<Drain> {
         let begun = before.lateness(LANES[0]).count();
         let (mut last, mut moved) = (begun, Instant::now());
@@ -291,7 +292,7 @@ impl Stage {
         }
     }
 
-    /// Waits until no task is left, as long as half a minute; how many are dead.
+    /// Waits until no task is left, at most half a minute; returns the number of dead ones.
     async fn ended(&self) -> anyhow::Result<u64> {
         let begun = Instant::now();
         loop {
@@ -307,7 +308,8 @@ impl Stage {
         }
     }
 
-    /// Reads both sinks: how many promised keys they do not hold, and how many messages beyond one of each key.
+    /// Reads both sinks. Returns how many promised keys are missing, and how many messages there are beyond one per
+    /// key.
     async fn published(&self) -> anyhow::Result<(u64, u64)> {
         let (mut keys, mut messages) = (HashSet::new(), 0);
         for sink in &self.sinks {
@@ -334,7 +336,7 @@ impl Stage {
     }
 }
 
-/// Ends what goes on by itself.
+/// Aborts a background task when dropped.
 struct Ended(tokio::task::AbortHandle);
 
 impl Drop for Ended {

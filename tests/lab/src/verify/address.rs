@@ -1,24 +1,24 @@
-//! Addresses of servers: taken apart, so that a proxy can stand in between.
+//! Splits the addresses of servers, so that a proxy can be put in between.
 
 use super::{Kind, Missing};
 
-/// A URL of one server, in its parts.
+/// The parts of the URL of one server.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Address {
     scheme: String,
-    /// With its `@`; may hold a password.
+    /// With its `@`; may contain a password.
     user: String,
     host: String,
     port: u16,
-    /// What follows: a virtual host, a database.
+    /// The rest: a virtual host, a database.
     rest: String,
 }
 
 impl Address {
-    /// Takes a URL of that kind of server apart.
+    /// Splits the URL of a server.
     ///
     /// # Errors
-    /// When there is more than one server, or TLS: no proxy can stand in between.
+    /// If it names several servers or TLS, because no proxy can be put in between.
     pub(super) fn of(kind: Kind, url: &str) -> Result<Address, Missing> {
         let (scheme, port) = kind.scheme();
         let no = |words: &str| Missing::new(words, &format!("name one plain address: {scheme}://127.0.0.1:{port}"));
@@ -41,7 +41,7 @@ impl Address {
         Ok(Address { scheme, user, host, port, rest })
     }
 
-    /// Of a server of our own.
+    /// The address of a server that was started here.
     pub(super) fn own(kind: Kind, port: u16) -> Address {
         let [scheme, user, host, rest] = [kind.scheme().0, "", "127.0.0.1", ""].map(str::to_owned);
         Address { scheme, user, host, port, rest }
@@ -52,7 +52,7 @@ impl Address {
         format!("{}://{}{}{}", self.scheme, self.user, self.server(), self.rest).into()
     }
 
-    /// The URL by which the same is reached through a proxy.
+    /// The URL through a proxy.
     pub(super) fn through(&self, port: u16) -> secrecy::SecretString {
         format!("{}://{}127.0.0.1:{port}{}", self.scheme, self.user, self.rest).into()
     }

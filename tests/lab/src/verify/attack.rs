@@ -1,4 +1,4 @@
-//! Carries out what was planned, and tells what it met.
+//! Executes the planned faults, and notes their effects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use super::crew::{Instances, Turn};
 use super::plan::{FaultKind, LinkFault, Planned, Side};
 use super::proxy::{Mode, Proxy};
 
-/// How long a fault waits for its victim to hold a claim.
+/// How long a fault waits until its target holds a claim.
 const CATCH: Duration = Duration::from_millis(300);
 
-/// How long what a dead instance sent may still be on its way to Redis.
+/// How long data of a dead instance may be under way to Redis.
 const ON_ITS_WAY: Duration = Duration::from_millis(20);
 
-/// How far an attack has come.
+/// The progress of an attack.
 #[derive(Debug, Default)]
 pub(super) struct Done {
-    /// What was carried out, in the order of its beginnings.
+    /// The executed faults, in the order of their beginning.
     pub(super) faults: Vec<Fault>,
-    /// What was planned and met nothing: what it should meet was not well in time, or there was no connection.
+    /// Faults that could not be executed: their target was not well in time, or there was no connection.
     pub(super) skipped: u64,
 }
 
@@ -34,7 +34,7 @@ impl Done {
     }
 }
 
-/// Carries out a plan, one fault after the other as far as they meet the same; ends early when it is told to.
+/// Executes a plan; faults with the same target run one after the other. Ends early on `stop`.
 pub(super) async fn attack(
     crew: &Arc<Instances>,
     plan: &[Planned],
@@ -55,7 +55,7 @@ pub(super) async fn attack(
             }
             None => done.skipped += 1,
         }
-        // What had to wait puts off all that follows, so that the same faults meet in the same way.
+        // A delay postpones all later faults, so that the same faults meet in the same way.
         begun += waiting.elapsed();
         while let Some(Ok(fault)) = running.try_join_next() {
             done.note(fault);
@@ -69,7 +69,7 @@ pub(super) async fn attack(
     done
 }
 
-/// Carries out one fault; `None` when it met nothing.
+/// Executes one fault; `None` if it had no target.
 async fn carry_out(crew: Arc<Instances>, planned: Planned, turn: Turn) -> Option<Fault> {
     let mut held = catch(&crew, planned.instance).await;
     let from = crew.eye.now();
@@ -77,7 +77,7 @@ async fn carry_out(crew: Arc<Instances>, planned: Planned, turn: Turn) -> Option
         (FaultKind::Kill, Some(number)) => {
             let id = crew.instance(number).id();
             crew.kill(number).await;
-            // Nobody settles what it held before its lease has ended; what it had sent before it died has arrived by then.
+            // Nobody settles its claim before the lease has expired. Data that it had sent has arrived by then.
             sleep(ON_ITS_WAY).await;
             held = crew.eye.holders().await.iter().any(|holder| Some(holder) == id.as_ref());
             sleep(planned.lasts).await;
@@ -126,7 +126,7 @@ async fn carry_out(crew: Arc<Instances>, planned: Planned, turn: Turn) -> Option
     met.then_some(fault)
 }
 
-/// Waits a moment for an instance, or for any, to hold a claim; whether it does.
+/// Waits a moment until an instance, or any, holds a claim; returns whether it does.
 async fn catch(crew: &Instances, instance: Option<usize>) -> bool {
     let id = instance.and_then(|number| crew.instance(number).id());
     let begun = Instant::now();
@@ -146,7 +146,7 @@ async fn start_again(crew: &Instances, number: usize) {
     }
 }
 
-/// Lets an instance stand still; whether it held a claim meanwhile. `None` when it could not be stopped.
+/// Stops an instance for a while; returns whether it held a claim. `None` if it could not be stopped.
 async fn stop(crew: &Instances, number: usize, lasts: Duration) -> Option<bool> {
     let instance = crew.instance(number);
     if let Err(error) = instance.signal("STOP") {
@@ -162,7 +162,7 @@ async fn stop(crew: &Instances, number: usize, lasts: Duration) -> Option<bool> 
     Some(held)
 }
 
-/// Breaks the connections of an instance to a server; whether there were any.
+/// Breaks the connections of an instance to a server; returns whether there were any.
 async fn break_link(proxy: &Proxy, harm: LinkFault, planned: &Planned) -> bool {
     let mut met = proxy.open() > 0;
     match harm {
@@ -188,13 +188,13 @@ async fn break_link(proxy: &Proxy, harm: LinkFault, planned: &Planned) -> bool {
             sleep(planned.lasts).await;
         }
     }
-    // What connected meanwhile met it, too.
+    // New connections in the meantime were affected, too.
     met |= matches!(harm, LinkFault::Delay | LinkFault::Late) && proxy.open() > 0;
     proxy.set(Mode::Pass);
     met
 }
 
-/// Ends a server and starts it again, or lets it stand still; whether that was done.
+/// Kills a server and starts it again, or stops it for a while; returns whether that was done.
 async fn server(crew: &Instances, side: Side, planned: &Planned, restart: bool) -> bool {
     let Some(server) = &crew.ground.backend(side).server else { return false };
     if side == Side::Redis {

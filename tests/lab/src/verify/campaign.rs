@@ -1,4 +1,4 @@
-//! A campaign: rounds of faults while tasks are put, each with its judgement.
+//! A campaign: rounds of faults while tasks are put, each with a judgement.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
@@ -21,63 +21,63 @@ use super::samples::Samples;
 use super::{Kind, Place, TimelinePlace};
 use crate::servers::{self, Program};
 
-/// How long nothing is at fault at the end of a round: those who wait in calm moments do so 10 s after a fault.
+/// The time without faults at the end of a round; moments are calm 10 s after a fault.
 const CALM: Duration = Duration::from_secs(14);
 
-/// Parts of the timeline, as an instance has by itself.
+/// Number of shards, the default of an instance.
 const SHARDS: u16 = 4;
 
-/// What is asked of a campaign.
+/// The options of a campaign.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What instances are started from.
+    /// The program to start instances from.
     pub program: Program,
-    /// How the namespace and the destinations of every round begin.
+    /// The prefix of the namespace and the destinations of every round.
     pub name: String,
-    /// What it publishes to.
+    /// The kind of sink.
     pub kind: Kind,
-    /// A sink of the user's, as its URL; else one of our own.
+    /// The URL of the user's sink; `None` starts one.
     pub sink: Option<SecretString>,
-    /// A Redis of the user's for the timeline; else one of our own.
+    /// The URL of the user's Redis for the timeline; `None` starts one.
     pub redis: Option<SecretString>,
-    /// Instances, at least 1.
+    /// Number of instances, at least 1.
     pub instances: usize,
-    /// Tasks put each second.
+    /// Tasks put per second.
     pub rate: u32,
-    /// How long faults come in each round.
+    /// Duration of the faults in each round.
     pub length: Duration,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u64,
-    /// What the faults follow from.
+    /// Determines the faults.
     pub seed: u64,
     /// The mean time between two faults.
     pub pause: Duration,
 }
 
-/// How far a campaign has come.
+/// The progress of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
     /// The round, from 1.
     pub round: u64,
-    /// Of all the time that the faults of all rounds take, from 0 to 1.
+    /// The share of the total duration of all faults, from 0 to 1.
     pub share: f64,
     /// Faults of this round so far.
     pub faults: usize,
-    /// Occurrences that were promised in this round.
+    /// Promised occurrences of this round.
     pub promised: u64,
     /// Messages that were read in this round.
     pub published: u64,
-    /// What is being done.
+    /// The current step.
     pub words: &'static str,
     /// A line to keep, once a round is over.
     pub line: Option<String>,
 }
 
-/// Carries a campaign out; `tell` hears how far it is, about once a second. Ends early, but in order, on `stop`.
+/// Runs a campaign; `tell` is called with the progress about once a second. On `stop` it ends early, but in order.
 ///
 /// # Errors
-/// [`super::Missing`] when a server is not there to be started, or one that was named cannot be attacked; else when a
-/// server, an instance or the account fails, so that nothing can be judged.
+/// [`super::Missing`] if a server cannot be started, or a named one cannot be attacked; otherwise if a server, an
+/// instance or the account fails, so that no judgement is possible.
 pub async fn run(options: &Options, stop: &CancellationToken, tell: &(dyn Fn(Step) + Sync)) -> anyhow::Result<Report> {
     tell(Step { words: "starting servers", ..Step::default() });
     let exposed = |url: &'_ Option<SecretString>| url.as_ref().map(|url| url.expose_secret().to_owned());
@@ -117,7 +117,7 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: &(dyn Fn(Ste
     Ok(report)
 }
 
-/// What is not done to servers of others, in words.
+/// The faults that are not executed on the user's servers, in words.
 fn left_out(ground: &Ground) -> Vec<String> {
     let mut words = Vec::new();
     if ground.redis.server.is_none() {
@@ -133,7 +133,7 @@ fn left_out(ground: &Ground) -> Vec<String> {
     words
 }
 
-/// One round, in a namespace and destinations of its own. However it ends, servers of the user hold nothing of it after.
+/// One round, in a namespace and destinations of its own. Afterwards the user's servers contain nothing of it.
 async fn round(
     options: &Options,
     ground: &Arc<Ground>,
@@ -180,7 +180,7 @@ async fn round(
     }
 }
 
-/// What was made in the sink.
+/// The names of what was created in the sink.
 fn names_in(place: &Place) -> Vec<String> {
     match place.kind {
         Kind::Nats => vec![super::account::stream_name(place)],
@@ -188,7 +188,7 @@ fn names_in(place: &Place) -> Vec<String> {
     }
 }
 
-/// Attacks while tasks are put, and judges what became of them.
+/// Attacks while tasks are put, and judges the result.
 async fn judged(
     options: &Options,
     seed: u64,
@@ -222,7 +222,7 @@ async fn judged(
     })
 }
 
-/// Adds what was seen of the instances themselves, once all have ended.
+/// Adds the violations of the instances themselves, once all have ended.
 fn with_the_crews(mut round: Round, crew: &Instances, name: &str) -> anyhow::Result<Round> {
     let own = crew.violations();
     own.iter().for_each(|violation| *round.broken.entry(violation.law).or_default() += 1);
@@ -286,7 +286,7 @@ fn late_bytes(ground: &Ground) -> u64 {
     ground.links.iter().map(|links| links.redis.late() + links.sink.as_ref().map_or(0, |sink| sink.late())).sum()
 }
 
-/// Keeps the logs of the instances, which else go with them, as evidence.
+/// Keeps the logs of the instances as evidence; otherwise they are removed with the instances.
 fn keep_logs(crew: &Instances, name: &str) -> anyhow::Result<String> {
     let dir: PathBuf = std::env::temp_dir().join(format!("punctual-{name}"));
     let kept = || -> std::io::Result<()> {

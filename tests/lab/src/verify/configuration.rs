@@ -1,4 +1,4 @@
-//! How instances under attack are configured.
+//! The configuration of instances under attack.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::TimelinePlace;
 
-/// The configuration of an instance that listens there: all deadlines short. Both addresses may hold passwords.
+/// The configuration of an instance with this address, with short timeouts. Both URLs may contain passwords.
 pub(super) fn configuration(
     api: SocketAddr,
     timeline: &TimelinePlace,
@@ -14,7 +14,7 @@ pub(super) fn configuration(
     sinks: &[(&str, &SecretString)],
     lane_sinks: &[(&str, &str)],
 ) -> anyhow::Result<String> {
-    // A text of JSON is one of TOML, too.
+    // A JSON string is also a TOML string.
     let quoted = |text: &str| serde_json::to_string(text);
     let mut text = format!(
         "[http]\nlisten = \"{api}\"\n[redis]\nurl = {}\n[timeline]\nnamespace = \"{}\"\nshards = {}\n\

@@ -1,4 +1,4 @@
-//! The instances of one round, and what is known of each while it is attacked.
+//! The instances of one round, and the state of each while it is attacked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use super::ground::Ground;
 use super::plan::{Planned, Side};
 use crate::servers::{Instance, Program};
 
-/// How long a fault waits for what it meets to be well.
+/// How long a fault waits until its target is well.
 const WELL: Duration = Duration::from_secs(30);
 
-/// How long an instance may take to end that was asked to: its deadline is 5 s.
+/// How long an instance may take to end on request; its deadline is 5 s.
 const END: Duration = Duration::from_secs(15);
 
-/// How long Redis must have been well for a stop to be held to leaving nothing.
+/// How long Redis must have been well for a stop to be judged.
 const CALM: Duration = Duration::from_secs(5);
 
-/// What is noted of what instances do wrong, at most: one that cannot start is tried again and again.
+/// Maximum number of violations of instances, because one that cannot start is tried again and again.
 const ACCUSATIONS: usize = 100;
 
-/// Instances under attack, and the servers that they share.
+/// The instances under attack, and their servers.
 #[derive(Debug)]
 pub(super) struct Instances {
     pub(super) ground: Arc<Ground>,
@@ -38,7 +38,7 @@ pub(super) struct Instances {
     apis: watch::Sender<Vec<SocketAddr>>,
     /// When Redis was last at fault.
     redis_ill: Mutex<Option<Instant>>,
-    /// How often an end was looked at for claims that were left.
+    /// How many ends were checked for claims that were left.
     ends_judged: AtomicU64,
     violations: Mutex<Vec<Violation>>,
 }
@@ -49,18 +49,18 @@ struct Member {
     up: AtomicBool,
     /// When its connections to Redis were last at fault.
     redis_ill: Mutex<Option<Instant>>,
-    /// One fault of it at a time.
+    /// Allows one fault at a time.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The right to do something to an instance or a server, until it is dropped.
+/// The permission to do something to an instance or a server, until it is dropped.
 pub(super) type Turn = OwnedMutexGuard<()>;
 
 impl Instances {
     /// Starts the instances; returns when all serve.
     ///
     /// # Errors
-    /// When one does not serve, or Redis is away.
+    /// If one does not serve, or Redis is unreachable.
     pub(super) async fn start(
         program: &Program,
         ground: Arc<Ground>,
@@ -95,7 +95,7 @@ impl Instances {
         Ok(crew)
     }
 
-    /// Where the instances that are up listen.
+    /// The addresses of the instances that are up.
     pub(super) fn apis(&self) -> watch::Receiver<Vec<SocketAddr>> {
         self.apis.subscribe()
     }
@@ -108,17 +108,17 @@ impl Instances {
         self.members.iter().map(|member| &member.instance)
     }
 
-    /// What was found broken by whoever looked at the instances themselves.
+    /// The violations of the instances themselves.
     pub(super) fn violations(&self) -> Vec<Violation> {
         self.violations.lock().clone()
     }
 
-    /// How often an instance that ended in order was looked at for claims that it left.
+    /// How many instances that ended in order were checked for claims.
     pub(super) fn ends_judged(&self) -> u64 {
         self.ends_judged.load(Ordering::Relaxed)
     }
 
-    /// Notes what an instance did wrong; no more than a hundred times.
+    /// Notes a violation of an instance, at most a hundred times.
     pub(super) fn accuse(&self, law: &'static str, number: usize, evidence: String) {
         let violation = Violation { law, key: format!("instance {number}"), evidence };
         let mut violations = self.violations.lock();
@@ -127,7 +127,8 @@ impl Instances {
         }
     }
 
-    /// Waits until what a fault meets is well, and another instance too if it meets one. None when it is not in time.
+    /// Waits until the target of a fault is well, and another instance too if the target is one. `None` if that takes
+    /// too long.
     pub(super) async fn turn(&self, planned: &Planned) -> Option<Turn> {
         let Some(number) = planned.instance else {
             let side = planned.blow.side().unwrap_or(Side::Redis);
@@ -148,15 +149,15 @@ impl Instances {
         None
     }
 
-    /// An instance answers no more.
+    /// Marks an instance as down.
     pub(super) fn down(&self, number: usize) {
         self.set_up(number, false);
     }
 
-    /// Starts an instance (again); one that does not serve is accused.
+    /// Starts an instance (again). One that does not serve is a violation.
     ///
     /// # Errors
-    /// When it does not serve.
+    /// If it does not serve.
     pub(super) async fn start_one(&self, number: usize) -> anyhow::Result<()> {
         let started = self.instance(number).start().await;
         match &started {
@@ -166,7 +167,7 @@ impl Instances {
         started
     }
 
-    /// Redis is at fault, or was until now; of an instance: its connections.
+    /// Notes that Redis is at fault now, or the connections of one instance to it.
     pub(super) fn redis_is_ill(&self, instance: Option<usize>) {
         let ill = instance.map_or(&self.redis_ill, |number| &self.members[number].redis_ill);
         *ill.lock() = Some(Instant::now());
@@ -177,12 +178,12 @@ impl Instances {
         since(&self.redis_ill) || since(&self.members[number].redis_ill)
     }
 
-    /// Asks an instance to end, and holds it to ending well and in time, with nothing left in its claims.
+    /// Asks an instance to end, and checks that it ends well and in time, with no claims left.
     pub(super) async fn end(&self, number: usize) {
         let asked = Instant::now();
         self.down(number);
         let instance = self.instance(number);
-        // Whoever ended it has been told of it.
+        // Its end has already been judged.
         if instance.pid().is_none() {
             return;
         }
@@ -212,7 +213,7 @@ impl Instances {
         }
     }
 
-    /// Ends an instance as kill -9 does; returns when it is gone.
+    /// Kills an instance; returns when it has ended.
     pub(super) async fn kill(&self, number: usize) {
         self.down(number);
         let instance = self.instance(number);
@@ -225,7 +226,7 @@ impl Instances {
         }
     }
 
-    /// Accuses instances that end although nobody ended them, and starts them again; for ever.
+    /// Notes violations of instances that end by themselves, and starts them again; for ever.
     pub(super) async fn watch(&self) -> ! {
         loop {
             for member in &self.members {

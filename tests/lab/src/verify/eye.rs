@@ -1,4 +1,4 @@
-//! Looks into the timeline's Redis from outside: who holds a claim, what time it is, how much stands there.
+//! Reads the timeline's Redis from outside: who holds a claim, its time, its size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::TimelinePlace;
 
-/// What stands under a shard beside what each lane has.
+/// The keys of a shard, without those of its lanes.
 const SHARD_KEYS: [(&str, &str); 7] = [
     ("tasks", "HLEN"),
     ("changes", "HLEN"),
@@ -22,27 +22,27 @@ const SHARD_KEYS: [(&str, &str); 7] = [
     ("lanes", "SCARD"),
 ];
 
-/// What each lane of a shard has.
+/// The keys of each lane of a shard.
 const LANE_KEYS: [(&str, &str); 3] = [("due", "ZCARD"), ("leases", "ZCARD"), ("claims", "HLEN")];
 
-/// How long an answer may take that matters more than the moment.
+/// Timeout of a reply that matters more than its moment.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Looks into one namespace, on a connection of its own that no proxy stands in.
+/// Reads one namespace, on a connection without a proxy.
 #[derive(Debug)]
 pub(super) struct KeyReader {
     client: redis::Client,
     connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
     place: TimelinePlace,
-    /// A moment here, and what time it was there, in ms.
+    /// A local moment, and Redis' time at it, in ms.
     clock: Mutex<(Instant, i64)>,
 }
 
 impl KeyReader {
-    /// Looks at the time there.
+    /// Reads Redis' time.
     ///
     /// # Errors
-    /// When Redis cannot be reached.
+    /// If Redis cannot be reached.
     pub(super) async fn open(place: TimelinePlace) -> redis::RedisResult<KeyReader> {
         let client = redis::Client::open(place.url.expose_secret())?;
         let clock = Mutex::new((Instant::now(), 0));
@@ -51,16 +51,16 @@ impl KeyReader {
         Ok(eye)
     }
 
-    /// The time there, in ms, as far as it is known here.
+    /// The estimate of Redis' time, in ms.
     pub(super) fn now(&self) -> i64 {
         let (then, ms) = *self.clock.lock();
         ms.saturating_add(i64::try_from(then.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// Looks at the time again.
+    /// Reads Redis' time again.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn set_clock(&self) -> redis::RedisResult<()> {
         let asked = Instant::now();
         let mut pipe = redis::pipe();
@@ -71,7 +71,7 @@ impl KeyReader {
         Ok(())
     }
 
-    /// The instances that hold a claim now, under a lease that lasts, by their ids; none when Redis does not answer.
+    /// The ids of the instances that hold a claim with a valid lease; empty if Redis does not answer.
     pub(super) async fn holders(&self) -> BTreeSet<String> {
         let (now, mut pipe) = (self.now(), redis::pipe());
         self.lane_keys("leases").for_each(|key| {
@@ -82,10 +82,10 @@ impl KeyReader {
         tokens.iter().flatten().map(id).collect()
     }
 
-    /// Claims that a dead instance left, by their tokens.
+    /// The tokens of claims that a dead instance left.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn claims_of(&self, id: &str) -> redis::RedisResult<Vec<String>> {
         let mut pipe = redis::pipe();
         self.lane_keys("claims").for_each(|key| {
@@ -96,20 +96,20 @@ impl KeyReader {
         Ok(tokens.into_iter().flatten().filter(own).collect())
     }
 
-    /// Forgets the scripts.
+    /// Flushes the scripts.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn flush_scripts(&self) -> redis::RedisResult<()> {
         let mut pipe = redis::pipe();
         pipe.cmd("SCRIPT").arg("FLUSH").ignore();
         self.ask(&pipe).await
     }
 
-    /// Its memory but for the buffers of connections, and how many entries stand in each sort of key.
+    /// Its memory without the buffers of connections, and the number of entries of each kind of key.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn size(&self) -> redis::RedisResult<BTreeMap<String, u64>> {
         let keys: Vec<(&str, &str, String)> = self.all_keys().collect();
         let mut pipe = redis::pipe();
@@ -134,15 +134,15 @@ impl KeyReader {
         Ok(size)
     }
 
-    /// Removes what the campaign wrote.
+    /// Removes the keys of the campaign.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) async fn clear(&self) -> redis::RedisResult<()> {
         let namespace = &self.place.namespace;
         let reaps = self.lane_keys("reap-at");
         let mut pipe = redis::pipe();
-        // One by one: in a cluster they may be anywhere.
+        // One by one, because in a cluster they may be in different slots.
         let largest = (0..self.place.shards).map(|shard| self.place.key(shard, "largest"));
         let all = self.all_keys().map(|(.., key)| key).chain(reaps).chain(largest);
         for key in all.chain(["layout", "nothing"].map(|key| format!("punctual:{{{namespace}}}:{key}"))) {
@@ -177,14 +177,14 @@ impl KeyReader {
                 self.client.get_multiplexed_async_connection_with_config(&config).await?
             }
         };
-        // One that failed is not used again.
+        // A failed connection is not used again.
         let answer = pipe.query_async(&mut connection).await?;
         *guard = Some(connection);
         Ok(answer)
     }
 }
 
-/// Asks again while no answer comes in time: for what a campaign cannot begin without, or would leave behind.
+/// Repeats a request while there is no timely answer, for requests that a campaign cannot do without.
 async fn patiently<T, A: Future<Output = redis::RedisResult<T>>>(ask: impl Fn() -> A) -> redis::RedisResult<T> {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! The ground of a campaign: the servers, ours or the user's, and a proxy before each for every instance.
+//! The environment of a campaign: the servers, started or given, and a proxy in front of each for every instance.
 
 use std::sync::Arc;
 
@@ -12,29 +12,29 @@ use super::plan::{FaultKind, Side};
 use super::proxy::Proxy;
 use crate::servers::{self, Purpose, Server, installed};
 
-/// A server that is attacked.
+/// A server under attack.
 #[derive(Debug)]
 pub(super) struct Backend {
-    /// None where it is the user's.
+    /// `None` if it is the user's.
     pub(super) server: Option<Server>,
-    /// Without a proxy in between. May hold a password.
+    /// Without a proxy. May contain a password.
     pub(super) url: SecretString,
-    /// One fault of it at a time.
+    /// Allows one fault at a time.
     pub(super) turn: Arc<Mutex<()>>,
 }
 
-/// What stands between an instance and its servers.
+/// The proxies between an instance and its servers.
 #[derive(Debug)]
 pub(super) struct Links {
     pub(super) redis: Proxy,
-    /// None where clients would not go through it.
+    /// `None` if clients would not use it.
     pub(super) sink: Option<Proxy>,
-    /// By which the instance reaches them.
+    /// The URLs through the proxies.
     pub(super) redis_url: SecretString,
     pub(super) sink_url: SecretString,
 }
 
-/// The servers and the ways to them.
+/// The servers and the proxies.
 #[derive(Debug)]
 pub(super) struct Ground {
     pub(super) kind: Kind,
@@ -44,10 +44,11 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// Starts the servers that are not named, and the proxies.
+    /// Starts the servers that are not given, and the proxies.
     ///
     /// # Errors
-    /// [`super::Missing`] when a program is not installed or an address cannot be attacked; else when a server does not start.
+    /// [`super::Missing`] if a program is not installed or an address cannot be attacked; otherwise if a server does
+    /// not start.
     pub(super) async fn open(
         kind: Kind,
         redis: Option<&str>,
@@ -69,7 +70,7 @@ impl Ground {
         }
         let (sink, sink_address) = Backend::open(kind, sink).await?;
         for _ in 0..instances {
-            // Clients of Kafka go on at the address that the broker tells.
+            // Clients of Kafka follow the address that the broker advertises.
             let proxy = match kind {
                 Kind::Kafka => None,
                 _ => Some(Proxy::start(sink_address.server()).await?),
@@ -80,7 +81,7 @@ impl Ground {
         Ok(Ground { kind, redis, sink, links })
     }
 
-    /// The kinds of faults that can be carried out here: servers of others are not ended or made to stand still.
+    /// The kinds of faults that are possible here: the user's servers are not killed or stopped.
     pub(super) fn blows(&self) -> Vec<FaultKind> {
         let ours = |side: Side| self.backend(side).server.is_some();
         let can = |blow: &FaultKind| match *blow {
@@ -130,7 +131,7 @@ impl Backend {
     }
 }
 
-/// A Kafka with a listener for each instance, which tells the address of that instance's proxy.
+/// A Kafka with one listener per instance, which advertises the address of that instance's proxy.
 async fn own_kafka(instances: usize) -> anyhow::Result<(Backend, Vec<(Proxy, SecretString)>)> {
     let mut ways = Vec::with_capacity(instances);
     let mut listeners = Vec::with_capacity(instances);

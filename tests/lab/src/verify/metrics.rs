@@ -1,4 +1,4 @@
-//! What instances show of themselves at `/metrics`, and single requests to them.
+//! Reads `/metrics` of instances, and sends single requests to them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,32 +14,32 @@ use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use tokio::time::timeout;
 
-/// How long an answer may take: a batch waits for room in the instance.
+/// Timeout of an answer; a batch may wait for room in the instance.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How late the occurrences of each lane were published, counted up to each bound.
+/// The lateness histograms of all lanes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scrape(BTreeMap<String, Histogram>);
 
-/// Counts up to each bound, in microseconds.
+/// Cumulative counts by upper bound in microseconds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histogram(BTreeMap<u64, u64>);
 
-/// How late half of some occurrences were at most, and 99 of 100.
+/// Median and 99th percentile of lateness.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Lateness {
-    /// Occurrences.
+    /// Number of occurrences.
     pub count: u64,
-    /// Half of them; the bound of the bucket.
+    /// The median, as the bound of its bucket.
     pub p50_ms: f64,
-    /// 99 of 100; the bound of the bucket.
+    /// The 99th percentile, as the bound of its bucket.
     pub p99_ms: f64,
 }
 
-/// Asks an instance.
+/// Reads the metrics of an instance.
 ///
 /// # Errors
-/// When it does not answer with 200.
+/// If it does not answer 200.
 pub(super) async fn scrape(api: SocketAddr) -> anyhow::Result<Scrape> {
     let text = ask(Method::GET, api, "/metrics", String::new()).await?;
     Ok(Scrape::read(&text))
@@ -48,7 +48,7 @@ pub(super) async fn scrape(api: SocketAddr) -> anyhow::Result<Scrape> {
 /// Posts lines of JSON.
 ///
 /// # Errors
-/// When it is not answered with 200.
+/// If it is not answered 200.
 pub(super) async fn post(api: SocketAddr, path: &str, body: String) -> anyhow::Result<String> {
     ask(Method::POST, api, path, body).await
 }
@@ -93,7 +93,7 @@ impl Scrape {
         scrape
     }
 
-    /// Adds what another instance shows.
+    /// Adds the counts of another instance.
     pub(super) fn add(&mut self, other: &Scrape) {
         for (lane, histogram) in &other.0 {
             let sum = self.0.entry(lane.clone()).or_default();
@@ -107,12 +107,12 @@ impl Scrape {
 }
 
 impl Histogram {
-    /// All occurrences.
+    /// Number of all occurrences.
     pub(super) fn count(&self) -> u64 {
         self.0.values().next_back().copied().unwrap_or_default()
     }
 
-    /// Those that came since.
+    /// The counts since `before`.
     pub(super) fn since(&self, before: &Histogram) -> Histogram {
         let less = |(bound, count): (&u64, &u64)| {
             (*bound, count.saturating_sub(before.0.get(bound).copied().unwrap_or_default()))
@@ -124,7 +124,7 @@ impl Histogram {
         self.figures_of_least(self.count() as f64)
     }
 
-    /// The figures of the so many that were late least.
+    /// The figures of the `count` least late ones.
     pub(super) fn figures_of_least(&self, count: f64) -> Lateness {
         let within = |share: f64| {
             let bound = self.0.iter().find(|(_, below)| **below as f64 >= share * count).map_or(0, |(bound, _)| *bound);

@@ -1,7 +1,7 @@
-//! `punctual-lab verify`: attacks running instances from outside, and judges what they published.
+//! `punctual-lab verify`: attacks running instances from outside, and checks what they published.
 //!
-//! It knows nothing of punctual's own code but how servers are started: tasks go in over HTTP, instances are processes, what they published is read
-//! back by the servers' own client libraries, and what must have been published follows from the answers alone.
+//! It uses no code of punctual except to start servers. Tasks are put over HTTP, instances are processes, messages are
+//! read back with the brokers' own client libraries, and the promises follow from the answers alone.
 
 pub mod absence;
 pub mod absent;
@@ -24,56 +24,56 @@ pub use samples::Row;
 
 pub use crate::servers::{Kind, Missing};
 
-/// Where a campaign publishes to, and where it is read back from.
+/// Where a campaign publishes to and reads back from.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// What it is.
+    /// The kind of sink.
     pub kind: Kind,
-    /// Its address, as a sink's URL, without a proxy in between. May hold a password.
+    /// Its address without a proxy, as a sink's URL. May contain a password.
     pub url: secrecy::SecretString,
-    /// Topics, queues, subjects or streams that nobody else uses; made before the first task is put.
+    /// Topics, queues, subjects or streams of the campaign; created before the first task is put.
     pub destinations: Vec<String>,
-    /// Whether the time it stamps messages with is the timeline's: only of servers that were started here is that known.
+    /// Whether it stamps messages with the timeline's time; this is known only for servers that were started here.
     pub same_clock: bool,
 }
 
 /// Where tasks wait.
 #[derive(Clone, Debug)]
 pub struct TimelinePlace {
-    /// The address of Redis, without a proxy in between. May hold a password.
+    /// The address of Redis without a proxy. May contain a password.
     pub url: secrecy::SecretString,
-    /// The campaign's own.
+    /// The namespace of the campaign.
     pub namespace: String,
-    /// Parts of the timeline.
+    /// Number of shards.
     pub shards: u16,
     /// The lanes that every instance serves, `default` first.
     pub lanes: Vec<String>,
 }
 
 impl TimelinePlace {
-    /// What a key of a shard is called in Redis.
+    /// The name of a key of a shard in Redis.
     fn key(&self, shard: u16, name: &str) -> String {
         format!("punctual:{{{}:{shard}}}:{name}", self.namespace)
     }
 }
 
-/// A fault that was carried out.
+/// An executed fault.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Fault {
-    /// Which one, in one word of a fixed few: `kill`, `stop`, `sink_cut`, ...
+    /// Its kind, one of a few words: `kill`, `stop`, `sink_cut`, ...
     pub kind: &'static str,
-    /// The instance, from 0; none where it met a server.
+    /// The instance, from 0; `None` if its target is a server.
     pub instance: Option<usize>,
     /// When it began, in the timeline's ms.
     pub from: i64,
-    /// When it had ended: what was broken worked again.
+    /// When everything worked again.
     pub until: i64,
-    /// Whether a claim was held by whom it met.
+    /// Whether its target held a claim.
     pub held: bool,
 }
 
 impl Fault {
-    /// In ms.
+    /// Its duration in ms.
     fn lasted(&self) -> i64 {
         self.until - self.from
     }

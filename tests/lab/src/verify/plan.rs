@@ -1,4 +1,4 @@
-//! Which fault comes when and where: a pure function of the seed.
+//! Decides which fault happens when and where: a pure function of the seed.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) enum FaultKind {
     Stop,
     /// SIGTERM of an instance.
     Term,
-    /// Of an instance's connections to a server.
+    /// A fault of an instance's connections to a server.
     Link(Side, LinkFault),
     /// kill -9 of a server, which is started again.
     Restart(Side),
@@ -26,7 +26,7 @@ pub(super) enum FaultKind {
     Flush,
 }
 
-/// What an instance is connected to.
+/// A server that an instance is connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Side {
     /// Where tasks wait.
@@ -35,7 +35,7 @@ pub(super) enum Side {
     Sink,
 }
 
-/// What is done to connections.
+/// A fault of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum LinkFault {
     Cut,
@@ -55,7 +55,7 @@ impl LinkFault {
 }
 
 impl FaultKind {
-    /// Every kind, with how many of them there are among each pack of faults.
+    /// Every kind, with its number in each pack of faults.
     pub(super) fn all() -> Vec<(FaultKind, usize)> {
         let mut all = vec![(FaultKind::Kill, 10), (FaultKind::Stop, 3), (FaultKind::Term, 3), (FaultKind::Flush, 1)];
         for side in Side::BOTH {
@@ -65,7 +65,7 @@ impl FaultKind {
         all
     }
 
-    /// What it is called in reports.
+    /// Its name in reports.
     pub(super) fn name(self) -> &'static str {
         match self {
             FaultKind::Kill => "kill",
@@ -89,12 +89,12 @@ impl FaultKind {
         }
     }
 
-    /// Whether it meets one instance, and not a server.
+    /// Whether its target is an instance.
     fn meets_an_instance(self) -> bool {
         matches!(self, FaultKind::Kill | FaultKind::Stop | FaultKind::Term | FaultKind::Link(..))
     }
 
-    /// The server that it meets, or the way to it.
+    /// The server that is its target, directly or by its connections.
     pub(super) fn side(self) -> Option<Side> {
         match self {
             FaultKind::Kill | FaultKind::Stop | FaultKind::Term => None,
@@ -103,7 +103,7 @@ impl FaultKind {
         }
     }
 
-    /// How long what is broken stays so, from a number of 0 to 1.
+    /// How long it lasts, given a number from 0 to 1.
     fn lasts(self, share: f64) -> Duration {
         let (least, most) = match self {
             FaultKind::Kill | FaultKind::Term => (50, 1000),
@@ -119,7 +119,7 @@ impl FaultKind {
         Duration::from_millis(least) + Duration::from_millis(most - least).mul_f64(share)
     }
 
-    /// About how long after that until all is as before.
+    /// Approximate time until everything works again.
     fn recovers(self) -> Duration {
         Duration::from_millis(match self {
             FaultKind::Kill | FaultKind::Restart(_) => 700,
@@ -129,22 +129,22 @@ impl FaultKind {
     }
 }
 
-/// A fault to be carried out.
+/// A planned fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Planned {
-    /// From the beginning.
+    /// Time since the beginning.
     pub(super) at: Duration,
     pub(super) blow: FaultKind,
-    /// The instance that it meets, if it does not meet a server.
+    /// The instance, if its target is not a server.
     pub(super) instance: Option<usize>,
     pub(super) lasts: Duration,
-    /// Of a delay: how long it is. Of a stop or the like: nothing.
+    /// The delay, for that kind of fault.
     pub(super) delay: Duration,
-    /// Of what has a direction.
+    /// The direction, for faults that have one.
     pub(super) way: Way,
 }
 
-/// The faults of so many seconds, in their order: kinds of `blows`, on so many instances, of which one at least stays well.
+/// The faults of a round in order: of the kinds in `blows`, on `instances` instances, of which at least one stays well.
 pub(super) fn plan(
     seed: u64,
     instances: usize,
@@ -155,10 +155,10 @@ pub(super) fn plan(
     let mut random = StdRng::seed_from_u64(seed);
     let mut plan = Vec::new();
     let (mut at, mut pack) = (Duration::ZERO, Vec::new());
-    // Until when each is ill: the instances, then Redis, then the sink.
+    // Until when each is affected: the instances, then Redis, then the sink.
     let mut ill = vec![Duration::ZERO; instances + 2];
     loop {
-        // Times between faults that know nothing of each other, none out of all proportion.
+        // Independent intervals between faults, with an upper limit.
         let wait = -(1.0 - random.random::<f64>()).ln();
         at += pause.mul_f64(wait.min(4.0));
         if pack.is_empty() {
@@ -186,7 +186,7 @@ pub(super) fn plan(
     }
 }
 
-/// All the kinds as often as they are to come, shuffled.
+/// All kinds in their numbers, shuffled.
 fn fresh_pack(blows: &[FaultKind], random: &mut StdRng) -> Vec<FaultKind> {
     let all = FaultKind::all();
     let counted = all.into_iter().filter(|(blow, _)| blows.contains(blow));
@@ -195,7 +195,7 @@ fn fresh_pack(blows: &[FaultKind], random: &mut StdRng) -> Vec<FaultKind> {
     pack
 }
 
-/// From when on an instance can be met so that another stays well; of a single one, when it is well itself.
+/// From when on an instance can be a target so that another stays well; for a single one, when it is well itself.
 fn when_two_are_well(ill: &[Duration]) -> Duration {
     let mut until = ill.to_vec();
     until.sort_unstable();

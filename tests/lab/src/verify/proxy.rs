@@ -1,4 +1,4 @@
-//! A proxy that stands between an instance and a server, and does to their connections what networks do.
+//! A proxy between an instance and a server that does to connections what networks do.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,22 +14,22 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// What one connection may hold back; beyond it the sender is made to wait, as full buffers of a network would.
+/// How much one connection may hold back; beyond that the sender has to wait, as with full network buffers.
 const HELD: usize = 16 << 20;
 
-/// What happens to all that goes through.
+/// What happens to all data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Nothing.
+    /// It passes.
     #[default]
     Pass,
-    /// Whoever connects is turned away.
+    /// New connections are refused.
     Refuse,
-    /// Nothing arrives anywhere and nobody is told; whoever connects hears nothing.
+    /// No data arrives and no side is told; new connections get no answer.
     BlackHole,
-    /// All of it arrives this much later.
+    /// All data arrives this much later.
     Delay(Duration),
-    /// All of it is held back, and arrives when this ends, even if whoever sent it has closed meanwhile.
+    /// All data is held back, and arrives when this mode ends, even if its sender has closed the connection.
     Late,
 }
 
@@ -42,16 +42,16 @@ pub(super) enum Way {
     Down,
 }
 
-/// What connections look at; the numbers count what happened once.
+/// The state that connections follow; the numbers count events.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     mode: Mode,
     cuts: u64,
-    /// How often one direction of every connection was closed, and the other.
+    /// How often each direction of every connection was closed.
     halves: [u64; 2],
 }
 
-/// What went through.
+/// Counters.
 #[derive(Debug, Default)]
 struct Counts {
     open: AtomicU64,
@@ -62,7 +62,7 @@ struct Counts {
 /// A proxy for connections to one server.
 #[derive(Debug)]
 pub(super) struct Proxy {
-    /// Where it listens, on 127.0.0.1.
+    /// Its port on 127.0.0.1.
     pub(super) port: u16,
     state: watch::Sender<State>,
     counts: Arc<Counts>,
@@ -70,10 +70,10 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Listens; the server, `host:port`, need not be there yet.
+    /// Listens; the server, `host:port`, need not be running yet.
     ///
     /// # Errors
-    /// When no port is to be had.
+    /// If no port is free.
     pub(super) async fn start(server: String) -> io::Result<Proxy> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
@@ -83,24 +83,24 @@ impl Proxy {
         Ok(Proxy { port, state, counts, listening })
     }
 
-    /// From now on this happens, to connections that are there, too.
+    /// Sets the mode, also for existing connections.
     pub(super) fn set(&self, mode: Mode) {
         self.state.send_modify(|state| state.mode = mode);
     }
 
-    /// Ends every connection without a word of farewell; nothing that was held back arrives. Returns how many there were.
+    /// Resets every connection; held data is lost. Returns how many there were.
     pub(super) fn cut(&self) -> u64 {
         self.state.send_modify(|state| state.cuts += 1);
         self.open()
     }
 
-    /// Closes one direction of every connection, once what was sent before has arrived. Returns how many there were.
+    /// Closes one direction of every connection, after all earlier data has arrived. Returns how many there were.
     pub(super) fn half(&self, way: Way) -> u64 {
         self.state.send_modify(|state| state.halves[way as usize] += 1);
         self.open()
     }
 
-    /// Connections that are there.
+    /// Number of open connections.
     pub(super) fn open(&self) -> u64 {
         self.counts.open.load(Ordering::Relaxed)
     }
@@ -111,7 +111,7 @@ impl Proxy {
         self.counts.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that reached the server after whoever had sent them had closed its end.
+    /// Bytes that reached the server after their sender had closed its end.
     pub(super) fn late(&self) -> u64 {
         self.counts.late.load(Ordering::Relaxed)
     }
@@ -131,7 +131,7 @@ async fn listen(listener: TcpListener, server: String, state: watch::Receiver<St
                 Ok((client, _)) => {
                     carried.spawn(carry(client, server.clone(), state.clone(), Arc::clone(&counts)));
                 }
-                // No file descriptors are left: some will be.
+                // No file descriptor is left; one will be free later.
                 Err(_) => sleep(Duration::from_millis(20)).await,
             },
             Some(_) = carried.join_next() => {}
@@ -172,7 +172,7 @@ async fn carry(mut client: TcpStream, server: String, state: watch::Receiver<Sta
     counts.open.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Connects to the server, once it is not behind a hole.
+/// Connects to the server, once it is not in a black hole.
 async fn reach(server: &str, mut state: watch::Receiver<State>) -> io::Result<TcpStream> {
     state.wait_for(|state| state.mode != Mode::BlackHole).await.map_err(io::Error::other)?;
     let upstream = TcpStream::connect(server).await?;
@@ -180,13 +180,13 @@ async fn reach(server: &str, mut state: watch::Receiver<State>) -> io::Result<Tc
     Ok(upstream)
 }
 
-/// Returns when connections are cut that were there at that time, or the proxy is gone.
+/// Returns when connections of that time are cut, or the proxy is gone.
 async fn cut(begun: State, mut state: watch::Receiver<State>) {
     let known = state.wait_for(|state| state.cuts != begun.cuts).await;
     drop(known);
 }
 
-/// Lets a connection end without farewell.
+/// Resets a connection.
 fn reset(stream: &TcpStream) {
     if let Err(error) = stream.set_zero_linger() {
         tracing::debug!(%error, "a connection ends in order");
@@ -196,14 +196,14 @@ fn reset(stream: &TcpStream) {
 /// One direction of a connection.
 struct Pipe<'a> {
     way: Way,
-    /// What held when the connection was made.
+    /// The state when the connection was made.
     begun: State,
     state: watch::Receiver<State>,
     counts: &'a Counts,
 }
 
 impl Pipe<'_> {
-    /// Moves bytes until the sender has closed its end and all that it sent has arrived, or the receiver is gone.
+    /// Moves bytes until the sender has closed its end and all its data has arrived, or the receiver is gone.
     async fn pump(mut self, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) {
         let mut held: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
         let (mut held_bytes, mut ended, mut buffer) = (0, false, vec![0; 64 << 10]);
@@ -215,7 +215,7 @@ impl Pipe<'_> {
                 _ => held.front().map(|(due, _)| *due),
             };
             if ended && held.is_empty() && mode != Mode::BlackHole {
-                // Gone already, then.
+                // An error means that the receiver is gone.
                 return to.shutdown().await.unwrap_or_default();
             }
             tokio::select! {
@@ -249,13 +249,13 @@ impl Pipe<'_> {
 mod tests {
     use super::*;
 
-    /// A proxy, and a server behind it that tells each connection it gets.
+    /// A proxy, and a server behind it.
     async fn field() -> (Proxy, TcpListener) {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         (Proxy::start(server.local_addr().unwrap().to_string()).await.unwrap(), server)
     }
 
-    /// A connection that has carried a byte, so that both of its halves are there.
+    /// A connection that has carried a byte, so that both of its halves exist.
     async fn pair(proxy: &Proxy, server: &TcpListener) -> (TcpStream, TcpStream) {
         let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port)).await.unwrap();
         let mut upstream = server.accept().await.unwrap().0;
@@ -270,7 +270,7 @@ mod tests {
         bytes
     }
 
-    /// Nothing has come, and nothing comes for a moment.
+    /// No data has arrived, and none arrives for a moment.
     async fn silent(stream: &mut TcpStream) -> bool {
         tokio::time::timeout(Duration::from_millis(50), stream.read(&mut [0])).await.is_err()
     }

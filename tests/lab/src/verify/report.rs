@@ -1,4 +1,4 @@
-//! What a campaign showed: for people, and as JSON.
+//! The result of a campaign: for people, and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
@@ -9,19 +9,19 @@ use super::Fault;
 use super::account::{Tally, Violation};
 use super::samples::Row;
 
-/// Violations of one round that are shown to people.
+/// Maximum number of violations of one round that are shown to people.
 const SHOWN: usize = 20;
 
-/// What a campaign showed.
+/// The result of a campaign.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What it published to: `redis`, `kafka`, `rabbitmq`, `nats`.
+    /// The kind of sink: `redis`, `kafka`, `rabbitmq`, `nats`.
     pub sink: &'static str,
     /// The seed of the first round; each later one has the next.
     pub seed: u64,
-    /// Instances.
+    /// Number of instances.
     pub instances: usize,
-    /// Tasks put each second.
+    /// Tasks put per second.
     pub rate: u32,
     /// Seconds of faults in each round.
     pub seconds: u64,
@@ -29,9 +29,9 @@ pub struct Report {
     pub left_out: Vec<String>,
     /// Faults of all rounds.
     pub faults: usize,
-    /// Kills of all rounds that met an instance with a claim.
+    /// Kills of all rounds whose target held a claim.
     pub kills_held: usize,
-    /// Faults of all rounds by their kind.
+    /// Faults of all rounds by kind.
     pub kinds: BTreeMap<&'static str, Counted>,
     /// Broken laws of all rounds.
     pub violations: u64,
@@ -42,51 +42,51 @@ pub struct Report {
 /// Faults of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counted {
-    /// How many were carried out.
+    /// Number of executed faults.
     pub faults: usize,
-    /// How many met an instance with a claim, or a server while a claim was held.
+    /// How many targets held a claim; for a server: while any instance held one.
     pub held: usize,
 }
 
 /// One round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Round {
-    /// Its seed: by it the same faults are planned again.
+    /// Its seed, with which the same faults are planned again.
     pub seed: u64,
     /// Faults that were carried out.
     pub faults: usize,
-    /// Faults that were planned and met nothing: none that was well in time, or no connection.
+    /// Faults that could not be executed: no target was well in time, or there was no connection.
     pub skipped: u64,
-    /// How often an instance that ended in order was looked at for claims that it left.
+    /// How many instances that ended in order were checked for claims.
     pub ends_judged: u64,
-    /// Faults by their kind.
+    /// Faults by kind.
     pub kinds: BTreeMap<&'static str, Counted>,
     /// Bytes that reached a server after their sender had closed the connection.
     pub late_bytes: u64,
-    /// What second requests of users were answered.
+    /// The answers to second requests of users.
     pub races: BTreeMap<String, u64>,
-    /// What was counted where the laws were kept.
+    /// Counters.
     pub tally: Tally,
     /// How often each law was broken.
     pub broken: BTreeMap<&'static str, u64>,
-    /// What was broken, the first of each law.
+    /// The first violations of each law.
     pub violations: Vec<Violation>,
     /// Lines at ERROR in the logs of the instances that are not about dead occurrences; no violations by themselves.
     pub errors: u64,
     /// The first of them.
     pub error_lines: Vec<String>,
-    /// Where the logs of the instances were kept, if a law was broken.
+    /// Where the logs of the instances are kept, if a law was broken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
-    /// What instances and Redis took.
+    /// Resources of instances and Redis.
     pub resources: BTreeMap<String, Row>,
-    /// Whether it was ended before its time.
+    /// Whether it was ended early.
     pub ended_early: bool,
-    /// What could not be removed from servers of the user's, and why.
+    /// What could not be removed from the user's servers, and why.
     pub left_behind: Vec<String>,
 }
 
-/// Counts faults by their kind.
+/// Counts faults by kind.
 pub(super) fn count(faults: &[Fault]) -> BTreeMap<&'static str, Counted> {
     let mut kinds: BTreeMap<&'static str, Counted> = BTreeMap::new();
     for fault in faults {
@@ -98,14 +98,14 @@ pub(super) fn count(faults: &[Fault]) -> BTreeMap<&'static str, Counted> {
 }
 
 impl Report {
-    /// Whether some round had no fault, no promise or no message: then that no law was broken says nothing.
+    /// Whether a round had no fault, no promise or no message, so that the result means nothing.
     #[must_use]
     pub fn shows_nothing(&self) -> bool {
         let empty = |round: &Round| round.faults == 0 || round.tally.promised == 0 || round.tally.published == 0;
         self.rounds.is_empty() || self.rounds.iter().any(empty)
     }
 
-    /// Adds what another round showed.
+    /// Adds the result of another round.
     pub(super) fn add(&mut self, round: Round) {
         self.faults += round.faults;
         self.violations += round.broken.values().sum::<u64>();
@@ -192,12 +192,12 @@ impl Display for Round {
     }
 }
 
-/// Words of others, without what a terminal obeys.
+/// Text from outside without characters that a terminal interprets.
 fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
         if character.is_control() {
-            // Writing to a text cannot fail.
+            // Writing to a String cannot fail.
             write!(shown, "\\u{:04x}", u32::from(character)).unwrap_or_default();
         } else {
             shown.push(character);

@@ -1,4 +1,4 @@
-//! What instances and Redis take, looked at every few seconds, and whether it grows.
+//! Resources of instances and Redis, sampled every few seconds, and whether they grow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,35 +9,34 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::crew::Instances;
 
-/// What was seen, each with when, in seconds from the beginning.
+/// Samples with their times in seconds since the beginning.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     all: BTreeMap<String, Vec<(f64, f64)>>,
-    /// The same of each process alone, by its name and pid: a mean over processes that are killed and started again and
-    /// again shows no growth.
+    /// The same for each process, by name and pid, because a mean over restarted processes shows no growth.
     lives: BTreeMap<(&'static str, u32), Vec<(f64, f64)>>,
 }
 
-/// How many seconds a process must have been seen for its growth to say something.
+/// How many seconds a process must have been sampled for its growth to count.
 const LIFE: f64 = 240.0;
 
-/// What one thing took.
+/// The samples of one resource.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The median of each quarter of the time: what a fault does to it for some seconds is no growth.
+    /// The median of each quarter of the time, which ignores the effects of a fault for some seconds.
     pub medians: [f64; 4],
-    /// The mean of each quarter, faults and all.
+    /// The mean of each quarter, including faults.
     pub means: [f64; 4],
-    /// The median of the last quarter in that of the second; none where that was 0.
+    /// The median of the last quarter divided by that of the second; `None` if that was 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_to_second: Option<f64>,
-    /// The mean of the last quarter in that of the second; none where that was 0.
+    /// The mean of the last quarter divided by that of the second; `None` if that was 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_last_to_second: Option<f64>,
 }
 
 impl Samples {
-    /// Looks every so often until it is dropped.
+    /// Takes samples until it is dropped.
     pub(super) async fn gather(&mut self, crew: &Instances, every: Duration) -> ! {
         let begun = Instant::now();
         let mut ticks = interval(every);
@@ -71,8 +70,8 @@ impl Samples {
         self.lives.entry((name, pid)).or_default().push((at, value as f64));
     }
 
-    /// Each thing by quarters of the time; and, as `..._by_age`, by quarters of the lives of those processes that were long
-    /// enough there.
+    /// Each resource by quarters of the time; and, as `..._by_age`, by quarters of the lives of the processes that
+    /// lived long enough.
     pub(super) fn table(&self) -> BTreeMap<String, Row> {
         let end = self.all.values().flatten().map(|(at, _)| *at).fold(0.0, f64::max);
         let mut table: BTreeMap<_, _> = self.all.iter().map(|(name, seen)| (name.clone(), row(seen, end))).collect();
@@ -100,20 +99,20 @@ fn row(seen: &[(f64, f64)], end: f64) -> Row {
     Row { last_to_second: last_to_second(&medians), mean_last_to_second: last_to_second(&means), medians, means }
 }
 
-/// 0 of nothing.
+/// The mean; 0 if empty.
 #[expect(clippy::cast_precision_loss, reason = "there are few samples")]
 fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// The lower one of two in the middle; 0 of nothing.
+/// The lower median; 0 if empty.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-/// The memory, threads, accepted connections and other open descriptors of a process that listens on that port, as far as they
-/// can be seen. Connections are as many as its users hold open; what they are not is the process' own.
+/// Memory, threads, accepted connections and other descriptors of the process that listens on this port, as far as they
+/// are visible. Connections depend on its users; the other descriptors are the process' own.
 fn process(pid: u32, port: u16) -> Vec<(&'static str, u64)> {
     let dir = PathBuf::from(format!("/proc/{pid}"));
     let status = std::fs::read_to_string(dir.join("status")).unwrap_or_default();
@@ -134,13 +133,13 @@ fn process(pid: u32, port: u16) -> Vec<(&'static str, u64)> {
     }
     let rss = line("VmRSS:").map(|kib| ("memory", kib * 1024));
     let threads = line("Threads:").map(|threads| ("threads", threads));
-    // Whoever has none is gone.
+    // A process without any is gone.
     let open = (open.1 > 0).then_some([("connections", open.0), ("descriptors", open.1)]);
     rss.into_iter().chain(threads).chain(open.into_iter().flatten()).collect()
 }
 
-/// The inode of a socket that was accepted on that port, from a line of `/proc/net/tcp`: number, local and remote address as
-/// `<hex>:<hex port>`, state (0A is one that listens), and, tenth, the inode.
+/// The inode of a socket that was accepted on this port, from a line of `/proc/net/tcp`: number, local and remote
+/// address as `<hex>:<hex port>`, state (0A is one that listens), and, tenth, the inode.
 fn accepted(line: &str, port: u16) -> Option<&str> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let local = fields.get(1)?.split_once(':')?.1;
@@ -178,7 +177,7 @@ mod tests {
     fn what_grows_in_each_process_is_seen_although_they_are_started_again() {
         let mut samples = Samples::default();
         for at in 0..1000_u32 {
-            // Two that live 500 s each and grow by 1 each second; one that lives too shortly to tell.
+            // Two that live 500 s each and grow by 1 each second; one that lives too short to count.
             samples.note_life("memory", at / 500, f64::from(at), u64::from(at % 500));
             samples.note_life("memory", 2, f64::from(at % 100), 1 << 40);
         }

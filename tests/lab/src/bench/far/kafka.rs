@@ -20,24 +20,24 @@ use super::{ANSWER, BrokerSide, Take};
 /// Partitions of each topic.
 const PARTITIONS: i32 = 4;
 
-/// How long it is waited for a message before it is looked whether anybody still wants one.
+/// Poll timeout, after which the thread checks whether it is still needed.
 const POLL: Duration = Duration::from_millis(100);
 
-/// A Kafka with topics.
+/// A Kafka cluster with topics.
 pub(super) struct Topics {
     config: ClientConfig,
-    /// Asks how much there is.
+    /// The consumer that reads watermarks.
     asking: Arc<BaseConsumer>,
 }
 
-/// A key, and when its message came.
+/// A key, and when its message arrived.
 type Came = Result<(String, Instant), rdkafka::error::KafkaError>;
 
 impl Topics {
     pub(super) fn open(url: &SecretString) -> Result<Topics> {
         let url = url.expose_secret();
         let brokers = url.strip_prefix("kafka://").filter(|brokers| !brokers.contains('@'));
-        let brokers = brokers.context("Kafka is read without TLS and log-in only: `kafka://host:9092`")?;
+        let brokers = brokers.context("Kafka is read without TLS and login only: `kafka://host:9092`")?;
         let mut config = ClientConfig::new();
         config
             .set("bootstrap.servers", brokers.trim_end_matches('/'))
@@ -77,7 +77,7 @@ impl BrokerSide for Topics {
     async fn follow(&self, destination: &str, take: Take<'_>) -> Result<()> {
         let (came, mut coming) = mpsc::unbounded_channel();
         let (config, topic) = (self.config.clone(), destination.to_owned());
-        // The library polls and is dropped outside of the runtime; it ends when nobody wants more.
+        // The library polls and is dropped outside of the runtime. The thread ends when no receiver is left.
         std::thread::Builder::new().name("bench-kafka".to_owned()).spawn(move || {
             if let Err(error) = read(&config, &topic, &came) {
                 came.send(Err(error)).ok();

@@ -1,4 +1,4 @@
-//! The far side of a sink: its destinations are made, counted and read here by its own client library.
+//! The broker behind a sink: creates, counts and reads its destinations with its own client library.
 mod kafka;
 mod nats;
 mod rabbitmq;
@@ -13,29 +13,29 @@ use tokio::time::Instant;
 
 use crate::servers::{self, Kind};
 
-/// How long an answer may take.
+/// Timeout of a reply.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// Is told the idempotency key of each message that is read, and when it came.
+/// Called with the idempotency key and arrival time of each message.
 pub(super) type Take<'a> = &'a (dyn Fn(&str, Instant) + Send + Sync);
 
-/// What stands on the other side of a sink.
+/// A broker, seen from the consumer's side.
 #[async_trait]
 pub(super) trait BrokerSide: Send + Sync {
-    /// Makes a destination that nobody else uses.
+    /// Creates a destination of the bench's own.
     async fn make(&self, destination: &str) -> anyhow::Result<()>;
 
-    /// How many messages a destination holds.
+    /// Number of messages in a destination.
     async fn held(&self, destination: &str) -> anyhow::Result<u64>;
 
-    /// Reads a destination from its first message on, each as soon as it is there; ends only when it fails.
+    /// Reads a destination from its first message on, each as soon as it arrives. Ends only with an error.
     async fn follow(&self, destination: &str, take: Take<'_>) -> anyhow::Result<()>;
 }
 
-/// Connects to the far side.
+/// Connects to a broker.
 ///
 /// # Errors
-/// When it does not answer.
+/// If it does not answer.
 pub(super) async fn open(kind: Kind, url: &SecretString) -> anyhow::Result<Arc<dyn BrokerSide>> {
     let opening = async {
         let far: Arc<dyn BrokerSide> = match kind {
@@ -52,10 +52,10 @@ pub(super) async fn open(kind: Kind, url: &SecretString) -> anyhow::Result<Arc<d
     }
 }
 
-/// Removes destinations from a sink of the user's.
+/// Removes destinations from a user's broker.
 ///
 /// # Errors
-/// When it does not say that they are gone.
+/// If it does not confirm that.
 pub(super) async fn remove(kind: Kind, url: &SecretString, names: &[String]) -> anyhow::Result<()> {
     servers::remove(kind, url, names).await
 }

@@ -1,4 +1,4 @@
-//! JetStream, a stream of the same name for each subject: <https://docs.nats.io/nats-concepts/jetstream>
+//! JetStream, with one stream of the same name per subject: <https://docs.nats.io/nats-concepts/jetstream>
 
 use anyhow::{Context as _, Result, bail};
 use async_nats::ConnectOptions;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{ANSWER, BrokerSide, Take};
 
-/// A NATS with streams.
+/// A NATS server with streams.
 pub(super) struct Streams {
     context: Context,
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{ANSWER, BrokerSide, Take};
 
-/// A RabbitMQ with queues.
+/// A RabbitMQ server with queues.
 pub(super) struct Queues {
     connection: Connection,
     asking: Channel,
@@ -46,7 +46,7 @@ impl BrokerSide for Queues {
         Ok(())
     }
 
-    /// Only of a queue that is not read: what was handed out is no longer counted.
+    /// Correct only for a queue without consumers, because delivered messages are not counted.
     async fn held(&self, destination: &str) -> Result<u64> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let declaring = self.asking.queue_declare(destination.into(), options, FieldTable::default());

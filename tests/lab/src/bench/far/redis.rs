@@ -12,7 +12,7 @@ use crate::bench::probe::connect;
 /// How long the server may wait for a message, in ms.
 const BLOCK: u64 = 1000;
 
-/// A server with streams.
+/// A Redis server with streams.
 pub(super) struct Streams {
     url: SecretString,
     connection: MultiplexedConnection,
@@ -26,7 +26,7 @@ impl Streams {
 
 #[async_trait]
 impl BrokerSide for Streams {
-    /// Nothing is to be made: a stream begins with its first message.
+    /// Creates nothing: a stream begins with its first message.
     async fn make(&self, _destination: &str) -> anyhow::Result<()> {
         Ok(())
     }
@@ -36,7 +36,7 @@ impl BrokerSide for Streams {
     }
 
     async fn follow(&self, destination: &str, take: Take<'_>) -> anyhow::Result<()> {
-        // Of its own: it waits.
+        // A connection of its own, because it blocks.
         let mut connection = connect(&self.url).await?;
         let mut last = "0-0".to_owned();
         loop {

@@ -1,85 +1,85 @@
-//! What follows for one task from the answers its user got: pure, and told by hand in the tests.
+//! Derives from the answers what must, may and must not be published of one task. Pure; the tests feed it by hand.
 //!
-//! A user asks one thing after the other of a task. Each put makes a version; a version's occurrences must be published,
-//! may be, or never are. A request without a definite answer leaves open which version stands; from one that nobody
-//! answered at all (the instance died, or stood still) an effect may come at any later time, so that its user does nothing
-//! else to that task.
+//! A user makes one request after the other about a task. Each put makes a version. The occurrences of a version must
+//! be published, may be, or must not be. After a request without a definite answer it is unknown which version exists.
+//! A request without any answer (the instance died or was stopped) may take effect at any later time, so its user makes
+//! no more requests about that task.
 
 use std::fmt::Write as _;
 
-/// What a version of a task is due at, as far as its answer told.
+/// The dues of a version, as far as its answer tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dues {
-    /// Not told.
+    /// Unknown.
     Untold,
-    /// Once.
+    /// One due.
     One(i64),
     /// From the first to the last, every `step` ms.
     Series { first: i64, step: i64, last: i64 },
 }
 
-/// What a user asks for when he puts a task; times in ms.
+/// The schedule of a put; times in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plan {
     /// Once, at a time.
     At(i64),
-    /// Once, a while after the put.
+    /// Once, some time after the put.
     In,
-    /// Every `step`, so many times; none later than `end`. The first is `start`, if that is still ahead.
+    /// Every `step`, `limit` times, none later than `end`. The first is `start` if that is in the future.
     Series { start: Option<i64>, step: i64, limit: i64, end: Option<i64> },
 }
 
 /// A definite answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// A put made the task; an occurrence of a cancelled one may still arrive under this due.
+    /// A put created the task; an occurrence of a cancelled one may still be delivered with this due.
     Created { due: i64, in_flight: Option<i64> },
-    /// A put replaced it; an occurrence of the former may still arrive.
+    /// A put replaced the task; an occurrence of the former version may still be delivered.
     Replaced { due: i64, in_flight: Option<i64> },
-    /// It stands already.
+    /// An equal task exists.
     Unchanged { due: i64 },
     /// 409: nothing was changed.
     Refused,
-    /// A cancel took it out; an occurrence may still arrive where it had been handed out before.
+    /// A cancel removed the task; an occurrence that was handed out before may still be delivered.
     Cancelled { handed_out: Option<i64> },
-    /// A cancel met it in flight: that occurrence may still arrive.
+    /// A cancel of a task in flight; that occurrence may still be delivered.
     CancelledInFlight { due: i64 },
     /// There is no such task.
     Unknown,
 }
 
-/// What a request found.
+/// The state that a request found.
 enum Found {
     Nothing,
     Waiting,
     InFlight(i64),
 }
 
-/// One put that took effect, or may have.
+/// A put that took effect, or may have.
 #[derive(Clone, Debug)]
 pub(super) struct Version {
     pub(super) plan: Plan,
-    /// Where it waits.
+    /// The lane that it waits in.
     pub(super) lane: &'static str,
     pub(super) dues: Dues,
-    /// It may also be published at dues that no answer told.
+    /// Whether it may also be published with dues that no answer named.
     pub(super) any: bool,
-    /// It must be published at least once, at whatever due.
+    /// Whether it must be published at least once, with any due.
     pub(super) some: bool,
     /// Occurrences due before this must be published, ...
     pub(super) must_below: i64,
-    /// ... those before this may be, later ones never.
+    /// ... those before this may be, later ones must not.
     pub(super) may_below: i64,
-    /// When its answer came, at the latest.
+    /// When its answer arrived at the latest.
     pub(super) told: i64,
-    /// Due of the former version's occurrence that was in flight when it was put: until that has ended, nothing of this
-    /// one is handed out.
+    /// The due of the former version's occurrence that was in flight at the put. Until that has ended, this version is
+    /// not handed out.
     behind: Option<i64>,
-    /// It was put more than once.
+    /// Whether it was put more than once.
     ran: EndedBefore,
 }
 
-/// Whether a version was through before it was put again as it is: then what becomes of it after takes nothing back.
+/// Whether a version had ended before it was put again; a later change does not affect its occurrences then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndedBefore {
     No,
@@ -90,11 +90,11 @@ enum EndedBefore {
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
 struct Op {
-    /// The version that a put makes; none for a cancel.
+    /// The version that a put makes; `None` for a cancel.
     version: Option<usize>,
-    /// It was sent before, and may have taken effect.
+    /// Whether it was sent before and may have taken effect.
     unsure: bool,
-    /// It was sent before, and may still take effect.
+    /// Whether it was sent before and may still take effect.
     unexpected_message: bool,
 }
 
@@ -102,30 +102,30 @@ struct Op {
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) due: i64,
-    /// Whose payload it had; `None`: nobody's.
+    /// The version with its payload; `None` if there is none.
     pub(super) version: Option<usize>,
 }
 
-/// All that is known of one task.
+/// Everything that is known of one task.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     pub(super) versions: Vec<Version>,
-    /// The versions of which one may stand, oldest first.
+    /// The versions of which one may exist, the oldest first.
     standing: Vec<usize>,
-    /// Whether it may be that none does.
+    /// Whether possibly none exists.
     gone: bool,
     op: Option<Op>,
-    /// A request may still take effect.
+    /// Whether a request may still take effect.
     pub(super) published_after_cancel: bool,
-    /// Nothing more is asked of it.
+    /// Whether no more requests are made.
     pub(super) over: bool,
     pub(super) seen: Vec<Seen>,
-    /// What was asked and answered, in words.
+    /// Requests and answers as text.
     pub(super) history: String,
 }
 
 impl Version {
-    /// Whether it may be published at this due.
+    /// Whether it may be published with this due.
     pub(super) fn allows(&self, due: i64) -> bool {
         due < self.may_below && self.names(due)
     }
@@ -140,7 +140,7 @@ impl Version {
             }
     }
 
-    /// All that it is due at.
+    /// All its dues.
     pub(super) fn dues(&self) -> impl Iterator<Item = i64> + use<> {
         let (first, step, last) = match self.dues {
             Dues::Untold => (1, 1, 0),
@@ -150,13 +150,13 @@ impl Version {
         (0..).map(move |n| first + n * step).take_while(move |due| *due <= last)
     }
 
-    /// What must be published.
+    /// The dues that must be published.
     pub(super) fn must(&self) -> impl Iterator<Item = i64> + use<> {
         let below = self.must_below;
         self.dues().take_while(move |due| *due < below)
     }
 
-    /// Whether it is a series of which the end was cut off.
+    /// Whether it is a series that was cut short.
     pub(super) fn is_cut(&self) -> bool {
         matches!(self.dues, Dues::Series { last, .. } if self.must_below <= last)
     }
@@ -168,7 +168,7 @@ impl Version {
         }
     }
 
-    /// It stood, waited and was withdrawn: what had come due of a series is published, a one-shot never is.
+    /// It was waiting and was withdrawn. Of a series, the past occurrences are published; a one-shot is not.
     fn withdraw(&mut self, at: i64) {
         match self.plan {
             Plan::Series { .. } => self.cut(i64::MIN, at + 1),
@@ -177,11 +177,11 @@ impl Version {
         }
     }
 
-    /// It stood, was in flight at `due`, or was to follow that, and was withdrawn.
+    /// It was in flight at `due`, or to follow that, and was withdrawn.
     fn withdraw_in_flight(&mut self, due: i64, surely: bool, at: i64) {
         match self.plan {
             _ if self.ran == EndedBefore::Maybe => self.cut(i64::MIN, at + 1),
-            // Its first due may lie before that, where the put was long on its way.
+            // Its first due may be before that, if the put took long.
             Plan::Series { .. } if self.behind == Some(due) => self.cut(i64::MIN, due + 1),
             Plan::Series { .. } => self.cut(if surely { due } else { i64::MIN }, due + 1),
             _ if self.names(due) => self.cut(i64::MIN, due + 1),
@@ -191,7 +191,7 @@ impl Version {
 }
 
 impl Plan {
-    /// The dues that follow from the first.
+    /// The dues that follow from the first one.
     fn dues(self, first: i64) -> Dues {
         match self {
             Plan::At(_) | Plan::In => Dues::One(first),
@@ -208,7 +208,7 @@ impl Entry {
     /// A put is about to be sent; returns its version.
     pub(super) fn put(&mut self, plan: Plan, lane: &'static str) -> usize {
         let dues = if let Plan::At(due) = plan { Dues::One(due) } else { Dues::Untold };
-        // Until it is answered, whatever has its payload is its own.
+        // Until it is answered, any due with its payload is accepted.
         let (any, some, must_below, may_below) = (dues == Dues::Untold, false, i64::MIN, i64::MAX);
         let (told, behind, ran) = (i64::MAX, None, EndedBefore::No);
         self.versions.push(Version { plan, lane, dues, any, some, must_below, may_below, told, behind, ran });
@@ -216,7 +216,7 @@ impl Entry {
         self.versions.len() - 1
     }
 
-    /// The version that stands is about to be put again; `None` when it is not known which does.
+    /// The current version is about to be put again; `None` if it is unknown.
     pub(super) fn put_again(&mut self) -> Option<usize> {
         let (&[version], false) = (&self.standing[..], self.gone) else { return None };
         self.op = Some(Op { version: Some(version), unsure: false, unexpected_message: false });
@@ -228,7 +228,7 @@ impl Entry {
         self.op = Some(Op { version: None, unsure: false, unexpected_message: false });
     }
 
-    /// The request was answered: it took effect before, or never will.
+    /// The request was answered 503: it took effect before, or never will.
     pub(super) fn unsure(&mut self) {
         self.history.push_str("; 503");
         if let Some(op) = &mut self.op {
@@ -236,7 +236,7 @@ impl Entry {
         }
     }
 
-    /// The request was not answered: it took effect, will or will not.
+    /// The request has no answer: it took effect, may later, or never will.
     pub(super) fn unanswered(&mut self) {
         self.history.push_str("; no answer");
         if let Some(op) = &mut self.op {
@@ -245,12 +245,12 @@ impl Entry {
         self.published_after_cancel = true;
     }
 
-    /// The request under way is not repeated: whether it took effect stays open.
+    /// The request is not repeated; whether it took effect stays unknown.
     pub(super) fn leave(&mut self) {
         let Some(Op { version, unsure, unexpected_message }) = self.op.take() else { return };
         self.history.push_str("; left at that");
         match version {
-            // It was never sent: nothing is there of what it would have made.
+            // It was never sent, so its version does not exist.
             Some(version) if !unsure && !self.standing.contains(&version) => self.versions.truncate(version),
             _ if !unsure => {}
             Some(version) => {
@@ -263,10 +263,10 @@ impl Entry {
         }
     }
 
-    /// The answer to the request under way, which came when it was `at` by the timeline's clock, or before.
+    /// Notes the answer to the current request; `at` is the latest time, on the timeline's clock, at which it arrived.
     ///
     /// # Errors
-    /// Why no instance that keeps the laws can answer that.
+    /// Why no correct instance can give this answer.
     pub(super) fn told(&mut self, told: Told, at: i64) -> Result<(), String> {
         let Some(op) = self.op.take() else { return Err("an answer to nothing".to_owned()) };
         _ = write!(self.history, "; {told:?} by {at}");
@@ -279,16 +279,16 @@ impl Entry {
             Told::Created { .. } | Told::Unknown => Found::Nothing,
             Told::Replaced { .. } | Told::Cancelled { .. } => Found::Waiting,
             Told::Unchanged { .. } if !op.unsure => return fault.map_or(Ok(()), Err),
-            // The first request, which nobody answered, did it: what it found is not known.
+            // The first, unanswered request did it; what that one found is unknown.
             Told::Unchanged { .. } => Found::Nothing,
             Told::Refused if op.unsure => {
-                // What it was refused for may be the occurrence of its own first request: that is left open.
+                // It may have been refused because of the occurrence of its own first request; leave that open.
                 self.op = Some(op);
                 self.leave();
                 return fault.map_or(Ok(()), Err);
             }
             Told::Refused => {
-                // What stood still does; of the new version nothing is there.
+                // The former version still exists; the new one does not.
                 if let Some(version) = op.version.filter(|version| !self.standing.contains(version)) {
                     self.versions[version].any = false;
                     self.versions[version].cut(i64::MIN, i64::MIN);
@@ -296,7 +296,7 @@ impl Entry {
                 return fault.map_or(Ok(()), Err);
             }
         };
-        // The same as stands, or stood until it was published.
+        // The same version as before, or until it was published.
         let again = self.standing().is_some() && op.version.is_some_and(|version| self.standing.contains(&version));
         self.end_former(op, &found, at);
         self.gone = op.version.is_none();
@@ -324,25 +324,25 @@ impl Entry {
         fault.map_or(Ok(()), Err)
     }
 
-    /// What becomes of the versions that may have stood.
+    /// Updates the versions that may have existed.
     fn end_former(&mut self, op: Op, found: &Found, at: i64) {
         let alone = self.standing.len() == 1 && !self.gone;
         let newest = self.standing.last().copied();
         for index in self.standing.iter().copied().filter(|index| Some(*index) != op.version) {
             let former = &mut self.versions[index];
             match found {
-                // Another request may have ended it unseen: after that, nothing of it comes due.
+                // Another request may have ended it, so nothing of it is due afterwards.
                 _ if op.unsure || Some(index) != newest => former.cut(i64::MIN, at + 1),
                 Found::Waiting => former.withdraw(at),
                 Found::InFlight(due) => former.withdraw_in_flight(*due, alone, at),
-                // It had ended by itself: all of it is published.
+                // It had ended by itself: everything is published.
                 Found::Nothing if alone => {}
                 Found::Nothing => former.cut(i64::MIN, at + 1),
             }
         }
     }
 
-    /// What no answer can be after those before.
+    /// Why an answer contradicts the earlier ones, if it does.
     fn contradiction(&self, op: Op, told: Told) -> Option<String> {
         let new = op.version.is_some_and(|version| !self.standing.contains(&version));
         let nothing = self.standing.is_empty() && !op.unsure;
@@ -387,7 +387,7 @@ impl Entry {
         }
     }
 
-    /// The version that stands, or has ended by itself, if that is certain.
+    /// The version that exists, or has ended by itself, if that is certain.
     pub(super) fn standing(&self) -> Option<&Version> {
         match self.standing[..] {
             [version] if !self.gone => self.versions.get(version),
@@ -400,7 +400,7 @@ impl Entry {
         self.seen.iter().any(|seen| seen.due == due && seen.version == Some(version))
     }
 
-    /// Whether all that must be published was read.
+    /// Whether every required occurrence was read.
     pub(super) fn is_complete(&self) -> bool {
         self.versions.iter().enumerate().all(|(index, version)| {
             (!version.some || self.seen.iter().any(|seen| seen.version == Some(index)))
@@ -413,7 +413,7 @@ impl Version {
     /// A put was answered with its first due.
     fn promise(&mut self, due: i64, op: Op, unchanged: bool) {
         let first = match self.plan {
-            // The first request may have begun it long ago.
+            // The first request may have started it long ago.
             Plan::Series { start, .. } => !unchanged || start == Some(due),
             _ => true,
         };
@@ -421,9 +421,9 @@ impl Version {
         self.must_below = i64::MAX;
         self.may_below = i64::MAX;
         self.ran = if op.unsure { EndedBefore::Maybe } else { EndedBefore::No };
-        // A first request may have had another due; it may have ended, and been begun anew.
+        // The first request may have had another due; it may have ended, and the task been created again.
         self.any = op.unsure && !matches!(self.plan, Plan::At(_));
-        // One that is still to come would give it yet another.
+        // A request that may still take effect would give it another due.
         self.some = op.unexpected_message && self.plan == Plan::In;
         if self.some {
             self.must_below = i64::MIN;

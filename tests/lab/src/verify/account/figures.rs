@@ -1,19 +1,19 @@
-//! How late messages were, in little room.
+//! A compact histogram of lateness.
 
 use std::collections::BTreeMap;
 
-/// How often it was so late: to the ms up to a second, to a hundredth above.
+/// Counts by lateness: exact to the ms up to a second, then to a hundredth.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lateness(BTreeMap<i64, u64>);
 
 impl Lateness {
-    /// One more, so many ms late.
+    /// Adds one value in ms.
     pub(super) fn add(&mut self, ms: i64) {
         let ms = if ms < 1000 { ms } else { ms - ms % (10_i64.pow(ms.ilog10()) / 100) };
         *self.0.entry(ms).or_default() += 1;
     }
 
-    /// Half of them were at most so late, 99 of 100, all; zeros if there are none.
+    /// The median, the 99th percentile and the maximum; zeros if empty.
     pub(super) fn quantiles(&self) -> [i64; 3] {
         let all: u64 = self.0.values().sum();
         [50, 99, 100].map(|percent| {

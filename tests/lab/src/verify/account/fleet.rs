@@ -1,4 +1,4 @@
-//! The instances' API: one request, to one instance, sent once; and what its answer says.
+//! The instances' API: sends one request once to one instance, and interprets the answer.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,21 +19,21 @@ use tokio::sync::{Semaphore, watch};
 use super::entry::Told;
 use super::ledger::parts;
 
-/// How long an answer may take: longer than a request may take in an instance that works, so that one that stood still
-/// for a moment can still say what became of it.
+/// Timeout of an answer, longer than a working instance needs, so that one that was stopped for a moment can still
+/// answer.
 const LIMIT: Duration = Duration::from_secs(12);
 
-/// Requests under way at once; and connections to one instance that wait for the next request, each for so long.
+/// Maximum number of requests under way; idle connections per instance, and their lifetime.
 const REQUESTS: usize = 1000;
 const IDLE: usize = 100;
 const IDLE_FOR: Duration = Duration::from_secs(5);
 
-/// The wait before a request is sent again: the longest, too. Whoever asks again and again at once keeps those down that
-/// are about to get up.
+/// The first and the longest pause before a request is repeated, so that repeated requests do not keep instances from
+/// recovering.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// How long a user waits before he sends a request again that he has sent so often, at least once.
+/// The pause after `tries` attempts, at least 1.
 pub(super) fn pause(tries: u32) -> Duration {
     PAUSE.saturating_mul(2_u32.saturating_pow(tries.saturating_sub(1))).min(LONGEST_PAUSE)
 }
@@ -45,31 +45,31 @@ pub(super) struct Fleet {
     apis: watch::Receiver<Vec<SocketAddr>>,
     /// Requests under way, by instance.
     waiting: Mutex<HashMap<SocketAddr, usize>>,
-    /// Requests that were not definitely answered.
+    /// Requests without a definite answer.
     pub(super) repeated: AtomicU64,
 }
 
-/// What came back.
+/// The result of a request.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// It was not sent.
     NotSent,
-    /// It was sent, and not answered.
+    /// It was sent and not answered.
     None,
-    /// An answer; its body may have broken off.
+    /// An answer, whose body may be incomplete.
     Answer { status: u16, body: String },
 }
 
-/// What an answer says.
+/// The meaning of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// It was done, or there was nothing to do.
+    /// A definite answer, and the id.
     Told(Told, String),
-    /// It took no effect, and never will.
+    /// It had no effect, and never will.
     NoEffect,
     /// It took effect before this answer, or never will.
     Maybe,
-    /// No instance that works says that.
+    /// No correct instance gives this answer.
     Strange(String),
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Ask {
     pub(super) body: String,
 }
 
-/// Requests to an instance that have no answer yet.
+/// A request to an instance without an answer yet.
 struct Waiting<'a>(&'a Fleet, SocketAddr);
 
 impl Drop for Waiting<'_> {
@@ -95,7 +95,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Fleet {
-    /// Instances believed to be up.
+    /// `apis` are the instances believed to be up.
     pub(super) fn new(apis: watch::Receiver<Vec<SocketAddr>>) -> Fleet {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(Duration::from_secs(1)));
@@ -134,7 +134,7 @@ impl Fleet {
                         Ok(Some(Err(_))) | Err(_) => break false,
                     }
                 };
-                // Of a batch each whole line is an answer; of one task half an answer is none.
+                // In a batch each complete line is an answer; for one task, an incomplete answer is none.
                 match whole || batch {
                     true => Reply::Answer { status, body: String::from_utf8_lossy(&body).into_owned() },
                     false => Reply::None,
@@ -150,7 +150,7 @@ impl Fleet {
         reply
     }
 
-    /// Of two instances the one with fewer requests under way: one that stands still gets few.
+    /// Of two instances the one with fewer requests under way, so that a stopped one gets few.
     fn choose(&self) -> Option<SocketAddr> {
         let apis = self.apis.borrow();
         if apis.is_empty() {
@@ -166,7 +166,7 @@ impl Fleet {
     }
 }
 
-/// What stands in the answers that are read here.
+/// The members of answers that are read here.
 #[derive(Deserialize)]
 struct View {
     id: Option<String>,
@@ -189,7 +189,7 @@ impl View {
     }
 }
 
-/// Reads the answer to a put or a cancel; `id` is the task's, empty where the server makes it.
+/// Interprets the answer to a put or a cancel; `id` is that of the task, empty if the server generates it.
 pub(super) fn read(status: u16, body: &str, id: &str) -> Word {
     let Ok(view) = serde_json::from_str::<View>(body) else {
         return if status < 400 { Word::Maybe } else { Word::Strange(format!("{status}: {body}")) };
@@ -197,7 +197,7 @@ pub(super) fn read(status: u16, body: &str, id: &str) -> Word {
     word(status, view, id).unwrap_or_else(|| Word::Strange(format!("{status}: {body}")))
 }
 
-/// Reads a line of the answer to a batch.
+/// Interprets a line of a batch's answer.
 pub(super) fn read_line(line: &str, id: &str) -> Word {
     let strange = || Word::Strange(line.to_owned());
     let Ok(mut view) = serde_json::from_str::<View>(line) else { return strange() };
@@ -216,7 +216,7 @@ pub(super) fn read_line(line: &str, id: &str) -> Word {
 
 fn word(status: u16, view: View, id: &str) -> Option<Word> {
     let named = view.id.clone().unwrap_or_else(|| id.to_owned());
-    // The key must be one of this task's.
+    // The key must be one of this task.
     let due_of = |key: &Option<String>| match key.as_deref().map(parts) {
         None => Some(None),
         Some(Some((task, due))) if task == named => Some(Some(due)),
@@ -228,7 +228,7 @@ fn word(status: u16, view: View, id: &str) -> Option<Word> {
         }
         (503, ..) => return Some(Word::Maybe),
         (409, Some("in_flight"), _) if due_of(&view.key)?.is_some() => Told::Refused,
-        // It came so late that its last occurrence had passed.
+        // It arrived after its last occurrence.
         (422, ..) if matches!(view.errors.as_slice(), [fault] if fault.is_over()) => Told::Refused,
         (404, Some("unknown"), _) => Told::Unknown,
         (200 | 201, _, Some("created")) => Told::Created { due: view.due_ms?, in_flight: due_of(&view.in_flight)? },

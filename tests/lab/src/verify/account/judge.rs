@@ -1,4 +1,4 @@
-//! The judgement: what was published, is dead or is left over, against what was promised.
+//! The judgement: compares what was published, is dead or left over with what was promised.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::entry::Entry;
 use super::ledger::Ledger;
 use super::{Fault, Tally};
 
-/// A dead occurrence, as it stood in the timeline when nothing was put any more.
+/// A dead occurrence in the timeline, read after the last put.
 #[derive(Clone, Debug)]
 pub(super) struct Dead {
     pub(super) key: String,
@@ -15,17 +15,17 @@ pub(super) struct Dead {
     pub(super) words: String,
 }
 
-/// How long before a put nothing may have been wrong for its moment to count as calm.
+/// How long before a put there must have been no fault for its moment to count as calm.
 const CALM: i64 = 10_000;
 
-/// A lane whose sleepers are not woken is found by the look that each instance takes once a second: with five of them half
-/// of all that is put so shortly before its due is later than this.
+/// Without a wake-up, a lane is only found by the glance of each instance once a second. With five instances, half of
+/// such tasks would be later than this.
 const WOKEN: i64 = 100;
 
-/// How many must have been taken in calm moments before they say anything.
+/// Minimum number of calm moments for a judgement.
 const ENOUGH: usize = 5;
 
-/// Judges what is left in the ledger, and what the timeline holds; `left` is what should not be there, each with words.
+/// Judges the ledger and the timeline; `left` is what should not be there.
 pub(super) fn judge(ledger: &mut Ledger, dead: &[Dead], left: &[(String, String)], faults: &[Fault]) -> Tally {
     let dead: HashMap<&str, &Dead> = dead.iter().map(|dead| (dead.key.as_str(), dead)).collect();
     let mut ids: Vec<String> = ledger.tasks.keys().cloned().collect();
@@ -73,15 +73,15 @@ pub(super) fn judge(ledger: &mut Ledger, dead: &[Dead], left: &[(String, String)
     }
 }
 
-/// What had to be published of a task and was not.
+/// Required occurrences that were not published.
 fn missing(entry: &Entry, deduplicates: bool) -> Vec<i64> {
     let mut missing = Vec::new();
     for (index, version) in entry.versions.iter().enumerate() {
-        // What was cut off a series is its end: before an occurrence that was published all were.
+        // Only the end of a series can be cut: all occurrences before a published one must be published too.
         let last = entry.seen.iter().filter(|seen| seen.version == Some(index) && version.is_cut());
         let last = last.map(|seen| seen.due).max().unwrap_or(i64::MIN);
         for due in version.dues().take_while(|due| *due < version.must_below.max(last)) {
-            // Where the sink drops what has a key that it knows, any message under it will do.
+            // If the sink deduplicates by key, any message with this key counts.
             let twin = || deduplicates && entry.seen.iter().any(|seen| seen.due == due && seen.version.is_some());
             if !entry.has(index, due) && !twin() {
                 missing.push(due);
@@ -91,7 +91,7 @@ fn missing(entry: &Entry, deduplicates: bool) -> Vec<i64> {
     missing
 }
 
-/// Nothing dies: users let a task be tried often enough, and what a sink that is away or ill could not take is not counted.
+/// No task may die: users allow enough retries, and failures of an absent or faulty sink do not count.
 fn judge_dead(ledger: &mut Ledger, dead: &HashMap<&str, &Dead>, faults: &[Fault]) {
     for Dead { key, buried, reason, words } in dead.values() {
         let fault = faults.iter().rfind(|fault| fault.kind.starts_with("sink") && fault.from <= *buried);
@@ -105,7 +105,7 @@ fn judge_dead(ledger: &mut Ledger, dead: &HashMap<&str, &Dead>, faults: &[Fault]
     }
 }
 
-/// Messages of ids that nobody was told: a post that was never answered explains them.
+/// Messages with unknown ids: an unanswered POST explains them.
 fn judge_strangers(ledger: &mut Ledger) {
     for (id, messages) in std::mem::take(&mut ledger.unknown_keys) {
         for message in messages {
@@ -121,7 +121,7 @@ fn judge_strangers(ledger: &mut Ledger) {
     }
 }
 
-/// In calm moments a sleeper is woken, not found by the look once a second; and what is published is published once.
+/// In calm moments claimers are woken, not found by the glance once a second, and each message is published once.
 fn judge_quiet(ledger: &mut Ledger, faults: &[Fault]) -> [i64; 3] {
     let calm = |due: i64, late: i64| {
         faults.iter().all(|fault| fault.until + CALM <= due - CALM / 10 || fault.from >= due + late)
@@ -140,7 +140,7 @@ fn judge_quiet(ledger: &mut Ledger, faults: &[Fault]) -> [i64; 3] {
         let evidence = format!("of {judged} one-shots in calm moments half were {} ms late or more", figures[0]);
         ledger.violations.add("not_woken", "quiet", evidence);
     }
-    // One may be, on a machine that stood still.
+    // A single copy is possible on a machine that paused.
     let copies = ledger.counted.quiet_copies.iter().filter(|(due, late)| calm(*due, *late)).count();
     if copies * 2 > judged {
         let evidence = format!("{judged} one-shots in calm moments were published {copies} times more than once each");

@@ -1,4 +1,4 @@
-//! What every task was promised, what was read of it, and what of that need not be remembered any more.
+//! What was promised for each task and what was read of it, in compact form once a task has ended correctly.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
@@ -7,36 +7,36 @@ use super::Violation;
 use super::entry::{Entry, Plan, Seen, Told};
 use super::figures::Lateness;
 
-/// A message as the sink holds it.
+/// A message in the sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     /// Its idempotency key.
     pub(super) key: String,
     /// Its payload.
     pub(super) payload: String,
-    /// When the sink took it, at the latest, in the timeline's ms.
+    /// When the sink accepted it at the latest, in the timeline's ms.
     pub(super) stamp: i64,
-    /// Whether it may be one that was read before.
+    /// Whether it may have been read before.
     pub(super) again: bool,
 }
 
-/// How the ids begin of what users put into the lane that nothing else uses.
+/// The prefix of ids in the lane that nothing else uses.
 pub(super) const QUIET: &str = "quiet-";
 
-/// How many violations of one law are shown.
+/// Maximum number of violations shown per law.
 const SHOWN: usize = 100;
 
-/// The account, but for the judgement at the end (see `judge`).
+/// The account without the final judgement (see `judge`).
 pub(super) struct Ledger {
     /// By id.
     pub(super) tasks: HashMap<String, Entry>,
-    /// Tasks whose id the server makes and has not told yet, by the name in their payload.
+    /// Tasks with generated ids that are not known yet, by the name in their payload.
     pub(super) unnamed: HashMap<String, Entry>,
-    /// The name in the payload, where it is not the id.
+    /// The name in the payload, if it is not the id.
     names: HashMap<String, String>,
-    /// The other way round, until it is asked for.
+    /// The ids by name, until they are used.
     ids: HashMap<String, String>,
-    /// Messages of ids that nobody was told, by id.
+    /// Messages with unknown ids, by id.
     pub(super) unknown_keys: HashMap<String, Vec<Message>>,
     ended: Ended,
     pub(super) counted: Counted,
@@ -45,7 +45,7 @@ pub(super) struct Ledger {
     pub(super) deduplicates: bool,
 }
 
-/// What has been counted so far.
+/// Counters.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     pub(super) promised: u64,
@@ -54,14 +54,14 @@ pub(super) struct Counted {
     pub(super) published: u64,
     pub(super) copies: u64,
     pub(super) late: Lateness,
-    /// Of the lane that nothing else uses: due, and how late.
+    /// For the lane that nothing else uses: due and lateness.
     pub(super) quiet: Vec<(i64, i64)>,
-    /// The same of what was read of it once more.
+    /// The same for its repeated messages.
     pub(super) quiet_copies: Vec<(i64, i64)>,
 }
 
 impl Counted {
-    /// A message was read whose key and payload had been read before.
+    /// Counts a message whose key and payload were read before.
     fn copy(&mut self, message: &Message) {
         if message.again {
             return;
@@ -75,7 +75,7 @@ impl Counted {
     }
 }
 
-/// What was broken, by law.
+/// Violations, by law.
 #[derive(Debug, Default)]
 pub(super) struct Violations {
     pub(super) all: Vec<Violation>,
@@ -83,7 +83,7 @@ pub(super) struct Violations {
 }
 
 impl Violations {
-    /// Notes a violation; shown are the first of each law.
+    /// Notes a violation; only the first ones of each law are shown.
     pub(super) fn add(&mut self, law: &'static str, key: impl Into<String>, evidence: impl Into<String>) {
         let count = self.broken.entry(law).or_default();
         *count += 1;
@@ -93,12 +93,12 @@ impl Violations {
     }
 }
 
-/// Keys whose tasks are through, each with the payload it may have: 16 bytes for one.
+/// Keys of tasks that have ended, with their possible payloads: 16 bytes per key.
 struct Ended {
     hasher: RandomState,
-    /// Key to payload; 0 for one that must not be published.
+    /// Key to payload; 0 if it must not be published.
     payloads: HashMap<u64, u64>,
-    /// Further payloads that a key may have.
+    /// Further possible payloads of a key.
     others: HashSet<(u64, u64)>,
 }
 
@@ -129,20 +129,20 @@ impl Ended {
     }
 }
 
-/// What the payload of a task's version says: whose it is, and which; longer or shorter, by the name.
+/// The payload of a version: task and version, with a length that depends on the name.
 pub(super) fn payload(name: &str, version: usize) -> String {
     let sum = name.bytes().fold(version, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
     let length = if sum % 97 == 0 { 4000 } else { sum % 40 };
     format!("{{\"task\": \"{name}\", \"version\":{version}, \"pad\":\"{}\"}}", "x".repeat(length))
 }
 
-/// Where a message with this payload goes.
+/// The destination of a message with this payload.
 pub(super) fn destination<'a>(payload: &str, destinations: &'a [String]) -> &'a str {
     let sum: usize = payload.bytes().map(usize::from).sum();
     destinations.get(sum % destinations.len().max(1)).map_or("", String::as_str)
 }
 
-/// Task and due, as a key says.
+/// Task and due of a key.
 pub(super) fn parts(key: &str) -> Option<(&str, i64)> {
     let (task, due) = key.rsplit_once(':')?;
     Some((task, due.parse().ok()?))
@@ -164,7 +164,7 @@ impl Ledger {
         }
     }
 
-    /// A put is about to be sent; returns the payload that it must carry.
+    /// A put is about to be sent; returns its payload.
     pub(super) fn put(&mut self, id: &str, plan: Plan, lane: &'static str, words: &str) -> String {
         let entry = self.tasks.entry(id.to_owned()).or_default();
         entry.history.push_str(words);
@@ -172,13 +172,13 @@ impl Ledger {
         payload(id, version)
     }
 
-    /// The same for a task whose id the server makes; `name` stands in its payload.
+    /// The same for a task with a generated id; `name` is in its payload.
     pub(super) fn post(&mut self, name: &str, plan: Plan, lane: &'static str) -> String {
         let version = self.unnamed.entry(name.to_owned()).or_default().put(plan, lane);
         payload(name, version)
     }
 
-    /// The id of a task that was posted.
+    /// Sets the id of a posted task.
     pub(super) fn name(&mut self, name: &str, id: &str) {
         let Some(entry) = self.unnamed.remove(name) else { return };
         self.tasks.insert(id.to_owned(), entry);
@@ -189,17 +189,17 @@ impl Ledger {
         }
     }
 
-    /// The id that a posted task got, if that was told; asked for once.
+    /// The id of a posted task, if it is known; can be asked once.
     pub(super) fn id_of(&mut self, name: &str) -> Option<String> {
         self.ids.remove(name)
     }
 
-    /// A task that is asked something of, by its id, or by its name until that is told.
+    /// A task by its id, or by its name until that is known.
     pub(super) fn entry(&mut self, id: &str) -> Option<&mut Entry> {
         self.tasks.get_mut(id).or_else(|| self.unnamed.get_mut(id))
     }
 
-    /// The very task that stands is about to be put again, if that is known: its payload, due and lane.
+    /// The current task is about to be put again unchanged, if it is known: its payload, due and lane.
     pub(super) fn put_again(&mut self, id: &str, words: &str) -> Option<(String, i64, &'static str)> {
         let entry = self.tasks.get_mut(id)?;
         let Some(Plan::At(due)) = entry.standing().map(|version| version.plan) else { return None };
@@ -208,7 +208,7 @@ impl Ledger {
         Some((payload(id, version), due, entry.versions[version].lane))
     }
 
-    /// A definite answer, which came when it was `at` by the timeline's clock, or before.
+    /// A definite answer; `at` is the latest time, on the timeline's clock, at which it arrived.
     pub(super) fn told(&mut self, id: &str, told: Told, at: i64) {
         let Some(entry) = self.tasks.get_mut(id) else { return };
         if let Err(words) = entry.told(told, at) {
@@ -216,14 +216,14 @@ impl Ledger {
         }
     }
 
-    /// An answer that no instance that works can give.
+    /// An answer that no correct instance can give.
     pub(super) fn wrong_answer(&mut self, id: &str, words: &str) {
         let history = self.tasks.get(id).map_or("", |entry| &entry.history);
         let evidence = format!("{words:.400}; {history}");
         self.violations.add("wrong_answer", id, evidence);
     }
 
-    /// Nothing more is asked of a task.
+    /// No more requests are made about a task.
     pub(super) fn end(&mut self, id: &str) {
         if let Some(entry) = self.entry(id) {
             entry.end();
@@ -261,7 +261,7 @@ impl Ledger {
         if id.starts_with(QUIET) {
             self.counted.quiet.push((due, late));
         }
-        // What was put after its due says nothing about lateness.
+        // A task that was put after its due says nothing about lateness.
         if version.is_some_and(|version| entry.versions[version].told < due) {
             self.counted.late.add(late);
         }
@@ -271,7 +271,7 @@ impl Ledger {
         }
     }
 
-    /// A message of a task that is through, or of nobody's.
+    /// A message of a task that has ended, or of an unknown one.
     fn see_late(&mut self, message: &Message) {
         let (key, payload) = (self.ended.key(&message.key), Ended::payload(&message.payload));
         match self.ended.payloads.get(&key) {
@@ -293,7 +293,7 @@ impl Ledger {
         }
     }
 
-    /// Forgets all of a task but its keys, once it is through and everything is as promised.
+    /// Keeps only the keys of a task, once it has ended and everything is as promised.
     fn fold(&mut self, id: &str) {
         let through = |entry: &Entry| {
             let loose = |version: &super::entry::Version| version.any || version.is_cut();
@@ -314,7 +314,7 @@ impl Ledger {
         }
     }
 
-    /// Counts what of a task was promised and what came beside it.
+    /// Counts the promises of a task and its other messages.
     pub(super) fn count(&mut self, entry: &Entry) {
         let must: u64 = entry.versions.iter().map(|version| version.must().count() as u64).sum();
         self.counted.promised += must;
@@ -328,7 +328,7 @@ impl Ledger {
         }
     }
 
-    /// What was published of a task against what it was promised, each as law, due and words.
+    /// The violations of a task, each as law, due and text.
     pub(super) fn faults(&self, id: &str) -> Vec<(&'static str, i64, String)> {
         let Some(entry) = self.tasks.get(id) else { return Vec::new() };
         let mut faults = Vec::new();

@@ -1,4 +1,4 @@
-//! The campaign's own account: what users put and were promised, what a consumer of its own read, and the judgement.
+//! The campaign's own account: what users put and were promised, what its consumer read, and the judgement.
 
 mod clock;
 mod entry;
@@ -33,66 +33,67 @@ use self::rest::Rest;
 use self::users::Users;
 use super::{Fault, Kind, Place, TimelinePlace};
 
-/// The lanes that instances must serve, all to the one sink: tasks move between the first two, the last is for those that
-/// tell in calm moments whether sleepers are woken.
+/// The lanes that instances must serve, all with the one sink. Tasks move between the first two; the last one shows in
+/// calm moments whether claimers are woken.
 pub const LANES: [&str; 3] = ["default", "second", "quiet"];
 
-/// What users do.
+/// The load of a campaign.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Tasks put each second, all kinds together.
+    /// Tasks put per second, of all kinds.
     pub rate: u32,
-    /// What every choice follows from.
+    /// Determines every choice.
     pub seed: u64,
-    /// Whether tasks are also replaced, cancelled and moved, much of it about when they are due.
+    /// Whether tasks are also replaced, cancelled and moved, many of them around their due.
     pub races: bool,
 }
 
-/// How far the campaign has come.
+/// The progress of a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Occurrences that were promised.
+    /// Promised occurrences.
     pub promised: u64,
-    /// Messages that were read, copies included.
+    /// Messages that were read, including copies.
     pub published: u64,
     /// Second requests that met their task in flight.
     pub races: u64,
 }
 
-/// What was counted where the laws were kept.
+/// Counters of a campaign.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Tally {
-    /// Tasks that users put, one after the other and by batches, for the first time.
+    /// Tasks that users put for the first time, one by one and in batches.
     pub tasks: u64,
-    /// How many of them came each second.
+    /// Tasks per second.
     pub tasks_per_second: f64,
     /// Keys that had to be published.
     pub promised: u64,
     /// Keys that were published although they need not have been.
     pub allowed: u64,
-    /// Keys of tasks for which a request was never answered, that no answer told.
+    /// Keys that no answer named, of tasks with an unanswered request.
     pub untold: u64,
     /// Messages that were read.
     pub published: u64,
     /// Messages whose key had been read before.
     pub copies: u64,
-    /// Requests that were answered 503 or by nobody, and repeated.
+    /// Requests that were answered 503 or not at all, and repeated.
     pub repeated: u64,
-    /// How much later than its due a first message came, in ms: half of them, 99 of 100, all.
+    /// Lateness of first messages in ms: median, 99th percentile, maximum.
     pub late_ms: [i64; 3],
-    /// The same of the lane that nothing else uses, in calm moments; none were taken where it is all zero.
+    /// The same for the lane that nothing else uses, in calm moments; zeros if there are none.
     pub quiet_ms: [i64; 3],
 }
 
-/// A law that was broken.
+/// A broken law.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Violation {
-    /// Which: `lost`, `early`, `wrong_key`, `other_payload`, `settled_twice`, `cancelled_but_published`,
-    /// `wrong_destination`, `copied`, `dead`, `not_woken`, `left_over`, `wrong_answer`; of instances: `started`, `ended`.
+    /// The law: `lost`, `early`, `wrong_key`, `other_payload`, `settled_twice`, `cancelled_but_published`,
+    /// `wrong_destination`, `copied`, `dead`, `not_woken`, `left_over`, `wrong_answer`; of instances: `started`,
+    /// `ended`.
     pub law: &'static str,
-    /// The idempotency key, or what else was met.
+    /// The idempotency key, or another subject.
     pub key: String,
-    /// What was promised, and what was seen.
+    /// The promise, and the observation.
     pub evidence: String,
 }
 
@@ -101,15 +102,15 @@ pub struct Violation {
 pub struct Verdict {
     /// What was counted.
     pub tally: Tally,
-    /// What second requests were answered, each with how often: `replace in flight`.
+    /// The answers to second requests with their numbers: `replace in flight`.
     pub races: BTreeMap<String, u64>,
-    /// What was broken; the first hundred of each law.
+    /// The first hundred violations of each law.
     pub violations: Vec<Violation>,
     /// How often each law was broken.
     pub broken: BTreeMap<&'static str, u64>,
 }
 
-/// Users, and the consumer that reads back what became of their tasks.
+/// The users, and the consumer that reads their messages back.
 pub struct Account {
     users: Arc<Users>,
     inlet: Arc<Inlet>,
@@ -122,22 +123,22 @@ pub struct Account {
 /// How long users wait for their last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(90);
 
-/// How long the timeline may stand still, with something in it, until what is there is left over.
+/// How long the timeline may stay unchanged before its content counts as left over.
 const STILL: Duration = Duration::from_secs(45);
 
-/// How long it may take at all until nothing is left.
+/// Maximum time until nothing is left.
 const AT_ALL: Duration = Duration::from_secs(900);
 
-/// For how long the sink must have had nothing more.
+/// How long the sink must have had no more messages.
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Account {
-    /// Makes the destinations, attaches the consumer, and begins to put tasks.
+    /// Creates the destinations, attaches the consumer, and starts to put tasks.
     ///
-    /// `apis` holds the addresses of instances that are believed to be up.
+    /// `apis` are the addresses of instances that are believed to be up.
     ///
     /// # Errors
-    /// When the timeline or the sink cannot be reached, or a destination cannot be made.
+    /// If the timeline or the sink cannot be reached, or a destination cannot be created.
     pub async fn open(
         place: &Place,
         timeline: &TimelinePlace,
@@ -157,7 +158,7 @@ impl Account {
         Ok(Account { users, inlet, rest, opened: Instant::now(), stop })
     }
 
-    /// How far it has come.
+    /// The progress.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let published = self.ledger().counted.published;
@@ -165,10 +166,10 @@ impl Account {
         Progress { promised: promised.load(Ordering::Relaxed), published, races: races.load(Ordering::Relaxed) }
     }
 
-    /// Puts nothing more; waits (bounded) until nothing is left in the timeline and the consumer is quiet; judges.
+    /// Stops putting, waits (with a limit) until nothing is left in the timeline and the consumer is idle, and judges.
     ///
     /// # Errors
-    /// When what is left cannot be read: no judgement is possible.
+    /// If the remains cannot be read, so that no judgement is possible.
     pub async fn close(self, faults: &[Fault]) -> Result<Verdict> {
         let (tasks, put_for) = (self.users.tasks(), self.opened.elapsed());
         self.users.leave(LAST_ANSWERS).await;
@@ -192,7 +193,7 @@ impl Account {
         self.inlet.ledger.lock()
     }
 
-    /// Waits until nothing is left in the timeline and the sink has nothing more, or neither moves any longer.
+    /// Waits until nothing is left in the timeline and the sink has no more messages, or neither changes any more.
     async fn settle(&self) -> Result<()> {
         let (begun, mut moved, mut before) = (Instant::now(), Instant::now(), None);
         loop {
@@ -221,7 +222,7 @@ impl Drop for Account {
     }
 }
 
-/// Asks for the time, once a second.
+/// Reads the time once a second.
 async fn keep_time(rest: Arc<Rest>, clock: Arc<Clock>, stop: CancellationToken) {
     loop {
         tokio::select! {

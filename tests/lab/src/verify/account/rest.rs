@@ -1,4 +1,4 @@
-//! What the timeline holds, read raw: nothing of punctual stands between.
+//! Reads the content of the timeline directly, without any code of punctual.
 
 use anyhow::{Context, Result};
 use redis::aio::MultiplexedConnection;
@@ -15,7 +15,7 @@ pub(super) struct Rest {
     place: TimelinePlace,
 }
 
-/// A key of the timeline and the command that counts what stands under it.
+/// A key of the timeline and the command that counts its entries.
 type Place = (String, &'static str);
 
 impl Rest {
@@ -31,7 +31,7 @@ impl Rest {
         connecting.await.context("connecting to the timeline")
     }
 
-    /// The server's time in micros, and when it was asked.
+    /// The server's time in microseconds, and when it was asked.
     pub(super) async fn time(&self) -> Result<(Instant, i64)> {
         let mut connection = self.connect().await?;
         let sent = Instant::now();
@@ -39,7 +39,7 @@ impl Rest {
         Ok((sent, seconds * 1_000_000 + micros))
     }
 
-    /// What must be empty at rest and is not: the key, and how much stands there, some of it.
+    /// Keys that must be empty at rest and are not, with the number of entries and some of them.
     pub(super) async fn left(&self) -> Result<Vec<(String, String)>> {
         let mut connection = self.connect().await?;
         let mut left = Vec::new();
@@ -59,7 +59,7 @@ impl Rest {
         Ok(left)
     }
 
-    /// How many tasks wait or are in flight.
+    /// Number of tasks that wait or are in flight.
     pub(super) async fn pending(&self) -> Result<u64> {
         let mut connection = self.connect().await?;
         let mut pending = 0;
@@ -84,7 +84,7 @@ impl Rest {
         })
     }
 
-    /// The dead.
+    /// The dead occurrences.
     pub(super) async fn dead(&self) -> Result<Vec<Dead>> {
         let mut connection = self.connect().await?;
         let mut dead = Vec::new();
@@ -105,7 +105,7 @@ impl Rest {
     }
 }
 
-/// Reason and words behind a record: four bytes with its length, the record, `<reason>\n<words>`.
+/// Reason and error text behind a record: four bytes with its length, the record, `<reason>\n<text>`.
 fn epitaph(value: &[u8]) -> (String, String) {
     let length = value.get(..4).map_or(0, |bytes| bytes.iter().fold(0, |sum, byte| sum * 256 + usize::from(*byte)));
     let text = String::from_utf8_lossy(value.get(4 + length..).unwrap_or_default()).into_owned();

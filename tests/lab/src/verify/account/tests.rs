@@ -1,11 +1,11 @@
-//! Every violation made by hand, beside what looks like it and is none.
+//! Every violation made by hand, with similar cases that are none.
 
 use super::entry::{Plan, Told};
 use super::judge::{Dead, judge};
 use super::ledger::{Ledger, Message, payload};
 use super::{Fault, Tally};
 
-/// A ledger that is told a tale; the clock shows 1 000 000 and more.
+/// A ledger with made-up requests and answers; the clock shows 1 000 000 and more.
 struct Tale {
     ledger: Ledger,
     dead: Vec<Dead>,
@@ -20,14 +20,14 @@ impl Tale {
         Tale { ledger: Ledger::new(false), dead: Vec::new(), left: Vec::new(), faults: Vec::new() }
     }
 
-    /// Asks for a task and is answered.
+    /// Puts a task and notes the answer.
     fn put(&mut self, id: &str, plan: Plan, told: Told) -> &mut Tale {
         self.ledger.put(id, plan, "default", "put");
         self.ledger.told(id, told, D + 500);
         self
     }
 
-    /// A one-shot, due then, that is created.
+    /// Creates a one-shot with this due.
     fn at(&mut self, id: &str, due: i64) -> &mut Tale {
         self.put(id, Plan::At(due), Told::Created { due, in_flight: None })
     }
@@ -51,7 +51,7 @@ impl Tale {
         self.ledger.entry(id).unwrap()
     }
 
-    /// This version of a task is read, a while after its due.
+    /// Reads this version of a task, a while after its due.
     fn saw(&mut self, id: &str, due: i64, version: usize) -> &mut Tale {
         self.saw_text(&format!("{id}:{due}"), &payload(id, version), due + 3)
     }
@@ -74,7 +74,7 @@ impl Tale {
         judge(&mut self.ledger, &self.dead, &self.left, &self.faults)
     }
 
-    /// What is broken, as `law key`.
+    /// The violations, as `law key`.
     fn broken(&mut self) -> Vec<String> {
         self.judge();
         let mut broken: Vec<String> =
@@ -152,7 +152,7 @@ fn another_payload_under_a_key_is_told_before_and_after_the_task_is_through() {
     tale.at("a", D).saw("a", D, 0).saw_text("a:1000000", "other", D + 3);
     tale.at("b", D).saw("b", D, 0).end("b").saw_text("b:1000000", "other", D + 3);
     tale.is(&["other_payload a:1000000", "other_payload b:1000000"]);
-    // The version that was replaced before it was handed out, under the key of the one that took its place.
+    // The version that was replaced before it was handed out, with the key of its replacement.
     let mut tale = Tale::new();
     tale.at("c", D).replace("c", D, None).saw("c", D, 1).saw("c", D, 0);
     tale.is(&["other_payload c:1000000"]);
@@ -199,7 +199,7 @@ fn what_follows_one_in_flight_is_published_unless_it_is_withdrawn_too() {
     // Back to the first due, once that claim had ended.
     tale.at("c", D).replace("c", D + 50, Some(D)).replace("c", D, None).saw("c", D, 0).saw("c", D, 2);
     tale.at("d", D).replace("d", D - 50, Some(D)).cancel("d", Told::CancelledInFlight { due: D });
-    // Nor what a series would begin with that was long on its way: its first due lies before the one in flight.
+    // The same for a series whose put took long: its first due is before the one in flight.
     let late = Told::Replaced { due: D - 50, in_flight: Some(D) };
     let every = Plan::Series { start: None, step: 100, limit: 7, end: None };
     tale.at("e", D).put("e", every, late).cancel("e", Told::CancelledInFlight { due: D }).saw("e", D, 0);
@@ -214,7 +214,7 @@ fn what_follows_one_in_flight_is_published_unless_it_is_withdrawn_too() {
 fn a_series_that_was_cut_has_no_gaps() {
     let cancelled = Told::Cancelled { handed_out: None };
     let mut tale = Tale::new();
-    // Before D + 500 it was withdrawn: how far it had come nobody told.
+    // It was withdrawn before D + 500; how far it had come is unknown.
     tale.series("none").cancel("none", cancelled);
     tale.series("some").cancel("some", cancelled).saw("some", D, 0).saw("some", D + 100, 0);
     tale.is(&[]);
@@ -263,14 +263,14 @@ fn a_refused_put_leaves_everything_as_it_was() {
 
 #[test]
 fn a_503_took_effect_before_it_or_never_does() {
-    // Repeated and then answered: what it replaced may have been in flight when the first was done.
+    // Repeated and then answered: the replaced version may have been in flight at the first request.
     let mut tale = Tale::new();
     tale.at("a", D);
     tale.ledger.put("a", Plan::At(D + 50), "default", "put");
     tale.entry("a").unsure();
     tale.ledger.told("a", Told::Unchanged { due: D + 50 }, D + 500);
     tale.is(&["lost a:1000050"]);
-    // What could not be due by then is not, whatever the first has done.
+    // An occurrence that was not due by then is not published, whatever the first request did.
     let mut tale = Tale::new();
     tale.at("a", D + 900).at("b", D);
     for id in ["a", "b"] {
@@ -280,7 +280,7 @@ fn a_503_took_effect_before_it_or_never_does() {
     }
     tale.saw("a", D + 900, 0).saw("b", D, 0);
     tale.is(&["cancelled_but_published a:1000900"]);
-    // Left at that, and cancelled: nothing of either comes after it.
+    // Left open, and cancelled: nothing of either is published afterwards.
     let mut tale = Tale::new();
     for id in ["one", "other", "both"] {
         tale.at(id, D);
@@ -291,7 +291,7 @@ fn a_503_took_effect_before_it_or_never_does() {
     }
     tale.saw("one", D, 0).is(&[]);
     tale.saw("other", D + 50, 1).is(&["cancelled_but_published other:1000050"]);
-    // The last word is a 503: either may stand.
+    // The last answer is a 503: either version may exist.
     let mut tale = Tale::new();
     for id in ["one", "other"] {
         tale.at(id, D);
@@ -316,7 +316,7 @@ fn what_is_put_again_after_it_was_published_takes_nothing_back() {
     tale.cancel("a", cancelled).cancel("b", cancelled).cancel("c", cancelled);
     tale.saw("a", D, 0).saw("c", D, 0);
     tale.is(&["cancelled_but_published c:1000000", "lost b:1000000"]);
-    // The first of two requests was answered with 503, and was done: that one was published.
+    // The first of two requests was answered 503 and took effect; that one was published.
     let mut tale = Tale::new();
     tale.ledger.put("a", Plan::In, "default", "put");
     tale.entry("a").unsure();
@@ -333,7 +333,7 @@ fn a_request_without_an_answer_may_do_it_again_later() {
         tale.entry(id).unanswered();
         tale.ledger.told(id, Told::Created { due: D, in_flight: None }, D + 500);
     }
-    // The first request came last, and counted from then.
+    // The first request arrived last, and counted from then.
     tale.saw("in", D + 77, 0).saw("at", D, 0).saw("at", D, 0);
     (0..12).for_each(|n| {
         tale.saw("s", D + n * 100, 0);

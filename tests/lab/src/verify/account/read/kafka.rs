@@ -23,13 +23,13 @@ const PARTITIONS: i32 = 4;
 /// How long a call may take.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How long it is waited for messages before the brokers are asked whether there are more.
+/// Poll timeout before the brokers are asked whether there are more messages.
 const POLL: Duration = Duration::from_millis(300);
 
-/// By topic and partition the next offset.
+/// The next offset by topic and partition.
 type Places = BTreeMap<(String, i32), i64>;
 
-/// Makes the topics; the broker stamps their messages.
+/// Creates the topics; the broker stamps their messages.
 pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     let config = config(place)?;
     let admin: AdminClient<DefaultClientContext> = config.create().context("a client of Kafka")?;
@@ -72,7 +72,7 @@ pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
 fn config(place: &Place) -> Result<ClientConfig> {
     let url = place.url.expose_secret();
     let (_, brokers) = url.split_once("://").context("the address of Kafka")?;
-    anyhow::ensure!(url.starts_with("kafka://") && !brokers.contains('@'), "Kafka is read without TLS and log-in only");
+    anyhow::ensure!(url.starts_with("kafka://") && !brokers.contains('@'), "Kafka is read without TLS and login only");
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", brokers.trim_end_matches('/'))
@@ -109,7 +109,7 @@ fn read(config: &ClientConfig, places: &mut Places, inlet: &Inlet) -> KafkaResul
                 inlet.take(message.topic(), key.as_deref(), payload, message.timestamp().to_millis(), false);
             }
             Some(Err(error)) => {
-                // It connects again by itself.
+                // It reconnects by itself.
                 inlet.unknown();
                 tracing::debug!(%error, "Kafka cannot be read");
             }
@@ -122,7 +122,7 @@ fn read(config: &ClientConfig, places: &mut Places, inlet: &Inlet) -> KafkaResul
     Ok(())
 }
 
-/// Whether the brokers hold nothing that was not read.
+/// Whether all messages in the brokers were read.
 fn all_read(consumer: &BaseConsumer, places: &Places) -> KafkaResult<bool> {
     for ((topic, partition), next) in places {
         let (_, end) = consumer.fetch_watermarks(topic, *partition, Duration::from_secs(1))?;

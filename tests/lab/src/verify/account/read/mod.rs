@@ -1,4 +1,4 @@
-//! The consumer: everything that the sink holds, read back by its own client library while the campaign goes on.
+//! The consumer: reads everything in the sink with the sink's own client library during the campaign.
 mod kafka;
 mod nats;
 pub(in crate::verify) use self::nats::stream_name;
@@ -16,15 +16,15 @@ use super::clock::Clock;
 use super::ledger::{self, Ledger, Message};
 use crate::verify::{Kind, Place};
 
-/// Where messages go to when they are read.
+/// Receives the messages that were read.
 pub(super) struct Inlet {
     pub(super) ledger: Arc<Mutex<Ledger>>,
     pub(super) clock: Arc<Clock>,
-    /// All that tasks may name.
+    /// All destinations of tasks.
     destinations: Vec<String>,
     /// Whether the sink stamps messages with the timeline's own time.
     stamped: bool,
-    /// Since when the sink has had nothing more.
+    /// Since when the sink has had no more messages.
     quiet: Mutex<Option<Instant>>,
     stop: CancellationToken,
 }
@@ -35,7 +35,7 @@ impl Inlet {
         Inlet { ledger, clock, destinations, stamped: place.same_clock, quiet: Mutex::new(None), stop }
     }
 
-    /// A message was read from a destination; `stamp` is when the sink took it, in ms, where it says so.
+    /// A message was read from a destination; `stamp` is when the sink accepted it, in ms, if it says so.
     fn take(&self, destination: &str, key: Option<&str>, payload: &[u8], stamp: Option<i64>, again: bool) {
         let stamp = stamp.filter(|_| self.stamped).unwrap_or_else(|| self.clock.at_latest());
         let (key, payload) = (key.unwrap_or("").to_owned(), String::from_utf8_lossy(payload).into_owned());
@@ -50,17 +50,17 @@ impl Inlet {
         ledger.saw(&message);
     }
 
-    /// The sink has said that there is nothing more.
+    /// The sink reported that there are no more messages.
     fn nothing_more(&self) {
         self.quiet.lock().get_or_insert_with(Instant::now);
     }
 
-    /// The sink did not answer: it is not known whether there is more.
+    /// The sink did not answer, so there may be more messages.
     fn unknown(&self) {
         *self.quiet.lock() = None;
     }
 
-    /// Lets a reader read until it is stopped, or something goes wrong; returns whether it is to begin anew.
+    /// Runs a reader until it is stopped or fails; returns whether it should start again.
     async fn goes_on<E: std::fmt::Display>(&self, reading: impl Future<Output = Result<(), E>>) -> bool {
         let outcome = tokio::select! {
             () = self.stop.cancelled() => return false,
@@ -74,14 +74,14 @@ impl Inlet {
         true
     }
 
-    /// For how long the sink has had nothing more.
+    /// How long the sink has had no more messages.
     pub(super) fn quiet_for(&self) -> Duration {
         let since = *self.quiet.lock();
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 
-/// Makes the destinations, and reads them until it is stopped.
+/// Creates the destinations, and reads them until it is stopped.
 pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> anyhow::Result<()> {
     match place.kind {
         Kind::Redis => redis::attach(place, inlet).await,

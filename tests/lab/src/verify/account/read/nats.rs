@@ -14,19 +14,19 @@ use secrecy::ExposeSecret;
 use super::Inlet;
 use crate::verify::Place;
 
-/// What was sent twice within this is dropped by the server; later copies are kept and compared. It must not be zero.
+/// The server drops repeats within this time; later copies are kept and compared. It must not be zero.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// How long the server keeps what was read.
+/// How long the server keeps messages.
 const KEPT: Duration = Duration::from_secs(1800);
 
-/// How long it is waited for messages before the server is asked whether there are more.
+/// Poll timeout before the server is asked whether there are more messages.
 const POLL: Duration = Duration::from_millis(300);
 
-/// How long an answer of the server may take.
+/// Timeout of a reply of the server.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Makes one stream that takes all subjects.
+/// Creates one stream for all subjects.
 pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     let config = Config {
         name: stream_name(place),
@@ -46,7 +46,7 @@ pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     Ok(())
 }
 
-/// What the stream is called: by this alone it is removed.
+/// The name of the stream; it is enough to remove it.
 pub(in crate::verify) fn stream_name(place: &Place) -> String {
     let first = place.destinations.first().map_or("", String::as_str);
     let name: String = first.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
@@ -71,7 +71,7 @@ async fn read(place: &Place, name: &str, last: &mut u64, inlet: &Inlet) -> Resul
         let asking = consumer.batch().max_messages(1000).expires(POLL).messages();
         let mut messages = tokio::time::timeout(ANSWER, asking).await??;
         let mut any = false;
-        // A server that is gone never says that there is no more.
+        // A server that is gone never reports that there are no more.
         while let Some(message) = tokio::time::timeout(ANSWER, messages.next()).await? {
             let message = message?;
             let info = message.info()?;

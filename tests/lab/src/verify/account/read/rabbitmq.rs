@@ -15,13 +15,13 @@ use tokio::time::timeout;
 use super::Inlet;
 use crate::verify::Place;
 
-/// How many messages may be without acknowledgement.
+/// Maximum number of messages without acknowledgement.
 const PREFETCH: u16 = 500;
 
-/// How long it is waited for messages before the server is asked whether there are more.
+/// Poll timeout before the server is asked whether there are more messages.
 const POLL: Duration = Duration::from_millis(300);
 
-/// How long an answer of the server may take.
+/// Timeout of a reply of the server.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// Declares the queues, durable.
@@ -41,7 +41,7 @@ pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     Ok(())
 }
 
-/// A URL without a virtual host, or with an empty one, means `/`; a broken connection is to be noticed.
+/// Without a virtual host, or with an empty one, a URL means `/`. A heartbeat detects a broken connection.
 fn address(url: &str) -> String {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let url = match host.split_once('/') {
@@ -69,7 +69,7 @@ async fn read(url: &str, queues: &[String], inlet: &Inlet) -> Result<()> {
         let delivery = match timeout(POLL, deliveries.next()).await {
             Ok(Some(delivery)) => delivery?,
             Ok(None) => anyhow::bail!("RabbitMQ ended the subscription"),
-            // What was on its way when it said so has arrived.
+            // Messages that were under way at that time have arrived.
             Err(_) if empty => {
                 inlet.nothing_more();
                 empty = timeout(ANSWER, is_empty(&asking, queues)).await??;
@@ -87,7 +87,7 @@ async fn read(url: &str, queues: &[String], inlet: &Inlet) -> Result<()> {
     }
 }
 
-/// Whether the queues hold nothing that was not delivered.
+/// Whether all messages in the queues were delivered.
 async fn is_empty(channel: &Channel, queues: &[String]) -> lapin::Result<bool> {
     for queue in queues {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };

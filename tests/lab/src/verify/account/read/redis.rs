@@ -13,15 +13,15 @@ use secrecy::ExposeSecret;
 use super::Inlet;
 use crate::verify::Place;
 
-/// How long the server may wait for a message, and how long its answer may take.
+/// How long the server may wait for a message, and the timeout of its reply.
 const BLOCK_MS: u64 = 300;
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Nothing is to be made: a stream begins with its first message.
+/// Creates nothing: a stream begins with its first message.
 pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     let client = Client::open(place.url.expose_secret()).context("the sink's address")?;
     connect(&client).await.context("connecting to the sink")?;
-    // By stream the last message that was read.
+    // The last message that was read, by stream.
     let mut last: BTreeMap<String, String> =
         place.destinations.iter().map(|name| (name.clone(), "0-0".to_owned())).collect();
     tokio::spawn(async move { while inlet.goes_on(read(&client, &mut last, &inlet)).await {} });

@@ -1,4 +1,4 @@
-//! One request about one task: sent until it is definitely answered, and told to the ledger.
+//! One request about one task: sent until it has a definite answer, and noted in the ledger.
 
 use std::sync::atomic::Ordering;
 
@@ -11,24 +11,24 @@ use crate::verify::account::entry::{Plan, Told};
 use crate::verify::account::fleet::{self, Ask, Reply, Word};
 use crate::verify::account::ledger;
 
-/// How many 409 a user takes after a request that was not answered: until then it may still be done.
+/// How many 409 a user accepts after an unanswered request, which may still take effect until then.
 const REFUSALS: u32 = 200;
 
-/// A task to be put.
+/// A task to put.
 #[derive(Clone, Debug)]
 pub(super) struct Put {
     pub(super) plan: Plan,
-    /// As it stands in the task, in JSON.
+    /// The schedule as JSON.
     pub(super) schedule: String,
     pub(super) lane: &'static str,
 }
 
-/// Once, at that time.
+/// Once, at this time.
 pub(super) fn at(due: i64, lane: &'static str) -> Put {
     Put { plan: Plan::At(due), schedule: format!(r#"{{"at":"{}"}}"#, rfc3339(due)), lane }
 }
 
-/// Once, in so many ms.
+/// Once, after this many ms.
 pub(super) fn within(ms: i64, lane: &'static str) -> Put {
     Put { plan: Plan::In, schedule: format!(r#"{{"in":"{ms}ms"}}"#), lane }
 }
@@ -43,9 +43,9 @@ pub(super) fn lane(random: &mut StdRng) -> &'static str {
 }
 
 impl Users {
-    /// Puts a task; its answer is told to the ledger. `None`: it is left open whether it took effect, and nothing more
-    /// must be asked of the task, unless it was put carelessly: then a 503 is taken as the last word, and the next request
-    /// comes without its being repeated.
+    /// Puts a task and notes its answer. `None` means that it is unknown whether it took effect, and that no more
+    /// requests may be made about the task. If it is put carelessly, a 503 counts as the last answer, and the next
+    /// request follows without a repetition.
     pub(super) async fn put(&self, id: &str, put: &Put, carelessly: bool) -> Option<Told> {
         let how = if carelessly { " carelessly" } else { "" };
         let words = format!("; put{how} {} {} at {}", put.schedule, put.lane, self.clock.now());
@@ -54,7 +54,7 @@ impl Users {
         self.ask(id, Ask { method: Method::PUT, path: format!("/v1/tasks/{id}"), key: None, body }, carelessly).await
     }
 
-    /// Cancels a task, as [`put`](Users::put) puts it.
+    /// Cancels a task, like [`put`](Users::put).
     pub(super) async fn cancel(&self, id: &str, carelessly: bool) -> Option<Told> {
         let words = format!("; cancel at {}", self.clock.now());
         if let Some(entry) = self.ledger().entry(id) {
@@ -65,17 +65,18 @@ impl Users {
         self.ask(id, Ask { method: Method::DELETE, path, key: None, body }, carelessly).await
     }
 
-    /// Whether more may be asked of a task: not once a request may still take effect.
+    /// Whether more requests may be made about a task: not once a request may still take effect.
     pub(super) fn goes_on(&self, id: &str) -> bool {
         let mut ledger = self.ledger();
         !self.stop.is_cancelled() && ledger.entry(id).is_some_and(|entry| !entry.published_after_cancel)
     }
 
-    /// The document of a task.
+    /// The JSON of a task.
     pub(super) fn body(&self, id: Option<&str>, put: &Put, payload: &str) -> String {
         let id = id.map_or(String::new(), |id| format!(r#""id":"{id}","#));
         let destination = ledger::destination(payload, &self.destinations);
-        // Short enough for the shortest series; many, so that nothing dies of a sink that is away for a moment.
+        // Short enough for the shortest series; many retries, so that no task dies because the sink is away for a
+        // moment.
         let retry = match put.plan {
             Plan::Series { .. } => r#"{"max":5,"interval":"10ms","jitter":"10ms"}"#,
             _ => r#"{"max":5,"interval":"200ms","jitter":"100ms"}"#,
@@ -86,7 +87,7 @@ impl Users {
         )
     }
 
-    /// Sends a request until it is definitely answered.
+    /// Sends a request until it has a definite answer.
     pub(super) async fn ask(&self, id: &str, ask: Ask, carelessly: bool) -> Option<Told> {
         let (mut refusals, mut tries) = (0, 0);
         loop {
@@ -115,7 +116,7 @@ impl Users {
                     self.with(id, |entry| entry.unanswered());
                     return None;
                 }
-                // The one that nobody answered may still be done, and this one would not know.
+                // The unanswered request may still take effect, and this one would not know.
                 Word::Told(Told::Refused, _) if refusals < REFUSALS && self.is_haunted(id) => refusals += 1,
                 Word::Told(told, named) => {
                     let mut ledger = self.ledger();
@@ -133,7 +134,7 @@ impl Users {
                     self.with(id, |entry| entry.leave());
                     return None;
                 }
-                // What is refused since another is in flight is a matter of ms.
+                // A refusal because of an occurrence in flight lasts some ms only.
                 () = tokio::time::sleep(fleet::pause(if refusals > 0 { 1 } else { tries })) => {}
             }
         }

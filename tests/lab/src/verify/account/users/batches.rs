@@ -12,7 +12,7 @@ use super::acts::{Put, at, lane, within};
 use crate::verify::account::entry::{Plan, Told};
 use crate::verify::account::fleet::{self, Ask, Reply, Word};
 
-/// A line of a batch that has no definite answer yet.
+/// A line of a batch without a definite answer yet.
 struct Line {
     id: String,
     plan: Plan,
@@ -20,7 +20,7 @@ struct Line {
 }
 
 impl Users {
-    /// Puts tasks in one request: a herd is due at one moment.
+    /// Puts tasks in one request; a herd is due at one moment.
     pub(super) async fn put_batch(self: Arc<Users>, size: u32, herd: bool, mut random: StdRng) {
         let herd_due = self.clock.now() + random.random_range(1500..3000);
         let mut lines: Vec<Line> = (0..size)
@@ -77,7 +77,7 @@ impl Users {
         let at = self.clock.at_latest();
         let body = match reply {
             Reply::NotSent => return lines,
-            // Whether the first lines had been done when it broke off is not known.
+            // It is unknown whether the first lines took effect before it broke off.
             Reply::None => String::new(),
             Reply::Answer { status: 200, body } => body,
             Reply::Answer { status: 503 | 408, .. } => return lines,
@@ -86,7 +86,7 @@ impl Users {
                 String::new()
             }
         };
-        // The last line may be half an answer.
+        // The last line may be incomplete.
         let whole = body.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let mut answers = whole.lines();
         let mut again = Vec::new();

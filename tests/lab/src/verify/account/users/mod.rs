@@ -1,5 +1,5 @@
-//! Users: what they put, replace, cancel and look up, and when. Every choice follows from the seed; what the instances
-//! answer, and hence what is asked next, does not.
+//! Users: what they put, replace, cancel and get, and when. The seed determines every choice, but not the answers of
+//! the instances and the requests that follow from those.
 
 mod acts;
 mod batches;
@@ -22,13 +22,13 @@ use super::clock::Clock;
 use super::fleet::Fleet;
 use super::ledger::Ledger;
 
-/// How often users come.
+/// How often users start something.
 const TICK: Duration = Duration::from_millis(50);
 
-/// How often a one-shot is put that tells whether sleepers are woken.
+/// How often a one-shot is put that shows whether claimers are woken.
 const PROBE: Duration = Duration::from_millis(500);
 
-/// Tasks about which users have more to do, at most: then new ones wait.
+/// Maximum number of tasks with open requests; beyond that no new ones are started.
 const OPEN: usize = 20_000;
 
 /// All users together.
@@ -38,17 +38,17 @@ pub(super) struct Users {
     ledger: Arc<Mutex<Ledger>>,
     destinations: Vec<String>,
     load: Load,
-    /// What second requests were answered.
+    /// The answers to second requests.
     races: Mutex<BTreeMap<String, u64>>,
     /// How many of them met their task in flight.
     pub(super) met: AtomicU64,
-    /// Occurrences that were promised.
+    /// Promised occurrences.
     pub(super) promised: AtomicU64,
     numbers: AtomicU64,
     open: TaskTracker,
-    /// Nothing new is put.
+    /// Cancelled when no new tasks are put.
     stop: CancellationToken,
-    /// Nobody waits for an answer any more.
+    /// Cancelled when no more answers are awaited.
     give_up: CancellationToken,
 }
 
@@ -76,13 +76,13 @@ impl Users {
         })
     }
 
-    /// Begins.
+    /// Starts the users.
     pub(super) fn begin(self: &Arc<Users>) {
         self.open.spawn(Arc::clone(self).come());
         self.open.spawn(Arc::clone(self).probe());
     }
 
-    /// Puts nothing more; returns when all is answered, or nobody waits for an answer any longer.
+    /// Stops putting; returns when everything is answered, or `limit` has passed.
     pub(super) async fn leave(&self, limit: Duration) {
         self.stop.cancel();
         self.open.close();
@@ -92,12 +92,12 @@ impl Users {
         }
     }
 
-    /// How many tasks they have put, or wanted to.
+    /// Number of tasks that they have put, or tried to.
     pub(super) fn tasks(&self) -> u64 {
         self.numbers.load(Ordering::Relaxed)
     }
 
-    /// What second requests were answered, each with how often.
+    /// The answers to second requests with their numbers.
     pub(super) fn races(&self) -> BTreeMap<String, u64> {
         self.races.lock().clone()
     }
@@ -106,7 +106,7 @@ impl Users {
         self.ledger.lock()
     }
 
-    /// So many tasks a second: a third of them, up to 150, one by one, the others by batches.
+    /// `rate` tasks a second: a third of them, up to 150, one by one, the others in batches.
     async fn come(self: Arc<Users>) {
         let mut random = StdRng::seed_from_u64(self.load.seed);
         let singles = f64::from(self.load.rate).min(450.0) / 3.0;

@@ -13,7 +13,7 @@ use super::acts::{Put, at, lane, rfc3339, within};
 use crate::verify::account::entry::{Dues, Plan, Told};
 use crate::verify::account::fleet::{Ask, Reply};
 
-/// What a user does with a task that he has put.
+/// What a user does with an existing task.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Cancel,
@@ -25,7 +25,7 @@ enum Act {
     Lane,
 }
 
-/// Each so often of a hundred.
+/// Each with its share in percent.
 const ACTS: [(u32, Act, &str); 7] = [
     (24, Act::Cancel, "cancel"),
     (22, Act::Later, "replace"),
@@ -37,7 +37,7 @@ const ACTS: [(u32, Act, &str); 7] = [
 ];
 
 impl Users {
-    /// One one-shot, and what its user makes of it.
+    /// A one-shot and the later requests about it.
     pub(super) async fn one_shot(self: Arc<Users>, mut random: StdRng) {
         let id = self.name("task");
         let ahead = if random.random_bool(0.1) { -500..0 } else { 30..2500 };
@@ -51,7 +51,7 @@ impl Users {
         }
     }
 
-    /// Replaces, cancels and moves a one-shot that is due then: about its due, or well before.
+    /// Replaces, cancels and moves a one-shot, around its due or well before.
     pub(super) async fn follow(self: Arc<Users>, id: String, first: i64, mut random: StdRng) {
         let mut due = first;
         for _ in 0..random.random_range(1..=3) {
@@ -70,7 +70,7 @@ impl Users {
             let Some(put) = self.second(act, &id, (first, due), &mut random) else {
                 let (told, cancelled) = (self.cancel(&id, carelessly).await, true);
                 self.race("cancel", told, cancelled);
-                // What is put after that is another task, under the same id.
+                // A later put makes another task under the same id.
                 if !self.goes_on(&id) || random.random_bool(0.5) {
                     break;
                 }
@@ -93,7 +93,7 @@ impl Users {
         self.ledger().end(&id);
     }
 
-    /// What is put instead; `None` for a cancel.
+    /// The replacement; `None` for a cancel.
     fn second(&self, act: Act, id: &str, (first, due): (i64, i64), random: &mut StdRng) -> Option<Put> {
         let now = self.clock.now();
         let lane = self.ledger().entry(id).and_then(|entry| Some(entry.versions.last()?.lane)).unwrap_or("default");
@@ -110,7 +110,7 @@ impl Users {
         Some(at(new, if matches!(act, Act::Lane) { other } else { lane }))
     }
 
-    /// Puts the very task again that stands, if that is known.
+    /// Puts the current task again unchanged, if it is known.
     async fn put_the_same(&self, id: &str, other: &Put) -> Option<Told> {
         let words = format!("; put the same at {}", self.clock.now());
         let again = self.ledger().put_again(id, &words);
@@ -119,7 +119,7 @@ impl Users {
         self.ask(id, Ask { method: Method::PUT, path: format!("/v1/tasks/{id}"), key: None, body }, false).await
     }
 
-    /// A time-out that is reset, again and again.
+    /// A timeout that is reset again and again.
     pub(super) async fn reset(self: Arc<Users>, mut random: StdRng) {
         let (id, lane) = (self.name("reset"), lane(&mut random));
         let put = within(random.random_range(100..1500), lane);
@@ -139,7 +139,7 @@ impl Users {
         self.ledger().end(&id);
     }
 
-    /// A task whose id the server makes.
+    /// A task with a generated id.
     pub(super) async fn post(self: Arc<Users>, mut random: StdRng) {
         let (name, lane) = (self.name("post"), lane(&mut random));
         let put = match random.random_range(0..3) {
@@ -163,13 +163,13 @@ impl Users {
         self.ledger().end(&id.unwrap_or(name));
     }
 
-    /// A recurring task: looked up, and perhaps cancelled or replaced in the middle.
+    /// A recurring task, which is read, and possibly cancelled or replaced in between.
     pub(super) async fn series(self: Arc<Users>, mut random: StdRng) {
         let id = self.name("series");
         let mut told = self.put(&id, &self.any_series(&mut random), false).await;
         for _ in 0..3 {
             let Some(Told::Created { due, .. } | Told::Replaced { due, .. }) = told else { break };
-            // As its claim begins, ends, or in between.
+            // When its claim begins, ends, or in between.
             let at = due + random.random_range(0..5) * 500 + random.random_range(-20..=30);
             tokio::time::sleep_until(self.clock.until(at)).await;
             self.look_up(&id).await;
@@ -203,7 +203,7 @@ impl Users {
             let step = random.random_range(1..=2) * 1000;
             let zone = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"][random.random_range(0..4)];
             let cron = if step == 1000 { "* * * * * *" } else { "*/2 * * * * *" };
-            // The first whole second, or even one, from then on.
+            // The first whole or even second from then on.
             let start = start.map(|start| (start + step - 1).div_euclid(step) * step);
             (step, start, format!(r#""cron":"{cron}","zone":"{zone}"{begins}"#))
         };
@@ -216,7 +216,7 @@ impl Users {
         }
     }
 
-    /// Every occurrence of a recurring task is counted once: its next due follows from how many came due.
+    /// Checks that every occurrence of a recurring task is counted once: its next due follows from the counts.
     async fn look_up(&self, id: &str) {
         let known = |users: &Users| {
             let ledger = users.ledger();
@@ -227,7 +227,7 @@ impl Users {
         let ask = Ask { method: Method::GET, path: format!("/v1/tasks/{id}"), key: None, body: String::new() };
         let Reply::Answer { status: 200, body } = self.fleet.send(&ask).await else { return };
         let Ok(view) = serde_json::from_str::<serde_json::Value>(&body) else { return };
-        // It may have been replaced meanwhile.
+        // It may have been replaced in the meantime.
         if known(self).is_none_or(|(.., now)| now != versions) {
             return;
         }
@@ -249,7 +249,7 @@ impl Users {
         self.ledger().end(&id);
     }
 
-    /// Counts what a second request was answered.
+    /// Counts the answer to a second request.
     fn race(&self, act: &str, told: Option<Told>, cancel: bool) {
         let (word, met) = match told {
             None => ("left open", false),
