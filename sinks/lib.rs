@@ -212,7 +212,7 @@ pub enum SinkError {
         Cause::Unreachable => "cannot reach",
         Cause::LogIn => "cannot log in to",
         Cause::Untrusted => "cannot trust",
-        Cause::Refused => "nothing is taken by",
+        Cause::Refused => "cannot publish to",
     })]
     Away {
         /// Host and port, without user or password.

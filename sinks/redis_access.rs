@@ -130,7 +130,7 @@ impl RedisAccess {
             return Err(wrong("the URL of a Redis behind Sentinels names its master".to_owned()));
         }
         if master.is_none() && target.hosts.len() > 1 {
-            return Err(wrong("a Redis has one host; several are those of its Sentinels".to_owned()));
+            return Err(wrong("a Redis has one host; several hosts are for Sentinels".to_owned()));
         }
         let number = if database.is_empty() { Some(0) } else { database.parse().ok().filter(|number| *number >= 0) };
         let number = number.ok_or_else(|| SinkError::url(format!("`{database}` is no number of a Redis database")))?;
@@ -289,7 +289,7 @@ impl RedisAccess {
         let answer = ask.query_async::<Option<(String, u16)>>(&mut commands.connection.clone()).await;
         let told = |error: RedisError| match error.code() {
             // A plain Redis does not know the command.
-            Some("ERR") => format!("what answers there is no Sentinel: {error}").into(),
+            Some("ERR") => format!("the server there is no Sentinel: {error}").into(),
             _ => away(&error),
         };
         answer.map_err(told)?.ok_or_else(|| format!("it knows no master `{master}`").into())
@@ -378,9 +378,7 @@ fn away(error: &RedisError) -> Away {
     match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) => Away::new(Cause::LogIn, format!("user or password are wrong: {error}")),
         // The parser's own text has several lines and lists bytes.
-        (ErrorKind::Parse, _) => {
-            "what answers there is no Redis, or speaks TLS where none is asked for".to_owned().into()
-        }
+        (ErrorKind::Parse, _) => "the server there is no Redis, or expects TLS".to_owned().into(),
         // The reply to `SELECT`, or to a request to a Sentinel.
         (_, Some(code)) => Away::new(cause(code), error.to_string()),
         (_, None) => error.to_string().into(),

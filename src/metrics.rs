@@ -291,56 +291,52 @@ impl Metrics {
 
     fn register_tasks(&mut self) {
         let r = &mut self.registry;
-        r.register("puts", "Tasks put, by what the put did or why it did nothing", self.puts.clone());
-        r.register("cancels", "Tasks cancelled, by what the cancel did", self.cancels.clone());
-        r.register(
-            "passed_over",
-            "Occurrences passed over by their own catch-up, by its word",
-            self.passed_over.clone(),
-        );
+        r.register("puts", "Tasks put, by result", self.puts.clone());
+        r.register("cancels", "Tasks cancelled, by result", self.cancels.clone());
+        r.register("passed_over", "Occurrences passed over, by catch-up", self.passed_over.clone());
         r.register("dead", "Occurrences buried, by reason", self.dead.clone());
-        let copies = "Copies of the dead for their lane's dead-letter destination, by what came of them";
+        let copies = "Copies of dead messages for the dead-letter destination, by result";
         r.register("dead_copies", copies, self.dead_copies.clone());
-        r.register("requeues", "Dead occurrences requeued, by what the requeue did", self.requeues.clone());
-        r.register("discards", "Dead occurrences discarded, by what the discard did", self.discards.clone());
-        r.register("dead_kept", "Dead occurrences kept now", self.dead_kept.clone());
+        r.register("requeues", "Dead occurrences requeued, by result", self.requeues.clone());
+        r.register("discards", "Dead occurrences discarded, by result", self.discards.clone());
+        r.register("dead_kept", "Dead occurrences now", self.dead_kept.clone());
         r.register("dead_dropped", "Dead occurrences dropped for age or by the cap", self.dead_dropped.clone());
     }
 
     fn register_lanes(&mut self) {
         let r = &mut self.registry;
-        let late = "From due to the sink's word that it has the message, on the timeline's clock";
+        let late = "Time from due to the sink's confirmation, on the timeline's clock";
         r.register_with_unit("lateness", late, Unit::Seconds, self.lateness.clone());
-        r.register("claims", "Claims that took something", self.claims.clone());
+        r.register("claims", "Claims that took occurrences", self.claims.clone());
         r.register("claimed", "Occurrences claimed", self.claimed.clone());
-        r.register("claims_lost", "Claims whose holder learned that they were reaped", self.claims_lost.clone());
-        r.register("leases_reaped", "Claims ended because their holder went silent", self.leases_reaped.clone());
-        let reaped = "Occurrences that wait again because their claim's holder went silent";
+        r.register("claims_lost", "Claims that were lost because their lease expired", self.claims_lost.clone());
+        r.register("leases_reaped", "Claims ended because their lease expired", self.leases_reaped.clone());
+        let reaped = "Occurrences that wait again because the lease of their claim expired";
         r.register("occurrences_reaped", reaped, self.occurrences_reaped.clone());
         r.register("stranded", "Occurrences found claimed without a lease; stays 0", self.stranded.clone());
-        let unreadable = "Occurrences that wait and whose record this instance cannot read";
+        let unreadable = "Waiting occurrences whose record this instance cannot parse";
         r.register("unreadable", unreadable, self.unreadable.clone());
         r.register("removed", "Members without a record; stays 0", self.removed.clone());
         r.register("pending", "Occurrences that wait", self.pending.clone());
         r.register("in_flight", "Occurrences in flight, of all instances", self.in_flight.clone());
-        let oldest = "For how long the oldest occurrence that is not settled has been due; 0 when none is";
+        let oldest = "Age of the oldest due occurrence without a verdict; 0 if there is none";
         r.register_with_unit("oldest_due", oldest, Unit::Seconds, self.oldest_due.clone());
-        r.register("lane_served", "1 when this instance serves the lane, 0 when it only found it", self.served.clone());
         r.register(
-            "lanes_unserved",
-            "Lanes that hold tasks and that this instance does not serve",
-            self.lanes_unserved.clone(),
+            "lane_served",
+            "1 if this instance serves the lane, 0 if the lane only has tasks",
+            self.served.clone(),
         );
+        r.register("lanes_unserved", "Lanes with tasks that this instance does not serve", self.lanes_unserved.clone());
     }
 
     fn register_outside(&mut self) {
         let r = &mut self.registry;
-        r.register("published", "Messages handed over, by what came of it", self.published.clone());
+        r.register("published", "Published messages, by outcome", self.published.clone());
         r.register("retries", "Publishes after the first of an occurrence in its claim", self.retries.clone());
-        let publish = "From handing a message over to the sink's word, or to giving up waiting for it";
+        let publish = "Time from handing a message over to its outcome or timeout";
         r.register_with_unit("publish", publish, Unit::Seconds, self.publish_seconds.clone());
         r.register("breaker", "0 closed, 1 half-open, 2 open (the sink is absent)", self.breaker.clone());
-        r.register("timeline_up", "1 while the timeline can be reached", self.timeline_up.clone());
+        r.register("timeline_up", "1 while the timeline is reachable", self.timeline_up.clone());
         r.register("timeline_calls", "Calls of the timeline, by verb and result", self.calls.clone());
         let call = "How long calls of the timeline took";
         r.register_with_unit("timeline_call", call, Unit::Seconds, self.call_seconds.clone());

@@ -159,7 +159,7 @@ fn an_instance_listens_at_once_while_redis_is_away() {
     let address = format!("127.0.0.1:{}", servers.timeline.server.port);
     until_logged(
         &mut instance,
-        &[" WARN ", "redis is unavailable; tasks are neither taken in nor published until", &address],
+        &[" WARN ", "redis is unavailable; tasks are neither accepted nor published until", &address],
     );
     drop(silent);
     servers.timeline.server.restart();

@@ -105,7 +105,7 @@ impl Producer {
                 Err(error) => Err(refusal(error, &settings)),
             }
         });
-        made.await.unwrap_or_else(|_| Err("the client library came to no end".to_owned()))
+        made.await.unwrap_or_else(|_| Err("the client library did not finish".to_owned()))
     }
 
     /// Hands a message over. Returns the ticket with the error if librdkafka does not take the message.
@@ -149,7 +149,7 @@ impl Producer {
                 (None, Some(code)) => verdict::detail(code).into(),
                 (None, None) => error.to_string().into(),
             }),
-            Err(_) => Err("the client library came to no end".to_owned().into()),
+            Err(_) => Err("the client library did not finish".to_owned().into()),
         }
     }
 

@@ -21,17 +21,17 @@ pub(super) const LARGEST: usize = 64 << 20;
 /// Properties that must not be set, and why.
 const OURS: &[(&str, &[&str])] = &[
     ("the URL names the brokers", &["bootstrap.servers", "metadata.broker.list"]),
-    ("the URL says it: `kafka+ssl://` is TLS, a user means a log-in", &["security.protocol"]),
+    ("the URL says it: `kafka+ssl://` is TLS, a user means a login", &["security.protocol"]),
     ("a message is accepted when every replica in sync has it", &["acks", "request.required.acks"]),
     ("a message that the library sends again must arrive once", &["enable.idempotence"]),
     ("it follows from the sink's `answer_timeout`", &["delivery.timeout.ms", "message.timeout.ms"]),
-    ("what is accepted would not be told", &["delivery.report.only.error"]),
+    ("accepted messages would not be reported", &["delivery.report.only.error"]),
     ("one message that is refused would end all others", &["enable.gapless.guarantee"]),
     ("this sink has no transactions", &["transactional.id", "transaction.timeout.ms"]),
     ("messages would go nowhere", &["test.mock.num.brokers", "test.mock.broker.rtt"]),
-    ("it takes an address in memory", &["ut_handle_ProduceResponse"]),
+    ("it is an address in memory", &["ut_handle_ProduceResponse"]),
     ("it would run code that can drop and change messages", &["plugin.library.paths"]),
-    ("the sink bounds by itself what is under way", &["queue.buffering.max.messages", "queue.buffering.max.kbytes"]),
+    ("the sink limits the messages under way itself", &["queue.buffering.max.messages", "queue.buffering.max.kbytes"]),
 ];
 
 /// Properties that librdkafka knows by two names.

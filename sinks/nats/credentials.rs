@@ -79,7 +79,7 @@ mod tests {
         let key = format!("-----BEGIN USER NKEY SEED-----\r\n{seed}\r\n------END USER NKEY SEED------\n");
         let credentials = Credentials::File(path.clone());
         write(&format!("{jwt}{key}")).expect("a file");
-        let auth = credentials.log_in(b"nonce").expect("a log-in");
+        let auth = credentials.log_in(b"nonce").expect("a login");
         assert_eq!(auth.jwt.as_deref(), Some("a.b.c"));
         assert!(user.verify(b"nonce", &auth.signature.expect("a signature")).is_ok());
         for (text, detail) in [

@@ -269,7 +269,7 @@ impl Shared {
                 // One queue can cause this: RabbitMQ stops reading a connection if the target of one of its channels is
                 // behind. A probe on the next connection shows the state of the server.
                 self.one_behind.store(true, Ordering::SeqCst);
-                self.cut("the server does not take in what it is sent".to_owned());
+                self.cut("the server does not read what it is sent".to_owned());
             }
         }
     }
@@ -296,7 +296,7 @@ impl Drop for Channel {
 fn end_words(error: &lapin::Error) -> String {
     match (Refusal::of(error), error.kind()) {
         (Some(refusal), _) => refusal.to_string(),
-        (None, ErrorKind::MissingHeartbeatError) => "the server has said nothing for long".to_owned(),
+        (None, ErrorKind::MissingHeartbeatError) => "the server was silent for too long".to_owned(),
         _ => format!("the connection was lost: {error}"),
     }
 }

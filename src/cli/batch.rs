@@ -1,5 +1,5 @@
-//! `punctual task put -f FILE` without an id: every line is a task. Lines go out while their answers come in, and no
-//! more of either is held than is under way.
+//! `punctual task put -f FILE` without an id: every line is a task. Lines are sent while answers arrive, and memory
+//! holds only those under way.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
@@ -26,21 +26,21 @@ use super::program::Signals;
 use super::task::{FaultView, faults};
 use super::{Failure, say, tell};
 
-/// Answers that were not taken for longer may be why an instance gave up.
+/// If this program did not read answers for longer, that may be why the instance ended the batch.
 const SLOW_READER_TIME: Duration = Duration::from_secs(1);
 
-/// How long what has been answered may take to be shown after a signal, and then all that is said of the end.
+/// After a signal: how long printing the answers may take, and then printing the summary.
 const SHOW_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long no answer may come while one is owed, twice: far longer than an instance lets its timeline take.
+/// Half of the time without an answer after which the batch fails; far longer than an instance's own timeouts.
 const HALF_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of one answer at most.
+/// Maximum size of one answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-const NO_BATCH: &str = "it answers what is no answer to a batch; is it an instance of punctual?";
+const NO_BATCH: &str = "its answer is not one to a batch; is it an instance of punctual?";
 
-/// An answer to a line.
+/// The answer to one line.
 #[derive(Deserialize)]
 struct LineAnswer {
     line: u64,
@@ -59,41 +59,41 @@ struct Problem {
     errors: Vec<FaultView>,
 }
 
-/// What is shown while the batch is under way.
+/// Output while the batch is under way.
 enum Shown {
     Answers(Vec<u8>),
     Failed(String),
 }
 
-/// What is known to have happened.
+/// The state of the batch.
 struct Tally {
     json: bool,
     bar: ProgressBar,
     shown: Option<mpsc::Sender<Shown>>,
-    /// The longest time that what is shown was not taken.
+    /// The longest time that the output was blocked.
     held: Duration,
-    /// The numbers of the lines that are not blank, for each is answered.
+    /// The numbers of the non-blank lines, each of which gets an answer.
     lines: blocking::Receiver<u64>,
-    /// The line whose answer comes next, once it is known.
+    /// The line of the next answer, once it is known.
     next: Option<u64>,
-    /// The beginning of an answer whose end has not come yet.
+    /// The beginning of an incomplete answer.
     rest: Vec<u8>,
     line: u64,
     put: BTreeMap<Words, u64>,
     failed: u64,
 }
 
-/// Why a batch ended before its end.
+/// Why a batch ended early.
 enum Ended {
     Words(String),
     Signal(&'static str),
 }
 
-/// Puts every line of a file, `-` being stdin.
+/// Puts every line of a file; `-` is stdin.
 pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), Failure> {
     let doing = format!("cannot put the tasks of `{}`", file.display());
     let (input, size) = open(file)?;
-    // From here on nothing may block but threads of their own: a signal would not be heard.
+    // From here on only threads of their own may block, otherwise signals would be ignored.
     let mut signals = Signals::listen()?;
     let progress = Arc::new(Progress::default());
     let (parts, inbox) = mpsc::channel(PARTS);
@@ -132,7 +132,7 @@ pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), 
         tally.shown = None;
         timeout(SHOW_TIMEOUT, end).await.ok();
         std::thread::spawn(|| {
-            // Far longer than the words of the end take unless nobody takes them either.
+            // Far longer than printing the summary takes, unless its reader is blocked too.
             std::thread::sleep(5 * SHOW_TIMEOUT);
             std::process::exit(1);
         });
@@ -141,13 +141,13 @@ pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), 
     tally.conclude(ended, written.unwrap_or(Ok(())), client, file, &doing)
 }
 
-/// Shows what there is to show, however slowly it is taken. A reader that went away is no reason to put less.
+/// Prints the output, however slowly it is read. If the reader has gone, the tasks are put nevertheless.
 fn show(mut inbox: mpsc::Receiver<Shown>, bar: &ProgressBar) -> Result<(), Failure> {
     let mut written = Ok(());
     while let Some(shown) = inbox.blocking_recv() {
         match shown {
             Shown::Answers(lines) => written = written.and(out::write(&lines)),
-            // A bar that nobody sees is not held up.
+            // A hidden bar need not be suspended.
             Shown::Failed(detail) if bar.is_hidden() => tell(&detail),
             Shown::Failed(detail) => bar.suspend(|| tell(&detail)),
         }
@@ -157,7 +157,7 @@ fn show(mut inbox: mpsc::Receiver<Shown>, bar: &ProgressBar) -> Result<(), Failu
 
 fn bar(json: bool, size: Option<u64>) -> ProgressBar {
     let target = match json && io::stdout().is_terminal() {
-        // The answers show there already.
+        // The answers already show progress there.
         true => ProgressDrawTarget::hidden(),
         false => ProgressDrawTarget::stderr(),
     };
@@ -172,7 +172,7 @@ impl Tally {
         Tally { json, bar, shown: Some(shown), held: Duration::ZERO, lines, next: None, rest, line: 0, put, failed: 0 }
     }
 
-    /// Takes the answers in, until they end as they should; otherwise says why not.
+    /// Reads the answers until they end as expected; otherwise returns why they did not.
     async fn follow(
         &mut self,
         client: &Client,
@@ -208,7 +208,7 @@ impl Tally {
         if all { Ok(()) } else { Err(self.given_up("the instance ended it before its end")) }
     }
 
-    /// Takes a part of the answers in.
+    /// Reads a part of the answers.
     async fn take(&mut self, part: &[u8]) -> Result<(), String> {
         let before = self.rest.len();
         self.rest.extend_from_slice(part);
@@ -235,11 +235,11 @@ impl Tally {
         done
     }
 
-    /// Takes the answer to one line in; that the line failed is written to `failed`.
+    /// Reads the answer to one line; errors are appended to `failed`.
     fn answer(&mut self, line: &[u8], failed: &mut String) -> Result<(), String> {
         let answer: LineAnswer = serde_json::from_slice(line).map_err(|_| NO_BATCH.to_owned())?;
         if self.next_line() != Some(answer.line) {
-            // With a problem it is the end of the whole, and no line's.
+            // A problem without a line is the end of the batch.
             return Err(answer.error.map_or_else(|| NO_BATCH.to_owned(), |error| self.given_up(error.detail.as_str())));
         }
         (self.line, self.next) = (answer.line, None);
@@ -266,7 +266,7 @@ impl Tally {
         self.held = self.held.max(since.elapsed());
     }
 
-    /// Why the instance ended it, and what may be the reason.
+    /// Why the instance ended the batch, with the likely reason.
     fn given_up(&self, detail: &str) -> String {
         match self.held {
             held if held < SLOW_READER_TIME => detail.to_owned(),
@@ -288,7 +288,7 @@ impl Tally {
         self.put.values().sum::<u64>() + self.failed
     }
 
-    /// The total, and whether all is well.
+    /// Prints the total; fails unless every line succeeded.
     fn conclude(
         self,
         ended: Result<(), Ended>,
@@ -313,7 +313,7 @@ impl Tally {
             0 => "no line was answered".to_owned(),
             line => format!("all lines up to {line} are answered, {put} of them put and {} failed", self.failed),
         };
-        let beyond = "what comes after may have been put or not";
+        let beyond = "later lines may have been put or not";
         let again = "put it again from there, or as a whole: a task that stands as it is stays `unchanged`, though with \
                      `in` its time begins anew";
         match ended {
@@ -336,7 +336,7 @@ impl Tally {
     }
 }
 
-/// What went wrong with a line.
+/// The error of one line.
 fn detail(line: u64, id: Option<&Words>, error: Option<Problem>) -> String {
     let id = id.map(|id| format!(" (`{id}`)")).unwrap_or_default();
     let (detail, errors) = error.map(|error| (error.detail, error.errors)).unwrap_or_default();

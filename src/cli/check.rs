@@ -1,7 +1,7 @@
-//! `punctual check`: whether an instance would start and reach everything that its configuration names.
+//! `punctual check`: checks that an instance would start and reach everything in its configuration.
 //!
-//! Reads, builds, connects and logs in; publishes no task's message and writes nothing. Everything is asked at the same
-//! time, each within a limit of its own, and all that was found is told.
+//! It reads the configuration, connects and logs in. It publishes no message and writes nothing. All checks run in
+//! parallel, each with a time limit, and all findings are reported.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
@@ -21,16 +21,16 @@ use crate::config::{Config, ConfigError, ConfigFault};
 use crate::engine::EngineSink;
 use crate::timeline::redis::{LookError, NOT_SET_UP, RedisError, look};
 
-/// What the asked one takes for itself beyond its limit.
+/// What a check may take in addition to its own limit.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// How long Redis may take: to connect, and for four answers.
+/// Time limit for Redis: one connection and four replies.
 const TIMELINE: Duration = Duration::from_secs(8);
 
 #[derive(Args)]
 #[command(
     after_help = "Exit codes: 0 all is right (warnings may stand), 1 something else is wrong, 2 the configuration, 3 \
-                        somebody cannot be reached, 4 a log-in was refused, 5 a certificate is not trusted. Of several \
+                        a server cannot be reached, 4 a login was refused, 5 a certificate is not trusted. Of several \
                         failures the first that is told."
 )]
 pub(super) struct CheckArguments {
@@ -44,19 +44,19 @@ pub(super) struct CheckArguments {
     json: bool,
 }
 
-/// What was found of one thing.
+/// The result of one check.
 struct Finding {
     /// `configuration`, `timeline`, or `sink <name>`.
     of: String,
     result: Result<String, Trouble>,
-    /// What works, and is hardly meant: words and hint.
+    /// What works but is probably not intended: text and hint.
     warnings: Vec<(String, Option<String>)>,
 }
 
-/// Why something is not as it should be.
+/// Why a check failed.
 struct Trouble {
     kind: Kind,
-    /// The option that names it, and where that was said.
+    /// The option, and where it was set.
     fault: ConfigFault,
 }
 
@@ -90,13 +90,13 @@ impl Kind {
         }
     }
 
-    /// What is said of it before the words that came back.
+    /// The beginning of the error text.
     fn detail(self) -> &'static str {
         match self {
             Kind::Other => "it takes nothing",
             Kind::Configuration => "it cannot be used",
             Kind::Unreachable => "it cannot be reached",
-            Kind::LogIn => "the log-in was refused",
+            Kind::LogIn => "the login was refused",
             Kind::Untrusted => "its certificate is not trusted",
         }
     }
@@ -141,7 +141,7 @@ pub(super) fn run(arguments: CheckArguments) -> Result<(), Failure> {
 fn find(runtime: &Runtime, sources: SourceArguments, offline: bool) -> Result<Vec<Finding>, ConfigError> {
     let sources = sources.sources()?;
     let file = sources.file.as_ref().map_or_else(|| "no file".to_owned(), |(path, _)| path.clone());
-    // Sinks may want to be built inside of it.
+    // Sinks may need the runtime to be built.
     let inside = runtime.enter();
     let (config, parts) = Config::load_and(sources, Parts::build)?;
     drop(inside);
@@ -157,7 +157,8 @@ fn find(runtime: &Runtime, sources: SourceArguments, offline: bool) -> Result<Ve
     Ok(findings)
 }
 
-/// Whether the API's address is one of this machine. Its port is not tried: an instance may be serving there.
+/// Checks that the address of the API belongs to this machine. The port is not tried, because an instance may be using
+/// it.
 fn look_at_listener(config: &Config) -> Result<(), Trouble> {
     let address = SocketAddr::new(config.http.listen.ip(), 0);
     let detail = |error| format!("cannot listen on `{}`: {error}", address.ip());
@@ -218,7 +219,7 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
     let silent = SinkError::Timeout { doing: "connecting", limit };
     let result = match checked.unwrap_or(Err(silent)) {
         Ok(()) => Ok(match config.sinks[name].url.to_string() {
-            // `memory:` and `stdout:` say it all.
+            // `memory:` and `stdout:` need no kind.
             url if url.ends_with(':') => url,
             url => format!("{url}: {}", sink.kind()),
         }),
@@ -230,7 +231,7 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
     Finding { of: format!("sink {name}"), result, warnings: Vec::new() }
 }
 
-/// What kind of failure a sink tells, and its words.
+/// The kind and the text of a sink's error.
 fn told(error: SinkError) -> (Kind, String) {
     match error {
         SinkError::Config { detail, .. } => (Kind::Configuration, detail),
@@ -250,7 +251,7 @@ fn kind(cause: Cause) -> Kind {
 
 impl Trouble {
     fn new(config: &Config, option: &str, kind: Kind, detail: String) -> Trouble {
-        // Sinks begin so, and it has been said.
+        // The kind's own text already says this.
         let detail = detail.strip_prefix("cannot connect to ").unwrap_or(&detail);
         let detail = format!("{}: {detail}", kind.detail());
         Trouble { kind, fault: ConfigFault { hint: kind.hint(option), ..config.fault(option, detail) } }
@@ -308,7 +309,7 @@ fn fault_as_json(fault: &ConfigFault) -> Value {
     json!({"option": fault.path, "origin": origin, "words": fault.detail, "hint": fault.hint})
 }
 
-/// A configuration that cannot be used: nothing else was looked at.
+/// A configuration with faults: nothing else was checked.
 fn faults_as_json(error: &ConfigError) -> Value {
     let faults: Vec<_> = error.0.iter().map(fault_as_json).collect();
     let check = json!({"check": "configuration", "result": "failed", "kind": "configuration", "faults": faults});

@@ -1,7 +1,7 @@
-//! Calls a running instance: HTTP/1.1, plain or over TLS, a connection for each call, no proxy, nothing followed.
+//! Calls a running instance: HTTP/1.1, with or without TLS, one connection per call, no proxy, no redirects.
 //!
-//! Bodies go out while answers come in, since a batch is answered while it is sent. No message shows a token, or what
-//! may be a password in a URL.
+//! A body is sent while the answer arrives, because a batch is answered while it is sent. No message shows a token, or
+//! a possible password in a URL.
 
 use std::error::Error;
 use std::io;
@@ -32,26 +32,27 @@ use tokio_rustls::TlsConnector;
 use super::target::{self, Address, ApiTarget};
 use super::{Failure, tell};
 
-/// For a connection, its TLS handshake included.
+/// Timeout of a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For the head of an answer, from the last of the body that was taken; longer than an instance lets its timeline take.
+/// Timeout of the head of an answer, counted from the last part of the body that was accepted. Longer than an
+/// instance's timeout for its timeline.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// For the rest of an answer to come.
+/// Timeout of the rest of an answer.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a long body waits for the answer to begin: who is refused anyway need not send, and one who sends all the
-/// same may not see the refusal. Something between the two may want the body first.
+/// How long a long body waits for the answer to begin. A refused client need not send it, and one that sends it
+/// nevertheless might miss the refusal. A proxy may want the body first.
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A body of more bytes is long: what an instance takes unless its configuration says otherwise.
+/// A larger body is long: the default limit of an instance.
 const LONG_BODY_BYTES: usize = 1 << 20;
 
-/// Bytes of an answer at most: far more than a task is.
+/// Maximum size of an answer, in bytes; far more than a task.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// A body that is sent.
+/// The body of a request.
 pub(super) type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
 
 /// An answer of the API.
@@ -60,7 +61,7 @@ pub(super) struct ApiAnswer {
     pub(super) text: String,
 }
 
-/// Somebody who calls one instance.
+/// A client for one instance.
 pub(super) struct Client {
     address: Address,
     tls: Option<TlsConnector>,
@@ -68,7 +69,7 @@ pub(super) struct Client {
     token: Option<HeaderValue>,
 }
 
-/// Why no answer came.
+/// Why there was no answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{detail}")]
 pub(super) struct NoAnswer {
@@ -77,7 +78,7 @@ pub(super) struct NoAnswer {
 }
 
 impl Client {
-    /// Reads what is said of the instance; calls nobody.
+    /// Reads the target; does not connect.
     pub(super) fn new(target: &ApiTarget) -> Result<Client, Failure> {
         let address = target.address()?;
         let tls = if address.over_tls { Some(target.connector()?) } else { None };
@@ -88,15 +89,15 @@ impl Client {
         Ok(Client { address, tls, ca_file: target.ca_file().map(Into::into), token })
     }
 
-    /// The URL without what may be a user and password.
+    /// The URL without a possible user and password.
     pub(super) fn shown(&self) -> &str {
         &self.address.shown
     }
 
-    /// Sends one request and returns its answer when that begins.
+    /// Sends a request and returns its answer as soon as it begins.
     ///
     /// # Errors
-    /// When none comes within its time.
+    /// If no answer arrives in time.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -126,7 +127,7 @@ impl Client {
         let stream = connected.map_err(|_| self.no_answer(&late("no connection", CONNECT_TIMEOUT)))??;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.no_answer(&error))?;
-        // Ends with the answer; what goes wrong with it is told where the answer is read.
+        // Ends with the answer; its errors appear where the answer is read.
         tokio::spawn(async move { connection.await.map_err(|error| tracing::debug!(%error, "a connection ended")) });
         match while_moving(sender.send_request(request), HEAD_TIMEOUT, &taken).await {
             Some(answered) => answered.map_err(|error| self.no_answer(&error)),
@@ -134,24 +135,24 @@ impl Client {
         }
     }
 
-    /// Sends one request and returns its whole answer.
+    /// Sends a request and returns the whole answer.
     ///
     /// # Errors
-    /// When none comes within its time.
+    /// If no answer arrives in time.
     pub(super) async fn call(&self, method: Method, path: &str, body: Option<String>) -> Result<ApiAnswer, NoAnswer> {
         let Some(body) = body else {
             let nothing = http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync();
             return self.whole(self.send(method, path, &[], nothing).await?).await;
         };
         let length = body.len();
-        // It stays until the answer has come whole: nothing more is sent meanwhile.
+        // Keeps the sender until the whole answer has arrived, so that nothing more is sent in the meantime.
         let (_begun, begins) = watch::channel(length <= LONG_BODY_BYTES);
         let body = courteous(begins, stream::iter([Ok(Bytes::from(body))]));
         let headers = [(CONTENT_TYPE, "application/json"), (CONTENT_LENGTH, &length.to_string())];
         self.whole(self.send(method, path, &headers, body).await?).await
     }
 
-    /// All of an answer that has begun.
+    /// Reads the rest of an answer.
     pub(super) async fn whole(&self, response: Response<Incoming>) -> Result<ApiAnswer, NoAnswer> {
         let status = response.status().as_u16();
         let read =
@@ -161,11 +162,11 @@ impl Client {
             Ok(Err(error)) => return Err(self.no_answer(error.as_ref())),
             Err(_) => return Err(self.no_answer(&late("the answer is not whole", BODY_TIMEOUT))),
         };
-        // What is no text is no answer of an instance: it says nothing.
+        // An answer that is not text does not come from an instance; treat it as empty.
         Ok(ApiAnswer { status, text: String::from_utf8(body.into()).unwrap_or_default() })
     }
 
-    /// What an answer that is no success says, as a failure; `detail` are the instance's.
+    /// The failure for an answer with an error status; `detail` is the instance's text.
     pub(super) fn refused(&self, status: u16, doing: &str, detail: &str) -> Failure {
         let failure = Failure::failed(match detail {
             "" => anyhow!("{doing}: `{}` answered {status}", self.address.shown),
@@ -203,7 +204,7 @@ impl Client {
         Ok(Box::new(stream))
     }
 
-    /// What an error means, and what to do about it.
+    /// The meaning of an error, with a hint.
     pub(super) fn no_answer(&self, error: &(dyn Error + 'static)) -> NoAnswer {
         let mut detail = error.to_string();
         let (mut hint, mut next) = (None, Some(error));
@@ -239,7 +240,7 @@ impl Client {
 }
 
 impl NoAnswer {
-    /// As a failure of what was being done.
+    /// The failure of an operation.
     pub(super) fn while_doing(self, doing: &str, client: &Client) -> Failure {
         let failure = Failure::failed(anyhow!("{doing} at `{}`: {}", client.shown(), self.detail));
         match self.hint {
@@ -249,7 +250,7 @@ impl NoAnswer {
     }
 }
 
-/// What bytes go over.
+/// A stream to an instance.
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
@@ -266,7 +267,7 @@ pub(super) fn courteous(
     StreamBody::new(parts.flatten().map_ok(Frame::data)).boxed_unsync()
 }
 
-/// Waits for an answer until `taken` has stood still for the limit, twice at most.
+/// Waits for an answer until `taken` has not changed for the limit, twice at most.
 async fn while_moving<T>(answer: impl Future<Output = T>, limit: Duration, taken: &AtomicU64) -> Option<T> {
     let mut answer = pin!(answer);
     loop {

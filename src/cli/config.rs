@@ -1,4 +1,4 @@
-//! `punctual config`: what the configuration says in the end, and who said it.
+//! `punctual config`: shows the resulting configuration and where each value comes from.
 
 use anyhow::anyhow;
 use clap::Args;
@@ -21,7 +21,7 @@ pub(super) struct ConfigArguments {
 pub(super) fn run(arguments: ConfigArguments) -> Result<(), Failure> {
     let sources = arguments.sources.sources()?;
     let runtime = runtime()?;
-    // What an instance would be made of is looked at too, so that it starts with what is shown here.
+    // The parts are built too, so that an instance starts with the shown configuration.
     let inside = runtime.enter();
     let (config, parts) = Config::load_and(sources, Parts::build)?;
     drop(inside);
@@ -38,7 +38,7 @@ pub(super) fn run(arguments: ConfigArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What can be used, but is hardly meant.
+/// Prints warnings: settings that work but are probably not intended.
 pub(super) fn warn<'a>(warnings: impl Iterator<Item = &'a ConfigFault>) {
     warnings.for_each(|warning| tell(&format!("warning: {warning}\n")));
 }
@@ -54,7 +54,7 @@ fn origin(setting: &Setting) -> String {
     }
 }
 
-/// Lines of TOML, with the origin as a comment where it is not the default.
+/// Lines of TOML, with the origin as a comment unless it is the default.
 fn table(settings: &[Setting]) -> String {
     let lines: Vec<_> = settings.iter().map(|of| (of.toml(), of)).collect();
     let width = lines.iter().map(|(line, _)| line.chars().count()).filter(|width| *width <= 60).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! `punctual dead list | show | requeue | discard`: what a running instance does not try again by itself.
+//! `punctual dead list | show | requeue | discard`: the dead occurrences of a running instance.
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
@@ -13,34 +13,34 @@ use super::out::{self, Words};
 use super::task::{TaskPlace, path_segment, refused};
 use super::{Failure, say, tell};
 
-/// How many an instance shows at a time.
+/// Maximum number of entries in one page of an instance.
 const PAGE: usize = 1000;
 
 #[derive(Subcommand)]
 pub(super) enum DeadCommand {
-    /// List the dead, the oldest burial first
+    /// List dead occurrences, the oldest burial first
     List(ListArguments),
     /// Show a dead occurrence with its message
     Show(ShowArguments),
-    /// Bring the dead back: they are due now, under their old keys
+    /// Requeue dead occurrences: they are due now, under their old keys
     Requeue(ManyArguments),
-    /// Forget the dead
+    /// Delete dead occurrences
     Discard(ManyArguments),
 }
 
-/// Which of the dead are meant.
+/// Selects dead occurrences.
 #[derive(Args)]
 struct Filter {
     /// Of this lane
     #[arg(long, value_name = "NAME")]
     lane: Option<String>,
-    /// For this reason: rejected, retries, destination, poison, "too late"
+    /// With this reason: rejected, retries, destination, poison, "too late"
     #[arg(long, value_name = "REASON")]
     reason: Option<String>,
-    /// Buried then or later: 2026-11-21T18:00:00Z
+    /// Died at this time or later: 2026-11-21T18:00:00Z
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// Buried before
+    /// Died before this time
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 }
@@ -49,7 +49,7 @@ struct Filter {
 pub(super) struct ListArguments {
     #[command(flatten)]
     filter: Filter,
-    /// How many at most
+    /// Maximum number to show
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub(super) struct ManyArguments {
     keys: Vec<String>,
     #[command(flatten)]
     filter: Filter,
-    /// All of the dead, whatever lane, reason and time
+    /// All dead occurrences, whatever lane, reason and time
     #[arg(long, conflicts_with_all = ["lane", "reason", "from", "to"])]
     all: bool,
     #[command(flatten)]
@@ -85,7 +85,7 @@ struct PageView {
     next_cursor: Option<String>,
 }
 
-/// What is shown of one in a list.
+/// An entry of a list.
 #[derive(Deserialize)]
 struct DeadView {
     key: Words,
@@ -97,13 +97,13 @@ struct DeadView {
     destination: Option<Words>,
 }
 
-/// What came of one.
+/// The result of one.
 #[derive(Deserialize)]
 struct DoneView {
     result: Words,
 }
 
-/// What came of many, by the one word or the other.
+/// The result of a bulk request, requeued or discarded.
 #[derive(Deserialize)]
 struct ManyView {
     #[serde(alias = "requeued", alias = "discarded")]
@@ -118,7 +118,7 @@ struct ManyView {
     next_cursor: Option<String>,
 }
 
-/// What is done with the dead, in the words of the API.
+/// What to do with dead occurrences, in the words of the API.
 #[derive(Clone, Copy)]
 enum Act {
     Requeue,
@@ -183,7 +183,7 @@ async fn list(arguments: &ListArguments) -> Result<(), Failure> {
     }
 }
 
-/// One of a list. What has no spaces comes first, so that columns can be cut out.
+/// One line of the list. Columns without spaces come first, so that they can be cut out.
 fn line(dead: &DeadView) -> String {
     let shown = |detail: &Option<Words>| detail.as_ref().map_or("-", Words::as_str).to_owned();
     let (lane, destination) = (shown(&dead.lane), shown(&dead.destination));
@@ -209,7 +209,7 @@ async fn act(act: Act, arguments: &ManyArguments) -> Result<(), Failure> {
     if arguments.keys.is_empty() { many(act, &caller, arguments).await } else { each(act, &caller, arguments).await }
 }
 
-/// One after the other; what fails of one keeps no other from being done.
+/// One by one. A failure does not stop the others.
 async fn each(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Result<(), Failure> {
     let mut failed: Option<Failure> = None;
     for key in &arguments.keys {
@@ -236,7 +236,7 @@ async fn each(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Resul
     failed.map_or(Ok(()), Err)
 }
 
-/// All that are meant, request by request until the instance says that there are no more.
+/// All matching ones, request by request until the instance reports that none are left.
 async fn many(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Result<(), Failure> {
     let (path, doing) = (format!("/v1/dead:{}", act.verb()), format!("cannot {} the dead", act.verb()));
     let mut body: Map<String, Value> =
@@ -254,7 +254,7 @@ async fn many(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Resul
             }
         };
         done += view.done;
-        // Where it goes on behind those, they are not met again.
+        // They are behind the cursor, so later requests do not count them again.
         in_flight += view.in_flight;
         others += view.unserved + view.unreadable;
         match view.next_cursor.filter(|_| view.more) {
@@ -278,14 +278,14 @@ async fn many(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Resul
 }
 
 impl Filter {
-    /// What is said, by the names that the API has for it.
+    /// The filter, by the names of the API.
     fn said(&self) -> Vec<(&'static str, String)> {
         let all = [("lane", &self.lane), ("reason", &self.reason), ("from", &self.from), ("to", &self.to)];
         all.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect()
     }
 }
 
-/// An instance, and how its answers are shown.
+/// An instance, and how to show its answers.
 struct Caller<'a> {
     place: &'a TaskPlace,
     client: Client,
@@ -296,7 +296,7 @@ impl Caller<'_> {
         Ok(Caller { place, client: Client::new(&place.target)? })
     }
 
-    /// Calls the API; an answer that is no success is a failure in its words, and so is one that no instance gives.
+    /// Calls the API. An error status is a failure with the API's text, and so is an answer that no instance gives.
     async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -317,8 +317,6 @@ impl Caller<'_> {
 
     fn no_instance(&self, doing: &str, status: u16) -> Failure {
         let shown = self.client.shown();
-        Failure::failed(anyhow!(
-            "{doing}: `{shown}` answered {status} with what is no answer of an instance of punctual"
-        ))
+        Failure::failed(anyhow!("{doing}: `{shown}` answered {status} but not like an instance of punctual"))
     }
 }

@@ -1,7 +1,7 @@
 //! `punctual demo`: an instance of its own, tasks of every kind, their messages on stdout, and a count at the end.
 //!
-//! What is expected is worked out by arithmetic from what was put, not from what was seen: the numbers agree only when
-//! every occurrence was published, once, and not before it was due.
+//! The expected count is computed from the tasks, not from what was seen. The numbers agree only if every occurrence
+//! was published exactly once, and not before it was due.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -26,16 +26,16 @@ use crate::engine::{EngineSink, Intake};
 use crate::task::{Lane, Message, Payload, Schedule, Task, TaskId, When};
 use crate::timeline::{PutMode, PutResult, Timeline};
 
-/// What every id of the demo begins with; what else is put while it runs is published and not counted.
+/// The prefix of the demo's task ids. Other tasks that are put meanwhile are published but not counted.
 const PREFIX: &str = "demo-";
 
-/// How long what came due may take to be published after the end.
+/// How long the last due messages may take to be published.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the demo may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Tasks that go to the timeline at once.
+/// Maximum number of tasks in one put.
 const MAX_PUTS_AT_ONCE: u32 = 1000;
 
 #[derive(Args)]
@@ -54,32 +54,32 @@ pub(super) struct DemoArguments {
     json: bool,
 }
 
-/// The tasks of the demo: every due of theirs follows from it.
+/// The tasks of the demo. All expected dues follow from it.
 struct Plan {
     run: String,
     one_shots: u32,
-    /// How many of them are put.
+    /// How many of the one-shots are put.
     put: u32,
     series: Vec<Series>,
     begin: Timestamp,
     end: Timestamp,
 }
 
-/// Occurrences of a recurring task: from the first due, this far apart, none after the end of the plan.
+/// The occurrences of a recurring task: the first due, then at an interval, none after the end of the plan.
 struct Series {
     id: TaskId,
     task: Task,
     gap: Duration,
-    /// As its put was answered.
+    /// From the answer to its put.
     first: Option<Timestamp>,
 }
 
-/// Where the demo's tasks wait.
+/// Where the tasks of the demo wait.
 struct Place {
     redis: Option<OwnRedis>,
     config: Config,
     detail: String,
-    /// It stays when the demo ends: what is left over is cancelled.
+    /// Whether it outlives the demo; remaining tasks are then cancelled.
     stays: bool,
 }
 
@@ -110,7 +110,7 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
         if place.stays {
             plan.cancel_what_is_left(cut, &intake).await;
         }
-        // Whoever still holds a connection would complain about the end of the server.
+        // Otherwise open connections would log the end of the server.
         drop(intake);
         drop(place.redis);
         finish(arguments, expected, book.tally())
@@ -140,7 +140,7 @@ impl Place {
             }
         };
         let stays = redis.is_none() && url != "memory:";
-        // On a Redis that others use too, nobody else must take this demo's tasks.
+        // On a shared Redis, other instances must not claim the tasks of this demo.
         let namespace = if stays { format!("demo-{:08x}", rand::random::<u32>()) } else { "demo".to_owned() };
         let flags = vec![
             ("--redis", "redis.url", url),
@@ -148,13 +148,13 @@ impl Place {
             ("--listen", "http.listen", "127.0.0.1:0".to_owned()),
             ("--namespace", "timeline.namespace", namespace),
         ];
-        // Neither the environment nor a file: the demo shows the defaults.
+        // Neither environment nor file: the demo shows the defaults.
         let (config, parts) = Config::load_and(Sources { flags, ..Sources::default() }, Parts::build)?;
         Ok((Place { redis, config, detail, stays }, parts))
     }
 }
 
-/// The sinks, with every message of the demo's counted.
+/// The sinks, with the messages of the demo counted.
 fn watched(
     sinks: BTreeMap<String, EngineSink>,
     timeline: &Arc<dyn Timeline>,
@@ -183,8 +183,8 @@ fn opening(arguments: &DemoArguments, place: &Place, instance: &Instance) -> Str
 
 impl Plan {
     fn new(arguments: &DemoArguments, now: Timestamp) -> anyhow::Result<Plan> {
-        // Enough for the first to be put before it is due, so that its lateness is that of the publishing; what comes
-        // after it is put meanwhile.
+        // Long enough to put the first tasks before they are due, so that their lateness is that of publishing. Later
+        // tasks are put meanwhile.
         let begin = now.plus(Duration::from_millis(400));
         let end = begin.plus(Duration::from_secs(u64::from(arguments.seconds)));
         let run = format!("{:06x}", rand::random::<u32>() >> 8);
@@ -198,13 +198,13 @@ impl Plan {
         Ok((id, Lane::default(), task(When::At(self.due(number)), None, &payload)))
     }
 
-    /// When a one-shot is due: they are spread evenly from begin to end.
+    /// The due of a one-shot; they are spread evenly from begin to end.
     fn due(&self, number: u32) -> Timestamp {
         let span = u64::try_from(self.end.since(self.begin).as_millis()).unwrap_or(u64::MAX);
         self.begin.plus(Duration::from_millis(span * u64::from(number) / u64::from(self.one_shots)))
     }
 
-    /// Puts everything and waits for the end, or for a signal.
+    /// Puts all tasks and waits for the end, or for a signal.
     async fn carry_out(&mut self, intake: &Intake, clock: &dyn Clock, signals: &mut Signals) -> Result<(), Failure> {
         let stop = CancellationToken::new();
         let end = self.end;
@@ -220,7 +220,7 @@ impl Plan {
             done = run.as_mut() => return done,
             _ = signals.next() => stop.cancel(),
         }
-        // What is being put now has its answer first: what is expected depends on it.
+        // Wait for the answer to the current put, because the expected count depends on it.
         run.await
     }
 
@@ -229,7 +229,7 @@ impl Plan {
         let recurring = self.series.iter().map(|series| (series.id.clone(), Lane::default(), series.task.clone()));
         let firsts = put(intake, recurring.collect()).await?;
         for (series, first) in self.series.iter_mut().zip(firsts) {
-            // Not the begin itself: cron counts whole seconds, and a slow machine may have put the task after it.
+            // Not `begin` itself: cron counts whole seconds, and a slow machine may have put the task after it.
             series.first = Some(first);
         }
         while self.put < self.one_shots && !stop.is_cancelled() {
@@ -241,13 +241,13 @@ impl Plan {
         Ok(())
     }
 
-    /// How many occurrences of what was put are due by `cut`.
+    /// How many occurrences of the tasks are due by `cut`.
     fn expected(&self, cut: Timestamp) -> usize {
         let once = (0..self.put).filter(|&number| self.due(number) <= cut).count();
         once + self.series.iter().map(|series| series.count(cut)).sum::<usize>()
     }
 
-    /// Leaves nothing behind in a Redis that is not the demo's own.
+    /// Cancels the remaining tasks in a Redis that is not the demo's own.
     async fn cancel_what_is_left(&self, cut: Timestamp, intake: &Intake) {
         let once = (0..self.put).filter(|&number| self.due(number) > cut).filter_map(|number| {
             let (id, ..) = self.one_shot(number).ok()?;
@@ -260,7 +260,7 @@ impl Plan {
     }
 }
 
-/// One task every so often and one by cron.
+/// One task at an interval and one by cron.
 fn series(run: &str, begin: Timestamp, end: Timestamp) -> anyhow::Result<Vec<Series>> {
     let (half, second) = (Duration::from_millis(500), Duration::from_secs(1));
     let every = When::Every { gap: half, start: Some(begin) };
@@ -285,7 +285,7 @@ fn task(when: When, end: Option<Timestamp>, payload: &serde_json::Value) -> Task
     Task { schedule: Schedule { when, end, limit: None, spread: None }, message, retry: None, catch_up: None }
 }
 
-/// Puts tasks that must be new; returns their first dues.
+/// Puts new tasks; returns their first dues.
 async fn put(intake: &Intake, tasks: Vec<(TaskId, Lane, Task)>) -> Result<Vec<Timestamp>, Failure> {
     let mut dues = Vec::with_capacity(tasks.len());
     for answer in intake.put(PutMode::Put, tasks, STOP_TIMEOUT).await {
@@ -298,7 +298,7 @@ async fn put(intake: &Intake, tasks: Vec<(TaskId, Lane, Task)>) -> Result<Vec<Ti
     Ok(dues)
 }
 
-/// Shows the numbers; a failure unless they agree.
+/// Prints the numbers; fails unless they agree.
 fn finish(arguments: &DemoArguments, expected: usize, tally: Tally) -> Result<(), Failure> {
     let Tally { published, distinct, early, p50, p99, max } = tally;
     if arguments.json {

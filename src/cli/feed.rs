@@ -1,4 +1,4 @@
-//! What a batch sends: a file or stdin, as it is read.
+//! The body of a batch: reads a file or stdin.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -15,17 +15,17 @@ use tokio::time::timeout;
 use super::Failure;
 use super::task::BYTE_ORDER_MARK;
 
-/// Bytes that are read at once, and parts that wait to be sent, or to be shown, at most.
+/// Size of one read in bytes, and maximum number of parts that wait to be sent or printed.
 const PART: usize = 64 << 10;
 pub(super) const PARTS: usize = 8;
 
-/// How long nothing may be read before a blank is sent: an instance gives up on a body that does not come.
+/// After this long without input a blank is sent, because an instance gives up on a body that does not continue.
 const BLANK_PAUSE: Duration = Duration::from_secs(10);
 
 /// How far the file has been read.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// How many lines are not blank.
+    /// Number of non-blank lines.
     pub(super) lines: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) ended: AtomicBool,
@@ -46,7 +46,7 @@ pub(super) fn open(file: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), F
     Ok((Box::new(opened), metadata.is_file().then_some(metadata.len())))
 }
 
-/// Reads to the end, as fast as parts are taken.
+/// Reads to the end, as fast as the parts are consumed.
 pub(super) fn read(
     mut input: Box<dyn Read + Send>,
     parts: &mpsc::Sender<io::Result<Bytes>>,
@@ -86,7 +86,7 @@ pub(super) fn read(
     }
 }
 
-/// The parts as they are read; while there are none between two lines, blanks, which the instance passes by.
+/// The parts of the file. During a pause between two lines it yields blanks, which the instance ignores.
 pub(super) fn paced(
     inbox: mpsc::Receiver<io::Result<Bytes>>,
     begun: watch::Receiver<bool>,
@@ -99,7 +99,7 @@ pub(super) fn paced(
                     between = part.as_ref().is_ok_and(|part| part.ends_with(b"\n"));
                     return Some((part, (inbox, begun, between)));
                 }
-                // Who has not begun to answer may be away: that is to show.
+                // No blanks before the answer begins, so that an instance that is down is noticed.
                 Err(_) if between && *begun.borrow() => {
                     return Some((Ok(Bytes::from_static(b" ")), (inbox, begun, between)));
                 }

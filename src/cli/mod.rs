@@ -1,6 +1,6 @@
-//! The command line: one file per command. Data goes to stdout, everything else to stderr.
+//! The command line, with one file per command. Data goes to stdout, everything else to stderr.
 //!
-//! Exit codes: 0 done, 1 the asked thing failed, 2 usage or configuration; `check` has more.
+//! Exit codes: 0 done, 1 the operation failed, 2 usage or configuration; `check` has more.
 
 mod batch;
 mod check;
@@ -39,7 +39,7 @@ use shell::Page;
     version,
     arg_required_else_help = true,
     disable_help_subcommand = true,
-    after_help = "Exit codes: 0 done, 1 what was asked for failed, 2 usage or configuration."
+    after_help = "Exit codes: 0 done, 1 the operation failed, 2 usage or configuration."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -48,38 +48,38 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Take tasks in over HTTP and publish them when they are due
+    /// Accept tasks over HTTP and publish them when they are due
     Serve(SourceArguments),
-    /// See it work: put tasks, watch their messages appear, and count whether each came once and on time
+    /// See it work: put tasks, watch their messages appear, and check that each came once and on time
     Demo(demo::DemoArguments),
     /// Put, show or cancel a task of a running instance
     #[command(subcommand)]
     Task(task::TaskCommand),
-    /// List, show, requeue or discard what an instance does not try again by itself
+    /// List, show, requeue or discard dead occurrences
     #[command(subcommand)]
     Dead(dead::DeadCommand),
     /// Show when a schedule would be due, without an instance
     Preview(Box<preview::PreviewArguments>),
-    /// Look whether an instance would start, and reach all that its configuration names; writes nothing
+    /// Check that an instance would start and reach everything in its configuration; writes nothing
     Check(check::CheckArguments),
-    /// Show every option: its value, and where it was said
+    /// Show every option with its value and where it was set
     Config(config::ConfigArguments),
-    /// Print what a shell completes this command by
+    /// Print the completion script for a shell
     Completions(shell::CompletionsArguments),
     /// Print the manual page, for `man -l -`
     Man,
 }
 
-/// What the manual page says beside the commands.
+/// The text of the manual page around the commands.
 const PAGE: Page = Page {
     description: "punctual takes tasks in over HTTP, each of which says what to publish and when (once, at an interval, by cron), \
          keeps them in Redis, and publishes each to Kafka, RabbitMQ, NATS JetStream or Redis Streams when it is due, under one \
          idempotency key. Data goes to stdout, everything else to stderr.",
     exit_status: &[
         "0: done.",
-        "1: what was asked for failed.",
+        "1: the operation failed.",
         "2: the command line or the configuration is wrong.",
-        "3, 4, 5, of punctual check alone: somebody cannot be reached; a log-in was refused; a certificate is not trusted.",
+        "3, 4, 5, only of punctual check: a server cannot be reached; a login was refused; a certificate is not trusted.",
     ],
     environment: &[
         "PUNCTUAL__SECTION__KEY sets an option of the configuration: PUNCTUAL__CLAIM__LEASE=20s is lease in [claim]. A dash in \
@@ -92,7 +92,7 @@ const PAGE: Page = Page {
     ],
 };
 
-/// What the configuration is read from; everything else stands there.
+/// Where the configuration comes from, and flags for the most common options.
 #[derive(Args)]
 struct SourceArguments {
     /// Where tasks wait: redis://[user:password@]host:port[/db], rediss://, redis+sentinel://, or `memory:`
@@ -107,15 +107,15 @@ struct SourceArguments {
     /// Keeps installations apart on one Redis or broker
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Configuration file; without it punctual.toml, if there is one
+    /// Configuration file; the default is punctual.toml, if it exists
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     config: Option<PathBuf>,
-    /// Refuse a Redis that evicts, keeps nothing through a restart, or cannot write to its disk
+    /// Refuse a Redis that evicts, loses data at a restart, or cannot write to its disk
     #[arg(long)]
     strict: bool,
 }
 
-/// Does what the arguments (the first is the program's name) say.
+/// Runs the command line; the first argument is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Some(command @ ("verify" | "bench")) = arguments.get(1).and_then(|command| command.to_str()) {

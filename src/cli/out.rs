@@ -1,7 +1,6 @@
-//! What goes out to people and programs: data to stdout, everything else to stderr.
+//! The output: data to stdout, everything else to stderr.
 //!
-//! What others wrote (an instance, a file) is shown to people with its control characters escaped: a terminal obeys
-//! them.
+//! Control characters in text from outside (an instance, a file) are escaped, because a terminal interprets them.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write as _};
@@ -11,7 +10,7 @@ use serde::Deserialize;
 
 use super::program::Failure;
 
-/// Words of others on their way into a sentence: no control character is left, the ends of lines neither.
+/// Text from outside for use in a sentence, without control characters or line breaks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(from = "String")]
 pub(super) struct Words(String);
@@ -34,18 +33,18 @@ impl Display for Words {
     }
 }
 
-/// Writes text for people to stdout.
+/// Prints text for people to stdout.
 ///
 /// # Errors
-/// As [`write`].
+/// See [`write`].
 pub fn say(text: &str) -> Result<(), Failure> {
     write(visible(text).as_bytes())
 }
 
-/// Writes data to stdout as it is. A reader that went away (`| head`) is no failure.
+/// Writes data to stdout unchanged. A closed pipe (`| head`) is no failure.
 ///
 /// # Errors
-/// When it cannot be written, to a full disk say.
+/// If it cannot be written, for example to a full disk.
 pub fn write(data: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(data).and_then(|()| out.flush()) {
@@ -56,23 +55,23 @@ pub fn write(data: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Writes to stderr.
+/// Prints to stderr.
 pub fn tell(text: &str) {
     if io::stderr().lock().write_all(visible(text).as_bytes()).is_err() {
-        tracing::debug!("nobody reads stderr");
+        tracing::debug!("stderr is closed");
     }
 }
 
-/// Text of several lines with nothing in it that a terminal obeys.
+/// Text of several lines without characters that a terminal interprets.
 fn visible(text: &str) -> String {
     escaped(text, |character| character.is_control() && character != '\n')
 }
 
-/// Escapes as JSON does, so that what is JSON stays it.
+/// Escapes like JSON, so that JSON stays valid.
 fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut escaped, character| {
         if is_meant(character) {
-            // A String takes all.
+            // Writing to a String does not fail.
             write!(escaped, "\\u{:04x}", u32::from(character)).ok();
         } else {
             escaped.push(character);

@@ -1,4 +1,4 @@
-//! A redis-server of the demo's own, gone with it whatever ends it.
+//! A redis-server for the demo, which ends with it in any case.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -10,7 +10,7 @@ use anyhow::bail;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-/// Runs a program until it ends or the other end of stdin is closed, which the kernel does even when we are killed.
+/// Runs a program until it ends or stdin is closed, which the kernel does even when this process is killed.
 const KEEPER: &str = r#"
 dir=$1; shift
 exec 3<&0
@@ -20,35 +20,35 @@ wait "$server"
 if [ "$?" -eq 137 ]; then rm -rf -- "$dir"; else kill "$reader"; fi
 "#;
 
-/// How often it is tried, since somebody may take the port in between.
+/// Number of attempts, because another program may take the port in between.
 const TRIES: usize = 3;
 
-/// How long it may take until it takes connections.
+/// How long it may take until it accepts connections.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often its log is looked at until then.
+/// How often its log is checked until then.
 const READY_PAUSE: Duration = Duration::from_millis(10);
 
-/// A running redis-server that keeps nothing on disk. Dropping it ends it.
+/// A running redis-server without persistence. Dropping it ends it.
 #[derive(Debug)]
 pub(super) struct OwnRedis {
     keeper: Child,
-    /// Where it listens, on 127.0.0.1.
+    /// Its port on 127.0.0.1.
     pub(super) port: u16,
     dir: TempDir,
 }
 
 impl OwnRedis {
-    /// Whether there is a redis-server to start.
+    /// Whether redis-server is installed.
     pub(super) fn is_installed() -> bool {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|dir| dir.join("redis-server").is_file())
     }
 
-    /// Starts one; returns when it takes connections.
+    /// Starts one; returns when it accepts connections.
     ///
     /// # Errors
-    /// When it does not, with the end of its log.
+    /// If it does not, with the end of its log.
     pub(super) async fn start() -> anyhow::Result<OwnRedis> {
         for _ in 1..TRIES {
             if let Ok(redis) = OwnRedis::try_start().await {
@@ -62,13 +62,13 @@ impl OwnRedis {
         let mut redis = OwnRedis::spawn()?;
         let begun = Instant::now();
         loop {
-            // Not asked over its port, where somebody else may answer.
+            // Read from its log, because another program may answer on its port.
             if redis.log().contains("eady to accept connections") {
                 return Ok(redis);
             }
             if redis.keeper.try_wait()?.is_some() || begun.elapsed() > READY_TIMEOUT {
                 let log = redis.log();
-                bail!("it takes no connections: {}", log.lines().last().unwrap_or("it says nothing"));
+                bail!("it takes no connections: {}", log.lines().last().unwrap_or("its log is empty"));
             }
             sleep(READY_PAUSE).await;
         }
@@ -84,7 +84,7 @@ impl OwnRedis {
         let mut command = Command::new("sh");
         command.args(["-c", KEEPER, "sh"]).arg(dir.path()).args(["redis-server", "--bind", "127.0.0.1", "--port"]);
         command.arg(port.to_string()).args(["--save", "", "--appendonly", "no", "--dir"]).arg(dir.path());
-        // A group of its own: a Ctrl-C in the terminal is for us, who still need it to end in order.
+        // A process group of its own: Ctrl-C in the terminal is for this process, which needs Redis to end in order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(OwnRedis { keeper: command.spawn()?, port, dir })
     }

@@ -1,5 +1,5 @@
-//! What is built of the configuration before anything is connected to: every fault of it is told at once, with those of
-//! the configuration itself.
+//! Builds the parts of an instance before it connects, so that all their faults are reported together with those of the
+//! configuration.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,24 +12,24 @@ use crate::http::tls::{ServerTls, TlsFault};
 use crate::task::Lane;
 use crate::timeline::redis::Durability;
 
-/// What an instance is made of, apart from its timeline.
+/// The parts of an instance except its timeline.
 pub(super) struct Parts {
-    /// Whom to trust.
+    /// The trusted certificates.
     pub(super) tls: Tls,
-    /// By name. They connect when they are first used.
+    /// The sinks by name. They connect when they are first used.
     pub(super) sinks: BTreeMap<String, EngineSink>,
     pub(super) rules: BTreeMap<Lane, LaneRule>,
-    /// What the listener serves TLS with, if it does.
+    /// The TLS settings of the listener, if any.
     pub(super) listener: Option<ServerTls>,
-    /// What can be used, but is hardly meant.
+    /// Settings that work but are probably not intended.
     pub(super) warnings: Vec<ConfigFault>,
 }
 
 impl Parts {
-    /// Builds all of it.
+    /// Builds all parts.
     ///
     /// # Errors
-    /// Everything that cannot be used, with its place.
+    /// Everything that cannot be used, with its position.
     pub(super) fn build(config: &Config) -> Result<Parts, Vec<ConfigFault>> {
         let mut faults = Vec::new();
         let tls = config.ca_file.as_deref().map_or_else(|| Ok(Tls::default()), Tls::from_ca_file);
@@ -51,7 +51,7 @@ impl Parts {
             |section: &SinkSection| SinkConfig::parse(section.url.expose()).is_ok_and(|sink| sink.over_tls());
         let mut warnings = Vec::new();
         if config.ca_file.is_some() && !timeline_over_tls && !config.sinks.values().any(over_tls) {
-            let detail = "no URL leads over TLS, so that nobody is asked for a certificate";
+            let detail = "no URL uses TLS, so no certificate is checked";
             let hint = "`rediss://`, `kafka+ssl://`, `amqps://`, `tls://`".to_owned();
             warnings.push(ConfigFault { hint: Some(hint), ..config.fault("tls.ca_file", detail) });
         }
@@ -59,12 +59,12 @@ impl Parts {
     }
 }
 
-/// Whether the timeline's connections are over TLS; a fault when it cannot be reached at all as it is written.
+/// Whether the timeline's connections use TLS; a fault if the URL cannot be used.
 fn look_at_redis(config: &Config, tls: &Tls) -> Result<bool, ConfigFault> {
     let sentinels = "redis.sentinel_password";
     if config.redis.scheme() == "memory" {
         if config.durability != Durability::Memory {
-            return Err(config.fault("redis.durability", "a timeline in memory is kept nowhere else"));
+            return Err(config.fault("redis.durability", "a timeline in memory has neither replica nor disk"));
         }
         if config.strict {
             return Err(config.fault("redis.strict", "a timeline in memory keeps no task when the process ends"));
@@ -81,7 +81,7 @@ fn look_at_redis(config: &Config, tls: &Tls) -> Result<bool, ConfigFault> {
     Ok(access.over_tls())
 }
 
-/// The certificate and key that the API is served with.
+/// Certificate and key of the API.
 fn listener_tls(config: &Config) -> Result<Option<ServerTls>, Vec<ConfigFault>> {
     let Some((certificate, key)) = &config.http.tls else { return Ok(None) };
     let told = |fault: TlsFault| match &fault {
@@ -120,8 +120,8 @@ fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTr
     sinks
 }
 
-/// A task has to name a destination where its lane names none, unless its sink does without. Every lane whose
-/// destination its sink can never take is a fault.
+/// Whether a task of each lane must name a destination: if the lane has none and its sink needs one. A lane whose
+/// destination its sink can never accept is a fault.
 fn lane_rules(
     config: &Config,
     sinks: &BTreeMap<String, EngineSink>,
@@ -235,7 +235,10 @@ mod tests {
     #[tokio::test]
     async fn a_timeline_in_memory_can_promise_no_more_than_that() {
         for (option, detail) in [
-            ("durability = \"replica\"", "`redis.durability` (p.toml:3): a timeline in memory is kept nowhere else"),
+            (
+                "durability = \"replica\"",
+                "`redis.durability` (p.toml:3): a timeline in memory has neither replica nor disk",
+            ),
             ("strict = true", "`redis.strict` (p.toml:3): a timeline in memory keeps no task when the process ends"),
         ] {
             let text = format!("[redis]\nurl = \"memory:\"\n{option}\n[sinks.a]\nurl = \"stdout:\"\n");
@@ -277,7 +280,7 @@ mod tests {
             let parts = Parts::build(&config).map_err(|faults| format!("{faults:?}")).unwrap();
             let warnings: Vec<_> = parts.warnings.iter().map(ToString::to_string).collect();
             assert_eq!(warnings.len(), usize::from(warns), "{redis} {sink}: {warnings:?}");
-            let line = "`tls.ca_file` (--set): no URL leads over TLS";
+            let line = "`tls.ca_file` (--set): no URL uses TLS";
             assert!(warnings.iter().all(|warning| warning.starts_with(line)), "{warnings:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! `punctual preview`: when a schedule would be due, by the very code that fires, without an instance.
+//! `punctual preview`: when a schedule would be due, computed by the code that serves tasks, without an instance.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::clock::{Clock, LocalClock, Timestamp};
 use crate::task::spec::{self, Preview};
 use crate::task::{Fault, Limits};
 
-/// As much as an instance can be configured to take: only the schedule is asked about.
+/// The largest limits that an instance can be configured with, because only the schedule matters here.
 const LIMITS: Limits = Limits { payload: 8 << 20, headers: 1000, header_bytes: 256 << 10 };
 
 #[derive(Args)]
@@ -25,13 +25,13 @@ pub(super) struct PreviewArguments {
     /// Once, at this time: 2026-12-24T18:00:00Z
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
-    /// Again and again, this far apart: 30s
+    /// Repeatedly, at this interval: 30s
     #[arg(long, value_name = "DURATION")]
     every: Option<String>,
-    /// Again and again, by cron; six fields begin with seconds
+    /// Repeatedly, by cron; six fields begin with seconds
     #[arg(long, value_name = "EXPRESSION")]
     cron: Option<String>,
-    /// The zone of --cron: Europe/Berlin; without it UTC
+    /// The zone of --cron: Europe/Berlin; the default is UTC
     #[arg(long, value_name = "ZONE", conflicts_with = "file")]
     zone: Option<String>,
     /// No occurrence before this time; --every counts from it
@@ -40,7 +40,7 @@ pub(super) struct PreviewArguments {
     /// No occurrence after this time
     #[arg(long, value_name = "TIME", conflicts_with = "file")]
     end: Option<String>,
-    /// How many occurrences may come due
+    /// Maximum number of occurrences
     #[arg(long, value_name = "NUMBER", conflicts_with = "file")]
     limit: Option<u64>,
     /// Delay each occurrence by less than this; the delay depends on the id
@@ -52,13 +52,13 @@ pub(super) struct PreviewArguments {
     /// The task's id, which --spread depends on
     #[arg(long, value_name = "ID")]
     id: Option<String>,
-    /// As if the task were put at this time; without it now
+    /// As if the task were put at this time; the default is now
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
     /// How many dues to show, 1 to 100
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     count: u64,
-    /// Show them as the API does
+    /// Show them as JSON, like the API
     #[arg(long)]
     json: bool,
 }
@@ -80,7 +80,7 @@ pub(super) fn run(arguments: &PreviewArguments) -> Result<(), Failure> {
     }
 }
 
-/// The dues of a file that holds a task, or a schedule alone.
+/// The dues of a file with a task or a schedule.
 fn of_file(arguments: &PreviewArguments, text: &str, now: Timestamp) -> Result<Vec<Timestamp>, Failure> {
     let task = serde_json::from_str::<BTreeMap<String, &RawValue>>(text)
         .ok()
@@ -90,7 +90,7 @@ fn of_file(arguments: &PreviewArguments, text: &str, now: Timestamp) -> Result<V
             .map_err(|error| refused(&[fault("not_json", format!("the file is not JSON: {error}"))]))?;
         return of_schedule(arguments, schedule.get(), now);
     };
-    // What the flags say; the schedule is the whole task's, with whatever else is wrong with that.
+    // The flags count; the schedule is checked as part of its task, with all other faults of that.
     let asked = spec::read_preview(arguments.question(r#"{"in":"1s"}"#).as_bytes(), now).map_err(|f| refused(&f))?;
     let read = spec::read(text.as_bytes(), &LIMITS, task.contains_key("id"), asked.from);
     let read = read.map_err(|faults| refused(&faults))?;
@@ -123,7 +123,7 @@ fn refused(faults: &[Fault]) -> Failure {
 }
 
 impl PreviewArguments {
-    /// The schedule that the flags say.
+    /// The schedule in the flags.
     fn schedule(&self) -> Map<String, Value> {
         let mut schedule = Map::new();
         for (name, value) in [
@@ -142,7 +142,7 @@ impl PreviewArguments {
         schedule
     }
 
-    /// What the API would be asked.
+    /// The request that the API would get.
     fn question(&self, schedule: &str) -> String {
         let mut question = format!(r#"{{"schedule":{schedule},"count":{}"#, self.count);
         for (name, value) in [("id", &self.id), ("from", &self.from)] {

@@ -1,4 +1,4 @@
-//! What `punctual` and `punctual-lab` do in the same way: read the command line, tell of failures, listen for signals.
+//! What `punctual` and `punctual-lab` share: parsing the command line, reporting failures, signals.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::out::tell;
 use crate::config::ConfigError;
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
     error: anyhow::Error,
@@ -20,7 +20,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What was asked for could not be done: exit code 1.
+    /// The operation failed: exit code 1.
     pub fn failed(error: impl Into<anyhow::Error>) -> Failure {
         Failure { error: error.into(), hint: None, code: 1 }
     }
@@ -30,18 +30,18 @@ impl Failure {
         Failure { error: error.into(), hint: None, code: 2 }
     }
 
-    /// The same with another exit code.
+    /// The same failure with another exit code.
     pub(super) fn code(self, code: u8) -> Failure {
         Failure { code, ..self }
     }
 
-    /// The same, with what to do about it.
+    /// The same failure with a hint.
     #[must_use]
     pub fn hint(self, hint: impl Display) -> Failure {
         Failure { hint: Some(hint.to_string()), ..self }
     }
 
-    /// Writes it to stderr.
+    /// Prints it to stderr.
     pub(super) fn tell(&self) {
         let mut text = format!("error: {:#}\n", self.error);
         if let Some(hint) = &self.hint {
@@ -57,7 +57,7 @@ impl From<ConfigError> for Failure {
     }
 }
 
-/// Reads the arguments (the first is the program's name) and does as they say.
+/// Parses the arguments (the first is the program's name) and runs the command.
 pub fn run<C: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     carry_out: impl FnOnce(C) -> Result<(), Failure>,
@@ -65,7 +65,7 @@ pub fn run<C: Parser>(
     punctual_sinks::tls::install_provider();
     let command = match C::try_parse_from(arguments) {
         Ok(command) => command,
-        // Help and version are no errors, and go to stdout; clap knows.
+        // Help and version are not errors and go to stdout; clap decides.
         Err(error) => {
             let printed = error.print().is_ok();
             return ExitCode::from(if error.use_stderr() || !printed { 2 } else { 0 });
@@ -74,7 +74,7 @@ pub fn run<C: Parser>(
     end(carry_out(command))
 }
 
-/// The exit code, once a failure has been told.
+/// Prints a failure and returns the exit code.
 pub(super) fn end(done: Result<(), Failure>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,10 +85,10 @@ pub(super) fn end(done: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// The runtime that commands run in.
+/// The runtime for commands.
 ///
 /// # Errors
-/// When the system has no thread for it.
+/// If the system cannot start its threads.
 pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     built.context("cannot start the runtime").map_err(Failure::failed)
@@ -102,16 +102,16 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From now on they end the process no more by themselves.
+    /// From now on these signals no longer end the process by themselves.
     ///
     /// # Errors
-    /// When the system lets nobody listen.
+    /// If the system refuses the handler.
     pub fn listen() -> Result<Signals, Failure> {
         let listen = |kind| signal(kind).context("cannot listen for signals").map_err(Failure::failed);
         Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
-    /// The name of the next one: `SIGINT` or `SIGTERM`.
+    /// Waits for the next signal; returns `SIGINT` or `SIGTERM`.
     pub async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",

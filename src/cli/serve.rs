@@ -1,4 +1,4 @@
-//! `punctual serve`: the one place where the concrete parts are put together: timeline, sinks, engine, API.
+//! `punctual serve`: the one place that puts timeline, sinks, engine and API together.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -25,26 +25,26 @@ use crate::timeline::memory::MemoryTimeline;
 use crate::timeline::redis::{Advice, RedisConfig, RedisError, RedisTimeline};
 use crate::timeline::{Link, Timeline};
 
-/// How long Redis may take to be there where somebody looks on.
+/// How long an interactive command waits for Redis.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running instance.
 pub struct Instance {
-    /// Where its API listens.
+    /// The address of its API.
     pub address: SocketAddr,
-    /// The way in.
+    /// The write API.
     pub intake: Intake,
-    /// The instance id: the part of claim tokens before the dot.
+    /// The instance id, the part of a claim token before the first dot.
     pub id: String,
     engine: Arc<Engine>,
     stop: CancellationToken,
     server: JoinHandle<bool>,
 }
 
-/// Serves until SIGINT or SIGTERM; a second one ends at once.
+/// Runs until SIGINT or SIGTERM; a second signal ends it at once.
 pub(super) fn run(sources: Sources) -> Result<(), Failure> {
     let runtime = runtime()?;
-    // Sinks may want to be built inside of it.
+    // Sinks may need the runtime to be built.
     let inside = runtime.enter();
     let (config, parts) = Config::load_and(sources, Parts::build)?;
     drop(inside);
@@ -60,18 +60,18 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
         if config.redis.scheme() == "memory" {
             warn!("tasks are kept in memory and are lost when this process ends");
         }
-        // Redis may be away for long: whoever asks is answered meanwhile.
+        // Redis may be unreachable for long; the API answers in the meantime.
         let opened = open_timeline(config, &parts.tls)?;
         let instance = Instance::start(config, Arc::clone(&opened.timeline), parts).await?;
         let (told, refused) = (tell(config, opened.redis.clone()), opened.refused());
         let ended = tokio::select! {
-            // Before it is told that Redis is away.
+            // Signals first, before anything is logged about Redis.
             biased;
             signal = signals.next() => {
                 info!(signal, "signal received; finishing current requests and publishes");
                 Ok(())
             }
-            // Redis may say so late: it was away at the start.
+            // This may come late, if Redis was unreachable at the start.
             error = refused => Err(refusal(config, error)),
             never = told => match never {},
         };
@@ -82,13 +82,13 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
     })
 }
 
-/// Says what is waited for, should Redis be away, and then what is dangerous in how it is set up.
+/// Logs that Redis is unreachable, if it is, and then which of its settings are dangerous.
 async fn tell(config: &Config, redis: Option<Arc<RedisTimeline>>) -> Infallible {
     if let Some(redis) = redis {
         if let Link::Down(reason) = redis.first_word().await {
-            warn!(redis = %config.redis, reason, "redis is unavailable; tasks are neither taken in nor published until it answers");
+            warn!(redis = %config.redis, reason, "redis is unavailable; tasks are neither accepted nor published until it answers");
         }
-        // A strict start refuses it for that instead.
+        // With `strict`, such a Redis is refused instead.
         for Advice { detail, hint } in if config.strict { Vec::new() } else { redis.advice().await } {
             warn!(words = detail, hint, "redis may lose tasks with these settings");
         }
@@ -96,7 +96,7 @@ async fn tell(config: &Config, redis: Option<Arc<RedisTimeline>>) -> Infallible 
     pending().await
 }
 
-/// What Redis said that makes it no place for this timeline.
+/// The failure for a Redis that cannot store this timeline.
 fn refusal(config: &Config, error: RedisError) -> Failure {
     match error {
         RedisError::Unfit(_) => Failure::usage(ConfigError(vec![config.fault("redis.strict", error.to_string())])),
@@ -104,14 +104,14 @@ fn refusal(config: &Config, error: RedisError) -> Failure {
     }
 }
 
-/// A timeline, and the same once more where it is in Redis, which may turn out to be no place for it.
+/// A timeline, and the same one again if it is in Redis, where its checks may fail later.
 pub(super) struct Opened {
     pub(super) timeline: Arc<dyn Timeline>,
     redis: Option<Arc<RedisTimeline>>,
 }
 
 impl Opened {
-    /// Returns once Redis has said why the timeline can't be there.
+    /// Returns once a check of Redis has failed.
     fn refused(&self) -> impl Future<Output = RedisError> + use<> {
         let redis = self.redis.clone();
         async move {
@@ -122,13 +122,13 @@ impl Opened {
         }
     }
 
-    /// Returns once Redis is there and is a place for the timeline; a failure after a while, for somebody who looks on.
+    /// Waits until Redis is reachable and checked; fails after a while, for interactive commands.
     pub(super) async fn there(self, config: &Config) -> Result<Arc<dyn Timeline>, Failure> {
         let Some(redis) = self.redis else { return Ok(self.timeline) };
         let mut link = redis.link();
         let there = timeout(REDIS_TIMEOUT, async {
             redis.check_layout().await?;
-            // The clock goes by this machine's time until the link is up.
+            // Until the link is up the clock shows this machine's time.
             link.wait_for(|link| matches!(link, Link::Up(_))).await.ok();
             Ok::<(), RedisError>(())
         });
@@ -140,7 +140,7 @@ impl Opened {
     }
 }
 
-/// The timeline that the configuration names. A Redis may be away: then it will come, as after any other outage.
+/// The timeline of the configuration. Redis may be unreachable; it is then waited for as after any outage.
 pub(super) fn open_timeline(config: &Config, tls: &Tls) -> Result<Opened, Failure> {
     if config.redis.scheme() == "memory" {
         let timeline = Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), config.timeline.shards));
@@ -171,10 +171,10 @@ pub(super) fn redis_config(config: &Config, tls: &Tls) -> RedisConfig {
 }
 
 impl Instance {
-    /// Starts to take tasks in and to publish what is due. The listener is bound before anything is claimed.
+    /// Starts to accept tasks and to publish. The listener is bound before anything is claimed.
     ///
     /// # Errors
-    /// When the address cannot be listened on, or a lane names a sink that is not there.
+    /// If the address cannot be bound, or a lane names a sink that does not exist.
     pub(super) async fn start(config: &Config, timeline: Arc<dyn Timeline>, parts: Parts) -> Result<Instance, Failure> {
         let Parts { sinks, rules, listener: tls, .. } = parts;
         let listen = config.http.listen;
@@ -211,8 +211,8 @@ impl Instance {
         Ok(Instance { address, intake, id, engine, stop, server })
     }
 
-    /// Ends: requests under way are answered, what is held is published or given back, within `deadline` and a few
-    /// seconds.
+    /// Stops: answers current requests, publishes claimed occurrences or returns them to their lanes, within `deadline`
+    /// and a few seconds.
     pub(super) async fn stop(self, deadline: Duration) {
         self.stop.cancel();
         let (served, settled) = tokio::join!(self.server, self.engine.shutdown(deadline));
@@ -223,7 +223,7 @@ impl Instance {
     }
 }
 
-/// A name that no other start of an instance has.
+/// A new name for each start of an instance.
 fn instance_id() -> String {
     format!("{:012x}", rand::random::<u64>() >> 16)
 }

@@ -1,4 +1,4 @@
-//! What shells and `man` want to know of a command line; made of the same definitions that read it.
+//! Completions and manual page, generated from the definitions of the command line.
 
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -15,24 +15,24 @@ pub struct CompletionsArguments {
     shell: Shell,
 }
 
-/// What a manual page says beside the commands; each text is a paragraph.
+/// The text of a manual page around the commands; each text is a paragraph.
 #[derive(Debug)]
 pub struct Page {
-    /// What the program is.
+    /// What the program does.
     pub description: &'static str,
     /// Its exit codes.
     pub exit_status: &'static [&'static str],
-    /// The variables that it reads.
+    /// The environment variables that it reads.
     pub environment: &'static [&'static str],
     /// The files that it reads.
     pub files: &'static [&'static str],
 }
 
 impl CompletionsArguments {
-    /// Prints the script by which the shell completes the program of that name.
+    /// Prints the completion script of a shell for a program.
     ///
     /// # Errors
-    /// When it cannot be written to stdout.
+    /// If stdout cannot be written.
     pub fn print(&self, command: &mut Command, name: &str) -> Result<(), Failure> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, command, name, &mut script);
@@ -43,7 +43,7 @@ impl CompletionsArguments {
 /// Prints one page with all commands.
 ///
 /// # Errors
-/// When it cannot be written to stdout.
+/// If stdout cannot be written.
 pub fn man(command: Command, page: &Page) -> Result<(), Failure> {
     let page = render(command, page).map_err(Failure::failed)?;
     out::write(&page)
@@ -74,7 +74,7 @@ fn without_help(command: Command) -> Command {
     command.disable_help_flag(true).disable_version_flag(true).mut_subcommands(without_help)
 }
 
-/// A part of the page for each command that does something.
+/// Adds a section for each command without subcommands.
 fn commands(above: &Command, page: &mut Vec<u8>) -> std::io::Result<()> {
     for command in above.get_subcommands() {
         if command.has_subcommands() {
@@ -99,7 +99,7 @@ fn commands(above: &Command, page: &mut Vec<u8>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A section without its heading: it is part of another.
+/// A section without its heading, because it is part of another one.
 fn part(render: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> std::io::Result<Vec<u8>> {
     let mut rendered = Vec::new();
     render(&mut rendered)?;

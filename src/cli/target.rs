@@ -1,4 +1,4 @@
-//! Which instance a call is for, and as whom: what flags and variables say. An empty variable says nothing.
+//! The instance to call and the token to use, from flags and variables. An empty variable counts as unset.
 
 use std::fmt::Display;
 use std::io::Read;
@@ -17,23 +17,23 @@ use tokio_rustls::TlsConnector;
 use super::Failure;
 use crate::config::SecretUrl;
 
-/// The variable that a token is given by: as an argument every user of the machine would see it.
+/// The variable for a token. As an argument, every user of the machine could see it.
 const TOKEN: &str = "PUNCTUAL_TOKEN";
 
 const CA_FILE: &str = "PUNCTUAL_CA_FILE";
 
-/// Bytes of a token's file at most: far more than a token has.
+/// Maximum size of a token's file in bytes; far more than a token.
 const LONGEST_TOKEN: u64 = 64 << 10;
 
 const DEFAULT: &str = "http://127.0.0.1:7171";
 
-/// Which instance, and as whom.
+/// The instance to call, and the token.
 #[derive(Args)]
 pub(super) struct ApiTarget {
     /// The instance's API
     #[arg(long, value_name = "URL", env = "PUNCTUAL_URL", hide_env_values = true, default_value = DEFAULT)]
     url: String,
-    /// File that holds a token of the instance; without it the variable PUNCTUAL_TOKEN may hold one
+    /// File that contains a token of the instance; without it the variable PUNCTUAL_TOKEN may contain one
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// PEM file with the authorities to trust over https, in place of the system's
@@ -47,21 +47,21 @@ pub(super) struct ApiTarget {
     ca_file: Option<PathBuf>,
 }
 
-/// Where an instance is.
+/// The address of an instance.
 pub(super) struct Address {
-    /// The URL without what may be a user and password.
+    /// The URL without a possible user and password.
     pub(super) shown: String,
     pub(super) over_tls: bool,
     pub(super) host: String,
     pub(super) port: u16,
-    /// Host and port as they were written.
+    /// Host and port as written.
     pub(super) authority: String,
-    /// What stands before `/v1`.
+    /// The path before `/v1`.
     pub(super) base: String,
 }
 
 impl Address {
-    /// Nothing that goes there leaves this machine.
+    /// Whether the address is on this machine.
     pub(super) fn is_here(&self) -> bool {
         self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }
@@ -73,7 +73,7 @@ impl ApiTarget {
         let shown = SecretUrl::new(url.to_owned()).to_string();
         let wrong = |detail: &str| Failure::usage(anyhow!("cannot call an instance at `{shown}`: {detail}"));
         let whole = "a URL is expected such as `http://127.0.0.1:7171`";
-        // The words of the parser may quote what is a password.
+        // The parser's error may quote a password.
         let uri: Uri = url.parse().map_err(|_| wrong(whole))?;
         let over_tls = match uri.scheme_str() {
             Some("http") => false,
@@ -88,7 +88,7 @@ impl ApiTarget {
             return Err(wrong("it takes no query"));
         }
         let host = uri.host().unwrap_or_default();
-        // By hand: to the parser of the URL a port beyond 65535 is none, and the token would go to another server.
+        // Parsed here: the URL parser treats a port above 65535 as none, and the token would go to another server.
         let port = match authority.strip_prefix(host) {
             Some("") => Some(if over_tls { 443 } else { 80 }),
             rest => rest.and_then(|rest| rest.strip_prefix(':')?.parse().ok()).filter(|&port| port != 0),
@@ -122,7 +122,7 @@ impl ApiTarget {
         Ok(TlsConnector::from(Arc::new(config)))
     }
 
-    /// The header that carries the token.
+    /// The header with the token.
     pub(super) fn token(&self) -> Result<Option<HeaderValue>, Failure> {
         let (place, token) = match &self.token_file {
             Some(file) => {

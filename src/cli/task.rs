@@ -1,4 +1,4 @@
-//! `punctual task put | get | cancel`: a running instance's API from the command line.
+//! `punctual task put | get | cancel`: the API of a running instance from the command line.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,13 +19,13 @@ use super::target::ApiTarget;
 use super::{Failure, batch, say};
 use crate::task::spec::{MessageView, ScheduleView, TaskView};
 
-/// Every character that may stand in a task id has its place in a path as it is, but others must not slip through.
+/// The characters of a task id are valid in a path; all others must be escaped.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
 
-/// What some editors begin a file with.
+/// Some editors begin a file with it.
 pub(super) const BYTE_ORDER_MARK: &str = "\u{feff}";
 
-/// Bytes of a file with a task at most: more than an instance can be told to take.
+/// Maximum size of a file with a task, in bytes; more than an instance can be configured to accept.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 #[derive(Subcommand)]
@@ -38,7 +38,7 @@ pub(super) enum TaskCommand {
     Cancel(IdArguments),
 }
 
-/// Which instance, and how to show its answer.
+/// The instance, and how to show its answer.
 #[derive(Args)]
 pub(super) struct TaskPlace {
     #[command(flatten)]
@@ -68,19 +68,19 @@ pub(super) struct PutArguments {
     /// Once, at this time: 2026-12-24T18:00:00Z
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
-    /// Again and again, this far apart: 30s
+    /// Repeatedly, at this interval: 30s
     #[arg(long, value_name = "DURATION")]
     every: Option<String>,
-    /// Again and again, by cron; six fields begin with seconds
+    /// Repeatedly, by cron; six fields begin with seconds
     #[arg(long, value_name = "EXPRESSION")]
     cron: Option<String>,
-    /// The zone of --cron: Europe/Berlin; without it UTC
+    /// The zone of --cron: Europe/Berlin; the default is UTC
     #[arg(long, value_name = "ZONE", requires = "cron")]
     zone: Option<String>,
-    /// What is published, as JSON
+    /// The payload, as JSON
     #[arg(long, value_name = "JSON", conflicts_with = "file")]
     payload: Option<String>,
-    /// Topic, subject or stream; without it the lane's
+    /// Topic, subject or stream; the default is that of the lane
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
     destination: Option<String>,
     /// The lane it waits in
@@ -93,13 +93,13 @@ pub(super) struct PutArguments {
     place: TaskPlace,
 }
 
-/// What the commands read of an answer.
+/// The members of an answer that the commands use.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct AnswerView {
-    /// Of a put or a cancellation.
+    /// Of a put or a cancel.
     result: Words,
-    /// Of a look; that of a problem is a number.
+    /// Of a get; in a problem it is a number.
     status: Value,
     due: Words,
     next: Vec<DueView>,
@@ -115,7 +115,7 @@ struct DueView {
     due: Words,
 }
 
-/// One thing wrong with what was put.
+/// One fault of a put.
 #[derive(Deserialize)]
 pub(super) struct FaultView {
     pointer: Words,
@@ -174,7 +174,7 @@ fn show(place: &TaskPlace, answer: &ApiAnswer, detail: impl FnOnce() -> String) 
     if place.json { out::write(format!("{}\n", answer.text.trim_end()).as_bytes()) } else { say(&detail()) }
 }
 
-/// The body of a put. The payload's bytes go as they were given.
+/// The body of a put, with the payload unchanged.
 fn task(arguments: &PutArguments) -> Result<String, Failure> {
     if let Some(path) = &arguments.file {
         return read(path).map_err(|error| {
@@ -201,7 +201,7 @@ fn task(arguments: &PutArguments) -> Result<String, Failure> {
     serde_json::to_string(&view).map_err(Failure::failed)
 }
 
-/// A whole file, `-` being stdin.
+/// A whole file; `-` is stdin.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     let input: Box<dyn Read> =
         if path.as_os_str() == "-" { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
@@ -212,15 +212,15 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
     Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))
 }
 
-/// Several faults, a line each; one alone is told already.
+/// Several faults, one per line. A single one is in the main text.
 pub(super) fn faults(faults: &[FaultView]) -> String {
     let several = if faults.len() > 1 { faults } else { &[] };
     several.iter().map(|fault| format!("\n  {}: {}", fault.pointer, fault.detail)).collect()
 }
 
-/// What an answer that is no success says.
+/// The failure for an answer with an error status.
 pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bool) -> Failure {
-    // `--json` promises JSON, whoever answered.
+    // `--json` promises JSON, whatever the answer is.
     if json
         && serde_json::from_str::<IgnoredAny>(&answer.text).is_ok()
         && let Err(failure) = out::write(format!("{}\n", answer.text.trim_end()).as_bytes())
@@ -232,7 +232,7 @@ pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bo
 }
 
 impl TaskPlace {
-    /// Calls the API; an answer that is no success is a failure in its words, and so is one that no instance gives.
+    /// Calls the API. An error status is a failure with the API's text, and so is an answer that no instance gives.
     async fn call(
         &self,
         method: Method,
@@ -251,7 +251,7 @@ impl TaskPlace {
         let view: AnswerView = serde_json::from_str(&answer.text).unwrap_or_default();
         match if looks { view.status.as_str().unwrap_or_default() } else { view.result.as_str() } {
             "" => Err(Failure::failed(anyhow!(
-                "{doing}: `{}` answered {} with what is no answer of an instance of punctual",
+                "{doing}: `{}` answered {} but not like an instance of punctual",
                 client.shown(),
                 answer.status
             ))),
@@ -260,7 +260,7 @@ impl TaskPlace {
     }
 }
 
-/// An id as it stands in a path; characters that no id has are escaped, so that the API can say so.
+/// An id as part of a path. Invalid characters are escaped, so that the API can report them.
 pub(super) fn path_segment(id: &str) -> String {
     utf8_percent_encode(id, ESCAPED).to_string()
 }

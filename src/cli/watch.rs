@@ -1,4 +1,4 @@
-//! A sink that counts what another one accepts: how the demo knows what was published, how often and how late.
+//! A sink that counts what another sink accepts: the demo learns from it what was published, how often and how late.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::clock::{Clock, Timestamp};
 
-/// A sink around a sink that keeps count of messages whose task id begins with a prefix.
+/// A sink around another one that counts messages by the prefix of their task ids.
 pub(super) struct Watch {
     inner: Arc<dyn Sink>,
     clock: Arc<dyn Clock>,
@@ -21,21 +21,21 @@ pub(super) struct Watch {
     book: Arc<Book>,
 }
 
-/// What was seen so far.
+/// What was counted so far.
 pub(super) struct Book {
     seen: Mutex<Seen>,
     distinct: watch::Sender<usize>,
 }
 
 struct Seen {
-    /// Nothing due later is let through any more.
+    /// Messages with a later due are not passed on any more.
     cut: Option<Timestamp>,
-    /// The latest due that was let through.
+    /// The latest due that was passed on.
     latest: Timestamp,
     published: usize,
     keys: HashSet<String>,
     early: usize,
-    /// Accepted minus due, in ms, of the first copy of each.
+    /// Accepted minus due in ms, of the first copy of each message.
     lateness: Vec<u64>,
 }
 
@@ -63,8 +63,8 @@ impl Book {
         Arc::new(Book { seen: Mutex::new(seen), distinct: watch::Sender::new(0) })
     }
 
-    /// From now on nothing goes out that is due later than now, or than `end`; returns that time. What is due by then
-    /// still goes out, and nothing that is due later has: the clock's own error is allowed for.
+    /// From now on, messages that are due later than now, or than `end`, are not passed on. Returns that time. The
+    /// uncertainty of the clock is included, so that all earlier ones are passed on and no later one was.
     pub(super) fn cut(&self, clock: &dyn Clock, end: Timestamp) -> Timestamp {
         let mut seen = self.seen();
         let cut = clock.now().max(seen.latest).min(end);
@@ -72,9 +72,9 @@ impl Book {
         cut
     }
 
-    /// Returns once that many different keys were accepted.
+    /// Waits until this many different keys were accepted.
     pub(super) async fn reached(&self, distinct: usize) {
-        // The sender lives as long as this book: waiting ends only when the number is there.
+        // The sender lives as long as this book, so the wait ends only with the number.
         if self.distinct.subscribe().wait_for(|seen| *seen >= distinct).await.is_err() {
             std::future::pending().await
         }
@@ -84,7 +84,7 @@ impl Book {
         let seen = self.seen();
         let mut lateness = seen.lateness.clone();
         lateness.sort_unstable();
-        // The smallest value that at least that share of all stays within.
+        // The smallest value that covers this share of all.
         let at = |percent: usize| lateness.get((lateness.len() * percent).div_ceil(100).saturating_sub(1)).copied();
         Tally {
             published: seen.published,
@@ -142,7 +142,7 @@ impl Sink for Watch {
                 watched.push((index, None));
                 through.push(message);
             } else if self.book.lets_through(due) {
-                // Early even if the clock is as far behind as it can be.
+                // Early even if the clock is behind by its whole uncertainty.
                 watched.push((index, Some((message.key.clone(), due, now.plus(uncertainty) < due))));
                 through.push(message);
             } else {

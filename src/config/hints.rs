@@ -1,10 +1,10 @@
-//! What somebody may have meant who wrote what is no option, no section, or no variable of punctual's.
+//! Suggests what a user meant who wrote an unknown option, section or variable.
 
 use super::layers::{Layers, NAMED, PREFIX, PROPERTIES, named, variable};
 use super::{ConfigFault, Origin};
 
 impl Layers {
-    /// A variable that is not punctual's, and would be but for a letter or an underscore.
+    /// Warns of a variable that would be one of punctual's but for a letter or an underscore.
     pub(super) fn look_at_foreign(&mut self, name: &str) {
         let plain = |name: &str| name.to_uppercase().replace("__", "_");
         let written = plain(name);
@@ -29,7 +29,7 @@ impl Layers {
         }
     }
 
-    /// The known path that looks most like this one.
+    /// The known path that is most similar.
     pub(super) fn nearest(&self, path: &str) -> Option<String> {
         let mut candidates = self.known.clone();
         for (section, keys) in NAMED {
@@ -45,7 +45,7 @@ impl Layers {
         nearest(path, candidates)
     }
 
-    /// The section that looks most like this one.
+    /// The section that is most similar.
     pub(super) fn nearest_section(&self, path: &str) -> Option<String> {
         let known = self.known.iter().filter_map(|known| known.split_once('.')).map(|(section, _)| section);
         let named = NAMED.iter().map(|(section, _)| *section);
@@ -53,7 +53,7 @@ impl Layers {
     }
 }
 
-/// What is said of a value where a section belongs, and what to write instead.
+/// The error for a value in place of a section, and what to write instead.
 pub(super) fn section_expected(path: &str) -> (String, Option<String>) {
     let (section, option) = match path {
         _ if NAMED.iter().any(|(section, _)| *section == path) => (format!("{path}.NAME"), None),
@@ -65,7 +65,7 @@ pub(super) fn section_expected(path: &str) -> (String, Option<String>) {
     ("a section is expected here, not a value".to_owned(), Some(format!("`[{section}]`{inside}")))
 }
 
-/// The candidate that is nearest to what was written, if one is near enough to have been meant.
+/// The most similar candidate, if it is similar enough.
 pub(super) fn nearest(written: &str, candidates: impl IntoIterator<Item = String>) -> Option<String> {
     let split = |path: &str| match path.rsplit_once('.') {
         Some((section, key)) => (section.to_owned(), key.to_owned()),
@@ -75,7 +75,7 @@ pub(super) fn nearest(written: &str, candidates: impl IntoIterator<Item = String
     let near = |candidate: &String| {
         let (_, option) = split(candidate);
         let far = strsim::damerau_levenshtein(written, candidate);
-        // Without its section, or in one that is nearly right, an option is known by its name.
+        // Without its section, or in a similar one, an option is recognised by its name.
         let known = option == key && (section.is_empty() || far <= 1 + section.len() / 3);
         known || (far <= 1 + key.len() / 4 && far < key.len())
     };

@@ -1,7 +1,7 @@
-//! The layers of the configuration, one over the other; every value remembers where it came from.
+//! The layers of the configuration, one over the other. Every value knows where it came from.
 //!
-//! The known options are those that stand in `default.toml`, and those of a sink and of a lane. Files and environment
-//! are read by walking them, so that an unknown name is a fault with its place and not a value that nobody reads.
+//! The known options are those in `default.toml`, and those of sinks, lanes and tokens. Unknown names in files and
+//! variables are faults with their positions, so that no value is silently ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,23 +15,23 @@ use super::hints::section_expected;
 /// The defaults and their documentation.
 pub const DEFAULTS: &str = include_str!("default.toml");
 
-/// What every environment variable of punctual's begins with.
+/// The prefix of punctual's environment variables.
 pub(super) const PREFIX: &str = "PUNCTUAL__";
 
-/// The sections that hold any number of sections of their own, named by the user, and the options of one of them.
+/// The sections with any number of named subsections, and the options of one of them.
 pub(super) const NAMED: [(&str, &[&str]); 3] = [
     ("sinks", &["url", "answer_timeout", "patience", "credentials_file", "sentinel_password"]),
     ("lanes", &["sink", "destination", "dead_destination"]),
     ("tokens", &["sha256", "scope"]),
 ];
 
-/// How many faults of a text's form are told: what is no TOML at all has one a line.
+/// Maximum number of syntax errors to report, because text that is not TOML has one per line.
 const MOST_BROKEN: usize = 10;
 
-/// What [`Value::Other`] calls a number that no option could take.
+/// The name of a number that no option accepts, in [`Value::Other`].
 pub(super) const TOO_LARGE: &str = "number that large";
 
-/// The table of a `[sinks.NAME]` section whose names are the client library's own.
+/// The table of a `[sinks.NAME]` section with the names of the client library.
 pub(super) const PROPERTIES: &str = "properties";
 
 /// Where a value came from.
@@ -63,18 +63,18 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value as it stands in its layer.
+/// A value as it is written in its layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// A string; everything from environment and flags is one.
+    /// A string; all values from variables and flags are strings.
     Text(String),
     /// A whole number.
     Whole(i64),
     /// `true` or `false`.
     Flag(bool),
-    /// What stands in a line that is no TOML: its fault is told, and what was meant is not known.
+    /// A value on a line that is not valid TOML. The error is reported, and the intended value is unknown.
     Unreadable,
-    /// Something that no option takes; the name of its type.
+    /// A value that no option accepts; the name of its type.
     Other(&'static str),
     /// An empty section.
     Section,
@@ -87,17 +87,17 @@ pub(super) struct Entry {
     pub(super) origin: Origin,
 }
 
-/// All values by path (`claim.lease`), the layers laid over each other.
+/// All values by path (`claim.lease`), from all layers.
 pub(super) struct Layers {
     pub(super) values: BTreeMap<String, Entry>,
     pub(super) known: Vec<String>,
-    /// Sections that were written empty, and where.
+    /// Sections that are written but empty, and where.
     sections: BTreeMap<String, Origin>,
     pub(super) faults: Vec<ConfigFault>,
 }
 
 impl Layers {
-    /// The defaults alone.
+    /// Only the defaults.
     pub(super) fn defaults() -> Layers {
         let mut layers =
             Layers { values: BTreeMap::new(), known: Vec::new(), sections: BTreeMap::new(), faults: Vec::new() };
@@ -110,7 +110,7 @@ impl Layers {
         layers
     }
 
-    /// Lays a file over what is there.
+    /// Adds a file on top.
     pub(super) fn file(&mut self, path: &str, text: &str) {
         let lines = Lines::of(text);
         let place = |line| Origin::File { path: path.to_owned(), line };
@@ -127,7 +127,7 @@ impl Layers {
         for Leaf { path, value, offset } in leaves {
             let line = lines.line(offset);
             let readable = !broken.contains(&line);
-            // What is made of a line that is no TOML is not what was meant, but that something was said is.
+            // The value on an invalid line is unknown, but it is known that one was set.
             let value = if readable { value } else { Value::Unreadable };
             if readable || self.is_known(&path) {
                 self.set(path, Entry { value, origin: place(line) });
@@ -135,7 +135,7 @@ impl Layers {
         }
     }
 
-    /// Lays environment variables over what is there; those that are not punctual's are passed by.
+    /// Adds environment variables on top; ignores variables of other programs.
     pub(super) fn environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
         for (name, value) in variables {
             let Some(rest) = name.strip_prefix(PREFIX) else {
@@ -147,12 +147,12 @@ impl Layers {
         }
     }
 
-    /// Lays one flag over what is there.
+    /// Adds a flag on top.
     pub(super) fn flag(&mut self, flag: &'static str, path: &str, value: String) {
         self.set(path.to_owned(), Entry { value: Value::Text(value), origin: Origin::Flag(flag) });
     }
 
-    /// The names of the sections within one of [`NAMED`]: `sinks` for `[sinks.NAME]`.
+    /// The names of the subsections of one of [`NAMED`]: `sinks` for `[sinks.NAME]`.
     pub(super) fn names(&self, section: &str) -> BTreeSet<String> {
         let empty =
             self.sections.keys().filter_map(|path| path.strip_prefix(section)?.strip_prefix('.')?.split('.').next());
@@ -160,14 +160,14 @@ impl Layers {
         empty.chain(filled).map(str::to_owned).collect()
     }
 
-    /// The names in a sink's table of properties.
+    /// The names in the property table of a sink.
     pub(super) fn properties(&self, sink: &str) -> Vec<String> {
         let inside = |path: &String| property(path).filter(|(of, _)| *of == sink).map(|(_, name)| name.to_owned());
         self.values.keys().filter_map(inside).collect()
     }
 
-    /// Where a path was said: its value, or the first one inside of it; for an option that nobody said, where its section
-    /// begins. `None` where all of it is the defaults'.
+    /// Where a path was set: its value, or the first one below it. For an option that was not set: where its section
+    /// begins. `None` if only the defaults set it.
     pub(super) fn place(&self, path: &str) -> Option<Origin> {
         let line = |origin: &&Origin| match origin {
             Origin::File { line, .. } => *line,
@@ -178,7 +178,7 @@ impl Layers {
         let values = self.values.iter().map(|(path, entry)| (path, &entry.origin));
         let said = values.chain(&self.sections).filter(|(known, origin)| here(known) && **origin != Origin::Default);
         let first = said.map(|(_, origin)| origin).min_by_key(line).cloned();
-        // Only sections that somebody names: the others have defaults.
+        // Only named subsections; the others have defaults.
         first.or_else(|| {
             path.rsplit_once('.')
                 .filter(|(section, _)| section.contains('.'))
@@ -201,7 +201,7 @@ impl Layers {
             near.rsplit_once('.').map(|(section, _)| section) == path.rsplit_once('.').map(|(section, _)| section)
         };
         let (detail, hint) = match near {
-            // A section's name with a value, unless it is rather a misspelt option beside it.
+            // The name of a section with a value, unless it is more similar to an option.
             near if !whole && self.is_section(&path) && !near.as_ref().is_some_and(beside) => section_expected(&path),
             near => (
                 format!("there is no such {}", if whole { "section" } else { "option" }),
@@ -228,7 +228,7 @@ impl Layers {
         properties || self.known.iter().any(whole) || NAMED.iter().any(|named| holds(named) || inside(named))
     }
 
-    /// The path that an environment variable means, without its prefix. An unknown one is taken by its look.
+    /// The path of an environment variable without its prefix; an unknown one is converted by its form.
     fn path_of(&self, rest: &str) -> String {
         if let Some(known) = self.known.iter().find(|known| variable(known).strip_prefix(PREFIX) == Some(rest)) {
             return known.clone();
@@ -241,7 +241,7 @@ impl Layers {
                 }
             }
         }
-        // The client library's names have dots where a variable can have none.
+        // The client library's names have dots, which variables cannot have.
         if let Some((name, property)) = rest.strip_prefix("SINKS__").and_then(|rest| rest.split_once("__PROPERTIES__"))
         {
             let (name, property) = (name.replace('_', "-"), property.replace('_', "."));
@@ -251,15 +251,15 @@ impl Layers {
     }
 }
 
-/// A value as it stands in a text.
+/// A value in a text.
 struct Leaf {
     path: String,
     value: Value,
-    /// Where its key begins, in bytes.
+    /// The offset of its key, in bytes.
     offset: usize,
 }
 
-/// All leaves of a TOML text, and what cannot be read: where, and why not.
+/// All values of a TOML text, and its syntax errors with their offsets.
 fn parse(text: &str) -> (Vec<Leaf>, Vec<(usize, String)>) {
     let (root, errors) = DeTable::parse_recoverable(text);
     let broken = errors.iter().map(|error| (error.span().map_or(0, |span| span.start), error.message().to_owned()));
@@ -268,7 +268,7 @@ fn parse(text: &str) -> (Vec<Leaf>, Vec<(usize, String)>) {
     (leaves, broken.collect())
 }
 
-/// Where the lines of a text begin.
+/// The offsets of the lines of a text.
 struct Lines(Vec<usize>);
 
 impl Lines {
@@ -277,41 +277,41 @@ impl Lines {
         Lines(std::iter::once(0).chain(ends).collect())
     }
 
-    /// The line, from 1, in which this byte stands.
+    /// The line of a byte, from 1.
     fn line(&self, offset: usize) -> usize {
         self.0.partition_point(|begin| *begin <= offset)
     }
 }
 
-/// The name and the key of a path like `sinks.<name>.<key>`.
+/// Name and key of a path like `sinks.<name>.<key>`.
 pub(super) fn named<'a>(path: &'a str, section: &str) -> Option<(&'a str, &'a str)> {
     path.strip_prefix(section)?.strip_prefix('.')?.split_once('.')
 }
 
-/// The sink's name and the property's of a path like `sinks.<name>.properties.<property>`.
+/// Sink and property of a path like `sinks.<name>.properties.<property>`.
 fn property(path: &str) -> Option<(&str, &str)> {
     let (name, key) = named(path, "sinks")?;
     let property = key.strip_prefix(PROPERTIES)?.strip_prefix('.')?;
     (!property.is_empty()).then_some((name, property))
 }
 
-/// Whether what stands at a path is a secret, or a value of a client library that may be one.
+/// Whether the value of a path is a secret, or a property of a client library, which may be one.
 pub(super) fn holds_secret(path: &str) -> bool {
     ["password", "sha256"].iter().any(|end| path.ends_with(end)) || property(path).is_some()
 }
 
-/// Whether what stands at a path may be, or hold, a password when it is wrong: it is not quoted then. A file's contents
-/// stand where its path belongs when somebody took the one for the other.
+/// Whether a wrong value of a path may be or contain a password; it is then not quoted. Users sometimes give the
+/// content of a file instead of its path.
 pub(super) fn is_secret(path: &str) -> bool {
     ["url", "_file"].iter().any(|end| path.ends_with(end)) || holds_secret(path)
 }
 
-/// The environment variable that sets a path.
+/// The environment variable for a path.
 pub(super) fn variable(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "__").replace('-', "_").to_uppercase())
 }
 
-/// A file's text, or the first line that is none.
+/// The text of a file, or the first line that is not text.
 pub(super) fn text_of(bytes: Vec<u8>) -> Result<String, usize> {
     String::from_utf8(bytes).map_err(|error| {
         let good = error.utf8_error().valid_up_to();

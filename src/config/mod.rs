@@ -1,7 +1,7 @@
-//! What an instance is told: [`Config`], checked, from defaults, a file, the environment and flags.
+//! The configuration of an instance: [`Config`], checked, from defaults, a file, the environment and flags.
 //!
-//! `default.toml` is both the defaults and their documentation. Unknown options are faults, and all faults are told at
-//! once, each with the place it came from. Secrets do not show in `Debug` nor in any message.
+//! `default.toml` contains both the defaults and their documentation. Unknown options are faults. All faults are
+//! reported at once, each with its position. Secrets appear neither in `Debug` nor in any message.
 
 mod hints;
 mod layers;
@@ -35,7 +35,8 @@ pub use settings::Setting;
 /// The name of the sink that `--sink` sets, and of the lane that always exists.
 pub const DEFAULT_NAME: &str = "default";
 
-/// Bytes of a configuration file at most: one of tasks was hardly meant, and is a fault in each of its lines.
+/// Maximum size of a configuration file, in bytes. A file with tasks, given by mistake, would have a fault on every
+/// line.
 const MOST_BYTES: u64 = 1 << 20;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -47,33 +48,33 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub struct Config {
     /// Where tasks wait.
     pub redis: SecretUrl,
-    /// Where what was written has to be before it is answered.
+    /// Where a write must have arrived before it is answered.
     pub durability: Durability,
-    /// Whether a Redis that is not set up to keep tasks is refused.
+    /// Whether to refuse a Redis that is not set up to keep tasks.
     pub strict: bool,
-    /// The password of the Sentinels before it.
+    /// The password of the Sentinels.
     pub sentinel_password: Option<SecretString>,
-    /// The authorities to trust over TLS; without it those of the system.
+    /// The trusted authorities for TLS; the default is those of the system.
     pub ca_file: Option<PathBuf>,
     /// `[timeline]`
     pub timeline: TimelineSection,
-    /// `[claim]` and `[dead]`, for an instance without a name.
+    /// `[claim]` and `[dead]`, for an instance without an id.
     pub engine: EngineConfig,
     /// `[http]` and `[limits]`
     pub http: HttpSection,
-    /// `[tokens.NAME]`; without any, everybody who reaches the API may do everything.
+    /// `[tokens.NAME]`. Without any, every client that reaches the API may do everything.
     pub tokens: BTreeMap<String, KnownToken>,
     /// `[sinks.NAME]`, at least one.
     pub sinks: BTreeMap<String, SinkSection>,
-    /// `[lanes.NAME]`; `default` is always among them, and every sink named is there.
+    /// `[lanes.NAME]`. It always contains `default`, and every named sink exists.
     pub lanes: BTreeMap<Lane, EngineLane>,
-    /// How long a stop waits for what is under way.
+    /// How long a stop waits for current requests and publishes.
     pub shutdown: Duration,
     /// `[log]`
     pub log: LogSection,
-    /// What can be used, but is hardly meant.
+    /// Settings that work but are probably not intended.
     pub warnings: Vec<ConfigFault>,
-    /// Everything that was said, and the defaults.
+    /// All settings, including the defaults.
     settings: BTreeMap<String, Setting>,
 }
 
@@ -89,11 +90,11 @@ pub struct TimelineSection {
 /// `[http]`, with `[limits]`.
 #[derive(Clone, Debug)]
 pub struct HttpSection {
-    /// Where the API listens; beyond loopback only with tokens.
+    /// The address of the API. Other addresses than loopback require tokens.
     pub listen: SocketAddr,
-    /// The certificate chain and the key to serve TLS with, both PEM files; without them plain HTTP.
+    /// Certificate chain and key for TLS, both PEM files; `None` is plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Limits of one request, and of the task in it.
+    /// Limits of one request and of the task in it.
     pub api: ApiLimits,
     /// Limits of connections.
     pub server: ServerLimits,
@@ -102,41 +103,41 @@ pub struct HttpSection {
 /// `[sinks.NAME]`
 #[derive(Clone, Debug)]
 pub struct SinkSection {
-    /// What and where it is.
+    /// Address and kind.
     pub url: SecretUrl,
     /// At most half the lease.
     pub answer_timeout: Duration,
-    /// How long a destination may refuse while others accept.
+    /// How long a destination may be at fault while others accept messages.
     pub patience: Duration,
-    /// A user's JWT and key; NATS alone has these.
+    /// A user's JWT and key. Only for NATS.
     pub credentials_file: Option<PathBuf>,
-    /// Of the Sentinels before a Redis.
+    /// The password of the Sentinels of a Redis.
     pub sentinel_password: Option<SecretString>,
-    /// Options of the client library by its own names; Kafka's alone has these. Values may be secrets.
+    /// Options of the client library by its own names. Only for Kafka. Values may be secrets.
     pub properties: BTreeMap<String, SecretString>,
 }
 
 /// `[log]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSection {
-    /// What is logged: `info`, or by room.
+    /// The log filter: `info`, or by module.
     pub filter: String,
     /// Whether each line is a JSON object.
     pub json: bool,
 }
 
-/// What may be said about the configuration besides the defaults.
+/// The sources of a configuration in addition to the defaults.
 #[derive(Clone, Default)]
 pub struct Sources {
     /// The file: its path as given, and its text.
     pub file: Option<(String, String)>,
-    /// The environment; what does not begin with `PUNCTUAL__` is passed by.
+    /// The environment; variables without the prefix `PUNCTUAL__` are ignored.
     pub environment: Vec<(String, String)>,
     /// Flags: their name, the option they set (`redis.url`), the value.
     pub flags: Vec<(&'static str, &'static str, String)>,
 }
 
-/// Names alone: any of it may hold passwords.
+/// Shows names only, because every value may contain passwords.
 impl fmt::Debug for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ours = self.environment.iter().map(|(name, _)| name).filter(|name| name.starts_with(layers::PREFIX));
@@ -148,23 +149,23 @@ impl fmt::Debug for Sources {
     }
 }
 
-/// One thing wrong with the configuration.
+/// One fault of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFault {
-    /// The option, `claim.lease`; empty when a file cannot be read at all.
+    /// The option, `claim.lease`; empty if a whole file is at fault.
     pub path: String,
-    /// Where it was said.
+    /// Where it was set.
     pub origin: Origin,
-    /// What is wrong; without secrets.
+    /// What is wrong, without secrets.
     pub detail: String,
-    /// What to do about it.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 
 impl fmt::Display for ConfigFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.path, &self.origin) {
-            // Of a file as a whole, whose name the words say.
+            // A fault of a whole file; the text names it.
             (path, Origin::Default | Origin::Flag(_)) if path.is_empty() => f.write_str(&self.detail)?,
             (path, origin) if path.is_empty() => write!(f, "{origin}: {}", self.detail)?,
             (path, Origin::Default) => write!(f, "`{path}`: {}", self.detail)?,
@@ -177,16 +178,16 @@ impl fmt::Display for ConfigFault {
     }
 }
 
-/// A configuration that cannot be used: every fault of it.
+/// A configuration with faults, and all of them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the configuration cannot be used:\n{}", .0.iter().map(|fault| format!("  {}", fault.to_string().replace('\n', "\n  "))).collect::<Vec<_>>().join("\n"))]
 pub struct ConfigError(pub Vec<ConfigFault>);
 
 impl Sources {
-    /// Takes in a file and the environment of this process. Without a path, `punctual.toml` if there is one.
+    /// Reads a file and the environment of this process. Without a path it reads `punctual.toml`, if it exists.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn gather(file: Option<&Path>) -> Result<Sources, ConfigError> {
         let path = file.unwrap_or(Path::new("punctual.toml"));
         let fault = |origin, detail| ConfigError(vec![ConfigFault { path: String::new(), origin, detail, hint: None }]);
@@ -216,7 +217,7 @@ impl Sources {
             match value.into_string() {
                 Ok(value) => environment.push((name, value)),
                 Err(_) if name.starts_with(layers::PREFIX) => {
-                    let detail = "what this variable holds is not UTF-8".to_owned();
+                    let detail = "the value of this variable is not UTF-8".to_owned();
                     let origin = Origin::Environment(name);
                     faults.push(ConfigFault { path: String::new(), origin, detail, hint: None });
                 }
@@ -230,7 +231,7 @@ impl Sources {
     }
 }
 
-/// What a file holds, or as much of it as shows that it is no configuration.
+/// The content of a file, or enough of it to show that it is no configuration.
 fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
@@ -238,19 +239,19 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 impl Config {
-    /// Lays the sources over the defaults and checks the result.
+    /// Adds the sources on top of the defaults and checks the result.
     ///
     /// # Errors
-    /// Every fault there is.
+    /// All faults.
     pub fn load(sources: Sources) -> Result<Config, ConfigError> {
         Ok(Config::load_and(sources, |_| Ok(()))?.0)
     }
 
-    /// The same, and builds something of it, whose faults are told with the others, all at once. What is built of a
-    /// configuration that has faults itself is not used.
+    /// Also builds something from the configuration, and reports its faults together with the others. A result built
+    /// from a configuration with faults is not used.
     ///
     /// # Errors
-    /// Every fault there is.
+    /// All faults.
     pub fn load_and<T>(
         sources: Sources,
         build: impl FnOnce(&Config) -> Result<T, Vec<ConfigFault>>,
@@ -273,13 +274,13 @@ impl Config {
         }
     }
 
-    /// A fault of an option, with the place where it was said.
+    /// A fault of an option, with the place where it was set.
     pub fn fault(&self, path: &str, detail: impl Into<String>) -> ConfigFault {
         let origin = self.settings.get(path).map_or(Origin::Default, |setting| setting.origin.clone());
         ConfigFault { path: path.to_owned(), origin, detail: detail.into(), hint: None }
     }
 
-    /// Reads everything. Where a fault was noted something stands in, so that the rest can be looked at all the same.
+    /// Reads all sections. A value with a fault is replaced by a placeholder, so that the rest can still be checked.
     fn read(r: &mut ConfigReader) -> Config {
         let schemes = ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "memory"];
         let redis = r.url("redis.url", &schemes);
@@ -296,7 +297,7 @@ impl Config {
         let log = sections::log(r);
         let timeline = TimelineSection { namespace: namespace.unwrap_or_default(), shards };
         let mut config = Config {
-            // With Sentinels nothing else can be wrong about it.
+            // With Sentinels no other check of the URL applies.
             redis: redis.unwrap_or_else(|| SecretUrl::new("redis+sentinel://unknown/unknown".to_owned())),
             durability,
             strict,
@@ -320,14 +321,14 @@ impl Config {
 
     fn tokens_in_the_clear(&self) -> Option<ConfigFault> {
         let clear = !self.http.listen.ip().is_loopback() && self.http.tls.is_none();
-        let detail = "this is no loopback address, and without TLS whoever listens on the way reads the tokens";
-        let hint = "`http.certificate_file` and `http.key_file`, unless something before it speaks TLS";
+        let detail = "this is not a loopback address, and without TLS the tokens can be read on the network";
+        let hint = "`http.certificate_file` and `http.key_file`, unless a proxy in front of it speaks TLS";
         clear.then(|| ConfigFault { hint: Some(hint.to_owned()), ..self.fault("http.listen", detail) })
     }
 
     fn idle_sinks(&self) -> Vec<ConfigFault> {
         let idle = self.sinks.keys().filter(|name| self.lanes.values().all(|lane| lane.sink != **name));
-        let detail = "no lane uses this sink, so that nothing is published to it";
+        let detail = "no lane uses this sink, so nothing is published to it";
         let told = idle.map(|name| ConfigFault {
             hint: Some(format!("a section `[lanes.NAME]` with `sink = \"{name}\"`")),
             ..self.fault(&format!("sinks.{name}.url"), detail)

@@ -1,4 +1,4 @@
-//! Reads typed values out of the layers and gathers every fault on the way, so that all are told at once.
+//! Reads typed values from the layers and collects all faults, so that they are reported at once.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::layers::{Entry, Layers, PROPERTIES, TOO_LARGE, Value, is_secret};
 use super::{ConfigFault, Origin, SecretUrl, Setting};
 use crate::task::duration;
 
-/// What stands in for a value that could not be read: the faults are told, and the value is never used.
+/// Reads values. A value that cannot be parsed is a fault and is replaced by a placeholder that is never used.
 pub(super) struct ConfigReader {
     layers: Layers,
 }
@@ -22,12 +22,12 @@ impl ConfigReader {
         ConfigReader { layers }
     }
 
-    /// The faults so far; none means that every value read is right.
+    /// The faults so far. If there are none, every value is valid.
     pub(super) fn into_faults(self) -> Vec<ConfigFault> {
         self.layers.faults
     }
 
-    /// Each value, as it may be shown, and where it came from.
+    /// All values in printable form, and where they came from.
     pub(super) fn settings(&self) -> BTreeMap<String, Setting> {
         self.layers.values.iter().map(|(path, entry)| (path.clone(), Setting::new(path, entry))).collect()
     }
@@ -40,7 +40,7 @@ impl ConfigReader {
         self.layers.values.contains_key(path)
     }
 
-    /// Text that `parse` accepts.
+    /// A text that `parse` accepts.
     pub(super) fn text<T>(&mut self, path: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         self.value(path, |value| match value {
             Value::Text(text) => parse(text),
@@ -59,7 +59,7 @@ impl ConfigReader {
         read.unwrap_or_default()
     }
 
-    /// A duration within `from` and `to`.
+    /// A duration from `from` to `to`.
     pub(super) fn duration(&mut self, path: &str, from: Duration, to: Duration) -> Duration {
         let read = self.text(path, |text| {
             let span = duration::parse(text).map_err(|bad| bad.to_string())?;
@@ -74,12 +74,12 @@ impl ConfigReader {
         read.unwrap_or(from)
     }
 
-    /// A whole number within `from` and `to`.
+    /// A whole number from `from` to `to`.
     pub(super) fn whole(&mut self, path: &str, from: u64, to: u64) -> u64 {
         self.number(path, from, to, |text| text.parse().ok(), "a whole number")
     }
 
-    /// A number of bytes within `from` and `to`.
+    /// A number of bytes from `from` to `to`.
     pub(super) fn size(&mut self, path: &str, from: u64, to: u64) -> usize {
         usize::try_from(self.number(path, from, to, size, "a number of bytes, such as `16MiB`,")).unwrap_or(usize::MAX)
     }
@@ -91,7 +91,7 @@ impl ConfigReader {
 
     pub(super) fn url(&mut self, path: &str, schemes: &[&str]) -> Option<SecretUrl> {
         self.text(path, |text| {
-            // What comes from a file often ends with its line.
+            // A value from a file often ends with a line break.
             let url = SecretUrl::new(text.trim().to_owned());
             match schemes.is_empty() || schemes.contains(&url.scheme()) {
                 true if !url.scheme().is_empty() => Ok(url),
@@ -101,12 +101,12 @@ impl ConfigReader {
         })
     }
 
-    /// Text that is never shown; empty means that there is none.
+    /// A text that is never shown; empty means none.
     pub(super) fn secret(&mut self, path: &str) -> Option<SecretString> {
         self.text(path, |text| Ok((!text.is_empty()).then(|| SecretString::from(text)))).flatten()
     }
 
-    /// The path of a file; empty means that there is none.
+    /// The path of a file; empty means none.
     pub(super) fn file(&mut self, path: &str) -> Option<PathBuf> {
         let read = self.text(path, |text| match text.trim() {
             "" => Ok(None),
@@ -118,7 +118,7 @@ impl ConfigReader {
         read.flatten()
     }
 
-    /// A sink's options of the client library, as text; what they hold is never shown.
+    /// The client library's options of a sink, as text that is never shown.
     pub(super) fn properties(&mut self, sink: &str) -> BTreeMap<String, SecretString> {
         let mut properties = BTreeMap::new();
         for name in self.layers.properties(sink) {
@@ -134,25 +134,25 @@ impl ConfigReader {
         properties
     }
 
-    /// Notes a fault of a path, with the place where it was said, or its section.
+    /// Notes a fault of a path, with the place where it or its section was set.
     pub(super) fn fault(&mut self, path: &str, detail: String, hint: Option<String>) {
         self.fault_by(path, path, detail, hint);
     }
 
-    /// Notes a fault of a path that another one has brought about, should the first be a default.
+    /// Notes a fault of a path that is caused by another one, in case the first is a default.
     pub(super) fn fault_by(&mut self, path: &str, cause: &str, detail: String, hint: Option<String>) {
         let place = self.layers.place(path).or_else(|| self.layers.place(cause));
         let origin = place.unwrap_or(Origin::Default);
         self.layers.faults.push(ConfigFault { path: path.to_owned(), origin, detail, hint });
     }
 
-    /// Whether a fault of this option was noted, so that what stands in for it is compared with nothing.
+    /// Whether a fault of this option was noted, so that its placeholder is not compared with other values.
     pub(super) fn is_wrong(&self, path: &str) -> bool {
         let unreadable = self.layers.values.get(path).is_some_and(|entry| entry.value == Value::Unreadable);
         unreadable || self.layers.faults.iter().any(|fault| fault.path == path)
     }
 
-    /// Notes that `path` names something that is not among `there`.
+    /// Notes that `path` names something that is not in `there`.
     pub(super) fn unknown_name(&mut self, path: &str, name: &str, there: &[String]) {
         let hint = nearest(name, there.iter().cloned()).map(|near| format!("did you mean `{near}`?"));
         let detail = match there {
@@ -178,7 +178,7 @@ impl ConfigReader {
 
     fn value<T>(&mut self, path: &str, read: impl FnOnce(&Value) -> Result<T, String>) -> Option<T> {
         let Entry { value, origin } = self.layers.values.get(path)?;
-        // Told already.
+        // Already reported.
         if *value == Value::Unreadable {
             return None;
         }
@@ -200,7 +200,7 @@ impl ConfigReader {
     }
 }
 
-/// Words about a value, for one that is not there.
+/// The error text for a missing value.
 fn empty(detail: &str) -> String {
     match detail.strip_prefix("`` is not a duration: ") {
         Some(rest) => rest.to_owned(),
@@ -220,7 +220,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Names in back-ticks, joined.
+/// Names in backticks, joined.
 pub(super) fn list<T: AsRef<str>>(names: &[T]) -> String {
     names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }

@@ -1,27 +1,27 @@
-//! A URL that may carry a password, and never shows it.
+//! A URL that may contain a password, which is never shown.
 
 use std::fmt;
 
 use secrecy::{ExposeSecret, SecretString};
 
-/// A URL whose user, password and query are not shown by `Debug` and `Display`.
+/// A URL whose user, password and query do not appear in `Debug` and `Display`.
 #[derive(Clone)]
 pub struct SecretUrl(SecretString);
 
 impl SecretUrl {
-    /// Takes a URL as it was written.
+    /// Wraps a URL.
     #[must_use]
     pub fn new(url: String) -> SecretUrl {
         SecretUrl(url.into())
     }
 
-    /// The whole URL, for whoever connects.
+    /// The whole URL, for connecting.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
 
-    /// What stands before the first colon; empty when there is none.
+    /// The part before the first colon; empty if there is none.
     #[must_use]
     pub fn scheme(&self) -> &str {
         self.expose().split_once(':').map_or("", |(scheme, _)| scheme)
@@ -40,8 +40,8 @@ impl fmt::Debug for SecretUrl {
     }
 }
 
-/// The URL without user, password and query. A password may hold `/`, `?` or `#` unescaped: everything between `//` and
-/// the last `@` goes.
+/// The URL without user, password and query. A password may contain unescaped `/`, `?` or `#`, so everything between
+/// `//` and the last `@` is removed.
 fn masked(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         return url.split_once(':').map_or_else(|| "***".to_owned(), |(scheme, _)| format!("{scheme}:"));

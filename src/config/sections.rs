@@ -1,4 +1,4 @@
-//! Reads the sections that have rules of their own; what one of them says of another is checked here.
+//! Reads the sections with rules of their own, and checks the rules between sections.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub(super) fn durability(r: &mut ConfigReader) -> Durability {
     read.unwrap_or_default()
 }
 
-/// `[claim]` and `[dead]`; what a killed instance held must still be published when it comes back.
+/// `[claim]` and `[dead]`. The occurrences of a killed instance must still be published when it is back.
 pub(super) fn engine(r: &mut ConfigReader) -> EngineConfig {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -32,7 +32,7 @@ pub(super) fn engine(r: &mut ConfigReader) -> EngineConfig {
     if !r.is_wrong("claim.lease") && !r.is_wrong("claim.grace") && grace <= back {
         let (grace, back, lease) = (duration::format(grace), duration::format(back), duration::format(lease));
         let detail = format!(
-            "{grace} is not longer than `claim.lease`, {lease}, and 1 s: what a killed instance held would be passed over"
+            "{grace} is not longer than `claim.lease`, {lease}, and 1 s: the occurrences of a killed instance would be passed over"
         );
         r.fault_by("claim.grace", "claim.lease", detail, Some(format!("more than {back}, or a shorter lease")));
     }
@@ -75,10 +75,10 @@ pub(super) fn http(r: &mut ConfigReader) -> HttpSection {
     HttpSection { listen, tls, api: ApiLimits { body, body_timeout, timeline_timeout, task: limits(r, body) }, server }
 }
 
-/// What a body has to hold beside the payload and the headers: the schedule, and names of all kinds.
+/// The bytes of a body besides payload and headers: the schedule and all names.
 const BESIDE_PAYLOAD: usize = 8 << 10;
 
-/// `[limits]`; what fits in no body can be no limit.
+/// `[limits]`. A limit must not exceed the size of a body.
 fn limits(r: &mut ConfigReader, body: usize) -> Limits {
     let payload = r.size("limits.payload", 1, 8 << 20);
     let headers = usize::try_from(r.whole("limits.headers", 0, 1000)).unwrap_or(0);
@@ -93,12 +93,14 @@ fn limits(r: &mut ConfigReader, body: usize) -> Limits {
     Limits { payload, headers, header_bytes }
 }
 
-/// `[tokens.NAME]`; beyond loopback there has to be one.
+/// `[tokens.NAME]`. Required unless the API listens on loopback.
 pub(super) fn tokens(r: &mut ConfigReader, http: &HttpSection) -> BTreeMap<String, KnownToken> {
     let names = r.names("tokens");
     if names.is_empty() && !http.listen.ip().is_loopback() {
-        let detail =
-            format!("`{}` is no loopback address, and without a token everybody there may do everything", http.listen);
+        let detail = format!(
+            "`{}` is not a loopback address, and without tokens every client there may do everything",
+            http.listen
+        );
         let hint = "a section `[tokens.NAME]` with `sha256` and `scope`, or `127.0.0.1`";
         r.fault("http.listen", detail, Some(hint.into()));
     }
@@ -114,7 +116,7 @@ pub(super) fn tokens(r: &mut ConfigReader, http: &HttpSection) -> BTreeMap<Strin
             }
         }
         let sha256 = r.text(&path("sha256"), |text| match sha256(text.trim()) {
-            Some(OF_NOTHING) => Err("it is the SHA-256 of nothing: was the variable empty?".to_owned()),
+            Some(OF_NOTHING) => Err("it is the SHA-256 of an empty text: was the variable empty?".to_owned()),
             Some(sha256) => Ok(sha256),
             None => Err("the SHA-256 of the token is expected, 64 hexadecimal digits".to_owned()),
         });
@@ -129,7 +131,7 @@ pub(super) fn tokens(r: &mut ConfigReader, http: &HttpSection) -> BTreeMap<Strin
     tokens
 }
 
-/// The SHA-256 of no bytes at all, which no token has.
+/// The SHA-256 of an empty text, which is no valid token.
 const OF_NOTHING: [u8; 32] = [
     0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae, 0x41,
     0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
@@ -148,7 +150,7 @@ fn sha256(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Whether a scope allows to read, and to write.
+/// Whether a scope allows reading and writing.
 fn scope(text: &str) -> Result<(bool, bool), String> {
     let expected = || "a scope is expected: `read`, `write` or `read write`".to_owned();
     let words: Vec<_> = text.split_whitespace().collect();
@@ -167,7 +169,7 @@ pub(super) fn log(r: &mut ConfigReader) -> LogSection {
     LogSection { filter: filter.unwrap_or_default(), json: json.unwrap_or_default() }
 }
 
-/// `[sinks.NAME]`; one whose URL cannot be read is left out, with a fault noted.
+/// `[sinks.NAME]`. A sink whose URL cannot be parsed is a fault and left out.
 pub(super) fn sinks(r: &mut ConfigReader, lease: Duration) -> BTreeMap<String, SinkSection> {
     let mut sinks = BTreeMap::new();
     let (shortest, longest) = (Duration::from_millis(100), HOUR);
@@ -212,7 +214,7 @@ pub(super) fn sinks(r: &mut ConfigReader, lease: Duration) -> BTreeMap<String, S
     sinks
 }
 
-/// `[lanes.NAME]`, and `default`, which is there whoever wrote it or not.
+/// `[lanes.NAME]`, and `default`, which always exists.
 pub(super) fn lanes(r: &mut ConfigReader, sinks: &BTreeMap<String, SinkSection>) -> BTreeMap<Lane, EngineLane> {
     let mut lanes = BTreeMap::new();
     let there = r.names("sinks");
@@ -233,9 +235,9 @@ pub(super) fn lanes(r: &mut ConfigReader, sinks: &BTreeMap<String, SinkSection>)
                 None
             }
             None if r.is_wrong(&path("sink")) => None,
-            // Without any sink that fault has been told already.
+            // Without any sink this fault was already reported.
             None if usual.is_none() && !sinks.is_empty() => {
-                // The lane `default` is there though nobody wrote it.
+                // The lane `default` exists even if the configuration does not name it.
                 let detail = format!("the lane `{name}` needs a sink, and there are several");
                 r.fault_by(&path("sink"), "sinks", detail, Some(format!("one of {}", list(&there))));
                 None
@@ -250,7 +252,7 @@ pub(super) fn lanes(r: &mut ConfigReader, sinks: &BTreeMap<String, SinkSection>)
         };
         let (destination, dead_destination) = (destination("destination"), destination("dead_destination"));
         if dead_destination.is_some() && dead_destination == destination {
-            let detail = "it is the lane's own destination: copies of the dead would be taken for messages";
+            let detail = "it is the lane's own destination: copies of dead messages would look like messages";
             r.fault(&path("dead_destination"), detail.into(), None);
         }
         match name.parse::<Lane>() {

@@ -1,4 +1,4 @@
-//! What the configuration says in the end, option by option, for people to read: values and where they came from.
+//! The resulting configuration for people to read: each option with its value and where it came from.
 
 use serde_json::Value as Json;
 
@@ -6,16 +6,16 @@ use super::layers::{Entry, Value, holds_secret};
 use super::{Config, Origin, SecretUrl};
 use crate::task::duration;
 
-/// An option as it holds.
+/// An option with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Its path, `claim.lease`.
     pub path: String,
-    /// Its value, as it was written; secrets are `***`, and URLs show neither user nor password.
+    /// Its value as written. Secrets are `***`, and URLs have neither user nor password.
     pub value: Json,
-    /// Where it was said.
+    /// Where it was set.
     pub origin: Origin,
-    /// The option that it follows, where nobody said it itself.
+    /// The option that determines it, if it was not set itself.
     pub follows: Option<String>,
 }
 
@@ -31,14 +31,14 @@ impl Setting {
             Value::Text(text) => Json::from(text.clone()),
             Value::Whole(number) => Json::from(*number),
             Value::Flag(flag) => Json::from(*flag),
-            // Of these there is none in a configuration without faults.
+            // A configuration without faults has none of these.
             Value::Other(kind) => Json::from(*kind),
             Value::Section | Value::Unreadable => Json::Null,
         };
         Setting { path: path.to_owned(), value, origin: entry.origin.clone(), follows: None }
     }
 
-    /// The line of TOML that says it: a name with dots in quotes.
+    /// The option as a line of TOML; names with dots are quoted.
     #[must_use]
     pub fn toml(&self) -> String {
         match self.path.split_once(".properties.") {
@@ -50,13 +50,13 @@ impl Setting {
     }
 }
 
-/// A value as TOML has it: as JSON does, but for one control character.
+/// A value as TOML: the same as JSON but for one control character.
 fn in_toml(value: &Json) -> String {
     value.to_string().replace('\u{7f}', "\\u007f")
 }
 
 impl Config {
-    /// Every option with its value: what was said, the defaults, and what sinks and lanes take from elsewhere.
+    /// Every option with its value: those that were set, the defaults, and those of sinks and lanes that follow others.
     #[must_use]
     pub fn settings(&self) -> Vec<Setting> {
         let mut settings = self.settings.clone();

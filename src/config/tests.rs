@@ -92,7 +92,7 @@ fn a_line_that_is_no_toml_hides_what_it_says_and_brings_no_other_fault_about() {
         let ConfigError(faults) = Config::load(sources).unwrap_err();
         assert!(faults.iter().all(|fault| fault.path.is_empty()), "{file}: {faults:?}");
     }
-    // What says it otherwise holds.
+    // A later layer counts.
     let file = "[redis]\nurl = redis://h\n[sinks.a]\nurl = \"stdout:\"\n";
     let faults = load(file, &[("PUNCTUAL__REDIS__URL", "http://h")], &[]).unwrap_err();
     assert!(
@@ -292,7 +292,7 @@ fn beyond_loopback_there_has_to_be_a_token() {
     for listen in ["0.0.0.0:7171", "10.0.0.1:7171", "[::]:7171"] {
         let address = format!("[http]\nlisten = \"{listen}\"\n");
         let faults = load(&address, &[], &[SINK]).unwrap_err();
-        let line = format!("`http.listen` (punctual.toml:2): `{listen}` is no loopback address, and without a token");
+        let line = format!("`http.listen` (punctual.toml:2): `{listen}` is not a loopback address, and without tokens");
         assert!(faults.contains(&line) && faults.contains("hint: a section `[tokens.NAME]`"), "{faults}");
         let token = format!("{address}[tokens.deploy]\nsha256 = \"{HASH}\"\nscope = \"write\"\n");
         let config = load(&token, &[], &[SINK]).unwrap();
@@ -340,7 +340,7 @@ fn a_token_is_known_by_one_name_and_is_not_nothing() {
     let faults = load(&file, &[], &[SINK]).unwrap_err();
     for line in [
         "`tokens.ops.sha256` (punctual.toml:5): it is the token of `tokens.ci` too",
-        "`tokens.empty.sha256` (punctual.toml:8): it is the SHA-256 of nothing: was the variable empty?",
+        "`tokens.empty.sha256` (punctual.toml:8): it is the SHA-256 of an empty text: was the variable empty?",
     ] {
         assert!(faults.contains(line), "no `{line}` in:\n{faults}");
     }
@@ -364,7 +364,7 @@ fn a_certificate_and_its_key_go_together_and_limits_fit_into_a_body() {
         |payload: u32| load(&format!("[limits]\npayload = {payload}\nheaders = 3\nheader_bytes = 10\n"), &[], &[SINK]);
     let read = limits(780_279).unwrap().http.api.task;
     assert_eq!((read.payload, read.headers, read.header_bytes), (780_279, 3, 10));
-    // Its base64, 1 040 372 bytes, and 10 of headers leave less than 8 KiB of a MiB.
+    // Its base64, 1 040 372 bytes, and 10 bytes of headers leave less than 8 KiB of one MiB.
     assert!(limits(780_280).is_err());
 }
 

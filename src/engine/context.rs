@@ -132,13 +132,7 @@ impl LaneContext {
     pub(super) fn tell_of_dead(&self, reason: &str, destination: &str, detail: &str) {
         if self.telling_of_dead.passes(LOG_PAUSE) {
             let lane = self.lane.as_str();
-            error!(
-                lane,
-                reason,
-                destination,
-                words = detail,
-                "occurrences are dead; they are not retried by themselves"
-            );
+            error!(lane, reason, destination, words = detail, "occurrences are dead; they are not retried");
         }
     }
 

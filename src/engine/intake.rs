@@ -32,7 +32,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 const REFUSED_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// The error of a task whose write is not confirmed while other tasks of the call were refused.
-const UNKEPT: &str = "it took effect, but is not known to be kept: no confirmation came in time";
+const UNKEPT: &str = "it took effect, but its durability was not confirmed in time";
 
 /// Number of following dues in the answer to a put.
 const SHOWN: usize = 3;

@@ -1,9 +1,9 @@
-//! Who may call what: tokens with the scopes `read` and `write`, known by their hashes alone.
+//! Access control: tokens with the scopes `read` and `write`, stored as hashes.
 //!
-//! A request is looked at before any of its body is read. A token stands in the header `authorization: Bearer ...` and
-//! nowhere else: what is in a URL ends up in logs. Every token is compared with, in constant time, so that neither
-//! which one it is nor how nearly one was guessed shows. Without any token configured, everybody may do everything who
-//! reaches the instance by an address or as `localhost`.
+//! A request is checked before its body is read. Only the header `authorization: Bearer ...` can carry a token, because
+//! URLs end up in logs. Each request is compared with all tokens in constant time, so that the time of an answer
+//! reveals nothing about them. If no token is configured, every client may do everything that reaches the instance by
+//! an IP address or as `localhost`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,22 +19,22 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
 
-/// What a route asks of whoever calls it.
+/// What a route requires of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// Nothing: probes, and the description of the API.
     Nothing,
-    /// A token, whatever its scope: what no route takes.
+    /// A token with any scope: paths without a route.
     Known,
-    /// To look.
+    /// The scope `read`.
     Read,
-    /// To change.
+    /// The scope `write`.
     Write,
-    /// Both: what nobody has thought about.
+    /// Both scopes: routes that are missing in [`ROUTES`].
     Both,
 }
 
-/// What each route needs; one that is not here needs both scopes.
+/// What each route requires; a route that is not listed requires both scopes.
 const ROUTES: &[(&str, &str, Need)] = &[
     ("GET", "/v1/tasks/{id}", Need::Read),
     ("PUT", "/v1/tasks/{id}", Need::Write),
@@ -55,38 +55,38 @@ const ROUTES: &[(&str, &str, Need)] = &[
     ("GET", "/openapi.json", Need::Nothing),
 ];
 
-/// A token that is known, by its hash.
+/// A configured token, by its hash.
 #[derive(Clone, Copy)]
 pub struct KnownToken {
     /// The SHA-256 of the token.
     pub sha256: [u8; 32],
-    /// Whether it may look.
+    /// Whether it has the scope `read`.
     pub read: bool,
-    /// Whether it may change.
+    /// Whether it has the scope `write`.
     pub write: bool,
 }
 
-/// The hash is not shown: whoever knows it may guess at a token.
+/// Does not show the hash, because it helps to guess the token.
 impl fmt::Debug for KnownToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KnownToken").field("read", &self.read).field("write", &self.write).finish_non_exhaustive()
     }
 }
 
-/// Whom the API obeys.
+/// The configured tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     tokens: Arc<[KnownToken]>,
 }
 
 impl Access {
-    /// By these tokens; without any, everybody may do everything.
+    /// With these tokens; without any, every caller may do everything.
     #[must_use]
     pub fn by_tokens(tokens: impl IntoIterator<Item = KnownToken>) -> Access {
         Access { tokens: tokens.into_iter().collect() }
     }
 
-    /// Whether the request's headers allow what is needed.
+    /// Whether the headers of a request satisfy the requirement.
     fn check(&self, need: Need, headers: &HeaderMap) -> Result<(), Problem> {
         if self.tokens.is_empty() {
             return own_host(headers);
@@ -116,7 +116,7 @@ impl Access {
     }
 }
 
-/// Lets a request through, or answers it in place of its route.
+/// Passes a request on, or answers it with an error.
 pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
     let need = request.extensions().get::<MatchedPath>().map(|path| need(method, path.as_str()));
@@ -129,21 +129,21 @@ pub(super) async fn guard(State(access): State<Access>, request: Request, next: 
     }
 }
 
-/// What a method needs of a path as the router has it.
+/// What a method requires on a path, in the router's form.
 pub(super) fn need(method: &str, path: &str) -> Need {
     let known = ROUTES.iter().find(|(known, route, _)| *known == method && *route == path);
     known.map_or(Need::Both, |(.., need)| *need)
 }
 
-/// The path of a route, for as long as the program runs.
+/// The path of a route with a static lifetime.
 pub(super) fn route(path: &str) -> Option<&'static str> {
     ROUTES.iter().map(|(_, route, _)| *route).find(|route| *route == path)
 }
 
-/// Whether the request was sent to an address or to `localhost`, or says nothing of it.
+/// Whether the request was sent to an IP address or to `localhost`, or has no host.
 ///
-/// A page of another site may have its own name lead to loopback, and is then let read and send by the browser as if it
-/// were this instance's; but the name stands in the request.
+/// A page of another site can let its own name resolve to loopback; the browser then treats this instance as part of
+/// that site. But the request contains that name.
 fn own_host(headers: &HeaderMap) -> Result<(), Problem> {
     let own = |host: &HeaderValue| {
         let host = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
@@ -160,7 +160,7 @@ fn own_host(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(StatusCode::FORBIDDEN, "foreign_host", detail))
 }
 
-/// The token that a request carries. Two of them are none: who sits in between may have read the other one.
+/// The token of a request. Two tokens count as none, because a proxy may have checked the other one.
 fn token(headers: &HeaderMap) -> Result<&[u8], Problem> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return Err(no_token()) };

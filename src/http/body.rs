@@ -1,4 +1,4 @@
-//! Reads bodies of requests within their limits: media type, bytes, time.
+//! Reads the bodies of requests within their limits: media type, size, time.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::ApiLimits;
 use super::problem::Problem;
 use crate::task::Traceparent;
 
-/// Checks that the body is said to be of one of these media types.
+/// Checks that the body has one of these media types.
 ///
-/// A body without a media type is refused too: a browser sends such a one across origins without asking first, and the
-/// API on loopback would obey any page.
+/// A body without a media type is refused: a browser may send such a body to another origin without a preflight
+/// request, and then any page could use an API on loopback.
 pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let given = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -30,35 +30,33 @@ pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), P
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail))
 }
 
-/// The whole body of a request whose body is JSON, within the limits.
+/// Reads the whole JSON body of a request, within the limits.
 pub(super) async fn json(headers: &HeaderMap, body: Body, limits: &ApiLimits) -> Result<Bytes, Problem> {
     media_type(headers, &["application/json"])?;
     whole(headers, body, limits.body, limits.body_timeout).await
 }
 
-/// The header of a request that puts tasks, as the document has it.
+/// The trace header in the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "it only stands in the document")]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
 pub(super) struct Trace {
-    /// The trace that the request is part of, as the W3C's Trace Context has it; the messages carry it on. One that is
-    /// not valid counts as none.
+    /// The trace of the request, as defined by W3C Trace Context. The messages carry it on. An invalid one is ignored.
     #[param(required = false, nullable = false, example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
     traceparent: String,
 }
 
-/// The trace that a request is part of. What is no valid `traceparent`, or comes twice, counts as none, as the standard
-/// asks.
+/// The trace of a request. An invalid or repeated `traceparent` counts as none, as the standard requires.
 pub(super) fn trace(headers: &HeaderMap) -> Option<Traceparent> {
     let mut given = headers.get_all(Traceparent::HEADER).iter();
     let trace = given.next()?.to_str().ok()?.parse().ok();
     trace.filter(|_| given.next().is_none())
 }
 
-/// The whole body, of at most `limit` bytes, sent within `limit_time`.
+/// The whole body, at most `limit` bytes, received within `limit_time`.
 async fn whole(headers: &HeaderMap, body: Body, limit: usize, limit_time: Duration) -> Result<Bytes, Problem> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    // Refused before any of it is read: a client that waits for `100 Continue` need not send it.
+    // Refused before the body is read, so that a client that waits for `100 Continue` need not send it.
     if announced.is_some_and(|length| length > limit as u64) {
         return Err(too_large(limit));
     }

@@ -1,7 +1,7 @@
 //! The HTTP API: one file per resource, every error a [`Problem`].
 //!
-//! Reads requests within limits of bytes and time, hands them to the [`Intake`], and words its answers. Decides nothing
-//! about tasks itself.
+//! It reads requests within limits of size and time, passes them to the [`Intake`], and writes the answers. It decides
+//! nothing about tasks.
 
 pub mod access;
 mod batch;
@@ -36,37 +36,37 @@ pub use access::Access;
 pub use openapi::openapi;
 pub use problem::Problem;
 
-/// What requests may be at most.
+/// The limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct ApiLimits {
-    /// Bytes of a body, or of a line of a batch.
+    /// Maximum size of a body or of a line of a batch, in bytes.
     pub body: usize,
-    /// For a body to come, or the next part of a batch.
+    /// How long a body, or the next part of a batch, may take to arrive.
     pub body_timeout: Duration,
-    /// For the timeline to answer.
+    /// How long the timeline may take to answer.
     pub timeline_timeout: Duration,
-    /// Of one task.
+    /// The limits of one task.
     pub task: Limits,
 }
 
-/// What the API stands on.
+/// The parts that the API uses.
 pub struct Api {
-    /// The way in.
+    /// The write API of the engine.
     pub intake: Intake,
-    /// What the engine does now.
+    /// Returns the state of the engine.
     pub engine: Box<dyn Fn() -> EngineState + Send + Sync>,
-    /// Who may call.
+    /// The configured tokens.
     pub access: Access,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// What requests may be at most.
+    /// The limits of requests.
     pub limits: ApiLimits,
     /// The instance id, for stats.
     pub instance: String,
 }
 
 impl Api {
-    /// What is asked about the lane and destination of a task that is read.
+    /// Checks lane and destination of a parsed task.
     fn lanes(&self) -> impl Fn(&Lane, bool) -> Option<Fault> {
         |lane, names_destination| {
             let refused = self.intake.check(lane, names_destination).err()?;
@@ -74,7 +74,7 @@ impl Api {
         }
     }
 
-    /// All routes.
+    /// The router of all routes.
     pub fn router(self) -> Router {
         let api = Arc::new(self);
         let (router, _) = routes().split_for_parts();
@@ -87,7 +87,7 @@ impl Api {
     }
 }
 
-/// The routes, each with what the document says of it.
+/// The routes with their OpenAPI descriptions.
 fn routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::with_openapi(openapi::more())
         .routes(routes!(tasks::put, tasks::get, tasks::cancel))
@@ -115,7 +115,7 @@ async fn no_method(method: Method, request: Request) -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_method", detail)
 }
 
-/// Counts every request by its route, never by its path: paths hold ids.
+/// Counts requests by route, never by path, because paths contain ids.
 async fn count(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().and_then(|path| access::route(path.as_str()));
     let response = next.run(request).await;
@@ -123,7 +123,7 @@ async fn count(State(api): State<Arc<Api>>, request: Request, next: Next) -> Res
     response
 }
 
-/// An answer whose JSON is written already.
+/// An answer with finished JSON.
 fn json(status: StatusCode, text: String) -> Response {
     let mut response = (status, Body::from(text)).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -1,7 +1,7 @@
-//! `/v1/tasks`: puts a task whose id the server makes.
+//! `/v1/tasks`: puts a task whose id the server generates.
 //!
-//! With an `Idempotency-Key` the id follows from the key, so that a request may be repeated: while the task stands, the
-//! repeat changes nothing, and another body under the same key is refused. Without one, every request makes a task.
+//! With an `Idempotency-Key` the id follows from the key, so that a request can be repeated. While the task exists, a
+//! repeated request changes nothing, and one with another body is refused. Without a key, every request creates a task.
 
 use std::sync::Arc;
 
@@ -22,15 +22,15 @@ use crate::timeline::PutMode;
 /// The header that makes a request repeatable.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// Bytes of a key at most.
+/// Maximum length of a key, in bytes.
 const LONGEST_KEY: usize = 255;
 
-/// `POST`: creates the task; a repeat under the same key leaves it as it is.
+/// `POST`: creates the task. A repeated request with the same key changes nothing.
 #[utoipa::path(
     post,
     path = "/v1/tasks",
     operation_id = "post_task",
-    summary = "Put a task whose id the server makes",
+    summary = "Put a task with a generated id",
     description = "With an `Idempotency-Key` the id follows from the key: while the task stands, a repeat is `unchanged`, \
         `in` included, and another body is refused. Without one every request makes a task.",
     tag = "tasks",
@@ -43,7 +43,7 @@ const LONGEST_KEY: usize = 255;
             headers(("location" = String, description = "The path of the task.")),
             example = json!({"id": "0bafe221-56d2-898c-943b-86040446d366", "result": "created", "status": "scheduled",
                 "due": "2026-11-21T12:15:00.000Z", "due_ms": 1_795_263_300_000_i64, "next": []})),
-        (status = 200, body = PutView, description = "It stands there already.",
+        (status = 200, body = PutView, description = "It exists already.",
             headers(("location" = String, description = "The path of the task.")),
             example = json!({"id": "0bafe221-56d2-898c-943b-86040446d366", "result": "unchanged", "status": "scheduled",
                 "due": "2026-11-21T12:15:00.000Z", "due_ms": 1_795_263_300_000_i64, "next": []})),
@@ -58,7 +58,7 @@ pub(super) async fn post(State(api): State<Arc<Api>>, request: Request) -> Resul
     tasks::put_one(&api, PutMode::Post, id, request).await
 }
 
-/// The key, without the quotes that the header may carry.
+/// The key, without the quotes that the header may contain.
 fn key(headers: &HeaderMap) -> Result<Option<&[u8]>, Fault> {
     let fault = |detail: &str| {
         Err(Fault { pointer: format!("/{IDEMPOTENCY_KEY}"), code: "bad_idempotency_key", detail: detail.to_owned() })
@@ -66,7 +66,7 @@ fn key(headers: &HeaderMap) -> Result<Option<&[u8]>, Fault> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return fault("the header `Idempotency-Key` stands there more than once");
+        return fault("the header `Idempotency-Key` is repeated");
     }
     let value = value.as_bytes();
     let key = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
@@ -76,14 +76,14 @@ fn key(headers: &HeaderMap) -> Result<Option<&[u8]>, Fault> {
     Ok(Some(key))
 }
 
-/// The id that follows from a key: a UUID of version 8, made of the first 16 bytes of its SHA-256.
+/// The id for a key: a version 8 UUID, made of the first 16 bytes of its SHA-256.
 fn id_of_key(key: &[u8]) -> Uuid {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest(&SHA256, key).as_ref()[..16]);
     uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
-/// An id that nobody else has: a UUID of version 7, of the timeline's time.
+/// A new id: a version 7 UUID with the timeline's time.
 fn new_id(now: Timestamp) -> Uuid {
     let ms = u64::try_from(now.as_millis()).unwrap_or(0);
     let nanos = u32::try_from(ms % 1000).unwrap_or(0) * 1_000_000;

@@ -14,11 +14,11 @@ use super::tasks::Due;
 use super::{Api, body};
 use crate::task::spec;
 
-/// What a preview answers.
+/// The answer of a preview.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Dues)]
 struct PreviewView {
-    /// The first dues, in their order.
+    /// The first dues, in order.
     next: Vec<Due>,
 }
 
@@ -28,7 +28,7 @@ struct PreviewView {
     path = "/v1/preview",
     operation_id = "preview",
     summary = "When a schedule would be due",
-    description = "Worked out by what decides it for tasks; nothing is put.",
+    description = "Computed as for tasks; nothing is put.",
     tag = "tasks",
     request_body(content = openapi::task::PreviewSchema,
         example = json!({"schedule": {"cron": "0 30 9 * * MON-FRI", "zone": "Europe/Berlin"}, "count": 2})),

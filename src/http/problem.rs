@@ -1,4 +1,4 @@
-//! What goes wrong, in the form of RFC 9457: `application/problem+json` with a stable `code` and one entry per fault.
+//! Errors in the form of RFC 9457: `application/problem+json` with a stable `code` and one entry per fault.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -12,7 +12,7 @@ use crate::timeline::TimelineError;
 /// The media type of a problem.
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// Every code of a problem, with its status and what it says.
+/// Every code of a problem, with its status and meaning.
 pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("malformed", 400, "the body is not JSON"),
     ("broken", 400, "the body broke off"),
@@ -27,9 +27,9 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("in_flight", 409, "the idempotency key waits or is in flight: no other message can take it, nor is it requeued"),
     ("too_large", 413, "the body is too large"),
     ("unsupported_media_type", 415, "the body is of another media type"),
-    ("invalid", 422, "the input breaks rules, each named in `errors`"),
+    ("invalid", 422, "the input is invalid; `errors` lists every fault"),
     ("key_reused", 422, "the idempotency key was used for another body"),
-    ("internal", 500, "a fault of punctual's own"),
+    ("internal", 500, "a bug in punctual"),
     ("unreadable", 500, "the task was written by another version of punctual"),
     ("timeline_late", 503, "the request reached the timeline too late, and took no effect"),
     ("timeline_refused", 503, "the timeline refused, and the request took no effect"),
@@ -37,7 +37,7 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("timeline_unknown", 503, "the request took effect before this answer, or never will"),
 ];
 
-/// Every code of a fault. What those of a task mean stands in [`crate::task::spec`].
+/// Every code of a fault. Those of tasks are explained in [`crate::task::spec`].
 pub(super) const FAULTS: &[&str] = &[
     "not_json",
     "wrong_type",
@@ -68,22 +68,22 @@ pub(super) const FAULTS: &[&str] = &[
     "retry_too_long",
 ];
 
-/// A request that was not done, and why.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The HTTP status.
     pub status: StatusCode,
-    /// What kind of problem it is; stable.
+    /// The kind of problem; stable.
     pub code: &'static str,
-    /// What was found and what is expected; without secrets.
+    /// What was found and what is expected, without secrets.
     pub detail: String,
-    /// Every fault of the input, each with its place.
+    /// Every fault of the input, each with its position.
     pub errors: Vec<Fault>,
     /// The idempotency key that is in flight.
     pub key: Option<String>,
 }
 
-/// A problem on the wire.
+/// A problem in JSON.
 #[derive(Serialize)]
 struct ProblemView<'a> {
     r#type: &'static str,
@@ -113,25 +113,25 @@ impl Serialize for Problem {
 }
 
 impl Problem {
-    /// A problem without faults of its own; its title is the status in words.
+    /// A problem without faults; its title is the text of the status.
     #[must_use]
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
         let known = |(known, its, _): &(&str, u16, &str)| *known == code && *its == status.as_u16();
-        debug_assert!(CODES.iter().any(known), "`{code}` with {status} does not stand in the document");
+        debug_assert!(CODES.iter().any(known), "`{code}` with {status} is not in the document");
         Problem { status, code, detail: detail.into(), errors: Vec::new(), key: None }
     }
 
-    /// Input that breaks rules, each named with its place.
+    /// Input with faults.
     #[must_use]
     pub fn invalid(errors: Vec<Fault>) -> Problem {
         let known = |fault: &Fault| FAULTS.contains(&fault.code);
-        debug_assert!(errors.iter().all(known), "{errors:?} do not all stand in the document");
+        debug_assert!(errors.iter().all(known), "{errors:?} are not all in the document");
         let detail = match errors.as_slice() {
             [only] if only.pointer.is_empty() => only.detail.clone(),
             [only] => format!("{}: {}", only.pointer, only.detail),
             several => format!("{} faults, each named in `errors`", several.len()),
         };
-        // A document that is no JSON at all is another kind of mistake than one that says something impossible.
+        // A document that is not JSON has another status than one with invalid values.
         let (status, code) = match errors.as_slice() {
             [only] if only.code == "not_json" && only.pointer.is_empty() => (StatusCode::BAD_REQUEST, "malformed"),
             _ => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
@@ -145,12 +145,12 @@ impl Problem {
         Problem::invalid(vec![Fault { pointer: pointer.to_owned(), code, detail: detail.into() }])
     }
 
-    /// A fault of punctual's own: a put without an answer.
+    /// A bug in punctual: a put without an answer.
     pub(super) fn unanswered() -> Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the put was not answered")
     }
 
-    /// What stands in the timeline, or the task in it, cannot be read by this version.
+    /// This version cannot parse the stored task.
     pub(super) fn unreadable(error: &dyn std::error::Error) -> Problem {
         tracing::error!(%error, "a task cannot be read");
         let detail = "the task was written by a version of punctual that this one does not know";
@@ -167,7 +167,7 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = self.status;
-        // A Problem holds strings and numbers alone: it can always be written.
+        // Strings and numbers can always be written.
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
@@ -192,7 +192,7 @@ impl From<TimelineError> for Problem {
             TimelineError::Unknown(_) | TimelineError::Unkept(_) => "timeline_unknown",
             TimelineError::Broken(_) => {
                 tracing::error!(%error, "a request failed");
-                let detail = "punctual could not read what the timeline answered; its log says more";
+                let detail = "punctual could not parse the timeline's answer; its log has the details";
                 return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail);
             }
         };
@@ -229,7 +229,7 @@ impl From<PutError> for Problem {
     }
 }
 
-/// The words without what may be a user and password in a URL.
+/// A text without possible users and passwords in URLs.
 pub(super) fn without_secrets(detail: &str) -> String {
     let mut safe = String::with_capacity(detail.len());
     for (i, word) in detail.split(' ').enumerate() {

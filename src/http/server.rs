@@ -1,7 +1,7 @@
-//! Accepts connections and serves a router on them, over TLS or not, within limits of time and number, until it is told
-//! to stop.
+//! Accepts connections and serves a router on them, with or without TLS, within limits of time and number, until it is
+//! stopped.
 //!
-//! A stop lets requests under way end; what has not ended by the deadline is cut off.
+//! A stop lets current requests end; those that have not ended by the deadline are aborted.
 
 use std::io;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::tls::ServerTls;
 
-/// How long to wait after an accept that failed, most likely because there are no file descriptors left.
+/// The pause after a failed accept; usually no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What connections may take at most.
+/// The limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// For the head of a request to come, and for a TLS handshake; also how long a connection may be idle.
+    /// How long the head of a request and a TLS handshake may take; also how long a connection may be idle.
     pub header_timeout: Duration,
-    /// For a client to take any of what is written to it.
+    /// How long a client may accept no data of an answer.
     pub write_timeout: Duration,
-    /// At once; more wait to be accepted.
+    /// Maximum number of connections; others wait to be accepted.
     pub connections: usize,
 }
 
-/// Serves `router` on what `listener` accepts, over TLS where there is a certificate to do so with, until `stop`; then
-/// waits for requests under way, at most `deadline`. Returns whether all of them ended by themselves.
+/// Serves `router` on the connections of `listener` until `stop`, over TLS if there is a certificate. Then waits for
+/// current requests, at most `deadline`. Returns whether all of them ended in time.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<ServerTls>,
@@ -80,7 +80,7 @@ pub async fn serve(
     ended
 }
 
-/// The next connection, once there is room for it.
+/// Accepts the next connection, once there is room for it.
 async fn accept(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
@@ -91,7 +91,7 @@ async fn accept(
     Ok((stream, permit))
 }
 
-/// Shakes hands where TLS is spoken, and serves what follows.
+/// Makes the TLS handshake, if any, and serves the connection.
 async fn connection(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
@@ -99,13 +99,13 @@ async fn connection(
     limits: ServerLimits,
     stop: CancellationToken,
 ) {
-    // An answer would be held for ever for a client that takes nothing.
+    // Otherwise an answer would stay in memory for ever if a client does not read it.
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(limits.write_timeout));
     let stream = Box::pin(stream);
     let Some(acceptor) = acceptor else { return requests(stream, router, limits, stop).await };
     let shaken = tokio::select! {
-        // Nothing was asked yet.
+        // There is no request yet.
         () = stop.cancelled() => return,
         shaken = timeout(limits.header_timeout, acceptor.accept(stream)) => shaken,
     };
@@ -116,7 +116,8 @@ async fn connection(
     }
 }
 
-/// Bytes that a connection may hold read and not yet taken; a head is no longer. It is kept as long as the connection.
+/// Size of a connection's read buffer, in bytes, and so the maximum size of a head. The buffer lives as long as the
+/// connection.
 const MAX_BUFFER_BYTES: usize = 64 << 10;
 
 /// Serves the requests of a connection, one after the other.
@@ -138,7 +139,7 @@ where
             connection.await
         }
     };
-    // Broken connections and slow clients are everyday things, and theirs to report.
+    // Broken connections and slow clients are normal, and it is up to the client to report them.
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
     }

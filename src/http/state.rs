@@ -1,4 +1,4 @@
-//! `/v1/stats`, `/healthz`, `/readyz`, `/metrics`: how the instance does.
+//! `/v1/stats`, `/healthz`, `/readyz`, `/metrics`: the state of the instance.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::openapi::words;
 use crate::engine::{BreakerState, EngineState, LaneState, SinkState};
 use crate::timeline::Link;
 
-/// A loop that made no step for this long is stuck. Loops that wait for something step at least once a second.
+/// A loop without a step for this long is stuck. Waiting loops make a step at least every ten seconds.
 const STUCK: Duration = Duration::from_secs(30);
 
-/// What `/v1/stats` shows.
+/// The answer of `/v1/stats`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Stats)]
 struct StatsView {
@@ -33,7 +33,7 @@ struct StatsView {
     dead: u64,
 }
 
-/// Whether the timeline can be reached.
+/// Whether the timeline is reachable.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TimelineState)]
 struct TimelineView {
@@ -48,11 +48,11 @@ struct TimelineView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = LaneState)]
 struct LaneView {
-    /// Null: nobody here serves it.
+    /// Null if this instance does not serve the lane.
     sink: Option<String>,
     waiting: u64,
     in_flight: u64,
-    /// The smallest due that waits.
+    /// The earliest due that waits.
     #[schema(format = DateTime)]
     head: Option<String>,
     head_ms: Option<i64>,
@@ -65,25 +65,25 @@ struct SinkView {
     kind: &'static str,
     #[schema(value_type = words::BreakerSchema)]
     breaker: &'static str,
-    /// How it was noticed that it is absent.
+    /// Why the sink counts as absent.
     #[serde(rename = "words", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     detail: Option<String>,
 }
 
-/// What `/readyz` shows.
+/// The answer of `/readyz`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Readiness)]
 struct ReadyView {
     ready: bool,
     timeline: TimelineView,
-    /// Sinks that are absent, with the reason; their tasks wait.
+    /// Absent sinks with the reason; their tasks wait.
     absent_sinks: BTreeMap<String, String>,
-    /// Lanes that hold tasks and that nobody here serves.
+    /// Lanes with tasks that this instance does not serve.
     unserved_lanes: Vec<String>,
 }
 
-/// What `/healthz` shows.
+/// The answer of `/healthz`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Health)]
 struct HealthView {
@@ -101,7 +101,7 @@ struct HealthView {
     get,
     path = "/v1/stats",
     operation_id = "stats",
-    summary = "What waits where",
+    summary = "Get statistics",
     tag = "instance",
     responses((status = 200, body = StatsView, description = "Lanes, sinks and the timeline.",
         example = json!({"instance": "4f1c2ab90d3e", "version": "0.1.0", "now": "2026-11-21T12:00:00.000Z", "timeline": {"status": "up"},
@@ -123,12 +123,12 @@ pub(super) async fn stats(State(api): State<Arc<Api>>) -> Response {
     Json(view).into_response()
 }
 
-/// `GET /healthz`: 503 when a loop is stuck, so that whoever watches starts the instance anew.
+/// `GET /healthz`: 503 if a loop is stuck, so that a supervisor restarts the instance.
 #[utoipa::path(
     get,
     path = "/healthz",
     operation_id = "healthz",
-    summary = "Whether the instance should be started anew",
+    summary = "Whether the instance should be restarted",
     tag = "instance",
     responses(
         (status = 200, body = HealthView, description = "It should not.", example = json!({"healthy": true})),
@@ -147,18 +147,18 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
     (if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(view)).into_response()
 }
 
-/// `GET /readyz`: 503 only while tasks cannot be taken in: the timeline is away, or refused the last puts. Absent sinks
-/// cost nothing and are named.
+/// `GET /readyz`: 503 only while tasks cannot be accepted, because the timeline is unreachable or refused the last
+/// puts. Absent sinks are only listed.
 #[utoipa::path(
     get,
     path = "/readyz",
     operation_id = "readyz",
-    summary = "Whether tasks can be taken in",
+    summary = "Whether tasks can be accepted",
     tag = "instance",
     responses(
-        (status = 200, body = ReadyView, description = "They can. Absent sinks, whose tasks wait, and lanes without a sink are named.",
+        (status = 200, body = ReadyView, description = "They can. Absent sinks and lanes without a sink are listed.",
             example = json!({"ready": true, "timeline": {"status": "up"}, "absent_sinks": {}, "unserved_lanes": []})),
-        (status = 503, body = ReadyView, description = "The timeline is away, or refuses.",
+        (status = 503, body = ReadyView, description = "The timeline is unreachable or refuses.",
             example = json!({"ready": false, "timeline": {"status": "down", "words": "connection refused"}, "absent_sinks": {},
                 "unserved_lanes": []})),
     ),
@@ -169,12 +169,12 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Response {
     (if view.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(view)).into_response()
 }
 
-/// `GET /metrics`: everything that is counted, as OpenMetrics text.
+/// `GET /metrics`: all metrics in the OpenMetrics text format.
 #[utoipa::path(
     get,
     path = "/metrics",
     operation_id = "metrics",
-    summary = "Everything that is counted",
+    summary = "All metrics",
     tag = "instance",
     responses((status = 200, body = String, description = "OpenMetrics text.",
         content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8",

@@ -1,7 +1,7 @@
-//! TLS of the listener: its certificate and key, from PEM files that are read anew when they change.
+//! TLS of the listener: certificate and key from PEM files, which are read again when they change.
 //!
-//! A connection keeps what it was begun with. Files that changed and cannot be used are logged, and what they held
-//! before is served on: an expired certificate tells more than a closed port.
+//! A connection keeps the certificate it started with. If changed files cannot be used, an error is logged and the
+//! former certificate stays in use: an expired certificate says more than a closed port.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
-/// How often the files are looked at.
+/// How often the files are checked.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What the listener serves TLS with.
+/// The certificate and key of the listener.
 #[derive(Clone)]
 pub struct ServerTls {
     certificate_file: PathBuf,
@@ -31,25 +31,25 @@ pub struct ServerTls {
     acceptor: TlsAcceptor,
 }
 
-/// What is wrong with one of the files; in words without what it holds.
+/// A fault of one of the files; the text does not quote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFault {
-    /// The file of the certificate and its chain.
+    /// The file with the certificate and its chain.
     #[error("{0}")]
     Certificate(String),
-    /// The file of the key.
+    /// The file with the key.
     #[error("{0}")]
     Key(String),
 }
 
-/// What stands in the two files.
+/// The content of the two files.
 #[derive(Clone, PartialEq, Eq)]
 struct Files {
     certificate: Vec<u8>,
     key: Vec<u8>,
 }
 
-/// Hands out the pair that holds when a handshake begins.
+/// Returns the current certificate at each handshake.
 struct Latest(watch::Receiver<Arc<CertifiedKey>>);
 
 impl ServerTls {
@@ -74,11 +74,11 @@ impl ServerTls {
         self.acceptor.clone()
     }
 
-    /// Looks at the files for ever, and takes up what has changed.
+    /// Checks the files for ever and uses changed ones.
     pub(super) async fn follow(self) {
         let mut served = self.loaded.clone();
-        // What could not be used, and whether that was told. The files are not replaced in one step: what is wrong
-        // once may be half of what comes.
+        // The last content that could not be used, and whether that was logged. The files are not replaced at the same
+        // time, so the first error may be a half-finished replacement.
         let mut doubted: Option<(Result<Files, Vec<TlsFault>>, bool)> = None;
         loop {
             sleep(LOOK).await;
@@ -132,7 +132,7 @@ impl Files {
         }
     }
 
-    /// The certificate with its chain, and the key that belongs to it.
+    /// The certificate with its chain, and its key.
     fn pair(&self, certificate_file: &Path, key_file: &Path) -> Result<CertifiedKey, Vec<TlsFault>> {
         let (certificates, key) = match (self.chain(certificate_file), self.private_key(key_file)) {
             (Ok(certificates), Ok(key)) => (certificates, key),
@@ -168,7 +168,7 @@ impl Files {
             TlsFault::Key(match error {
                 _ if encrypted => format!("the key in `{file}` is encrypted; one without a password is expected"),
                 PemError::NoItemsFound => format!("`{file}` holds no private key in PEM form"),
-                // What the error quotes may be part of the key.
+                // The error may quote a part of the key.
                 _ => format!("`{file}` holds a malformed key"),
             })
         })
@@ -179,7 +179,7 @@ fn malformed_certificate(file: &Path, error: &dyn fmt::Display) -> TlsFault {
     TlsFault::Certificate(format!("`{}` holds a malformed certificate: {error}", file.display()))
 }
 
-/// An error of the system in words, without its number where that adds nothing.
+/// The text of a system error, without its number if that adds nothing.
 fn short(error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => "there is no such file".to_owned(),

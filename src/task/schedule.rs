@@ -59,7 +59,7 @@ pub enum When {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// The cron expression cannot be parsed. Carries the parser's text.
-    #[error("the cron expression cannot be read: {0}")]
+    #[error("the cron expression cannot be parsed: {0}")]
     Cron(String),
     /// There is no such time zone.
     #[error("the time zone `{0}` is not known")]

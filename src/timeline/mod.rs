@@ -173,7 +173,7 @@ pub enum TimelineError {
     #[error("{0}")]
     Unkept(String),
     /// The reply cannot be parsed. This is a bug in punctual.
-    #[error("the timeline's answer cannot be read: {0}")]
+    #[error("the timeline's answer cannot be parsed: {0}")]
     Broken(String),
 }
 

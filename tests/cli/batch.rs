@@ -137,8 +137,7 @@ fn a_batch_whose_instance_goes_away_says_how_far_it_is_known_to_have_got() {
     let put = run(&["task", "put", "-f", path, "--url", &place]);
     assert_eq!((put.code, put.out.as_str()), (Some(1), "put 70 tasks: 70 created\n"), "{}", put.err);
     assert!(put.err.contains(&format!("error: cannot put the tasks of `{path}` at `{place}`: ")), "{}", put.err);
-    let known =
-        "all lines up to 70 are answered, 70 of them put and 0 failed, what comes after may have been put or not";
+    let known = "all lines up to 70 are answered, 70 of them put and 0 failed, later lines may have been put or not";
     assert!(put.err.contains(known) && put.err.contains("\nhint: put it again"), "{}", put.err);
 }
 
@@ -208,12 +207,12 @@ fn what_answers_as_no_instance_does_is_told() {
     let [first, second, last] =
         ["1", "2", "4"].map(|line| format!("{{\"line\":{line},\"result\":\"created\",\"due_ms\":1}}\n"));
     for (answer, put, detail) in [
-        ("<html>".to_owned(), 0, "it answers what is no answer to a batch"),
-        ("<html>\n".to_owned(), 0, "it answers what is no answer to a batch"),
+        ("<html>".to_owned(), 0, "its answer is not one to a batch"),
+        ("<html>\n".to_owned(), 0, "its answer is not one to a batch"),
         // Lines without an answer, one that is answered twice, and one that there is not.
-        (format!("{first}{last}"), 1, "it answers what is no answer to a batch"),
-        (format!("{first}{second}{first}"), 2, "it answers what is no answer to a batch"),
-        (last.replace('4', "18446744073709551615"), 0, "it answers what is no answer to a batch"),
+        (format!("{first}{last}"), 1, "its answer is not one to a batch"),
+        (format!("{first}{second}{first}"), 2, "its answer is not one to a batch"),
+        (last.replace('4', "18446744073709551615"), 0, "its answer is not one to a batch"),
         (format!("{first}{second}"), 2, "the instance ended it before its end"),
         (format!("{first}{{\"line\":5,\"error\":{{\"detail\":\"so be it\"}}}}\n"), 1, "so be it"),
     ] {

@@ -70,7 +70,7 @@ fn each_way(of: &str, port: u16, right: &Path, config: impl Fn(&str, u16) -> Str
         let detail = |found: &Value| found["fault"]["words"].as_str().unwrap_or_default().to_owned();
         failed.first().map(|failed| detail(failed)).unwrap_or_default()
     });
-    let beginnings = ["", "it cannot be reached: ", "the log-in was refused: ", "its certificate is not trusted: "];
+    let beginnings = ["", "it cannot be reached: ", "the login was refused: ", "its certificate is not trusted: "];
     for (told, beginning) in told.iter().zip(beginnings) {
         assert!(told.starts_with(beginning), "{of}: `{told}`");
     }
@@ -204,7 +204,7 @@ fn all_that_fails_is_told_and_the_first_gives_the_code() {
     assert_eq!(states.collect::<Vec<_>>(), expected, "{}", run.out);
     assert!(run.err.starts_with("error: 3 of 5 checks failed"), "{}", run.err);
     assert_eq!(found["checks"][4]["name"], "c");
-    assert!(run.out.contains("`sinks.a.url` (") && run.out.contains(".toml:4): the log-in was refused"), "{}", run.out);
+    assert!(run.out.contains("`sinks.a.url` (") && run.out.contains(".toml:4): the login was refused"), "{}", run.out);
     // Without the timeline's failure the next one's code.
     assert_eq!(check(&config("memory:")).0.code, Some(4));
 }
@@ -325,7 +325,7 @@ fn what_answers_as_another_server_does_is_named() {
     });
     let config = |url: &str| format!("[redis]\nurl = \"{url}\"\n[sinks.a]\nurl = \"memory:\"\n");
     let (run, _) = check(&config(&format!("redis://127.0.0.1:{port}")));
-    assert!(run.out.contains("it cannot be reached: what answers there is no Redis"), "{}", run.out);
+    assert!(run.out.contains("it cannot be reached: the server there is no Redis"), "{}", run.out);
     assert_eq!((run.code, run.out.lines().count()), (Some(3), 4), "{}", run.out);
     let redis = RedisServer::start(&[]);
     let (run, _) = check(&config(&format!("redis+sentinel://127.0.0.1:{}/mymaster", redis.server.port)));

@@ -99,7 +99,7 @@ fn a_variable_that_is_not_utf_8_is_named_and_what_it_holds_is_not() {
     let mut command = punctual(&["check", "--offline", "--sink", "stdout:"]);
     let run = read(command.env("PUNCTUAL__REDIS__URL", OsStr::from_bytes(b"redis://:hunter\xfc@h")).output().unwrap());
     assert_eq!(run.code, Some(2), "{}{}", run.out, run.err);
-    assert!(run.err.contains("PUNCTUAL__REDIS__URL: what this variable holds is not UTF-8"), "{}", run.err);
+    assert!(run.err.contains("PUNCTUAL__REDIS__URL: the value of this variable is not UTF-8"), "{}", run.err);
     assert!(!run.err.contains("hunter"), "{}", run.err);
     // Those of others may hold what they like.
     let mut command = punctual(&["check", "--offline", "--sink", "stdout:"]);

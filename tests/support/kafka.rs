@@ -14,7 +14,7 @@ use super::server::{Server, free_port};
 
 /// A Kafka server of the test's own. It creates no topic by itself.
 pub(crate) struct KafkaServer {
-    /// The process; its port is that of the listener without TLS and log-in.
+    /// The process; its port is that of the listener without TLS and login.
     pub(crate) server: Server,
     /// The port of another listener, where one was asked for.
     pub(crate) second_port: u16,

@@ -74,7 +74,7 @@ async fn every_verb_of_users_waits_for_the_replica_and_those_of_instances_do_not
     let discarded = timeline.discard(shard(), &keys[1], None, deadline()).await;
     let told = [posted.map(drop), requeued.map(drop), discarded.map(drop)];
     for told in told {
-        let detail = "it took effect, but is not known to be kept: no replica has confirmed it in time";
+        let detail = "it took effect, but its durability is not confirmed: no replica has confirmed it in time";
         assert_eq!(told, Err(TimelineError::Unkept(detail.to_owned())));
     }
     // All of them took effect. Nobody waits for a replica to publish.

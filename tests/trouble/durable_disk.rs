@@ -104,8 +104,7 @@ async fn what_promises_nothing_waits_for_nothing() {
     assert_eq!(answers, [PutResult::KeyReused, PutResult::Unkept]);
     // An earlier call may have cancelled it, and been told that this is not known to be kept.
     let cancelled = timeline.cancel(shard(), &task("nobody"), within(&timeline, SHORT)).await;
-    let detail =
-        "there is none, but that is not known to be kept: Redis did not confirm in time that it is on its disk";
+    let detail = "there is none, but the durability of that is not confirmed: Redis did not confirm in time that it is on its disk";
     assert_eq!(cancelled, Err(TimelineError::Unkept(detail.to_owned())));
 }
 

@@ -63,8 +63,7 @@ fn a_redis_that_confirms_nothing_is_told_of_at_the_start() {
         let url = scripted.url();
         format!("[redis]\nurl = \"{url}\"\ndurability = \"fsync\"\nstrict = {strict}\n[sinks.a]\nurl = \"memory:\"\n")
     };
-    let detail =
-        "what is put would be answered 503: `redis.durability` is `fsync`, and of a write of its own Redis did not";
+    let detail = "puts would be answered 503: `redis.durability` is `fsync`, and of a test write Redis did not";
     let mut instance = Punctual::start(&config(false));
     instance.until("heard to warn", |instance| !instance.log_lines(&[" WARN ", detail, "appendfsync"]).is_empty());
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -74,7 +73,7 @@ fn a_redis_that_confirms_nothing_is_told_of_at_the_start() {
     assert!(output.status.code() == Some(2) && said.contains(detail), "{said}");
 }
 
-/// It is there, and then it says nothing of itself.
+/// It is there, and then it does not answer `INFO`.
 #[test]
 fn strictness_does_not_hold_up_a_start_for_ever_nor_its_end() {
     if !have("redis-server") {
@@ -205,7 +204,7 @@ fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does
     let mut instance = Punctual::start_unready_in(&["PUNCTUAL__HTTP__TIMELINE_TIMEOUT=1s".to_owned()], &config);
     instance.until("ready", |instance| instance.api().ready().is_some_and(|answer| answer.status == 200));
     instance.until("heard to warn", |instance| {
-        !instance.log_lines(&[" WARN ", "no replica follows Redis, and `redis.durability` asks for one"]).is_empty()
+        !instance.log_lines(&[" WARN ", "Redis has no replica, and `redis.durability` requires one"]).is_empty()
     });
     let task = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
     let api = instance.api();
@@ -221,7 +220,7 @@ fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does
         });
         assert!(told, "{last:?}");
     };
-    told("PUT", Some(task), "it took effect, but is not known to be kept: no replica");
+    told("PUT", Some(task), "it took effect, but its durability is not confirmed: no replica");
     // Whoever sends requests here learns that they are in vain.
     instance.until("unready", |instance| {
         assert_eq!(instance.api().put("a", task).unwrap().status, 503);
@@ -232,7 +231,7 @@ fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does
     });
     assert_eq!(instance.log_lines(&[" WARN ", "redis does not confirm writes"]).len(), 1, "{}", instance.log());
     assert_eq!(instance.api().send("GET", "/v1/tasks/a", None).unwrap().status, 200);
-    told("DELETE", None, "is not known to be kept: no replica");
+    told("DELETE", None, "is not confirmed: no replica");
     assert_eq!(instance.api().send("GET", "/v1/tasks/a", None).unwrap().status, 404);
     assert!(instance.api().metric("punctual_timeline_calls_total{verb=\"put\",result=\"unkept\"}") >= 1.0);
     let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &redis.server.port.to_string()]);
@@ -249,5 +248,5 @@ fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does
     assert!(alone);
     let output = run(&["serve", "--strict", "--listen", "127.0.0.1:0", "--config", &file.path().display().to_string()]);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && said.contains("no replica follows Redis"), "{said}");
+    assert!(output.status.code() == Some(2) && said.contains("Redis has no replica"), "{said}");
 }

@@ -61,7 +61,7 @@ impl ClaimTask {
         let (context, lane) = (&self.claim.context, &self.claim.lane);
         let crashes = flight.occurrence.crashes;
         if crashes > context.config.poison_limit {
-            let detail = format!("{crashes} of its claims ended without a word from their holder");
+            let detail = format!("{crashes} of its claims expired");
             return Some(Withheld::Dead(Reason::Poison, detail));
         }
         if flight.is_passed_over(record, context.config.overdue) {

@@ -44,7 +44,7 @@ impl ClaimTask {
             }
             Err(detail) => {
                 let (lane, member) = (&self.claim.lane.lane, &self.flights[index].occurrence.member);
-                error!(%lane, %member, words = detail, "cannot work out the next due time; returning the occurrence");
+                error!(%lane, %member, words = detail, "cannot compute the next due; returning the occurrence");
                 self.fates.remove(&index);
                 let verdict = self.flights[index].back();
                 self.verdict(index, verdict, None);
@@ -121,7 +121,7 @@ impl ClaimTask {
     /// Records the deaths whose copies have no result yet.
     pub(super) fn give_up_copies(&mut self) {
         for AwaitingCopy { index, verdict, reason, .. } in self.copies.give_up() {
-            self.claim.lane.tell_of_copy(Err("it was not answered before its holder had to let go"));
+            self.claim.lane.tell_of_copy(Err("it was not answered before its claim ended"));
             self.verdict(index, verdict, Some(reason));
         }
     }

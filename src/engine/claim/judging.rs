@@ -33,7 +33,7 @@ impl ClaimTask {
         let sink = &self.claim.lane.sink;
         let now = Instant::now();
         if !self.claim.lease.fits(sink.sink.answer_timeout()) {
-            debug!(token = self.claim.lease.token.0, "waiting for the lease to be extended before publishing");
+            debug!(token = self.claim.lease.token.0, "waiting for the lease to be renewed before publishing");
             batch.for_each(|(index, _)| self.outbox.retry_at(now + LEASE_PAUSE, index));
             return;
         }

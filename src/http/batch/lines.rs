@@ -1,4 +1,4 @@
-//! Cuts the body of a batch into lines, reads them, and hands them on in groups.
+//! Splits the body of a batch into lines, parses them, and passes them on in groups.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use crate::http::{Api, body};
 use crate::task::{Fault, Lane, Task, TaskId, spec};
 use crate::timeline::{MAX_PUT_BYTES, MAX_PUTS};
 
-/// How long a group waits for more once there is nothing to read: a client that sends line by line gets its answers.
+/// How long an incomplete group waits for more input, so that a client that sends line by line gets its answers.
 const IDLE: Duration = Duration::from_millis(5);
 
-/// For how long lines are read without letting others run.
+/// How long lines are parsed before other tasks get to run.
 const AT_A_STRETCH: Duration = Duration::from_millis(1);
 
-/// Bytes of what stands for an id in a line with faults that its answer shows at most: more than any id has.
+/// Maximum length of an invalid id in an answer, in bytes; more than any valid id.
 const LONGEST_ECHO: usize = 256;
 
-/// What one line asks for.
+/// A parsed line.
 pub(super) enum Line {
     Task(TaskId, Lane, Box<Task>),
     Wrong(Option<String>, Box<Problem>),
 }
 
-/// Lines that go to the timeline together, each with its number from 1.
+/// Lines that go to the timeline in one call, each with its number from 1.
 #[derive(Default)]
 pub(super) struct Group {
     pub(super) lines: Vec<(u64, Line)>,
@@ -42,21 +42,21 @@ impl Group {
     }
 }
 
-/// What is read, and how far.
+/// Reads the lines of one batch.
 pub(super) struct LineReader {
     api: Arc<Api>,
     line: u64,
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
-    /// The line is too long and has been answered: what is left of it is passed by.
+    /// The line is too long and has been answered; the rest of it is ignored.
     skipping: bool,
-    /// When others were last let run.
+    /// When other tasks last got to run.
     breathed: Instant,
     group: Group,
     groups: mpsc::Sender<Group>,
 }
 
-/// The client is gone, or takes no answers.
+/// The client has gone, or does not read its answers.
 struct Gone;
 
 impl LineReader {
@@ -98,7 +98,7 @@ impl LineReader {
         self.hand_on().await
     }
 
-    /// Takes in a part of the body.
+    /// Reads a part of the body.
     async fn take(&mut self, mut part: &[u8]) -> Result<(), Gone> {
         while let Some(end) = part.iter().position(|&byte| byte == b'\n') {
             let (head, tail) = (&part[..end], &part[end + 1..]);
@@ -116,7 +116,7 @@ impl LineReader {
             part = tail;
         }
         if !self.skipping {
-            // Blanks ahead of a line are no part of it: a line is as long whatever parts it comes in.
+            // Leading blanks are no part of a line, so that its length does not depend on how it was split.
             let part = if self.rest.is_empty() { part.trim_ascii_start() } else { part };
             self.rest.extend_from_slice(part);
             if self.rest.len() > self.api.limits.body {
@@ -129,19 +129,19 @@ impl LineReader {
         Ok(())
     }
 
-    /// Reads a whole line.
+    /// Parses a complete line.
     async fn complete(&mut self, line: &[u8]) -> Result<(), Gone> {
         self.line += 1;
         let line = line.trim_ascii_start();
         if line.is_empty() {
             return Ok(());
         }
-        // With the blanks behind it: what comes in parts is given up before it is known that nothing else follows.
+        // Includes trailing blanks: a line in parts is refused before it is known that nothing else follows.
         if line.len() > self.api.limits.body {
             return self.wrong(None, body::too_large(self.api.limits.body)).await;
         }
         let line = line.trim_ascii_end();
-        // Every line counts, right or wrong: what is held of it is bounded by what it was.
+        // Invalid lines count too, so that memory is bounded by the input.
         self.group.bytes += line.len();
         self.breathe().await;
         let api = Arc::clone(&self.api);
@@ -153,7 +153,7 @@ impl LineReader {
         }
     }
 
-    /// Lets others run once reading has taken long: cron takes far longer to read than its line is.
+    /// Lets other tasks run after parsing for long; parsing cron takes far longer than its length suggests.
     async fn breathe(&mut self) {
         if self.breathed.elapsed() > AT_A_STRETCH {
             tokio::task::yield_now().await;
@@ -172,7 +172,7 @@ impl LineReader {
         if self.group.is_full() { self.hand_on().await } else { Ok(()) }
     }
 
-    /// The body ends before its time: says so on a line of its own.
+    /// The body ended early: reports that on a line of its own.
     async fn end(&mut self, problem: Problem) -> Result<(), Gone> {
         self.line += 1;
         self.wrong(None, problem).await?;
@@ -187,7 +187,7 @@ impl LineReader {
     }
 }
 
-/// The id of a line that has faults, as far as there is one: its client finds the line by it.
+/// The id of an invalid line, if there is one, so that its client can find the line.
 fn id_of(line: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct OnlyId {
@@ -257,7 +257,7 @@ mod tests {
         let many = format!("{{{}}}", (0..200).map(|n| format!("\"{n}\":1")).collect::<Vec<_>>().join(","));
         for (line, most) in [(long, 6), (many, 250)] {
             let (mut reader, _inbox) = reader();
-            // Nobody takes groups: one is on its way, and one waits to be.
+            // No group is consumed: one is being passed on, and one waits.
             let mut taken = 0;
             while timeout(Duration::from_secs(1), reader.complete(line.as_bytes())).await.is_ok() {
                 taken += 1;

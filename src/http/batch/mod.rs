@@ -1,8 +1,8 @@
-//! `/v1/tasks:batch`: puts a stream of tasks, a line each, and answers with a line each, in order.
+//! `/v1/tasks:batch`: puts a stream of tasks, one per line, and answers each with one line, in order.
 //!
-//! Memory stays bounded whatever the length: lines are read into groups the size of one call of the timeline, at most
-//! two of which exist beside the one that is put. Answers stream while lines still come, so a client has to read while
-//! it sends; one that takes no answers is cut off. A line that is wrong harms no other.
+//! Memory is bounded whatever the length. Lines are read into groups with the size of one timeline call; at most two
+//! groups exist besides the one that is put. Answers are sent while lines still arrive, so a client must read while it
+//! sends; otherwise its connection is closed. An invalid line does not affect the others.
 
 mod lines;
 
@@ -27,27 +27,27 @@ use crate::engine::intake::{EffectivePut, PutError};
 use crate::task::{TaskId, Traceparent};
 use crate::timeline::PutMode;
 
-/// The media type of a line each.
+/// The media type of one JSON value per line.
 const NDJSON: &str = "application/x-ndjson";
 
-/// The answer to a line: what was done, or the `error`.
+/// The answer to one line: the result, or the `error`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = LineAnswer)]
 pub(super) struct AnswerView<'a> {
     /// The number of the line, from 1.
     line: u64,
-    /// The task, as far as the line names one.
+    /// The id of the task, if the line has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = Option<words::PutResultSchema>)]
     result: Option<&'static str>,
-    /// When it is due next, in ms since 1970.
+    /// The next due, in ms since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     due_ms: Option<i64>,
-    /// The idempotency key of an occurrence with the former message, which may still arrive.
+    /// The idempotency key of an occurrence with the former message that may still be delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     in_flight: Option<String>,
@@ -56,12 +56,12 @@ pub(super) struct AnswerView<'a> {
     error: Option<&'a Problem>,
 }
 
-/// The schema of a problem, as the document has it.
+/// A reference to the schema of problems.
 fn problem_ref() -> utoipa::openapi::Ref {
     utoipa::openapi::Ref::from_schema_name("Problem")
 }
 
-/// `POST`: puts every line and answers it.
+/// `POST`: puts and answers every line.
 #[utoipa::path(
     post,
     path = "/v1/tasks:batch",
@@ -91,7 +91,7 @@ pub(super) async fn put(State(api): State<Arc<Api>>, request: Request) -> Result
     Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(answers)).into_response())
 }
 
-/// Puts a group and writes its answers, a line each.
+/// Puts a group and writes its answers, one per line.
 async fn put_group(api: &Api, group: Group, trace: Option<Traceparent>) -> Bytes {
     let mut asked = Vec::with_capacity(group.lines.len());
     let mut puts = Vec::with_capacity(group.lines.len());
@@ -124,7 +124,7 @@ async fn put_group(api: &Api, group: Group, trace: Option<Traceparent>) -> Bytes
     answers.into()
 }
 
-/// Writes the answer to a put; returns the word to count it by.
+/// Writes the answer to a put; returns its result for the metrics.
 fn write_put(
     answers: &mut Vec<u8>,
     line: u64,
@@ -152,7 +152,7 @@ fn write_problem(answers: &mut Vec<u8>, line: u64, id: Option<&str>, problem: &P
 }
 
 fn write(answers: &mut Vec<u8>, view: &AnswerView<'_>) {
-    // The view holds strings and numbers alone, and a Vec takes everything: this does not fail.
+    // Strings and numbers can always be written to a Vec.
     if serde_json::to_writer(&mut *answers, view).is_ok() {
         answers.push(b'\n');
     }

@@ -1,4 +1,4 @@
-//! `/v1/dead:requeue` and `/v1/dead:discard`: many of the dead at once.
+//! `/v1/dead:requeue` and `/v1/dead:discard`: bulk requests for dead occurrences.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use crate::http::{Api, body, openapi};
 use crate::task::spec::{self, Fault};
 use crate::timeline::DeadFilter;
 
-/// `POST`: puts all back that are meant.
+/// `POST`: requeues all matching occurrences.
 #[utoipa::path(
     post,
     path = "/v1/dead:requeue",
     operation_id = "requeue_many_dead",
-    summary = "Requeue many of the dead",
+    summary = "Requeue dead occurrences in bulk",
     description = "All that are meant and were dead when it began; `{}` means all there are. They are due now, and published under \
         their old keys. Once the time is up that a request has, the answer says `more` and where to go on.",
     tag = "dead",
     request_body(content = openapi::task::DeadFilterSchema, example = json!({"lane": "default", "reason": "destination"})),
-    responses((status = 200, body = RequeuedView, description = "What was done.",
+    responses((status = 200, body = RequeuedView, description = "The result.",
         example = json!({"requeued": 12, "in_flight": 0, "more": false}))),
     extensions(("x-codes" = json!([BODY, TIMELINE].concat()))),
 )]
@@ -49,17 +49,17 @@ pub(in crate::http) async fn requeue(State(api): State<Arc<Api>>, request: Reque
     Ok(Json(view).into_response())
 }
 
-/// `POST`: forgets all that are meant.
+/// `POST`: deletes all matching occurrences.
 #[utoipa::path(
     post,
     path = "/v1/dead:discard",
     operation_id = "discard_many_dead",
-    summary = "Discard many of the dead",
+    summary = "Discard dead occurrences in bulk",
     description = "All that are meant and were dead when it began; `{}` means all there are. Once the time is up that a request has, \
         the answer says `more` and where to go on.",
     tag = "dead",
     request_body(content = openapi::task::DeadFilterSchema, example = json!({"reason": "rejected", "to": "2026-12-01T00:00:00Z"})),
-    responses((status = 200, body = DiscardedView, description = "What was done.",
+    responses((status = 200, body = DiscardedView, description = "The result.",
         example = json!({"discarded": 12, "more": false}))),
     extensions(("x-codes" = json!([BODY, TIMELINE].concat()))),
 )]
@@ -79,7 +79,7 @@ async fn read(api: &Api, request: Request) -> Result<(DeadFilter, Option<Sweep>)
     Ok((meant(filter), from))
 }
 
-/// Where a sweep goes on, as a cursor: the time until which, a tilde, the last that was looked at.
+/// Where a bulk request continues, as a cursor: the start of the scan, a tilde, the last position.
 fn sweep_text(sweep: &Sweep) -> String {
     format!("{}~{}", sweep.until.as_millis(), sweep.after.as_ref().map(cursor_text).unwrap_or_default())
 }

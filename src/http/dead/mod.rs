@@ -1,4 +1,4 @@
-//! `/v1/dead`: what is not tried again by itself; shows it, requeues it, discards it.
+//! `/v1/dead`: lists, shows, requeues and discards dead occurrences.
 
 pub(super) mod many;
 mod views;
@@ -24,43 +24,43 @@ use crate::task::spec::{self, Fault, Filter};
 use crate::task::{Key, id::BadName};
 use crate::timeline::{DeadCursor, DeadFilter, RequeueAnswer};
 
-/// How many are shown unless another number is asked for.
+/// Default number of entries.
 const LIMIT: usize = 100;
 
-/// How many are shown at most.
+/// Maximum number of entries.
 const MAX_SHOWN: u64 = 1000;
 
-/// An idempotency key as it stands in the path.
+/// An idempotency key in a path.
 type KeyInPath = Result<Path<String>, PathRejection>;
 
-/// The parameter of the path, as the document has it.
+/// The path parameter in the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "it only stands in the document")]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
 struct DeadKey {
     /// The idempotency key, `<task id>:<due in ms>`.
     #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}:[1-9][0-9]{0,14}$", example = "order-1:1795266000000")]
     key: String,
 }
 
-/// The parameters of a list, as the document has them.
+/// The query parameters of a list in the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "it only stands in the document")]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
 struct ListQuery {
     /// Of this lane.
     #[param(required = false, nullable = false, pattern = "^[a-z0-9-]{1,32}$", example = "default")]
     lane: Option<String>,
-    /// Dead for this reason.
+    /// With this reason.
     #[param(required = false, nullable = false, value_type = ReasonSchema, example = "rejected")]
     reason: Option<String>,
-    /// Buried then or later. A `+` has to be written `%2B`.
+    /// Died at this time or later. A `+` has to be written `%2B`.
     #[param(required = false, nullable = false, format = DateTime)]
     from: Option<String>,
-    /// Buried before.
+    /// Died before this time.
     #[param(required = false, nullable = false, format = DateTime)]
     to: Option<String>,
-    /// How many at most.
+    /// Maximum number of entries.
     #[param(required = false, nullable = false, minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next_cursor` of the page before.
@@ -68,12 +68,12 @@ struct ListQuery {
     cursor: Option<String>,
 }
 
-/// `GET`: the dead, the oldest burial first.
+/// `GET`: lists dead occurrences, the oldest burial first.
 #[utoipa::path(
     get,
     path = "/v1/dead",
     operation_id = "list_dead",
-    summary = "List the dead",
+    summary = "List dead occurrences",
     description = "The oldest burial first. Where few are meant among many a page may hold none and yet a `next_cursor`: the list \
         has ended where there is none.",
     tag = "dead",
@@ -95,12 +95,12 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
     Ok(Json(DeadListView { items, next_cursor }).into_response())
 }
 
-/// `GET`: one of the dead, with its message.
+/// `GET`: one dead occurrence, with its message.
 #[utoipa::path(
     get,
     path = "/v1/dead/{key}",
     operation_id = "show_dead",
-    summary = "Look a dead occurrence up",
+    summary = "Get a dead occurrence",
     tag = "dead",
     params(DeadKey),
     responses((status = 200, body = WholeDeadView, description = "The dead occurrence.",
@@ -119,7 +119,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>, key: KeyInPath) -> Result<
     }
 }
 
-/// `DELETE`: forgets one of the dead.
+/// `DELETE`: deletes one dead occurrence.
 #[utoipa::path(
     delete,
     path = "/v1/dead/{key}",
@@ -127,7 +127,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>, key: KeyInPath) -> Result<
     summary = "Discard a dead occurrence",
     tag = "dead",
     params(DeadKey),
-    responses((status = 200, body = DoneView, description = "It is gone.",
+    responses((status = 200, body = DoneView, description = "It was deleted.",
         example = json!({"key": "order-1:1795266000000", "result": "discarded"}))),
     extensions(("x-codes" = json!([TIMELINE, &["unknown", "invalid"]].concat()))),
 )]
@@ -141,7 +141,7 @@ pub(super) async fn discard(State(api): State<Arc<Api>>, key: KeyInPath) -> Resu
     Ok(Json(DoneView { key: key.to_string(), result: "discarded" }).into_response())
 }
 
-/// `POST`: puts one of the dead back.
+/// `POST`: requeues one dead occurrence.
 #[utoipa::path(
     post,
     path = "/v1/dead/{key}/requeue",
@@ -152,7 +152,7 @@ pub(super) async fn discard(State(api): State<Arc<Api>>, key: KeyInPath) -> Resu
     tag = "dead",
     params(DeadKey),
     request_body(content = views::NothingMore, example = json!({})),
-    responses((status = 200, body = DoneView, description = "It waits, and is due.",
+    responses((status = 200, body = DoneView, description = "It is due now.",
         example = json!({"key": "order-1:1795266000000", "result": "requeued"}))),
     extensions(("x-codes" = json!([BODY, TIMELINE, &["unknown", "in_flight", "unreadable"]].concat()))),
 )]
@@ -189,7 +189,7 @@ pub(super) async fn requeue(
             Err(unknown(&key))
         }
         RequeueAnswer::Unreadable => {
-            Err(not_requeued(&api, RecordError::Damaged("too little of it is left".to_owned()).into()))
+            Err(not_requeued(&api, RecordError::Damaged("its entry is damaged".to_owned()).into()))
         }
     }
 }
@@ -208,7 +208,7 @@ fn not_requeued(api: &Api, error: RequeueError) -> Problem {
     }
 }
 
-/// The words that a reason may be.
+/// The words for a reason.
 fn reasons() -> Vec<&'static str> {
     Reason::ALL.iter().map(|reason| reason.as_str()).collect()
 }
@@ -217,13 +217,13 @@ fn meant(filter: Filter) -> DeadFilter {
     DeadFilter { lane: filter.lane, reason: filter.reason, from: filter.from, to: filter.to }
 }
 
-/// The parameters of a query as JSON, so that they are read, and their faults named, as a body's are.
+/// Converts query parameters to JSON, so that they are parsed and their faults reported like a body's.
 fn query(uri: &axum::http::Uri) -> Result<String, Problem> {
     let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
     let broken = |_| Fault { pointer: String::new(), code: "bad_value", detail: "the query cannot be read".to_owned() };
     let Query(pairs) = pairs.map_err(|error| Problem::invalid(vec![broken(error)]))?;
     let text = |text: &str| serde_json::Value::from(text).to_string();
-    // A number as JSON has it: no sign, no zero before it.
+    // A number in JSON has no sign and no leading zero.
     let is_number = |text: &str| text.parse::<u64>().is_ok_and(|number| number.to_string() == text);
     let member = |(name, value): &(String, String)| match &**name {
         "limit" if is_number(value) => format!("\"limit\":{value}"),
@@ -232,7 +232,7 @@ fn query(uri: &axum::http::Uri) -> Result<String, Problem> {
     Ok(format!("{{{}}}", pairs.iter().map(member).collect::<Vec<_>>().join(",")))
 }
 
-/// A place among the dead as a cursor has it.
+/// A position as a cursor.
 fn cursor_text(cursor: &DeadCursor) -> String {
     format!("{}.{}", cursor.buried.as_millis(), cursor.key)
 }
@@ -247,7 +247,7 @@ fn read_grave(cursor: &str) -> Result<DeadCursor, Fault> {
 }
 
 fn bad_cursor() -> Fault {
-    let detail = "it is no `next_cursor` that was given here".to_owned();
+    let detail = "it is not a `next_cursor` of an earlier answer".to_owned();
     Fault { pointer: "/cursor".to_owned(), code: "bad_value", detail }
 }
 
@@ -258,7 +258,7 @@ fn read_key(key: KeyInPath) -> Result<Key, Problem> {
 fn key_of(key: KeyInPath) -> Result<Key, Fault> {
     let fault = |detail: String| Fault { pointer: "/key".to_owned(), code: "bad_key", detail };
     let Path(key) = key.map_err(|_| fault("the key in the path cannot be read".to_owned()))?;
-    // Not shown again: nothing says how long it is.
+    // Not quoted, because it may have any length.
     let expected = |_: BadName| fault("an idempotency key is expected: `<task id>:<due in ms>`".to_owned());
     key.parse().map_err(expected)
 }

@@ -1,4 +1,4 @@
-//! What is answered about the dead, as JSON.
+//! The JSON answers about dead occurrences.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -9,13 +9,13 @@ use crate::http::openapi::task::MessageSchema;
 use crate::http::openapi::words;
 use crate::task::{Record, spec};
 
-/// A page of the dead.
+/// A page of dead occurrences.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadList)]
 pub(super) struct DeadListView {
-    /// The oldest burial first.
+    /// The entries, the oldest burial first.
     pub(super) items: Vec<DeadView>,
-    /// The `cursor` of the next page; nothing on the last.
+    /// The `cursor` for the next page; missing on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) next_cursor: Option<String>,
@@ -32,17 +32,17 @@ pub(super) struct DeadView {
     due: String,
     /// The same in ms since 1970.
     due_ms: i64,
-    /// Not there where it was buried by another version that this one cannot read.
+    /// Missing if another version wrote the record and this one cannot parse it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     lane: Option<String>,
-    /// Its own, or its lane's as that is configured now.
+    /// That of the task, or the current one of its lane.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     destination: Option<String>,
     #[schema(value_type = words::ReasonSchema)]
     reason: String,
-    /// The broker's own words.
+    /// The error text of the broker.
     #[serde(rename = "words")]
     detail: String,
     #[schema(format = DateTime)]
@@ -63,13 +63,13 @@ pub(super) struct WholeDeadView<'a> {
     /// The same in ms since 1970.
     due_ms: i64,
     lane: String,
-    /// Its own, or its lane's as that is configured now.
+    /// That of the task, or the current one of its lane.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     destination: Option<String>,
     #[schema(value_type = words::ReasonSchema)]
     reason: String,
-    /// The broker's own words.
+    /// The error text of the broker.
     #[serde(rename = "words")]
     detail: String,
     #[schema(format = DateTime)]
@@ -80,12 +80,12 @@ pub(super) struct WholeDeadView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, pattern = "^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
     traceparent: Option<String>,
-    /// As it was put.
+    /// The message as it was put.
     #[schema(value_type = MessageSchema)]
     message: &'a RawValue,
 }
 
-/// What was done with one of the dead.
+/// The result for one dead occurrence.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadAnswer)]
 pub(super) struct DoneView {
@@ -94,51 +94,51 @@ pub(super) struct DoneView {
     pub(super) result: &'static str,
 }
 
-/// What is seldom so is not told where it is not.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it so")]
+/// Rare counts are omitted if zero.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires the reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What was done with many of the dead.
+/// The result of a bulk requeue.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadRequeued)]
 pub(super) struct RequeuedView {
-    /// They wait, and are due. Those of which no answer came are not counted.
+    /// Occurrences that are due now. Requeues without an answer are not counted.
     pub(super) requeued: u64,
-    /// They stayed dead: their keys wait or are in flight.
+    /// Occurrences that stay dead because their keys wait or are in flight.
     pub(super) in_flight: u64,
-    /// They stayed dead: their lane is not configured.
+    /// Occurrences that stay dead because their lane is not configured.
     #[serde(skip_serializing_if = "is_zero")]
     #[schema(required = false)]
     pub(super) unserved: u64,
-    /// They stayed dead: what is kept of them cannot be read.
+    /// Occurrences that stay dead because their records cannot be parsed.
     #[serde(skip_serializing_if = "is_zero")]
     #[schema(required = false)]
     pub(super) unreadable: u64,
-    /// The time was up before all were looked through.
+    /// Whether the time limit ended the request early.
     pub(super) more: bool,
-    /// The `cursor` to go on with.
+    /// The `cursor` to continue with.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) next_cursor: Option<String>,
 }
 
-/// What was done with many of the dead.
+/// The result of a bulk discard.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadDiscarded)]
 pub(super) struct DiscardedView {
-    /// Those of which no answer came are not counted.
+    /// Deleted occurrences. Discards without an answer are not counted.
     pub(super) discarded: u64,
-    /// The time was up before all were looked through.
+    /// Whether the time limit ended the request early.
     pub(super) more: bool,
-    /// The `cursor` to go on with.
+    /// The `cursor` to continue with.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) next_cursor: Option<String>,
 }
 
-/// A body that says nothing more than the path.
+/// An empty body.
 #[derive(ToSchema)]
 #[schema(as = NothingMore)]
 #[serde(deny_unknown_fields)]
@@ -162,14 +162,14 @@ impl From<DeadSummary> for DeadView {
     }
 }
 
-/// The message among a task's members, byte for byte.
+/// The message of a task, byte for byte.
 #[derive(Deserialize)]
 struct OfTask<'a> {
     #[serde(borrow)]
     message: &'a RawValue,
 }
 
-/// A dead occurrence with its message, whose own bytes stay as they are.
+/// A dead occurrence with its message, whose bytes are unchanged.
 pub(super) fn whole_view(dead: DeadSummary, record: &Record) -> Result<String, serde_json::Error> {
     let DeadView { key, task, due, due_ms, destination, reason, detail, buried, buried_ms, .. } = dead.into();
     let whole = spec::write(&record.task, &record.lane);

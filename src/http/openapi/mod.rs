@@ -1,6 +1,6 @@
-//! `/openapi.json`: the API in the words of OpenAPI 3.1, made of the routes themselves.
+//! `/openapi.json`: the OpenAPI 3.1 document, generated from the routes.
 //!
-//! Each route says which codes of [`problem::CODES`] its problems have; the answers with their schemas follow from
+//! Each route lists the codes of [`problem::CODES`] that it may answer. The answers with their schemas follow from
 //! that.
 
 pub(super) mod task;
@@ -18,28 +18,28 @@ use super::access::{self, Need};
 use super::problem::{self, Problem};
 use crate::task::spec::MAX_FAULTS;
 
-/// What a request with a body may be answered.
+/// Codes of requests with a body.
 pub(super) const BODY: &[&str] = &["malformed", "broken", "too_slow", "too_large", "unsupported_media_type", "invalid"];
 
-/// What a request that the timeline takes part in may be answered.
+/// Codes of requests that use the timeline.
 pub(super) const TIMELINE: &[&str] =
     &["internal", "timeline_late", "timeline_refused", "timeline_away", "timeline_unknown"];
 
-/// What a request that needs a token may be answered.
+/// Codes of requests that require a token.
 const ACCESS: &[&str] = &["no_token", "unknown_token", "missing_scope"];
 
-/// What every request may be answered.
+/// Codes of all requests.
 const ALWAYS: &[&str] = &["foreign_host"];
 
-/// Where a route says its codes, until the document is made of them.
+/// Where a route lists its codes, until they are replaced by answers.
 const CODES: &str = "x-codes";
 
-/// What no route refers to: the lines of a batch's answer.
+/// The schema that no route refers to: the lines of a batch's answer.
 #[derive(utoipa::OpenApi)]
 #[openapi(components(schemas(super::batch::AnswerView)))]
 struct More;
 
-/// What the document begins with.
+/// The document without routes.
 pub(super) fn more() -> utoipa::openapi::OpenApi {
     <More as utoipa::OpenApi>::openapi()
 }
@@ -58,7 +58,7 @@ pub(super) async fn document() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response()
 }
 
-/// The API in the words of OpenAPI 3.1: what `/openapi.json` shows.
+/// The OpenAPI 3.1 document that `/openapi.json` serves.
 #[must_use]
 pub fn openapi() -> Value {
     let mut document = serde_json::to_value(super::routes().into_openapi()).unwrap_or_default();
@@ -71,8 +71,8 @@ pub fn openapi() -> Value {
     });
     document["tags"] = json!([
         {"name": "tasks", "description": "What to publish, and when."},
-        {"name": "dead", "description": "What is not tried again by itself."},
-        {"name": "instance", "description": "How the instance does."},
+        {"name": "dead", "description": "Dead occurrences."},
+        {"name": "instance", "description": "The state of the instance."},
     ]);
     for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
         for (method, operation) in item.as_object_mut().into_iter().flatten() {
@@ -97,7 +97,7 @@ pub fn openapi() -> Value {
     components["schemas"]["LineAnswer"]["oneOf"] =
         json!([{"required": ["id", "result", "due_ms"]}, {"required": ["error"]}]);
     components["schemas"]["Problem"] = problem_schema();
-    // The words of the types cannot say that members exclude each other.
+    // Types cannot express that members exclude each other.
     components["schemas"]["Message"]["not"] = json!({"required": ["payload", "payload_base64"]});
     components["schemas"]["Message"]["dependentRequired"] = json!({"content_type": ["payload_base64"]});
     components["securitySchemes"] = json!({"token": {
@@ -114,7 +114,7 @@ pub fn openapi() -> Value {
     document
 }
 
-/// Adds the answers that are problems, one for each status, with the codes that it may have.
+/// Adds the problems of an operation, one answer per status with its possible codes.
 fn add_problems(operation: &mut Value, guarded: bool) {
     let own = operation.as_object_mut().and_then(|operation| operation.remove(CODES)).unwrap_or_default();
     let own = own.as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -136,11 +136,11 @@ fn add_problems(operation: &mut Value, guarded: bool) {
         let header = |detail: &str, schema: Value| json!({"description": detail, "schema": schema});
         match status {
             401 => {
-                let bearer = header("How to say who calls.", json!({"const": "Bearer"}));
+                let bearer = header("How to authenticate.", json!({"const": "Bearer"}));
                 operation["responses"]["401"]["headers"] = json!({"www-authenticate": bearer});
             }
             503 => {
-                let seconds = header("After how many seconds to try again.", json!({"type": "integer"}));
+                let seconds = header("Seconds to wait before the next attempt.", json!({"type": "integer"}));
                 operation["responses"]["503"]["headers"] = json!({"retry-after": seconds});
             }
             _ => {}
@@ -166,7 +166,7 @@ fn problem_schema() -> Value {
         "required": ["type", "title", "status", "code", "detail"],
         "properties": {
             "type": {"const": "about:blank"},
-            "title": {"type": "string", "description": "The status in words."},
+            "title": {"type": "string", "description": "The text of the status."},
             "status": {"type": "integer"},
             "code": {"enum": codes, "description": "What kind of problem it is; stable."},
             "detail": {"type": "string", "description": "What was found and what is expected."},
@@ -179,7 +179,7 @@ fn problem_schema() -> Value {
                     "type": "object",
                     "required": ["pointer", "code", "detail"],
                     "properties": {
-                        "pointer": {"type": "string", "description": "JSON pointer to what is wrong; empty for all of it."},
+                        "pointer": {"type": "string", "description": "JSON pointer to the fault; empty for the whole document."},
                         "code": {"enum": problem::FAULTS, "description": "What kind of fault it is; stable."},
                         "detail": {"type": "string"},
                     },

@@ -1,8 +1,8 @@
-//! What the reader of tasks takes, in the document's words: nothing is ever made of these types.
+//! The schema of tasks for the OpenAPI document. No value of these types is ever made.
 //!
-//! A test holds their members against those that the reader knows.
+//! A test compares their members with those that the parser of tasks knows.
 
-#![expect(dead_code, reason = "they only stand in the document")]
+#![expect(dead_code, reason = "only for the OpenAPI document")]
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 pub(in crate::http) struct TaskSchema {
     schedule: ScheduleSchema,
     message: MessageSchema,
-    /// The line of due tasks that it waits in, as configured; `default` where none is named.
+    /// The lane that it waits in, as configured.
     #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$", default = "default")]
     lane: String,
     #[schema(required = false)]
@@ -24,24 +24,24 @@ pub(in crate::http) struct TaskSchema {
     catch_up: CatchUpSchema,
 }
 
-/// What a preview is asked.
+/// The request of a preview.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Preview)]
 pub(in crate::http) struct PreviewSchema {
     schedule: ScheduleSchema,
-    /// The task that would have it; needed where there is a `spread`, which depends on it.
+    /// The id of the task. Required with a `spread`, which depends on it.
     #[schema(required = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$")]
     id: String,
-    /// When it would be put; now where nothing is said.
+    /// The time of the put; the default is now.
     #[schema(required = false, format = DateTime)]
     from: String,
-    /// How many dues are shown at most.
+    /// Maximum number of dues.
     #[schema(required = false, minimum = 1, maximum = 100, default = 5)]
     count: u32,
 }
 
-/// Which of the dead are meant; what is not said means any.
+/// Selects dead occurrences; a missing member means any.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = DeadFilter)]
@@ -49,22 +49,22 @@ pub(in crate::http) struct DeadFilterSchema {
     /// Of this lane.
     #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$")]
     lane: String,
-    /// Dead for this reason.
+    /// With this reason.
     #[schema(required = false, value_type = super::words::ReasonSchema)]
     reason: String,
-    /// Buried then or later.
+    /// Died at this time or later.
     #[schema(required = false, format = DateTime)]
     from: String,
-    /// Buried before.
+    /// Died before this time.
     #[schema(required = false, format = DateTime)]
     to: String,
-    /// The `next_cursor` of the answer before.
+    /// The `next_cursor` of the previous answer.
     #[schema(required = false)]
     cursor: String,
 }
 
-/// When a task is due: once (`at`, `in`), every so often (`every`), or by `cron`. Durations are whole numbers with
-/// `ms`, `s`, `m`, `h` or `d`, the longer unit first, also joined: `1h30m`.
+/// When a task is due: once (`at`, `in`), at an interval (`every`), or by `cron`. Durations are whole numbers with
+/// `ms`, `s`, `m`, `h` or `d`, longer units first, also joined: `1h30m`.
 #[derive(ToSchema)]
 #[serde(untagged)]
 #[schema(as = Schedule)]
@@ -75,7 +75,7 @@ pub(in crate::http) enum ScheduleSchema {
     Cron(Cron),
 }
 
-/// Once, at a time. One that has passed is due at once, under the key of the time asked for.
+/// Once, at a time. A time in the past is due at once, with this time in its key.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct At {
@@ -83,7 +83,7 @@ pub(in crate::http) struct At {
     at: String,
 }
 
-/// Once, so long after the put; a repeated PUT counts anew.
+/// Once, this long after the put; a repeated PUT counts anew.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct In {
@@ -91,7 +91,7 @@ pub(in crate::http) struct In {
     r#in: String,
 }
 
-/// At `start` and then every so often; without `start` counted from the put.
+/// At `start` and then at an interval; without `start` counted from the put.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct Every {
@@ -99,14 +99,13 @@ pub(in crate::http) struct Every {
     every: String,
     #[schema(required = false, format = DateTime)]
     start: String,
-    /// No occurrence is due later; it leaves room for one.
+    /// No occurrence is due later than this. At least one must fit.
     #[schema(required = false, format = DateTime)]
     end: String,
-    /// How many occurrences may come due.
+    /// Maximum number of occurrences.
     #[schema(required = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     limit: u64,
-    /// Puts each occurrence off by less than this, by an amount that depends on id and time alone; shorter than the
-    /// shortest gap.
+    /// Delays each occurrence by less than this. The delay depends only on id and time. Shorter than the shortest gap.
     #[schema(required = false, pattern = "^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$", min_length = 2)]
     spread: String,
 }
@@ -117,40 +116,39 @@ pub(in crate::http) struct Every {
 pub(in crate::http) struct Cron {
     #[schema(max_length = 512, example = "0 30 9 * * MON-FRI")]
     cron: String,
-    /// A name of the IANA time zone database; UTC where none is named.
+    /// A name of the IANA time zone database; the default is UTC.
     #[schema(required = false, example = "Europe/Berlin")]
     zone: String,
-    /// No occurrence is due earlier.
+    /// No occurrence is due earlier than this.
     #[schema(required = false, format = DateTime)]
     start: String,
-    /// No occurrence is due later; it leaves room for one.
+    /// No occurrence is due later than this. At least one must fit.
     #[schema(required = false, format = DateTime)]
     end: String,
-    /// How many occurrences may come due.
+    /// Maximum number of occurrences.
     #[schema(required = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     limit: u64,
-    /// Puts each occurrence off by less than this, by an amount that depends on id and time alone; shorter than the
-    /// shortest gap.
+    /// Delays each occurrence by less than this. The delay depends only on id and time. Shorter than the shortest gap.
     #[schema(required = false, pattern = "^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$", min_length = 2)]
     spread: String,
 }
 
-/// What is published: `payload`, or `payload_base64`, or nothing.
+/// The message to publish, with `payload`, or `payload_base64`, or neither.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Message)]
 pub(in crate::http) struct MessageSchema {
-    /// Topic, subject, `exchange/routing-key`, queue or stream; the lane's where none is named.
+    /// Topic, subject, `exchange/routing-key`, queue or stream; the default is that of the lane.
     #[schema(required = false, min_length = 1, max_length = 1024)]
     destination: String,
-    /// What Kafka partitions by; the task's id where none is named.
+    /// The key for Kafka's partitioner; the default is the task's id.
     #[schema(required = false, max_length = 1024)]
     key: String,
-    /// Up to 64, with up to 16 KiB of names and values, unless configured otherwise. Names starting `punctual-` or
-    /// `nats-`, and `idempotency-key`, `payload`, `content-type`, `cc` and `bcc` are punctual's own.
+    /// Up to 64 headers, with up to 16 KiB of names and values, unless configured otherwise. Names starting `punctual-`
+    /// or `nats-`, and `idempotency-key`, `payload`, `content-type`, `cc` and `bcc` are reserved.
     #[schema(required = false)]
     headers: BTreeMap<String, String>,
-    /// Any JSON, published byte for byte as it stands in the request; up to 512 KiB unless configured otherwise.
+    /// Any JSON, published byte for byte as in the request; up to 512 KiB unless configured otherwise.
     #[schema(required = false)]
     payload: serde_json::Value,
     /// Bytes that are not JSON, in standard base64.
@@ -161,7 +159,7 @@ pub(in crate::http) struct MessageSchema {
     content_type: String,
 }
 
-/// How often a publish that failed is tried again; together at most 30 s, and less than the shortest gap.
+/// How often a failed publish is retried. All pauses together take at most 30 s, and less than the shortest gap.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct Retry {
@@ -183,8 +181,8 @@ pub(in crate::http) struct Retry {
     jitter: String,
 }
 
-/// What becomes of occurrences that are overdue by more than a minute: the oldest is published, up to 100 are, or none.
-/// The minute and the 100 may be configured otherwise.
+/// How to handle occurrences that are overdue by more than a minute: publish the oldest, up to 100 of them, or none.
+/// The minute and the 100 can be configured.
 #[derive(ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = CatchUp)]

@@ -1,6 +1,6 @@
-//! The words that answers choose from, for the document: nothing is ever made of these types.
+//! The words in answers, for the OpenAPI document. No value of these types is ever made.
 
-#![expect(dead_code, reason = "they only stand in the document")]
+#![expect(dead_code, reason = "only for the OpenAPI document")]
 
 use utoipa::ToSchema;
 
@@ -14,7 +14,7 @@ pub(in crate::http) enum PutResultSchema {
     Unchanged,
 }
 
-/// `cancelled`: no publish of it starts from now on. `in_flight`: the one occurrence now held may still arrive.
+/// `cancelled`: no publish of it starts from now on. `in_flight`: the occurrence in flight may still be delivered.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum CancelResult {
@@ -30,7 +30,7 @@ pub(in crate::http) enum Status {
     InFlight,
 }
 
-/// `refusing`: it answers, and took none of the last puts.
+/// `refusing`: it is reachable and refused the last puts.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum TimelineStatus {
@@ -65,7 +65,7 @@ pub(in crate::http) enum ReasonSchema {
     TooLate,
 }
 
-/// `requeued`: it waits, and is due. `discarded`: it is gone.
+/// `requeued`: it is due now. `discarded`: it is deleted.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum DeadResult {

@@ -21,20 +21,20 @@ use crate::timeline::{CancelAnswer, PutMode};
 
 pub(super) use self::views::{Due, PutView};
 
-/// A task's id as it stands in the path.
+/// A task's id in a path.
 type IdInPath = Result<Path<String>, PathRejection>;
 
-/// The parameter of the path, as the document has it.
+/// The path parameter in the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "it only stands in the document")]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
 struct Id {
     /// 1 to 200 of `A-Z a-z 0-9 . _ : -`, the first a letter or digit.
     #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$", example = "order-1")]
     id: String,
 }
 
-/// `PUT`: creates the task or replaces the one that stands there.
+/// `PUT`: creates the task or replaces an existing one.
 #[utoipa::path(
     put,
     path = "/v1/tasks/{id}",
@@ -50,7 +50,7 @@ struct Id {
             headers(("location" = String, description = "The path of the task.")),
             example = json!({"id": "order-1", "result": "created", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z",
                 "due_ms": 1_795_266_000_000_i64, "next": [{"due": "2026-11-21T14:00:00.000Z", "due_ms": 1_795_269_600_000_i64}]})),
-        (status = 200, body = PutView, description = "It was replaced, or stands there already.",
+        (status = 200, body = PutView, description = "It was replaced, or exists already.",
             headers(("location" = String, description = "The path of the task.")),
             example = json!({"id": "order-1", "result": "unchanged", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z",
                 "due_ms": 1_795_266_000_000_i64, "next": [{"due": "2026-11-21T14:00:00.000Z", "due_ms": 1_795_269_600_000_i64}]})),
@@ -61,12 +61,12 @@ pub(super) async fn put(State(api): State<Arc<Api>>, id: IdInPath, request: Requ
     put_one(&api, PutMode::Put, read_id(id), request).await
 }
 
-/// `GET`: the task as it was put, and how it stands.
+/// `GET`: the task as it was put, and its state.
 #[utoipa::path(
     get,
     path = "/v1/tasks/{id}",
     operation_id = "get_task",
-    summary = "Look a task up",
+    summary = "Get a task",
     tag = "tasks",
     params(Id),
     responses((status = 200, body = HeldTaskView, description = "The task.",
@@ -118,7 +118,7 @@ pub(super) async fn cancel(State(api): State<Arc<Api>>, id: IdInPath) -> Result<
     Ok(axum::Json(view).into_response())
 }
 
-/// Puts the task of a request's body, and counts what came of it.
+/// Puts the task in the body of a request, and counts the result.
 pub(super) async fn put_one(
     api: &Api,
     mode: PutMode,
@@ -130,7 +130,7 @@ pub(super) async fn put_one(
     put.map(|(id, put)| put_view(&id, put))
 }
 
-/// Faults of the id and of the body are told together.
+/// Reports faults of the id and of the body together.
 async fn put_read(
     api: &Api,
     mode: PutMode,

@@ -1,4 +1,4 @@
-//! What is answered about tasks, as JSON.
+//! The JSON answers about tasks.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -28,7 +28,7 @@ impl From<Timestamp> for Due {
     }
 }
 
-/// What a put answers.
+/// The answer of a put.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PutAnswer)]
 pub(in crate::http) struct PutView<'a> {
@@ -38,39 +38,39 @@ pub(in crate::http) struct PutView<'a> {
     result: &'static str,
     #[schema(value_type = words::Status)]
     status: &'static str,
-    /// When it is due next.
+    /// The next due.
     #[schema(format = DateTime)]
     due: String,
     /// The same in ms since 1970.
     due_ms: i64,
-    /// Up to three dues that follow.
+    /// Up to three dues after it.
     next: Vec<Due>,
-    /// The idempotency key of an occurrence with the former message, which may still arrive.
+    /// The idempotency key of an occurrence with the former message that may still be delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     in_flight: Option<String>,
 }
 
-/// What a cancel answers.
+/// The answer of a cancel.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CancelAnswer)]
 pub(super) struct CancelView<'a> {
     #[schema(value_type = String)]
     pub(super) id: &'a TaskId,
-    /// `cancelled`: no publish of it starts from now on. `in_flight`: the one occurrence now held may still arrive.
+    /// `cancelled`: no publish of it starts from now on. `in_flight`: the occurrence in flight may still be delivered.
     #[schema(value_type = words::CancelResult)]
     pub(super) result: &'static str,
-    /// The idempotency key of what may still arrive.
+    /// The idempotency key of an occurrence that may still be delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) key: Option<String>,
-    /// A publish was started before.
+    /// Whether a publish was started before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     pub(super) handed_out: bool,
 }
 
-/// A task as it was put, and how it stands.
+/// A task as it was put, and its state.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TaskAnswer)]
 pub(super) struct HeldTaskView<'a> {
@@ -78,7 +78,7 @@ pub(super) struct HeldTaskView<'a> {
     id: &'a TaskId,
     #[schema(value_type = words::Status)]
     status: &'static str,
-    /// What comes next.
+    /// The next due.
     #[schema(format = DateTime)]
     due: String,
     /// The same in ms since 1970.
@@ -87,8 +87,8 @@ pub(super) struct HeldTaskView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     in_flight: Option<String>,
-    /// An instance could not read its record, which a newer version wrote or whose time zone it does not know: claims
-    /// leave it out until an instance starts that can, or it is put anew.
+    /// An instance could not parse its record, because a newer version wrote it or its time zone is unknown. Claims
+    /// leave it out until an instance starts that can parse it, or the task is put again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     unreadable: bool,
@@ -96,7 +96,7 @@ pub(super) struct HeldTaskView<'a> {
     created: String,
     #[schema(format = DateTime)]
     updated: String,
-    /// How often it was put anew, from 1.
+    /// Number of puts with different content, from 1.
     revision: u32,
     /// The trace of the request that put it; its messages carry it on.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,7 +131,7 @@ struct Members<'a> {
     catch_up: Option<&'a RawValue>,
 }
 
-/// What has happened to the occurrences of a recurring task.
+/// Counters of the past occurrences of a recurring task.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Counts)]
 struct CountsView {
@@ -143,7 +143,7 @@ struct CountsView {
     last_due: Option<String>,
 }
 
-/// The answer to a put.
+/// The answer of a put.
 pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut) -> Response {
     let status = if put.result == PutResult::Created { StatusCode::CREATED } else { StatusCode::OK };
     let Due { due, due_ms } = put.due.into();
@@ -160,7 +160,7 @@ pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut) -> Response {
     (status, [(header::LOCATION, place)], axum::Json(view)).into_response()
 }
 
-/// The task and how it stands; the task's own bytes stay as they are.
+/// The task and its state; the task's own bytes are unchanged.
 pub(super) fn task_view(id: &TaskId, record: &Record, held: &Held) -> Result<String, serde_json::Error> {
     let counts = record.task.schedule.is_recurring().then(|| CountsView {
         accepted: held.counts.accepted,

@@ -91,7 +91,7 @@ fn check_header_name(name: &str, path: Path<'_>) {
 fn payload(object: &mut Object<'_, '_>, limits: &Limits) -> Payload {
     let (path, json, raw) = (object.path, object.has("payload"), object.has("payload_base64"));
     if json && raw {
-        path.fault::<()>("exclusive_fields", "only one of `payload` and `payload_base64` can stand here");
+        path.fault::<()>("exclusive_fields", "only one of `payload` and `payload_base64` is allowed");
     }
     if object.has("content_type") && !raw {
         let detail = "`content_type` goes with `payload_base64` only; a `payload` is application/json";

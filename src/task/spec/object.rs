@@ -126,7 +126,7 @@ impl<'a, 'p> Field<'a, 'p> {
         let mut left = Vec::with_capacity(members.0.len());
         for (member, repeated) in members.0.into_iter().zip(repeated) {
             if repeated {
-                path.member(&member.0).fault::<()>("duplicate_field", "this member stands here more than once");
+                path.member(&member.0).fault::<()>("duplicate_field", "this member is repeated");
             } else {
                 left.push(member);
             }
@@ -171,7 +171,7 @@ impl<'a, 'p> Field<'a, 'p> {
     /// A duration above zero.
     pub(super) fn duration(self) -> Option<Duration> {
         let span = self.duration_or_zero()?;
-        if span.is_zero() { self.path.fault("bad_duration", "it must be longer than nothing") } else { Some(span) }
+        if span.is_zero() { self.path.fault("bad_duration", "it must be longer than 0") } else { Some(span) }
     }
 
     fn wrong_type<T>(self, expected: &str) -> Option<T> {

@@ -50,7 +50,7 @@ fn document(field: Field<'_, '_>, now: Timestamp) -> Option<Preview> {
 }
 
 fn no_id() -> Fault {
-    let detail = "`id` is missing: how far `spread` puts off depends on it";
+    let detail = "`id` is missing: the delay of `spread` depends on it";
     Fault { pointer: "/id".into(), code: "missing_field", detail: detail.into() }
 }
 

@@ -60,7 +60,7 @@ fn check_members(object: &Object<'_, '_>) {
         [_] => {}
         several => {
             let several = several.join("`, `");
-            path.fault::<()>("exclusive_fields", format!("only one of `{several}` can stand here"));
+            path.fault::<()>("exclusive_fields", format!("only one of `{several}` is allowed"));
         }
     }
     let cron = object.has("cron");
@@ -118,7 +118,7 @@ fn check_dues(schedule: &Schedule, path: Path<'_>, now: Timestamp) {
             When::Cron { .. } => ("cron", "never_due"),
         };
         let detail = match schedule.when {
-            When::Cron { .. } => "no time is ever named by this expression".to_owned(),
+            When::Cron { .. } => "this expression never has an occurrence".to_owned(),
             _ => format!("the first occurrence would be due after {}", Timestamp::MAX_DUE),
         };
         path.member(name).fault::<()>(code, detail);

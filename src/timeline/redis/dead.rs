@@ -71,7 +71,7 @@ fn one(fields: &mut Fields, whole: bool) -> Result<Dead, TimelineError> {
 }
 
 fn cursor(key: &str, buried: Timestamp) -> Result<DeadCursor, TimelineError> {
-    Ok(DeadCursor { buried, key: key.parse().map_err(|_| broken("a key of the dead that is none"))? })
+    Ok(DeadCursor { buried, key: key.parse().map_err(|_| broken("an invalid key of a dead occurrence"))? })
 }
 
 /// Parses what `settle` wrote: four bytes of length, the record, the reason, a line break, the error text. Returns

@@ -111,7 +111,7 @@ impl WaitConnection {
         let (ask, asked) = mpsc::unbounded_channel();
         let mut write = redis::cmd("EVAL");
         write.arg(WRITE).arg(1).arg(key);
-        debug_assert!(session.witness.is_none(), "the two would hold each other for ever");
+        debug_assert!(session.witness.is_none(), "otherwise both would keep each other alive");
         let line = Line { connector: connector.clone(), beside: session.clone(), line, write };
         WaitConnection { ask, waiting: tokio::spawn(line.serve(asked)).abort_handle() }
     }
@@ -294,10 +294,10 @@ pub(super) trait Promise: Sized {
     }
 }
 
-const DONE: &str = "it took effect, but is not known to be kept";
+const DONE: &str = "it took effect, but its durability is not confirmed";
 
 /// Used when an earlier call may have removed the task.
-const GONE: &str = "there is none, but that is not known to be kept";
+const GONE: &str = "there is none, but the durability of that is not confirmed";
 
 impl Promise for PutAnswer {
     fn unsure(&self) -> Option<&'static str> {

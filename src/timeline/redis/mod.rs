@@ -116,7 +116,7 @@ impl std::fmt::Debug for RedisConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedisError {
     /// The URL cannot be parsed. The error does not repeat it, because it may contain a password.
-    #[error("the URL of Redis cannot be read: {0}")]
+    #[error("the URL of Redis cannot be parsed: {0}")]
     Url(String),
     /// Another layout or another number of shards is stored in this Redis.
     #[error(

@@ -40,18 +40,18 @@ impl Advice {
     /// Redis does not answer `INFO`.
     fn untold(detail: &str) -> Advice {
         let detail = format!("Redis does not tell whether it evicts and persists: {detail}");
-        Advice { detail, hint: "let its user call `INFO`" }
+        Advice { detail, hint: "allow its user to call `INFO`" }
     }
 
     /// Redis did not confirm a write in time.
     pub(super) fn unproven(durability: Durability, detail: &str, limit: Duration) -> Advice {
         let name = durability.as_str();
         let detail = format!(
-            "what is put would be answered 503: `redis.durability` is `{name}`, and of a write of its own {detail} ({limit:?})"
+            "puts would be answered 503: `redis.durability` is `{name}`, and of a test write {detail} ({limit:?})"
         );
         let hint = match durability {
             Durability::Fsync => "`appendfsync everysec` or `always`, on a disk that keeps up",
-            _ => "see in its `INFO replication` whether the replica is in step",
+            _ => "`INFO replication` shows whether the replica keeps up",
         };
         Advice { detail, hint }
     }
@@ -167,21 +167,21 @@ impl ServerState {
         if most > 0 && policy.starts_with("allkeys-") {
             advice.push(Advice {
                 detail: format!("Redis drops tasks when its {most} bytes are full: `maxmemory-policy` is `{policy}`"),
-                hint: "`maxmemory-policy noeviction`: puts are refused then, and what waits is published",
+                hint: "`maxmemory-policy noeviction`: a full Redis then refuses puts, and waiting tasks are still published",
             });
         }
         if number("aof_enabled") == Some(0) {
             let detail = match number("rdb_saves") {
                 Some(0) => {
-                    "Redis may lose all that waits when it ends: `appendonly` is off, and it has made no snapshot since its start"
+                    "Redis may lose all waiting tasks when it stops: `appendonly` is off, and it has made no snapshot since its start"
                 }
-                _ => "Redis loses what it was given since its last snapshot when it ends: `appendonly` is off",
+                _ => "Redis loses everything since its last snapshot when it stops: `appendonly` is off",
             };
-            let hint = "`appendonly yes`; with `appendfsync always` nothing is lost that was answered with 2xx";
+            let hint = "`appendonly yes`; with `appendfsync always` nothing that was answered 2xx is lost";
             advice.push(Advice { detail: detail.to_owned(), hint });
         }
         if durability == Durability::Replica && number("connected_slaves") == Some(0) {
-            let detail = "no replica follows Redis, and `redis.durability` asks for one: every put is answered 503";
+            let detail = "Redis has no replica, and `redis.durability` requires one: every put is answered 503";
             advice.push(Advice { detail: detail.to_owned(), hint: NO_REPLICA });
         }
         for status in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"] {

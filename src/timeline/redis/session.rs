@@ -46,7 +46,7 @@ impl Session {
         match &self.witness {
             Some(Ok(witness)) => Ok(witness),
             Some(Err(detail)) => Err(detail),
-            None => Err("nobody was asked to say when something is kept"),
+            None => Err("no durability is configured"),
         }
     }
 

@@ -216,7 +216,7 @@ async fn nonsense_is_neither_taken_for_the_word_nor_waited_for() {
             peer.frame(3, seen.channel, &[1; 100])?;
             peer.frame(2, seen.channel, &[0, 60, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0])
         }),
-        ("a second log-in", |peer, _| {
+        ("a second login", |peer, _| {
             peer.method(0, 10, 10, &[])?;
             peer.method(0, 10, 30, &[0, 1, 0, 0, 0, 1, 0, 1])
         }),
