@@ -314,8 +314,8 @@ impl Tally {
             line => format!("all lines up to {line} are answered, {put} of them put and {} failed", self.failed),
         };
         let beyond = "later lines may have been put or not";
-        let again = "put it again from there, or as a whole: a task that stands as it is stays `unchanged`, though with \
-                     `in` its time begins anew";
+        let again = "put the file again from there, or as a whole: an equal task is `unchanged`, but one with `in` starts \
+                     anew";
         match ended {
             Err(Ended::Words(detail)) => {
                 Err(Failure::failed(anyhow!("{doing} at `{}`: {detail}; {known}, {beyond}", client.shown()))

@@ -1,4 +1,4 @@
-//! `punctual task put -f FILE` without an id: a task a line, answered while lines are sent.
+//! `punctual task put -f FILE` without an id: one task per line, answered while lines are sent.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{PUNCTUAL, punctual, read, run, run_with, serve, url};
 use crate::support;
 
-/// This many tasks, every hundredth of which is wrong.
+/// This many tasks; every hundredth is invalid.
 fn lines(count: usize) -> String {
     (1..=count).fold(String::new(), |mut text, n| {
         match n % 100 {
@@ -67,7 +67,7 @@ fn tasks_come_from_stdin_and_are_answered_while_it_is_open() {
     let url = url(&server);
     let put = run_with(&["task", "put", "-f", "-", "--url", &url], lines(50).trim_end());
     assert_eq!((put.code, put.out.as_str(), put.err.as_str()), (Some(0), "put 50 tasks: 50 created\n", ""));
-    // A line is answered before the next one is there.
+    // A line is answered before the next one is sent.
     let mut child = punctual(&["task", "put", "-f", "-", "--url", &url, "--json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -103,7 +103,7 @@ fn a_file_without_a_task_or_of_another_form_is_told_with_what_is_expected() {
     }
 }
 
-/// A server that answers a batch up to a line and is gone.
+/// A server that answers a batch up to a line and then disconnects.
 fn gone_after(answers: usize) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -122,7 +122,7 @@ fn gone_after(answers: usize) -> u16 {
             let answer = format!("{{\"line\":{n},\"id\":\"t{n}\",\"result\":\"created\",\"due_ms\":1}}\n");
             write!(stream, "{:x}\r\n{answer}\r\n", answer.len()).unwrap();
         }
-        // All of it has arrived before the end does.
+        // All data arrives before the end.
         stream.shutdown(Shutdown::Write).unwrap();
         std::io::copy(&mut head, &mut std::io::sink()).ok();
     });
@@ -138,7 +138,7 @@ fn a_batch_whose_instance_goes_away_says_how_far_it_is_known_to_have_got() {
     assert_eq!((put.code, put.out.as_str()), (Some(1), "put 70 tasks: 70 created\n"), "{}", put.err);
     assert!(put.err.contains(&format!("error: cannot put the tasks of `{path}` at `{place}`: ")), "{}", put.err);
     let known = "all lines up to 70 are answered, 70 of them put and 0 failed, later lines may have been put or not";
-    assert!(put.err.contains(known) && put.err.contains("\nhint: put it again"), "{}", put.err);
+    assert!(put.err.contains(known) && put.err.contains("\nhint: put the file again from there"), "{}", put.err);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_killed_instance_ends_a_batch_from_an_open_stdin() {
         from.read_line(&mut String::new()).unwrap();
     }
     server.kill();
-    // stdin stays open: nobody waits for it.
+    // stdin stays open; the command does not wait for it.
     let run = read(child.wait_with_output().unwrap());
     assert_eq!(run.code, Some(1));
     assert!(run.err.contains("all lines up to 10 are answered, 10 of them put and 0 failed"), "{}", run.err);
@@ -186,14 +186,14 @@ fn an_interrupted_batch_says_how_far_it_is_known_to_have_got() {
     drop(to);
 }
 
-/// A server that answers a batch when its lines have come, whatever they are.
+/// A server that answers a batch after its last line with a fixed text.
 fn answers(answer: &'static str) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let place = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
-        // The end of a body that comes in chunks is an empty line too.
+        // A chunked body ends with an empty line too.
         while head.next().unwrap().unwrap() != "0" {}
         write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{answer}", answer.len()).unwrap();
     });
@@ -209,7 +209,7 @@ fn what_answers_as_no_instance_does_is_told() {
     for (answer, put, detail) in [
         ("<html>".to_owned(), 0, "its answer is not one to a batch"),
         ("<html>\n".to_owned(), 0, "its answer is not one to a batch"),
-        // Lines without an answer, one that is answered twice, and one that there is not.
+        // Lines without an answer, one that is answered twice, and an answer without a line.
         (format!("{first}{last}"), 1, "its answer is not one to a batch"),
         (format!("{first}{second}{first}"), 2, "its answer is not one to a batch"),
         (last.replace('4', "18446744073709551615"), 0, "its answer is not one to a batch"),
@@ -256,14 +256,14 @@ fn answers_that_cannot_be_written_are_a_failure_after_all_are_put() {
     assert_eq!(put.code, Some(1), "{}", put.err);
     let detail = "put 99 tasks: 99 created\nerror: cannot write to stdout: No space left";
     assert!(put.err.starts_with(detail), "{}", put.err);
-    // A reader that went away has seen what it wanted.
+    // A reader that has gone has seen what it wanted.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let put = read(punctual(&batch).stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
     assert_eq!((put.code, put.err.as_str()), (Some(0), "put 99 tasks: 99 replaced\n"));
 }
 
-/// Far more answers, or words about lines that failed, than a pipe holds; nobody reads them.
+/// Far more output than a pipe holds, and nobody reads it.
 #[test]
 fn a_signal_ends_a_batch_whose_words_nobody_reads() {
     let server = serve(&[]);
@@ -277,7 +277,7 @@ fn a_signal_ends_a_batch_whose_words_nobody_reads() {
             [] => child.stderr.as_mut().unwrap().read_exact(&mut seen).unwrap(),
             _ => child.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap(),
         }
-        // Time for the pipe to fill, without which the test shows less.
+        // Time for the pipe to fill; otherwise the test shows less.
         std::thread::sleep(Duration::from_secs(1));
         support::server::signal_pid(child.id(), "INT");
         let code = (0..1000).find_map(|_| {
@@ -303,7 +303,7 @@ fn a_signal_ends_what_waits_for_its_file_to_open() {
     let path = dir.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     let mut child = punctual(&["task", "put", "-f", path.to_str().unwrap()]).stderr(Stdio::piped()).spawn().unwrap();
-    // It may not wait yet, and then ends all the same.
+    // It may not wait yet; it must end in any case.
     std::thread::sleep(Duration::from_millis(500));
     support::server::signal_pid(child.id(), "TERM");
     let code = (0..3000).find_map(|_| {
@@ -314,7 +314,7 @@ fn a_signal_ends_what_waits_for_its_file_to_open() {
     assert!(code.is_some_and(|code| !code.success()), "it goes on after SIGTERM: {code:?}");
 }
 
-/// An instance whose patience is short.
+/// An instance with short timeouts.
 fn impatient() -> crate::support::punctual::Punctual {
     crate::support::punctual::Punctual::start_unready(
         "body_timeout = \"3s\"\n[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"stdout:\"\n",
