@@ -1,9 +1,9 @@
-//! Consumes a Kafka topic that punctual publishes to, and tells repeats by their idempotency key.
+//! Consumes a Kafka topic that punctual publishes to, and detects repeats by their idempotency key.
 //!
 //! ```sh
 //! cargo run --example consume_kafka -- 127.0.0.1:9092 orders.cancel
 //! ```
-//! Prints each delivery as JSON, until it is killed. Lost connections the client makes anew by itself, and says so.
+//! Prints each delivery as JSON until it is killed. The client reconnects by itself and logs that.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
 
@@ -15,10 +15,10 @@ use rdkafka::message::{Headers, Message};
 use rdkafka::{ClientConfig, error::KafkaError};
 use serde_json::json;
 
-/// How long a key is remembered: the longest outage that shall not cause a second effect, and more than 52 s.
-/// A real service keeps the key where it keeps the effect, in the same transaction: no crash gets between them.
+/// How long a key is remembered: the longest outage after which a repeat must not have a second effect, at least 52 s.
+/// A real service stores the key together with the effect, in one transaction, so that no crash can separate them.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// How many keys are remembered (200 bytes each) even if more come in that time: then the oldest are forgotten early.
+/// Maximum number of keys (200 bytes each). Beyond that the oldest are forgotten early.
 const MOST: usize = 1_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -26,10 +26,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [brokers, topic] = &arguments[..] else { return Err("usage: consume_kafka BROKERS TOPIC".into()) };
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
-        // Who reads together: each partition is read by one consumer of the group.
+        // Each partition is read by one consumer of the group.
         .set("group.id", "cancellations")
         .set("auto.offset.reset", "earliest")
-        // Committed is, twice a second, how far it has come: not what was delivered, but what is stored below.
+        // Twice a second the client commits the offsets that are stored below, not those that were delivered.
         .set("enable.auto.offset.store", "false")
         .set("auto.commit.interval.ms", "500")
         .create()?;
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let key = headers.find(|header| header.key == "idempotency-key").and_then(|header| header.value);
         let key = key.map(String::from_utf8_lossy);
         let repeat = keys.know(key.as_deref());
-        // Here, unless it is a repeat, is done what the message asks for; if that fails, the key is not yet known.
+        // Unless it is a repeat, handle the message here. If that fails, its key is not remembered.
         let now = UNIX_EPOCH.elapsed()?.as_millis();
         let payload = String::from_utf8_lossy(message.payload().unwrap_or_default());
         println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));

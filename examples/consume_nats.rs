@@ -1,10 +1,10 @@
-//! Consumes a JetStream stream that punctual publishes to, and tells repeats by their idempotency key.
+//! Consumes a JetStream stream that punctual publishes to, and detects repeats by their idempotency key.
 //!
 //! ```sh
 //! cargo run --example consume_nats -- nats://127.0.0.1:4222 ORDERS
 //! ```
-//! Prints each delivery as JSON, until it is killed. After an error it says which and goes on in a second; lost
-//! connections the client makes anew by itself.
+//! Prints each delivery as JSON until it is killed. After an error it prints the error and continues in a second. The
+//! client reconnects by itself.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
 
@@ -16,12 +16,12 @@ use async_nats::jetstream::{self, consumer::pull::Config};
 use futures_util::StreamExt;
 use serde_json::json;
 
-/// How long a key is remembered: the longest outage that shall not cause a second effect, and more than 52 s.
-/// A real service keeps the key where it keeps the effect, in the same transaction: no crash gets between them.
+/// How long a key is remembered: the longest outage after which a repeat must not have a second effect, at least 52 s.
+/// A real service stores the key together with the effect, in one transaction, so that no crash can separate them.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// How many keys are remembered (200 bytes each) even if more come in that time: then the oldest are forgotten early.
+/// Maximum number of keys (200 bytes each). Beyond that the oldest are forgotten early.
 const MOST: usize = 1_000_000;
-/// Who reads together: of all that read under this name, one gets a message.
+/// Of all consumers with this name, one gets each message.
 const DURABLE: &str = "cancellations";
 
 #[tokio::main]
@@ -39,7 +39,7 @@ async fn main() -> Result<(), Error> {
 async fn consume(url: &str, stream: &str, keys: &mut Keys) -> Result<Infallible, Error> {
     let jetstream = jetstream::new(async_nats::connect(url).await?);
     let stream = jetstream.get_stream(stream).await?;
-    // It acknowledges each message by itself; what it does not within 30 s is delivered again.
+    // Messages are acknowledged one by one. Without an acknowledgement within 30 s a message is delivered again.
     let config = Config { durable_name: Some(DURABLE.to_owned()), ..Config::default() };
     let consumer = stream.get_or_create_consumer(DURABLE, config).await?;
     let mut messages = consumer.messages().await?;
@@ -47,7 +47,7 @@ async fn consume(url: &str, stream: &str, keys: &mut Keys) -> Result<Infallible,
         let message = message?;
         let key = message.headers.as_ref().and_then(|headers| headers.get("idempotency-key")).map(|key| key.as_str());
         let repeat = keys.know(key);
-        // Here, unless it is a repeat, is done what the message asks for; if that fails, the key is not yet known.
+        // Unless it is a repeat, handle the message here. If that fails, its key is not remembered.
         let now = UNIX_EPOCH.elapsed()?.as_millis();
         let payload = String::from_utf8_lossy(&message.payload);
         println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));

@@ -1,9 +1,9 @@
-//! Consumes a RabbitMQ queue that punctual publishes to, and tells repeats by their idempotency key.
+//! Consumes a RabbitMQ queue that punctual publishes to, and detects repeats by their idempotency key.
 //!
 //! ```sh
 //! cargo run --example consume_rabbitmq -- amqp://guest:guest@127.0.0.1:5672 orders.cancel
 //! ```
-//! Prints each delivery as JSON, until it is killed. After an error it says which and connects again in a second.
+//! Prints each delivery as JSON until it is killed. After an error it prints the error and reconnects in a second.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
 
@@ -16,12 +16,12 @@ use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
 use serde_json::json;
 
-/// How long a key is remembered: the longest outage that shall not cause a second effect, and more than 52 s.
-/// A real service keeps the key where it keeps the effect, in the same transaction: no crash gets between them.
+/// How long a key is remembered: the longest outage after which a repeat must not have a second effect, at least 52 s.
+/// A real service stores the key together with the effect, in one transaction, so that no crash can separate them.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// How many keys are remembered (200 bytes each) even if more come in that time: then the oldest are forgotten early.
+/// Maximum number of keys (200 bytes each). Beyond that the oldest are forgotten early.
 const MOST: usize = 1_000_000;
-/// How many deliveries may be without acknowledgement: what it gets at once, and again after a crash.
+/// Maximum number of deliveries without acknowledgement. After a crash these are delivered again.
 const PREFETCH: u16 = 200;
 
 #[tokio::main]
@@ -40,14 +40,14 @@ async fn consume(url: &str, queue: &str, keys: &mut Keys) -> Result<Infallible, 
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
-    // The queue must be there: who owns it declares it, durable.
+    // The queue must exist. Its owner declares it as durable.
     let (name, options) = ("".into(), BasicConsumeOptions::default());
     let mut deliveries = channel.basic_consume(queue.into(), name, options, FieldTable::default()).await?;
     while let Some(delivery) = deliveries.next().await {
         let delivery = delivery?;
         let key = delivery.properties.message_id().as_ref().map(|key| key.as_str());
         let repeat = keys.know(key);
-        // Here, unless it is a repeat, is done what the message asks for; if that fails, the key is not yet known.
+        // Unless it is a repeat, handle the message here. If that fails, its key is not remembered.
         let now = UNIX_EPOCH.elapsed()?.as_millis();
         let payload = String::from_utf8_lossy(&delivery.data);
         println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));

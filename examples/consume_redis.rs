@@ -1,9 +1,9 @@
-//! Consumes a Redis stream that punctual publishes to, and tells repeats by their idempotency key.
+//! Consumes a Redis stream that punctual publishes to, and detects repeats by their idempotency key.
 //!
 //! ```sh
 //! cargo run --example consume_redis -- redis://127.0.0.1:6379 orders.cancel
 //! ```
-//! Prints each delivery as JSON, until it is killed. After an error it says which and connects again in a second.
+//! Prints each delivery as JSON until it is killed. After an error it prints the error and reconnects in a second.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
 
@@ -13,12 +13,12 @@ use std::{collections::HashSet, convert::Infallible, error::Error};
 use redis::{TypedCommands, streams::StreamReadOptions};
 use serde_json::json;
 
-/// How long a key is remembered: the longest outage that shall not cause a second effect, and more than 52 s.
-/// A real service keeps the key where it keeps the effect, in the same transaction: no crash gets between them.
+/// How long a key is remembered: the longest outage after which a repeat must not have a second effect, at least 52 s.
+/// A real service stores the key together with the effect, in one transaction, so that no crash can separate them.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// How many keys are remembered (200 bytes each) even if more come in that time: then the oldest are forgotten early.
+/// Maximum number of keys (200 bytes each). Beyond that the oldest are forgotten early.
 const MOST: usize = 1_000_000;
-/// Who reads together: of the consumers of a group, each with a name of its own, one gets an entry.
+/// Of the consumers of a group, each with its own name, one gets each entry.
 const GROUP: &str = "cancellations";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -34,12 +34,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn consume(url: &str, stream: &str, keys: &mut Keys) -> Result<Infallible, Box<dyn Error>> {
     let mut redis = redis::Client::open(url)?.get_connection()?;
-    // A server that is silent for longer than it may block is gone.
+    // A server that is silent for longer than the block timeout is gone.
     redis.set_read_timeout(Some(Duration::from_secs(10)))?;
     let created = redis.xgroup_create_mkstream(stream, GROUP, "0");
     created.or_else(|error| if error.code() == Some("BUSYGROUP") { Ok(()) } else { Err(error) })?;
     let options = StreamReadOptions::default().group(GROUP, "consumer-1").count(100).block(5000);
-    // First what was delivered before and not acknowledged ("0"), then what is new (">").
+    // First the entries that were delivered before and not acknowledged ("0"), then new ones (">").
     let mut from = "0";
     loop {
         let reply = redis.xread_options(&[stream], &[from], &options)?.unwrap_or_default();
@@ -48,7 +48,7 @@ fn consume(url: &str, stream: &str, keys: &mut Keys) -> Result<Infallible, Box<d
         for entry in entries {
             let key: Option<String> = entry.get("idempotency-key");
             let repeat = keys.know(key.as_deref());
-            // Here, unless it is a repeat, is done what the message asks for; if that fails, the key is not yet known.
+            // Unless it is a repeat, handle the message here. If that fails, its key is not remembered.
             let now = UNIX_EPOCH.elapsed()?.as_millis();
             let payload = entry.get::<Vec<u8>>("payload").map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
             println!("{}", json!({"key": key, "repeat": repeat, "received_ms": now, "payload": payload}));

@@ -1,4 +1,4 @@
-//! Schedules and receives in one process, on the in-memory timeline: no Redis, no broker.
+//! Schedules and receives in one process, with the timeline in memory: no Redis, no broker.
 //!
 //! ```sh
 //! cargo run --example embedded
@@ -21,7 +21,7 @@ use punctual_sinks::memory::MemorySink;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // The parts: a timeline, a sink, an engine between them, and the way in.
+    // The parts: a timeline, a sink, an engine between them, and the write API.
     let timeline: Arc<dyn Timeline> = Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), 1));
     let sink = MemorySink::new(0, Duration::from_secs(7));
     let mut messages = sink.receive(100);
@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::start(EngineConfig::new("embedded"), Arc::clone(&timeline), sinks, lanes, metrics)?;
     let intake = Intake::new(timeline, BTreeMap::from([(Lane::default(), LaneRule { destination_required: false })]));
 
-    // An order that is to be cancelled unless it is paid, and one that is paid in time.
+    // Two orders that are cancelled unless they are paid; the second one is paid in time.
     for id in ["order-1.unpaid", "order-2.unpaid"] {
         let json = br#"{"schedule": {"in": "2s"}, "message": {"payload": {"cancel": true}}}"#;
         let task = spec::read(json, &Limits::default(), false, intake.clock().now()).map_err(|f| format!("{f:?}"))?;

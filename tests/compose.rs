@@ -1,5 +1,5 @@
-//! `docker-compose.yml`, `Dockerfile` and the README, which say the same, and `make up`. Nothing is started: the files are
-//! read as text, and a script takes the place of Docker.
+//! Keeps `docker-compose.yml`, `Dockerfile`, README and `make up` consistent. Starts nothing: the files are read as
+//! text, and a script replaces Docker.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,13 +23,13 @@ fn services() -> Vec<(String, Value)> {
     services.iter().map(|(name, service)| (name.clone(), service.clone())).collect()
 }
 
-/// Texts in a list.
+/// The texts in a list.
 fn texts(list: &Value) -> Vec<&str> {
     let list = list.as_array().unwrap_or_else(|| panic!("no list: {list}"));
     list.iter().map(|item| item.as_str().unwrap_or_else(|| panic!("no text: {item}"))).collect()
 }
 
-/// The profiles that start a service; none where every one does.
+/// The profiles that start a service; empty if every profile does.
 fn profiles(service: &Value) -> Vec<&str> {
     if service["profiles"].is_null() { Vec::new() } else { texts(&service["profiles"]) }
 }
@@ -40,14 +40,14 @@ fn started(profile: &str) -> BTreeSet<String> {
     services().into_iter().filter(|(_, service)| starts(service)).map(|(name, _)| name).collect()
 }
 
-/// The environment of a service: names and texts.
+/// The environment of a service.
 fn environment(service: &Value) -> Vec<(String, String)> {
     let pairs = service["environment"].as_object().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("quote it: {value}")).to_owned();
     pairs.map(|(name, value)| (name.clone(), text(value))).collect()
 }
 
-/// Ports that a service publishes: where on this machine, and its own.
+/// The published ports of a service: on this machine, and in the container.
 fn ports(service: &Value) -> Vec<(String, String)> {
     if service["ports"].is_null() {
         return Vec::new();
@@ -56,7 +56,7 @@ fn ports(service: &Value) -> Vec<(String, String)> {
     texts(&service["ports"]).iter().map(|port| split(port).unwrap_or_else(|| panic!("`{port}`"))).collect()
 }
 
-/// Whether an image bears a version of two numbers or more.
+/// Whether an image has a tag with at least two version numbers.
 fn is_pinned(image: &str) -> bool {
     let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
     let version = tag.split('-').next().unwrap_or_default();
@@ -128,7 +128,7 @@ fn ports_and_credentials_are_those_of_the_readme() {
             published.insert(outer);
         }
     }
-    // And no other: an address in the README leads to something that is started.
+    // Every address in the README belongs to a service.
     for (at, address) in readme.match_indices("127.0.0.1:") {
         let digits: String =
             readme[at + address.len()..].chars().take_while(|character| character.is_ascii_digit()).collect();
@@ -140,12 +140,12 @@ fn ports_and_credentials_are_those_of_the_readme() {
     let value = |name: &str| &environment.iter().find(|(known, _)| known == name).expect(name).1;
     let login = format!("{}:{}@", value("RABBITMQ_DEFAULT_USER"), value("RABBITMQ_DEFAULT_PASS"));
     assert!(readme.contains(&format!("amqp://{login}127.0.0.1:5672")), "the README logs in otherwise than {login}");
-    // Whoever logs in, here or there, does so with it.
+    // Every URL that logs in uses these credentials.
     for (name, text) in [("README.md", &readme), ("docker-compose.yml", &file("docker-compose.yml"))] {
         for (at, _) in text.match_indices("://") {
             let authority: &str = text[at + 3..].split(|end: char| "/ `'\"|)>\n".contains(end)).next().expect("a part");
             let ours = authority.contains("127.0.0.1:5672") || authority.contains("rabbitmq:5672");
-            // The tour's broker is the reader's own.
+            // The broker in the tour belongs to the reader.
             let own = name == "README.md" && !authority.contains('@');
             assert!(!ours || own || authority.starts_with(&login), "{name} logs in to RabbitMQ as `{authority}`");
         }
@@ -199,12 +199,12 @@ fn the_token_of_the_containers_is_the_one_that_the_readme_names() {
         assert_eq!(hash.as_ref(), known.sha256, "`{name}` knows another token than `{token}`");
         assert!(known.read && known.write, "`{name}`");
     }
-    // Nobody shall copy the hash of a token that everybody knows.
+    // Nobody should copy the hash of a public token.
     let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(!readme.to_lowercase().contains(&hash), "an example has the hash of `{token}`");
 }
 
-/// Where the image lets punctual listen.
+/// The address on which punctual listens in the image.
 fn listen() -> String {
     let dockerfile = file("Dockerfile");
     let listen = dockerfile.lines().find_map(|line| line.strip_prefix("ENV PUNCTUAL__HTTP__LISTEN="));
@@ -239,13 +239,13 @@ fn the_image_is_built_from_what_is_let_into_it() {
         let copied = Command::new("cp").arg("-r").arg(root.join(path)).arg(&to).status().expect("cp runs");
         assert!(copied.success(), "`{path}` of .dockerignore is not there");
     }
-    // Dependencies have been checked there before.
+    // The dependencies have been checked in this folder before.
     let target = Path::new(env!("CARGO_BIN_EXE_punctual")).ancestors().nth(2).expect("a target folder");
     let output = Command::new(env!("CARGO"))
         .args(["check", "--quiet", "--offline", "--locked", "--workspace", "--bins", "--target-dir"])
         .arg(target)
         .current_dir(&copy)
-        // `make test` sets it for the test runner; the compiler would build everything anew for it.
+        // `make test` sets it for the test runner; the compiler would rebuild everything because of it.
         .env_remove("RUSTC_BOOTSTRAP")
         .output()
         .expect("cargo runs");
@@ -253,7 +253,7 @@ fn the_image_is_built_from_what_is_let_into_it() {
     assert!(file("Dockerfile").contains("cargo build --locked --release --workspace --bins"));
 }
 
-/// Runs `.ci/compose`, as `make up` and `make down` do, where programs are looked for in this folder alone.
+/// Runs `.ci/compose`, like `make up` and `make down`, with programs of this folder only.
 fn run(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/compose");
     let output = Command::new("/bin/bash").arg(script).args(arguments).env("PATH", folder).output().expect("bash runs");
@@ -263,8 +263,8 @@ fn run(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn make_up_says_what_is_missing_and_else_starts_the_profile() {
     let folder = tempfile::tempdir().unwrap();
-    // Written by a process of its own: a program that another test starts meanwhile would inherit our open file, and
-    // what somebody writes to cannot be run.
+    // Written by another process: a program that another test starts in the meantime would inherit our open file, and a
+    // file that is open for writing cannot be run.
     let docker = |answers: &str| {
         let script = format!("#!/bin/bash\necho \"$*\" >>\"$0.log\"\n{answers}\n");
         let write = "printf %s \"$1\" >docker; chmod 755 docker";
@@ -286,7 +286,7 @@ fn make_up_says_what_is_missing_and_else_starts_the_profile() {
     docker("");
     let (code, said) = run(folder.path(), &["up", "none"]);
     assert!(code == Some(2) && said.contains("there is no profile `none`"), "{said}");
-    // All of them want the same port: what another profile has started goes first.
+    // All profiles use the same port, so another one is stopped first.
     let ours: BTreeSet<String> =
         services().into_iter().map(|(name, _)| name).filter(|name| name.starts_with("punctual")).collect();
     for profile in BROKERS.into_iter().chain(["all"]) {

@@ -1,5 +1,5 @@
-//! Connections as companies have them, from the configuration to the servers: TLS with passwords, Sentinels; and what an
-//! instance says, and never says, when they fail.
+//! Connections as used in companies, from the configuration to the servers: TLS with passwords, Sentinels; and what an
+//! instance logs, and never logs, when they fail.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,22 @@ use crate::support::redis::SecureRedis;
 use crate::support::server::Server;
 use crate::support::{have, patient, say};
 
-/// How long something may take that goes on by itself: a generous deadline, not an expectation.
+/// How long something may take that happens by itself: a generous deadline, not an expectation.
 const SOON: Duration = Duration::from_secs(30);
 
-/// How long a failover may take: a Sentinel that stood still itself does nothing for half a minute.
+/// How long a failover may take: a Sentinel that was paused itself does nothing for half a minute.
 const FAILOVER: Duration = Duration::from_secs(120);
 
-/// After how many ms without an answer the Sentinel takes the master for dead, once that was killed.
+/// After how many ms without a reply the Sentinel takes a killed master for dead.
 const DEAD: u32 = 1000;
 
-/// The same as long as it was not: one that is slow on a busy machine stays, or what its replica lacks would be lost.
+/// The same before it is killed, so that a slow master on a busy machine stays; otherwise writes that its replica lacks
+/// would be lost.
 const SLOW: u32 = 60_000;
 
 const PASSWORD: &str = "hunter2";
 
-/// Puts tasks that are due at once; all of them are promised.
+/// Puts tasks that are due at once, until all are confirmed.
 fn put(api: &Api, lane: &str, destination: &str, numbers: std::ops::Range<u32>) {
     for number in numbers {
         let message = json!({"destination": destination, "payload": number});
@@ -37,7 +38,7 @@ fn put(api: &Api, lane: &str, destination: &str, numbers: std::ops::Range<u32>) 
         let promised = patient(SOON, || {
             let answer = api.put(&format!("{lane}-{number}"), &task.to_string()).expect("an answer");
             assert!(matches!((answer.status, again), (201 | 503, _) | (200, true)), "{answer:?}");
-            // It took effect or not.
+            // It may or may not have taken effect.
             again |= answer.status == 503;
             answer.status != 503
         });
@@ -63,7 +64,7 @@ impl Secured {
         }
         let certificates = Arc::new(Certificates::new());
         let redis = SecureRedis::start(&certificates, PASSWORD);
-        // The test's own client speaks no TLS.
+        // The test's own client has no TLS.
         let nats = NatsServer::start(&format!(
             "tls {{ cert_file: \"{}\", key_file: \"{}\" }}\nallow_non_tls: true\n\
              authorization {{ user: punctual, password: \"{PASSWORD}\" }}",
@@ -73,7 +74,8 @@ impl Secured {
         Some(Secured { certificates, redis, nats })
     }
 
-    /// A configuration with two lanes, `default` on NATS and `streams` on Redis; this timeline, authority and password.
+    /// A configuration with two lanes, `default` on NATS and `streams` on Redis; with this timeline, authority and
+    /// password.
     fn config(&self, timeline: &str, certificates: &Certificates, password: &str) -> String {
         format!(
             "[redis]\nurl = \"{timeline}\"\n[tls]\nca_file = \"{}\"\n[sinks]\nanswer_timeout = \"2s\"\n\
@@ -108,7 +110,7 @@ fn an_instance_reaches_all_over_tls_with_passwords() {
     say("connections: 50 tasks each over TLS to NATS and Redis Streams, from a timeline over TLS");
 }
 
-/// What the instance says of its state, once it says these words of each absent sink; before, it has not tried.
+/// The state of the instance once it reports these texts for the absent sinks; earlier it has not tried them.
 fn troubles(instance: &mut Punctual, sinks: &[(&str, &str)]) -> String {
     let mut said = String::new();
     instance.until(&format!("heard to say {sinks:?}"), |instance| {
@@ -149,12 +151,12 @@ fn a_wrong_password_or_authority_is_said_and_no_secret_is() {
     }
 }
 
-/// A master, a replica, and a Sentinel that watches them, all with passwords; over TLS alone, or without.
+/// A master, a replica and a Sentinel, all with passwords; with TLS only, or without.
 struct Watched {
     tls: Option<Certificates>,
     redis: Vec<Server>,
     sentinel: Server,
-    /// Where nobody listens: a Sentinel that is down.
+    /// A port without a listener: a Sentinel that is down.
     down: u16,
 }
 
@@ -162,7 +164,7 @@ const SENTINELS_OWN: &str = "hunter4";
 
 impl Watched {
     fn start(tls: Option<Certificates>) -> Watched {
-        // A configuration's lines that say where to listen.
+        // Configuration lines for the address.
         let listen = |port: u16| match &tls {
             None => format!("port {port}\n"),
             Some(own) => format!(
@@ -218,7 +220,7 @@ impl Watched {
         format!("{scheme}+sentinel://:{PASSWORD}@127.0.0.1:{},127.0.0.1:{port}/main", self.down)
     }
 
-    // A failover cuts whatever connection there is, in the midst of it: all that is asked then may fail, and is asked again.
+    // A failover cuts connections at any moment, so every request may fail and is repeated.
 
     fn sentinel(&self) -> redis::RedisResult<redis::Connection> {
         self.client(self.sentinel.port, SENTINELS_OWN).get_connection()
@@ -234,7 +236,7 @@ impl Watched {
         client.expect("a client")
     }
 
-    /// Which of the two the Sentinel names.
+    /// The server that the Sentinel names.
     fn master(&self) -> Option<usize> {
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("get-master-addr-by-name").arg("main");
@@ -242,30 +244,30 @@ impl Watched {
         self.redis.iter().position(|server| server.port == port)
     }
 
-    /// What one of the two says; `None` when it says nothing of the kind.
+    /// The reply of one of the two; `None` after an error.
     fn ask<T: redis::FromRedisValue>(&self, index: usize, command: &redis::Cmd) -> Option<T> {
         command.query(&mut self.client(self.redis[index].port, PASSWORD).get_connection().ok()?).ok()
     }
 
-    /// Whether the replica has all that the master has.
+    /// Whether the replica has all writes of the master.
     fn in_step(&self) -> bool {
         let wait = redis::cmd("WAIT").arg(1).arg(1000).to_owned();
         self.master().and_then(|master| self.ask(master, &wait)) == Some(1)
     }
 
-    /// How long a stream of the master is.
+    /// The length of a stream on the master.
     fn length(&self, stream: &str) -> Option<u32> {
         self.ask(self.master()?, redis::cmd("XLEN").arg(stream))
     }
 
-    /// Waits until the Sentinel names this one, and it is the only master: what the other one still took would be lost.
+    /// Waits until the Sentinel names this server and it is the only master; writes to another one would be lost.
     fn until_master(&self, index: usize) {
         let moved =
             patient(FAILOVER, || self.master() == Some(index) && self.is_master(index) && !self.is_master(1 - index));
         assert!(moved, "no failover");
     }
 
-    /// Sets after how many ms without an answer the Sentinel takes the master for dead.
+    /// Sets after how many ms without a reply the Sentinel takes the master for dead.
     fn down_after(&self, ms: u32) {
         let set = redis::cmd("SENTINEL").arg("set").arg("main").arg("down-after-milliseconds").arg(ms).to_owned();
         let is_set = || self.sentinel().and_then(|mut sentinel| set.query::<()>(&mut sentinel)).is_ok();
@@ -278,8 +280,8 @@ impl Watched {
     }
 }
 
-/// Timeline and sink behind one Sentinel, the first in the URL being down. The master is killed, then the old one comes
-/// back and is made the master again while the connections to the other stand.
+/// Timeline and sink behind one Sentinel; the first one in the URL is down. The master is killed, then the old one
+/// comes back and becomes the master again while connections to the other one exist.
 fn follow_a_failover(tls: Option<Certificates>) {
     let mut watched = Watched::start(tls);
     let trusted = watched.tls.as_ref().map_or_else(String::new, |own| own.ca_file().display().to_string());
@@ -335,7 +337,7 @@ fn timeline_and_sink_follow_a_failover_over_tls() {
     }
 }
 
-/// Takes tasks in: a put is answered as it should be.
+/// Waits until puts are answered.
 fn until_ready(instance: &mut Punctual) {
     let probe = json!({"schedule": {"in": "1h"}, "message": {"destination": "out"}}).to_string();
     instance.until("taking tasks in", |instance| {

@@ -1,4 +1,4 @@
-//! The examples that consume: run as they stand, against a broker that has every message twice.
+//! The consumer examples, run unchanged against a broker that has every message twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 use crate::support::{self, patient};
 
-/// How many occurrences; each is published twice.
+/// Number of occurrences; each is published twice.
 const OCCURRENCES: usize = 500;
-/// For how long JetStream drops copies here (100 ms is the least it takes): what is published after it is kept.
+/// JetStream's deduplication window (100 ms is the minimum); later copies are kept.
 const DUPLICATE_WINDOW: Duration = Duration::from_millis(100);
 
-/// Occurrences of many tasks at one destination, with payloads that tell them apart.
+/// Occurrences of many tasks for one destination, with distinct payloads.
 fn occurrences(destination: &str) -> Vec<Message> {
     let message = |number: usize| {
         let task = format!("order-{number}.unpaid");
@@ -40,7 +40,7 @@ fn occurrences(destination: &str) -> Vec<Message> {
     (0..OCCURRENCES).map(message).collect()
 }
 
-/// Publishes all of them; every one has to be accepted.
+/// Publishes all messages; every one must be accepted.
 async fn publish(url: &str, batch: Vec<Message>) {
     use futures_util::StreamExt;
 
@@ -53,7 +53,8 @@ async fn publish(url: &str, batch: Vec<Message>) {
     sink.close(Duration::from_secs(5)).await.expect("a sink that closes");
 }
 
-/// Publishes everything twice, and lets the example read it: each key is new once, and a repeat once. It still runs.
+/// Publishes everything twice and runs the example: each key is new once and repeated once. The example is still
+/// running.
 async fn each_key_counts_once(example: &str, arguments: &[&str], url: &str, destination: &str) -> Consumer {
     let batch = occurrences(destination);
     publish(url, batch.clone()).await;
@@ -73,7 +74,7 @@ async fn each_key_counts_once(example: &str, arguments: &[&str], url: &str, dest
     consumer
 }
 
-/// What an example has acknowledged does not come again.
+/// Messages that an example has acknowledged are not delivered again.
 fn nothing_comes_again(example: &str, arguments: &[&str]) {
     let again = Consumer::start(example, arguments);
     std::thread::sleep(Duration::from_secs(1));
@@ -115,7 +116,7 @@ async fn the_rabbitmq_example_counts_each_key_once() {
     let rabbit = RabbitServer::start("", &[], &[]);
     rabbit.declare_queues("", &["orders.cancel"]);
     let url = rabbit.url("");
-    // To other clients than punctual an empty path is a virtual host without a name.
+    // For other clients than punctual, an empty path is a virtual host without a name.
     let arguments = [url.trim_end_matches('/'), "orders.cancel"];
     drop(each_key_counts_once("consume_rabbitmq", &arguments, &url, "orders.cancel").await);
     nothing_comes_again("consume_rabbitmq", &arguments);
@@ -131,8 +132,8 @@ async fn the_kafka_example_counts_each_key_once() {
     kafka.create_topic("orders.cancel", 3, &[]);
     let arguments = [&kafka.address(), "orders.cancel"];
     let consumer = each_key_counts_once("consume_kafka", &arguments, &kafka.url(), "orders.cancel").await;
-    // Killed, it is a member of its group for 45 s more, in which nobody else would be given anything: what shall not
-    // come again is what it has committed.
+    // A killed consumer stays in its group for 45 s, in which no other one would get messages. So check the committed
+    // offsets instead.
     let group: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", kafka.address())
         .set("group.id", "cancellations")
@@ -162,7 +163,8 @@ fn the_examples_are_short_and_link_nothing_of_ours() {
     }
 }
 
-/// Else an effect that fails would be lost: the message comes again, as a repeat, and is acknowledged.
+/// Otherwise a failed effect would be lost: the message would be delivered again, count as a repeat, and be
+/// acknowledged.
 #[test]
 fn the_examples_remember_a_key_after_the_effect_and_before_the_acknowledgement() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");

@@ -1,7 +1,9 @@
-//! An instance ends as by `kill -9` at every step between claim and settle, for each sink: what the consumer saw of it.
+//! An instance ends like by `kill -9` at every step between claim and settle, for each sink; then the consumer's view
+//! is checked.
 //!
-//! Whatever the step, another instance ends the claim and publishes what is left: each occurrence reaches the consumer,
-//! under its key, with its payload; once where nothing had been handed over, or all of that was settled, at most twice else.
+//! At any step another instance ends the claim and publishes the rest. Each occurrence reaches the consumer with its
+//! key and payload: exactly once if no message had been handed over or all of those were settled, at most twice
+//! otherwise.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,16 +21,16 @@ use crate::support::redis::RedisServer;
 use crate::support::shards::Shards;
 use crate::support::{have, patient, say};
 
-/// Tasks that are due at the very same time, and so in one claim.
+/// Tasks with the same due, so that they are in one claim.
 const HERD: usize = 40;
 
-/// The lease of those who are to end, in seconds: it is waited for. An answer of the sink may take half of it.
+/// The lease of instances that will end, in seconds; the test waits for it. A publish may take half of it.
 const LEASE: u32 = 4;
 
-/// The lease of those who do what is left: a publish that is tried again would look like a copy that the end has made.
+/// The lease of the instances that do the rest; with a short one a retry would look like a copy caused by the end.
 const LONG_LEASE: u32 = 20;
 
-/// How often something is begun anew that was not done in time.
+/// Maximum number of attempts if the machine is too slow.
 const TRIES: u32 = 5;
 
 /// The signal of `abort`.
@@ -37,11 +39,11 @@ const SIGABRT: i32 = 6;
 /// What a consumer may see of a claim whose holder ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// Nothing had been handed over, or all of it was settled.
+    /// No message had been handed over, or all of those were settled.
     Once,
-    /// Something was handed over that was not settled.
+    /// A message had been handed over and was not settled.
     Again,
-    /// Something may have been: what a reap gives back wakes the claimer of the same instance, a moment before its end.
+    /// Possibly one: occurrences that a reap returns wake the claimer of the same instance, just before its end.
     Either,
 }
 
@@ -49,7 +51,7 @@ fn expected(point: Point) -> Seen {
     match point {
         Point::AfterClaim | Point::BeforePublish | Point::AfterSettle | Point::BeforeReap => Seen::Once,
         Point::AfterReap => Seen::Either,
-        // Half of it was handed over, and settled.
+        // Half of it was handed over and settled.
         Point::AfterPartSettle | Point::BeforeExtend | Point::AfterExtend => Seen::Once,
         Point::MidPublish | Point::MidBatch | Point::AfterPublish | Point::BeforeSettle => Seen::Again,
     }
@@ -72,7 +74,7 @@ fn nats_jetstream_sees_each_occurrence_whatever_the_instance_died_of() {
         return;
     }
     let (redis, nats) = (RedisServer::start(&[]), NatsServer::start(""));
-    // A window this short keeps the copies, so that they are counted and compared.
+    // A short window keeps the copies, so that they are counted and compared.
     nats.connect().create_stream("CRASH", &["crash"], &json!({"duplicate_window": 100_000_000}));
     run("NATS JetStream", &redis, &nats.url(), || read_subject(&nats, "CRASH"));
 }
@@ -100,14 +102,14 @@ fn rabbitmq_sees_each_occurrence_whatever_the_instance_died_of() {
         let message = |delivery: &lapin::message::Delivery| Published {
             key: delivery.properties.message_id().as_ref().expect("a key").to_string(),
             payload: String::from_utf8(delivery.data.clone()).expect("text"),
-            // It stamps nothing.
+            // RabbitMQ does not stamp messages.
             stamp: i64::MAX,
         };
         rabbit.queue("", "crash").iter().map(message).collect()
     });
 }
 
-/// Every point in turn, then the table; `read` reads back what the sink holds.
+/// Runs every point in turn and prints a table; `read` reads the sink back.
 fn run(name: &str, redis: &RedisServer, sink: &str, read: impl FnOnce() -> Vec<Published>) {
     let (mut promised, mut turns, mut spoilt) = (BTreeMap::new(), Vec::new(), Vec::new());
     for &point in Point::ALL {
@@ -124,7 +126,7 @@ fn run(name: &str, redis: &RedisServer, sink: &str, read: impl FnOnce() -> Vec<P
         turns.push((point, turn));
     }
     let mut published = read();
-    // What came of the others tells nothing.
+    // Attempts on a slow machine are ignored.
     published.retain(|message| !spoilt.iter().any(|turn| message.key.starts_with(turn)));
     let mut table = format!("crash points, {name}: what the consumer saw of {} occurrences each\n", HERD + 2);
     for (point, turn) in turns {
@@ -147,8 +149,8 @@ fn config(redis: &RedisServer, sink: &str, shards: u16, poison_limit: u32, lease
     )
 }
 
-/// One instance ends at a point, another does what is left: the keys that are promised, each with its payload. `None`
-/// where it was not put in time, or where the instance may have tried a publish again before it ended.
+/// One instance ends at a point, another one does the rest. Returns the promised keys with their payloads; `None` if a
+/// put was too slow, or if the instance may have retried a publish before its end.
 fn crash_at(point: Point, turn: &str, redis: &RedisServer, sink: &str) -> Option<BTreeMap<String, String>> {
     let [config, config_of_heir] = [LEASE, LONG_LEASE].map(|lease| config(redis, sink, 1, 5, lease));
     let mut left = Shards::new(redis, 1, &["default"]);
@@ -182,14 +184,14 @@ fn ready(mut instance: Punctual) -> Punctual {
     instance
 }
 
-/// Waits until an instance has ended at its fault point, not in another way.
+/// Waits until an instance has ended at its fault point and not otherwise.
 fn ended(instance: &mut Punctual, point: Point) {
     let status = instance.wait();
     assert_eq!(status, 128 + SIGABRT, "{}\n{}", point.as_str(), instance.log());
 }
 
-/// A herd at `due`, and one of two dues a second apart; what they promise. `None` where not all of it is put by then:
-/// it is to be claimed together.
+/// Puts a herd at `due` and a task with two dues a second apart; returns their promises. `None` if not all of it is put
+/// in time, because it must be in one claim.
 fn put(api: &Api, turn: &str, due: i64, left: &mut Shards) -> Option<BTreeMap<String, String>> {
     let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
     let (mut lines, mut promised) = (String::new(), BTreeMap::new());
@@ -213,7 +215,7 @@ fn put(api: &Api, turn: &str, due: i64, left: &mut Shards) -> Option<BTreeMap<St
     Some(promised)
 }
 
-/// What was seen of a point's occurrences: messages and copies, or what is wrong with them.
+/// The result of one point: numbers of messages and copies, or what is wrong.
 fn judge(
     point: Point,
     turn: &str,
@@ -247,7 +249,7 @@ fn judge(
     if fits { Ok(seen) } else { Err(format!("{seen}, one {most} times; expected {:?}", expected(point))) }
 }
 
-/// Those in the same claim are published once each: nothing had been handed over.
+/// The others in the claim are published once each, because none had been handed over.
 #[test]
 fn the_neighbours_of_poison_reach_their_consumer() {
     if have("redis-server") && have("redis-cli") {
@@ -255,7 +257,7 @@ fn the_neighbours_of_poison_reach_their_consumer() {
     }
 }
 
-/// An instance that holds poison in one shard holds no suspects of the others, which would be poison with it.
+/// An instance that holds poison in one shard holds no suspects of other shards, which would look like poison too.
 #[test]
 fn the_neighbours_of_poison_in_other_shards_reach_their_consumer() {
     if have("redis-server") && have("redis-cli") {
@@ -263,14 +265,15 @@ fn the_neighbours_of_poison_in_other_shards_reach_their_consumer() {
     }
 }
 
-/// Whoever touches one of a thousand occurrences dies: the others reach their consumer, and that one ends dead.
+/// An instance that touches one of a thousand occurrences ends. The others reach their consumer, and that one is dead
+/// in the end.
 fn poison(shards: u16) {
     const HERD: usize = 1000;
     const LIMIT: u32 = 4;
     let variables = ["PUNCTUAL_FAULT_POINT=before_publish", "PUNCTUAL_FAULT_ID=t500"].map(str::to_owned);
     let begun = (0..TRIES).find_map(|_| {
         let redis = RedisServer::start(&[]);
-        // Those who end publish as well: a longer lease, so that an answer may take longer.
+        // These instances publish too, so their lease is longer.
         let config = config(&redis, &redis.url(), shards, LIMIT, 2 * LEASE);
         let mut left = Shards::new(&redis, shards, &["default"]);
         let instance = ready(Punctual::start_unready_in(&variables, &config));
@@ -279,7 +282,7 @@ fn poison(shards: u16) {
         let task = |n: usize| json!({"id": format!("t{n:03}"), "schedule": {"at": at}, "message": {"payload": n}});
         let lines: String = (0..HERD).map(|n| format!("{}\n", task(n))).collect();
         let answer = instance.api().send("POST", "/v1/tasks:batch", Some(&lines));
-        // All of it is to be claimed at once.
+        // All of it must be in one claim.
         if left.now() >= due {
             return None;
         }
@@ -300,7 +303,7 @@ fn poison(shards: u16) {
     assert_eq!(dead, [(key.clone(), "poison".to_owned())]);
     let mut keys: Vec<_> = read_stream(redis.server.port, "crash").into_iter().map(|message| message.key).collect();
     keys.sort();
-    // What other shards had handed over when the instance died comes again.
+    // Messages of other shards that had been handed over are published again.
     if shards > 1 {
         keys.dedup();
     }

@@ -1,5 +1,5 @@
-//! What a broker never takes, through the whole of punctual: it ends dead under its key with the broker's own words,
-//! and what is published beside it does not notice.
+//! Messages that a broker never accepts, with complete instances: they become dead under their keys with the broker's
+//! error text, and other messages are not affected.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::support::shards::Shards;
 use crate::support::stage::Stage;
 use crate::support::{have, patient, say};
 
-/// How long a destination may refuse in these tests.
+/// How long a destination may refuse messages in these tests.
 const PATIENCE: Duration = Duration::from_secs(6);
 
-/// How long something may take that goes on by itself: a generous deadline, not an expectation.
+/// How long something may take that happens by itself: a generous deadline, not an expectation.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A broker, and what it says. Its destination `good` takes everything, `narrow` no message of 100 kB, `nobody` is not
-/// there.
+/// A broker and its error texts. Its destination `good` accepts everything, `narrow` no message of 100 kB, and `nobody`
+/// does not exist.
 struct Broker<'a> {
     name: &'a str,
     url: &'a str,
-    /// What it says of a message to `nobody`, and of one that is too large.
+    /// The error texts for `nobody`, and for a message that is too large.
     unknown: &'a str,
     too_large: &'a str,
-    /// What it holds at a destination, where so many keys are expected.
+    /// Reads a destination with this many expected keys.
     read: &'a dyn Fn(&str, usize) -> Vec<Published>,
 }
 
@@ -54,8 +54,8 @@ fn what_kafka_refuses_ends_dead_and_delays_nothing_else() {
     });
 }
 
-/// The topic is made once its messages are dead, and all of them are requeued in the next moment, when neither punctual nor
-/// its client library has noticed.
+/// The topic is created once its messages are dead, and all of them are requeued at once, before punctual or its client
+/// library has noticed.
 #[test]
 fn what_is_requeued_right_after_its_topic_was_made_arrives_and_is_not_dead_again() {
     if !have("redis-server") || !have_kafka() {
@@ -83,7 +83,7 @@ fn what_is_requeued_right_after_its_topic_was_made_arrives_and_is_not_dead_again
     assert_eq!(keys, (0..20).map(|number| format!("late-{number}:{due}")).collect());
 }
 
-/// A message comes when its consumer, which is attached throughout, has it.
+/// The arrival time is that at a consumer, which is attached all the time.
 #[test]
 fn what_rabbitmq_refuses_ends_dead_and_delays_nothing_else() {
     if !have("redis-server") || !have("rabbitmq-server") {
@@ -119,7 +119,7 @@ fn refused_by(broker: &Broker) {
     let mut shards = Shards::new(&redis, 1, &["default", "apart"]);
     let stage = Stage::new(shards.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "good");
-    // The same to the same broker, by a sink of its own.
+    // The same destination through another sink.
     let apart = Load::new(vec![instance.api()], &stage, "apart", "good");
     let (large, lost) = std::thread::scope(|scope| {
         let (_ends, _apart_ends) = (load.guard(), apart.guard());
@@ -138,7 +138,7 @@ fn refused_by(broker: &Broker) {
         load.ledger().check(&published).unwrap_or_else(|faults| panic!("{faults}{}", load.answers()))
     };
     let tally = check(&load, published);
-    // Those who wait for `nobody` wait alone.
+    // Only messages for `nobody` wait.
     undelayed_by(lost, &tally, &check(&apart, of_apart));
     assert_eq!(load.answers(), format!("{{\"201\": {}}}", tally.expected));
     say(&format!(
@@ -147,8 +147,8 @@ fn refused_by(broker: &Broker) {
     ));
 }
 
-/// One that is too large and 200 small ones to the same destination, all due in the same millisecond; returns the
-/// broker's words.
+/// One message that is too large and 200 small ones for the same destination, all due in the same millisecond; returns
+/// the broker's error text.
 fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &Stage, shards: &mut Shards) -> String {
     let due = stage.now() + 1500;
     let task = |id: &str, payload: &str| put_line(id, due, "narrow", payload);
@@ -175,7 +175,7 @@ fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &Stage, shar
     detail.clone()
 }
 
-/// Some to a destination that is not there; returns after how many ms the last one was dead.
+/// Some messages for an unknown destination; returns after how many ms the last one was dead.
 fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &Stage, shards: &mut Shards) -> i64 {
     let due = stage.now() + 500;
     let body: String = (0..20).map(|number| put_line(&format!("lost-{number}"), due, "nobody", "x")).collect();
@@ -195,7 +195,7 @@ fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &Stage, shar
     }
     let patience = i64::try_from(PATIENCE.as_millis()).expect("a short time");
     assert!(took >= patience, "dead after {took} ms already");
-    // Told once, though there are twenty-one: the one that was too large came first.
+    // Logged once for all twenty-one; the one that was too large was first.
     let told = instance.log_lines(&[" ERROR ", "occurrences are dead", "lane=\"default\""]);
     assert!(told.len() == 1 && told[0].contains("reason=\"rejected\" destination=\"narrow\""), "{told:?}");
     took

@@ -1,5 +1,5 @@
-//! The whole of it, from HTTP to what stands in the broker: three instances on one Redis, one of them killed with a
-//! claim in its hands, one stopped. Exactly what was asked for is published, each under its key, never early.
+//! Everything from HTTP to the broker: three instances on one Redis, one of which is killed while it holds a claim, and
+//! one is stopped. Exactly the requested messages are published, each with its key, never early.
 
 mod answers;
 mod stories;
@@ -26,7 +26,7 @@ use stories::{KILLING, Users, WINDOW};
 /// How many shards the instances use.
 const SHARDS: u16 = 4;
 
-/// How many threads ask for something at once.
+/// Number of threads that send requests.
 const THREADS: usize = 8;
 
 /// Takes more than five seconds: an instance is killed, and what it held waits for its lease to end.
@@ -46,7 +46,7 @@ fn exactly_what_was_asked_for_is_published_to_nats_jetstream() {
         return;
     }
     let (redis, nats) = (RedisServer::start(&[]), NatsServer::start(""));
-    // A window this short keeps the copies, so that they are counted and compared.
+    // A short window keeps the copies, so that they are counted and compared.
     let window = json!({"duplicate_window": 100_000_000});
     nats.connect().create_stream("END", &["end-to-end"], &window);
     run("NATS JetStream", &redis, &nats.url(), "end-to-end", |_| read_subject(&nats, "END"));
@@ -63,7 +63,7 @@ fn exactly_what_was_asked_for_is_published_to_kafka() {
     run("Kafka", &redis, &kafka.url(), "end-to-end", |_| read_topic(&kafka, "end-to-end"));
 }
 
-/// RabbitMQ stamps no time: when a message arrives at a consumer that is attached throughout takes its place.
+/// RabbitMQ does not stamp messages; the arrival at a consumer that is attached all the time is used instead.
 #[test]
 fn exactly_what_was_asked_for_is_published_to_rabbitmq() {
     if !have("redis-server") || !have("rabbitmq-server") {
@@ -79,7 +79,7 @@ fn exactly_what_was_asked_for_is_published_to_rabbitmq() {
     });
 }
 
-/// Everything but the sink's server; `read` reads back what it holds, where so many keys are expected.
+/// Everything except the sink's server; `read` reads it back, with this many expected keys.
 fn run(
     name: &str,
     redis: &RedisServer,
@@ -87,7 +87,7 @@ fn run(
     destination: &'static str,
     read: impl FnOnce(usize) -> Vec<Published>,
 ) {
-    // A broker on a busy machine that answers some within the time and some not would make dead of those.
+    // A short answer timeout would make messages dead if a broker on a busy machine answers only some of them in time.
     let config = format!(
         "[redis]\nurl = \"{}\"\n[timeline]\nshards = {SHARDS}\n[claim]\nlease = \"15s\"\n\
          [sinks.default]\nurl = \"{sink}\"\nanswer_timeout = \"5s\"\n",
@@ -106,7 +106,7 @@ fn run(
         stop_with_a_claim(&instances[0], &mut shards, |held| {
             held.iter().filter(|(id, _)| id.starts_with("herd-")).count() >= 6
         });
-        // Long enough for some requests to be in its hands, too. What it holds is changed meanwhile.
+        // Long enough for some requests to be under way in it, too. Its tasks are changed in the meantime.
         std::thread::sleep(Duration::from_millis(300));
         users.fleet.without(instances[0].port);
         users.change_held(&shards.held_by(&instances[0].id()));

@@ -1,5 +1,5 @@
 //! Whole instances and JetStream: namespaces on one stream, a cluster whose stream changes its leader under load, and
-//! what the server refuses while other destinations go on.
+//! messages that the server refuses while other destinations continue.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::support::shards::Shards;
 use crate::support::stage::Stage;
 use crate::support::{have, patient, say};
 
-/// How long something may take that goes on by itself: a generous deadline, not an expectation.
+/// Time limit for steps that complete by themselves. It is generous and expects nothing.
 const SOON: Duration = Duration::from_secs(30);
 
-/// How long it may take until everything is published.
+/// Time limit for publishing all messages.
 const ALL: Duration = Duration::from_secs(60);
 
 fn servers_are_there() -> bool {
@@ -39,7 +39,7 @@ fn task_at(due: i64, destination: &str, payload: &str) -> Value {
     json!({"schedule": {"at": at}, "message": {"destination": destination, "payload": payload}})
 }
 
-/// Puts it.
+/// Puts this task.
 fn put_at(api: &Api, id: &str, due: i64, destination: &str, payload: &str) {
     let task = task_at(due, destination, payload);
     let answer = api.put(id, &task.to_string()).expect("an answer");
@@ -72,7 +72,7 @@ fn two_namespaces_publish_the_same_task_into_one_stream_as_two_messages() {
     say("jetstream, two namespaces: one task id and due, one stream, 2 messages");
 }
 
-/// Three servers that keep a stream together.
+/// Three servers that replicate one stream.
 struct Cluster {
     nodes: Vec<NatsServer>,
 }
@@ -106,19 +106,19 @@ impl Cluster {
         format!("nats://{}", hosts.join(","))
     }
 
-    /// Who leads the stream, if anybody does who can say so.
+    /// Leader of the stream, if the cluster has one and answers.
     fn leader(&self) -> Option<String> {
         let info = self.nodes[0].connect().try_jetstream("STREAM.INFO.OUT", &json!({})).ok()?;
         info["cluster"]["leader"].as_str().filter(|leader| !leader.is_empty()).map(str::to_owned)
     }
 
-    /// Makes the leader step down until another one leads; returns that one.
+    /// Makes the leader step down until another server leads; returns the new leader.
     fn step_down(&self, last: &str) -> String {
         let mut next = None;
-        // A stream without a leader answers nobody, which takes 10 s to be sure of.
+        // A stream without a leader does not answer; the request takes 10 s to time out.
         let moved = patient(4 * SOON, || {
             let asked = self.nodes[0].connect().try_jetstream("STREAM.LEADER.STEPDOWN.OUT", &json!({}));
-            // The old one may be elected again.
+            // The cluster may elect the old leader again.
             let elected = || {
                 next = self.leader();
                 next.as_deref().is_some_and(|next| next != last)
@@ -130,7 +130,7 @@ impl Cluster {
     }
 }
 
-/// Each step-down leaves the stream without a leader for a while: nobody answers, and then another one does.
+/// After each step-down the stream has no leader for a while: requests get no answer until the next leader is elected.
 #[test]
 fn a_streams_leader_may_step_down_under_load() {
     if !servers_are_there() {
@@ -164,7 +164,8 @@ fn a_streams_leader_may_step_down_under_load() {
     say(&format!("jetstream, the leader stepped down 6 times, {way}: {tally}; {retries} retries, none dead"));
 }
 
-/// A subject that no stream takes is tried for as long as `patience` says and dead then; another subject goes on.
+/// Messages to a subject without a stream are retried for `patience` and then recorded as dead. Another subject is not
+/// delayed.
 #[test]
 fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
     if !servers_are_there() {
@@ -181,7 +182,7 @@ fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
     let (api, mut left) = (instance.api(), Shards::new(&redis, 4, &["default", "apart"]));
     let stage = Stage::new(left.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
-    // The same to the same stream, by a sink of its own.
+    // The same load to the same stream, through another sink.
     let apart = Load::new(vec![instance.api()], &stage, "apart", "out");
     let due = stage.now() + 500;
     (0..5).for_each(|number| put_at(&api, &format!("lost-{number}"), due, "nowhere", "text"));
@@ -198,7 +199,7 @@ fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
             "{key}: {detail}"
         );
     }
-    // It is looked at every 2 s or so.
+    // The engine tries the destination about every 2 s.
     assert!(after >= 6000, "dead {after} ms after their due");
     let mut client = nats.connect();
     let expected = load.ledger().expected() + apart.ledger().expected();
@@ -208,7 +209,7 @@ fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
     let (of_apart, published): (Vec<_>, Vec<_>) = published.partition(|message| message.key.starts_with("apart-"));
     let tally = load.ledger().check(&published).unwrap_or_else(|faults| panic!("{faults}"));
     let tally_apart = apart.ledger().check(&of_apart).unwrap_or_else(|faults| panic!("{faults}"));
-    // Those who wait for a stream wait alone.
+    // Messages that wait for a stream delay no others.
     undelayed_by(after, &tally, &tally_apart);
     let detail = &left.dead()[0].2;
     say(&format!(
@@ -216,7 +217,7 @@ fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
     ));
 }
 
-/// One message over the server's limit among 200 small ones of one claim, and another destination beside them.
+/// One claim has one message above the server's limit and 200 small ones; another destination has its own messages.
 #[test]
 fn a_payload_over_the_limit_is_dead_alone() {
     if !servers_are_there() {
@@ -248,7 +249,7 @@ fn a_payload_over_the_limit_is_dead_alone() {
     assert_eq!((dead.len(), dead[0].0.as_str(), dead[0].1.as_str()), (1, format!("large:{due}").as_str(), "rejected"));
     assert!(dead[0].2.contains("65536"), "{dead:?}");
     let stored = read_subject(&nats, "OUT");
-    // Nobody beside it waited for as long as an answer may take: the others of its destination are as late as all are.
+    // No message waits for the answer timeout: the others to its destination are as late as those to the other one.
     let late = |id: &str| {
         let mine = stored.iter().filter(|message| message.key.starts_with(id));
         mine.map(|message| message.stamp - due).max().expect("messages")

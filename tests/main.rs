@@ -1,28 +1,31 @@
-//! The tests that need more than one room, in one binary. Table of contents:
+//! Tests of several rooms together, in one binary. Contents:
 //!
-//! - `api`         the HTTP API over the in-memory timeline and Redis: answers, bad input, the batch, limits, the OpenAPI document
-//! - `cli`         the program: exit codes, words, signals, the demo, the commands of README and docs
-//! - `compose`     docker-compose.yml, Dockerfile and README say the same; read, not started
-//! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and into the log
-//! - `consumers`   the examples that consume, each run against a broker that has every message twice
-//! - `crash_points` an instance ends at every step between claim and settle, for each sink (feature `fault-points`)
-//! - `destinations` what a broker never takes ends dead with its words, and delays nothing else
-//! - `embedded`    the example that embeds punctual, run as it stands
-//! - `end_to_end`  three instances, one killed, one stopped: exactly what was asked for is published
+//! - `api`         the HTTP API over the in-memory timeline and Redis: answers, bad input, the batch, limits, the
+//!   OpenAPI document
+//! - `cli`         the program: exit codes, output, signals, the demo, the commands of README and docs
+//! - `compose`     docker-compose.yml, Dockerfile and README agree; read, not started
+//! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and the log
+//! - `consumers`   the example consumers, each run against a broker that has every message twice
+//! - `crash_points` an instance is killed at every step between claim and settle, for each sink (feature
+//!   `fault-points`)
+//! - `destinations` messages that a broker never accepts end dead with the broker's reason, and delay no others
+//! - `embedded`    the example that embeds punctual, run as it is
+//! - `end_to_end`  three instances, one killed, one stopped: exactly the requested messages are published
 //! - `engine`      the engine over the in-memory timeline and sinks
-//! - `fuzz`        readers of what others write, against any input: a corpus and what is made of it; `make fuzz` goes on for minutes
-//! - `jetstream`   what JetStream is asked of the whole: namespaces, step-downs, subjects and payloads that it refuses
-//! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, dying connections
+//! - `fuzz`        readers of outside input, against any input: a corpus and mutations of it; `make fuzz` runs for
+//!   minutes
+//! - `jetstream`   JetStream: namespaces, step-downs, rejected subjects and payloads
+//! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, broken connections
 //! - `memory`      large payloads in bounded memory
-//! - `metrics`     the table of docs/metrics.md, the board and the alerts name what `/metrics` shows
+//! - `metrics`     docs/metrics.md, the dashboard and the alerts name the metrics of `/metrics`
 //! - `mutants`     every law has a patch that breaks it, and each still applies; `make mutants` runs them
-//! - `outage`      everything around an instance fails, and what was promised is published all the same
-//! - `rooms`       who may know whom in `src/`
-//! - `sinks`       one suite for every sink: what it can do, and what it does in an outage
-//! - `support`     starts servers and `punctual serve` processes, and ends them
+//! - `outage`      every server around an instance fails, and all promised messages are still published
+//! - `rooms`       which room of `src/` may use which
+//! - `sinks`       one suite for every sink: its capabilities, and its behaviour in an outage
+//! - `support`     starts and stops servers and `punctual serve` processes
 //! - `three_brokers` three lanes on three brokers, one of which is shut down
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
-//! - `trouble`     Redis in trouble: every state that it can be in, what is kept where, clocks that jump, holders that stand still
+//! - `trouble`     Redis in trouble: all its states, durability, clocks that jump, holders that hang
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
@@ -63,7 +66,7 @@ fn the_harness_starts_and_ends_servers() {
     assert!(nats.url().starts_with("nats://"));
 }
 
-/// A producer without anything of punctual writes bytes that no text has; they come back, after a `kill -9` too.
+/// A plain producer writes bytes that are not valid text. They can be read back, also after a `kill -9`.
 #[test]
 fn the_harness_starts_kafka_and_reads_back_what_it_holds() {
     use rdkafka::message::{Header, OwnedHeaders};
@@ -93,7 +96,7 @@ fn the_harness_starts_kafka_and_reads_back_what_it_holds() {
     assert!(record.stamp > 1_700_000_000_000, "{}", record.stamp);
 }
 
-/// Takes more than five seconds because RabbitMQ needs as long to start.
+/// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[test]
 fn a_rabbitmq_of_the_harness_keeps_what_it_has_confirmed() {
     if !support::have("rabbitmq-server") {
@@ -107,7 +110,7 @@ fn a_rabbitmq_of_the_harness_keeps_what_it_has_confirmed() {
             let persistent = lapin::BasicProperties::default().with_delivery_mode(2);
             let publishing =
                 channel.basic_publish("".into(), "a".into(), Default::default(), &[number], persistent).await;
-            // Taken up together.
+            // Their confirmations are awaited together.
             std::mem::drop(publishing.expect("a channel"));
         }
         channel.wait_for_confirms().await.expect("all are confirmed");

@@ -1,4 +1,5 @@
-//! Large payloads do not fill the memory of an instance, nor that of Redis' output buffers; what a herd took is given back.
+//! Large payloads fill neither the memory of an instance nor Redis' output buffers, and the memory of a herd is
+//! released.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,16 +14,16 @@ use crate::support::{have, patient, say};
 
 const MIB: u64 = 1 << 20;
 
-/// How many tasks are due at once.
+/// Number of tasks that are due at once.
 const TASKS: i64 = 1000;
 
-/// The bytes of each payload.
+/// Size of each payload, in bytes.
 const PAYLOAD: usize = 500 << 10;
 
-/// How many tasks are put to see how long that takes.
+/// Number of tasks that are put to measure the duration of a put.
 const TRIAL: i64 = 40;
 
-/// Takes more than five seconds: all tasks have one due, which has to be later than the last put.
+/// Takes more than five seconds: all tasks have one due, which must be later than the last put.
 #[test]
 fn large_payloads_are_published_in_bounded_memory() {
     if !have("redis-server") {
@@ -32,7 +33,7 @@ fn large_payloads_are_published_in_bounded_memory() {
     let instance =
         Punctual::start(&format!("[redis]\nurl = \"{}\"\n[sinks.default]\nurl = \"{}\"\n", timeline.url(), sink.url()));
     let mut shards = Shards::new(&timeline, 4, &["default"]);
-    // All have the same due, and all are put before it: how long does a put take here?
+    // All tasks must be put before their common due, so measure how long a put takes here.
     let from = shards.now();
     put_all(&instance.api(), "trial", TRIAL, from + 3_600_000);
     let took = shards.now() - from;
@@ -41,7 +42,7 @@ fn large_payloads_are_published_in_bounded_memory() {
     let before = instance.memory("VmRSS");
     put_all(&instance.api(), "large", TASKS, due);
     assert!(shards.now() < due, "the puts took three times as long as the trial let expect");
-    // VmHWM is from now on the peak since this moment.
+    // From now on VmHWM is the peak since this moment.
     std::fs::write(format!("/proc/{}/clear_refs", instance.pid()), "5").expect("the peak can be set back");
     let put = instance.memory("VmRSS");
 
@@ -70,7 +71,7 @@ fn large_payloads_are_published_in_bounded_memory() {
     assert!(buffer < 16 * MIB, "Redis kept {buffer} bytes for one client");
 }
 
-/// Many batches at once, all due at once: what that took is soon the system's again.
+/// Many batches in parallel, all due at once: the instance soon returns that memory to the system.
 #[test]
 fn the_memory_of_a_herd_is_given_back() {
     const BATCHES: usize = 40;
@@ -112,7 +113,7 @@ fn the_memory_of_a_herd_is_given_back() {
     assert!(back, "the memory is kept");
 }
 
-/// Puts tasks from a few connections.
+/// Puts tasks over a few connections.
 fn put_all(api: &Api, name: &str, tasks: i64, due: i64) {
     let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
     let number = AtomicI64::new(0);
@@ -139,7 +140,7 @@ fn cancel(api: &Api, id: &str) {
     assert_eq!(answer.json()["result"], "cancelled", "{answer:?}");
 }
 
-/// Keeps the largest output buffer that Redis shows for one client.
+/// Records the largest output buffer that Redis reports for one client.
 fn watch_buffers(redis: &RedisServer, largest: &AtomicU64, ended: &AtomicBool) {
     let mut connection = redis.connect();
     while !ended.load(Ordering::Relaxed) {
@@ -154,7 +155,7 @@ fn watch_buffers(redis: &RedisServer, largest: &AtomicU64, ended: &AtomicBool) {
     }
 }
 
-/// When the last message was taken, by the sink's clock, in ms.
+/// When the last message was accepted, by the sink's clock, in ms.
 fn last_entry(sink: &RedisServer) -> i64 {
     let entries: Vec<(String, redis::Value)> = redis::cmd("XREVRANGE")
         .arg("out")

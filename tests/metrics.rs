@@ -10,16 +10,16 @@ use punctual::timeline::Timeline;
 use punctual::timeline::memory::MemoryTimeline;
 use serde_json::Value;
 
-/// Labels that Prometheus gives to whatever it scrapes.
+/// Labels that Prometheus adds to every scrape.
 const OF_THE_SCRAPE: [&str; 2] = ["job", "instance"];
 
-/// The alerts that an operator cannot do without.
+/// The alerts that every operator needs.
 const NEEDED: [&str; 5] =
     ["PunctualLate", "PunctualDead", "PunctualBreakerOpen", "PunctualLaneUnserved", "PunctualRedisAway"];
 
 type Labels = BTreeSet<String>;
 
-/// What `/metrics` shows once each metric has something to show.
+/// Text of `/metrics` once each metric has a value.
 fn live() -> String {
     let metrics = Metrics::new("1.2.3", "i1");
     metrics.put("created", 1);
@@ -34,7 +34,7 @@ fn live() -> String {
     metrics.text()
 }
 
-/// Every name that a sample has, with its labels: what expressions may name.
+/// Every name of a sample, with its labels: the names that expressions may use.
 fn samples(text: &str) -> BTreeMap<String, Labels> {
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     let parted = samples.map(|line| {
@@ -46,7 +46,7 @@ fn samples(text: &str) -> BTreeMap<String, Labels> {
     parted.collect()
 }
 
-/// Every metric: its name as one asks for it, its type, its labels.
+/// Every metric by its name in expressions, with its type and labels.
 fn metrics(text: &str) -> BTreeMap<String, (String, Labels)> {
     let samples = samples(text);
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
@@ -120,10 +120,10 @@ fn named(expression: &str) -> (Vec<(String, Vec<String>)>, Vec<String>) {
 /// Asserts that an expression names what there is; the labels that its results have.
 fn check(expression: &str, samples: &BTreeMap<String, Labels>) -> Vec<String> {
     let (metrics, groups) = named(expression);
-    // Prometheus' own `up` tells of an instance that cannot be asked.
+    // Prometheus' own `up` covers an instance that cannot be scraped.
     assert!(!metrics.is_empty() || expression.starts_with("up{"), "no metric of punctual: {expression}");
     let of_the_scrape = |label: &str| OF_THE_SCRAPE.contains(&label);
-    // What is joined `on` labels only chooses; it has no part in what the result is grouped by.
+    // A vector joined with `on` only selects; it does not take part in the grouping.
     let joined = expression.split_once(" and on ").map_or("", |(_, joined)| joined);
     for (name, chosen) in &metrics {
         let labels = samples.get(name).unwrap_or_else(|| panic!("no metric `{name}`: {expression}"));
@@ -135,7 +135,7 @@ fn check(expression: &str, samples: &BTreeMap<String, Labels>) -> Vec<String> {
     groups
 }
 
-/// Each metric with a label and the value that it is chosen by: `name{label="value"`.
+/// Each metric with a label and the value that selects it: `name{label="value"`.
 fn chosen_values(expression: &str) -> Vec<(String, String)> {
     let chosen = expression.split("punctual_").skip(1).filter_map(|part| part.split_once('{'));
     let chosen = chosen.filter(|(name, _)| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'));
@@ -148,7 +148,7 @@ fn chosen_values(expression: &str) -> Vec<(String, String)> {
 
 #[test]
 fn what_an_alert_chooses_is_shown_at_zero_before_it_happens() {
-    // A counter that begins at 1 was never seen to increase.
+    // A counter whose first value is 1 has never been seen to increase.
     let metrics = Arc::new(Metrics::new("1.2.3", "i1"));
     MemoryTimeline::new(Arc::new(LocalClock::new()), 1).count_calls(Arc::clone(&metrics));
     metrics.request("/v1/stats", 200);
@@ -165,7 +165,7 @@ fn what_an_alert_chooses_is_shown_at_zero_before_it_happens() {
     assert!(seen >= 5, "{seen}");
 }
 
-/// The labels that a text between `{{` and `}}` names, after a prefix.
+/// The labels that a text names between `{{` and `}}`, after a prefix.
 fn shown(text: &str, prefix: &str) -> Vec<String> {
     let parts = text.split("{{").skip(1).map(|part| part.split("}}").next().unwrap().trim());
     parts.filter_map(|part| part.strip_prefix(prefix)).map(|label| label.trim().to_owned()).collect()
@@ -216,10 +216,10 @@ fn the_board_asks_for_metrics_that_there_are() {
     }
 }
 
-/// One rule of the file, each of its values by its key.
+/// One rule of the file: value by key.
 type Rule = BTreeMap<String, String>;
 
-/// Reads the rules. Takes the few forms of YAML that the file is written in, and panics at any other.
+/// Parses the rules. Accepts the few forms of YAML that the file uses and panics at any other.
 fn rules(text: &str) -> Vec<Rule> {
     let mut rules: Vec<Rule> = Vec::new();
     let mut folded: Option<(String, usize)> = None;
@@ -250,7 +250,7 @@ fn rules(text: &str) -> Vec<Rule> {
             ("annotations", "") => continue,
             (_, "") => panic!("no value: {line}"),
             (_, ">-") => folded = Some((key.to_owned(), indent + 2)),
-            // What begins with a quote ends with one; what does not holds nothing that YAML would take for its own.
+            // A quoted value ends with a quote; an unquoted one contains no YAML syntax.
             _ if value.starts_with('"') => assert!(value.len() > 2 && value.ends_with('"'), "{line}"),
             _ => assert!(!value.contains(": ") || key == "labels", "{line}"),
         }

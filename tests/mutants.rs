@@ -1,5 +1,5 @@
-//! The patches of `tests/mutants`, each of which breaks a law in one line: `make mutants` holds that a test notices. Here
-//! only that they still apply, and that no law is without one.
+//! The patches of `tests/mutants`: each breaks a law in one line, and `make mutants` checks that a test notices. The
+//! tests here only check that the patches still apply and that every law has one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn patches() -> Vec<PathBuf> {
     patches
 }
 
-/// The laws of ARCHITECTURE.md, by their numbers.
+/// The numbers of the laws in ARCHITECTURE.md.
 fn laws() -> BTreeSet<u32> {
     let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let section = page.split("\n## ").find(|section| section.starts_with("Laws\n")).expect("a section of laws");

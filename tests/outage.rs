@@ -1,5 +1,5 @@
-//! Everything around an instance fails, one after the other, under load: what was promised is published all the same,
-//! never early, and work goes on by itself. The log says what is wrong, and `/readyz` whether tasks are taken in.
+//! Every server around an instance fails in turn, under load. All promised messages are still published, never early,
+//! and work resumes without help. The log names the fault, and `/readyz` tells whether the instance accepts tasks.
 
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, TcpListener};
@@ -20,16 +20,16 @@ use crate::support::shards::{Shards, stop_with_a_claim};
 use crate::support::stage::Stage;
 use crate::support::{have, patient, say};
 
-/// Survives kill -9 with everything that it has answered.
+/// A Redis with these arguments keeps everything it has answered through a kill -9.
 pub(crate) const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
-/// How long something may take that goes on by itself: a generous deadline, not an expectation.
+/// Time limit for steps that complete by themselves. It is generous and expects nothing.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// How long it may take until everything is published.
+/// Time limit for publishing all messages.
 pub(crate) const ALL: Duration = Duration::from_secs(60);
 
-/// The timeline's Redis, and one for what is published.
+/// The timeline's Redis, and one for the published messages.
 pub(crate) struct Servers {
     pub(crate) timeline: RedisServer,
     pub(crate) sink: RedisServer,
@@ -60,7 +60,7 @@ pub(crate) fn shards(timeline: &RedisServer, lanes: &[&str]) -> Shards {
     Shards::new(timeline, 4, lanes)
 }
 
-/// Waits until an instance says it is ready or not; returns what it said.
+/// Waits until an instance reports that it is ready, or not ready; returns that report.
 pub(crate) fn until_ready(instance: &mut Punctual, ready: bool) -> Answer {
     let mut said = None;
     instance.until(if ready { "ready" } else { "known to be not ready" }, |instance| {
@@ -70,12 +70,12 @@ pub(crate) fn until_ready(instance: &mut Punctual, ready: bool) -> Answer {
     said.expect("it holds")
 }
 
-/// Waits until a line with these words stands in the log.
+/// Waits for a log line that contains these words.
 pub(crate) fn until_logged(instance: &mut Punctual, detail: &[&str]) {
     instance.until(&format!("heard to say {detail:?}"), |instance| !instance.log_lines(detail).is_empty());
 }
 
-/// Nothing is left in Redis, what was published is what the ledger holds, and no line of the log calls for a person.
+/// Checks that Redis is empty, that the published messages equal the ledger, and that no log line asks for an operator.
 pub(crate) fn check(
     name: &str,
     instances: &[&Punctual],
@@ -116,7 +116,7 @@ fn redis_may_be_away_at_the_start() {
     check("Redis away at the start", &[&instance], &load, left, || servers.published());
 }
 
-/// Whoever asks is answered before the first attempt to connect has ended.
+/// The instance answers before its first attempt to connect has ended.
 #[test]
 fn an_instance_listens_at_once_while_redis_is_away() {
     if !have("redis-server") {
@@ -124,10 +124,10 @@ fn an_instance_listens_at_once_while_redis_is_away() {
     }
     let mut servers = Servers::start(&[], &[]);
     servers.timeline.server.kill();
-    // In its place somebody who takes connections and says nothing: an attempt takes its time.
+    // In its place listens a server that accepts connections and never answers, so that the attempt lasts.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, servers.timeline.server.port)).expect("a free port");
     silent.set_nonblocking(true).expect("no blocking");
-    // Again on a machine that stood still meanwhile.
+    // Try again if the machine paused meanwhile.
     let found = (0..5).find_map(|_| {
         let mut instance = Punctual::spawn_in(&[], &servers.config());
         let mut first = None;
@@ -167,7 +167,7 @@ fn an_instance_listens_at_once_while_redis_is_away() {
     assert_eq!(api.put("a", task).expect("an answer").status, 201);
 }
 
-/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
+/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the outage.
 #[test]
 fn redis_may_be_killed_and_started_again() {
     if !have("redis-server") || !have("redis-cli") {
@@ -194,7 +194,7 @@ fn redis_may_be_killed_and_started_again() {
     check("Redis killed and started again", &[&instance], &load, left, || servers.published());
 }
 
-/// Takes more than five seconds: Redis stands still for 20, longer than a lease.
+/// Takes more than five seconds: Redis hangs for 20 s, longer than a lease.
 #[test]
 fn redis_may_stand_still() {
     if !have("redis-server") || !have("redis-cli") {
@@ -224,7 +224,7 @@ fn redis_may_stand_still() {
     check("Redis stopped for 20 s", &[&instance], &load, left, || servers.published());
 }
 
-/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
+/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the outage.
 #[test]
 fn a_full_redis_still_drains() {
     if !have("redis-server") || !have("redis-cli") {
@@ -238,7 +238,7 @@ fn a_full_redis_still_drains() {
     put_recurring(&instance.api(), &load, 20, 12);
     servers.timeline.limit_memory(2 << 20);
     let padding = "x".repeat(20_000);
-    // What fills it is due only when all that is to be seen of a full one was seen.
+    // The tasks that fill Redis become due only after all checks of a full one.
     let filled = patient(SOON, || !load.put(8000, &padding));
     assert!(filled, "2 MiB are never full: {}", load.answers());
     let refused = load.refused().expect("a put is refused");
@@ -247,24 +247,24 @@ fn a_full_redis_still_drains() {
     let said = until_ready(&mut instance, false).json();
     assert_eq!(said["timeline"]["status"], "refusing", "{said}");
     until_logged(&mut instance, &[" WARN ", "redis refuses puts", "OOM"]);
-    // Once more where that took so long that what fills it was due, too.
+    // Try again if that took so long that the filling tasks became due, too.
     let goes_on = (0..5).any(|_| {
         patient(SOON, || !load.put(8000, &padding));
-        // Not at the brink, where every other put still finds room: what it holds is published all the same.
+        // Well above the limit: at the limit every other put would still succeed. Existing tasks are still published.
         servers.timeline.limit_memory(-(256 << 10));
         let before = servers.published().len();
         let goes_on = patient(SOON, || load.put(8000, &padding) || servers.published().len() >= before + 20);
         goes_on && !load.put(8000, &padding)
     });
     assert!(goes_on, "a full Redis does not drain: {}", load.answers());
-    // That makes room, by itself.
+    // Publishing frees memory without help.
     let room = patient(SOON, || load.put(500, &padding));
     assert!(room, "a full Redis does not drain: {}", load.answers());
     until_ready(&mut instance, true);
     check("Redis full", &[&instance], &load, left, || servers.published());
 }
 
-/// Takes more than five seconds: a lease has to end while its holder stands still.
+/// Takes more than five seconds: a lease must expire while its holder hangs.
 #[test]
 fn an_instance_may_stand_still_past_its_lease() {
     if !have("redis-server") || !have("redis-cli") {
@@ -292,14 +292,15 @@ fn an_instance_may_stand_still_past_its_lease() {
     });
     let ended = other.log_lines(&[" WARN ", "lease expired; its occurrences"]);
     assert!(!ended.is_empty(), "{}", other.log());
-    // Stopped before it read the claim's answer, it gives back what is no longer its own; else it learns of the loss.
+    // An instance that was stopped before it read the claim's reply returns occurrences that it no longer owns.
+    // Otherwise it learns that the claim is lost.
     let told = [[" WARN ", "lost"], [" WARN ", "no reply to a claim"]].map(|detail| frozen.log_lines(&detail).len());
     assert!(told.iter().any(|&lines| lines > 0), "{}", frozen.log());
     check("an instance stopped past its lease", &[&frozen, &other], &load, left, || servers.published());
 }
 
-/// Kills and restarts the sink of the lane `default`, while the lane `other` is served by another one. `published`
-/// reads back what the killed one holds, where so many keys are expected.
+/// Kills and restarts the sink of lane `default` while another sink serves lane `other`. `published` reads the messages
+/// of the killed sink, with the expected number of keys.
 fn sink_killed(
     name: &str,
     sink: &str,
@@ -312,7 +313,7 @@ fn sink_killed(
         "[sinks.other]\nurl = \"{}\"\nanswer_timeout = \"2s\"\n[lanes.default]\nsink = \"default\"\n[lanes.other]\nsink = \"other\"\n",
         other_sink.url()
     );
-    // A broker that has just come back may take its time for an answer.
+    // A broker that has just restarted may answer slowly.
     let config = config(&timeline, sink).replace("\"5s\"", "\"10s\"").replace("\"2s\"", "\"5s\"");
     let mut instance = Punctual::start(&(config + &more));
     let mut left = shards(&timeline, &["default", "other"]);
@@ -334,7 +335,7 @@ fn sink_killed(
         });
         until_logged(&mut instance, &[" WARN ", "the sink is absent", "sink=\"default\""]);
         std::thread::sleep(Duration::from_secs(2));
-        // The other lane does not notice: all of it is published before the sink is back.
+        // The other lane is not affected: all its messages are published before the sink is back.
         other.end();
         others.join().expect("a load without fault");
         let all = patient(SOON, || read_stream(other_sink.server.port, "out").len() >= other.ledger().expected());
@@ -354,7 +355,7 @@ fn sink_killed(
     check(&format!("{name} killed"), &[&instance], &load, left, || published(expected));
 }
 
-/// Takes more than five seconds: messages are published before and after the server is killed, and the breaker probes between.
+/// Takes more than five seconds: messages are published before and after the kill, and the breaker probes between.
 #[test]
 fn a_killed_redis_streams_sink_costs_nothing() {
     if !have("redis-server") || !have("redis-cli") {
@@ -366,7 +367,7 @@ fn a_killed_redis_streams_sink_costs_nothing() {
     sink_killed("Redis Streams", &url, kill, restart, |_| read_stream(port, "out"));
 }
 
-/// Takes more than five seconds: messages are published before and after the server is killed, and the breaker probes between.
+/// Takes more than five seconds: messages are published before and after the kill, and the breaker probes between.
 #[test]
 fn a_killed_nats_server_costs_nothing() {
     if !have("redis-server") || !have("redis-cli") || !have("nats-server") {
@@ -379,7 +380,7 @@ fn a_killed_nats_server_costs_nothing() {
     sink_killed("NATS", &url, kill, restart, |_| read_subject(&nats.borrow(), "OUT"));
 }
 
-/// Takes more than five seconds: messages are published before and after the server is killed, and the breaker probes between.
+/// Takes more than five seconds: messages are published before and after the kill, and the breaker probes between.
 #[test]
 fn a_killed_kafka_costs_nothing() {
     if !have("redis-server") || !have("redis-cli") || !have_kafka() {
@@ -392,7 +393,7 @@ fn a_killed_kafka_costs_nothing() {
     sink_killed("Kafka", &url, kill, restart, |_| read_topic(&kafka.borrow(), "out"));
 }
 
-/// The consumer loses its connection with the server, and is given again what it had not acknowledged.
+/// The consumer loses its connection too, and gets its unacknowledged messages again.
 #[test]
 fn a_killed_rabbitmq_costs_nothing() {
     if !have("redis-server") || !have("redis-cli") || !have("rabbitmq-server") {
@@ -406,7 +407,7 @@ fn a_killed_rabbitmq_costs_nothing() {
     sink_killed("RabbitMQ", &url, kill, restart, |expected| read_arrivals(&arrivals, expected));
 }
 
-/// It takes nothing in, and its connections stay: the sink gives them up with all that they hold.
+/// The server accepts nothing and its connections stay open: the sink gives them up with all messages in them.
 #[test]
 fn a_stopped_rabbitmq_costs_nothing() {
     if !have("redis-server") || !have("redis-cli") || !have("rabbitmq-server") {

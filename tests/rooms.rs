@@ -1,13 +1,14 @@
-//! The rooms and what each may know: arrows point down only.
+//! The rooms and which others each may use: arrows point down only.
 //!
-//! Reads the sources as text: every path that leaves a room (`crate::<room>`, `super::` beyond it, a crate's name).
+//! Reads the sources as text: every path that leaves a room (`crate::<room>`, `super::` beyond it, the name of a
+//! crate).
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A room of `src/`, the rooms it may look into, and the crates that it and no other room (unless it says so too) names.
+/// A room of `src/`, the rooms it may use, and the crates that no other room may name unless it lists them too.
 struct Room {
     name: &'static str,
     rooms: &'static [&'static str],
@@ -68,13 +69,13 @@ const ROOMS: &[Room] = &[
             "rand",
         ],
     },
-    // A macro, which all use.
+    // A macro that every room uses.
     Room { name: "words", rooms: &[], crates: &[] },
     Room { name: "metrics", rooms: &[], crates: &["prometheus_client"] },
     Room { name: "telemetry", rooms: &[], crates: &["tracing_subscriber"] },
 ];
 
-/// The same of `tests/lab/src/`. `verify` attacks instances from outside: it uses nothing of punctual's own code.
+/// The same for `tests/lab/src/`. `verify` attacks instances from outside and uses none of punctual's own code.
 const LAB_ROOMS: &[Room] = &[
     Room { name: "servers", rooms: &[], crates: &["anyhow", "rand", "redis", "secrecy", "tokio"] },
     Room { name: "testing", rooms: &["servers"], crates: &["tokio"] },
@@ -83,7 +84,7 @@ const LAB_ROOMS: &[Room] = &[
         rooms: &["servers"],
         crates: &["anyhow", "hyper", "hyper_util", "jiff", "rand", "redis", "secrecy", "tokio", "tokio_util"],
     },
-    // Puts tasks as an instance does, and publishes as one does, without one.
+    // Puts tasks and publishes messages as an instance does, without one.
     Room {
         name: "bench",
         rooms: &["servers"],
@@ -107,15 +108,15 @@ const LAB_ROOMS: &[Room] = &[
     },
 ];
 
-/// Part of the timeline, and the only code that names the redis crate. It reaches its Redis as the sink does, by the one
-/// piece of code that knows TLS and Sentinels, which stands with the sinks.
+/// Part of the timeline, and the only code that names the redis crate. It connects to its Redis with the same code as
+/// the sink, which knows TLS and Sentinels and lives with the sinks.
 const REDIS: Room = Room {
     name: "timeline",
     rooms: &["task", "clock", "metrics"],
     crates: &["tokio", "tokio_util", "redis", "punctual_sinks", "secrecy", "rand"],
 };
 
-/// Crates that only the rooms that list them may name. What is not here (serde, bytes, thiserror, ...) all may.
+/// Crates that only rooms that list them may name. All rooms may name the others (serde, bytes, thiserror, ...).
 const OWNED: &[&str] = &[
     "anyhow",
     "aws_lc_rs",
@@ -250,7 +251,7 @@ fn a_look_up_is_found() {
     }
 }
 
-/// What a file of that module path names and must not.
+/// Names in a file of this module path that its room must not use.
 fn faults_of(table: &[Room], path: &[String], text: &str) -> Vec<String> {
     let room = match path {
         [timeline, redis, ..] if timeline == "timeline" && redis == "redis" => &REDIS,
@@ -276,7 +277,7 @@ fn faults_of(table: &[Room], path: &[String], text: &str) -> Vec<String> {
     faults
 }
 
-/// The names that stand directly behind `prefix`, in `use` trees too.
+/// Names that follow directly after `prefix`, in `use` trees too.
 fn after(code: &str, prefix: &str) -> Vec<String> {
     let mut names = Vec::new();
     for (at, _) in code.match_indices(prefix) {
@@ -293,7 +294,7 @@ fn after(code: &str, prefix: &str) -> Vec<String> {
     names
 }
 
-/// The first names of the branches of a `use` tree, from behind its opening brace.
+/// First names of the branches of a `use` tree, which starts after its opening brace.
 fn heads(tree: &str) -> Vec<String> {
     let (mut depth, mut branch, mut names) = (0, String::new(), Vec::new());
     for c in tree.chars() {
@@ -315,7 +316,7 @@ fn word(text: &str) -> String {
     text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
 
-/// Whether a path begins with that crate's name.
+/// Whether a path begins with this crate's name.
 fn names_crate(code: &str, name: &str) -> bool {
     let path = format!("{name}::");
     let begins = code.match_indices(&path).any(|(at, _)| {
@@ -331,7 +332,7 @@ fn names_crate(code: &str, name: &str) -> bool {
             .any(|line| code.contains(line))
 }
 
-/// The text without comments and without what stands in literals.
+/// The text without comments and without the contents of literals.
 fn code(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -362,7 +363,7 @@ fn code(text: &str) -> String {
     code
 }
 
-/// Where the string literal ends that `text` begins with.
+/// Index after the string literal that `text` begins with.
 fn literal_end(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -375,7 +376,7 @@ fn literal_end(text: &str) -> usize {
     text.len()
 }
 
-/// `engine/judge.rs` is `engine::judge`, `engine/mod.rs` is `engine`; `lib.rs` and `main.rs` are no room's.
+/// `engine/judge.rs` is `engine::judge`, `engine/mod.rs` is `engine`; `lib.rs` and `main.rs` belong to no room.
 fn module_path(file: &Path) -> Vec<String> {
     let mut path: Vec<String> =
         file.with_extension("").components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
@@ -398,14 +399,14 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Types that share their name: both are public, and each is the plain word for what it is.
+/// Types that share their name. Both are public, and each name is the plain word for its type.
 const SAME_NAMES: [&str; 2] = [
-    // A fault of a document, and whose fault a failed publish is.
-    "Fault", // What a task says to publish, and what a sink publishes.
+    // A fault of a document; and who is at fault for a failed publish.
+    "Fault", // The message of a task; and the message that a sink publishes.
     "Message",
 ];
 
-/// The types that a file declares for others to use.
+/// Types that a file declares for other files.
 fn types(text: &str) -> Vec<&str> {
     let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let declared = product.lines().filter_map(|line| {
@@ -419,7 +420,7 @@ fn types(text: &str) -> Vec<&str> {
     declared.collect()
 }
 
-/// Whoever meets a type knows which one it is.
+/// A reader who meets a type's name knows which type it is.
 #[test]
 fn no_two_types_share_a_name() {
     assert_eq!(types("pub struct A;\n    pub(in crate::x) enum B {\npub fn c() {}\nstruct D;\n"), ["A", "B"]);

@@ -1,5 +1,5 @@
-//! Three lanes on three brokers, served by one instance. The broker in the middle is shut down for 30 s: its lane waits,
-//! the other two do not notice, and nothing is dead.
+//! One instance serves three lanes on three brokers. The broker in the middle is shut down for 30 s: its lane waits,
+//! the other two are not affected, and nothing is dead.
 
 use std::time::Duration;
 
@@ -18,17 +18,18 @@ use crate::support::shards::Shards;
 use crate::support::stage::Stage;
 use crate::support::{have, patient, say};
 
-/// How long the broker in the middle is away.
+/// How long the broker in the middle is down.
 const AWAY: Duration = Duration::from_secs(30);
 
-/// The lanes, the broker in the middle in the middle; each publishes to a destination of its own name.
+/// The lanes; the one of the broker that is shut down is in the middle. Each publishes to a destination of the same
+/// name.
 const LANES: [&str; 3] = ["alerts", "orders", "invoices"];
 
-/// The states of a breaker, as the metric has them.
+/// Values of the breaker's metric.
 const CLOSED: u64 = 0;
 const OPEN: u64 = 2;
 
-/// Takes more than five seconds: three brokers start, and one is shut down and starts again.
+/// Takes more than five seconds: three brokers start, and one is shut down and started again.
 #[test]
 fn a_broker_that_is_shut_down_stops_its_own_lane_and_no_other() {
     if !["redis-server", "nats-server", "rabbitmq-server"].iter().all(|program| have(program)) || !have_kafka() {
@@ -52,7 +53,7 @@ fn a_broker_that_is_shut_down_stops_its_own_lane_and_no_other() {
         let running = loads.each_ref().map(|load| scope.spawn(|| load.run()));
         std::thread::sleep(Duration::from_secs(4));
         kafka.server.shut_down();
-        // From here on it is gone; a controlled shutdown may take its time.
+        // From here on the broker is gone; a controlled shutdown may take a while.
         away.0 = stage.now();
         instance.until("aware of its absent broker", |instance| breaker(&instance.api(), "kafka") == OPEN);
         let opened = claims_of(&instance.api(), "orders");
@@ -63,7 +64,7 @@ fn a_broker_that_is_shut_down_stops_its_own_lane_and_no_other() {
         assert_eq!(breaker(&instance.api(), "kafka"), OPEN, "the broker is still away");
         away.1 = stage.now();
         kafka.server.restart();
-        // Looked at as often as an answer takes: what is claimed once it is closed counts for nothing.
+        // Read as often as an answer takes, because claims after the breaker has closed do not count.
         let mut closed = waiting;
         instance.until("aware of its broker", |instance| {
             let now = claims_of(&instance.api(), "orders");
@@ -104,10 +105,10 @@ fn a_broker_that_is_shut_down_stops_its_own_lane_and_no_other() {
     }
 }
 
-/// One instance with a sink for each broker and a lane for each sink; the breaker's own settings are the defaults.
+/// One instance with a sink per broker and a lane per sink; the breaker has its default settings.
 fn config(redis: &RedisServer, urls: [&str; 3]) -> String {
     let mut text = format!("[redis]\nurl = \"{}\"\n[claim]\nlease = \"10s\"\n", redis.url());
-    // A broker that has just come back may take its time for an answer.
+    // A broker that has just restarted may answer slowly.
     for ((lane, sink), url) in LANES.iter().zip(["nats", "kafka", "rabbitmq"]).zip(urls) {
         text +=
             &format!("[sinks.{sink}]\nurl = \"{url}\"\nanswer_timeout = \"5s\"\n[lanes.{lane}]\nsink = \"{sink}\"\n");
@@ -115,7 +116,7 @@ fn config(redis: &RedisServer, urls: [&str; 3]) -> String {
     text + "[lanes.default]\nsink = \"nats\"\n"
 }
 
-/// How late arrived what was due while the broker was away.
+/// Lateness of the occurrences that became due while the broker was down.
 fn lateness(published: &[Published], away: (i64, i64)) -> String {
     let due_meanwhile = published.iter().filter(|message| (away.0..away.1).contains(&message.parts().1));
     let mut late: Vec<i64> = due_meanwhile.map(|message| message.stamp - message.parts().1).collect();

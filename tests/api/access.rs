@@ -1,4 +1,4 @@
-//! Tokens and scopes: every route with every kind of token, and what is no token.
+//! Tokens and scopes: every route with every kind of token, and invalid tokens.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use punctual::http::Access;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::Stage;
 use super::client::Answer;
 
-/// What each route needs, by this test's own account: `-` nothing, `r` the scope read, `w` the scope write.
+/// What each route requires according to this test: `-` nothing, `r` the scope read, `w` the scope write.
 pub(super) const NEEDS: &[(&str, &str, char)] = &[
     ("GET", "/v1/tasks/{id}", 'r'),
     ("PUT", "/v1/tasks/{id}", 'w'),
@@ -31,7 +31,7 @@ pub(super) const NEEDS: &[(&str, &str, char)] = &[
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"];
 
-/// The paths that a router's `Debug` lists, but for those of its fallbacks.
+/// The paths in a router's `Debug` output, without those of its fallbacks.
 pub(super) fn paths(router: &str) -> Vec<String> {
     let (routes, _) = router.split_once("fallback_router: ").expect("its fallbacks");
     let listed = routes.split("RouteId(").filter_map(|route| route.split_once("): \"")?.1.split_once('"'));
@@ -50,7 +50,7 @@ async fn stage() -> Stage {
     Stage::start_with(|terms| terms.access = access()).await
 }
 
-/// A request without a body, with these header lines; the answer and its head as it was sent.
+/// Sends a request without a body, with these header lines.
 async fn call(stage: &Stage, method: &str, target: &str, headers: &str) -> Answer {
     let mut stream = stage.connect().await;
     let head = format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n");
@@ -78,7 +78,7 @@ async fn every_route_asks_for_its_scope_and_for_nothing_else() {
                 let headers = if token.is_empty() { String::new() } else { bearer(token) };
                 let answer = call(&stage, method, &target, &headers).await;
                 let what = format!("{method} {path} by `{token}`: {answer:?}");
-                // What the router takes and this table does not know needs both: it must not be there.
+                // A route that this table does not know requires both scopes.
                 let allowed = match need {
                     Some('-') => true,
                     Some(scope) => has.contains(scope),
@@ -145,7 +145,7 @@ async fn no_spelling_of_a_path_or_method_leads_past_the_guard() {
             assert!([403, 404].contains(&answer.status), "{method} {target}: {answer:?}");
         }
     }
-    // No header makes a look a cancel: that would be 403.
+    // No header turns a get into a cancel; that would be 403.
     let over = format!("{}x-http-method-override: DELETE\r\n", bearer("reader"));
     assert_eq!(call(&stage, "GET", "/v1/tasks/a", &over).await.status, 404);
 }
@@ -176,7 +176,7 @@ async fn a_token_stands_in_one_header_and_nowhere_else() {
         let answer = call(&stage, "GET", target, headers).await;
         assert_eq!(answer.problem(), (401, code.to_owned()), "{target} {headers}");
     }
-    // Nor is a hash a token.
+    // A hash is no token either.
     let hash: String = digest(&SHA256, b"reader").as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(call(&stage, "GET", "/v1/stats", &bearer(&hash)).await.status, 401);
 }
@@ -191,7 +191,7 @@ async fn who_is_not_allowed_is_told_before_the_body_is_read() {
         for (token, status) in
             [("", 401), ("authorization: Bearer no\r\n", 401), ("authorization: Bearer reader\r\n", 403)]
         {
-            // A body that never comes, and a client that sends it only when it is asked to.
+            // A body that never arrives, and a client that sends it only on request.
             let answer = call(&stage, method, target, &format!("content-type: {kind}\r\n{token}{waits}")).await;
             assert_eq!(answer.problem().0, status, "{method} {target}");
         }
@@ -209,7 +209,7 @@ async fn without_tokens_everybody_may_do_everything() {
     assert_eq!(call(&stage, "DELETE", "/v1/tasks/a", &bearer("any")).await.status, 404);
 }
 
-/// A page whose own name leads to loopback is no other site for its browser.
+/// For a browser, a page whose own name resolves to loopback is the same site.
 #[tokio::test]
 async fn without_tokens_no_page_of_another_name_may_do_anything() {
     let (open, guarded) = (Stage::start().await, stage().await);

@@ -1,4 +1,4 @@
-//! What requests for one task are answered, word by word.
+//! The answers to requests for one task, word by word.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn an_answer_shows_the_dues_that_follow() {
     stage.clock.advance(Duration::from_secs(7));
     let again = stage.put("e", r#"{"schedule":{"every":"30s","limit":3},"message":{}}"#).await.json();
     assert_eq!((&again["result"], &again["next"][0]), (&json!("unchanged"), &second));
-    // Of what its limit allows, one has come due already.
+    // One of the occurrences that its limit allows has already come due.
     stage.timeline.edit(super::shard(), |twin| {
         let counts = punctual::task::Counts { accepted: 1, ..Default::default() };
         twin.counts.insert("e".parse().unwrap(), counts);
@@ -75,7 +75,7 @@ async fn a_repeated_in_counts_anew() {
 #[tokio::test]
 async fn a_get_shows_the_task_as_it_was_put() {
     let stage = Stage::start().await;
-    // The payload's own bytes: spaces, a number that no double holds, an escape, the same name twice.
+    // The payload keeps its bytes: spaces, a number that no double can hold, an escape, a repeated name.
     let payload = r#"{"b" : 12345678901234567890123, "a":"\u00e9", "a": 1.10}"#;
     let task = format!(
         r#"{{"schedule":{{"every":"1h"}},"message":{{"destination":"d","headers":{{"tenant":"acme"}},"payload":{payload}}},"lane":"alerts","retry":{{"max":1,"interval":"1s","jitter":"0s"}},"catch_up":"all"}}"#
@@ -127,7 +127,7 @@ async fn a_cancel_says_whether_it_won() {
     assert_eq!(stage.get("/v1/tasks/a").await.status, 404);
 }
 
-/// Puts `a`, claims it when it is due, and settles it so.
+/// Puts `a`, claims it when it is due, and settles it with this verdict.
 async fn settled(verdict: Verdict) -> Stage {
     let stage = Stage::start().await;
     stage.put("a", ONCE).await;
@@ -179,7 +179,7 @@ async fn a_put_never_gives_another_message_the_key_in_flight() {
     let told = json!({"id": "a", "result": "replaced", "status": "in_flight", "due": "2026-11-21T12:00:30.000Z",
         "due_ms": NOON + 30_000, "next": [], "in_flight": key});
     assert_eq!((moved.status, moved.json()), (200, told));
-    // What comes next is the new due, while the former one is still in flight.
+    // The new due comes next, while the former one is still in flight.
     let shown = stage.get("/v1/tasks/a").await.json();
     assert_eq!((&shown["due_ms"], &shown["in_flight"]), (&json!(NOON + 30_000), &json!(key)));
 }
@@ -203,7 +203,7 @@ async fn a_503_names_its_reason_and_no_secret() {
     let mut lost = Box::pin(stage.put("a", ONCE));
     let early = tokio::time::timeout(Duration::from_millis(100), &mut lost).await;
     assert!(early.is_err(), "answered before it was sure: {early:?}");
-    // Again and again: it may not have been asked yet.
+    // Repeated, because it may not have been called yet.
     let answer = async {
         loop {
             stage.clock.advance(Duration::from_secs(6));

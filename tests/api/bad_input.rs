@@ -1,4 +1,4 @@
-//! What is refused, and in which words: status, code, and every fault with its place. Nothing of it is stored.
+//! Refused requests: status, code, and every fault with its position. Nothing of them is stored.
 
 use super::Stage;
 use crate::support::have;
@@ -8,7 +8,7 @@ pub(super) const JSON: &str = "application/json";
 pub(super) const NDJSON: &str = "application/x-ndjson";
 pub(super) const TASK: &str = r#"{"schedule":{"in":"1s"},"message":{}}"#;
 
-/// A request, and what it is answered.
+/// A request and its expected answer.
 struct Case {
     method: &'static str,
     path: String,
@@ -71,7 +71,7 @@ fn post_under(key: &str) -> Case {
     Case::of("POST", "/v1/tasks", JSON, TASK).with("idempotency-key", key)
 }
 
-/// What is no task at all.
+/// Documents that are no tasks.
 fn documents() -> Vec<Case> {
     let broken = |body: &str| put(body).is(400, "malformed").at("", "not_json");
     vec![
@@ -95,7 +95,7 @@ fn documents() -> Vec<Case> {
         put(r#"{"schedule":{"in":"1s"},"schedule":{"in":"2s"},"message":{}}"#).at("/schedule", "duplicate_field"),
         put(r#"{"schedule":{"in":"1s"},"message":{},"a/b~c":1}"#).at("/a~1b~0c", "unknown_field"),
         put(r#"{"schedule":{"in":"\ud800"},"message":{}}"#).at("/schedule/in", "not_json"),
-        // Spelled in another case, or with an escape: the reader knows letters, not looks.
+        // With another case, or with an escape: names are compared exactly.
         put(r#"{"schedule":{"in":"1s"},"Message":{}}"#).at("/message", "missing_field").at("/Message", "unknown_field"),
     ]
 }
@@ -158,7 +158,7 @@ fn policies() -> Vec<Case> {
         more(in_1s, r#""retry":{"max":1,"jitter":"2932896d"}"#).at("/retry", "retry_too_long"),
         more(in_1s, r#""retry":{"interval":"0s"}"#).at("/retry/interval", "bad_duration"),
         more(in_1s, r#""retry":[]"#).at("/retry", "wrong_type"),
-        // The gap against the worst case: 200 + 400 + 800 and three times 500 ms; with a spread there is less room.
+        // The gap against the worst case: 200 + 400 + 800 and three times 500 ms; a spread leaves less room.
         more(r#"{"every":"2s"}"#, r#""retry":{"max":3}"#).at("/retry", "retry_too_long"),
         more(r#"{"every":"4s","spread":"3s"}"#, r#""retry":{"max":3}"#).at("/retry", "retry_too_long"),
         more(r#"{"cron":"* * * * * *"}"#, r#""retry":{"max":2,"interval":"400ms"}"#).at("/retry", "retry_too_long"),
@@ -313,7 +313,7 @@ fn the_dead() -> Vec<Case> {
         Case::of("POST", "/v1/dead/a/requeue", JSON, r#"{"a":1}"#).at("/key", "bad_key").at("/a", "unknown_field"),
         Case::of("POST", "/v1/dead/a:1/requeue", JSON, "[]").at("", "wrong_type"),
         Case::of("POST", "/v1/dead/a:1/requeue", JSON, "no").is(400, "malformed").at("", "not_json"),
-        // No page of another site may send them.
+        // Pages of other sites cannot send these.
         Case::of("POST", "/v1/dead/a:1/requeue", "", "").is(415, "unsupported_media_type"),
         Case::of("POST", "/v1/dead:requeue", "text/plain", "{}").is(415, "unsupported_media_type"),
         Case::of("POST", "/v1/dead:discard", "", "{}").is(415, "unsupported_media_type"),
@@ -352,7 +352,7 @@ fn lines() -> Vec<Line> {
     ]
 }
 
-/// How many keys a Redis holds.
+/// Number of keys in Redis.
 pub(super) fn keys(connection: &mut redis::Connection) -> u64 {
     redis::cmd("DBSIZE").query(connection).unwrap()
 }
@@ -391,7 +391,7 @@ async fn bad_input_is_refused_with_every_fault_and_its_place_and_leaves_nothing_
         assert_eq!(faults(error), sorted(fault.as_slice()), "{about}: {error}");
         assert_eq!(keys(&mut connection), before, "{about} left something");
     }
-    // What is good leaves something: the keys are counted where they would be.
+    // A valid task leaves keys, so the count above means something.
     assert_eq!(stage.put("a", TASK).await.status, 201);
     assert!(keys(&mut connection) > before);
 }

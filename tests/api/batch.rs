@@ -1,4 +1,4 @@
-//! The batch: a line in, a line out, in order, whatever the lines and however they come.
+//! The batch: one answer per line, in order, whatever the lines and however they arrive.
 
 use std::time::Duration;
 

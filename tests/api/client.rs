@@ -1,4 +1,4 @@
-//! A client that speaks byte by byte, and takes answers apart.
+//! A client that writes bytes and parses answers.
 
 use std::net::SocketAddr;
 
@@ -8,11 +8,11 @@ use tokio::net::TcpStream;
 
 use super::document;
 
-/// Where an API listens.
+/// The address of an API.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client(pub(super) SocketAddr);
 
-/// An answer, taken apart.
+/// A parsed answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -41,18 +41,18 @@ impl Client {
         self.call("POST", path, "application/json", body).await
     }
 
-    /// Posts a task under an idempotency key.
+    /// Posts a task with an idempotency key.
     pub(super) async fn post_under(&self, key: &str, task: &str) -> Answer {
         self.send("POST", "/v1/tasks", &[("content-type", "application/json"), ("idempotency-key", key)], task).await
     }
 
-    /// One request on a connection of its own; no content-type when it is empty.
+    /// Sends one request on a new connection; an empty content type is omitted.
     pub(super) async fn call(&self, method: &str, path: &str, content_type: &str, body: &str) -> Answer {
         let kind = [("content-type", content_type)];
         self.send(method, path, if content_type.is_empty() { &[] } else { &kind }, body).await
     }
 
-    /// One request on a connection of its own; its answer is one that the document knows.
+    /// Sends one request on a new connection; the answer must be in the OpenAPI document.
     pub(super) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let head = format!(
@@ -61,7 +61,7 @@ impl Client {
         );
         let (mut from, mut to) = self.connect().await.into_split();
         let request = [head.as_bytes(), body.as_bytes()].concat();
-        // Sent while the answer is read, and dropped unsent when the server has said enough: it may refuse early.
+        // Sent while the answer is read; the server may refuse before it has all.
         let sending = tokio::spawn(async move { to.write_all(&request).await.map(|()| to) });
         let mut bytes = Vec::new();
         let read = from.read_to_end(&mut bytes).await;
@@ -87,7 +87,7 @@ impl Answer {
         Answer { status, head, body }
     }
 
-    /// What a header says, as it stands there.
+    /// The value of a header.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
@@ -100,7 +100,7 @@ impl Answer {
         self.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The status and code of a problem; checks its form.
+    /// Status and code of a problem; checks its form.
     pub(super) fn problem(&self) -> (u16, String) {
         assert!(self.head.contains("content-type: application/problem+json"), "{self:?}");
         let json = self.json();

@@ -1,4 +1,4 @@
-//! The dead over HTTP: listed, shown, requeued and discarded, one by one and many at once.
+//! Dead occurrences over HTTP: list, show, requeue and discard, one by one and in bulk.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{NOON, Stage, shard};
 
 impl Stage {
-    /// Buries an occurrence `after` ms after noon.
+    /// Adds an occurrence that died `after` ms after noon.
     pub(super) fn bury(&self, task: &str, after: i64, reason: &str, lane: &str) -> Key {
         let key = Key { task: task.parse().unwrap(), due: Timestamp::from_millis(NOON + 3_600_000) };
         let when = When::At(key.due);
@@ -191,7 +191,7 @@ async fn what_takes_longer_than_a_request_is_gone_on_with() {
         rounds += 1;
         assert_eq!(answer["more"] == true, answer["next_cursor"].is_string(), "{answer}");
         let Some(cursor) = answer["next_cursor"].as_str() else { break };
-        // What is buried meanwhile is not meant.
+        // An occurrence that dies in the meantime is not included.
         stage.clock.advance(Duration::from_secs(1));
         stage.bury("new", stage.clock.now().as_millis() - NOON, "rejected", "default");
         body = json!({"cursor": cursor}).to_string();

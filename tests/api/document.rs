@@ -1,4 +1,4 @@
-//! The OpenAPI document as a judge: whether an answer is one that it knows.
+//! Checks answers against the OpenAPI document.
 
 use std::sync::LazyLock;
 
@@ -33,7 +33,7 @@ pub(super) fn operations() -> Vec<Operation> {
     paths.iter().flat_map(of_path).collect()
 }
 
-/// Whether a path is one of a template with names in braces.
+/// Whether a path matches a template with names in braces.
 fn fits(template: &str, path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
     let (template, path): (Vec<_>, Vec<_>) = (template.split('/').collect(), path.split('/').collect());
@@ -41,7 +41,7 @@ fn fits(template: &str, path: &str) -> bool {
         && template.iter().zip(path).all(|(part, given)| *part == given || part.starts_with('{') && !given.is_empty())
 }
 
-/// What is wrong with a value by a schema of the document. Members of answers that it does not name are wrong too.
+/// The faults of a value by a schema of the document. Unknown members of answers are faults too.
 pub(super) fn faults(schema: &Value, value: &Value) -> Vec<String> {
     static COMPONENTS: LazyLock<Value> = LazyLock::new(|| {
         let mut components = DOCUMENT["components"].clone();
@@ -69,7 +69,7 @@ fn close(schema: &mut Value) {
     }
 }
 
-/// Panics when the document does not know the answer. Of paths and methods that are none, it is any problem.
+/// Panics if the document does not contain the answer. For unknown paths and methods any problem is valid.
 pub(super) fn check(method: &str, path: &str, answer: &Answer) {
     if method == "HEAD" {
         return;

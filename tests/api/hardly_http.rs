@@ -1,4 +1,4 @@
-//! Bytes that are hardly HTTP, and bodies that come too slowly.
+//! Malformed HTTP, and bodies that arrive too slowly.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Answer, Stage, document};
 use crate::support::have;
 use crate::support::redis::RedisServer;
 
-/// Each is answered or cut off, nothing is stored, and the next request is answered.
+/// Each is answered or disconnected, nothing is stored, and the next request is answered.
 #[tokio::test]
 async fn what_is_hardly_http_is_answered_or_cut_off_and_harms_no_other() {
     if !have("redis-server") {
@@ -40,14 +40,14 @@ async fn what_is_hardly_http_is_answered_or_cut_off_and_harms_no_other() {
         (format!("{chunked}-1\r\n{TASK}\r\n0\r\n\r\n"), &[400]),
         (format!("{chunked}fffffffffffffffff\r\n{TASK}\r\n"), &[400, 413]),
         (format!("{chunked}5\r\n{TASK}\r\n0\r\n\r\n"), &[400]),
-        // Cut off in the middle.
+        // Truncated.
         (format!("{head}content-length: 1000\r\n\r\n{TASK}"), &[400]),
         (format!("{chunked}ff\r\n{TASK}"), &[400]),
     ] {
         let about = format!("{bytes:.200}");
         let (mut from, mut to) = stage.connect().await.into_split();
         let sending = tokio::spawn(async move {
-            // It may have been refused before all of it was sent. Then the end is said: what is missing never comes.
+            // It may have been refused before all of it was sent. The shutdown tells that the rest never arrives.
             drop(to.write_all(bytes.as_bytes()).await);
             drop(to.shutdown().await);
         });

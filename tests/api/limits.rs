@@ -1,4 +1,4 @@
-//! Limits of bytes, time and number, and how a server ends.
+//! Limits of size, time and number, and the end of a server.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).await.unwrap();
     assert_eq!(Answer::read(&bytes).problem(), (413, "too_large".into()));
-    // Not announced: refused when the limit is passed.
+    // Not announced: refused when the limit is exceeded.
     let mut stream = stage.connect().await;
     let chunk = "x".repeat(800);
     let chunks = format!("{:x}\r\n{chunk}\r\n", chunk.len()).repeat(2);
@@ -61,7 +61,7 @@ async fn a_client_that_takes_no_answers_is_cut_off() {
     stream.write_all(head.as_bytes()).await.unwrap();
     let lines = "nonsense\n".repeat(5000);
     let chunk = format!("{:x}\r\n{lines}\r\n", lines.len());
-    // Sends and never reads, until the server has enough of it.
+    // Sends without reading, until the server disconnects.
     let cut =
         timeout(Duration::from_secs(60), async { while stream.write_all(chunk.as_bytes()).await.is_ok() {} }).await;
     assert!(cut.is_ok(), "still connected");
@@ -71,7 +71,7 @@ async fn a_client_that_takes_no_answers_is_cut_off() {
 async fn more_connections_than_there_is_room_for_wait() {
     let stage = Stage::start_with(|terms| terms.server.connections = 1).await;
     let first = stage.connect().await;
-    // The room is taken as soon as this one is accepted; the next request waits for it to go.
+    // Wait until this one is accepted; the next request then waits for its end.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let mut second = Box::pin(stage.get("/healthz"));
     assert!(timeout(Duration::from_millis(100), &mut second).await.is_err());
@@ -85,7 +85,7 @@ async fn a_stop_answers_what_is_under_way_and_takes_nothing_new() {
     let (idle, mut busy) = (stage.connect().await, stage.connect().await);
     let head = format!("{HEAD}content-length: {}\r\n\r\n", TASK.len());
     busy.write_all(head.as_bytes()).await.unwrap();
-    // Under way once its head was read: the server asks for the body of the next one only then.
+    // It is being handled once its head was read: the server asks for the body of the next one only then.
     assert_eq!(stage.get("/healthz").await.status, 200);
     stage.stop.cancel();
     while stage.server.is_finished() || tokio::net::TcpStream::connect(stage.client.0).await.is_ok() {

@@ -1,4 +1,4 @@
-//! Long batches, streamed to a running instance over real Redis: in order, in bounded memory, and through an outage.
+//! Long batches to a running instance with a real Redis: in order, in bounded memory, and through an outage.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
 use crate::support::{have, say};
 
-/// Survives kill -9 with everything that it has answered.
+/// Survives kill -9 with everything that was answered.
 const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
-/// How long an answer may take: a generous deadline, not an expectation.
+/// Timeout of an answer: a generous deadline, not an expectation.
 const SOON: Duration = Duration::from_secs(60);
 
 /// A batch that is sent while its answers are read.
@@ -34,7 +34,7 @@ impl Batch {
         let (answered, answers) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             let mut lines = BufReader::new(from).lines();
-            // Beside answers there are the head, and the sizes of chunks, each on a line.
+            // Besides answers there are the head and the chunk sizes, each on a line.
             while let Some(line) = lines.next_line().await.unwrap() {
                 if line.starts_with('{') {
                     answered.send(serde_json::from_str(&line).unwrap()).unwrap();
@@ -48,7 +48,7 @@ impl Batch {
         self.to.write_all(format!("{:x}\r\n{lines}\r\n", lines.len()).as_bytes()).await.unwrap();
     }
 
-    /// Says that there are no more.
+    /// Ends the body.
     async fn end(&mut self) {
         self.to.write_all(b"0\r\n\r\n").await.unwrap();
     }
@@ -76,7 +76,7 @@ async fn a_batch_is_answered_line_by_line_while_redis_dies_and_comes_back() {
     let instance = Punctual::start(&config(&redis));
     let mut batch = Batch::begin(&instance).await;
     let (mut sent, mut answers) = (0_u64, Vec::<Value>::new());
-    // Fifty lines at once, always before the answers to the fifty before were looked at: some are under way at each turn.
+    // Fifty lines at a time, before the answers to the last fifty are read, so that some are always under way.
     let (mut phase, mut since) = (0, 0);
     while phase < 3 {
         let lines: String = (0..50)
@@ -113,7 +113,7 @@ async fn a_batch_is_answered_line_by_line_while_redis_dies_and_comes_back() {
         let there = api.send("GET", &format!("/v1/tasks/t{number}"), None).unwrap().status;
         match said {
             "created" => assert_eq!(there, 200, "{answer} is lost"),
-            // It took effect, or it did not: that is what is said.
+            // The answer says that it may or may not have taken effect.
             "timeline_unknown" => assert!([200, 404].contains(&there), "{answer}: {there}"),
             _ => assert_eq!((answer["error"]["status"].as_u64(), there), (Some(503), 404), "{answer}"),
         }
@@ -128,11 +128,11 @@ async fn a_hundred_thousand_lines_are_answered_in_order_and_in_bounded_memory() 
         return;
     }
     let redis = RedisServer::start(&[]);
-    // It stands in the section `http`, which where to listen begins: a Redis that is slow for once refuses nothing.
+    // The first option belongs to the section `http`: a slow Redis must not cause refusals here.
     let instance = Punctual::start(&format!("timeline_timeout = \"60s\"\n{}", config(&redis)));
     let mut batch = Batch::begin(&instance).await;
     let bad = |number: u64| number.is_multiple_of(100);
-    // Were all of it held, it would be twice what is allowed.
+    // Twice the allowed memory, if all of it were kept.
     let payload = format!("{{\"payload\":\"{}\"}}", "x".repeat(2000));
     for thousand in 0..LINES / 1000 {
         let numbers = thousand * 1000 + 1..=(thousand + 1) * 1000;
@@ -142,7 +142,7 @@ async fn a_hundred_thousand_lines_are_answered_in_order_and_in_bounded_memory() 
         };
         let lines: String = numbers.map(text).collect();
         let mut sending = Box::pin(batch.send(&lines));
-        // While Redis stands still nothing is put: the instance has to stop reading. Then Redis goes on.
+        // While Redis is stopped, no task is put, so the instance must stop reading. Then Redis continues.
         if thousand == 0 {
             redis.server.signal("STOP");
         }

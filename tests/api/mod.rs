@@ -1,4 +1,4 @@
-//! The HTTP API without an engine, over the in-memory timeline and over Redis, spoken to byte by byte.
+//! The HTTP API without an engine, over the timeline in memory and over Redis, byte by byte.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -45,20 +45,20 @@ use crate::support::redis::RedisServer;
 /// 2026-11-21T12:00:00Z, the time of these tests.
 const NOON: i64 = 1_795_262_400_000;
 
-/// An API over a timeline of one shard, without an engine; `T` is where its tasks are.
+/// An API over a timeline of one shard, without an engine; `T` is the type of the timeline.
 struct Stage<T = MemoryTimeline> {
     client: Client,
     clock: Arc<ManualClock>,
     timeline: Arc<T>,
     metrics: Arc<Metrics>,
     state: Arc<std::sync::Mutex<EngineState>>,
-    /// Of the routes, as the router has them.
+    /// The paths of the routes in the router's form.
     paths: Vec<String>,
     stop: CancellationToken,
     server: JoinHandle<bool>,
 }
 
-/// What a stage may have otherwise.
+/// Options of a stage.
 struct Terms {
     access: Access,
     tls: Option<ServerTls>,
@@ -78,7 +78,7 @@ impl Stage {
         Stage::serve(clock, timeline, change).await
     }
 
-    /// Claims what is due of the default lane, as an instance would.
+    /// Claims due tasks of the default lane, like an instance.
     async fn claim(&self, token: &str) -> Claimed {
         let request = ClaimRequest {
             token: Token(token.into()),

@@ -1,4 +1,4 @@
-//! What the OpenAPI document says holds: of every example, of every member, of every route.
+//! Checks the OpenAPI document: every example, every member, every route.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ fn every_operation_has_examples_that_fit_its_schemas() {
     }
 }
 
-/// In the order of the table each is answered as its example says, word for word where nothing else is written.
+/// In the order of this table, each request is answered exactly like its example, unless noted otherwise.
 #[tokio::test]
 async fn every_example_is_answered_as_documented() {
     const ALL: &[(&str, &str, u16)] = &[
@@ -108,7 +108,7 @@ async fn every_example_is_answered_as_documented() {
     assert_eq!(seen, all);
 }
 
-/// What the examples are about: one dead occurrence, or twelve.
+/// The dead occurrences in the examples: one, or twelve.
 fn bury(stage: &Stage, path: &str) {
     stage.clock.set(punctual::clock::Timestamp::from_millis(super::NOON + 7_200_000));
     stage.timeline.edit(super::shard(), |twin| *twin = Default::default());
@@ -123,7 +123,7 @@ fn text(example: &Value) -> String {
     example.as_str().map_or_else(|| example.to_string(), str::to_owned)
 }
 
-/// What the reader says that it knows beside a member that it does not, of each object.
+/// Compares the members in the document with those that the parser lists in its error for an unknown one.
 #[tokio::test]
 async fn the_document_and_the_reader_know_the_same_members() {
     let stage = Stage::start().await;

@@ -1,4 +1,4 @@
-//! Tasks whose id the server makes, and requests that may be repeated: over the in-memory timeline and over Redis.
+//! Tasks with generated ids, and repeated requests: over the timeline in memory and over Redis.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::redis::RedisServer;
 
 const TASK: &str = r#"{"schedule":{"in":"15m"},"message":{"payload":{"a":1}}}"#;
 
-/// The id that `order-1` leads to: the first 16 bytes of its SHA-256 as a UUID of version 8.
+/// The id for the key `order-1`: the first 16 bytes of its SHA-256 as a version 8 UUID.
 const ORDER_1: &str = "0bafe221-56d2-898c-943b-86040446d366";
 
 /// One test per law and timeline.
@@ -106,7 +106,7 @@ async fn without_a_key_every_request_makes_a_task<T: Timeline>(stage: Stage<T>) 
         let answer = stage.post("/v1/tasks", TASK).await;
         assert_eq!(answer.status, 201, "{answer:?}");
         let id = answer.json()["id"].as_str().unwrap().to_owned();
-        // A UUID of version 7 begins with its time.
+        // A version 7 UUID begins with its time.
         assert!(id.len() == 36 && id.as_bytes()[14] == b'7', "{id}");
         assert_eq!(i64::from_str_radix(&id.replace('-', "")[..12], 16).unwrap(), NOON, "{id}");
         assert_eq!(stage.get(&format!("/v1/tasks/{id}")).await.status, 200);

@@ -42,7 +42,7 @@ async fn stats_show_lanes_sinks_and_the_timeline() {
     assert_eq!(stats["sinks"]["out"], json!({"kind": "stdout", "breaker": "closed"}));
     assert_eq!(stats["dead"], 7);
 
-    // Neither an absent sink nor a lane that nobody serves keeps tasks from being taken in.
+    // Absent sinks and unserved lanes do not prevent puts.
     let ready = stage.get("/readyz").await;
     assert_eq!(ready.status, 200);
     assert_eq!(ready.json()["absent_sinks"], json!({"orders": "connection refused"}));

@@ -1,4 +1,4 @@
-//! The listener over TLS: who is trusted, who is slow, what is read anew, and how it ends.
+//! The listener with TLS: trusted certificates, slow clients, changed files, and its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::client::Answer;
 use super::{Stage, Terms};
 use crate::support::certificates::Certificates;
 
-/// Something that goes on by itself: a generous deadline, not an expectation.
+/// How long something may take that happens by itself: a generous deadline, not an expectation.
 const SOON: Duration = Duration::from_secs(30);
 
 async fn stage(certificates: &Certificates, change: impl FnOnce(&mut Terms)) -> Stage {
@@ -29,7 +29,7 @@ async fn stage(certificates: &Certificates, change: impl FnOnce(&mut Terms)) -> 
     .await
 }
 
-/// A client by hand that trusts this authority; what it offers to speak.
+/// A client that trusts this authority and offers these protocols.
 async fn connect(stage: &Stage, trusted: &Certificates, offers: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(trusted.ca_file()).unwrap() {
@@ -48,7 +48,7 @@ async fn get(stage: &Stage, trusted: &Certificates, path: &str) -> std::io::Resu
     let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     let mut bytes = Vec::new();
-    // Ends with word of the end: what is cut off would be an error.
+    // Requires a proper close; a truncated stream would be an error.
     stream.read_to_end(&mut bytes).await?;
     Ok(Answer::read(&bytes))
 }
@@ -64,7 +64,7 @@ async fn the_api_is_served_over_tls_to_who_trusts_its_authority() {
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"http/1.1".as_slice()));
     assert!(connect(&stage, &ours, &["h2"]).await.is_err(), "only http/1.1 is spoken");
     assert!(connect(&stage, &ours, &[]).await.is_ok(), "who offers nothing speaks it too");
-    // Plain HTTP gets no answer that could be taken for one.
+    // Plain HTTP gets no answer that looks like one.
     let mut plain = stage.client.connect().await;
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut bytes = Vec::new();
@@ -72,7 +72,7 @@ async fn the_api_is_served_over_tls_to_who_trusts_its_authority() {
     assert!(!bytes.starts_with(b"HTTP"), "{bytes:?}");
 }
 
-/// Takes more than five seconds: the handshake has six, so that the other request is answered within them on a busy machine.
+/// Takes more than five seconds: the handshake has six, so that a busy machine can answer the other request in time.
 #[tokio::test]
 async fn a_handshake_that_takes_too_long_is_ended_and_delays_nobody() {
     let ours = Certificates::new();
@@ -100,7 +100,7 @@ async fn a_handshake_that_was_ended_gives_its_place_to_others() {
     })
     .await;
     let _stuck = stage.client.connect().await;
-    // Who asks has no longer for a handshake either.
+    // The same time limit applies to this handshake.
     until_trusted(&stage, &ours).await;
 }
 
@@ -113,7 +113,7 @@ async fn a_stop_answers_what_is_under_way_and_ends_idle_connections_and_handshak
     let head =
         "PUT /v1/tasks/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n";
     busy.write_all(format!("{head}content-length: {}\r\n\r\n", task.len()).as_bytes()).await.unwrap();
-    // `100 Continue` says that the body is waited for.
+    // `100 Continue` shows that the server waits for the body.
     busy.read_exact(&mut [0; 25]).await.unwrap();
     let (_idle, _shaking) = (connect(&stage, &ours, &[]).await.unwrap(), stage.client.connect().await);
     stage.stop.cancel();
@@ -124,7 +124,7 @@ async fn a_stop_answers_what_is_under_way_and_ends_idle_connections_and_handshak
     assert!(timeout(SOON, stage.server).await.expect("ended").unwrap(), "nothing was cut off");
 }
 
-/// Asks until somebody is served who trusts this authority.
+/// Repeats until a client that trusts this authority gets an answer.
 async fn until_trusted(stage: &Stage, trusted: &Certificates) {
     let served = async {
         while get(stage, trusted, "/healthz").await.is_err() {
@@ -134,25 +134,25 @@ async fn until_trusted(stage: &Stage, trusted: &Certificates) {
     timeout(SOON, served).await.expect("the new certificate is served");
 }
 
-/// Takes more than five seconds: files are looked at every two seconds, and served on only when looked at twice.
+/// Takes more than five seconds: files are checked every two seconds, and an error counts only the second time.
 #[tokio::test]
 async fn changed_files_are_served_once_they_are_whole() {
     let (served, next, last) = (Certificates::new(), Certificates::new(), Certificates::new());
     let stage = stage(&served, |_| {}).await;
     let mut old = connect(&stage, &served, &[]).await.unwrap();
     std::fs::copy(next.certificate_file(), served.certificate_file()).unwrap();
-    // One of the two: looked at twice, and what was before is served on.
+    // One of the two files: it is checked twice, and the former pair stays in use.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(get(&stage, &served, "/healthz").await.unwrap().status, 200);
     std::fs::copy(next.key_file(), served.key_file()).unwrap();
     until_trusted(&stage, &next).await;
     assert!(get(&stage, &served, "/healthz").await.is_err(), "the former authority");
-    // What was connected stays so.
+    // Open connections stay open.
     old.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut bytes = Vec::new();
     old.read_to_end(&mut bytes).await.unwrap();
     assert_eq!(Answer::read(&bytes).status, 200);
-    // And again, after files that were gone.
+    // Once more, after the files were missing.
     std::fs::remove_file(served.key_file()).unwrap();
     std::fs::copy(last.certificate_file(), served.certificate_file()).unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;

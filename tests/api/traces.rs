@@ -1,4 +1,4 @@
-//! `traceparent`: kept when it is valid, passed by when it is not, shown by a look.
+//! `traceparent`: kept if valid, ignored if not, shown by get.
 
 use serde_json::Value;
 

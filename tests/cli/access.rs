@@ -1,4 +1,4 @@
-//! Tokens and TLS as callers and operators meet them: what works, what is told, and what is never shown.
+//! Tokens and TLS for callers and operators: what works, what is reported, and what is never shown.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ const READER: &str = "reader-hunter2";
 const WRITER: &str = "writer-hunter3";
 const STRANGER: &str = "stranger-hunter4";
 
-/// Tokens by their hashes, made as the documentation says.
+/// Tokens by their hashes, made as in the documentation.
 fn tokens() -> String {
     let hash = |token: &str| {
         let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes());
@@ -25,7 +25,7 @@ fn tokens() -> String {
     section("reader", READER, "read") + &section("writer", WRITER, "write")
 }
 
-/// An instance with its timeline in memory that asks for tokens, and speaks TLS with a certificate.
+/// An instance with its timeline in memory that requires tokens, and uses TLS if there is a certificate.
 fn instance(certificates: Option<&Certificates>) -> Punctual {
     let files = certificates.map(|certificates| {
         let (certificate, key) = (certificates.certificate_file(), certificates.key_file());
@@ -55,7 +55,7 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("{READER}\n")).unwrap();
     let path = file.path().to_str().unwrap();
-    // The file is the nearer word.
+    // The file takes precedence.
     let shown = call(&["task", "get", "a", "--url", url, "--token-file", path], &[("PUNCTUAL_TOKEN", STRANGER)]);
     assert!(shown.code == Some(0) && shown.out.contains("\"scheduled\""), "{}{}", shown.out, shown.err);
     for (token, detail, hint) in [
@@ -96,7 +96,7 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
         assert_eq!(wrong.code, Some(2), "{}", wrong.err);
         assert!(wrong.err.contains(detail) && !wrong.err.contains("hunter"), "{}", wrong.err);
     }
-    // Nor does the instance show one, or its hash, whatever it logs.
+    // The instance does not show a token or its hash in its logs either.
     let mut request =
         ureq::get(format!("{url}/metrics")).header("authorization", format!("Bearer {READER}")).call().unwrap();
     let metrics = request.body_mut().read_to_string().unwrap();
@@ -146,7 +146,7 @@ fn the_command_line_speaks_tls_and_says_who_is_not_trusted() {
         "{}",
         missing.err
     );
-    // Each spoken to in the other's way.
+    // Each is called with the other protocol.
     let plain = url.replace("https", "http");
     let refused = call(&put(&plain, &[]), &[token]);
     assert!(
@@ -216,7 +216,7 @@ fn nobody_there_and_a_url_of_another_kind_are_told() {
     let nobody = format!("https://127.0.0.1:{}", free_port());
     let ca = Certificates::new().ca_file();
     let away = run(&put(&nobody, &["--ca-file", ca.to_str().unwrap()]));
-    // The authority is gone with its folder: that is told first.
+    // The file of the authority is gone; that is reported first.
     assert_eq!(away.code, Some(2), "{}", away.err);
     let ours = Certificates::new();
     let ca = ours.ca_file();
@@ -260,12 +260,12 @@ fn what_is_of_no_use_or_no_longer_secret_is_told() {
     let plain = format!("http://127.0.0.1:{}", free_port());
     let refused = run(&put(&plain, &["--ca-file", "/nowhere.pem"]));
     assert!(refused.code == Some(2) && refused.err.contains("`--ca-file` is for `https://`"), "{}", refused.err);
-    // A variable stands for all calls, those over https too.
+    // A variable applies to all calls, including those over https.
     let away = call(&put(&plain, &[]), &[("PUNCTUAL_CA_FILE", "/nowhere.pem")]);
     assert_eq!(away.code, Some(1), "{}", away.err);
     let warning =
         |url: &str, token| call(&put(url, &[]), &[("PUNCTUAL_TOKEN", token)]).err.contains("warning: the token");
-    // No name that anybody has, and no address that anybody answers at.
+    // A name that does not exist, and an address without a server.
     assert!(warning("http://punctual.invalid", WRITER), "a token in the clear");
     assert!(!warning("http://punctual.invalid", ""), "no token");
     assert!(!warning(&plain, WRITER) && !warning(&plain.replace("127.0.0.1", "localhost"), WRITER), "here");

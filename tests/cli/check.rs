@@ -1,5 +1,5 @@
-//! `punctual check` against real servers: right, wrong address, wrong password, wrong authority, each with its own words
-//! and its own exit code; it leaves nothing behind.
+//! `punctual check` with real servers: correct, wrong address, wrong password, wrong authority, each with its own text
+//! and exit code; it leaves nothing behind.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::support::{have, patient};
 const PASSWORD: &str = "hunter2";
 const WRONG: &str = "hunter3";
 
-/// What it says of a configuration, and as JSON; both with the same code, and neither with a secret.
+/// The output for a configuration, as text and as JSON; both have the same exit code and contain no secret.
 fn check(config: &str) -> (Run, Value) {
     let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
     std::fs::write(file.path(), config).unwrap();
@@ -35,7 +35,7 @@ fn check(config: &str) -> (Run, Value) {
     (text, found)
 }
 
-/// A way to be wrong: the kind that is told, its exit code, and whom and how it asks.
+/// A failure: its kind and exit code, and how it is caused.
 const CASES: [(&str, i32, &str, bool, bool); 4] = [
     ("ok", 0, PASSWORD, true, true),
     ("unreachable", 3, PASSWORD, false, true),
@@ -43,7 +43,7 @@ const CASES: [(&str, i32, &str, bool, bool); 4] = [
     ("untrusted", 5, PASSWORD, true, false),
 ];
 
-/// Asks a server in each of these ways: `config` gets the password and the port of a server that asks for it over TLS.
+/// Checks a server in each of these ways; `config` gets the password and the port of a server with TLS.
 fn each_way(of: &str, port: u16, right: &Path, config: impl Fn(&str, u16) -> String) {
     let other = Certificates::new();
     let trusted = |right_one: bool| if right_one { right.to_owned() } else { other.ca_file() };
@@ -205,7 +205,7 @@ fn all_that_fails_is_told_and_the_first_gives_the_code() {
     assert!(run.err.starts_with("error: 3 of 5 checks failed"), "{}", run.err);
     assert_eq!(found["checks"][4]["name"], "c");
     assert!(run.out.contains("`sinks.a.url` (") && run.out.contains(".toml:4): the login was refused"), "{}", run.out);
-    // Without the timeline's failure the next one's code.
+    // Without the timeline's failure, the exit code of the next one.
     assert_eq!(check(&config("memory:")).0.code, Some(4));
 }
 
@@ -222,7 +222,7 @@ fn offline_only_the_configuration_is_looked_at() {
     assert!(faults.len() == 2 && run.err.contains("did you mean `claim.lease`?"), "{}", run.err);
 }
 
-/// A Redis that may lose tasks, and the words that say so.
+/// A Redis that may lose tasks, and the warnings.
 fn careless() -> [(&'static [&'static str], &'static [&'static str]); 2] {
     [
         (
@@ -247,7 +247,7 @@ fn a_redis_that_evicts_or_persists_nothing_is_a_warning_and_no_failure() {
         assert!(warnings.len() == expected.len() && run.out.contains("hint: "), "{}", run.out);
         assert!(warnings.iter().zip(expected).all(|(line, detail)| line.contains(detail)), "{}", run.out);
         assert_eq!(found["checks"][1]["warnings"].as_array().unwrap().len(), expected.len());
-        // An instance says the same, once.
+        // An instance logs the same, once.
         let instance = Punctual::start(&config);
         let told = || instance.log_lines(&[" WARN ", expected[0]]).len();
         assert!(patient(std::time::Duration::from_secs(10), || told() > 0), "{}", instance.log());
@@ -257,7 +257,7 @@ fn a_redis_that_evicts_or_persists_nothing_is_a_warning_and_no_failure() {
     let config = format!("[redis]\nurl = \"{}\"\n[sinks.a]\nurl = \"memory:\"\n", well.url());
     let (run, _) = check(&config);
     assert!(run.code == Some(0) && !run.out.contains("warning"), "{}", run.out);
-    // Another layout stands there once an instance has begun one.
+    // Once an instance has started, another layout is stored.
     drop(Punctual::start(&config));
     let (run, _) = check(&config);
     assert!(run.out.contains("a timeline of 4 shards under the namespace `default`"), "{}", run.out);
@@ -296,7 +296,7 @@ fn a_full_redis_takes_nothing_and_is_left_as_it_is() {
 
 #[test]
 fn an_address_of_another_machine_is_told_and_a_port_in_use_is_not() {
-    // An address for documentation: nobody's.
+    // An address that is reserved for documentation.
     let listen = |address: &str| {
         let token = format!("[tokens.a]\nsha256 = \"{}\"\nscope = \"read\"\n", "1".repeat(64));
         format!("[http]\nlisten = \"{address}\"\n[redis]\nurl = \"memory:\"\n[sinks.a]\nurl = \"stdout:\"\n{token}")
@@ -308,7 +308,7 @@ fn an_address_of_another_machine_is_told_and_a_port_in_use_is_not() {
     assert_eq!(check(&listen(&taken.local_addr().unwrap().to_string())).0.code, Some(0));
 }
 
-/// What answers there is somebody else: said in one line, and as what it is.
+/// Another kind of server answers: reported in one line, and as what it is.
 #[test]
 fn what_answers_as_another_server_does_is_named() {
     if !have("redis-server") {

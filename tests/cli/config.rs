@@ -1,4 +1,4 @@
-//! `punctual config`: every option, its value, where it was said; and what a file can have wrong.
+//! `punctual config`: every option, its value and origin; and faults of files.
 
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ fn every_option_is_shown_with_where_it_was_said_and_no_secret_is() {
     }
 }
 
-/// What is shown can be read again: it is TOML, and says the same but for what is secret.
+/// The output is valid TOML with the same values, except for secrets.
 #[test]
 fn what_is_shown_is_a_configuration() {
     let shown = run(&["config", "--redis", "memory:", "--sink", "stdout:"]).out;
@@ -61,7 +61,7 @@ fn what_is_shown_is_a_configuration() {
     let options = |text: &str| text.lines().map(|line| line.split("  # ").next().unwrap().trim().to_owned()).collect();
     let (before, after): (Vec<String>, Vec<String>) = (options(&shown), options(&again.out));
     assert_eq!(before, after);
-    // Every option of the built-in file is there.
+    // Contains every option of the built-in file.
     for option in
         ["claim.lease", "dead.cap", "http.listen", "limits.headers", "log.format", "timeline.shards", "tls.ca_file"]
     {

@@ -5,11 +5,11 @@ use serde_json::Value;
 use super::task::answers;
 use super::{run, serve, url, wait_for};
 
-/// Overdue by years, and its catch-up is none: dead as soon as it is looked at.
+/// Overdue by years, with catch-up none: dead as soon as it is claimed.
 const TOO_LATE: &str =
     r#"{"schedule":{"at":"2020-01-01T00:00:00Z"},"message":{"payload":{"n": 1.0}},"catch_up":"none"}"#;
 
-/// An instance with so many dead, `t0` and so on.
+/// An instance with this many dead occurrences, `t0` and so on.
 fn with_dead(count: usize) -> (crate::support::server::Server, String) {
     let server = serve(&[]);
     let url = url(&server);
@@ -68,7 +68,7 @@ fn what_is_requeued_is_published_under_its_key() {
     let one = run(&["dead", "requeue", &key(0), "--url", &url]);
     assert_eq!((one.code, one.out, one.err.as_str()), (Some(0), format!("requeued {}\n", key(0)), ""));
     wait_for(&server.log(), &format!("\"key\":\"{}\"", key(0)));
-    // What fails of one keeps no other from being done.
+    // A failure of one does not stop the others.
     let some = run(&["dead", "requeue", "none:5", &key(1), "a", "--url", &url]);
     assert_eq!((some.code, some.out), (Some(1), format!("requeued {}\n", key(1))));
     for detail in ["`none:5`: there is no dead occurrence `none:5`", "the dead occurrence `a`: /key: "] {

@@ -13,7 +13,7 @@ use super::{Run, punctual, read};
 use crate::support::server::{free_port, signal_pid};
 use crate::support::{self, redis::RedisServer};
 
-/// The numbers of the table by their names; also checks them against the messages themselves.
+/// The numbers of the table by name; also compares them with the messages.
 fn checked(run: &Run) -> u64 {
     assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
     let number = |name: &str| {
@@ -61,8 +61,8 @@ fn a_demo_in_memory_counts_every_occurrence_once() {
     assert!(first.out.contains("tasks wait in the memory of this process;"), "{}", first.out);
     assert_eq!(first.out.matches("\n  curl ").count(), 3, "{}", first.out);
     assert_eq!(first.err, "");
-    // 50, every 500 ms from the beginning to the end, and the two seconds between; fewer if the machine stood still just
-    // before the beginning.
+    // 50, every 500 ms from begin to end, and the two seconds between; fewer if the machine paused just before the
+    // begin.
     let all = 50 + 5 + 2;
     assert!(checked(&first) == all || (0..4).any(|_| checked(&run()) == all), "never {all}");
 }

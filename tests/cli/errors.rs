@@ -1,4 +1,4 @@
-//! What is said of what is wrong, as it stands on a terminal: configurations, usage, an instance that is not there.
+//! Error texts on a terminal: configurations, usage, an instance that is not running.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::{punctual, read};
 
-/// A configuration file, and variables beside it.
+/// A configuration file, and variables.
 struct Broken {
     name: &'static str,
     file: &'static [u8],
@@ -48,7 +48,7 @@ const BROKEN: &[Broken] = &[
     variables("an empty variable", &[("PUNCTUAL__CLAIM__LEASE", ""), ("PUNCTUAL__CLAIM__BATCH", "")]),
 ];
 
-/// Runs in a folder of its own, where `punctual.toml` may stand.
+/// Runs in a folder of its own, which may contain `punctual.toml`.
 fn run_in(dir: &std::path::Path, arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let mut command = punctual(arguments);
     command.current_dir(dir).envs(environment.iter().copied());
@@ -87,7 +87,7 @@ fn a_file_that_cannot_be_read_is_named() {
     insta::assert_snapshot!("files", told);
     std::fs::write(&here, "").unwrap();
     std::fs::set_permissions(&here, std::fs::Permissions::from_mode(0o000)).unwrap();
-    // Whoever may read everything is not kept out.
+    // Root can read everything.
     if std::fs::read(&here).is_err() {
         let said = run_in(dir.path(), &["check"], &[]);
         assert!(said.contains("cannot read the configuration file `punctual.toml`: Permission denied"), "{said}");
@@ -101,13 +101,13 @@ fn a_variable_that_is_not_utf_8_is_named_and_what_it_holds_is_not() {
     assert_eq!(run.code, Some(2), "{}{}", run.out, run.err);
     assert!(run.err.contains("PUNCTUAL__REDIS__URL: the value of this variable is not UTF-8"), "{}", run.err);
     assert!(!run.err.contains("hunter"), "{}", run.err);
-    // Those of others may hold what they like.
+    // Variables of other programs may contain anything.
     let mut command = punctual(&["check", "--offline", "--sink", "stdout:"]);
     let run = read(command.env("PUNCTUAL_OTHERS", OsStr::from_bytes(b"\xfc")).output().unwrap());
     assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
 }
 
-/// A byte order mark, and lines as other systems end them, are no faults; lines are counted as ever.
+/// A byte order mark and other line endings are no faults; line numbers stay correct.
 #[test]
 fn a_file_is_read_whatever_editor_wrote_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -148,7 +148,7 @@ fn wrong_usage_is_said_with_what_is_right() {
 fn an_instance_that_is_not_there_is_said_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let mut told = String::new();
-    // Port 1: nobody listens there.
+    // No server listens on port 1.
     for arguments in [
         &["task", "get", "a", "--url", "http://127.0.0.1:1"][..],
         &["task", "put", "a", "--in", "5m", "--url", "http://me:hunter2@127.0.0.1:1"],

@@ -1,4 +1,4 @@
-//! The log: the same fields as text and as JSON, an object a line, nothing secret.
+//! The log: the same fields as text and as JSON, one object per line, no secrets.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::support::http::Api;
 use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
 
-/// A line's members, in order. A name that comes twice is a fault: readers keep one of the two, and not the same one.
+/// The members of a line, in order. A repeated name is a fault, because readers differ in which value they keep.
 struct Line(Vec<(String, Value)>);
 
 impl Line {
@@ -48,7 +48,7 @@ impl Line {
     }
 }
 
-/// An instance that publishes a task, loses its Redis for a moment, and is stopped; its log.
+/// The log of an instance that publishes a task, loses its Redis for a moment, and is stopped.
 fn lived(more: &str) -> String {
     let redis = RedisServer::start(&["--requirepass", "hunter2"]);
     let url = redis.url().replace("redis://", "redis://:hunter2@");
@@ -71,7 +71,7 @@ fn lived(more: &str) -> String {
     instance.log()
 }
 
-/// Takes more than five seconds: an instance lives and is stopped twice.
+/// Takes more than five seconds: an instance runs and is stopped twice.
 #[test]
 fn the_log_says_the_same_as_text_and_as_json_an_object_a_line() {
     if !have("redis-server") {
@@ -89,13 +89,13 @@ fn the_log_says_the_same_as_text_and_as_json_an_object_a_line() {
         let found = serving.get(name);
         assert!(if value.is_empty() { !found.is_empty() } else { found == value }, "{name}: {found}");
     }
-    // What a line of text says, one of JSON says too, in fields of the same names.
+    // A JSON line contains the same as a text line, in fields of the same names.
     let serving_text = text.lines().find(|line| line.contains(" serving ")).unwrap();
     for (name, _) in &serving.0 {
         let of_every_line = ["timestamp", "level", "target", "message"].contains(&&**name);
         assert!(of_every_line || serving_text.contains(&format!(" {name}=")), "no `{name}` in {serving_text}");
     }
-    // Nothing of a single task above DEBUG, and no ERROR in a life like this.
+    // Nothing about single tasks above DEBUG, and no ERROR in a normal run.
     for line in lines.iter().filter(|line| line.get("level") != "DEBUG") {
         assert!(line.0.iter().all(|(name, _)| name != "member"), "{:?}", line.0);
         assert_ne!(line.get("level"), "ERROR", "{:?}", line.0);

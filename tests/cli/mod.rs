@@ -1,4 +1,4 @@
-//! The program as its users meet it: exit codes, words on stderr, data on stdout, signals, the demo, the README.
+//! The program as its users see it: exit codes, errors on stderr, data on stdout, signals, the demo, the README.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -26,14 +26,14 @@ use crate::support::server::Server;
 /// The program under test.
 const PUNCTUAL: &str = env!("CARGO_BIN_EXE_punctual");
 
-/// What a run of the program left.
+/// The result of a run.
 struct Run {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
-/// The program, with nothing of this process's environment but what it needs to run.
+/// The program, with only those variables that it needs to run.
 fn punctual(arguments: &[&str]) -> Command {
     let mut command = Command::new(PUNCTUAL);
     command.args(arguments).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
@@ -79,7 +79,7 @@ fn log(server: &Server) -> String {
     std::fs::read_to_string(server.log()).unwrap()
 }
 
-/// Waits until the file holds the text; says what it held otherwise.
+/// Waits until the file contains the text; panics with its content otherwise.
 fn wait_for(file: &Path, text: &str) -> String {
     for _ in 0..1000 {
         let held = std::fs::read_to_string(file).unwrap_or_default();

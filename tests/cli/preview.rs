@@ -1,10 +1,10 @@
-//! `punctual preview`: what a put would be answered with, without an instance.
+//! `punctual preview`: the dues that a put would answer, without an instance.
 
 use serde_json::Value;
 
 use super::{run, run_with, serve, url};
 
-/// The dues that a run shows.
+/// The dues in the output.
 fn dues(arguments: &[&str]) -> Vec<String> {
     let run = run(&[&["preview"], arguments].concat());
     assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{arguments:?}");

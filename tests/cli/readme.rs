@@ -1,10 +1,10 @@
 //! The commands of the README and of each page in `docs/`, run as they stand there.
 //!
-//! The line before a block of shell says how it is run. `<!-- run: serve -->` starts an instance, which runs until the end of
-//! the page. `<!-- run: tour -->` must succeed. `<!-- run: make -->` runs in the checkout itself. Of `<!-- dry: ... -->` only
-//! the targets are checked: make must know them. The test replaces port 7171, and the addresses of servers, by free ones.
-//! Blocks with one more word (`<!-- run: tour kafka -->`) are a story of their own, with their own instance. Each block of
-//! configuration must be valid by itself.
+//! The line before a block of shell says how it is run. `<!-- run: serve -->` starts an instance, which runs until the
+//! end of the page. `<!-- run: tour -->` must succeed. `<!-- run: make -->` runs in the checkout itself. Of `<!-- dry:
+//! ... -->` only the targets are checked: make must know them. The test replaces port 7171, and the addresses of
+//! servers, by free ones. Blocks with one more word (`<!-- run: tour kafka -->`) are a story of their own, with their
+//! own instance. Each block of configuration must be valid by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -23,14 +23,14 @@ use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 use crate::support::server::Server;
 
-/// A block and what is done with it.
+/// A block and its mark.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
     mark: String,
     text: String,
 }
 
-/// The blocks of shell of a document, in their order.
+/// The shell blocks of a document, in order.
 fn blocks(document: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = document.lines();
@@ -83,8 +83,8 @@ struct Story<'a> {
     programs: &'a [(&'a str, Act<'a>)],
 }
 
-/// Runs the blocks of a story, as somebody with two terminals would, in a checkout where `make demo` has built the program.
-/// Returns the log of the instance, and the output of the commands.
+/// Runs the blocks of a story, as somebody with two terminals would, in a checkout where `make demo` has built the
+/// program. Returns the log of the instance, and the output of the commands.
 fn play(story: &Story) -> (String, String) {
     play_on(story, |_, _| {})
 }
@@ -96,7 +96,7 @@ fn play_on(story: &Story, act: impl FnOnce(u16, &Path)) -> (String, String) {
     let built = Path::new(PUNCTUAL).parent().unwrap();
     std::os::unix::fs::symlink(built, checkout.path().join("target/debug")).unwrap();
     let (mut serving, mut printed) = (None::<Server>, String::new());
-    // What a terminal was told before, for another story too.
+    // The variables that a terminal has exported, also for another story.
     let mut exports: BTreeMap<String, String> = BTreeMap::new();
     for Block { mark, mut text } in blocks(&pages()[story.page]) {
         if mark == "make" || mark.starts_with("dry: ") {
@@ -122,13 +122,13 @@ fn play_on(story: &Story, act: impl FnOnce(u16, &Path)) -> (String, String) {
         match terminal {
             "serve" => {
                 printed += &act_all();
-                // The shell gives its place to the program, which then ends with the test.
+                // The shell is replaced by the program, which then ends with the test.
                 let text = text.replace("\npunctual serve", "\nexec punctual serve");
                 assert!(serving.is_none(), "a story has one instance");
                 serving = Some(Server::start("bash", |port, _| {
                     vec!["-euc".to_owned(), text.replace("7171", &port.to_string())]
                 }));
-                // It listens before its Redis has answered; who types is slower than that.
+                // It listens before its Redis has answered; a person would type more slowly.
                 let port = serving.as_ref().expect("it was started").port;
                 let answers = |scheme: &&str| {
                     let url = format!("{scheme}://127.0.0.1:{port}/readyz");
@@ -170,7 +170,7 @@ fn the_commands_of_the_readme_work() {
     assert!(published[0].contains("\"key\":\"order-123.unpaid:"), "{log}");
 }
 
-/// All pages but those whose commands have a test of their own.
+/// All pages except those with a test of their own.
 #[test]
 fn the_commands_of_each_page_work() {
     if !support::have("curl") {
@@ -181,7 +181,7 @@ fn the_commands_of_each_page_work() {
     }
 }
 
-/// Who reads a page finds what it links to.
+/// Every link leads to an existing page or heading.
 #[test]
 fn links_of_the_pages_lead_somewhere() {
     let heading = |line: &str| {
@@ -222,7 +222,7 @@ fn the_commands_for_access_work() {
     let (log, printed) = play(&Story { page: "docs/access.md", ..Story::default() });
     assert!(printed.contains("\"lanes\":"), "{printed}\n{log}");
     let created = "created order-126.unpaid, due ";
-    // `curl` ends with no line.
+    // `curl` prints no final line break.
     assert!(["\n", "}"].iter().any(|end| printed.contains(&format!("{end}{created}"))), "{printed}\n{log}");
     assert!(log.contains("address=0.0.0.0:"), "{log}");
 }
@@ -307,7 +307,7 @@ fn the_commands_of_the_readme_for_redis_streams_work() {
     assert!(printed.contains("order-125.unpaid:") && printed.contains("{\"order\": 125}"), "{printed}\n{log}");
 }
 
-/// Not only the start: a missing privilege would show when it puts, claims and settles.
+/// Includes puts, claims and settles, where a missing permission would show.
 #[test]
 fn the_redis_user_of_the_page_may_do_what_is_needed() {
     if !support::have("redis-server") || !support::have("redis-cli") {
@@ -334,7 +334,7 @@ fn the_redis_user_of_the_page_may_do_what_is_needed() {
 
 #[test]
 fn the_targets_of_the_pages_are_made() {
-    // Building the program for the demo would take minutes: the one that these tests were built with takes its place.
+    // Building the program for the demo would take minutes; the program of these tests is used instead.
     let programs = tempfile::tempdir().unwrap();
     let cargo = programs.path().join("cargo");
     let script = format!(
@@ -363,7 +363,7 @@ fn the_targets_of_the_pages_are_made() {
     assert_eq!(made, 1, "the demo");
 }
 
-/// The blocks of configuration of a document.
+/// The configuration blocks of a document.
 fn configurations(document: &str) -> Vec<String> {
     let parts = document.split("```toml\n").skip(1);
     parts.map(|part| part.split_once("```").expect("a block ends").0.to_owned()).collect()

@@ -1,4 +1,4 @@
-//! `punctual serve`: what it says at its start, and how it ends.
+//! `punctual serve`: its start and its end.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -49,10 +49,10 @@ fn a_second_signal_ends_it_at_once() {
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     };
-    // A request under way, which a stop waits for: its body never comes.
+    // A request whose body never arrives; a stop waits for it.
     let head = "PUT /v1/tasks/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
-    // `100 Continue` says that the body is waited for.
+    // `100 Continue` shows that the server waits for the body.
     std::io::Read::read_exact(&mut stream, &mut [0; 12]).unwrap();
     signal_pid(child.id(), "INT");
     while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -98,7 +98,7 @@ fn another_number_of_shards_is_refused() {
     assert!(other.err.contains("`1 4`") && other.err.contains("`1 7`"), "{}", other.err);
 }
 
-/// Takes more than five seconds: Redis stands still for six, longer than a start once waited for it.
+/// Takes more than five seconds: Redis is stopped for six, longer than a start once waited for it.
 #[test]
 fn another_number_of_shards_is_refused_even_when_redis_says_so_late() {
     if !support::have("redis-server") {
@@ -109,7 +109,7 @@ fn another_number_of_shards_is_refused_even_when_redis_says_so_late() {
     redis.server.signal("STOP");
     let arguments = ["serve", "--redis", &redis.url(), "--sink", "stdout:", "--listen", "127.0.0.1:0"];
     let child = punctual(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    // It serves, waiting for its Redis; then that is there, and it is another's.
+    // It serves while it waits for its Redis, which then turns out to be another one's.
     std::thread::sleep(Duration::from_secs(6));
     redis.server.signal("CONT");
     let run = read(child.wait_with_output().unwrap());

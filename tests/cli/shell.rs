@@ -1,15 +1,15 @@
-//! Help, completions and the manual page: made of one definition, held by snapshots.
+//! Help, completions and the manual page, generated from one definition and compared with snapshots.
 
 use std::process::{Command, Stdio};
 
 use super::{read, run};
 use crate::support;
 
-/// All commands, those of commands too, as they are written.
+/// All commands and subcommands.
 fn commands(above: &[&str]) -> Vec<Vec<String>> {
     let help = run(&[above, &["--help"]].concat()).out;
     let list = help.split("\nCommands:\n").nth(1).map(|rest| rest.split("\n\n").next().unwrap()).unwrap_or_default();
-    // What goes on from the line before stands further to the right.
+    // Continuation lines are indented further.
     let names = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let mut all = vec![above.iter().map(|&name| name.to_owned()).collect()];
     for name in names.map(|line| line.split_whitespace().next().unwrap()) {
@@ -62,13 +62,13 @@ fn the_manual_page_has_every_command_and_no_empty_section() {
         let heading = format!(".SS \"punctual {}\"\n", command.join(" "));
         assert_eq!(page.contains(&heading), leaf, "{heading}");
     }
-    // What sets the page up, or parts paragraphs, is no content.
+    // Without the lines that set up the page or separate paragraphs.
     let content = |line: &&str| !line.is_empty() && ![".ie ", ".el ", ".PP"].iter().any(|mark| line.starts_with(mark));
     let lines: Vec<&str> = page.lines().filter(content).collect();
     let headings = |line: &str| line.starts_with(".SH") || line.starts_with(".SS");
     for (at, line) in lines.iter().enumerate().filter(|(_, line)| headings(line)) {
         let next = lines.get(at + 1).unwrap_or_else(|| panic!("nothing stands behind `{line}`"));
-        // What has parts begins with the heading of the first.
+        // A section with parts begins with the heading of the first part.
         let parts = line.starts_with(".SH") && next.starts_with(".SS");
         assert!(parts || !headings(next), "`{line}` is empty: `{next}`");
     }

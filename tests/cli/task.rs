@@ -80,7 +80,7 @@ fn a_task_comes_from_a_file_or_from_stdin_and_is_published() {
         "punctual_lateness_seconds_count{lane=\"default\"} 2",
         "punctual_puts_total{result=\"created\"} 2",
     ] {
-        // What is printed has not been judged yet.
+        // Metrics are updated after the output.
         assert!(patient(Duration::from_secs(30), || metrics().contains(line)), "no {line} in {}", metrics());
     }
 }
@@ -121,7 +121,7 @@ fn what_cannot_be_sent_is_told_apart() {
     assert!(away.err.contains("\nhint: start an instance with `punctual serve`"), "{}", away.err);
 }
 
-/// The address of a server that gives one answer, whatever is asked.
+/// The address of a server with one fixed answer.
 pub(super) fn answers(status: &str, body: &[u8]) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let place = format!("http://{}", listener.local_addr().unwrap());
@@ -181,7 +181,7 @@ fn words_of_others_are_shown_without_what_a_terminal_obeys() {
     }
 }
 
-/// A full disk is told; a reader that went away is none.
+/// A full disk is reported; a closed pipe is no failure.
 #[test]
 fn data_that_cannot_be_written_is_a_failure() {
     let server = serve(&[]);
@@ -225,7 +225,7 @@ fn a_task_that_is_too_large_is_told_with_the_limit() {
     let put = ["task", "put", "a", "-f", file.path().to_str().unwrap(), "--url", &url];
     let told = run(&put);
     assert!(told.code == Some(1) && told.err.contains("more than 1048576 bytes"), "{}", told.err);
-    // A byte order mark is none of the task's.
+    // A byte order mark is not part of the task.
     std::fs::write(file.path(), task.replace(&"x".repeat(16 << 20), "x")).unwrap();
     let told = run(&put);
     assert_eq!(told.code, Some(0), "{}", told.err);

@@ -1,23 +1,23 @@
-//! What users send, and what follows from what they are answered.
+//! The requests of users, and the expectations that follow from the answers.
 
 use serde_json::json;
 
 use crate::support::http::Definite;
 use crate::support::ledger::Ledger;
 
-/// What became of the occurrence that a put found, from its answer.
+/// Notes from the answer what happens to the occurrence that a put found.
 pub(super) fn ended(ledger: &mut Ledger, id: &str, at: i64, text: &str, answer: &Definite) {
     let body = answer.answer.json();
     match (result(answer), body["in_flight"].as_str()) {
-        // Perhaps a first request that nobody answered did it, and its answer would have named the key.
+        // A first, unanswered request may have done it, and its answer would have named the key.
         _ if answer.sent_before => ledger.may(id, at, text),
-        // It waited, and was never published.
+        // It was waiting, and was never published.
         ("replaced", None) => {}
         (_, Some(key)) => {
             assert_eq!(key, format!("{id}:{at}"), "{answer:?}");
             ledger.may(id, at, text);
         }
-        // It had ended before: published.
+        // It had ended before, so it was published.
         ("created", None) => ledger.must(id, at, text),
         _ => panic!("`{id}`, due at {at} before: {answer:?}"),
     }
@@ -44,7 +44,7 @@ pub(super) fn due(answer: &Definite) -> i64 {
     answer.answer.json()["due_ms"].as_i64().unwrap_or_else(|| panic!("{answer:?}"))
 }
 
-/// The very bytes that stand in the request, as `serde_json` writes them.
+/// The exact payload bytes of the request.
 pub(super) fn payload(kind: &str, number: i64, version: i64) -> String {
     json!({"kind": kind, "number": number, "version": version}).to_string()
 }

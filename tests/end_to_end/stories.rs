@@ -1,4 +1,4 @@
-//! What users do in the end-to-end test, and the keys that follow from the answers they get.
+//! What users do in the end-to-end test, and the keys that follow from the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::support::http::{Definite, Fleet};
 use crate::support::ledger::Ledger;
 use crate::support::stage::Stage;
 
-/// How long the one-shots are due, and the stories go on, in ms.
+/// The time range of the one-shots and stories, in ms.
 pub(super) const WINDOW: i64 = 20_000;
 
 const ONE_SHOTS: i64 = 15_000;
@@ -19,25 +19,25 @@ const RECURRING: i64 = 100;
 const LIMIT: i64 = 20;
 const STORIES: i64 = 200;
 
-/// One-shots that are due at one moment, so many at once, together with those by cron, at so many whole seconds from
-/// `KILLING` ms into the window on: whoever claims them holds them for a while.
+/// Herds: one-shots that are due at one moment together with the cron tasks, at whole seconds from `KILLING` ms into
+/// the window on. An instance that claims them holds them for a while.
 const HERD: i64 = 600;
 const HERDS: i64 = 14;
 pub(super) const KILLING: i64 = 5000;
 
-/// How many of a stopped instance's tasks are changed: all of that before its lease ends.
+/// How many tasks of a stopped instance are changed; all of that before its lease ends.
 const CHANGED: usize = 30;
 
-/// How far ahead of its due the first put of a story comes.
+/// How long before its due the first put of a story is sent.
 const AHEAD: i64 = 1500;
 
-/// When the second request of every other story comes, relative to the first due: where put, cancel and claim meet.
+/// When the second request of every other story is sent, relative to the first due: where put, cancel and claim meet.
 const CLOSE: [i64; 12] = [-20, -6, -3, -2, -1, 0, 1, 2, 3, 5, 8, 30];
 
-/// The other half come well ahead of it.
+/// The other half are sent well before it.
 const EARLY: i64 = -800;
 
-/// Users, the instances they ask, and what they are to get.
+/// Users, their instances, and their expectations.
 #[derive(Clone)]
 pub(super) struct Users {
     pub(super) stage: Stage,
@@ -47,38 +47,38 @@ pub(super) struct Users {
     met: Arc<Mutex<BTreeMap<String, u32>>>,
     /// Tasks of herds that were changed while a stopped instance held them.
     changed: Arc<Mutex<BTreeSet<String>>>,
-    /// Where everything is published.
+    /// The destination of all tasks.
     destination: &'static str,
     /// When the window of dues begins.
     from: i64,
 }
 
 impl Users {
-    /// Users of these instances whose window of dues begins at `from`, a whole second.
+    /// Users of these instances whose window begins at `from`, a whole second.
     pub(super) fn new(stage: Stage, fleet: Fleet, destination: &'static str, from: i64) -> Users {
         let (ledger, met, changed) = (Arc::default(), Arc::default(), Arc::default());
         Users { stage, fleet, ledger, met, changed, destination, from }
     }
 
-    /// What is expected so far.
+    /// The expectations so far.
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often a story met this answer: `cancel in flight`.
+    /// How often a story got this answer: `cancel in flight`.
     pub(super) fn answered(&self, story: &str) -> u32 {
         self.met.lock().unwrap_or_else(PoisonError::into_inner).get(story).copied().unwrap_or(0)
     }
 
-    /// What the second requests of stories were answered, each with how often.
+    /// The answers to the second requests of stories with their numbers.
     pub(super) fn answers(&self) -> String {
         format!("{:?}", self.met.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Plans everything that they do.
+    /// Plans all requests.
     pub(super) fn plan(&self) {
         for first in (0..ONE_SHOTS).step_by(LINES as usize) {
-            // Most two seconds ahead, every tenth batch when some of its tasks are due already.
+            // Most are put two seconds ahead, every tenth batch when some of its tasks are already due.
             let ahead = if first / LINES % 10 == 9 { -60 } else { 2000 };
             self.plan_act(self.one_shot_due(first) - ahead, move |users| {
                 users.put_one_shots((first..first + LINES).collect())
@@ -121,13 +121,13 @@ impl Users {
         }
     }
 
-    /// Puts a herd; what is expected of it is noted in the end.
+    /// Puts a herd; its expectations are noted at the end.
     fn put_herd(&self, herd: i64) {
         let numbers = herd * HERD..(herd + 1) * HERD;
         self.put_batch("herd", &numbers.map(|number| (number, self.herd_due(herd))).collect::<Vec<_>>());
     }
 
-    /// Of what a stopped instance holds: cancels every third task of a herd and replaces every third.
+    /// Cancels every third task of a herd that a stopped instance holds, and replaces another third.
     pub(super) fn change_held(&self, held: &[(String, i64)]) {
         for (id, at) in held.iter().filter(|(id, _)| id.starts_with("herd-")).take(CHANGED) {
             let Some(number) = id.strip_prefix("herd-").and_then(|number| number.parse::<i64>().ok()) else { continue };
@@ -141,7 +141,7 @@ impl Users {
         }
     }
 
-    /// Notes what is expected of the herds' tasks that nobody changed.
+    /// Notes the expectations for unchanged tasks of herds.
     pub(super) fn close(&self) {
         let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
         for number in 0..HERDS * HERD {
@@ -152,7 +152,7 @@ impl Users {
         }
     }
 
-    /// Puts one-shots by number and due in one batch; lines without a definite answer are put again.
+    /// Puts one-shots by number and due in one batch; repeats lines without a definite answer.
     fn put_batch(&self, kind: &str, dues: &[(i64, i64)]) {
         let mut left = dues.to_vec();
         for round in 0..100 {
@@ -184,7 +184,7 @@ impl Users {
         panic!("batch lines find no definite answer: {left:?}");
     }
 
-    /// Every second, 20 times: half of them with a start of their own, half from their put on.
+    /// Every second, 20 times: half of them with a start, half from their put on.
     fn put_interval(&self, number: i64) {
         let (id, start) = (format!("every-{number}"), self.from + number * 7);
         let mut schedule = json!({"every": "1s", "limit": LIMIT});
@@ -196,7 +196,7 @@ impl Users {
         self.recurring(&id, first, &payload("every", number, 1));
     }
 
-    /// By cron at every second of three zones, 20 times.
+    /// By cron at every second in three zones, 20 times.
     fn put_cron(&self, number: i64) {
         let zone = ["Europe/Berlin", "America/New_York", "Asia/Kathmandu"][(number % 3) as usize];
         let (id, start) = (format!("cron-{number}"), self.from + number * 7);
@@ -206,7 +206,7 @@ impl Users {
         self.recurring(&id, first, &payload("cron", number, 1));
     }
 
-    /// The first due of a task that is due every second from `start` on; a later one only where it was put that late.
+    /// The first due of a task that is due every second from `start` on; a later one only if it was put late.
     fn first_of(&self, answer: &Definite, start: i64) -> i64 {
         let first = due(answer);
         let late = self.stage.now() > start - 1000 && first > start && (first - start) % 1000 == 0;
@@ -219,7 +219,7 @@ impl Users {
         (0..LIMIT).for_each(|turn| ledger.must(id, first + turn * 1000, payload));
     }
 
-    /// A one-shot that is cancelled: well ahead, or about when it is due.
+    /// A one-shot that is cancelled: well before its due, or around it.
     fn cancel_story(&self, number: i64, at: i64) {
         let (id, text) = (format!("cancel-{number}"), payload("cancel", number, 1));
         let answer = self.put(&id, json!({"at": rfc3339(at)}), &text);
@@ -232,7 +232,7 @@ impl Users {
         let body = answer.answer.json();
         let mut ledger = self.ledger();
         let told = match (answer.answer.status, body["result"].as_str()) {
-            // Nothing of it is published: its key is in no list.
+            // It is not published, so its key is in no list.
             (200, Some("cancelled")) if body["handed_out"] != true => "cancelled",
             (200, Some(told @ ("cancelled" | "in_flight"))) => {
                 assert_eq!(body["key"], format!("{id}:{at}"), "{answer:?}");
@@ -240,7 +240,7 @@ impl Users {
                 if told == "cancelled" { "handed out" } else { "in flight" }
             }
             (404, _) => {
-                // Perhaps a first request that nobody answered did it; else it had ended before: published.
+                // A first, unanswered request may have done it; otherwise it had ended before and was published.
                 if answer.sent_before {
                     ledger.may(id, at, text)
                 } else {
@@ -254,7 +254,7 @@ impl Users {
         self.count(story, told);
     }
 
-    /// A one-shot that is replaced by another message: at another due, or well ahead also at the same.
+    /// A one-shot that is replaced by another message: with another due, or well ahead also with the same.
     fn replace_story(&self, number: i64, at: i64) {
         let (id, old, new) =
             (format!("replace-{number}"), payload("replace", number, 1), payload("replace", number, 2));
@@ -268,7 +268,7 @@ impl Users {
         let answer = self.put(id, json!({"at": rfc3339(later)}), new);
         let mut ledger = self.ledger();
         if answer.answer.status == 409 {
-            // Only where the old message is in flight under the very key.
+            // Only if the old message is in flight with this very key.
             assert_eq!((later, &answer.answer.json()["code"]), (at, &json!("in_flight")), "{answer:?}");
             ledger.must(id, at, old);
             drop(ledger);
@@ -281,7 +281,7 @@ impl Users {
         self.count(story, told(&answer));
     }
 
-    /// A time-out that is reset: put again, it counts anew.
+    /// A timeout that is reset: a repeated put counts anew.
     fn reset_story(&self, number: i64) {
         let (id, text) = (format!("reset-{number}"), payload("reset", number, 1));
         let schedule = json!({"in": format!("{AHEAD}ms")});
@@ -301,7 +301,7 @@ impl Users {
         });
     }
 
-    /// Puts a task; the answer is definite, and a 409 or names what was done.
+    /// Puts a task until the answer is definite: a 409, or the result.
     fn put(&self, id: &str, schedule: Value, text: &str) -> Definite {
         let body = self.task(schedule, text).to_string();
         let answer = self.fleet.send("PUT", &format!("/v1/tasks/{id}"), Some(&body));
@@ -319,7 +319,7 @@ impl Users {
     }
 }
 
-/// When the second request of a story comes, relative to the first due.
+/// When the second request of a story is sent, relative to the first due.
 fn second(number: i64) -> i64 {
     if number % 2 == 0 { EARLY } else { CLOSE[(number / 2) as usize % CLOSE.len()] }
 }

@@ -1,4 +1,4 @@
-//! The trace of a request, from the HTTP header to the message that a broker holds.
+//! The trace of a request, from the HTTP header to the message in a broker.
 
 use crate::support::have;
 use crate::support::patient;

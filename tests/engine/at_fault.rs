@@ -1,4 +1,5 @@
-//! One bad destination stops nobody: what waits for it goes back, and what is good passes it, in its own lane too.
+//! A bad destination does not block others: its messages return to the lane, and good ones pass them, in the same lane
+//! too.
 
 use punctual::clock::Timestamp;
 use punctual::engine::EngineConfig;
@@ -8,13 +9,13 @@ use punctual_sinks::{Fault, Trouble};
 
 use super::{Bed, after, millis, seconds, task, to};
 
-/// More than the lane of an instance has room for.
+/// More than a lane of an instance has room for.
 const BAD: usize = 12_000;
 
-/// Good ones that become due while the bad ones wait: 50 a second, from the first second on.
+/// Good tasks that become due while the bad ones wait: 50 a second, from the first second on.
 const GOOD: usize = 500;
 
-/// A sink that refuses everything for `bad`, as one that is not there.
+/// A sink that refuses everything for `bad`, like an unknown destination.
 fn refuse_bad(bed: &Bed) {
     bed.sink.answer_by(|message| match message.destination.as_str() {
         "bad" => Answer::Retry(Trouble::definite(Fault::Destination, "no such stream")),
@@ -22,13 +23,13 @@ fn refuse_bad(bed: &Bed) {
     });
 }
 
-/// Due at that time, for `bad`.
+/// A task for `bad` with this due.
 fn bad_at(due: Timestamp) -> Task {
     let message = Message { destination: Some("bad".to_owned()), ..task(When::At(due)).message };
     Task { message, ..task(When::At(due)) }
 }
 
-/// How many of the accepted were late by at most that many seconds, as the metrics show them, and how many there are.
+/// How many accepted messages were at most this many seconds late according to the metrics, and how many there are.
 fn punctual(bed: &Bed, bound: &str) -> (u64, u64) {
     let text = bed.metrics.text();
     let value = |name: String| {
@@ -39,7 +40,7 @@ fn punctual(bed: &Bed, bound: &str) -> (u64, u64) {
     (within, value("punctual_lateness_seconds_count{lane=\"default\"}".to_owned()))
 }
 
-/// Puts the bad ones and then, every 20 ms, a good one; all good ones are published in time, while the bad ones wait.
+/// Puts the bad tasks and then a good one every 20 ms. All good ones are published in time while the bad ones wait.
 async fn good_ones_pass(bed: &Bed, bad: impl Fn(Timestamp, usize) -> Timestamp) {
     refuse_bad(bed);
     bed.pass(millis(100)).await;
@@ -93,7 +94,7 @@ async fn good_ones_pass_bad_ones_where_two_instances_share_the_work() {
     good_ones_pass(&bed, |now, n| now.plus(millis(n as u64 / 4))).await;
 }
 
-/// Bad ones that fit into the room of the lane by their number, and would fill it three times by their bytes.
+/// Bad tasks that fit into the room of the lane by number, and exceed it three times by bytes.
 #[tokio::test(start_paused = true)]
 async fn good_ones_pass_bad_ones_that_are_large() {
     let bed = Bed::start();
@@ -122,7 +123,7 @@ async fn good_ones_pass_bad_ones_that_are_large() {
     bed.assert_at_rest();
 }
 
-/// What goes back is claimed for nothing at most every two seconds, and a few times while the rest is gone through.
+/// Returned occurrences are claimed in vain at most every two seconds, and a few times during the first pass.
 #[tokio::test(start_paused = true)]
 async fn what_goes_back_is_not_claimed_again_at_once() {
     let bed = Bed::start();

@@ -1,4 +1,4 @@
-//! Copies of the dead for a lane's dead-letter destination: what they carry, and what they never do.
+//! Copies of dead messages for a dead-letter destination: their content, and what they never affect.
 
 use punctual::timeline::RequeueAnswer;
 use punctual::timeline::memory::Mark;
@@ -7,14 +7,14 @@ use punctual_sinks::memory::Answer;
 
 use super::*;
 
-/// Where copies go.
+/// The dead-letter destination.
 const DEAD: &str = "news.dead";
 
 fn bed() -> Bed {
     Bed::start_full(|_| {}, Some(DEAD.to_owned()))
 }
 
-/// What went to the dead-letter destination.
+/// The copies that were published.
 fn copies(bed: &Bed) -> Vec<Message> {
     bed.sink.published().into_iter().filter(|message| message.destination == DEAD).collect()
 }
@@ -23,7 +23,7 @@ fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
     message.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-/// Refuses what goes to the lane's own destination, takes everything else.
+/// Refuses messages for the lane's own destination and accepts everything else.
 fn refuse(bed: &Bed) {
     bed.sink.answer_by(|message| match message.destination.as_str() {
         "news" => Answer::Reject("too large:\r\n2 MiB".to_owned()),
@@ -51,7 +51,7 @@ async fn a_copy_of_the_dead_carries_key_payload_and_why() {
     bed.assert_at_rest();
 }
 
-/// It counts neither as accepted nor as late, and what it is a copy of may come yet.
+/// A copy counts neither as accepted nor as late, and the message itself may still be published.
 #[tokio::test(start_paused = true)]
 async fn a_copy_is_no_publish_of_its_occurrence() {
     let bed = bed();
@@ -70,7 +70,7 @@ async fn a_copy_is_no_publish_of_its_occurrence() {
     ] {
         assert!(text.contains(line), "no {line} in {text}");
     }
-    // Requeued it is published under its key, to where it goes.
+    // After a requeue it is published with its key to its own destination.
     bed.sink.answer_by(|_| Answer::Accept);
     let key = punctual::task::Key { task: id("tick"), due: first };
     assert_eq!(bed.intake.requeue(&key, seconds(1)).await.unwrap(), RequeueAnswer::Requeued);
@@ -105,14 +105,14 @@ async fn a_copy_that_is_not_taken_neither_prevents_nor_delays_a_burial_beyond_tw
         let definite = matches!(answer, Answer::Reject(_));
         assert_eq!(tries.load(std::sync::atomic::Ordering::Relaxed), if definite { 1 } else { 2 }, "{answer:?}");
         assert!(bed.metrics.text().contains("punctual_dead_copies_total{lane=\"default\",result=\"failed\"} 1"));
-        // Nor does it say anything of the sink or the destination.
+        // It says nothing about the sink or the destination either.
         let state = bed.engine.as_ref().unwrap().state();
         assert!(state.sinks.iter().all(|sink| sink.breaker == punctual::engine::BreakerState::Closed), "{state:?}");
         bed.assert_at_rest();
     }
 }
 
-/// Else each claim with a refused message would wait for it twice `answer_timeout`.
+/// Otherwise each claim with a refused message would wait twice `answer_timeout` for it.
 #[tokio::test(start_paused = true)]
 async fn once_a_copy_has_failed_none_of_its_lane_is_tried_for_a_while() {
     let bed = bed();
@@ -133,7 +133,7 @@ async fn once_a_copy_has_failed_none_of_its_lane_is_tried_for_a_while() {
     bed.pass(millis(200)).await;
     assert_eq!((bed.dead().len(), tried()), (3, 4), "buried at once");
     assert!(bed.metrics.text().contains("punctual_dead_copies_total{lane=\"default\",result=\"failed\"} 3"));
-    // Another lane's are tried, and its own after a while.
+    // Copies of other lanes are tried, and those of this lane after a while.
     bed.put_into("side", [("d", after(millis(10)))]).await;
     bed.pass(millis(200)).await;
     assert_eq!((bed.dead().len(), tried()), (3, 5));
@@ -146,7 +146,7 @@ async fn once_a_copy_has_failed_none_of_its_lane_is_tried_for_a_while() {
     bed.assert_at_rest();
 }
 
-/// A copy may be too large for where it goes; that says nothing of others.
+/// A copy may be too large for its destination; that says nothing about other copies.
 #[tokio::test(start_paused = true)]
 async fn a_copy_that_is_refused_keeps_no_other_back() {
     let bed = bed();

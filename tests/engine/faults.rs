@@ -1,4 +1,4 @@
-//! What happens when the timeline or the holder of a claim fails.
+//! Failures of the timeline, or of the holder of a claim.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -59,7 +59,7 @@ async fn what_a_dead_holder_held_is_published_under_the_same_key_within_lease_an
     bed.pass(seconds(1)).await;
     bed.timeline.set_up();
     let due = bed.put([("x", after(Duration::from_millis(1)))]).await;
-    // Another instance was faster and dies with the claim in its hands.
+    // Another instance was faster and dies while it holds the claim.
     tokio::time::sleep(Duration::from_millis(1)).await;
     let request = ClaimRequest {
         token: Token("dead.1".into()),
@@ -88,7 +88,7 @@ async fn a_holder_whose_lease_was_lost_writes_nothing_and_lets_go() {
     bed.put([("x", after(millis(10)))]).await;
     bed.pass(millis(500)).await;
     let shard = Shard::of(&id("x"), 1);
-    // As reap does it, when the holder was silent for too long.
+    // Like a reap after the lease has expired.
     bed.timeline.edit(shard, |twin| {
         let pairs: Vec<_> =
             twin.due[&Lane::default()].negative().map(|(score, member)| (member.clone(), -score)).collect();
@@ -114,7 +114,7 @@ async fn no_publish_starts_that_does_not_fit_into_the_lease() {
         seen.fetch_add(1, Ordering::Relaxed);
         unclear("nack")
     });
-    // Each is tried again after a while of its own: of so many some would be in the second that is looked at.
+    // Each is retried after its own random pause; of so many, some would fall into the second that is checked.
     let ids: Vec<String> = (0..50).map(|n| format!("t{n}")).collect();
     bed.put(ids.iter().map(|id| (id.as_str(), after(millis(10))))).await;
     bed.pass(millis(100)).await;
@@ -145,7 +145,7 @@ async fn poison_is_buried_and_its_neighbours_arrive() {
     bed.assert_at_rest();
 }
 
-/// Makes a record one of a newer version; what it was.
+/// Makes a record look like that of a newer version; returns the original.
 fn make_unreadable(bed: &Bed, task: &str) -> bytes::Bytes {
     let mut record = bytes::Bytes::new();
     bed.timeline.edit(Shard::of(&id(task), 1), |twin| {
@@ -158,7 +158,7 @@ fn make_unreadable(bed: &Bed, task: &str) -> bytes::Bytes {
     record
 }
 
-/// What the metrics show of those that cannot be read.
+/// The number of unreadable occurrences in the metrics.
 fn shown_unreadable(bed: &Bed) -> i64 {
     bed.metrics.lane("default").unreadable.get()
 }
@@ -179,7 +179,7 @@ async fn a_record_that_cannot_be_read_is_left_out_and_delays_nobody_and_is_never
     assert!(bed.dead().is_empty());
     let told = log.text();
     assert!(told.contains("cannot read records") && !told.contains("member"), "no task is named: {told}");
-    // Put anew it is read.
+    // A new put makes it readable.
     let again = bed.put([("new", after(seconds(1)))]).await;
     bed.pass(seconds(15)).await;
     assert_eq!(bed.keys()[2..], expected(["new"], &again));
@@ -202,7 +202,7 @@ async fn an_instance_asks_once_after_its_start_for_what_could_not_be_read() {
     bed.intake.cancel(&id("cancelled"), seconds(1)).await.unwrap();
     bed.pass(seconds(30)).await;
     assert_eq!((bed.keys().len(), shown_unreadable(&bed)), (0, 1500));
-    // The version that can read them.
+    // The version that can parse them.
     bed.timeline.edit(Shard::of(&id("any"), 1), |twin| {
         for (id, record) in ids.iter().zip(records) {
             twin.tasks.insert(id.parse().unwrap(), record);

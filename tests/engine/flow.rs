@@ -1,4 +1,4 @@
-//! What happens while all is well: on time, once each, in step with the schedule.
+//! Normal operation: every occurrence is published on time, once, and in step with its schedule.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -152,8 +152,8 @@ async fn what_is_in_flight_is_bounded_and_the_rest_stays_due() {
     bed.assert_at_rest();
 }
 
-/// Ten thousand a second at most leave the sink, and a hundred thousand are overdue: what becomes due meanwhile
-/// passes most of them.
+/// The sink accepts 10 000 messages a second and 100 000 are overdue. A task that becomes due meanwhile passes most of
+/// the backlog.
 #[tokio::test(start_paused = true)]
 async fn a_backlog_delays_what_is_freshly_due_by_no_more_than_its_share() {
     const BACKLOG: usize = 100_000;
@@ -182,19 +182,20 @@ async fn a_backlog_delays_what_is_freshly_due_by_no_more_than_its_share() {
     }
     let place: HashMap<&str, usize> = order.iter().enumerate().map(|(place, task)| (task.as_str(), place)).collect();
     assert_eq!((place.len(), put_at.len()), (order.len(), 50), "each once");
-    // What was in flight already, and what of the backlog is claimed with it: the sink takes claims side by side.
+    // Messages already in flight and the backlog's half of the same claims go first; the sink serves several claims in
+    // parallel.
     let passed: Vec<usize> = put_at.iter().map(|(id, before)| place[id.as_str()] - before).collect();
     assert!(passed.iter().all(|passed| *passed <= 5 * IN_FLIGHT), "so many before each: {passed:?}");
 }
 
-/// Ten crons have missed a month of seconds each: minutes of work, beside which a one-shot is claimed. Real time, since it
-/// has to pass while the work goes on.
+/// Ten cron tasks have each missed a month of seconds, which takes minutes to compute. A one-shot task is claimed
+/// beside them. The test uses real time, because time has to pass during the computation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_verdict_that_is_known_is_settled_whatever_else_its_claim_works_out() {
     let bed = Bed::start();
     let ids: Vec<String> = (0..10).map(|n| format!("cron{n}")).collect();
     bed.put(ids.iter().map(String::as_str).chain(["once"]).map(|id| (id, after(seconds(3600))))).await;
-    // A month ago, for all of them in the same moment.
+    // All of them became due a month ago, in the same millisecond.
     let overdue = Timestamp::from_millis(bed.clock.now().as_millis() - 30 * 24 * 3_600_000);
     bed.timeline.edit(Shard::of(&id("any"), 1), |twin| {
         for (member, record) in &mut twin.tasks {

@@ -1,4 +1,4 @@
-//! The way in: what it tells of a timeline that does not do what it is asked.
+//! The write API: which errors it returns when the timeline fails.
 
 use punctual::engine::intake::PutError;
 use punctual::timeline::TimelineError;
@@ -7,7 +7,7 @@ use punctual::timeline::memory::InjectedFault;
 
 use super::*;
 
-/// Puts one task while the timeline has this fault.
+/// Puts one task while this fault is injected into the timeline.
 async fn put_into(bed: &Bed, fault: InjectedFault) -> PutError {
     bed.timeline.fail_next(Verb::Put, fault);
     let tasks = vec![(id("a"), Lane::default(), after(seconds(60)))];

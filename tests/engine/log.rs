@@ -1,15 +1,15 @@
-//! What an engine logs.
+//! Tests of what an engine logs.
 
 use std::sync::{Arc, Mutex};
 
-/// What a test's engine logs from INFO on, while the guard stands.
+/// Collects the log lines of a test's engine, from INFO on, until the guard is dropped.
 #[derive(Clone, Default)]
 pub(super) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
     pub(super) fn begin() -> (Log, tracing::subscriber::DefaultGuard) {
-        // While there is one subscriber alone, whichever thread passes a place of the log first decides for all whether it is
-        // heard: another test's would decide that it is not.
+        // With a single subscriber in the process, the first thread that reaches a log statement decides for all
+        // threads whether it is enabled. Another test's thread would disable it.
         tracing::subscriber::set_global_default(tracing_subscriber::registry()).ok();
         let log = Log::default();
         let told = log.clone();
@@ -21,7 +21,7 @@ impl Log {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// What was said of a sink, in order.
+    /// Log lines about the sink's state, in order.
     pub(super) fn told(&self) -> Vec<&'static str> {
         let log = self.text();
         let known = ["the sink is absent", "the sink answers a probe;", "the sink answers again"];

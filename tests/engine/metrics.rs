@@ -1,4 +1,4 @@
-//! Every metric counts what it says: the engine is driven, and each is read as an operator reads it.
+//! Drives the engine and reads every metric as an operator does: each must count what its help text says.
 
 use punctual::metrics::Metrics;
 use punctual::task::{CatchUp, Key, Record};
@@ -9,7 +9,7 @@ use punctual_sinks::memory::Answer;
 
 use super::*;
 
-/// What stands in the text under a name with its labels; nothing when there is no such line.
+/// Value of the line with this name and these labels; `None` without such a line.
 fn find(metrics: &Metrics, name: &str) -> Option<f64> {
     let text = metrics.text();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
@@ -17,7 +17,7 @@ fn find(metrics: &Metrics, name: &str) -> Option<f64> {
 }
 
 impl Bed {
-    /// What a metric shows of the lane `default` or the sink `sink`, with more labels perhaps.
+    /// Value of a metric of lane `default` or sink `sink`, with or without more labels.
     #[track_caller]
     fn shows(&self, name: &str) -> f64 {
         find(&self.metrics, name).unwrap_or_else(|| panic!("no `{name}` in\n{}", self.metrics.text()))
@@ -27,7 +27,7 @@ impl Bed {
         Shard::of(&id("any"), 1)
     }
 
-    /// Puts a task past the way in, into any lane.
+    /// Writes a task into any lane, without the intake's checks.
     async fn put_past(&self, name: &str, lane: &str, due: Timestamp) {
         let lane: Lane = lane.parse().unwrap();
         let record = Record::new(task(When::At(due)), lane.clone(), due).encode();
@@ -72,7 +72,7 @@ async fn claims_publishes_and_deaths_are_counted_by_what_came_of_them() {
     ] {
         assert!((bed.shows(name) - value).abs() < f64::EPSILON, "{name} is not {value}:\n{}", bed.metrics.text());
     }
-    // The one that was tried again was late by its wait: 200 to 700 ms.
+    // The retried message was late by its backoff: 200 to 700 ms.
     let late = bed.shows("punctual_lateness_seconds_sum{lane=\"default\"}");
     assert!((0.2..0.8).contains(&late), "{late}");
     assert!(!bed.metrics.text().contains("shaky"), "no task's id");
@@ -100,7 +100,7 @@ async fn what_waits_is_in_flight_and_overdue_is_shown_lane_by_lane() {
     exactly("pending", [0.0, 1.0, 2.0]);
     exactly("in_flight", [4.0, 0.0, 0.0]);
     exactly("lane_served", [1.0, 1.0, 1.0]);
-    // What is held and not accepted is late as well.
+    // An occurrence that is claimed but not accepted counts as late, too.
     expect("oldest_due_seconds", [1.0, 0.0, 2.0]);
     assert!(depth("oldest_due_seconds", "default") > 0.5);
     bed.pass(seconds(60)).await;
@@ -149,7 +149,8 @@ async fn what_is_passed_over_is_counted_by_its_catch_up_and_what_is_too_late_is_
     bed.timeline.set_up();
     bed.pass(seconds(2)).await;
     let passed = |reason| bed.shows(&format!("punctual_passed_over_total{{lane=\"default\",reason=\"{reason}\"}}"));
-    // About 300 came due: once publishes the first, all the last 100 besides, none only those within its grace.
+    // About 300 occurrences came due. `once` publishes the first, `all` also the last 100, `none` only those within the
+    // grace period.
     for (reason, count) in [("once", 299.0), ("all", 199.0), ("none", 300.0)] {
         assert!((passed(reason) - count).abs() <= 2.0, "{reason}: {}", passed(reason));
     }
@@ -181,7 +182,7 @@ async fn what_silent_and_lost_holders_leave_is_counted() {
     );
     assert_eq!(bed.sink.accepted(), 2);
 
-    // Somebody takes away the lease of what is held here, then a record.
+    // Another process deletes the lease of this claim, then a record.
     bed.sink.answer_by(|_| Answer::Hang);
     bed.put([("a", after(millis(10))), ("b", after(seconds(30)))]).await;
     bed.pass(millis(200)).await;

@@ -1,4 +1,4 @@
-//! The engine over the in-memory timeline and sink, with time that only passes when everybody waits.
+//! The engine with the in-memory timeline and sink, on Tokio's paused clock: time only passes when every task waits.
 
 mod at_fault;
 mod copies;
@@ -22,10 +22,10 @@ use punctual::timeline::memory::MemoryTimeline;
 use punctual::timeline::{PutMode, Timeline};
 use punctual_sinks::memory::MemorySink;
 
-/// The longest time for which the sinks of these tests may be without an answer.
+/// `answer_timeout` of the sinks in these tests.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// How long a destination may be at fault in these tests.
+/// `patience` of the sinks in these tests: how long a destination may be at fault.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An engine with the lanes `default` and `side` on one memory sink, and `other` on another.
@@ -37,7 +37,7 @@ struct Bed {
     metrics: Arc<Metrics>,
     intake: Intake,
     engine: Option<Engine>,
-    /// Where copies of the dead go.
+    /// Dead-letter destination of the lanes.
     dead_destination: Option<String>,
 }
 
@@ -47,12 +47,12 @@ impl Bed {
         Bed::start_with(|_| {})
     }
 
-    /// Starts with a configuration of the test's own.
+    /// Starts with the test's own configuration.
     fn start_with(configure: impl FnOnce(&mut EngineConfig)) -> Bed {
         Bed::start_full(configure, None)
     }
 
-    /// Starts on a timeline of so many shards.
+    /// Starts with a timeline of `shards` shards.
     fn start_on(shards: u16) -> Bed {
         let mut bed = Bed::start_full(|_| {}, None);
         bed.engine = None;
@@ -66,7 +66,7 @@ impl Bed {
         bed
     }
 
-    /// Starts with a dead-letter destination too.
+    /// Starts with a configuration and a dead-letter destination.
     fn start_full(configure: impl FnOnce(&mut EngineConfig), dead_destination: Option<String>) -> Bed {
         let clock: Arc<dyn Clock> = Arc::new(LocalClock::new());
         let timeline = Arc::new(MemoryTimeline::new(Arc::clone(&clock), 1));
@@ -90,7 +90,7 @@ impl Bed {
         bed
     }
 
-    /// Another engine on the same timeline and sinks.
+    /// Starts a second engine on the same timeline and sinks.
     fn another(&self, config: EngineConfig) -> Engine {
         let sink = |sink: &MemorySink| EngineSink { sink: Arc::new(sink.clone()), patience: PATIENCE };
         let sinks = BTreeMap::from([("sink".to_owned(), sink(&self.sink)), ("other".to_owned(), sink(&self.other))]);
@@ -105,7 +105,7 @@ impl Bed {
         Engine::start(config, self.timeline.clone(), sinks, lanes, Arc::clone(&self.metrics)).unwrap()
     }
 
-    /// Puts tasks into the lane `default`; the dues they got.
+    /// Puts tasks into lane `default` and returns their due times.
     async fn put(&self, tasks: impl IntoIterator<Item = (&str, Task)>) -> Vec<Timestamp> {
         self.put_into("default", tasks).await
     }
@@ -116,17 +116,17 @@ impl Bed {
         answers.into_iter().map(|answer| answer.unwrap().due).collect()
     }
 
-    /// What the default lane's sink took: its keys, in order.
+    /// Keys of the messages that the default lane's sink accepted, in order.
     fn keys(&self) -> Vec<String> {
         self.sink.published().into_iter().map(|message| message.key).collect()
     }
 
-    /// Occurrences of the default lane that were claimed so far.
+    /// Number of occurrences of the default lane that were claimed.
     fn claims(&self) -> u64 {
         self.metrics.lane("default").claims.get()
     }
 
-    /// The dead: key, reason, words.
+    /// Dead records: key, reason, detail.
     fn dead(&self) -> Vec<(String, String, String)> {
         let twin = self.timeline.twin(Shard::of(&id("any"), 1));
         let dead = twin.dead_records.iter();
@@ -134,7 +134,7 @@ impl Bed {
             .collect()
     }
 
-    /// Nothing is held, asked for or remembered of past holders.
+    /// Checks that no claim, lease or trace of a past holder is left.
     fn assert_at_rest(&self) {
         let twin = self.timeline.twin(Shard::of(&id("any"), 1));
         assert!(twin.claims.is_empty() && twin.leases.is_empty(), "{:?}", twin.claims);
@@ -170,26 +170,26 @@ fn task(when: When) -> Task {
     }
 }
 
-/// Due once, after a while.
+/// A task that is due once, `span` from now.
 fn after(span: Duration) -> Task {
     task(When::In(span))
 }
 
-/// Due every so often, a few times.
+/// A task that is due every `gap`, `limit` times.
 fn every(gap: Duration, limit: u64) -> Task {
     let mut task = task(When::Every { gap, start: None });
     task.schedule.limit = Some(limit);
     task
 }
 
-/// Due once, after a while, at a destination of its own.
+/// A task that is due once, `span` from now, with its own destination.
 fn to(destination: &str, span: Duration) -> Task {
     let mut task = after(span);
     task.message.destination = Some(destination.to_owned());
     task
 }
 
-/// The keys of tasks that were put, each due once.
+/// Expected keys of these tasks; each is due once.
 fn expected(ids: impl IntoIterator<Item = impl AsRef<str>>, dues: &[Timestamp]) -> Vec<String> {
     ids.into_iter().zip(dues).map(|(id, due)| format!("{}:{}", id.as_ref(), due.as_millis())).collect()
 }
@@ -199,13 +199,13 @@ fn sorted(mut keys: Vec<String>) -> Vec<String> {
     keys
 }
 
-/// Whatever is not an answer.
+/// An answer of the sink that decides nothing about the message.
 fn unclear(detail: &str) -> punctual_sinks::memory::Answer {
     let fault = punctual_sinks::Fault::Unclear;
     punctual_sinks::memory::Answer::Retry(punctual_sinks::Trouble { fault, definite: true, detail: detail.to_owned() })
 }
 
-/// The timeline behind a bed as others see it.
+/// The bed's timeline, as other instances use it.
 fn shared(bed: &Bed) -> Arc<dyn Timeline> {
     bed.timeline.clone()
 }

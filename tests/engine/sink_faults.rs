@@ -1,4 +1,4 @@
-//! What happens when a sink fails, or one of its destinations.
+//! A sink, or one of its destinations, fails.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -158,7 +158,7 @@ async fn a_destination_at_fault_is_given_up_after_patience_while_others_go_on() 
     let keys = expected(["a", "b"], &dues);
     let dead: Vec<_> = keys.into_iter().map(|key| (key, reason().0, reason().1)).collect();
     assert_eq!(bed.dead(), dead);
-    // What is claimed from now on is dead at once, but for the one that is tried every five seconds.
+    // Later claims are recorded as dead at once, except for one trial every five seconds.
     bed.put([("d", to("gone", millis(1))), ("e", to("gone", millis(1)))]).await;
     bed.pass(seconds(4)).await;
     assert!(bed.dead().len() >= 3, "{:?}", bed.dead());
@@ -197,7 +197,7 @@ async fn after_an_outage_of_the_sink_no_destination_is_blamed() {
 async fn a_destination_that_never_answers_stops_nobody_else() {
     let bed = Bed::start();
     bed.sink.answer_by(|message| if message.destination == "silent" { Answer::Hang } else { Answer::Accept });
-    // The first that is tried once the sink is back, and more than its lane has room for.
+    // The first is tried when the sink is back. The others are more than the lane may have in flight.
     bed.pass(millis(100)).await;
     bed.sink.set_absent(true);
     let silent: Vec<String> = (0..12_000).map(|n| format!("s{n}")).collect();
@@ -219,7 +219,7 @@ async fn a_destination_that_never_answers_stops_nobody_else() {
     bed.assert_at_rest();
 }
 
-/// A sink whose destination `gone` is not there.
+/// A sink that answers that the destination `gone` does not exist.
 fn without_gone(message: &punctual_sinks::Message) -> Answer {
     match message.destination.as_str() {
         "gone" => Answer::Retry(Trouble::definite(Fault::Destination, "no such topic")),
@@ -227,7 +227,7 @@ fn without_gone(message: &punctual_sinks::Message) -> Answer {
     }
 }
 
-/// How many occurrences of the default lane are claimed.
+/// Number of claimed occurrences of the default lane.
 fn held(bed: &Bed) -> usize {
     bed.timeline.twin(Shard::of(&id("any"), 1)).due[&Lane::default()].negative().count()
 }
@@ -238,7 +238,7 @@ async fn a_destination_at_fault_holds_a_quarter_of_its_lane_and_the_rest_waits_w
     bed.sink.answer_by(without_gone);
     let ids: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
     let dues = bed.put(ids.iter().map(|id| (id.as_str(), to("gone", millis(10))))).await;
-    // The first of them fail before it is known that the destination is at fault.
+    // The first 100 fail before the engine knows that the destination is at fault.
     bed.pass(seconds(3)).await;
     for _ in 0..5000 {
         bed.pass(millis(1)).await;
@@ -266,7 +266,7 @@ async fn what_waits_for_a_destination_at_fault_is_dead_after_patience() {
     bed.assert_at_rest();
 }
 
-/// Gives the destination `gone` up.
+/// Makes the engine give up the destination `gone`.
 async fn give_up_gone(bed: &Bed) {
     bed.sink.answer_by(without_gone);
     bed.put([("first", to("gone", millis(1)))]).await;
@@ -317,7 +317,8 @@ async fn what_is_requeued_is_not_dead_for_its_destination_before_patience_has_pa
     let bed = Bed::start();
     give_up_gone(&bed).await;
     let key = || bed.dead()[0].0.parse().unwrap();
-    // One trial of the mended destination is still refused: it was too early, or what the sink knew too old.
+    // The repaired destination still refuses one trial, because the trial came too early or the client's metadata was
+    // stale.
     bed.put([("trial", to("gone", millis(1)))]).await;
     bed.pass(millis(500)).await;
     assert_eq!(bed.dead().len(), 2);

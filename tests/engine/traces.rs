@@ -1,4 +1,4 @@
-//! The trace of the request that puts a task travels with every copy of its messages.
+//! The trace context of the request that puts a task is in every copy of its messages.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// Puts a task in a trace; its due.
+/// Puts a task with a trace context and returns its due time.
 async fn put_traced(bed: &Bed, name: &str, task: Task) -> Timestamp {
     let trace: Traceparent = TRACE.parse().unwrap();
     let tasks = vec![(id(name), Lane::default(), task)];
@@ -27,7 +27,8 @@ async fn every_copy_of_a_message_carries_the_trace_of_the_put() {
     let bed = Bed::start();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let copies = Arc::clone(&seen);
-    // Retried, then lost with its answer, then rejected: dead. Requeued it is accepted.
+    // The sink asks for a retry, then its answer is lost, then it rejects: the message is dead. Once requeued it is
+    // accepted.
     bed.sink.answer_by(move |message| {
         let mut copies = copies.lock().unwrap();
         copies.push(message.headers.clone());

@@ -1,5 +1,5 @@
-//! A cron expression, its zone and a time, a line each: what comes due rises, is the same however it is asked for, and is
-//! what a walker over the calendar finds.
+//! A cron expression, its time zone and a time, one per line. Its due times ascend, do not depend on how they are
+//! queried, and equal those that a walk over the calendar finds.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -12,13 +12,13 @@ use super::{Target, Verdict};
 
 const DAY: i64 = 86_400_000;
 
-/// Longer expressions are refused before they are read.
+/// Longer expressions are rejected before they are parsed.
 const LONGEST: usize = 512;
 
-/// The library's calendar ends with the year 5000; some years before it, what comes next is found all the same.
+/// The library's calendar ends with the year 5000. Up to some years before that, the next due is always found.
 const WALKED: i64 = 2980 * 365 * DAY;
 
-/// How many dues are looked at.
+/// Number of due times that a case checks.
 const DUES: usize = 8;
 
 const ZONES: &[&str] = &[
@@ -96,7 +96,7 @@ fn inputs() -> BoxedStrategy<Vec<u8>> {
         1 => select(&["MON-FRI", "SUN", "5L", "1#1,3#5", "+MON", "FRI-SUN"][..]).prop_map(str::to_owned),
     ];
     let months = prop_oneof![5 => Just("*".to_owned()), 1 => field(1, 12), 1 => Just("FEB".to_owned())];
-    // The hours in which clocks change.
+    // The hours in which clocks change to or from summer time.
     let hours = prop_oneof![2 => field(0, 3), 1 => field(0, 23)];
     let seconds = prop_oneof![3 => Just(String::new()), 1 => field(0, 59).prop_map(|field| field + " ")];
     let time = prop_oneof![3 => (2000_i64..2040, 0..366 * DAY).prop_map(|(year, ms)| (year - 1970) * 365 * DAY + ms), 1 => 0..4_000_000_000_000_i64];
@@ -108,7 +108,7 @@ fn inputs() -> BoxedStrategy<Vec<u8>> {
     written.boxed()
 }
 
-/// The question: dues of this schedule, from a time on.
+/// Due times of this schedule, from a time on.
 struct Question {
     schedule: Schedule,
     after: i64,
@@ -132,7 +132,7 @@ impl Question {
         next.expect("it was read before").map(Timestamp::as_millis)
     }
 
-    /// What is asked for elsewhere is not remembered here.
+    /// Asks for another time first, so that no cached answer is used.
     fn next_anew(&self, after: i64) -> Option<i64> {
         self.next(after.saturating_add(700 * DAY));
         self.next(after)
@@ -162,7 +162,7 @@ fn check(input: &[u8]) -> Verdict {
     gaps_are_no_shorter(&asked)
 }
 
-/// From the beginning of a day on, no gap is shorter than the shortest.
+/// From the beginning of a day on, no gap is shorter than the minimum gap.
 fn gaps_are_no_shorter(asked: &Question) -> Verdict {
     let begin = asked.after.clamp(0, 100_000 * DAY).div_euclid(DAY) * DAY;
     let at = Timestamp::from_millis;
@@ -176,10 +176,10 @@ fn gaps_are_no_shorter(asked: &Question) -> Verdict {
     Ok(())
 }
 
-/// One field, read without the library: `*`, `*/n`, `a`, `a-b`, `a-b/n`, joined by commas.
+/// One field, parsed without the library: `*`, `*/n`, `a`, `a-b`, `a-b/n`, joined by commas.
 struct Field {
     values: Vec<i64>,
-    /// Written as one plain number.
+    /// A single plain number.
     fixed: bool,
     star: bool,
 }
@@ -209,7 +209,7 @@ impl Field {
     }
 }
 
-/// An expression, read without the library as far as it is a simple one.
+/// An expression, parsed without the library if it is a simple one.
 struct Walker {
     fields: Vec<Field>,
     zone: TimeZone,
@@ -224,7 +224,7 @@ impl Walker {
         }
         let fields = texts.iter().zip(ranges).map(|(text, range)| Field::read(text, range));
         let fields: Vec<Field> = fields.collect::<Option<_>>().filter(|_| texts.len() == 6)?;
-        // One value in other words than a number: whether that is a fixed time is the library's to say.
+        // A single value that is not written as a number: the library decides whether that is a fixed time.
         let plain = |field: &Field| field.fixed || field.values.len() > 1;
         let zone = zone.map_or(Some(TimeZone::UTC), |name| TimeZone::get(name).ok())?;
         fields[..3].iter().all(plain).then_some(Walker { fields, zone })
@@ -241,7 +241,8 @@ impl Walker {
         day && at(0, time.second()) && at(1, time.minute()) && at(2, time.hour()) && at(4, time.month())
     }
 
-    /// Whether an occurrence stands at this second; a fixed time right after the gap that it falls into, and once.
+    /// Whether the expression is due in this second. A fixed time that falls into a gap of the clock is due right after
+    /// the gap, once.
     fn stands_at(&self, second: i64) -> Option<bool> {
         let civil = |second| Some(self.zone.to_datetime(jiff::Timestamp::from_second(second).ok()?));
         let (now, before) = (civil(second)?, civil(second - 1)?);
@@ -252,13 +253,14 @@ impl Walker {
         let skipped = now.duration_since(before).as_secs() - 1;
         let in_gap = || {
             let mut times = (1..=skipped).filter_map(|n| before.checked_add(jiff::SignedDuration::from_secs(n)).ok());
-            // In a zone that changed sides of the date line all of them just go on.
+            // When a zone changes sides of the date line, no time is moved.
             skipped <= 2 * 3600 && times.any(|time| self.names(time))
         };
         Some((first_pass && self.names(now)) || in_gap())
     }
 
-    /// Every due stands there, and none is missing: at the beginnings of minutes and hours, and at seconds in between.
+    /// Every due time matches the expression, and none is missing. Checked at the beginnings of minutes and hours, and
+    /// at seconds between.
     fn finds(&self, after: i64, dues: &[i64]) -> Verdict {
         let (first, last) = (after.max(0) / 1000 + 1, dues.last().map_or(i64::MAX, |due| due / 1000));
         for due in dues {

@@ -1,13 +1,13 @@
-//! Inputs: as they are written, the corpus with changes, and bytes of no meaning.
+//! Inputs: generated in the reader's format, mutated from the corpus, and random bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// Bytes of an input at most.
+/// Maximum length of an input, in bytes.
 const LONGEST: usize = 16 << 10;
 
-/// One change to an input.
+/// One mutation of an input.
 #[derive(Clone, Debug)]
 enum Change {
     Flip(Index, u8),
@@ -15,11 +15,11 @@ enum Change {
     Insert(Index, Vec<u8>),
     Remove(Index, usize),
     Repeat(Index, usize, usize),
-    /// The rest comes from another input.
+    /// Continues with the rest of another input.
     Splice(Index, Index, Index),
 }
 
-/// Any input: half of them changed ones of the corpus, and most of the others as they are `written`.
+/// Any input: half are mutations of the corpus, and most of the others come from `written`.
 pub(super) fn any(
     corpus: Vec<Vec<u8>>,
     detail: &'static [&'static str],

@@ -1,9 +1,9 @@
-//! Whatever is read from outside, against any input: a file each for task JSON, cron, records, batches and configuration,
-//! with what holds whatever stands there.
+//! Feeds arbitrary input to everything that punctual reads from outside. There is a file each for task JSON, cron,
+//! records, batches and configuration, with the rules that must hold for any input.
 //!
-//! `make test` replays the corpus, `tests/fuzz/corpus/<target>/`, and makes a few hundred inputs more, the same ones each
-//! time; `make fuzz` makes new ones for a minute each. An input that breaks a rule is made as small as it gets and written
-//! to the corpus, so that it is replayed from then on: mend the fault, then give the file a name that says what it was.
+//! `make test` replays the corpus, `tests/fuzz/corpus/<target>/`, and generates a few hundred more inputs, the same
+//! ones each time. `make fuzz` generates new inputs for a minute per target. An input that breaks a rule is shrunk and
+//! written to the corpus, so that later runs replay it: fix the fault, then name the file after it.
 
 mod config;
 mod cron;
@@ -25,39 +25,39 @@ use tokio::time::Instant;
 
 use crate::support::say;
 
-/// Whether a rule holds for an input, and which does not.
+/// Whether the rules hold for an input; an error names the broken one.
 type Verdict = Result<(), TestCaseError>;
 
 /// One reader.
 struct Target {
-    /// The folder of its corpus.
+    /// Folder of its corpus.
     name: &'static str,
-    /// The rules, for any input.
+    /// Checks the rules for any input.
     check: fn(&[u8]) -> Verdict,
-    /// Inputs in the form that it reads, more or less.
+    /// Generates inputs in the reader's format, with and without faults.
     written: fn() -> BoxedStrategy<Vec<u8>>,
-    /// What stands in such inputs, put in anywhere.
+    /// Pieces of such inputs, inserted anywhere.
     detail: &'static [&'static str],
-    /// Inputs made in `make test`.
+    /// Number of inputs that `make test` generates.
     inputs: u32,
 }
 
-/// An input that takes longer never ends.
+/// An input that takes longer is taken to loop forever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Inputs between two looks at the clock.
 const BATCH: u32 = 50;
 
-/// A file of the corpus has fewer bytes.
+/// Every file of the corpus has fewer bytes.
 const LARGEST: usize = 4096;
 
 impl Target {
-    /// Replays the corpus, then makes inputs until there were enough of them.
+    /// Replays the corpus, then generates inputs.
     fn run(self) {
         let (now, beats) = (Arc::new(Mutex::new(Vec::new())), mpsc::channel());
         let (name, held) = (self.name, Arc::clone(&now));
         let working = std::thread::spawn(move || self.work(&held, &beats.0));
-        // In a thread of its own, since an input that never ends is a finding, too.
+        // Runs in a thread of its own, because an input that loops forever is a finding, too.
         loop {
             match beats.1.recv_timeout(PATIENCE) {
                 Ok(()) => {}
@@ -113,7 +113,7 @@ impl Target {
     }
 }
 
-/// A runner that makes the same inputs of the same two numbers.
+/// A runner that generates the same inputs for the same two numbers.
 fn runner(seed: u64, made: u32) -> TestRunner {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -126,7 +126,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(name)
 }
 
-/// The files of a target's corpus in the order of their names.
+/// Files of a target's corpus, sorted by name.
 fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let files = fs::read_dir(folder(name)).expect("a corpus");
     let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
@@ -139,7 +139,7 @@ fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     paths.into_iter().map(read).collect()
 }
 
-/// Writes an input to the corpus; says where it stands.
+/// Writes an input to the corpus and returns its path.
 fn keep(name: &str, input: &[u8]) -> String {
     let hash = input.iter().fold(5381_u32, |hash, byte| hash.wrapping_mul(33) ^ u32::from(*byte));
     let path = folder(name).join(format!("found-{hash:08x}"));

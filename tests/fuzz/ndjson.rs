@@ -1,5 +1,5 @@
-//! The body of a batch: every line that is not blank is answered as it stands, in order, however the body is cut, and
-//! whatever stands in the lines beside it.
+//! The body of a batch: every line that is not blank gets its own answer, in order. Neither the chunks of the body nor
+//! the other lines change it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use super::task_json::{self, LIMITS, NOW};
 use super::{Target, Verdict};
 
-/// Bytes of a line at most: few, so that inputs reach them.
+/// Maximum length of a line, in bytes. It is small, so that inputs exceed it.
 const LONGEST: usize = 300;
 
 const WORDS: &[&str] = &[
@@ -80,7 +80,7 @@ fn check(input: &[u8]) -> Verdict {
             let lengths: Vec<_> = cut.iter().map(Vec::len).collect();
             prop_assert_eq!(&put(cut).await, &answers, "cut into {:?}", lengths);
         }
-        // Alone, each line has the same answer but for what it meets there.
+        // A line that is sent alone gets the same answer, except for what earlier lines did to its task.
         let lines: Vec<&[u8]> = input.split(|&byte| byte == b'\n').collect();
         for answer in answers.iter().filter(|answer| answer["error"].is_object()).take(5) {
             let line = lines[usize::try_from(answer["line"].as_u64().unwrap()).unwrap() - 1];
@@ -92,7 +92,7 @@ fn check(input: &[u8]) -> Verdict {
     })
 }
 
-/// The same body in parts: of a byte or a few each, of more, and cut at both sides of each line's end.
+/// The same body in different chunks: small ones, larger ones, and cut before and after each line end.
 fn cuts(input: &[u8]) -> Vec<Vec<Vec<u8>>> {
     let parts = |length: usize| input.chunks(length).map(<[u8]>::to_vec).collect();
     let after = input.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
@@ -104,12 +104,12 @@ fn cuts(input: &[u8]) -> Vec<Vec<Vec<u8>>> {
         before.last_mut().unwrap().push(byte);
     }
     let few = 2 + input.iter().map(|&byte| usize::from(byte)).sum::<usize>() % 97;
-    // A part for each byte takes long.
+    // One chunk per byte takes too long for larger inputs.
     let small = if input.len() < 1000 { 1 } else { 7 };
     vec![parts(small), parts(few), after, before]
 }
 
-/// One answer for each line that is not blank, in order: of its task, or of its faults.
+/// One answer per line that is not blank, in order: its task's result, or its faults.
 fn are_of_their_lines(input: &[u8], answers: &[Value]) -> Verdict {
     let mut answers = answers.iter();
     let mut known: BTreeMap<String, String> = BTreeMap::new();
@@ -153,7 +153,7 @@ fn are_of_their_lines(input: &[u8], answers: &[Value]) -> Verdict {
     Ok(())
 }
 
-/// The answers to a body that comes in these parts, from an API over a timeline of its own.
+/// Answers to a body that arrives in these chunks, from an API with a timeline of its own.
 async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
     let timeline = Arc::new(MemoryTimeline::new(Arc::new(ManualClock::new(NOW)), 1));
     let rules = BTreeMap::from([(Lane::default(), LaneRule { destination_required: false })]);

@@ -1,5 +1,5 @@
-//! The bytes of a record: they are read or refused, what is read is written as a record that reads back as the same,
-//! and an instance can go on with it, whatever stands there.
+//! The bytes of a record: they are decoded or rejected. A decoded record encodes to one that decodes to the same, and
+//! the engine can continue with it, whatever its fields are.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -49,7 +49,7 @@ const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 pub(super) const TARGET: Target = Target { name: "record", check, written: inputs, detail: WORDS, inputs: 500 };
 
 fn inputs() -> BoxedStrategy<Vec<u8>> {
-    // What is read of made-up tasks, in any of the forms that a record takes.
+    // Generated tasks, in any of the forms of a record.
     let written = (task_json::written(), 0..8_u8, any::<[i64; 3]>()).prop_map(|(json, form, times)| {
         let read = spec::read(json.as_bytes(), &LIMITS, json.contains("\"id\""), NOW);
         let Ok(read) = read else { return json.into_bytes() };
@@ -78,7 +78,7 @@ fn check(input: &[u8]) -> Verdict {
         (record.revision, record.created, record.updated, record.anchor, record.lane.as_str(), record.trace)
     );
     prop_assert_eq!(header.key.map(str::to_owned), record.requeued.as_ref().map(ToString::to_string));
-    // What is written again is a record of this version: fields that it does not know are gone, the others are there.
+    // Encoding again writes the current version: it drops unknown fields and keeps all others.
     let again = record.encode();
     prop_assert_eq!(&Record::decode(&again).expect("it was written just now"), &record);
     prop_assert_eq!(Record::decode(&again).unwrap().encode(), &again);
@@ -90,7 +90,7 @@ fn check(input: &[u8]) -> Verdict {
     Ok(())
 }
 
-/// None of this may panic: the instance would end with each claim of it.
+/// None of these may panic, because the instance would end with every claim of this record.
 fn can_be_gone_on_with(record: &Record) -> Verdict {
     let id: TaskId = "order-1".parse().unwrap();
     let member = Member::from(&id);
@@ -111,7 +111,7 @@ fn can_be_gone_on_with(record: &Record) -> Verdict {
     Ok(())
 }
 
-/// In the place of another, only revision and `created` change.
+/// When a record replaces another, only the revision and `created` change.
 fn is_replaced(new: &Bytes, old: &Bytes) -> Verdict {
     let replaced = replacing(new, old).expect("both can be read");
     let (header, former) = (Header::read(&replaced).unwrap(), Header::read(old).unwrap());
@@ -122,7 +122,8 @@ fn is_replaced(new: &Bytes, old: &Bytes) -> Verdict {
     Ok(())
 }
 
-/// A record that is cut off is refused wherever that is; one with another byte is refused, or read as another one.
+/// A truncated record is rejected wherever it is cut. A record with a changed byte is rejected, or decodes to a
+/// different one.
 fn tells_damage(whole: &Bytes) -> Verdict {
     let record = Record::decode(whole).unwrap();
     let step = whole.len() / 200 + 1;
@@ -134,7 +135,7 @@ fn tells_damage(whole: &Bytes) -> Verdict {
             let Ok(read) = Record::decode(&changed.into()) else { continue };
             let again = read.encode();
             prop_assert_eq!(&Record::decode(&again).expect("it was written just now"), &read, "byte {}", at);
-            // The flags `recurring` and `in`, which follow from the body, and a trace that cannot be read.
+            // The flags `recurring` and `in` follow from the body; an invalid trace is dropped.
             let told = at == 1 || record.trace.is_some_and(|_| at + Traceparent::BYTES >= whole.len());
             prop_assert!(told || read != record, "byte {at} says nothing");
         }

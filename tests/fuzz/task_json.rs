@@ -1,5 +1,5 @@
-//! A task as JSON: what is read stands in a record as it was asked for, is written and read again as the same, and comes
-//! due; what is refused has faults with places that exist.
+//! A task as JSON: an accepted task survives the record and JSON formats unchanged, and becomes due. A rejected one has
+//! faults whose places exist.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use serde_json::value::RawValue;
 
 use super::{Target, Verdict};
 
-/// When all of it is put: 2026-11-20 12:00 UTC.
+/// Time of every put: 2026-11-20 12:00 UTC.
 pub(super) const NOW: Timestamp = Timestamp::from_millis(1_795_176_000_000);
 
-/// Small ones, so that inputs reach them.
+/// Small limits, so that inputs exceed them.
 pub(super) const LIMITS: Limits = Limits { payload: 2000, headers: 8, header_bytes: 500 };
 
-/// Members that the reader knows, right and wrong ones.
+/// Members that the reader knows, valid and invalid.
 const SCHEDULE: &[&str] = &[
     r#""at":"2027-01-01T00:00:00Z""#,
     r#""at":"9999-12-31T23:59:59.9991Z""#,
@@ -144,7 +144,8 @@ fn check(input: &[u8]) -> Verdict {
     Ok(())
 }
 
-/// Every fault has a code that the document names, bounded words, and a place that is there, or whose parent is.
+/// Every fault has a code that the OpenAPI document names, a detail of bounded length, and a place that exists or whose
+/// parent exists.
 pub(super) fn have_places(input: &[u8], faults: Vec<Fault>) -> Verdict {
     prop_assert!((1..=MAX_FAULTS).contains(&faults.len()), "{} faults", faults.len());
     for fault in &faults {
@@ -152,7 +153,8 @@ pub(super) fn have_places(input: &[u8], faults: Vec<Fault>) -> Verdict {
     }
     let only_whole = matches!(&faults[..], [fault] if fault.pointer.is_empty() && fault.code == "not_json");
     prop_assert!(only_whole || serde_json::from_slice::<&RawValue>(input).is_ok(), "{faults:?}");
-    // A `Value` takes less than what passes for JSON here, keeps the last of two members, and knows no cut names.
+    // `Value` accepts less JSON than this reader, keeps the last of two equal members, and does not know truncated
+    // names.
     let cut_or_twice = |fault: &Fault| fault.code == "duplicate_field" || fault.pointer.contains("...");
     if let Ok(value) = serde_json::from_slice::<Value>(input)
         && !faults.iter().any(cut_or_twice)
@@ -166,7 +168,7 @@ pub(super) fn have_places(input: &[u8], faults: Vec<Fault>) -> Verdict {
             prop_assert!(there(&fault.pointer) || missing(), "no such place: {fault:?}");
         }
     }
-    // Holds the codes against those of the document, in a debug build.
+    // A debug build checks the codes against those of the document.
     let problem = Problem::invalid(faults);
     prop_assert!(problem.status.is_client_error());
     Ok(())
@@ -190,7 +192,7 @@ fn stands_in_a_record(read: &Read) -> Verdict {
     Ok(())
 }
 
-/// A task that is taken has a first due, whatever its id.
+/// An accepted task has a first due, whatever its id.
 fn comes_due(read: &Read) -> Verdict {
     let schedule = &read.task.schedule;
     for id in ["a", "order-1", "Z:9"] {
@@ -212,8 +214,8 @@ fn comes_due(read: &Read) -> Verdict {
     Ok(())
 }
 
-/// Written by punctual itself, or with its members in another order and other blanks between them: the same task, and
-/// the same bytes where scripts compare them.
+/// punctual's own JSON of the task, or the same members in another order with other whitespace, reads as the same task.
+/// The bytes that scripts compare are equal.
 fn is_the_same_again(input: &[u8], read: &Read, expect_id: bool) -> Verdict {
     let written = spec::write(&read.task, &read.lane);
     let again = spec::read(written.get().as_bytes(), &LIMITS, false, NOW);
@@ -226,7 +228,7 @@ fn is_the_same_again(input: &[u8], read: &Read, expect_id: bool) -> Verdict {
     Ok(())
 }
 
-/// The same JSON with the members of its objects from Z to A; a payload stays as it is.
+/// The same JSON with the members of its objects from Z to A, except inside the payload.
 fn reordered(raw: &RawValue, name: &str) -> String {
     if !["", "schedule", "message", "headers", "retry"].contains(&name) {
         return raw.get().to_owned();

@@ -40,7 +40,7 @@ async fn a_claim_negates_what_it_takes_under_one_lease() {
         ]
     );
     let woken = tokio::time::timeout(Duration::from_secs(10), async {
-        // What the put published may come first.
+        // The notification of the put may come first.
         while wakes.recv().await.unwrap() != (Wake { shard: stage.shard, lane: Lane::default(), due: at(950) }) {}
     });
     woken.await.expect("a full batch wakes the others");
@@ -68,7 +68,7 @@ async fn a_claim_stops_at_its_bytes_but_takes_at_least_one() {
     let line = Lane::default();
     let claim = |request| stage.timeline.claim(stage.shard, &line, request);
     assert_eq!(claim(bytes(1, "i.1")).await.unwrap().occurrences.len(), 1);
-    // Across several chunks, to the byte.
+    // Across several chunks, exact to the byte.
     assert_eq!(claim(bytes(40 * size, "i.2")).await.unwrap().occurrences.len(), 40);
     assert_eq!(claim(bytes(41 * size - 1, "i.3")).await.unwrap().occurrences.len(), 40);
     let last = claim(bytes(41 * size, "i.4")).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_claim_is_bounded_also_behind_a_wall_of_suspects() {
     assert_eq!((claim.occurrences.len(), claim.suspects, claim.head), (2, 1050, None));
 }
 
-/// How often scripts have called HMGET since the last time.
+/// Number of HMGET calls by scripts since the last call.
 fn reads(stage: &Stage) -> u64 {
     let mut raw = stage.raw();
     let stats: String = ::redis::cmd("INFO").arg("commandstats").query(&mut raw).unwrap();

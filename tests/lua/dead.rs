@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// `a` is dead at 900 and goes on at 950.
+/// `a` is dead at 900 and due again at 950.
 async fn dead() -> Option<Stage> {
     let stage = Stage::new().await?;
     stage.put(&[put_in("default", RECURRING, "a", 900, "x")]).await;
@@ -61,7 +61,7 @@ async fn a_key_that_its_task_has_is_not_requeued() {
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Requeued, "the task is gone");
 }
 
-/// Else nobody could ever put that due again.
+/// Otherwise no one could ever put a task with that due again.
 #[tokio::test]
 async fn a_requeued_one_that_lost_its_record_gives_its_key_free() {
     let Some(stage) = dead().await else { return };
@@ -111,7 +111,7 @@ async fn looking_at_the_dead_changes_nothing_and_shows_all_that_is_kept() {
         ("r1 c1000 other:buried".into(), "rejected".into(), "no\nway".into())
     );
     assert_eq!((browsed.dead, browsed.last), (vec![shown], None));
-    // What is damaged or cut off is of no lane, and hides no other.
+    // A damaged or truncated entry belongs to no lane and hides no other.
     let mut raw = stage.raw();
     for value in [&b""[..], b"xyz", b"\0\0\0\x01x", b"\xff\0\0\0xyz"] {
         let _: () =
@@ -124,7 +124,7 @@ async fn looking_at_the_dead_changes_nothing_and_shows_all_that_is_kept() {
         };
         assert_eq!(stage.timeline.browse(stage.shard, all).await.unwrap().dead, [dead]);
     }
-    // Nor can it be put back, and that is said of it alone.
+    // Such an entry cannot be requeued either, and only its own request fails.
     let record = &kept.record;
     let cut = |length: usize| [&u32::try_from(length).unwrap().to_be_bytes()[..], &record[..length]].concat();
     let nameless = [&record[..30], b"\x05A_b:c"].concat();
@@ -139,7 +139,7 @@ async fn looking_at_the_dead_changes_nothing_and_shows_all_that_is_kept() {
     assert_eq!(stage.state(), before.into_iter().filter(|line| !line.starts_with("dead:records")).collect::<Vec<_>>());
 }
 
-/// Redis orders by bytes whatever its locale is; so does a look that goes on.
+/// Redis orders by bytes in every locale, and so does a listing that continues.
 #[tokio::test]
 async fn the_dead_of_one_millisecond_are_in_the_order_of_their_bytes() {
     let Some(stage) = Stage::new().await else { return };

@@ -1,4 +1,4 @@
-//! Scripts touch only the keys that they were given: read off their text, and seen in cluster mode.
+//! Scripts use only keys that the call declares: checked in their text, and in cluster mode.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,8 @@ use punctual::timeline::scripts::{ALL, Script};
 
 use super::*;
 
-/// Names that stand for a key: `local a, b = KEYS[1], KEYS[2]`, `table[...] = KEYS[...]`, and the table of `due_by_lane`.
+/// Names that are bound to a key: `local a, b = KEYS[1], KEYS[2]`, `table[...] = KEYS[...]`, and the table of
+/// `due_by_lane`.
 fn bound(source: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for line in source.lines() {
@@ -29,8 +30,8 @@ fn bound(source: &str) -> BTreeSet<String> {
     names
 }
 
-/// Functions of the parts that take keys, and how many: these come first, but behind the list of `call_with` and the command of
-/// it and of `first_write`.
+/// Functions of the parts that take keys, with the number of keys. Keys come first, except after the list of
+/// `call_with`, its command, and the command of `first_write`.
 const TAKE_KEYS: [(&str, usize); 8] = [
     ("redis.call(", 1),
     ("redis.pcall(", 1),
@@ -42,7 +43,7 @@ const TAKE_KEYS: [(&str, usize); 8] = [
     ("fits(", 1),
 ];
 
-/// Names that stand for a key in a part: the parameters of its functions.
+/// Names that are bound to a key in a part: the parameters of its functions.
 fn parameters(part: &str) -> BTreeSet<String> {
     let heads = part.lines().filter_map(|line| line.strip_prefix("local function ")?.split_once('('));
     heads.flat_map(|(_, list)| list.trim_end_matches(')').split(", ").map(str::to_owned)).collect()
@@ -69,7 +70,7 @@ fn undeclared(source: &str, names: &BTreeSet<String>) -> Vec<String> {
                 None if arguments.starts_with("command, ") => ("command", &arguments["command".len()..]),
                 None => (function, arguments),
             };
-            // PUBLISH names a channel: the shard's own, given as an argument.
+            // PUBLISH names a channel: the shard's own, passed as an argument.
             if ["TIME", "PUBLISH"].contains(&command) {
                 continue;
             }
@@ -95,7 +96,7 @@ fn every_key_in_a_call_comes_from_keys() {
         let name = verb.as_str();
         assert!(text.contains("redis.call("), "{name}");
         assert_eq!(undeclared(text, &bound(text)), Vec::<String>::new(), "{name}");
-        // None is bound anew on the way, and none is made of strings.
+        // No name is bound a second time, and no key is built from strings.
         for key in bound(text) {
             let again = format!("\n{key} = ");
             assert!(!source.contains(&again), "{name} binds {key} anew");
@@ -134,7 +135,7 @@ fn every_channel_is_the_one_that_was_given() {
     }
 }
 
-/// A cluster refuses a call with keys in different slots, and a script that touches a key of another slot.
+/// A cluster rejects a call with keys in different slots, and a script that uses a key of another slot.
 #[tokio::test]
 async fn all_scripts_run_in_a_cluster() {
     if !have("redis-server") {

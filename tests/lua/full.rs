@@ -1,4 +1,4 @@
-//! A full Redis takes no tasks in, and drains.
+//! A full Redis rejects new tasks, and existing ones are still published.
 
 use super::*;
 
@@ -80,7 +80,7 @@ async fn a_read_only_redis_refuses_and_says_so() {
     let _: () = ::redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).query(&mut raw).unwrap();
     let refused = stage.timeline.cancel(stage.shard, &task("a"), NEVER).await;
     assert!(matches!(&refused, Err(TimelineError::Refused(detail)) if detail.starts_with("READONLY ")), "{refused:?}");
-    // It makes the connection anew, for the address may lead to another server by then; to a replica it is not up.
+    // The timeline reconnects, because the address may lead to another server by now. A replica does not count as up.
     link_is(&stage.timeline, |link| matches!(link, Link::Down(reason) if reason.contains("`: READONLY"))).await;
     let _: () = ::redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut raw).unwrap();
     assert_eq!(up(&stage.timeline).await, 2);

@@ -1,4 +1,4 @@
-//! The headers of the scripts, against what `scripts.rs` declares.
+//! Checks the headers of the scripts against the declarations in `scripts.rs`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
 }
 
-/// The text of a header's field, its continuation lines joined.
+/// Text of a header's field, with its continuation lines.
 fn field(source: &str, name: &str) -> String {
     let mut lines = source.lines().take_while(|line| line.starts_with("--"));
     let start = format!("-- {name:<5} ");
@@ -22,13 +22,13 @@ fn field(source: &str, name: &str) -> String {
         .join("  ")
 }
 
-/// The names in `1 now ms, ...  2 not_after ms  3.. lane: ...`, checked to be numbered in order.
+/// Names in `1 now ms, ...  2 not_after ms  3.. lane: ...`; the numbers must ascend.
 fn names(list: &str) -> Vec<String> {
     let items = list.split("  ").filter(|item| item.starts_with(|c: char| c.is_ascii_digit()));
     let items = items.enumerate().map(|(place, item)| {
         let (number, rest) = item.split_once(' ').unwrap();
         let name = rest.split([' ', ',', ':', '(']).find(|word| !word.is_empty()).unwrap();
-        // `dead:records` is the one name with a colon in it.
+        // `dead:records` is the only name that contains a colon.
         let name = if rest.starts_with("dead:records") { "dead:records" } else { name };
         assert_eq!(number.trim_end_matches(".."), (place + 1).to_string(), "in `{list}`");
         if number.ends_with("..") { format!("{name}..") } else { name.to_owned() }
@@ -49,7 +49,7 @@ fn every_header_says_what_the_script_takes() {
     }
 }
 
-/// The names of the Lua files in a folder.
+/// Names of the Lua files in a folder.
 fn files(folder: &Path) -> BTreeSet<String> {
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     files.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect()
@@ -74,7 +74,7 @@ fn every_code_is_said_by_a_script_and_explained() {
         let said = [format!("'{}'", code.as_str()), format!("'{} ", code.as_str())];
         assert!(ALL.iter().any(|script| said.iter().any(|text| script.text.contains(text))), "{code:?}");
         assert_eq!(Code::of(code.as_str()), Some(*code));
-        // Verbs that know one answer only are named by the verb.
+        // A verb with a single answer is named like its answer.
         let own = ["put", "claimed", "settled", "extended", "reaped", "glanced", "browsed"].contains(&code.as_str());
         assert!(own || readme.contains(&format!("`{}", code.as_str())), "{code:?} in lua/README.md");
     }

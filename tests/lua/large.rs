@@ -1,5 +1,5 @@
-//! No call reads more than 4 MiB of records, the first one aside, however large they are: what a script reads, Redis copies
-//! several times, and does nothing else meanwhile.
+//! No call reads more than 4 MiB of records, beyond the first one. Redis copies what a script reads several times, and
+//! serves no other client meanwhile.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use super::*;
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// Redis' own account of what scripts do.
+/// Output of MONITOR: what scripts do, as Redis sees it.
 struct Monitor {
     lines: BufReader<TcpStream>,
     raw: ::redis::Connection,
@@ -29,7 +29,7 @@ impl Monitor {
         Monitor { lines, raw: stage.raw() }
     }
 
-    /// All commands so far, word by word.
+    /// All commands so far, split into words.
     fn commands(mut self) -> Vec<Vec<String>> {
         let _: String = ::redis::cmd("ECHO").arg("the end").query(&mut self.raw).unwrap();
         let mut commands = Vec::new();
@@ -45,7 +45,7 @@ impl Monitor {
         }
     }
 
-    /// The records that each call of a script has read so far, by task.
+    /// Ids of the records that each script call has read so far.
     fn read(self) -> Vec<Vec<String>> {
         let mut calls: Vec<Vec<String>> = Vec::new();
         for detail in self.commands() {
@@ -60,13 +60,13 @@ impl Monitor {
         calls
     }
 
-    /// How often the length of a record was asked for.
+    /// Number of times that scripts asked for a record's length.
     fn lengths(self) -> usize {
         self.commands().iter().filter(|detail| detail.first().is_some_and(|word| word == "HSTRLEN")).count()
     }
 }
 
-/// Asserts that no call read more than 4 MiB behind its first record; how many calls read any.
+/// Checks that no call read more than 4 MiB after its first record. Returns the number of calls that read records.
 fn assert_bounded(calls: &[Vec<String>], sizes: &BTreeMap<String, usize>) -> usize {
     let size = |id: &String| sizes.get(id).copied().unwrap_or_default();
     for call in calls {
@@ -76,7 +76,7 @@ fn assert_bounded(calls: &[Vec<String>], sizes: &BTreeMap<String, usize>) -> usi
     calls.iter().filter(|call| call.iter().any(|id| size(id) > 0)).count()
 }
 
-/// Puts tasks of these sizes, due in this order; their records' sizes.
+/// Puts tasks of these sizes, due in this order. Returns the sizes of their records.
 async fn put_sizes(stage: &Stage, due: i64, sizes: impl IntoIterator<Item = usize>) -> BTreeMap<String, usize> {
     let mut all = BTreeMap::new();
     for (n, size) in sizes.into_iter().enumerate() {
@@ -109,7 +109,8 @@ async fn small_puts_over_large_tasks_are_answered_a_few_at_a_time() {
     assert_eq!((sketch(&held.record), held.due), ("r2 c1000 default:small".to_owned(), at(95_000)), "written once");
 }
 
-/// What comes too late while it is asked again is told so, and what was written before stays: as with every cut off put.
+/// A put in several calls that exceeds `not_after` on the way returns an error. What it wrote before stays, as with
+/// every put that is cut off.
 #[tokio::test]
 async fn what_is_asked_again_ends_with_its_not_after() {
     let Some(server) = own_server(&[]) else { return };
@@ -117,7 +118,7 @@ async fn what_is_asked_again_ends_with_its_not_after() {
     put_sizes(&stage, 90_000, [512 * KIB; 40]).await;
     let small: Vec<Put> = (0..40).map(|n| put(&format!("t{n:04}"), 95_000, "small")).collect();
     let put = stage.timeline.put(stage.shard, PutMode::Put, small, at(1000));
-    // The time passes once the first of them are written.
+    // Advances the clock once the first tasks are written.
     let passes = async {
         while !stage.state().iter().any(|line| line.ends_with("default:small")) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -127,7 +128,7 @@ async fn what_is_asked_again_ends_with_its_not_after() {
     let (answers, ()) = tokio::join!(put, passes);
     match answers {
         Err(TimelineError::Unkept(_) | TimelineError::Unknown(_) | TimelineError::Late) => {}
-        // All of it was written before the time was seen to pass.
+        // All tasks were written before the clock advanced.
         Ok(answers) => assert!(answers.iter().all(|answer| answer.result == PutResult::Replaced)),
         Err(error) => panic!("{error}"),
     }
@@ -180,7 +181,7 @@ async fn suspects_and_what_cannot_be_read_are_read_no_more_than_may_fit() {
     }
 }
 
-/// The lane of the task that stands is known from where its score is.
+/// The script learns the existing task's lane from the set that has its score.
 #[tokio::test]
 async fn a_requeue_does_not_read_the_task_that_stands() {
     let Some(server) = own_server(&[]) else { return };
@@ -195,7 +196,7 @@ async fn a_requeue_does_not_read_the_task_that_stands() {
     assert!(!calls.is_empty() && calls.iter().all(Vec::is_empty), "{calls:?}");
 }
 
-/// A script knows how large the largest record may be: that of a shard of small ones is read without a look at each.
+/// The scripts know the size of the largest record. In a shard of small records they ask for no length.
 #[tokio::test]
 async fn lengths_are_asked_for_only_where_large_records_may_stand() {
     let Some(server) = own_server(&[]) else { return };
@@ -216,7 +217,7 @@ async fn lengths_are_asked_for_only_where_large_records_may_stand() {
     stage.put_one("large", 900, &"x".repeat(2 * MIB)).await;
     assert!(lengths("i.2").await >= 200);
     assert_eq!(lengths("i.3").await, 0, "nothing stood there any more");
-    // One that is requeued counts, too, ...
+    // A requeued record counts, too.
     stage.put_one("large", 900, &"x".repeat(2 * MIB)).await;
     stage.claim("i.4", 1).await;
     let dead = DeadRecord { record: record(0, "default", 1000, "x".repeat(2 * MIB)), ..dead_record("x") };
@@ -225,7 +226,7 @@ async fn lengths_are_asked_for_only_where_large_records_may_stand() {
     stage.put_one("small", 90_000, "x").await;
     stage.requeue("large:900").await;
     assert!(lengths("i.6").await >= 200);
-    // ... and where an older version put them nothing is known.
+    // Where an older version wrote the records, the largest size is unknown.
     let _: () = ::redis::cmd("DEL").arg(stage.key("largest")).query(&mut stage.raw()).unwrap();
     assert!(lengths("i.7").await >= 200);
 }

@@ -1,4 +1,4 @@
-//! Connections that die, stand still, or lead to the wrong place; and calls without an answer.
+//! Connections that break, hang, or lead to the wrong server; and calls without a reply.
 
 use punctual::timeline::redis::RedisError;
 use tokio::time::Instant;
@@ -7,10 +7,10 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// For those where nothing stands still: a late answer is no sign of anything.
+/// For tests in which no server hangs: a late reply means nothing there.
 const AT_EASE: Duration = Duration::from_secs(30);
 
-/// Short timeouts, and Redis' own time.
+/// Short timeouts, and Redis' own clock.
 fn config(url: &str) -> RedisConfig {
     let mut config = RedisConfig::new(url, namespace(), 1);
     config.connect_timeout = PATIENCE;
@@ -24,7 +24,7 @@ async fn connected(server: &RedisServer) -> Arc<RedisTimeline> {
     timeline
 }
 
-/// The same with timeouts that nothing reaches by itself.
+/// The same with timeouts that no call reaches.
 async fn at_ease(server: &RedisServer) -> Arc<RedisTimeline> {
     let mut config = config(&server.url());
     (config.connect_timeout, config.response_timeout) = (AT_EASE, AT_EASE);
@@ -66,7 +66,7 @@ async fn the_clock_is_redis_own() {
     assert_eq!(glance.dead, 0);
 }
 
-/// What was sent meanwhile waits in the server's buffer: the reap of one instance before the extends of the others.
+/// Commands that were sent while the server hung wait in its buffer: one instance's reap before the others' extends.
 #[tokio::test]
 async fn a_reap_that_redis_reads_after_it_stood_still_ends_nothing() {
     let Some(server) = own_server(&[]) else { return };
@@ -174,7 +174,7 @@ async fn an_unanswered_put_took_effect_before_its_error_or_never_will() {
     let unknown = put_at(&timeline, "a", not_after).await;
     assert!(matches!(unknown, Err(TimelineError::Unknown(_))), "{unknown:?}");
     assert!(timeline.clock().surely_past(not_after), "the error waited for the moment after which nothing is written");
-    // What stood in the socket is executed now, and comes too late.
+    // Redis now runs the command from its socket buffer, after `not_after`.
     server.server.signal("CONT");
     let reader = RedisTimeline::connect(RedisConfig { response_timeout: AT_EASE, ..config }).unwrap();
     up(&reader).await;

@@ -55,7 +55,7 @@ async fn one_of_all_who_look_is_told_to_reap_and_holders_may_extend_first() {
     assert_eq!(told(2000).await, (false, 2900), "the clock stepped back");
 }
 
-/// Everybody is away twice: holders may extend first each time.
+/// No instance polls for a while, twice. Each time holders get the chance to extend first.
 #[tokio::test]
 async fn a_reap_is_put_off_again_where_somebody_looked_meanwhile() {
     let Some(stage) = Stage::new().await else { return };
@@ -76,15 +76,15 @@ async fn a_reap_is_put_off_again_where_somebody_looked_meanwhile() {
     assert_eq!(looks(&[92_501]).await, (true, "reap-at:default 93401".to_owned()));
 }
 
-/// Looks more than half a lease apart put the reap off, but not twice in a row: an instance that hangs a little each
-/// time would never be told.
+/// A poll after more than half a lease postpones the reap, but not twice in a row. Otherwise an instance that hangs a
+/// little each time would never reap.
 #[tokio::test]
 async fn who_looks_seldom_is_told_to_reap_too() {
     let Some(stage) = Stage::new().await else { return };
     stage.put_one("a", 900, "x").await;
     stage.claim("i.1", 10).await;
     let mut told = Vec::new();
-    // The lease ends at 16 000. One look puts the reap off by a lease, the second after it is 8600 ms late.
+    // The lease ends at 16 000. One poll postpones the reap by a lease; the second poll after that is 8600 ms late.
     for now in (1000..100_000).step_by(11_800) {
         stage.now(now);
         if stage.glance(&[("default", true)]).await.lanes[0].reap {
@@ -94,7 +94,7 @@ async fn who_looks_seldom_is_told_to_reap_too() {
     assert_eq!(told, [48_200, 83_600]);
 }
 
-/// Nobody looks any more at a lane that no configuration names: Redis removes what the last look left.
+/// When no instance polls a lane any more, the key of its last poll expires.
 #[tokio::test]
 async fn the_time_of_the_next_reap_goes_by_itself() {
     let Some(stage) = Stage::new().await else { return };

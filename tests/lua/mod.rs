@@ -1,5 +1,5 @@
-//! The scripts, on a real Redis: the whole state of a shard before and after each verb, written out; what no other
-//! implementation of the timeline has (headers, declared keys, a full Redis, connections that die).
+//! The scripts on a real Redis: the whole state of a shard before and after each verb, as text. Also what only this
+//! implementation of the timeline has: headers, declared keys, a full Redis, connections that break.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it, wherever it stands")]
 
@@ -30,10 +30,10 @@ use crate::support::have;
 use crate::support::records::record;
 use crate::support::redis::RedisServer;
 
-/// The lease that all calls here name.
+/// Lease of all calls here.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// One server for all tests that need nothing special of it; ends with the last of them.
+/// One server for all tests that need no special one; it stops after the last of them.
 fn shared_server() -> Option<Arc<RedisServer>> {
     if !have("redis-server") {
         return None;
@@ -47,18 +47,18 @@ fn shared_server() -> Option<Arc<RedisServer>> {
     }))
 }
 
-/// A server of the test's own.
+/// A server for one test.
 fn own_server(arguments: &[&str]) -> Option<RedisServer> {
     have("redis-server").then(|| RedisServer::start(arguments))
 }
 
-/// A namespace that no other test has.
+/// A namespace that no other test uses.
 fn namespace() -> Namespace {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
 }
 
-/// Waits, for a bounded time, until the link says what is wanted.
+/// Waits for a state of the link, with a time limit.
 async fn link_is(timeline: &RedisTimeline, wanted: impl FnMut(&Link) -> bool) -> Link {
     let mut link = timeline.link();
     let seen = tokio::time::timeout(Duration::from_secs(30), link.wait_for(wanted)).await;
@@ -72,7 +72,7 @@ async fn up(timeline: &RedisTimeline) -> u64 {
     }
 }
 
-/// A timeline of one shard with a time of its own, on a server that it may share.
+/// A timeline of one shard with a manual clock, on a server that it may share.
 struct Stage {
     server: Arc<RedisServer>,
     timeline: Arc<RedisTimeline>,
@@ -82,17 +82,17 @@ struct Stage {
 }
 
 impl Stage {
-    /// On the shared server; `None` where none can be started.
+    /// On the shared server; `None` if Redis is not installed.
     async fn new() -> Option<Stage> {
         Some(Stage::on(shared_server()?).await)
     }
 
-    /// The time is 1000 when it begins.
+    /// The clock starts at 1000.
     async fn on(server: Arc<RedisServer>) -> Stage {
         Stage::with(server, |_| {}).await
     }
 
-    /// With a configuration of the test's own.
+    /// With the test's own configuration.
     async fn with(server: Arc<RedisServer>, configure: impl FnOnce(&mut RedisConfig)) -> Stage {
         let namespace = namespace();
         let clock = Arc::new(ManualClock::new(at(1000)));
@@ -118,14 +118,14 @@ impl Stage {
         format!("{}{name}", self.prefix)
     }
 
-    /// Everything that stands in the shard, a line each, sorted.
+    /// The whole state of the shard, one line per entry, sorted.
     fn state(&self) -> Vec<String> {
         let mut raw = self.raw();
         let keys: Vec<String> = ::redis::cmd("KEYS").arg(format!("{}*", self.prefix)).query(&mut raw).unwrap();
         let mut lines = Vec::new();
         for key in keys {
             let name = &key[self.prefix.len()..];
-            // `large` looks at what follows from it.
+            // The tests of `large` cover what follows from this key.
             if name == "largest" {
                 continue;
             }
@@ -168,7 +168,7 @@ impl Stage {
         lines
     }
 
-    /// The state, but for what `lanes` says, which most tests do not care for.
+    /// The state without the key `lanes`, which most tests do not need.
     fn holds(&self) -> Vec<String> {
         self.state().into_iter().filter(|line| !line.starts_with("lanes ")).collect()
     }
@@ -177,7 +177,7 @@ impl Stage {
         self.timeline.put(self.shard, PutMode::Put, puts.to_vec(), NEVER).await.unwrap()
     }
 
-    /// Puts one and says the answer in short: `created 2000`, `replaced 3000 in flight 2000`.
+    /// Puts one task and returns a short answer: `created 2000`, `replaced 3000 in flight 2000`.
     async fn put_one(&self, id: &str, due: i64, body: &str) -> String {
         short(&self.put(&[put(id, due, body)]).await[0])
     }
@@ -228,7 +228,7 @@ impl Stage {
         self.timeline.requeue(self.shard, &key.parse::<Key>().unwrap(), None, NEVER).await.unwrap()
     }
 
-    /// Claims what is due under a token of that number and lets its lease pass: a holder died.
+    /// Claims due tasks under this token, then lets the lease expire: the holder has crashed.
     async fn crash(&self, token: &str) {
         self.claim(token, 1000).await;
         self.clock.advance(LEASE);
@@ -270,7 +270,7 @@ fn put(id: &str, due: i64, body: &str) -> Put {
     put_in("default", 0, id, due, body)
 }
 
-/// The record says 1000 as the time of its creation.
+/// A put whose record was created at 1000.
 fn put_in(lane_name: &str, flags: u8, id: &str, due: i64, body: &str) -> Put {
     Put { id: task(id), lane: lane(lane_name), due: at(due), record: record(flags, lane_name, 1000, body) }
 }

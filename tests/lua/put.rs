@@ -34,7 +34,7 @@ async fn a_repeated_in_counts_anew_and_a_post_does_not() {
 #[tokio::test]
 async fn the_trace_at_a_records_end_is_kept_and_not_compared() {
     let Some(stage) = Stage::new().await else { return };
-    // What looks like a trace is a part of the body where no flag says otherwise.
+    // Without the flag, bytes that look like a trace are part of the body.
     let (one, two) = ("1".repeat(26), "2".repeat(26));
     let put = |flags, due, body: &str, trace: &str| put_in("default", flags, "a", due, &format!("{body}{trace}"));
     for (draft, answer, holds) in [
@@ -84,7 +84,7 @@ async fn a_put_moves_a_task_to_another_lane_in_one_step() {
     let Some(stage) = Stage::new().await else { return };
     stage.put_one("a", 2000, "x").await;
     stage.put(&[put_in("other", 0, "b", 2000, "x")]).await;
-    // A second instance that has never seen the lane `other` finds it by the answer.
+    // A second instance that has never used the lane `other` learns its name from the answer.
     let mut config =
         RedisConfig::new(&stage.server.url(), stage.prefix[10..].split(':').next().unwrap().parse().unwrap(), 1);
     config.time = Some(stage.clock.clone());
@@ -118,7 +118,7 @@ async fn a_put_in_flight_is_written_beside_the_claim() {
     let elsewhere = stage.put(&[put_in("other", 0, "a", 5000, "two")]).await;
     assert_eq!(short(&elsewhere[0]), "inflight 5000 in flight 900");
     assert_eq!(stage.put_one("a", 5000, "two").await, "replaced 5000 in flight 900");
-    // What is claimed is no longer what stands there: the old due is refused, whatever the body.
+    // The claimed version is no longer the stored one: a put with the old due is rejected, whatever its body.
     assert_eq!(stage.put_one("a", 900, "one").await, "inflight 900 in flight 900");
     assert_eq!(
         stage.put_one("a", 6000, "two").await,
@@ -161,7 +161,7 @@ async fn a_cancelled_task_is_gone_at_once_and_in_flight_when_its_claim_ends() {
             "tasks a r1 c1000 default:one",
         ]
     );
-    // Put again it is a new task, never unchanged; but not under the key that is in flight.
+    // A put of the same task creates a new one and is never `unchanged`; but its key must not be in flight.
     assert_eq!(stage.put_one("a", 900, "one").await, "inflight 900 in flight 900");
     assert_eq!(stage.put_one("a", 4000, "one").await, "created 4000 in flight 900");
     stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Finished)]).await;
@@ -209,7 +209,7 @@ async fn a_call_that_comes_late_writes_nothing() {
     assert_eq!(stage.timeline.requeue(stage.shard, &key, None, past).await, Err(TimelineError::Late));
     assert_eq!(stage.timeline.discard(stage.shard, &key, None, past).await, Err(TimelineError::Late));
     assert_eq!(stage.state(), before);
-    // At the very millisecond it is still in time.
+    // At exactly this millisecond it is still in time.
     assert!(stage.timeline.cancel(stage.shard, &task("a"), at(1000)).await.is_ok());
 }
 
@@ -228,7 +228,7 @@ async fn a_thousand_tasks_with_the_longest_ids_fit_one_call() {
     assert_eq!(claimed.occurrences.len(), 1000);
     let verdicts = ids.iter().map(|id| settlement(id, 900, next(950, 1))).collect();
     assert_eq!(stage.settle("i.1", Rest::Keep, verdicts).await, Settled::default());
-    // Each of them moved by the user while it is in flight, half of them settled, the rest given back by the reaper.
+    // The user moves each of them while it is in flight. Half are settled, and the reaper returns the rest.
     stage.claim("i.2", 1000).await;
     let moved: Vec<Put> = ids.iter().map(|id| put_in("default", IN, id, 960, "y")).collect();
     stage.put(&moved).await;

@@ -40,7 +40,7 @@ async fn only_what_a_claim_still_holds_is_given_back() {
     stage.put(&[put("a", 900, "x"), put("b", 900, "x")]).await;
     stage.claim("i.1", 10).await;
     stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Finished)]).await;
-    // Put again under another due, and claimed by another: the old claim has no say in it.
+    // Put again with another due, and claimed by another instance: the old claim does not affect it.
     stage.put_one("a", 950, "x").await;
     stage.now(14_000);
     stage.claim("i.2", 10).await;
@@ -107,7 +107,7 @@ async fn the_net_frees_what_is_claimed_without_a_lease() {
     stage.put_one("u2", 7000, "y").await;
     let _: () = ::redis::cmd("ZREM").arg(stage.key("leases:default")).arg("i.1").query(&mut stage.raw()).unwrap();
     stage.now(16_000);
-    // As long as one lease is there, the others' holders are not in question.
+    // While one lease exists, the reap does not look for claims without one.
     assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: 2, stranded: 998, more: true, ..NONE });
     assert!(!stage.state().iter().any(|line| line.starts_with("claims")), "no claim outlives its lease");
     assert!(stage.settle("i.1", Rest::Back, vec![]).await.lost);
@@ -132,7 +132,7 @@ async fn an_empty_lane_that_nobody_serves_is_forgotten() {
     assert_eq!(stage.state(), ["lanes old", "reap-at:old 16000"], "nor while it is served");
     reap(false).await.unwrap();
     assert_eq!(stage.state(), Vec::<String>::new());
-    // A look at it by one who has not heard does not bring it back.
+    // A poll by an instance that has not been notified does not create the lane again.
     assert!(stage.glance(&[("old", false)]).await.known.is_empty());
     assert_eq!(stage.state(), Vec::<String>::new());
 }

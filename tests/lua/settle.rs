@@ -50,7 +50,7 @@ async fn what_is_not_named_stays_or_goes_back() {
         "tasks c r1 c1000 default:c",
     ];
     assert_eq!(stage.holds(), kept);
-    // A late repeat, when two are left and two are named, ends nothing again and strands nobody.
+    // A late duplicate of the call settles nothing again and returns no other occurrence.
     let stale = vec![settlement("a", 900, next(5000, 1)), settlement("b", 901, Verdict::Finished)];
     let settled = stage.settle("i.1", Rest::Keep, stale).await;
     assert_eq!(settled.skipped.iter().map(Member::as_str).collect::<Vec<_>>(), ["a", "b"], "in the order of the call");
@@ -206,7 +206,7 @@ async fn a_head_that_becomes_earlier_wakes_the_sleepers() {
     let mut seen = Vec::new();
     while seen.len() < 3 {
         let wake = tokio::time::timeout(Duration::from_secs(10), wakes.recv()).await.unwrap().unwrap();
-        // What the put of `later` published may still have been under way.
+        // The notification for the put of `later` may still arrive.
         if wake.due != at(9000) {
             seen.push(wake.due.as_millis());
         }

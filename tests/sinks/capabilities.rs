@@ -1,4 +1,4 @@
-//! What a sink can do while all is well.
+//! What a sink can do in normal operation.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use punctual_sinks::{Fault, Outcome};
 
 use super::{Broker, PATIENCE, accepted, batch, keys, message, publish};
 
-/// 2500: more than the pipelines and windows of any sink hold.
+/// 2500 messages are more than the pipeline or window of any sink.
 pub(super) async fn a_batch_arrives_once_and_in_order(broker: impl Broker) {
     let sink = broker.sink(PATIENCE);
     let mut mixed = batch("a", 0..2500);
@@ -52,7 +52,7 @@ pub(super) async fn key_headers_and_payload_arrive_intact(broker: impl Broker) {
     }
 }
 
-/// 512 KiB is the default limit of a task's payload: every sink's own default takes it.
+/// 512 KiB is the default limit of a task's payload, and every sink accepts it by default.
 pub(super) async fn large_payloads_arrive(broker: impl Broker) {
     let sink = broker.sink(PATIENCE);
     let mut sent = batch("a", 0..24);
@@ -84,7 +84,7 @@ pub(super) async fn a_stream_that_is_not_polled_sends_nothing(broker: impl Broke
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(broker.received("a"), []);
     drop(answers);
-    // Goes through, and so comes after whatever the dropped one might have sent.
+    // This message is delivered, after anything that the dropped call might have sent.
     assert_eq!(publish(&sink, batch("b", 0..1)).await, accepted(1));
     assert_eq!(broker.received("a"), []);
 }
@@ -95,7 +95,7 @@ pub(super) async fn a_dropped_stream_sends_nothing_more(broker: impl Broker) {
     let mut answers = sink.publish(batch("a", 0..COUNT));
     assert!(matches!(answers.next().await, Some((_, Outcome::Accepted))));
     drop(answers);
-    // What was handed over before has arrived when this has: it goes the same way.
+    // Messages are delivered in order: once this one has arrived, all earlier ones have.
     assert_eq!(publish(&sink, vec![message("a", COUNT)]).await, accepted(1));
     let first = broker.received("a").len();
     assert!(first < COUNT, "the whole batch was sent");

@@ -1,4 +1,4 @@
-//! Kafka: the suite, and what only Kafka does.
+//! Kafka: the suite, and tests for Kafka alone.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +15,7 @@ use crate::support::certificates::Certificates;
 use crate::support::kafka::{KafkaServer, More, have_kafka};
 use crate::support::server::Server;
 
-/// Topics with one partition each: what arrives has one order.
+/// Topics with one partition each, so that messages have one order.
 impl Broker for KafkaServer {
     fn start() -> Option<KafkaServer> {
         let kafka = have_kafka().then(KafkaServer::start)?;
@@ -49,7 +49,7 @@ fn sink(url: &str, answer_timeout: Duration) -> Arc<dyn Sink> {
     SinkConfig::parse(url).expect("a good URL").with_answer_timeout(answer_timeout).build().expect("a sink")
 }
 
-/// Topics of a test's own on a server that tests share while any of them runs.
+/// Topics of one test, on a server that tests share while any of them runs.
 struct Topics {
     kafka: Arc<KafkaServer>,
     prefix: String,
@@ -86,7 +86,7 @@ impl Broker for Topics {
     }
 }
 
-/// Publishes to the topics of one test. What can be no topic stays as it is.
+/// Publishes to the topics of one test. An invalid topic name stays as it is.
 struct Prefixed {
     sink: Arc<dyn Sink>,
     prefix: String,
@@ -183,7 +183,7 @@ async fn what_is_too_large_is_rejected_and_its_200_neighbours_are_accepted() {
     assert_eq!(received, sent);
 }
 
-/// The library's record batches hold up to 1 MB, which is too large where topics take less: none of it is lost.
+/// The library's record batches hold up to 1 MB, more than these topics accept. No message of them is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn record_batches_that_are_too_large_are_taken_apart() {
     let Some(topics) = Topics::start() else { return };
@@ -207,7 +207,7 @@ async fn what_can_be_no_topic_and_what_no_client_sends_is_rejected_alone() {
     }
 }
 
-/// The same key is in the same partition whichever client writes: known answers of Java's `Utils.murmur2`.
+/// A key maps to the same partition in every client: known answers of Java's `Utils.murmur2`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_leads_to_the_partition_that_other_clients_put_it_into() {
     let Some(topics) = Topics::start() else { return };
@@ -228,7 +228,7 @@ async fn a_key_leads_to_the_partition_that_other_clients_put_it_into() {
     assert_eq!(found, known);
 }
 
-/// Nobody is there: told at once and not when the answer timeout has passed, with the library's words.
+/// No server listens: the outcome comes at once, with the library's reason, not after the answer timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_connection_is_told_soon() {
     let port = crate::support::server::free_port();
@@ -243,7 +243,7 @@ async fn a_refused_connection_is_told_soon() {
     assert!(before.elapsed() < SOON, "{:?}", before.elapsed());
 }
 
-/// Over TLS, by PLAIN and by SCRAM; and what a wrong password and a wrong authority are told.
+/// Over TLS, with PLAIN and with SCRAM; and the errors for a wrong password and a wrong authority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_logs_in_over_tls_and_says_without_secrets_why_not() {
     if !have_kafka() {

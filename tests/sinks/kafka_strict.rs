@@ -1,4 +1,4 @@
-//! Kafka: a server that lets not everybody do everything, and that would create topics by itself.
+//! Kafka: a server with access control that would create topics automatically.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn topics(kafka: &KafkaServer) -> Vec<String> {
     metadata.topics().iter().map(|topic| topic.name().to_owned()).collect()
 }
 
-/// The broker would make a topic of each name that it is asked for. The library asks for it once a second.
+/// The broker would create every topic that a client asks for, and the library asks once a second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_creates_no_topic_and_says_who_may_not_write() {
     if !have_kafka() {
@@ -52,7 +52,7 @@ async fn it_creates_no_topic_and_says_who_may_not_write() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(topics(&kafka), ["a"]);
 
-    // Who may write to no topic at all is not even given a producer id, or is told first that this topic is none for him.
+    // A client that may write to no topic gets no producer id, or is told first that it may not use this topic.
     let nobody = sink(&format!("kafka://nobody:hunter2@127.0.0.1:{}", kafka.second_port));
     for outcome in publish(&nobody, batch("a", 3..6)).await {
         let told = |fault| matches!(fault, Fault::Sink | Fault::Destination);

@@ -1,5 +1,5 @@
-//! Kafka: one topic or one address in trouble is nobody else's, and what nobody can tell is left open. Against the mock
-//! cluster of the client library, which fails as it is told to.
+//! Kafka: trouble with one topic or address does not affect others, and an unknown outcome stays unknown. Uses the mock
+//! cluster of the client library, which fails on request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,18 +27,18 @@ fn sink(servers: &str) -> Arc<dyn Sink> {
     SinkConfig::parse(&format!("kafka://{servers}")).expect("a good URL").build().expect("a sink")
 }
 
-/// Nobody leads `stuck`, so that what goes there stays in the client library until that gives up. More waits than one
-/// topic has room for.
+/// The topic `stuck` has no leader, so its messages stay in the client library until they time out. More messages wait
+/// than one topic may have in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_without_a_leader_ends_nothing_of_the_others() {
     let mock = mock();
     mock.partition_leader("stuck", 0, None).expect("no leader");
-    // A message has less than half of it: enough for a busy machine that stands still for some seconds.
+    // A message gets less than half of it, which is enough for a busy machine that pauses for some seconds.
     let time = SinkConfig::ANSWER_TIMEOUT * 2;
     let config = SinkConfig::parse(&format!("kafka://{}", mock.bootstrap_servers())).expect("a good URL");
     let sink = config.with_answer_timeout(time).build().expect("a sink");
     assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
-    // So that something is under way to `a` at all times.
+    // Keeps messages to `a` in flight at all times.
     mock.broker_round_trip_time(1, Duration::from_millis(50)).expect("a slow broker");
     let before = Instant::now();
     let calls: Vec<_> = (0..8)
@@ -62,8 +62,8 @@ async fn a_topic_without_a_leader_ends_nothing_of_the_others() {
     sink.check().await.expect("the broker answers");
 }
 
-/// As with a name of two addresses of which only the second listens. On a busy machine that may come too late; then the
-/// same with another port.
+/// Like a host name with two addresses of which only the second one listens. On a busy machine the second may start too
+/// late; the test then tries another port.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_that_is_refused_at_first_is_tried_again() {
     let mock = mock();
@@ -89,8 +89,8 @@ async fn an_address_that_is_refused_at_first_is_tried_again() {
     panic!("{outcomes:?}");
 }
 
-/// The broker writes it and dies before it answers: the library puts it back into its queue and purges it there. Once more
-/// where everything stood still until the time of the message was up.
+/// The broker writes the message and dies before it answers: the library queues the message again and purges it there.
+/// The test tries again if the machine paused until the message timed out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_have_been_written_is_left_open() {
     for _ in 0..5 {
@@ -114,7 +114,7 @@ async fn what_may_have_been_written_is_left_open() {
     panic!("the end of the broker is never noticed");
 }
 
-/// Told when the topic is asked for, or only when it is written to.
+/// The error comes when the topic's metadata is requested, or only with the first write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_write_to_a_topic_is_told_so_and_may_to_others() {
     let mock = mock();
@@ -125,13 +125,13 @@ async fn who_may_not_write_to_a_topic_is_told_so_and_may_to_others() {
     messages[3].destination = "stuck".to_owned();
     let mut outcomes = publish(&sink, messages).await;
     let refused = Trouble::open(Fault::Destination, "Broker: Topic authorization failed");
-    // Where the library knows it before the message is handed over, that is known not to arrive.
+    // When the library knows before it takes the message, the message certainly did not arrive.
     let told = outcomes.remove(3);
     let definite = Outcome::Retry(Trouble { definite: true, ..refused.clone() });
     assert!(told == definite || told == Outcome::Retry(refused.clone()), "{told:?}");
     assert_eq!(outcomes, accepted(9));
     mock.request_errors(RDKafkaApiKey::Produce, &[denied]);
     assert_eq!(publish(&sink, batch("a", 10..11)).await, [Outcome::Retry(refused)]);
-    // The library looks once a second whether it has changed.
+    // The library checks once a second whether the permission changed.
     publish_until_accepted(&sink, batch("a", 11..12)).await;
 }

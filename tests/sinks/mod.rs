@@ -1,5 +1,5 @@
-//! One suite for every sink: a function per capability, run for each sink that has it, against real servers, read back
-//! by a client that shares nothing with the sink.
+//! One suite for every sink: one function per capability, run for each sink that has it. Against real servers, and read
+//! back by a client that shares no code with the sink.
 
 mod capabilities;
 mod kafka;
@@ -21,32 +21,32 @@ use futures_util::StreamExt;
 use punctual_sinks::{Message, Outcome, Sink};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// Where a test waits for it to pass.
+/// For tests that wait until it expires.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Where every answer comes by itself, however busy the machine.
+/// For tests in which every answer arrives, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is told at once comes within this; whatever is waited for in vain under [`PATIENCE`] takes 14 s and more.
+/// An immediate outcome arrives within this time; waiting in vain under [`PATIENCE`] takes 14 s and more.
 const SOON: Duration = Duration::from_secs(10);
 
-/// The other side of a sink.
+/// The server that a sink publishes to.
 trait Broker: Sized {
-    /// Starts one that takes messages to `a`, `b` and `c`; none if its program is missing.
+    /// Starts a server that accepts messages to `a`, `b` and `c`; `None` if its program is not installed.
     fn start() -> Option<Self>;
-    /// A sink that publishes to it.
+    /// A sink that publishes to this server.
     fn sink(&self, answer_timeout: Duration) -> Arc<dyn Sink>;
-    /// What it has, in its order; `destination` only.
+    /// Messages of this destination, in the server's order.
     fn received(&self, destination: &str) -> Vec<Received>;
 }
 
-/// A broker that is a process of its own.
+/// A broker that is a process.
 trait Process: Broker {
-    /// The process.
+    /// The broker's process.
     fn server(&mut self) -> &mut crate::support::server::Server;
 }
 
-/// A message at the other side.
+/// A message as the broker has it.
 #[derive(Debug, PartialEq, Eq)]
 struct Received {
     key: String,
@@ -54,7 +54,7 @@ struct Received {
     payload: Vec<u8>,
 }
 
-/// A message with headers, and a payload that is its key.
+/// A message with headers; its payload is its key.
 fn message(destination: &str, number: usize) -> Message {
     let task = format!("{destination}-{number}");
     Message {
@@ -74,7 +74,7 @@ fn batch(destination: &str, numbers: std::ops::Range<usize>) -> Vec<Message> {
     numbers.map(|number| message(destination, number)).collect()
 }
 
-/// Publishes and takes down the outcome of each index; panics if one has two or none.
+/// Publishes and returns the outcome of each index; panics if one has two or none.
 async fn publish(sink: &Arc<dyn Sink>, batch: Vec<Message>) -> Vec<Outcome> {
     let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
     let mut answers = sink.publish(batch);
@@ -88,12 +88,12 @@ async fn publish(sink: &Arc<dyn Sink>, batch: Vec<Message>) -> Vec<Outcome> {
         .collect()
 }
 
-/// Publishes until all is accepted, as the scheduler would; at most for 30 s.
+/// Publishes until every message is accepted, as the engine would; for 30 s at most.
 async fn publish_until_accepted(sink: &Arc<dyn Sink>, batch: Vec<Message>) {
     publish_until(sink, batch, |outcome| *outcome == Outcome::Accepted).await;
 }
 
-/// Publishes until all outcomes are as they are to be; at most for 30 s.
+/// Publishes until all outcomes match; for 30 s at most.
 async fn publish_until(sink: &Arc<dyn Sink>, batch: Vec<Message>, is: impl Fn(&Outcome) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -106,15 +106,15 @@ async fn publish_until(sink: &Arc<dyn Sink>, batch: Vec<Message>, is: impl Fn(&O
     }
 }
 
-/// What comes of `doing`, which is to take no longer than `limit`. Counted in beats of this process: however long that
-/// stands still on a busy machine, it is one beat.
+/// Result of `doing`, which must take at most `limit`. Time is counted in ticks of this process, so that a pause of a
+/// busy machine counts as one tick.
 async fn in_time<T>(what: &str, limit: Duration, doing: impl Future<Output = T>) -> T {
     const BEAT: Duration = Duration::from_millis(50);
     let beats = limit.as_millis() / BEAT.as_millis();
     let mut beating = tokio::spawn(async move {
         let mut ticks = interval(BEAT);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first comes at once.
+        // The first tick is immediate.
         for _ in 0..=beats {
             ticks.tick().await;
         }
@@ -124,7 +124,7 @@ async fn in_time<T>(what: &str, limit: Duration, doing: impl Future<Output = T>)
         _ = &mut beating => None,
         done = doing => Some(done),
     };
-    // It may have kept its thread until the time was up.
+    // `doing` may have blocked the thread until the time was up.
     let done = done.filter(|_| !beating.is_finished());
     beating.abort();
     done.unwrap_or_else(|| panic!("{what} took longer than {limit:?}"))

@@ -1,4 +1,4 @@
-//! NATS JetStream: the suite, and what only NATS does.
+//! NATS JetStream: the suite, and tests for NATS alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +71,7 @@ suite!(NatsServer:
     outages::an_idle_connection_that_was_lost_is_made_anew,
 );
 
-/// A batch to `a` whose second message goes to `destination`.
+/// Publishes a batch to `a` whose second message goes to `destination`; returns its outcome.
 async fn beside(nats: &NatsServer, destination: &str, change: impl Fn(&mut Message)) -> Outcome {
     let sink = nats.sink(PATIENCE);
     let mut mixed = batch("a", 0..3);
@@ -130,7 +130,7 @@ async fn a_repeat_is_accepted_and_stored_once_and_other_namespaces_are_others() 
     assert!(stored.is_sorted_by_key(|stored| stored.taken_ns));
 }
 
-/// Something that is no stream takes the message and answers: that is not an acknowledgement.
+/// A subscriber that is no stream receives the message and replies: that is not an acknowledgement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_of_something_else_is_no_acknowledgement() {
     let Some(nats) = <NatsServer as Broker>::start() else { return };
@@ -146,7 +146,7 @@ async fn an_answer_of_something_else_is_no_acknowledgement() {
     answering.join().expect("the service has answered");
 }
 
-/// Something listens on the subject and never answers. More is under way to it than the window holds.
+/// A subscriber of the subject never replies. More messages to it are in flight than the window holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subject_that_never_answers_does_not_hold_up_the_others() {
     let Some(nats) = <NatsServer as Broker>::start() else { return };
@@ -159,13 +159,13 @@ async fn a_subject_that_never_answers_does_not_hold_up_the_others() {
             tokio::spawn(async move { publish(&sink, batch("silent", call * 1000..call * 1000 + 1000)).await })
         })
         .collect();
-    // Some of it is under way, and soon all that can be.
+    // Some messages are in flight, and soon the whole window.
     listener.next();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let outcomes = in_time("another subject", SOON, publish(&sink, batch("a", 0..1000))).await;
     assert_eq!(outcomes, accepted(1000));
     assert!(!silent.iter().any(|call| call.is_finished()), "nobody has answered these");
-    // What they are told when the time is up, by a sink that does not wait for so long.
+    // Outcomes at the timeout, from a sink with a shorter one.
     let sink = nats.sink(ANSWER_TIMEOUT);
     publish_until_accepted(&sink, batch("a", 1000..1001)).await;
     for outcome in publish(&sink, batch("silent", 5000..7000)).await {
@@ -173,7 +173,7 @@ async fn a_subject_that_never_answers_does_not_hold_up_the_others() {
     }
 }
 
-/// An answer that is none leaves room for the next message: the whole batch, more than a subject's share, is tried.
+/// An invalid reply frees its place in the window: the whole batch, more than one subject's share, is tried.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strange_answers_make_room() {
     const COUNT: usize = 1500;
@@ -255,11 +255,11 @@ async fn the_first_server_of_several_that_is_up_is_used() {
     }
 }
 
-/// The server stands still until the connection is given up and moves again while the client library would reconnect.
-/// It finds what the sockets held, but nothing of what the library still had.
+/// The server hangs until the sink gives up the connection, and resumes when the client library would reconnect. It
+/// receives what the sockets held, and nothing that was still in the library.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_held_when_the_connection_was_given_up_is_never_sent() {
-    // Once more where everything stood still until the time was up, and no ping was missed before.
+    // Try again if the machine paused until the timeout and no ping was missed before.
     for _ in 0..3 {
         let Some(nats) = <NatsServer as Broker>::start() else { return };
         let sink = nats.sink(ANSWER_TIMEOUT);

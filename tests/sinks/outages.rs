@@ -1,4 +1,4 @@
-//! What a sink does while its server is gone, stands still, or was never there.
+//! A sink whose server is killed, hangs, or never existed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use punctual_sinks::{Fault, Outcome, Sink};
 
 use super::{ANSWER_TIMEOUT, PATIENCE, Process, accepted, batch, in_time, keys, publish, publish_until_accepted};
 
-/// The answer timeout, and what a busy machine needs to count 20 000 answers.
+/// The answer timeout, plus the time that a busy machine needs to count 20 000 outcomes.
 const IN_TIME: Duration = Duration::from_millis(4000);
 
 pub(super) async fn a_killed_server_is_the_sinks_fault_until_it_is_back(mut broker: impl Process) {
@@ -29,8 +29,8 @@ pub(super) async fn a_killed_server_is_the_sinks_fault_until_it_is_back(mut brok
     leaves_nothing_behind(sink).await;
 }
 
-/// Batch after batch until the server is killed under one of them. What was accepted is there when it is back, and nothing
-/// of which it was said that it is not.
+/// Publishes batches until the server is killed during one. After its restart it has every accepted message, and none
+/// that was reported as definitely not sent.
 pub(super) async fn killed_in_the_middle_of_a_batch_it_answers_everything(mut broker: impl Process) {
     let sink = broker.sink(PATIENCE);
     let under_load = Arc::new(tokio::sync::Notify::new());
@@ -80,7 +80,7 @@ pub(super) async fn a_stopped_server_is_retry_in_time_and_recovers(mut broker: i
     let sink = broker.sink(ANSWER_TIMEOUT);
     publish_until_accepted(&sink, batch("a", 0..10)).await;
     broker.server().signal("STOP");
-    // The first finds the connection open, the second makes a new one to a server that does not answer.
+    // The first round finds the connection open; the second opens a new one to a server that does not answer.
     for round in 0..2 {
         for outcome in in_time(&format!("round {round}"), IN_TIME, publish(&sink, batch("b", 0..20_000))).await {
             assert!(matches!(&outcome, Outcome::Retry(t) if t.fault != Fault::Destination), "{outcome:?}");
@@ -93,10 +93,10 @@ pub(super) async fn a_stopped_server_is_retry_in_time_and_recovers(mut broker: i
     leaves_nothing_behind(sink).await;
 }
 
-/// The server stands still with more under way than the sockets hold, and dies. All of it is answered `Retry`, and a
-/// client library that sent the rest to the next server would do so behind everybody's back.
+/// The server hangs with more in flight than the sockets hold, then dies. Every message is answered `Retry`. A client
+/// library that sent the rest to the next server would publish messages that the engine no longer waits for.
 pub(super) async fn what_was_held_when_the_server_died_is_never_sent(mut broker: impl Process) {
-    // So that its death is what answers, and not that the time is up.
+    // A long timeout, so that the server's death decides the outcomes.
     let sink = broker.sink(PATIENCE);
     assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
     broker.server().signal("STOP");
@@ -115,7 +115,7 @@ pub(super) async fn what_was_held_when_the_server_died_is_never_sent(mut broker:
     assert_eq!(broker.received("b").len(), 0, "sent after it was answered");
 }
 
-/// A restart between two publishes costs nothing: the lost connection was seen, and no message was handed to it.
+/// A restart between two publishes costs nothing: the sink noticed the lost connection and gave it no message.
 pub(super) async fn an_idle_connection_that_was_lost_is_made_anew(mut broker: impl Process) {
     let sink = broker.sink(PATIENCE);
     assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
@@ -126,11 +126,12 @@ pub(super) async fn an_idle_connection_that_was_lost_is_made_anew(mut broker: im
     assert_eq!(keys(&broker.received("b")), ["b-0:1700000000123"]);
 }
 
-/// Each task of a client library that outlived its connection would hold what that had not sent.
+/// Checks that no task is left: a task of the client library that outlives its connection would keep its unsent
+/// messages.
 async fn leaves_nothing_behind(sink: Arc<dyn Sink>) {
     drop(sink);
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    // 3 s, less those in which this process stands still.
+    // 3 s, not counting pauses of this process.
     for _ in 0..300 {
         if tasks() == 0 {
             return;

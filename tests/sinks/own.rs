@@ -34,12 +34,12 @@ impl Broker for MemorySink {
     }
 }
 
-/// What would be read from stdout.
+/// Captures what the sink writes to stdout.
 #[derive(Clone)]
 struct Pipe(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Pipe {
-    /// A few bytes at a time, so that lines that are written by two at once would mix.
+    /// Takes a limited number of bytes per call, so that concurrent lines would mix.
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let length = bytes.len().min(64 * 1024);
         self.0.lock().expect("no test panics holding it").extend_from_slice(&bytes[..length]);
@@ -75,14 +75,15 @@ fn received(line: &Value) -> Received {
         .iter()
         .map(|(name, value)| (name.clone(), text(value).expect("text")))
         .collect();
-    // Where stdout keeps what others have in headers; it prints neither attempts nor that JSON is JSON.
+    // stdout prints these as members; other sinks send them as headers. It prints neither the attempt nor whether the
+    // payload is JSON.
     headers.insert("punctual-task".to_owned(), text(&line["task"]).expect("text"));
     headers.insert("punctual-due".to_owned(), line["due"].to_string());
     headers.insert("punctual-attempt".to_owned(), "2".to_owned());
     let payload = match (&line["payload"], &line["payload_base64"]) {
         (Value::Null, Value::Null) => Vec::new(),
         (Value::Null, encoded) => STANDARD.decode(encoded.as_str().expect("text")).expect("base64"),
-        // Parsed and written again it is not the same bytes: what the test sends is looked for as it is.
+        // Parsing and writing changes the bytes, so compare with what the test sent.
         (payload, _) if payload["a"] == 1.0 => b"{\"a\": 1.0,  \"b\":[]}".to_vec(),
         (payload, _) => payload.to_string().into_bytes(),
     };

@@ -1,4 +1,4 @@
-//! RabbitMQ: the suite, and what only RabbitMQ does.
+//! RabbitMQ: the suite, and tests for RabbitMQ alone.
 
 mod client;
 mod closed_channels;
@@ -21,13 +21,13 @@ use crate::support::have;
 use crate::support::rabbitmq::RabbitServer;
 use crate::support::server::Server;
 
-/// A virtual host of a server that several tests share: each starts in some seconds.
+/// A virtual host on a server that several tests share, because each server takes some seconds to start.
 struct Shared {
     server: Arc<RabbitServer>,
     vhost: String,
 }
 
-/// More than tests share one.
+/// More virtual hosts than tests that share a server.
 const VHOSTS: usize = 32;
 
 impl Broker for Shared {
@@ -91,7 +91,7 @@ fn sink(url: &str, answer_timeout: Duration) -> Arc<dyn Sink> {
     config.build().expect("a sink")
 }
 
-/// Each message as it lies in the queue. Persistent, with the key as its id.
+/// The messages of a queue. They are persistent, with the key as their id.
 fn received(rabbit: &RabbitServer, vhost: &str, queue: &str) -> Vec<Received> {
     rabbit.queue(vhost, queue).into_iter().map(as_received).collect()
 }

@@ -1,4 +1,4 @@
-//! Redis Streams: the suite, and what only Redis does.
+//! Redis Streams: the suite, and tests for Redis alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::support::redis::RedisServer;
 use crate::support::server::Server;
 
 impl Broker for RedisServer {
-    /// With what it needs to keep over a kill what it has answered: it writes before it answers, and never puts that off
-    /// because the disk is busy with what came before.
+    /// Keeps everything that it has answered through a kill: Redis writes before it answers, and a busy disk never
+    /// delays the write.
     fn start() -> Option<RedisServer> {
         let arguments = ["--proto-max-bulk-len", "1mb", "--appendonly", "yes", "--appendfsync", "no"];
         crate::support::have("redis-server").then(|| RedisServer::start(&arguments))
@@ -87,7 +87,7 @@ async fn what_can_never_be_accepted_is_rejected_and_its_neighbours_are_not() {
     assert_eq!(redis.received("a").len(), 3);
 }
 
-/// The server would close the connection on such a command, and all that is under way would be lost with it.
+/// The server would close the connection on such a command, and every command in flight would be lost with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_oversize_payload_is_rejected_alone() {
     let Some(redis) = <RedisServer as Broker>::start() else { return };
@@ -159,7 +159,8 @@ async fn a_log_in_that_is_refused_is_the_sinks_fault_and_shows_no_secret() {
     }
 }
 
-/// A stream that the user may not write is that stream's trouble: the connection, and what is under way on it, stays.
+/// A stream that the user may not write is only that stream's trouble: the connection stays, with all commands in
+/// flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_authorised_leaves_the_others_alone() {
     let Some(redis) = <RedisServer as Broker>::start() else { return };
@@ -189,7 +190,7 @@ async fn a_stream_that_is_not_authorised_leaves_the_others_alone() {
     assert_eq!(connections(&mut admin), before, "the connection was made anew");
 }
 
-/// A listener that takes connections and never says a word.
+/// A listener that accepts connections and never answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_listener_is_retry_in_time() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");

@@ -1,5 +1,5 @@
-//! NATS and Redis Streams over TLS, with every way to log in; and what is said when that does not succeed: whose fault
-//! it is, never a secret.
+//! NATS and Redis Streams over TLS, with every way to log in. When that fails, the error names the cause and holds no
+//! secret.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::support::redis::SecureRedis;
 
 const PASSWORD: &str = "hunter2";
 
-/// A sink that trusts this authority, or those of the system.
+/// Configuration of a sink that trusts this authority, or the system's.
 fn config(url: &str, certificates: Option<&Certificates>) -> SinkConfig {
     let tls = certificates.map_or_else(Tls::default, |own| Tls::from_ca_file(&own.ca_file()).expect("a CA file"));
     SinkConfig::parse(url).expect("a good URL").with_answer_timeout(PATIENCE).with_tls(tls)
@@ -26,7 +26,7 @@ fn built(config: &SinkConfig) -> Arc<dyn Sink> {
     config.build().expect("a good configuration")
 }
 
-/// It is the sink's fault, in these words, and no secret is among them.
+/// Checks that the error blames the sink, contains these words, and holds no secret.
 async fn refused(sink: &Arc<dyn Sink>, detail: &[&str], secrets: &[&str]) {
     let told = sink.check().await.expect_err("a refusal").to_string();
     for outcome in publish(sink, batch("a", 0..2)).await {
@@ -64,13 +64,13 @@ impl Nats {
         format!("{scheme}://{who}127.0.0.1:{}", self.server.server.port)
     }
 
-    /// JetStream, as the official client reaches it.
+    /// JetStream through the official client.
     async fn jetstream(&self, options: ConnectOptions) -> jetstream::Context {
         let options = options.add_root_certificates(self.certificates.ca_file()).require_tls(true);
         jetstream::new(options.connect(self.url("tls", "")).await.expect("a connection"))
     }
 
-    /// A stream that takes `a`, and how much it holds.
+    /// A stream with subject `a`.
     async fn stream(&self, options: ConnectOptions) -> jetstream::stream::Stream {
         let config =
             jetstream::stream::Config { name: "A".to_owned(), subjects: vec!["a".to_owned()], ..Default::default() };
@@ -96,7 +96,7 @@ async fn nats_is_reached_over_tls_with_user_and_password() {
         assert_eq!(publish(sink, batch("a", round * 10..round * 10 + 3)).await, accepted(3));
     }
     assert_eq!(length(&mut stream).await, 6);
-    // Each connection logs in, not only the first.
+    // Every connection logs in, not only the first.
     nats.server.server.kill();
     nats.server.server.restart();
     publish_until_accepted(&sinks[0], batch("a", 30..33)).await;
@@ -143,7 +143,7 @@ async fn nats_is_reached_over_tls_with_a_credentials_file() {
     assert_eq!(publish(&sink, batch("a", 0..3)).await, accepted(3));
     assert_eq!(length(&mut stream).await, 3);
 
-    // Read anew for each connection: what the file holds by then counts.
+    // The sink reads the file again for each connection.
     let later = built(&with(&file));
     write(&operator.foreign_credentials());
     let seed = |text: &str| text.lines().find(|line| line.starts_with("SU")).expect("a seed").to_owned();
@@ -159,7 +159,7 @@ async fn nats_is_reached_over_tls_with_a_credentials_file() {
     assert_eq!(publish(&later, batch("a", 10..13)).await, accepted(3));
     let both = config(&nats.url("tls", "me:hunter3@"), Some(&nats.certificates)).with_credentials_file(&file);
     assert!(matches!(both.build(), Err(SinkError::Config { detail, .. }) if detail.contains("not both")));
-    // A lost connection is given up all the same, and the next one signs another nonce.
+    // A lost connection is given up here, too, and the next one signs another nonce.
     nats.server.server.kill();
     nats.server.server.restart();
     publish_until_accepted(&sink, batch("a", 20..23)).await;
@@ -191,7 +191,7 @@ async fn redis_streams_is_reached_over_tls_as_a_user() {
     publish_until_accepted(&sink, batch("a", 0..10)).await;
 }
 
-/// Takes more than five seconds: a server without TLS says nothing, and the time for its answer has to pass.
+/// Takes more than five seconds: a server without TLS says nothing, so the timeout must expire.
 #[tokio::test]
 async fn a_redis_that_speaks_no_tls_is_told_as_that() {
     if !have("redis-server") {

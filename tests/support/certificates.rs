@@ -1,6 +1,6 @@
-//! Certificates of the test's own: an authority, and a server's certificate for 127.0.0.1 and localhost signed by it.
+//! Certificates for one test: an authority, and a certificate for 127.0.0.1 and localhost that it signed.
 //!
-//! All are PEM files, the key in PKCS#8, which Kafka, RabbitMQ, NATS and Redis read alike.
+//! All are PEM files, with the key in PKCS#8. Kafka, RabbitMQ, NATS and Redis all read this format.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-/// An authority, and what a server on this machine needs to be trusted by those who trust it. Each call makes another
-/// one: a second authority is what a client with the wrong `ca_file` has.
+/// An authority, and the files of a server that it signed. Each call makes another authority; a client with a wrong
+/// `ca_file` has a second one.
 pub(crate) struct Certificates {
     dir: TempDir,
 }
@@ -47,7 +47,7 @@ impl Certificates {
         certificates
     }
 
-    /// The authority's certificate: what a client trusts.
+    /// The authority's certificate, which a client trusts.
     pub(crate) fn ca_file(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }
@@ -62,7 +62,7 @@ impl Certificates {
         self.dir.path().join("server.key")
     }
 
-    /// Key and certificate in one file, as Kafka's key store of type PEM has them.
+    /// Key and certificate in one file, the format of Kafka's key store of type PEM.
     pub(crate) fn key_and_certificate_file(&self) -> PathBuf {
         self.dir.path().join("keystore.pem")
     }
@@ -72,7 +72,7 @@ fn named(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.remove(DnType::CommonName);
     params.distinguished_name.push(DnType::CommonName, name);
-    // Far from every clock, and in years that every library reads.
+    // Far from any machine's clock, and in years that every library reads.
     params.not_before = date_time_ymd(2020, 1, 1);
     params.not_after = date_time_ymd(2049, 12, 31);
     params

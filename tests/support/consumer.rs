@@ -1,4 +1,4 @@
-//! The programs of `examples/consume_*.rs`, run as processes: consumers that link nothing of punctual.
+//! Runs the programs of `examples/consume_*.rs` as processes: consumers that use no code of punctual.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -9,25 +9,25 @@ use serde_json::Value;
 use super::patient;
 use super::published::Published;
 
-/// A running consumer. Dropping it kills it; the death of the test process does too.
+/// A running consumer. It is killed when this value is dropped or the test process dies.
 pub(crate) struct Consumer {
     keeper: Keeper,
 }
 
-/// A line that it printed.
+/// A line that the consumer printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Delivery {
     /// The idempotency key.
     pub(crate) key: String,
-    /// Whether the consumer had seen the key before.
+    /// Whether the consumer had received this key before.
     pub(crate) repeat: bool,
-    /// When it came, in ms, by this machine's clock.
+    /// When the message arrived, in ms, by this machine's clock.
     pub(crate) received_ms: i64,
     /// The payload.
     pub(crate) payload: String,
 }
 
-/// A message that arrived counts as published when it came.
+/// The time of arrival stands in for the time of publishing.
 impl From<Delivery> for Published {
     fn from(delivery: Delivery) -> Published {
         Published { key: delivery.key, payload: delivery.payload, stamp: delivery.received_ms }
@@ -35,7 +35,7 @@ impl From<Delivery> for Published {
 }
 
 impl Consumer {
-    /// Starts an example (`consume_rabbitmq`) with its arguments: a URL, and what it subscribes to.
+    /// Starts an example (`consume_rabbitmq`) with its arguments: a URL and its subscription.
     pub(crate) fn start(example: &str, arguments: &[&str]) -> Consumer {
         let program = built(example).display().to_string();
         let command = [program.as_str()].into_iter().chain(arguments.iter().copied());
@@ -44,10 +44,10 @@ impl Consumer {
         Consumer { keeper }
     }
 
-    /// What it has printed until now, in its order.
+    /// Deliveries printed so far, in order.
     pub(crate) fn deliveries(&self) -> Vec<Delivery> {
         let output = self.output();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let whole = output.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let delivery = |line: &str| {
             let json: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
@@ -59,7 +59,7 @@ impl Consumer {
         whole.lines().filter(|line| line.starts_with('{')).map(delivery).collect()
     }
 
-    /// Waits until it has printed this many deliveries, then until no more have come for a second; panics after 30 s.
+    /// Waits for this many deliveries, then until none has come for a second; panics after 30 s.
     pub(crate) fn wait(&self, count: usize) -> Vec<Delivery> {
         let lines = || self.output().lines().filter(|line| line.starts_with('{')).count();
         let enough = patient(Duration::from_secs(30), || lines() >= count);
@@ -68,20 +68,20 @@ impl Consumer {
         self.deliveries()
     }
 
-    /// All that it has written, its complaints too.
+    /// Everything it has written, errors too.
     pub(crate) fn output(&self) -> String {
         std::fs::read_to_string(self.keeper.log()).unwrap_or_default()
     }
 }
 
-/// Where cargo has put an example: `cargo test` builds them all, beside the tests.
+/// Path of an example's program. `cargo test` builds all examples, beside the tests.
 pub(crate) fn built(example: &str) -> PathBuf {
     let tests = std::env::current_exe().expect("this program has a path");
     let target = tests.parent().and_then(Path::parent).expect("it stands in `deps`");
     let program = target.join("examples").join(example);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(example).with_extension("rs");
     let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-    // A run of some tests only (`cargo test --test tests`) does not build it.
+    // `cargo test --test tests` does not build the examples.
     assert!(
         changed(&program) >= changed(&source),
         "`{example}` is not built as its source now stands: run `cargo build --locked --examples` first"

@@ -1,4 +1,4 @@
-//! A client of the API: keeps its connections, never follows, never repeats a request by itself.
+//! An API client that keeps its connections, follows no redirects and never repeats a request by itself.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,14 +9,14 @@ use serde_json::Value;
 use ureq::Agent;
 use ureq::http::Request;
 
-/// One instance's API.
+/// The API of one instance.
 #[derive(Clone)]
 pub(crate) struct Api {
     agent: Agent,
     port: u16,
 }
 
-/// What an instance answered.
+/// An answer of an instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     /// The HTTP status.
@@ -28,9 +28,9 @@ pub(crate) struct Answer {
 /// No answer came.
 #[derive(Clone, Debug)]
 pub(crate) enum NoAnswer {
-    /// Nobody listens: the request was not sent.
+    /// No instance listens: the request was not sent.
     NotSent,
-    /// It may have been sent: it took effect or not.
+    /// The request may have been sent, and may have taken effect.
     Unknown(String),
 }
 
@@ -60,7 +60,7 @@ impl Api {
         Api { agent: config.into(), port }
     }
 
-    /// One request, sent once.
+    /// Sends one request, once.
     pub(crate) fn send(&self, method: &str, path: &str, body: Option<&str>) -> Result<Answer, NoAnswer> {
         let uri = format!("http://127.0.0.1:{}{path}", self.port);
         let content = if path.ends_with(":batch") { "application/x-ndjson" } else { "application/json" };
@@ -83,20 +83,20 @@ impl Api {
         self.send("PUT", &format!("/v1/tasks/{id}"), Some(body))
     }
 
-    /// What `/metrics` shows under a name with its labels, `punctual_claims_total{lane="a"}`; 0 when it is not there.
+    /// Value of a line of `/metrics` by name and labels, `punctual_claims_total{lane="a"}`; 0 if there is no such line.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let text = self.send("GET", "/metrics", None).expect("an answer").text;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.map_or(0.0, |value| value.parse().expect("a number"))
     }
 
-    /// What `/readyz` says; `None` when nobody listens.
+    /// Answer of `/readyz`; `None` if no instance listens.
     pub(crate) fn ready(&self) -> Option<Answer> {
         self.send("GET", "/readyz", None).ok()
     }
 }
 
-/// Several instances, asked in turn. A request without a definite answer is repeated at another.
+/// Several instances, used in turn. A request without a definite answer is repeated at another instance.
 #[derive(Clone)]
 pub(crate) struct Fleet {
     inner: Arc<Inner>,
@@ -108,33 +108,33 @@ struct Inner {
     unknown: AtomicU64,
 }
 
-/// A definite answer and what came before it.
+/// A definite answer and its history.
 #[derive(Clone, Debug)]
 pub(crate) struct Definite {
     /// The answer.
     pub(crate) answer: Answer,
-    /// Whether the request had been sent before without an answer: it may have taken effect then.
+    /// Whether the request had been sent before without an answer, and may have taken effect then.
     pub(crate) sent_before: bool,
 }
 
 impl Fleet {
-    /// Instances by their ports.
+    /// Instances by port.
     pub(crate) fn new(ports: impl IntoIterator<Item = u16>) -> Fleet {
         let apis = Mutex::new(ports.into_iter().map(Api::new).collect());
         Fleet { inner: Arc::new(Inner { apis, turn: AtomicUsize::new(0), unknown: AtomicU64::new(0) }) }
     }
 
-    /// Asks this instance no more.
+    /// Stops using this instance.
     pub(crate) fn without(&self, port: u16) {
         self.inner.apis.lock().expect("no client panics holding it").retain(|api| api.port != port);
     }
 
-    /// How many requests were answered by nobody or with 503 so far.
+    /// Number of requests so far without an answer or with 503.
     pub(crate) fn unknown(&self) -> u64 {
         self.inner.unknown.load(Ordering::Relaxed)
     }
 
-    /// Sends a request to one instance, and to the next one until the answer is definite.
+    /// Sends a request to one instance, then to the next ones until an answer is definite.
     pub(crate) fn send(&self, method: &str, path: &str, body: Option<&str>) -> Definite {
         let mut sent_before = false;
         for _ in 0..200 {

@@ -1,20 +1,20 @@
-//! What `nsc` would make for a NATS server in operator mode: JWTs of an operator, two accounts and a user, and the user's
-//! credentials file. <https://docs.nats.io/running-a-nats-service/configuration/securing_nats/auth_intro/jwt>
+//! The files that `nsc` makes for a NATS server in operator mode: JWTs of an operator, two accounts and a user, and the
+//! user's credentials file. <https://docs.nats.io/running-a-nats-service/configuration/securing_nats/auth_intro/jwt>
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use nkeys::KeyPair;
 use serde_json::{Value, json};
 
-/// An operator, its account with JetStream, and one for the server itself.
+/// An operator, its account with JetStream, and the system account.
 pub(crate) struct Operator {
     account: KeyPair,
-    /// What stands in the server's configuration.
+    /// Lines for the server's configuration.
     pub(crate) config: String,
 }
 
 impl Operator {
-    /// Makes one.
+    /// Makes an operator with new keys.
     pub(crate) fn new() -> Operator {
         let (operator, account, system) = (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_account());
         let limits = json!({"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true,
@@ -34,12 +34,12 @@ impl Operator {
         Operator { account, config }
     }
 
-    /// The credentials file of a new user of the account.
+    /// Credentials file of a new user of the account.
     pub(crate) fn credentials(&self) -> String {
         credentials(&self.account)
     }
 
-    /// One of an account that the server does not know.
+    /// Credentials file of a user whose account the server does not know.
     pub(crate) fn foreign_credentials(&self) -> String {
         credentials(&KeyPair::new_account())
     }

@@ -1,4 +1,4 @@
-//! Apache Kafka for tests: one node that is broker and controller, from the jars that `.ci/setup` fetched.
+//! Apache Kafka for tests: one node that is broker and controller, from the jars that `.ci/setup` downloads.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,38 +12,37 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::server::{Server, free_port};
 
-/// A Kafka server of the test's own. It creates no topic by itself.
+/// A Kafka server for one test. It creates no topics automatically.
 pub(crate) struct KafkaServer {
     /// The process; its port is that of the listener without TLS and login.
     pub(crate) server: Server,
-    /// The port of another listener, where one was asked for.
+    /// Port of the second listener, if one was requested.
     pub(crate) second_port: u16,
 }
 
-/// What a server has beside what every one has.
+/// Additional settings of a server.
 #[derive(Default)]
 pub(crate) struct More<'a> {
-    /// The protocol of a second listener: `SSL`, `SASL_PLAINTEXT`, `SASL_SSL`.
+    /// Protocol of a second listener: `SSL`, `SASL_PLAINTEXT`, `SASL_SSL`.
     pub(crate) second_listener: Option<&'a str>,
-    /// Further lines for its `server.properties`.
+    /// More lines for its `server.properties`.
     pub(crate) properties: &'a str,
-    /// Users who log in by SCRAM-SHA-512, with their passwords.
+    /// Users that log in with SCRAM-SHA-512, and their passwords.
     pub(crate) scram_users: &'a [(&'a str, &'a str)],
 }
 
-/// Whether all is there that a Kafka server needs, and `kcat` to read from it; says loudly that the test is skipped if
-/// not.
+/// Whether a Kafka server and `kcat` are installed. If not, prints that the test is skipped.
 pub(crate) fn have_kafka() -> bool {
     super::have("kcat") && testing::have_kafka()
 }
 
 impl KafkaServer {
-    /// Starts one with a listener on 127.0.0.1 that lets everybody in. Returns when it answers, about 3 s later.
+    /// Starts a server with a listener on 127.0.0.1 without login. Returns when it answers, after about 3 s.
     pub(crate) fn start() -> KafkaServer {
         KafkaServer::start_with(&More::default())
     }
 
-    /// Starts one that has more.
+    /// Starts a server with additional settings.
     pub(crate) fn start_with(more: &More) -> KafkaServer {
         let second_port = free_port();
         let options = KafkaOptions {
@@ -66,7 +65,7 @@ impl KafkaServer {
         format!("kafka://{}", self.address())
     }
 
-    /// Creates a topic with options of its own (`[("max.message.bytes", "65536")]`); returns when it can be written to.
+    /// Creates a topic with these options (`[("max.message.bytes", "65536")]`); returns when it accepts writes.
     pub(crate) fn create_topic(&self, name: &str, partitions: i32, options: &[(&str, &str)]) {
         let config = config(self.server.port);
         let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
@@ -80,7 +79,7 @@ impl KafkaServer {
         self.await_topic(&config, name);
     }
 
-    /// Creates a topic with the broker's time of arrival on its messages.
+    /// Creates a topic whose messages carry the broker's time of arrival.
     pub(crate) fn create_stamped_topic(&self, name: &str, partitions: i32) {
         self.create_topic(name, partitions, &[("message.timestamp.type", "LogAppendTime")]);
     }
@@ -112,27 +111,27 @@ fn config(port: u16) -> ClientConfig {
     config
 }
 
-/// A message as the broker keeps it.
+/// A message as the broker stores it.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) partition: i64,
-    /// What it was partitioned by.
+    /// The key that chose its partition.
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) payload: Vec<u8>,
-    /// When it was sent by its sender's clock, or when the broker took it where the topic says so; in ms since 1970.
+    /// Send time by the sender's clock, or arrival time if the topic says so; in ms since 1970.
     pub(crate) stamp: i64,
 }
 
 impl Record {
-    /// A header by its name.
+    /// A header by name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
 impl KafkaServer {
-    /// Every message of a topic, each partition in its order, got by `kcat`.
+    /// Every message of a topic, each partition in order, read with `kcat`.
     pub(crate) fn records(&self, topic: &str) -> Vec<Record> {
         let address = self.address();
         let arguments = ["-C", "-J", "-e", "-q", "-o", "beginning", "-b", &address, "-t", topic];
@@ -140,13 +139,13 @@ impl KafkaServer {
         let output = output.expect("kcat runs");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "kcat {arguments:?}: {errors}");
-        // kcat writes bytes as they are into its JSON: each is read as a character of its own and made a byte again.
+        // kcat writes raw bytes into its JSON. Read each byte as a character, and convert it back later.
         let lines = output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| record(&line.iter().map(|&byte| char::from(byte)).collect::<String>())).collect()
     }
 }
 
-/// Reads a line of `kcat -J`.
+/// Parses a line of `kcat -J`.
 fn record(line: &str) -> Record {
     let value: serde_json::Value =
         serde_json::from_str(line).unwrap_or_else(|error| panic!("kcat writes: {error}: {line:.300}"));

@@ -1,15 +1,15 @@
-//! What must be published, what may be, and the comparison with what was.
+//! The messages that must be published, those that may be, and the comparison with those that were.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::published::Published;
 
-/// Expected keys. Worked out by the tests themselves, with plain arithmetic.
+/// Expected keys, which the tests compute with plain arithmetic.
 #[derive(Default)]
 pub(crate) struct Ledger {
     keys: BTreeMap<String, Expected>,
-    /// Tasks for which a request was never answered that would have told one more due.
+    /// Tasks with an unanswered request whose answer would have told one more due.
     untold: BTreeSet<String>,
 }
 
@@ -18,20 +18,20 @@ struct Expected {
     payloads: BTreeSet<String>,
 }
 
-/// What was found where everything was as expected.
+/// Counts of a run without faults.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// Keys that had to be there.
+    /// Keys that had to be published.
     pub(crate) expected: usize,
-    /// Keys that were there although they need not have been.
+    /// Keys that were published and did not have to be.
     pub(crate) allowed: usize,
-    /// Keys of tasks for which a request was never answered, that no answer told.
+    /// Keys of tasks with an unanswered request that no answer told.
     pub(crate) untold: usize,
-    /// Messages in all.
+    /// Total number of messages.
     pub(crate) messages: usize,
-    /// Messages whose key was there before.
+    /// Messages whose key had been published before.
     pub(crate) copies: usize,
-    /// How much later than its due the broker took a message: half of them, 99 of 100, all; in ms.
+    /// How late the broker received the messages: the median, the 99th percentile and the maximum; in ms.
     pub(crate) late: [i64; 3],
 }
 
@@ -60,17 +60,17 @@ impl Ledger {
         self.add(id, due, payload);
     }
 
-    /// This task may be published once more under a due that no answer told.
+    /// This task may be published once more, with a due that no answer told.
     pub(crate) fn untold(&mut self, id: &str) {
         self.untold.insert(id.to_owned());
     }
 
-    /// How many keys are expected, at least.
+    /// Minimum number of keys.
     pub(crate) fn expected(&self) -> usize {
         self.keys.values().filter(|expected| expected.must).count()
     }
 
-    /// Compares; everything that is wrong is told at once.
+    /// Compares the messages with the ledger and reports all faults at once.
     pub(crate) fn check(&self, published: &[Published]) -> Result<Tally, String> {
         let mut faults = Faults::default();
         let mut found: BTreeMap<&str, &str> = BTreeMap::new();
@@ -123,7 +123,7 @@ impl Ledger {
     }
 }
 
-/// What is wrong, by kind.
+/// Faults by kind.
 #[derive(Default)]
 struct Faults(BTreeMap<&'static str, Vec<String>>);
 

@@ -1,4 +1,4 @@
-//! A steady load of one-shots over HTTP that goes on whatever is answered, and keeps account of what was promised.
+//! A steady load of one-shot tasks over HTTP that continues through errors and records what the API promised.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -11,7 +11,7 @@ use super::http::{Api, NoAnswer};
 use super::ledger::{Ledger, Tally};
 use super::stage::Stage;
 
-/// How far ahead of their due tasks are put, in ms: from at once to this.
+/// Tasks are put up to this many ms before their due.
 const AHEAD: i64 = 3000;
 
 /// A load on some instances, in one lane.
@@ -21,9 +21,9 @@ pub(crate) struct Load {
     destination: &'static str,
     stage: Stage,
     ledger: Mutex<Ledger>,
-    /// Answers by status and code, each with how often.
+    /// Number of answers by status and code.
     answers: Mutex<BTreeMap<String, u32>>,
-    /// The last refusal.
+    /// The last error.
     refused: Mutex<Option<Value>>,
     number: AtomicI64,
     ending: AtomicBool,
@@ -45,22 +45,22 @@ impl Load {
         }
     }
 
-    /// What is expected so far.
+    /// The messages expected so far.
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().expect("no client panics holding it")
     }
 
-    /// The last refusal, as the API told it.
+    /// The last error, as the API returned it.
     pub(crate) fn refused(&self) -> Option<Value> {
         self.refused.lock().expect("no client panics holding it").clone()
     }
 
-    /// Answers by status and code, each with how often.
+    /// Number of answers by status and code.
     pub(crate) fn answers(&self) -> String {
         format!("{:?}", self.answers.lock().expect("no client panics holding it"))
     }
 
-    /// Puts task after task until it is told to end.
+    /// Puts tasks until `end` is called.
     pub(crate) fn run(&self) {
         while !self.ending.load(Ordering::Relaxed) {
             self.put_next();
@@ -68,12 +68,12 @@ impl Load {
         }
     }
 
-    /// The load ends.
+    /// Ends the load.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the load when it is dropped: also when the test fails, so that its threads end.
+    /// Ends the load when it is dropped, so that its threads end when the test fails, too.
     pub(crate) fn guard(&self) -> impl Drop {
         struct Guard<'a>(&'a Load);
         impl Drop for Guard<'_> {
@@ -84,12 +84,13 @@ impl Load {
         Guard(self)
     }
 
-    /// Puts one more task; whether it was promised.
+    /// Puts one more task; returns whether the API promised to publish it.
     pub(crate) fn put_next(&self) -> bool {
         self.put(self.number.load(Ordering::Relaxed) * 37 % AHEAD, "")
     }
 
-    /// Puts one more task that is due `ahead` ms from now, with this padding in its payload; whether it was promised.
+    /// Puts one more task that is due `ahead` ms from now, with this padding in its payload; returns whether the API
+    /// promised to publish it.
     pub(crate) fn put(&self, ahead: i64, padding: &str) -> bool {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let (id, due) = (format!("{}-{number}", self.lane), self.stage.now() + ahead);
@@ -113,7 +114,7 @@ impl Load {
         };
         *self.answers.lock().expect("no client panics holding it").entry(told).or_default() += 1;
         let mut ledger = self.ledger();
-        // Without a definite answer it took effect or not.
+        // Without a definite answer the put may or may not have taken effect.
         if promised {
             ledger.must(&id, due, &payload.to_string())
         } else {
@@ -123,15 +124,15 @@ impl Load {
     }
 }
 
-/// What took so many ms delayed nobody beside it: a load is late by no good part of that, but for what delays as much a
-/// load that has nothing to do with it, as where everything stands still for a moment.
+/// Checks that an operation of `ms` milliseconds did not delay the load beside it. A pause of the machine delays the
+/// load `apart`, too, so the comparison cancels it.
 pub(crate) fn undelayed_by(ms: i64, beside: &Tally, apart: &Tally) {
     let ([half, most, latest], [_, most_apart, latest_apart]) = (beside.late, apart.late);
     let alone = half * 3 < ms && (most - most_apart) * 3 < ms && latest - latest_apart < ms;
     assert!(alone, "something waited for what took {ms} ms: {beside}; apart from it: {apart}");
 }
 
-/// Puts tasks that are due every second, `limit` times each; all of them are promised.
+/// Puts tasks that are due every second, `limit` times each; all are promised.
 pub(crate) fn put_recurring(api: &Api, load: &Load, tasks: i64, limit: i64) {
     let start = load.stage.now() / 1000 * 1000 + 2000;
     for number in 0..tasks {
@@ -143,7 +144,7 @@ pub(crate) fn put_recurring(api: &Api, load: &Load, tasks: i64, limit: i64) {
         let task = json!({"schedule": schedule, "lane": load.lane, "message": message});
         let answer = api.put(&id, &task.to_string()).expect("an answer");
         assert_eq!(answer.status, 201, "{answer:?}");
-        // One that is put after its start begins with a later due of the same series.
+        // A task that is put after its start begins with a later due of the same series.
         let told = answer.json()["due_ms"].as_i64().expect("a due");
         let late = load.stage.now() > first - 500 && told > first && (told - first) % 1000 == 0;
         assert!(told == first || late, "from {first} on: {answer:?}");

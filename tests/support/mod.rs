@@ -1,4 +1,4 @@
-//! The harness: real servers on free ports in folders of their own, ended with the test process whatever ends it.
+//! The harness: real servers on free ports with their own folders. They stop with the test process, however it ends.
 
 pub(crate) mod certificates;
 pub(crate) mod consumer;

@@ -1,4 +1,4 @@
-//! nats-server with JetStream for tests, and a client of our own that shares nothing with the one under test.
+//! nats-server with JetStream for tests, and a client that shares no code with the one under test.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use super::server::Server;
 
-/// A nats-server of the test's own, with JetStream in its own folder.
+/// A nats-server for one test, with JetStream in its own folder.
 pub(crate) struct NatsServer {
     /// The process.
     pub(crate) server: Server,
 }
 
 impl NatsServer {
-    /// Starts one; `config` is appended to its configuration file.
+    /// Starts a server; `config` is appended to its configuration file.
     pub(crate) fn start(config: &str) -> NatsServer {
         NatsServer { server: Server::of(async || start_nats(config).await) }
     }
@@ -26,7 +26,7 @@ impl NatsServer {
         format!("nats://127.0.0.1:{}", self.server.port)
     }
 
-    /// A client of the test's own.
+    /// A client for the test.
     pub(crate) fn connect(&self) -> NatsClient {
         NatsClient::connect(self.server.port, None)
     }
@@ -34,7 +34,7 @@ impl NatsServer {
 
 /// A NATS client on one blocking socket, written for the tests: <https://docs.nats.io/reference/nats-protocol>.
 ///
-/// Every answer must come within 10 s; what goes wrong panics.
+/// Every reply must arrive within 10 s; errors panic.
 pub(crate) struct NatsClient {
     socket: BufReader<TcpStream>,
     subscriptions: u64,
@@ -51,20 +51,20 @@ pub(crate) struct Delivered {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A message as a stream keeps it.
+/// A message as a stream stores it.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) subject: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) payload: Vec<u8>,
-    /// When the stream took it, by the server's clock, in nanoseconds since 1970.
+    /// When the stream stored it, by the server's clock, in nanoseconds since 1970.
     pub(crate) taken_ns: i64,
     /// Its number in the stream, from 1.
     pub(crate) sequence: u64,
 }
 
 impl Stored {
-    /// A header, whatever the case of its name.
+    /// A header; the case of its name does not matter.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
@@ -90,12 +90,12 @@ impl NatsClient {
         client
     }
 
-    /// Subscribes; what comes is got by [`next`](NatsClient::next).
+    /// Subscribes; [`next`](NatsClient::next) returns the messages.
     pub(crate) fn subscribe(&mut self, subject: &str) {
         self.subscriptions += 1;
         let id = self.subscriptions;
         self.write(format!("SUB {subject} {id}\r\nPING\r\n").as_bytes());
-        // Known to the server when this returns. It may have asked meanwhile whether we are still there.
+        // Returns once the server knows the subscription. The server may send a PING first.
         let mut line = self.said();
         while line == "PING" {
             self.write(b"PONG\r\n");
@@ -104,7 +104,7 @@ impl NatsClient {
         assert_eq!(line, "PONG");
     }
 
-    /// Publishes, with the headers if there are any.
+    /// Publishes, with headers if there are any.
     pub(crate) fn publish(&mut self, subject: &str, reply: &str, headers: &[(&str, &str)], payload: &[u8]) {
         let mut lines = String::from("NATS/1.0\r\n");
         headers.iter().for_each(|(name, value)| lines.push_str(&format!("{name}: {value}\r\n")));
@@ -120,7 +120,7 @@ impl NatsClient {
         self.write(&frame);
     }
 
-    /// Asks and waits for the answer; there must be no other subscription under way.
+    /// Sends a request and waits for the reply; no other subscription may be active.
     fn try_request(&mut self, subject: &str, payload: &[u8]) -> io::Result<Delivered> {
         let inbox = format!("_INBOX.test{}", self.subscriptions);
         self.subscribe(&inbox);
@@ -154,12 +154,13 @@ impl NatsClient {
         }
     }
 
-    /// Asks JetStream's API; an error of it panics.
+    /// Sends a request to JetStream's API; an error panics.
     pub(crate) fn jetstream(&mut self, verb: &str, request: &Value) -> Value {
         self.try_jetstream(verb, request).unwrap_or_else(|detail| panic!("$JS.API.{verb} {request}: {detail}"))
     }
 
-    /// Asks JetStream's API where it may have nobody to answer; after an error a new client is needed.
+    /// Sends a request to JetStream's API when there may be no responder. After an error the client cannot be used
+    /// again.
     pub(crate) fn try_jetstream(&mut self, verb: &str, request: &Value) -> Result<Value, String> {
         let answer = self.try_request(&format!("$JS.API.{verb}"), request.to_string().as_bytes());
         let answer = answer.map_err(|error| error.to_string())?;
@@ -170,8 +171,8 @@ impl NatsClient {
         if answer.get("error").is_some() { Err(answer.to_string()) } else { Ok(answer) }
     }
 
-    /// Creates a stream in a file, with a window of two minutes in which it drops duplicates; `more` are further
-    /// settings (`json!({"max_msg_size": 100})`), or others for those.
+    /// Creates a stream in a file, with a duplicate window of two minutes. `more` adds or replaces settings
+    /// (`json!({"max_msg_size": 100})`).
     pub(crate) fn create_stream(&mut self, name: &str, subjects: &[&str], more: &Value) {
         let two_minutes = 120_000_000_000_u64;
         let mut stream =
@@ -182,13 +183,13 @@ impl NatsClient {
         self.jetstream(&format!("STREAM.CREATE.{name}"), &stream);
     }
 
-    /// How many messages a stream holds.
+    /// Number of messages in a stream.
     pub(crate) fn stream_length(&mut self, name: &str) -> u64 {
         self.jetstream(&format!("STREAM.INFO.{name}"), &json!({}))["state"]["messages"].as_u64().expect("a number")
     }
 
-    /// Every message of a stream, in its order. One push consumer without acknowledgements: 20 000 take well under a
-    /// second.
+    /// Every message of a stream, in order. Uses one push consumer without acknowledgements: 20 000 messages take well
+    /// under a second.
     pub(crate) fn stream_messages(&mut self, name: &str) -> Vec<Stored> {
         let (deliver, answer) =
             (format!("_INBOX.all{}", self.subscriptions), format!("_INBOX.ask{}", self.subscriptions));
@@ -200,7 +201,7 @@ impl NatsClient {
         let ask = format!("$JS.API.CONSUMER.CREATE.{name}");
         self.publish(&ask, &answer, &[], request.to_string().as_bytes());
         let (mut stored, mut created) = (Vec::new(), None);
-        // The answer may come after the first messages.
+        // The reply may arrive after the first messages.
         while created.as_ref().is_none_or(|(pending, _)| stored.len() < *pending) {
             let message = self.next();
             if message.subject != answer {

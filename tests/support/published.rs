@@ -1,4 +1,4 @@
-//! What was published, as the server that took it shows it: no code of punctual reads it.
+//! Published messages, read from the server that received them without any code of punctual.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -11,26 +11,26 @@ use super::kafka::{KafkaServer, Record};
 use super::nats::{NatsServer, Stored};
 use super::patient;
 
-/// A message that a broker holds.
+/// A message that a broker stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
     /// Its idempotency key.
     pub(crate) key: String,
     /// Its payload.
     pub(crate) payload: String,
-    /// When the broker took it, in ms, by the broker's clock.
+    /// When the broker received it, in ms, by the broker's clock.
     pub(crate) stamp: i64,
 }
 
 impl Published {
-    /// Task and due, as the key says.
+    /// Task and due from its key.
     pub(crate) fn parts(&self) -> (&str, i64) {
         let (task, due) = self.key.rsplit_once(':').unwrap_or_else(|| panic!("`{}` is no key", self.key));
         (task, due.parse().unwrap_or_else(|_| panic!("`{}` is no key", self.key)))
     }
 }
 
-/// All entries of a Redis stream, by `redis-cli`, page by page.
+/// All entries of a Redis stream, read with `redis-cli`, page by page.
 pub(crate) fn read_stream(port: u16, stream: &str) -> Vec<Published> {
     let mut all = Vec::new();
     let mut from = "-".to_owned();
@@ -55,7 +55,7 @@ pub(crate) fn read_stream(port: u16, stream: &str) -> Vec<Published> {
     }
 }
 
-/// All messages of a JetStream stream, by a client of the tests' own.
+/// All messages of a JetStream stream, read with the tests' own client.
 pub(crate) fn read_subject(nats: &NatsServer, stream: &str) -> Vec<Published> {
     let message = |stored: &Stored| Published {
         key: stored.header("idempotency-key").unwrap_or_else(|| panic!("no key: {stored:?}")).to_owned(),
@@ -65,7 +65,8 @@ pub(crate) fn read_subject(nats: &NatsServer, stream: &str) -> Vec<Published> {
     nats.connect().stream_messages(stream).iter().map(message).collect()
 }
 
-/// All messages of a Kafka topic, each partition in its order, by `kcat`; the topic stamps them with the broker's time.
+/// All messages of a Kafka topic, each partition in order, read with `kcat`. The topic stamps them with the broker's
+/// time.
 pub(crate) fn read_topic(kafka: &KafkaServer, topic: &str) -> Vec<Published> {
     let message = |record: Record| Published {
         key: record.header("idempotency-key").unwrap_or_else(|| panic!("no key: {record:?}")).to_owned(),
@@ -75,10 +76,10 @@ pub(crate) fn read_topic(kafka: &KafkaServer, topic: &str) -> Vec<Published> {
     kafka.records(topic).into_iter().map(message).collect()
 }
 
-/// All that has arrived at a consumer that was there throughout, when as many keys as are expected have come and no
-/// more come for a second: its own clock stands in for the broker's where that stamps nothing.
+/// All messages at a consumer that was connected throughout. Returns when the expected number of keys has arrived and
+/// no message has come for a second. The consumer's clock stands in for a broker that stamps no time.
 pub(crate) fn read_arrivals(consumer: &Consumer, expected: usize) -> Vec<Published> {
-    // Where some never come, the comparison says which.
+    // If some never arrive, the comparison names them.
     patient(Duration::from_secs(60), || {
         let keys: BTreeSet<String> = consumer.deliveries().into_iter().map(|delivery| delivery.key).collect();
         keys.len() >= expected
@@ -93,7 +94,7 @@ pub(crate) fn read_arrivals(consumer: &Consumer, expected: usize) -> Vec<Publish
     }
 }
 
-/// One command, by `redis-cli`.
+/// Runs one command with `redis-cli`.
 fn redis_cli(port: u16, command: &[&str]) -> Value {
     let port = port.to_string();
     let output =

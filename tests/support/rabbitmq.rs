@@ -1,4 +1,4 @@
-//! RabbitMQ for tests: a node of the test's own, and a client that reads back what its queues hold.
+//! RabbitMQ for tests: a node for one test, and a client that reads its queues.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -15,36 +15,36 @@ use tokio::time::timeout;
 use super::patient;
 use super::server::{Server, free_port};
 
-/// A RabbitMQ node of the test's own, with everything it writes in its own folder.
+/// A RabbitMQ node for one test that writes only to its own folder.
 pub(crate) struct RabbitServer {
     /// The process.
     pub(crate) server: Server,
 }
 
 impl RabbitServer {
-    /// Starts one; `config` is appended to its configuration file. It has the virtual hosts and users that are given,
-    /// beside `/` and `guest`; each user has its password and may do everything in every virtual host.
+    /// Starts a node; `config` is appended to its configuration file. It has these virtual hosts and users beside `/`
+    /// and `guest`. Each user has a password and all rights in every virtual host.
     pub(crate) fn start(config: &str, vhosts: &[&str], users: &[(&str, &str)]) -> RabbitServer {
         RabbitServer::start_with(&RabbitOptions { config, vhosts, users, plugins: &[] })
     }
 
-    /// As [`start`](Self::start), with all options.
+    /// Like [`start`](Self::start), with all options.
     pub(crate) fn start_with(options: &RabbitOptions<'_>) -> RabbitServer {
         RabbitServer { server: Server::of(async || start_rabbitmq(options).await) }
     }
 
-    /// Starts one with its management plugin; returns that one's port, too.
+    /// Starts a node with its management plugin; returns the plugin's port, too.
     pub(crate) fn start_managed() -> (RabbitServer, u16) {
         let port = free_port();
         let config = format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n");
         let options = RabbitOptions { config: &config, plugins: &["rabbitmq_management"], ..RabbitOptions::default() };
         let server = RabbitServer::start_with(&options);
-        // It listens a moment later than the broker does.
+        // The plugin listens a moment later than the broker.
         assert!(patient(Duration::from_secs(30), || TcpStream::connect(("127.0.0.1", port)).is_ok()), "no HTTP API");
         (server, port)
     }
 
-    /// `amqp://127.0.0.1:<port>/<virtual host>`; the virtual host as it stands in a URL, empty for `/`.
+    /// `amqp://127.0.0.1:<port>/<virtual host>`; the virtual host is URL-encoded, and empty for `/`.
     pub(crate) fn url(&self, vhost: &str) -> String {
         format!("amqp://127.0.0.1:{}/{vhost}", self.server.port)
     }
@@ -59,12 +59,12 @@ impl RabbitServer {
         });
     }
 
-    /// How many messages a queue holds.
+    /// Number of messages in a queue.
     pub(crate) fn count(&self, vhost: &str, name: &str) -> usize {
         self.with_channel(vhost, async |channel: Channel| count(&channel, name).await)
     }
 
-    /// All messages of a queue, in its order; they stay there.
+    /// All messages of a queue, in order; they stay in the queue.
     pub(crate) fn queue(&self, vhost: &str, name: &str) -> Vec<Delivery> {
         self.with_channel(vhost, async |channel: Channel| {
             let count_before = count(&channel, name).await;
@@ -73,7 +73,7 @@ impl RabbitServer {
             let mut consumer = consumer.await.expect("a consumer");
             let deliveries = consumer.by_ref().take(count_before);
             let deliveries: Vec<Delivery> = deliveries.map(|delivery| delivery.expect("a message")).collect().await;
-            // Else it would be given again what it gives back.
+            // Otherwise the node would deliver the returned messages to this consumer again.
             channel.basic_cancel("reader".into(), BasicCancelOptions::default()).await.expect("it reads no more");
             let back = BasicNackOptions { multiple: true, requeue: true };
             channel.basic_nack(0, back).await.expect("they are given back");
@@ -85,25 +85,25 @@ impl RabbitServer {
         })
     }
 
-    /// Does something on a channel of a connection of its own, which takes 30 s at most. Works inside of a runtime, too.
+    /// Runs `act` on a channel of a new connection, for 30 s at most. Works inside a runtime, too.
     pub(crate) fn with_channel<T: Send>(&self, vhost: &str, act: impl AsyncFnOnce(Channel) -> T + Send) -> T {
         let url = self.url(if vhost.is_empty() { "%2f" } else { vhost });
         let limited = async move || {
             let connection = lapin::Connection::connect(&url, ConnectionProperties::default()).await;
             let connection = connection.expect("a connection to RabbitMQ");
             let result = act(connection.create_channel().await.expect("a channel")).await;
-            // Done is done: the channel may have been closed by whoever had it.
+            // `act` may have closed the channel.
             connection.close(200, "done".into()).await.ok();
             result
         };
         block_on(async || timeout(Duration::from_secs(30), limited()).await.expect("within 30 s"))
     }
 
-    /// Asks the node to do something, by its `rabbitmqctl`.
+    /// Runs `rabbitmqctl` for this node.
     pub(crate) fn control(&self, arguments: &[&str]) {
         let mut command = rabbitmqctl(self.server.inner()).expect("its environment");
         command.args(arguments);
-        // A node takes connections a moment before it says that it has started.
+        // A node accepts connections a moment before it reports that it has started.
         let mut last = None;
         patient(Duration::from_secs(30), || {
             let output = last.insert(command.output().expect("rabbitmqctl runs"));

@@ -1,9 +1,9 @@
-//! Records as the scripts read them: header and lane, then a body that no script looks into.
+//! Records as the scripts read them: header and lane, then a body that no script reads.
 
 use bytes::Bytes;
 use punctual::task::layout;
 
-/// One with these flags, revision 1, that was created, updated and put at that time.
+/// A record with these flags and revision 1 that was created, updated and put at this time.
 pub(crate) fn record(flags: u8, lane: &str, at: i64, body: impl AsRef<[u8]>) -> Bytes {
     let mut bytes = vec![layout::VERSION, flags, 0, 0, 0, 1];
     bytes.extend(at.to_be_bytes().repeat(3));

@@ -7,27 +7,27 @@ use punctual_lab::servers::redis_options;
 use super::certificates::Certificates;
 use super::server::{Server, free_port};
 
-/// A redis-server of the test's own.
+/// A redis-server for one test.
 pub(crate) struct RedisServer {
     /// The process.
     pub(crate) server: Server,
 }
 
 impl RedisServer {
-    /// Starts one without persistence, with more arguments if given (`["--requirepass", "secret"]`).
+    /// Starts a server without persistence, with more arguments (`["--requirepass", "secret"]`).
     pub(crate) fn start(more: &[&str]) -> RedisServer {
         RedisServer { server: Server::start("redis-server", |port, dir| redis_options(port, dir, more)) }
     }
 
-    /// Starts one in cluster mode that holds no slot. The port that nodes of a cluster meet on is a free one as well: what
-    /// Redis takes by itself, 10 000 above the first, may be anybody's, and a Redis that can't have it ends once the first
-    /// port has answered.
+    /// Starts a server in cluster mode without slots. Its cluster bus gets a free port, too. By default Redis takes the
+    /// port 10 000 above the first. Another process may use that one, and Redis then exits after the first port has
+    /// answered.
     pub(crate) fn start_node(more: &[&str]) -> RedisServer {
         let bus = free_port().to_string();
         RedisServer::start(&[&["--cluster-enabled", "yes", "--cluster-port", &bus], more].concat())
     }
 
-    /// Starts one in cluster mode that holds all slots.
+    /// Starts a server in cluster mode that has all slots.
     pub(crate) fn start_cluster() -> RedisServer {
         let redis = RedisServer::start_node(&[]);
         redis.add_slots(0..16384);
@@ -35,12 +35,12 @@ impl RedisServer {
         redis
     }
 
-    /// Starts a cluster of two masters: the first has the slots from 0 to here, the second the others.
+    /// Starts a cluster of two masters: the first has the slots below `first`, the second the others.
     pub(crate) fn start_masters(first: u16) -> [RedisServer; 2] {
         let masters = [RedisServer::start_node(&[]), RedisServer::start_node(&[])];
         masters[0].add_slots(0..first);
         masters[1].add_slots(first..16384);
-        // What nodes gossip of each other holds only where their epochs differ.
+        // Nodes accept each other's gossip only if their epochs differ.
         (1..).zip(&masters).for_each(|(epoch, master)| master.cluster(&["SET-CONFIG-EPOCH", &format!("{epoch}")]));
         let bus: Vec<String> =
             ::redis::cmd("CONFIG").arg("GET").arg("cluster-port").query(&mut masters[1].connect()).expect("its port");
@@ -52,7 +52,7 @@ impl RedisServer {
         masters
     }
 
-    /// Moves a slot to another node of its cluster, with its keys, as `redis-cli --cluster reshard` does.
+    /// Moves a slot with its keys to another node of its cluster, as `redis-cli --cluster reshard` does.
     pub(crate) fn move_slot(&self, slot: u16, to: &RedisServer) {
         let (slot, from_id, to_id) = (slot.to_string(), self.node_id(), to.node_id());
         to.cluster(&["SETSLOT", &slot, "IMPORTING", &from_id]);
@@ -72,7 +72,7 @@ impl RedisServer {
         [to, self].iter().for_each(|node| node.cluster(&["SETSLOT", &slot, "NODE", &to_id]));
     }
 
-    /// Gives it slots that nobody has.
+    /// Assigns slots that no node has.
     pub(crate) fn add_slots(&self, slots: std::ops::Range<u16>) {
         let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
         let detail: Vec<&str> = ["ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
@@ -86,12 +86,12 @@ impl RedisServer {
         ::redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query(&mut self.connect()).expect("a slot")
     }
 
-    /// The name that it has in its cluster.
+    /// Its node id in the cluster.
     pub(crate) fn node_id(&self) -> String {
         ::redis::cmd("CLUSTER").arg("MYID").query(&mut self.connect()).expect("its id")
     }
 
-    /// Tells it something of its cluster.
+    /// Runs a CLUSTER command.
     pub(crate) fn cluster(&self, detail: &[&str]) {
         ::redis::cmd("CLUSTER").arg(detail).exec(&mut self.connect()).expect("it is told");
     }
@@ -105,7 +105,7 @@ impl RedisServer {
         assert!(told, "no `{line}`");
     }
 
-    /// Lets it keep this many bytes more than now (or less), and refuse what would need more.
+    /// Sets `maxmemory` to this many bytes above (or below) the current use.
     pub(crate) fn limit_memory(&self, more: i64) {
         let mut connection = self.connect();
         let info: String = ::redis::cmd("INFO").arg("memory").query(&mut connection).expect("memory info");
@@ -119,16 +119,16 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.server.port)
     }
 
-    /// A connection of the test's own.
+    /// A connection for the test.
     pub(crate) fn connect(&self) -> ::redis::Connection {
         ::redis::Client::open(self.url()).and_then(|client| client.get_connection()).expect("a connection")
     }
 }
 
-/// An entry of a stream, as Redis keeps it.
+/// An entry of a stream, as Redis stores it.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// When Redis took it, by its own clock, in milliseconds since 1970.
+    /// When Redis stored it, by its own clock, in milliseconds since 1970.
     pub(crate) taken_ms: i64,
     /// The fields in their order.
     pub(crate) fields: Vec<(String, Vec<u8>)>,
@@ -147,7 +147,7 @@ impl Entry {
 }
 
 impl RedisServer {
-    /// Every entry of a stream, in its order, got page by page with `XRANGE`; none if there is no such stream.
+    /// Every entry of a stream, in order, read page by page with `XRANGE`; empty if there is no such stream.
     pub(crate) fn stream(&self, name: &str) -> Vec<Entry> {
         let mut connection = self.connect();
         let (mut entries, mut from) = (Vec::new(), "-".to_owned());
@@ -168,7 +168,7 @@ impl RedisServer {
     }
 }
 
-/// A redis-server that is reached over TLS alone, by the user `punctual` with a password.
+/// A redis-server that accepts only TLS and the user `punctual` with a password.
 pub(crate) struct SecureRedis {
     /// The process.
     pub(crate) server: Server,
@@ -177,7 +177,7 @@ pub(crate) struct SecureRedis {
 }
 
 impl SecureRedis {
-    /// Starts one without persistence.
+    /// Starts a server without persistence.
     pub(crate) fn start(certificates: &Arc<Certificates>, password: &str) -> SecureRedis {
         let server = Server::start("redis-server", |port, dir| {
             let file = |path: std::path::PathBuf| path.display().to_string();
@@ -209,7 +209,7 @@ impl SecureRedis {
         format!("rediss://punctual:{password}@127.0.0.1:{}", self.server.port)
     }
 
-    /// A connection of the test's own.
+    /// A connection for the test.
     pub(crate) fn connect(&self) -> ::redis::Connection {
         let root_cert = Some(std::fs::read(self.certificates.ca_file()).expect("a certificate"));
         let certificates = ::redis::TlsCertificates { client_tls: None, root_cert };

@@ -1,5 +1,5 @@
-//! A relay before a real Redis that answers some commands itself: what a server says in states, or of versions, that a
-//! test cannot bring about.
+//! A relay in front of a real Redis that answers some commands itself. It replies as servers in other states or of
+//! other versions do, which a test cannot bring about.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,33 +7,33 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A command that a client sent: on which connection, in order of their making, and its words.
+/// A command of a client: the number of its connection, and its words.
 pub(crate) struct Asked<'a> {
-    /// The number of the connection.
+    /// The connection's number, in order of arrival.
     pub(crate) connection: usize,
     /// The words.
     pub(crate) detail: &'a [String],
 }
 
 impl Asked<'_> {
-    /// Whether it is this command, whatever the case of its letters.
+    /// Whether it is this command; case does not matter.
     pub(crate) fn is(&self, command: &str) -> bool {
         self.detail[0].eq_ignore_ascii_case(command)
     }
 }
 
-/// What is answered instead of the server, as it goes over the wire; `None` leaves it to the server.
+/// Reply instead of the server's, in wire format; `None` lets the server reply.
 type Answer = dyn Fn(&Asked) -> Option<String> + Send + Sync;
 
 /// The relay. Its threads end with their connections, or with the test process.
 pub(crate) struct Scripted {
-    /// Where it listens, on 127.0.0.1.
+    /// The port it listens on, on 127.0.0.1.
     pub(crate) port: u16,
     connections: Arc<Mutex<HashMap<usize, TcpStream>>>,
 }
 
 impl Scripted {
-    /// Listens before the server on this port. `answer` may take its time: other connections do not wait for it.
+    /// Listens in front of the server on this port. `answer` may block: it delays no other connection.
     pub(crate) fn before(server: u16, answer: impl Fn(&Asked) -> Option<String> + Send + Sync + 'static) -> Scripted {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("an address").port();
@@ -46,7 +46,7 @@ impl Scripted {
                     (NEXT.fetch_add(1, Ordering::Relaxed), Arc::clone(&answer), Arc::clone(&known));
                 let copy = client.try_clone().expect("a socket");
                 known.lock().expect("nobody panics holding it").insert(number, copy);
-                // An error is the end of one of the two sides, and then of both.
+                // An error means that one side has closed; then close both.
                 std::thread::spawn(move || {
                     drop(relay(number, &client, server, &*answer));
                     drop(client.shutdown(Shutdown::Both));
@@ -62,7 +62,7 @@ impl Scripted {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Cuts the connections that are chosen by their numbers.
+    /// Cuts the connections with the chosen numbers.
     pub(crate) fn cut(&self, chosen: impl Fn(usize) -> bool) {
         let connections = self.connections.lock().expect("nobody panics holding it");
         for (_, client) in connections.iter().filter(|(number, _)| chosen(**number)) {
@@ -71,7 +71,7 @@ impl Scripted {
     }
 }
 
-/// Serves one connection: a command, its answer, the next command.
+/// Serves one connection: a command, its reply, the next command.
 fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer) -> std::io::Result<()> {
     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server))?;
     for socket in [client, &server] {
@@ -90,7 +90,7 @@ fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer) ->
         }
         to_server.write_all(&raw)?;
         if asked.is("SUBSCRIBE") {
-            // From here on the server speaks unasked.
+            // From here on the server sends without requests.
             let (mut to_server, mut commands) = (server.try_clone()?, commands);
             std::thread::spawn(move || std::io::copy(&mut commands, &mut to_server));
             return std::io::copy(&mut answers, &mut to_client).map(drop);

@@ -1,4 +1,4 @@
-//! A server process of the test's own: started on a free port, signalled at will, gone with the test.
+//! A server process for one test: starts on a free port, takes signals, stops with the test.
 
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use punctual_lab::testing::block_on;
 
 use super::patient;
 
-/// A running server. Dropping it kills it; the death of the test process does too.
+/// A running server. It is killed when this value is dropped or the test process dies.
 pub(crate) struct Server {
     inner: servers::Server,
     /// The port it listens on, on 127.0.0.1.
@@ -18,7 +18,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a program; `arguments` gets the free port and the server's own folder. Returns when the port answers.
+    /// Starts a program; `arguments` gets the free port and the server's own folder. Returns when the port accepts
+    /// connections.
     pub(crate) fn start(program: &'static str, arguments: impl Fn(u16, &Path) -> Vec<String> + Sync) -> Server {
         let listens = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
         let command = |port, dir: &Path| {
@@ -28,18 +29,18 @@ impl Server {
         Server::of(async || servers::Server::start(program, listens, command).await)
     }
 
-    /// One of the laboratory's.
+    /// Wraps a server that the lab starts.
     pub(crate) fn of(start: impl AsyncFnOnce() -> anyhow::Result<servers::Server> + Send) -> Server {
         let inner = block_on(start).unwrap_or_else(|error| panic!("{error:#}"));
         Server { port: inner.port, inner }
     }
 
-    /// The same as the laboratory knows it.
+    /// The lab's view of this server.
     pub(crate) fn inner(&self) -> &servers::Server {
         &self.inner
     }
 
-    /// Starts it (again) on the same port, with the same folder; returns when it is ready.
+    /// Starts it again on the same port with the same folder; returns when it is ready.
     pub(crate) fn restart(&mut self) {
         let started = block_on(async || {
             self.inner.kill().await?;
@@ -48,30 +49,30 @@ impl Server {
         started.unwrap_or_else(|error| panic!("{error:#}"));
     }
 
-    /// Ends it in its own way, as an operator would; in 60 s, or it is killed.
+    /// Stops it with SIGTERM; kills it after 60 s.
     pub(crate) fn shut_down(&mut self) {
         self.signal("TERM");
         patient(Duration::from_secs(60), || self.inner.ended().expect("its end is told").is_some());
         self.kill();
     }
 
-    /// Ends it at once, as kill -9 does.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(&mut self) {
         block_on(async || self.inner.kill().await).expect("it can be killed");
     }
 
-    /// Sends a signal, by name: `STOP`, `CONT`, `TERM`.
+    /// Sends a signal by name: `STOP`, `CONT`, `TERM`.
     pub(crate) fn signal(&self, signal: &str) {
         self.inner.signal(signal).expect("it can be signalled");
     }
 
-    /// The file that its output goes to.
+    /// File of its output.
     pub(crate) fn log(&self) -> PathBuf {
         self.inner.log()
     }
 }
 
-/// Sends a signal, by name, to a process.
+/// Sends a signal by name to a process.
 pub(crate) fn signal_pid(pid: u32, signal: &str) {
     let status = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status().expect("kill runs");
     assert!(status.success(), "kill -{signal} {pid}");

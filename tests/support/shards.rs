@@ -1,4 +1,4 @@
-//! What stands in Redis, looked at from outside: whose claims, what waits, and whether nothing is left.
+//! The state in Redis, read from outside: who holds claims, what waits, and whether anything is left.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use super::patient;
 use super::punctual::Punctual;
 use super::redis::RedisServer;
 
-/// The keys of one namespace in one lane.
+/// The keys of one namespace.
 pub(crate) struct Shards {
     connection: Connection,
     lanes: Vec<String>,
@@ -19,7 +19,7 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// Looks at the namespace `default` with this many shards, and these lanes.
+    /// Reads the namespace `default` with this many shards and these lanes.
     pub(crate) fn new(redis: &RedisServer, shards: u16, lanes: &[&str]) -> Shards {
         let lanes = lanes.iter().map(|&lane| lane.to_owned()).collect();
         Shards { connection: redis.connect(), lanes, shards }
@@ -31,7 +31,7 @@ impl Shards {
         seconds * 1000 + micros / 1000
     }
 
-    /// What an instance holds in claims: tasks and dues.
+    /// Tasks and dues in an instance's claims.
     pub(crate) fn held_by(&mut self, instance: &str) -> Vec<(String, i64)> {
         let mut pipeline = redis::pipe();
         self.each(|key, lane| _ = pipeline.cmd("HGETALL").arg(format!("{key}claims:{lane}")));
@@ -39,19 +39,19 @@ impl Shards {
         let own = |token: &str| token.split_once('.').is_some_and(|(id, _)| id == instance);
         let mut held = Vec::new();
         for (_, claim) in claims.iter().flatten().filter(|(token, _)| own(token)) {
-            // Their number, then id and due of each.
+            // A claim is its size, then id and due of each occurrence.
             let detail: Vec<&str> = claim.split(' ').skip(1).collect();
             held.extend(detail.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].parse().expect("a due"))));
         }
         held
     }
 
-    /// How many tasks wait or are in flight.
+    /// Number of tasks that wait or are in flight.
     pub(crate) fn tasks(&mut self) -> u64 {
         self.count().get("tasks").copied().unwrap_or(0)
     }
 
-    /// Entries by kind of key: everything that a task, a claim or a death leaves.
+    /// Number of entries per kind of key, for all keys that a task, a claim or a dead record leaves.
     pub(crate) fn count(&mut self) -> BTreeMap<&'static str, u64> {
         let mut kinds = Vec::new();
         let mut pipeline = redis::pipe();
@@ -79,7 +79,7 @@ impl Shards {
         sum
     }
 
-    /// What is dead: idempotency key, reason, words.
+    /// Dead records: idempotency key, reason, detail.
     pub(crate) fn dead(&mut self) -> Vec<(String, String, String)> {
         let mut pipeline = redis::pipe();
         for shard in 0..self.shards {
@@ -95,7 +95,7 @@ impl Shards {
         buried.into_iter().flatten().map(read).collect()
     }
 
-    /// Waits until nothing is left; says what stands there if that takes too long.
+    /// Waits until nothing is left; panics with what is there if that takes too long.
     pub(crate) fn until_nothing_is_left(&mut self, limit: Duration) {
         let mut left = BTreeMap::new();
         let done = patient(limit, || {
@@ -114,15 +114,15 @@ impl Shards {
     }
 }
 
-/// Stops an instance (SIGSTOP) at a moment at which Redis shows a claim of its own that is enough.
+/// Stops an instance (SIGSTOP) while Redis shows a claim of it that `enough` accepts.
 pub(crate) fn stop_with_a_claim(instance: &Punctual, shards: &mut Shards, enough: impl Fn(&[(String, i64)]) -> bool) {
     let id = instance.id();
-    // One that is there already: to start a `kill` takes longer than most claims.
+    // The shell runs already: starting `kill` takes longer than most claims last.
     let mut shell = Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
     let mut orders = shell.stdin.take().expect("its input");
     let mut done = BufReader::new(shell.stdout.take().expect("its output"));
     let caught = patient(Duration::from_secs(60), || {
-        // Seen first, by looking often: one that is stopped at random mostly waits.
+        // First look often until there is a claim: an instance that is stopped at random is mostly idle.
         let seen = (0..50).any(|_| {
             std::thread::sleep(Duration::from_micros(200));
             enough(&shards.held_by(&id))
@@ -132,7 +132,7 @@ pub(crate) fn stop_with_a_claim(instance: &Punctual, shards: &mut Shards, enough
         }
         writeln!(orders, "kill -STOP {}; echo", instance.pid()).expect("the shell takes a line");
         done.read_line(&mut String::new()).expect("the shell answers");
-        // What it had sent is still executed: a claim, or the end of the one that was seen.
+        // Redis still runs what the instance had sent: a claim, or the end of the one just seen.
         std::thread::sleep(Duration::from_millis(20));
         let holds = enough(&shards.held_by(&id));
         if !holds {

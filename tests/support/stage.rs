@@ -1,4 +1,4 @@
-//! Acts at their times, played by a few threads: what users do while instances run.
+//! Runs actions at planned times on a few threads: what users do while instances run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 type Act = Box<dyn FnOnce() + Send>;
 
-/// A plan of acts; acts may add others.
+/// A plan of actions; actions may add others.
 #[derive(Clone)]
 pub(crate) struct Stage {
     inner: Arc<Inner>,
@@ -35,12 +35,12 @@ impl Stage {
         Stage { inner: Arc::new(Inner { zero: Instant::now(), zero_ms: now, plan, changed }) }
     }
 
-    /// About Redis' time, in ms.
+    /// Redis' time, approximately, in ms.
     pub(crate) fn now(&self) -> i64 {
         self.inner.zero_ms + i64::try_from(self.inner.zero.elapsed().as_millis()).expect("a short test")
     }
 
-    /// Plans an act for `at` ms; at once if that has passed.
+    /// Plans an action for `at` ms; it runs at once if that has passed.
     pub(crate) fn at(&self, at: i64, act: impl FnOnce() + Send + 'static) {
         let mut plan = self.inner.plan.lock().expect("no act runs under the lock");
         plan.added += 1;
@@ -49,7 +49,7 @@ impl Stage {
         self.inner.changed.notify_all();
     }
 
-    /// Plays everything; returns when nothing is left.
+    /// Runs all actions; returns when none is left.
     pub(crate) fn play(&self, threads: usize) {
         std::thread::scope(|scope| {
             for _ in 0..threads {
@@ -66,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// The next act, once its time has come; `None` when none is left and none is played that could add one.
+    /// The next action, once its time has come; `None` when none is left and no running one could add one.
     fn next(&self) -> Option<Act> {
         let mut plan = self.inner.plan.lock().expect("no act runs under the lock");
         loop {
@@ -86,7 +86,7 @@ impl Stage {
     }
 }
 
-/// An act that is played, until it ends in whatever way.
+/// An action that runs, until it ends in any way.
 struct Playing<'a>(&'a Stage);
 
 impl Drop for Playing<'_> {

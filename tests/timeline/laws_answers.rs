@@ -1,4 +1,4 @@
-//! Definite answers: what a put, a cancel and a look say is so.
+//! Definite answers: what a put, a cancel and a get report is true.
 
 use punctual::clock::Timestamp;
 use punctual::task::Record;
@@ -45,7 +45,7 @@ async fn every_put_is_answered_created_replaced_or_unchanged(stage: Stage) {
     assert_eq!(stage.put(once(&id, at(4), "d")).await, answer(PutResult::Created, 4, None));
 }
 
-/// Two messages under one key, one of which a deduplicating consumer drops.
+/// Otherwise two messages would have one key, and a deduplicating consumer would drop one of them.
 async fn a_put_gives_nobody_the_key_of_what_was_requeued(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "a")).await;
@@ -64,7 +64,7 @@ async fn a_put_gives_nobody_the_key_of_what_was_requeued(stage: Stage) {
     assert_eq!(stage.put(every(&id, at(0), "b")).await, refused);
     assert_eq!(stage.put_as(PutMode::Post, once(&id, at(0), "b")).await, refused);
     assert_eq!(stage.state(), before);
-    // Another due is another key; and that task may not come to have this one.
+    // Another due is another key, and that task must not get this key.
     assert_eq!(stage.put(once(&id, at(9), "b")).await, answer(PutResult::Created, 9, None));
     assert_eq!(stage.put(once(&id, at(0), "c")).await, refused);
     assert_eq!(stage.put(once(&id, at(9), "b")).await, answer(PutResult::Unchanged, 9, None));
@@ -185,7 +185,7 @@ async fn counts_begin_anew_with_every_put(stage: Stage) {
     stage.create(every(&id, at(-4), "b")).await;
     assert_eq!(stage.get(&id).await.unwrap().counts.accepted, 0);
     counted(-3).await;
-    // In flight: what its claim counted is of the task that was replaced.
+    // In flight: the counts of its claim belong to the task that was replaced.
     let (token, occurrence) = stage.claim_one().await;
     stage.put(every(&id, at(-2), "c")).await;
     assert_eq!(stage.get(&id).await.unwrap().counts.accepted, 0);

@@ -1,4 +1,4 @@
-//! Bounded: every call in entries and bytes, every key has someone who removes it; lanes stand apart.
+//! Bounded: every call in entries and bytes; every key is removed by someone; lanes are independent.
 
 use punctual::task::Shard;
 use punctual::timeline::{
@@ -191,7 +191,7 @@ async fn a_lane_that_nobody_serves_is_known_until_it_is_empty(stage: Stage) {
     reap().await;
     assert!(stage.known().await.is_empty());
     assert_eq!(stage.state(), Default::default());
-    // Whoever still knows the lane makes no key for it.
+    // An instance that still knows the lane creates no key for it.
     stage.clock.advance(ms(1000));
     assert!(!stage.glance(&old, false).await.reap);
     assert_eq!(stage.state(), Default::default());
@@ -202,7 +202,7 @@ async fn a_task_is_found_in_a_lane_that_the_caller_never_saw(stage: Stage) {
     for (id, lane) in ids.iter().zip(["east", "west", "north"]) {
         stage.create(once_in(id, at(0), "a", &lane_named(lane))).await;
     }
-    // The same answers as in a lane that is known.
+    // The same answers as in a known lane.
     assert_eq!(stage.get(&ids[0]).await.map(|held| held.due), Some(at(0)));
     let moved = stage.put(once_in(&ids[1], at(0), "b", &lane_named("south"))).await;
     assert_eq!(moved.result, PutResult::Replaced);
@@ -213,7 +213,7 @@ async fn a_task_is_found_in_a_lane_that_the_caller_never_saw(stage: Stage) {
         waiting.push(stage.glance(&lane_named(name), true).await.depth.unwrap().0);
     }
     assert_eq!(waiting, [1, 0, 0, 1]);
-    // Dead in one lane, its task created anew in another.
+    // Dead in one lane, while its task is created again in another.
     let east = lane_named("east");
     let request = stage.request();
     let token = request.token.clone();

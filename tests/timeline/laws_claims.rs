@@ -1,4 +1,4 @@
-//! Never lost, one holder, settled in one step, given back under the due it had.
+//! Never lost; one holder; settled in one step; returned with the same due.
 
 use punctual::clock::Timestamp;
 use punctual::task::Counts;
@@ -27,7 +27,7 @@ super::laws! {
     what_stands_claimed_without_a_lease_is_freed_and_counted,
 }
 
-/// Instances whose leases differ, as while a change of them is rolled out: whoever reaps does not cut what is longer than his.
+/// Instances have different leases, for example while a change is rolled out. A reaper does not shorten a longer lease.
 async fn each_claim_has_the_lease_that_it_was_made_with(stage: Stage) {
     let ids = stage.ids(3);
     for id in &ids {
@@ -40,7 +40,7 @@ async fn each_claim_has_the_lease_that_it_was_made_with(stage: Stage) {
         token
     };
     let told = claim(Token::new("i", 1, long)).await;
-    // Of an older instance, which does not say it; and one of a name that only looks like it.
+    // A token of an older instance, which does not contain its lease; and one that only looks like it.
     let untold = claim(Token("i.2".into())).await;
     let odd = claim(Token("i.3.x".into())).await;
     stage.reap().await;
@@ -49,7 +49,7 @@ async fn each_claim_has_the_lease_that_it_was_made_with(stage: Stage) {
     assert_eq!(ends, [end(long), end(LEASE), end(LEASE)]);
     assert_eq!(stage.reap_after_lease().await.claims, 2);
     assert!(stage.extend(&told).await, "its holder lives");
-    // The clock steps back: then it is cut to what it was made for.
+    // When the clock steps back, the lease is cut to its original length.
     stage.clock.set(at(-1_000_000));
     stage.reap().await;
     assert_eq!(stage.state().leases[&lane()].score(&told), Some(at(-1_000_000).plus(long).as_millis()));
@@ -63,7 +63,7 @@ async fn a_task_is_never_in_flight_twice(stage: Stage) {
     let (_, first) = stage.claim().await;
     assert_eq!(first.occurrences.len(), 3);
     for time in [0, 1, 14_999, 60_000] {
-        // Even when the lease is over: only reap ends a claim.
+        // Even after the lease has expired: only a reap ends a claim.
         stage.clock.set(at(time));
         assert!(stage.claim().await.1.occurrences.is_empty());
         let put = stage.put(once(&ids[0], at(time + 7), "b")).await;
@@ -213,7 +213,7 @@ async fn a_settle_repeated_changes_nothing(stage: Stage) {
     let held = &claimed.occurrences;
     let part = vec![settlement(&held[0], next(at(0).plus(ms(1)), 1)), settlement(&held[1], Verdict::Finished)];
     stage.settle(&token, Rest::Keep, part.clone()).await;
-    // Meanwhile the first is claimed anew by another; the second is created anew.
+    // Meanwhile another claim takes the first, and the second is created again.
     stage.clock.advance(ms(1));
     stage.create(once(&ids[1], at(1), "b")).await;
     let (other, again) = stage.claim().await;
@@ -221,14 +221,14 @@ async fn a_settle_repeated_changes_nothing(stage: Stage) {
     let before = stage.state();
     let repeat = stage.settle(&token, Rest::Keep, part.clone()).await;
     assert_eq!(repeat.skipped.len(), 2);
-    // The fresh lease of what is left is all that may differ.
+    // Only the lease of the remaining occurrence may change.
     let mut after = stage.state();
     after.leases.clone_from(&before.leases);
     assert_eq!(after, before);
-    // As many are named as the claim once held, or holds now; it is not the same ones.
+    // The call names as many occurrences as the claim held or holds, but not the same ones.
     let one = vec![settlement(&held[0], next(at(5), 9))];
     assert_eq!(stage.settle(&token, Rest::Keep, one).await.skipped, [member(&ids[0])]);
-    // Nor is it what is left, where only the digits begin alike.
+    // Nor does it name the remaining one: only the digits begin alike.
     let alike = Timestamp::from_millis(held[2].due.as_millis() / 100);
     let one = vec![Settlement { due: alike, ..settlement(&held[2], Verdict::Finished) }];
     assert_eq!(stage.settle(&token, Rest::Keep, one).await.skipped, [member(&ids[2])]);
@@ -265,11 +265,11 @@ async fn a_claim_whose_reply_is_missing_is_settled_back(stage: Stage) {
         stage.create(once(id, at(0), "a")).await;
     }
     let before = stage.state();
-    // The token is all that the caller knows.
+    // The caller knows only its token.
     let (token, _reply_lost) = stage.claim().await;
     assert!(!stage.settle(&token, Rest::Back, Vec::new()).await.lost);
     assert_eq!(stage.state(), before);
-    // It may as well never have arrived.
+    // The claim may never have arrived, too.
     assert!(stage.settle(&stage.token(), Rest::Back, Vec::new()).await.lost);
     assert_eq!(stage.state(), before);
 }
@@ -350,7 +350,7 @@ async fn what_stands_claimed_without_a_lease_is_freed_and_counted(stage: Stage) 
     let (token, claimed) = stage.claim().await;
     stage.put(once(&ids[1], at(70_000), "b")).await;
     stage.cancel(&ids[2]).await;
-    // No verb does this; were one to, the net would catch it.
+    // No verb does this; if a verb had such a bug, the reaper's scan would find it.
     stage.strand();
     let look = stage.glance(&lane(), true).await;
     assert_eq!((look.stranded, look.reap, look.depth), (true, false, Some((0, 3))));

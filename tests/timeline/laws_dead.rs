@@ -1,4 +1,4 @@
-//! The dead: looked through in the order of their burial, a bounded part at a time, whatever goes on meanwhile.
+//! Dead records: listed in the order in which they were recorded, in pages of bounded size, while other verbs run.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ super::laws! {
 }
 
 impl Stage {
-    /// Buries an occurrence of each of these tasks, all in one millisecond, in the default lane.
+    /// Records an occurrence of each task as dead, all in one millisecond, in the default lane.
     async fn bury(&self, ids: &[TaskId], reason: &str, payload: &str) -> Vec<Key> {
         for ids in ids.chunks(500) {
             let puts = ids.iter().map(|id| once(id, at(0), payload)).collect();
@@ -51,7 +51,7 @@ impl Stage {
         self.timeline.browse(self.shard(), request).await.unwrap()
     }
 
-    /// All that are meant, look by look; how many looks it took.
+    /// All matching records, page by page, and the number of pages.
     async fn browse_all(&self, filter: &DeadFilter, max: usize) -> (Vec<Key>, usize) {
         let (mut keys, mut after, mut looks) = (Vec::new(), None, 0);
         loop {
@@ -70,7 +70,7 @@ impl Stage {
 async fn the_dead_are_shown_in_the_order_of_their_burial(stage: Stage) {
     let ids = stage.ids(7);
     let mut buried = Vec::new();
-    // Later ids first; two of them in one millisecond, in the order of their keys.
+    // Later ids first; two in one millisecond are ordered by key.
     for part in [&ids[5..7], &ids[2..4], &ids[0..1]] {
         stage.clock.advance(ms(5));
         buried.extend(stage.bury(part, "rejected", "a").await);
@@ -91,7 +91,7 @@ async fn every_dead_is_shown_once_though_others_go_and_come(stage: Stage) {
         let browsed = stage.browse(&DeadFilter::default(), after, 3).await;
         for dead in &browsed.dead {
             seen.push(dead.cursor.key.clone());
-            // The very one that the next look goes on from is gone by then.
+            // The record that the next page continues after is gone by then.
             assert_eq!(stage.timeline.discard(stage.shard(), &dead.cursor.key, None, stage.soon()).await, Ok(true));
         }
         if seen.len() == 15 {
@@ -139,7 +139,7 @@ async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
         (filter(None, Some("reject"), None, None), &[]),
         (filter(Some("default"), Some("too late"), None, None), &all[1..2]),
         (filter(Some("other"), Some("too late"), None, None), &[]),
-        // From a time on, before another.
+        // From one time on, before another.
         (filter(None, None, Some(11), None), &all[1..]),
         (filter(None, None, Some(10), Some(20)), &all[..1]),
         (filter(None, None, None, Some(10)), &[]),
@@ -156,7 +156,7 @@ async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
     }
 }
 
-/// Between a look and what is done about it a key may be requeued and buried anew, for a reason that nobody has seen.
+/// Between listing and acting on a key, another client may requeue it, and it may die again for another reason.
 async fn only_the_burial_that_is_meant_is_requeued_or_discarded(stage: Stage) {
     let (ids, shard) = (stage.ids(1), stage.shard());
     let key = stage.bury(&ids, "rejected", "a").await.remove(0);

@@ -1,5 +1,5 @@
-//! Bounded: of a lane that is far behind, what has become due last can be claimed first, and what stands behind a place, so
-//! that what is freshly due has its share whatever stands before it.
+//! Bounded: in a lane with a backlog, a claim can take the newest due first, or start after a place. New tasks then get
+//! their share, whatever waits before them.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ super::laws! {
     suspects_are_looked_for_behind_a_place,
 }
 
-/// Puts a task for each due; the ids in that order.
+/// Puts a task for each due; returns the ids in that order.
 async fn backlog(stage: &Stage, payloads: impl IntoIterator<Item = (i64, &str)>) -> Vec<TaskId> {
     let payloads: Vec<_> = payloads.into_iter().collect();
     let ids = stage.ids(payloads.len());
@@ -27,12 +27,12 @@ async fn backlog(stage: &Stage, payloads: impl IntoIterator<Item = (i64, &str)>)
     ids
 }
 
-/// What was claimed, by its due after the start.
+/// Dues of the claimed occurrences, relative to the start.
 fn dues(claimed: &Claimed) -> Vec<i64> {
     claimed.occurrences.iter().map(|one| one.due.since(at(0)).as_millis().try_into().unwrap()).collect()
 }
 
-/// Claims and gives it back.
+/// Claims, then returns the occurrences.
 async fn look(stage: &Stage, request: ClaimRequest) -> Claimed {
     let token = request.token.clone();
     let claimed = stage.claim_as(request).await;
@@ -40,12 +40,12 @@ async fn look(stage: &Stage, request: ClaimRequest) -> Claimed {
     claimed
 }
 
-/// So many of the newest.
+/// A claim of the `max` newest.
 fn newest(stage: &Stage, max: usize) -> ClaimRequest {
     ClaimRequest { max, newest_first: true, ..stage.request() }
 }
 
-/// So many behind a place.
+/// A claim of `max` occurrences after a place.
 fn behind(stage: &Stage, max: usize, due: i64, id: Option<&TaskId>) -> ClaimRequest {
     let after = Some(Place { due: at(due), member: id.map(member) });
     ClaimRequest { max, after, ..stage.request() }
@@ -60,7 +60,7 @@ async fn the_oldest_or_the_newest_are_claimed_and_told_in_order_of_due(stage: St
     let claimed = look(&stage, newest(&stage, 6)).await;
     assert_eq!((dues(&claimed), claimed.head), ((14..20).collect(), Some(at(0))), "the oldest still waits");
     assert_eq!(claimed.last, None);
-    // Both see all there is where it fits.
+    // Both orders return everything if it fits.
     for newest_first in [false, true] {
         let claimed = look(&stage, ClaimRequest { newest_first, ..stage.request() }).await;
         assert_eq!((dues(&claimed), claimed.head), ((0..20).collect(), Some(at(70_000))));
@@ -134,15 +134,15 @@ async fn a_claim_begins_behind_a_place(stage: Stage) {
     // Before the first of a due, and between two.
     assert_eq!(dues(&look(&stage, behind(&stage, 2, 20, None)).await), [20, 30]);
     assert_eq!(dues(&look(&stage, behind(&stage, 2, 25, Some(&ids[0]))).await), [30, 40]);
-    // Behind all that is due: the head is what waits there, and nothing was looked at.
+    // After everything that is due: the head is the next waiting task, and no record was read.
     let claimed = look(&stage, behind(&stage, 2, 90, Some(&ids[9]))).await;
     assert_eq!((dues(&claimed), claimed.head, claimed.last), (vec![], Some(at(70_000)), None));
-    // A place beyond now is one where nothing is due.
+    // After a place in the future nothing is due.
     let claimed = look(&stage, behind(&stage, 2, 65_000, None)).await;
     assert_eq!((dues(&claimed), claimed.head), (vec![], Some(at(70_000))));
 }
 
-/// Whether the one that stood there stands there still, was taken, or waits under another due meanwhile.
+/// The task at that place may still be there, be claimed, or have another due.
 async fn a_place_is_found_among_those_of_one_moment(stage: Stage) {
     let ids = backlog(&stage, (0..50).map(|_| (0, "a"))).await;
     let members = |claimed: &Claimed| -> Vec<_> { claimed.occurrences.iter().map(|one| one.member.clone()).collect() };

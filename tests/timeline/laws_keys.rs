@@ -80,12 +80,12 @@ async fn a_key_in_flight_never_takes_another_message(stage: Stage) {
     assert_eq!((moved.result, moved.in_flight), (PutResult::InFlight, Some(at(0))), "nor another lane");
     assert_eq!(stage.put(once(&id, at(0), "a")).await.result, PutResult::Unchanged);
     assert_eq!(stage.state(), before);
-    // Away and back: the record that stands is another's by now, so even the very same message is refused.
+    // There and back: the stored record has changed, so even a put of the original message is rejected.
     assert_eq!(stage.put(once(&id, at(5), "b")).await.result, PutResult::Replaced);
     let before = stage.state();
     assert_eq!(stage.put(once(&id, at(0), "a")).await.result, PutResult::InFlight);
     assert_eq!(stage.state(), before);
-    // Cancelled and created anew, likewise.
+    // The same after a cancel and a new create.
     stage.cancel(&id).await;
     assert_eq!(stage.put(once(&id, at(0), "c")).await.result, PutResult::InFlight);
     let created = stage.put(once(&id, at(6), "c")).await;
@@ -97,11 +97,11 @@ async fn a_key_that_was_handed_out_is_told_before_it_takes_another_message(stage
     stage.create(once(&id, at(0), "a")).await;
     stage.crash(1).await;
     let refused = stage.put(once_in(&id, at(0), "b", &"default".parse().unwrap())).await;
-    // The same due with another body: `at` is part of the body, so only the payload differs.
+    // The same due with another body. `at` is part of the body, so only the payload differs.
     assert_eq!((refused.result, refused.in_flight), (PutResult::InFlight, Some(at(0))));
     let told = stage.put(once(&id, at(7), "b")).await;
     assert_eq!((told.result, told.in_flight), (PutResult::Replaced, Some(at(0))));
-    // Told once; from here on it is its user's own second message.
+    // The caller was told once; from here on the second message is the user's own decision.
     let own = stage.put(once(&id, at(0), "c")).await;
     assert_eq!((own.result, own.in_flight), (PutResult::Replaced, None));
     let now = stage.now().as_millis() - at(0).as_millis();
@@ -157,7 +157,7 @@ async fn a_repeated_put_with_another_trace_is_unchanged(stage: Stage) {
         assert_eq!(other.result, PutResult::KeyReused, "the trace does not make up for another body");
         assert_eq!(stage.state(), before);
     }
-    // A put that replaces brings its own trace, or none.
+    // A put that replaces a task brings its own trace, or none.
     stage.cancel(&id).await;
     for number in [2, 0, 3] {
         let due = at(5 + i64::from(number));
@@ -173,7 +173,7 @@ async fn every_copy_carries_one_trace(stage: Stage) {
         assert_eq!(Record::decode(&occurrence.record).unwrap().trace, trace(1), "{occurrence:?}");
     };
     stage.create(traced(within(&id, at(0), "a"), 1)).await;
-    // In flight, given back, after a crash: an `in` that lands on the very due is not another task, whatever its trace.
+    // In flight, returned, after a crash: a put with `in` that has the same due is the same task, whatever its trace.
     for ending in 0..3 {
         let (token, occurrence) = stage.claim_one().await;
         one(&occurrence);
@@ -192,7 +192,7 @@ async fn every_copy_carries_one_trace(stage: Stage) {
     let occurrence = &claimed.occurrences[0];
     one(occurrence);
     stage.settle_one(&token, occurrence, Verdict::Dead(dead_record(occurrence, "retries"))).await;
-    // Buried, and requeued; its task put anew under another trace meanwhile.
+    // Recorded as dead and requeued, while its task is created again with another trace.
     stage.timeline.requeue(stage.shard(), &key(&id, at(0)), None, stage.soon()).await.unwrap();
     stage.create(traced(once(&id, at(90_000), "b"), 2)).await;
     let (_, again) = stage.claim_one().await;
@@ -210,7 +210,7 @@ async fn a_key_is_requeued_once_at_a_time(stage: Stage) {
     assert_eq!(requeue().await, Ok(RequeueAnswer::InFlight), "its task has that very due");
     let (token, occurrence) = stage.claim_one().await;
     stage.settle_one(&token, &occurrence, Verdict::Dead(dead_record(&occurrence, "rejected"))).await;
-    // The task anew under that very due: waiting, in flight, and as what comes after what is in flight.
+    // The task is created again with the same due: waiting, in flight, and waiting behind one in flight.
     stage.create(once(&id, at(0), "b")).await;
     assert_eq!(requeue().await, Ok(RequeueAnswer::InFlight));
     let (token, occurrence) = stage.claim_one().await;

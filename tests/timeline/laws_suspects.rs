@@ -1,4 +1,5 @@
-//! What may have killed its holder: marked, taken alone or with its like, and cleared once its occurrence has ended.
+//! Occurrences that may have killed their holder: marked, claimed alone or with other suspects, and cleared once they
+//! have ended.
 
 use punctual::task::TaskId;
 use punctual::timeline::{PutResult, Rest, SuspectsRequest, Verdict};
@@ -33,7 +34,7 @@ async fn suspects_are_left_out_and_taken_alone(stage: Stage) {
     let claimed = stage.claim_suspects_as(request).await;
     let taken: Vec<_> = claimed.occurrences.iter().map(|one| (one.member.clone(), one.due, one.crashes)).collect();
     assert_eq!((taken, claimed.suspects), (vec![(member(&ids[0]), at(0), 2)], 1));
-    // Given back it is a suspect still; the next due of a task that went on is none.
+    // A returned suspect is still one; the next due of its task is not.
     stage.settle(&token, Rest::Back, Vec::new()).await;
     assert_eq!(stage.claim().await.1.suspects, 2);
     let mut tokens = Vec::new();
@@ -68,7 +69,7 @@ async fn what_crashed_twice_is_taken_with_its_like_and_what_did_more_often_alone
         (2, 4 << 20, vec![(0, 2), (2, 2)], 5),
         (9, 4 << 20, vec![(1, 3)], 4),
         (9, two_and_a_half, vec![(3, 2), (5, 2)], 2),
-        // The first is taken whatever its size.
+        // The first is claimed whatever its size.
         (9, 1, vec![(4, 3)], 1),
         (9, 1, vec![(6, 2)], 0),
     ] {
@@ -118,7 +119,7 @@ async fn what_cannot_be_read_is_left_out_and_asked_for_by_itself(stage: Stage) {
     assert_eq!((claimed.suspects, claimed.head), (0, None));
     assert!(stage.get(&ids[0]).await.unwrap().unreadable && !stage.get(&ids[4]).await.unwrap().unreadable);
     stage.settle(&token, Rest::Back, Vec::new()).await;
-    // A few at a time, each from where the last call stopped.
+    // A few per call, each from where the last call stopped.
     let (mut after, mut seen) = (None, Vec::new());
     loop {
         let request = SuspectsRequest { unreadable: true, max: 3, after, ..stage.suspects() };
@@ -133,7 +134,7 @@ async fn what_cannot_be_read_is_left_out_and_asked_for_by_itself(stage: Stage) {
         after = claimed.last;
     }
     assert_eq!(seen, ids[..4].iter().map(member).collect::<Vec<_>>());
-    // Who can read them ends them as any other; a put or a cancel clears the mark.
+    // An instance that can read them settles them like any others. A put or a cancel clears the mark.
     assert_eq!(stage.put(once(&ids[1], at(-4), "anew")).await.result, PutResult::Replaced, "nothing of it was sent");
     stage.cancel(&ids[2]).await;
     let request = SuspectsRequest { unreadable: true, ..stage.suspects() };
@@ -158,13 +159,13 @@ async fn who_can_read_what_others_cannot_may_have_sent_it(stage: Stage) {
     };
     let mark = |id: &TaskId| stage.state().crashes.get(&member(id)).copied();
     let ids = stage.ids(3);
-    // It dies.
+    // The holder dies.
     marked(&ids[0]).await;
     stage.claim_suspects_as(unreadable()).await;
     stage.reap_after_lease().await;
     assert_eq!(mark(&ids[0]).map(|mark| (mark.count, mark.unreadable)), Some((Some(0), true)));
     assert_eq!(stage.put(once(&ids[0], at(90_000), "b")).await.in_flight, Some(at(0)));
-    // It gives it back, a publish begun or not.
+    // The holder returns it, with or without having begun a publish.
     for (id, begun) in [(&ids[1], true), (&ids[2], false)] {
         marked(id).await;
         let request = unreadable();
@@ -189,7 +190,7 @@ async fn what_cannot_be_read_is_no_suspect_and_keeps_its_key(stage: Stage) {
     let mark = || stage.state().crashes[&member(&id)];
     assert_eq!((mark().due, mark().count, mark().unreadable), (at(0), Some(0), true), "it was handed out before");
     assert_eq!(stage.put(every(&id, at(0), "b")).await.result, PutResult::InFlight);
-    // Those who ask for it and die are not ended by it.
+    // Instances that ask for it and die do not raise its count.
     for _ in 0..3 {
         let request = SuspectsRequest { unreadable: true, ..stage.suspects() };
         assert_eq!(stage.claim_suspects_as(request).await.occurrences.len(), 1);

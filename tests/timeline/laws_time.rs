@@ -1,4 +1,4 @@
-//! Never early; the timeline's clock decides; what begins earlier wakes the sleepers.
+//! Never early; the timeline's clock decides; an earlier due notifies the claimers.
 
 use punctual::task::{Lane, TaskId};
 use punctual::timeline::{PutMode, PutResult, ReapRequest, RequeueAnswer, Rest, Settle, TimelineError, Verdict, Wake};
@@ -94,7 +94,7 @@ async fn a_call_at_the_very_end_of_its_time_takes_effect(stage: Stage) {
     assert_eq!(stage.get(&id).await, None);
 }
 
-/// The next wake-up; other tests may share the server, never the channel.
+/// The next notification. Other tests may share the server, never the channel.
 async fn wake(wakes: &mut broadcast::Receiver<Wake>) -> (Lane, i64) {
     let wake = tokio::time::timeout(ms(30_000), wakes.recv()).await.expect("a wake-up").unwrap();
     (wake.lane, wake.due.as_millis() - at(0).as_millis())
@@ -105,14 +105,14 @@ async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
     let mut wakes = stage.timeline.wakes();
     stage.create(once(&ids[0], at(50), "a")).await;
     assert_eq!(wake(&mut wakes).await, (lane(), 50));
-    // Not earlier: nobody is woken, and the next wake-up is the one after.
+    // A due that is not earlier notifies no one; the next notification is the one after.
     stage.create(once(&ids[1], at(60), "a")).await;
     stage.put(once(&ids[0], at(40), "a")).await;
     assert_eq!(wake(&mut wakes).await, (lane(), 40));
     let other = lane_named("other");
     stage.put(once_in(&ids[0], at(40), "a", &other)).await;
     assert_eq!(wake(&mut wakes).await, (other, 40));
-    // A claim that fills its batch and leaves due ones behind.
+    // A claim that fills its batch and leaves due tasks behind.
     for id in &ids[2..] {
         stage.create(once(id, at(55), "a")).await;
     }
@@ -121,7 +121,7 @@ async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
     let request = punctual::timeline::ClaimRequest { max: 2, ..stage.request() };
     let (first, claimed) = (request.token.clone(), stage.claim_as(request).await);
     assert_eq!(wake(&mut wakes).await, (lane(), 60));
-    // What a claim gives back, by settle and by reap.
+    // Occurrences that a claim returns, by settle and by reap.
     stage.settle(&first, Rest::Back, Vec::new()).await;
     assert_eq!(wake(&mut wakes).await, (lane(), 55));
     let (_, held) = stage.claim().await;
@@ -137,7 +137,7 @@ async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
     assert_eq!(stage.timeline.requeue(stage.shard(), &key, None, stage.soon()).await, Ok(RequeueAnswer::Requeued));
     let now = stage.now().as_millis() - at(0).as_millis();
     assert_eq!(wake(&mut wakes).await, (lane(), now));
-    // A next due that is nearer than what waits.
+    // A next due that is earlier than the waiting ones.
     let (token, held) = stage.claim().await;
     let task: TaskId = held.occurrences[0].member.task();
     assert_eq!(task, key.task);
@@ -145,7 +145,7 @@ async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
     assert_eq!(wake(&mut wakes).await, (lane(), now + 5));
 }
 
-/// A claimer that begins behind a place waits for what stands there, whatever is due before it.
+/// A claimer that starts after a place waits for tasks there, whatever is due before it.
 async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage: Stage) {
     let ids = stage.ids(4);
     let mut wakes = stage.timeline.wakes();
@@ -159,7 +159,7 @@ async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage
         let after = Some(punctual::timeline::Place { due: at(due), member: None });
         punctual::timeline::ClaimRequest { max: 1, after, ..stage.request() }
     };
-    // The claim itself tells nobody: it passed over what others would come for.
+    // The claim itself notifies no one: it passed over tasks that other claims will take.
     let request = behind(-5);
     let (token, claimed) = (request.token.clone(), stage.claim_as(request).await);
     assert_eq!(claimed.head, Some(at(-1)));
@@ -172,7 +172,7 @@ async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage
     stage.claim_as(behind(-5)).await;
     stage.reap_after_lease().await;
     assert_eq!(wake(&mut wakes).await, (lane(), -5), "a reap");
-    // Who turns it back because nobody is to come for it says so.
+    // A settle that returns occurrences for a later retry notifies no one.
     let quiet = async || {
         let (token, claimed) = stage.claim().await;
         let back = claimed.occurrences.iter().map(|one| super::stage::settlement(one, super::stage::BACK)).collect();
@@ -182,7 +182,7 @@ async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage
     stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap();
     stage.create(once(&ids[3], at(3), "a")).await;
     assert_eq!(wake(&mut wakes).await, (lane(), 3), "the next one told of is this");
-    // What a user asked for meanwhile is told of all the same.
+    // A user's put in the meantime still notifies.
     let (settle, claimed) = quiet().await;
     let asked = claimed.occurrences[1].member.task();
     assert_eq!(stage.put(once(&asked, at(90_000), "b")).await.result, PutResult::Replaced);
@@ -205,7 +205,7 @@ async fn a_glance_tells_one_caller_a_second_that_a_lease_has_ended(stage: Stage)
             told.push(tick);
         }
     }
-    // Ended after 15 s, tick 46; one of three callers is told.
+    // The lease ended after 15 s, at tick 46; one of three callers is told.
     assert_eq!(told, [46, 49, 52, 55]);
     assert_eq!(stage.reap().await.occurrences, 1);
     assert!(!stage.glance(&lane(), true).await.reap);
@@ -230,14 +230,14 @@ async fn a_reap_that_comes_late_ends_nothing(stage: Stage) {
     stage.create(once(&id, at(0), "a")).await;
     let (token, _) = stage.claim_one().await;
     let request = ReapRequest { lease: LEASE, served: true, dead_keep: DEAD_KEEP, not_after: stage.now().plus(LEASE) };
-    // It was sent, then everything stood still until every lease had ended.
+    // The call was sent, then everything hung until every lease had expired.
     stage.clock.advance(LEASE + ms(1));
     let before = stage.state();
     let late = stage.timeline.reap(stage.shard(), &lane(), request).await;
     assert_eq!(late, Err(TimelineError::Late));
     assert_eq!(stage.state(), before);
     assert!(stage.extend(&token).await, "the holder's turn comes");
-    // At the very millisecond it is in time.
+    // At exactly this millisecond it is still in time.
     stage.clock.advance(LEASE);
     let request = ReapRequest { not_after: stage.now(), ..request };
     assert_eq!(stage.timeline.reap(stage.shard(), &lane(), request).await.unwrap().occurrences, 1);

@@ -1,9 +1,10 @@
 //! The timeline, from outside.
 //!
-//! - `stage`         one timeline of each shape (in memory, Redis, Redis Cluster; 1 and 4 shards) and short words for its verbs
-//! - `laws_*`        the conformance suite: one function per law, run against every shape
-//! - `raw`           what stands in Redis, in the twin's shape
-//! - `side_by_side`  random verbs on the twin and on Redis: every answer and the whole state compared after each
+//! - `stage`         one timeline of each kind (in memory, Redis, Redis Cluster; 1 and 4 shards) and short forms of its
+//!   verbs
+//! - `laws_*`        the conformance suite: one function per law, run against every kind
+//! - `raw`           the state in Redis, converted to the twin's types
+//! - `side_by_side`  random verbs on the twin and on Redis: compares every answer and the whole state
 //! - `model`         the model check: all orders of steps to a stated depth, on the twin
 
 mod laws_answers;
@@ -19,7 +20,7 @@ mod raw;
 mod side_by_side;
 pub(crate) mod stage;
 
-/// One test per law and shape; one for all laws in a cluster, whose server takes seconds to start.
+/// One test per law and kind of timeline; one for all laws in a cluster, whose servers take seconds to start.
 macro_rules! laws {
     ($($law:ident),* $(,)?) => {
         $(mod $law {

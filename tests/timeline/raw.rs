@@ -1,4 +1,4 @@
-//! What stands in Redis, read key by key without any script, in the shape of the twin.
+//! The state in Redis, read key by key without any script, as the twin's types.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use punctual::task::{Counts, Lane, Member, Shard};
 use punctual::timeline::memory::{Change, Claim, Mark, ReapAt, Twin, Zset};
 use punctual::timeline::{DeadRecord, Token};
 
-/// A look at one namespace, and a hand in it.
+/// Reads and edits one namespace.
 pub(crate) struct Raw {
     connection: Mutex<::redis::Connection>,
     namespace: String,
@@ -25,7 +25,7 @@ impl Raw {
         format!("punctual:{{{}:{shard}}}:", self.namespace)
     }
 
-    /// Removes keys of a shard, by what follows its prefix.
+    /// Deletes keys of a shard, given without its prefix.
     pub(crate) fn remove(&self, shard: Shard, keys: &[String]) {
         let mut call = ::redis::cmd("DEL");
         for key in keys {
@@ -34,7 +34,7 @@ impl Raw {
         call.exec(&mut *self.connection.lock().unwrap()).unwrap();
     }
 
-    /// Removes a field of a hash of a shard.
+    /// Deletes a field of a hash of a shard.
     pub(crate) fn remove_field(&self, shard: Shard, key: &str, field: &str) {
         let key = format!("{}{key}", self.prefix(shard));
         ::redis::cmd("HDEL").arg(key).arg(field).exec(&mut *self.connection.lock().unwrap()).unwrap();
@@ -54,11 +54,11 @@ impl Raw {
             .unwrap();
     }
 
-    /// What stands in a shard. Panics at a key, or a form of a value, that the twin does not know.
+    /// State of a shard. Panics at a key or value that the twin does not know.
     pub(crate) fn twin(&self, shard: Shard) -> Twin {
         let connection = &mut *self.connection.lock().unwrap();
         let prefix = self.prefix(shard);
-        // Braces mean nothing to KEYS.
+        // Braces are ordinary characters for KEYS.
         let keys: Vec<String> = ::redis::cmd("KEYS").arg(format!("{prefix}*")).query(connection).unwrap();
         let mut pipe = ::redis::pipe();
         pipe.cmd("PING").ignore();
@@ -112,7 +112,7 @@ fn parse<T: FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().unwrap()
 }
 
-/// A time in whole milliseconds, written as nothing but digits.
+/// A time in whole milliseconds, written only in digits.
 fn time(text: &str) -> Timestamp {
     assert!(text.bytes().all(|byte| byte.is_ascii_digit()), "{text:?}");
     Timestamp::from_millis(parse(text))
@@ -121,7 +121,7 @@ fn time(text: &str) -> Timestamp {
 fn zset<M: Ord + Clone>(value: ::redis::Value, member: impl Fn(&str) -> M) -> Zset<M> {
     let mut set = Zset::default();
     for (name, score) in ::redis::from_redis_value::<Vec<(String, String)>>(value).unwrap() {
-        // Redis writes whole numbers of this size as such; anything else would be a rounding.
+        // Redis writes whole numbers of this size exactly; another format would be a rounded one.
         set.set(member(&name), parse(&score));
     }
     set
@@ -168,7 +168,7 @@ fn counts(text: &str) -> Counts {
     counts
 }
 
-/// Four bytes of length, the record, the reason, a line break, the words.
+/// Four bytes of length, the record, the reason, a line break, the detail.
 fn dead_record(value: &Bytes) -> DeadRecord {
     let length = u32::from_be_bytes(value[..4].try_into().unwrap()) as usize;
     let rest = utf8(&value[4 + length..]);

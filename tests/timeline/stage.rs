@@ -1,4 +1,4 @@
-//! One timeline of each shape, its clock in the test's hand, and short words for its verbs.
+//! One timeline of each kind, with a manual clock, and short forms of its verbs.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -21,16 +21,16 @@ use super::raw::Raw;
 use crate::support::have;
 use crate::support::redis::RedisServer;
 
-/// The lease of all claims.
+/// Lease of all claims.
 pub(crate) const LEASE: Duration = Duration::from_secs(15);
 
-/// How long the dead are kept.
+/// Retention of dead records.
 pub(crate) const DEAD_KEEP: Duration = Duration::from_secs(30 * 86_400);
 
-/// The time at which every test begins.
+/// Time at which every test begins.
 pub(crate) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
-/// A timeline, its clock, and a view of what stands in it.
+/// A timeline, its clock, and a view of its state.
 pub(crate) struct Stage {
     pub(crate) timeline: Arc<dyn Timeline>,
     pub(crate) clock: Arc<ManualClock>,
@@ -38,7 +38,7 @@ pub(crate) struct Stage {
     tokens: AtomicU64,
 }
 
-/// Where a timeline keeps what it keeps.
+/// Where a timeline keeps its state.
 enum Place {
     Memory(Arc<MemoryTimeline>),
     Redis { raw: Raw, _server: Arc<RedisServer> },
@@ -48,11 +48,11 @@ enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Plain,
-    /// In cluster mode, one node that holds all slots.
+    /// In cluster mode: one node that has all slots.
     Cluster,
 }
 
-/// The server of a shape that all tests share which run at the time; ends with the last of them.
+/// The server of a kind that all running tests share; it stops with the last of them.
 pub(crate) fn shared_server(shape: Shape) -> Option<Arc<RedisServer>> {
     static SHARED: Mutex<[Weak<RedisServer>; 2]> = Mutex::new([Weak::new(), Weak::new()]);
     if !have("redis-server") {
@@ -70,19 +70,19 @@ pub(crate) fn shared_server(shape: Shape) -> Option<Arc<RedisServer>> {
     }))
 }
 
-/// A namespace that no other test has.
+/// A namespace that no other test uses.
 pub(crate) fn namespace() -> Namespace {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("laws-{}", NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
 }
 
-/// A timeline on a server, once it is up, and a view of what stands there.
+/// A timeline on a server, once it is up, and a view of its state.
 pub(crate) async fn connect(server: &RedisServer, clock: Arc<ManualClock>, shards: u16) -> (Arc<RedisTimeline>, Raw) {
     let namespace = namespace();
     let raw = Raw::new(server.connect(), namespace.to_string());
     let mut config = RedisConfig::new(&server.url(), namespace, shards);
     config.time = Some(clock);
-    // A busy machine is no dead server.
+    // A long timeout, so that a busy machine is not taken for a dead server.
     config.response_timeout = Duration::from_secs(30);
     let timeline = RedisTimeline::connect(config).unwrap();
     let mut link = timeline.link();
@@ -91,12 +91,12 @@ pub(crate) async fn connect(server: &RedisServer, clock: Arc<ManualClock>, shard
     (timeline, raw)
 }
 
-/// `START` and so many milliseconds.
+/// `START` plus this many milliseconds.
 pub(crate) fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(START.as_millis() + ms)
 }
 
-/// So many milliseconds.
+/// This many milliseconds.
 pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -128,12 +128,12 @@ pub(crate) fn once(id: &TaskId, due: Timestamp, payload: &str) -> Put {
     draft(id, due, When::At(due), payload, &lane())
 }
 
-/// A task that is due once, in a lane of its own.
+/// A task that is due once, in this lane.
 pub(crate) fn once_in(id: &TaskId, due: Timestamp, payload: &str, lane: &Lane) -> Put {
     draft(id, due, When::At(due), payload, lane)
 }
 
-/// A task of `in`: put again it counts anew.
+/// A task with `in`: a repeated put counts anew.
 pub(crate) fn within(id: &TaskId, due: Timestamp, payload: &str) -> Put {
     draft(id, due, When::In(ms(1000)), payload, &lane())
 }
@@ -143,7 +143,7 @@ pub(crate) fn every(id: &TaskId, due: Timestamp, payload: &str) -> Put {
     draft(id, due, When::Every { gap: ms(1000), start: None }, payload, &lane())
 }
 
-/// The same put, from a request that is part of another trace for every number; 0: of none.
+/// The same put, from a request in trace `number`; 0: without a trace.
 pub(crate) fn traced(put: Put, number: u8) -> Put {
     let record = Record { trace: trace(number), ..Record::decode(&put.record).unwrap() };
     Put { record: record.encode(), ..put }
@@ -154,36 +154,36 @@ pub(crate) fn trace(number: u8) -> Option<Traceparent> {
     (number > 0).then(|| format!("00-{}-00f067aa0ba902b7-01", format!("{number:02x}").repeat(16)).parse().unwrap())
 }
 
-/// What is kept of a dead occurrence.
+/// The dead record of an occurrence.
 pub(crate) fn dead_record(occurrence: &Occurrence, reason: &str) -> DeadRecord {
     let record = Record::decode(&occurrence.record).unwrap();
     let record = record.buried(occurrence.member.key(occurrence.due)).encode();
     DeadRecord { record, reason: reason.into(), detail: format!("the broker says: {reason}") }
 }
 
-/// A key, from its text.
+/// The key of a task and a due.
 pub(crate) fn key(id: &TaskId, due: Timestamp) -> Key {
     Key { task: id.clone(), due }
 }
 
-/// One occurrence and what becomes of it.
+/// One occurrence and its verdict.
 pub(crate) fn settlement(occurrence: &Occurrence, verdict: Verdict) -> Settlement {
     Settlement { member: occurrence.member.clone(), due: occurrence.due, verdict }
 }
 
-/// Back under the due it had, no publish of it begun.
+/// Returned with its due; no publish has begun.
 pub(crate) const BACK: Verdict = Verdict::Back { begun: false };
 
-/// Back under the due it had, after a publish without a definite answer.
+/// Returned with its due, after a publish without a definite answer.
 pub(crate) const BACK_BEGUN: Verdict = Verdict::Back { begun: true };
 
-/// Due again, with these many accepted.
+/// Due again, with this count of accepted messages.
 pub(crate) fn next(due: Timestamp, accepted: u64) -> Verdict {
     Verdict::Next { due, counts: Counts { accepted, ..Counts::default() } }
 }
 
 impl Stage {
-    /// The timeline of this process.
+    /// The timeline in memory.
     pub(crate) fn in_memory(shards: u16) -> Stage {
         let clock = Arc::new(ManualClock::new(START));
         let memory = Arc::new(MemoryTimeline::new(clock.clone(), shards));
@@ -191,7 +191,7 @@ impl Stage {
         Stage { timeline, clock, place: Place::Memory(memory), tokens: AtomicU64::new(1) }
     }
 
-    /// The timeline in Redis; nothing where there is no Redis to start.
+    /// The timeline in Redis; `None` if Redis is not installed.
     pub(crate) async fn in_redis(shape: Shape, shards: u16) -> Option<Stage> {
         let server = shared_server(shape)?;
         let clock = Arc::new(ManualClock::new(START));
@@ -199,7 +199,7 @@ impl Stage {
         Some(Stage { timeline, clock, place: Place::Redis { raw, _server: server }, tokens: AtomicU64::new(1) })
     }
 
-    /// So many ids on one shard, in the order of their bytes.
+    /// This many ids of one shard, in the order of their bytes.
     pub(crate) fn ids(&self, count: usize) -> Vec<TaskId> {
         let shards = self.timeline.shards();
         let all = (0..).map(|n| format!("task-{n:05}").parse::<TaskId>().unwrap());
@@ -211,12 +211,12 @@ impl Stage {
         self.ids(1).remove(0)
     }
 
-    /// The shard of what [`ids`](Self::ids) gives.
+    /// The shard of [`ids`](Self::ids).
     pub(crate) fn shard(&self) -> Shard {
         Shard::of(&self.id(), self.timeline.shards())
     }
 
-    /// What stands in that shard.
+    /// State of that shard.
     pub(crate) fn state(&self) -> Twin {
         match &self.place {
             Place::Memory(memory) => memory.twin(self.shard()),
@@ -224,7 +224,7 @@ impl Stage {
         }
     }
 
-    /// Takes the leases of the lane away, which no verb does.
+    /// Deletes the leases of the lane, which no verb does.
     pub(crate) fn strand(&self) {
         match &self.place {
             Place::Memory(memory) => memory.edit(self.shard(), |twin| drop(twin.leases.remove(&lane()))),
@@ -242,7 +242,7 @@ impl Stage {
         self.now().plus(ms(1000))
     }
 
-    /// A name that was never used before.
+    /// A token that was never used before.
     pub(crate) fn token(&self) -> Token {
         Token(format!("i.{}", self.tokens.fetch_add(1, Ordering::Relaxed)))
     }
@@ -257,7 +257,7 @@ impl Stage {
         self.put_as(PutMode::Put, put).await
     }
 
-    /// Puts a task that is not there yet.
+    /// Puts a new task.
     pub(crate) async fn create(&self, put: Put) {
         assert_eq!(self.put(put).await.result, PutResult::Created);
     }
@@ -270,7 +270,7 @@ impl Stage {
         self.timeline.get(self.shard(), id).await.unwrap()
     }
 
-    /// A claim of all that is due, under a new token.
+    /// A claim of everything due, with a new token.
     pub(crate) fn request(&self) -> ClaimRequest {
         ClaimRequest {
             token: self.token(),
@@ -283,7 +283,7 @@ impl Stage {
         }
     }
 
-    /// A claim of the suspects that are due, under a new token.
+    /// A claim of the suspects that are due, with a new token.
     pub(crate) fn suspects(&self) -> SuspectsRequest {
         let ClaimRequest { token, max, max_bytes, lease, not_after, .. } = self.request();
         SuspectsRequest { token, max, max_bytes, lease, not_after, unreadable: false, after: None }
@@ -297,7 +297,7 @@ impl Stage {
         self.timeline.claim_suspects(self.shard(), &lane(), request).await.unwrap()
     }
 
-    /// Claims all that is due.
+    /// Claims everything due.
     pub(crate) async fn claim(&self) -> (Token, Claimed) {
         let request = self.request();
         (request.token.clone(), self.claim_as(request).await)
@@ -321,7 +321,7 @@ impl Stage {
         self.timeline.settle(self.shard(), &lane(), settle).await.unwrap()
     }
 
-    /// Settles one occurrence, the rest stays.
+    /// Settles one occurrence; the others stay in the claim.
     pub(crate) async fn settle_one(&self, token: &Token, occurrence: &Occurrence, verdict: Verdict) -> Settled {
         self.settle(token, Rest::Keep, vec![settlement(occurrence, verdict)]).await
     }
@@ -331,13 +331,13 @@ impl Stage {
         self.timeline.reap(self.shard(), &lane(), request).await.unwrap()
     }
 
-    /// Lets the lease pass and reaps.
+    /// Lets the lease expire and reaps.
     pub(crate) async fn reap_after_lease(&self) -> Reaped {
         self.clock.advance(LEASE);
         self.reap().await
     }
 
-    /// Claims what is due and lets the claim end without word, so often.
+    /// Claims everything due and lets the claim expire, `times` times.
     pub(crate) async fn crash(&self, times: u32) {
         for _ in 0..times {
             self.claim().await;
@@ -351,20 +351,20 @@ impl Stage {
         lives[0]
     }
 
-    /// One look at one lane.
+    /// Polls one lane.
     pub(crate) async fn glance(&self, lane: &Lane, served: bool) -> LaneGlance {
         let request =
             GlanceRequest { lanes: vec![(lane.clone(), served)], lease: LEASE, dead_keep: DEAD_KEEP, depth: true };
         self.timeline.glance(self.shard(), request).await.unwrap().lanes.remove(0)
     }
 
-    /// Every lane that ever held a task here.
+    /// All lanes that ever held a task here.
     pub(crate) async fn known(&self) -> Vec<Lane> {
         let request = GlanceRequest { lanes: Vec::new(), lease: LEASE, dead_keep: DEAD_KEEP, depth: false };
         self.timeline.glance(self.shard(), request).await.unwrap().known
     }
 
-    /// Asserts that nothing is left but what a lane has as long as it is configured.
+    /// Checks that nothing is left but the keys that a lane has while it is configured.
     pub(crate) fn assert_nothing_is_left(&self) {
         let left = self.state();
         let rest =
@@ -372,7 +372,7 @@ impl Stage {
         assert_eq!(left, rest);
     }
 
-    /// Asserts that a call came too late.
+    /// Checks that a call came too late.
     pub(crate) fn assert_late<T: std::fmt::Debug>(answer: Result<T, TimelineError>) {
         assert!(matches!(answer, Err(TimelineError::Late)), "{answer:?}");
     }

@@ -1,6 +1,6 @@
-//! Clocks that are wrong, and clocks that jump: those of instances decide nothing, and when Redis' own is set back nothing
-//! is early by it, nothing is lost, and nothing is stuck. The clocks are libfaketime's: the wall clock alone, as when NTP or
-//! a person sets it; the one that only ever goes on is left as it is.
+//! Clocks that are wrong, and clocks that jump. The clocks of instances decide nothing. When Redis' own clock is set
+//! back, nothing is published early, lost or stuck. libfaketime changes the wall clock alone, as NTP or an operator
+//! does; the monotonic clock is not changed.
 
 use std::path::{Path, PathBuf};
 
@@ -18,14 +18,14 @@ use crate::support::{have, patient, say, skip};
 
 const HOUR: i64 = 3600;
 
-/// A wall clock of its own.
+/// A wall clock for one process.
 struct Wall {
     file: tempfile::NamedTempFile,
     library: PathBuf,
 }
 
 impl Wall {
-    /// One that shows the right time; `None` where libfaketime is missing.
+    /// A clock with the right time; `None` if libfaketime is not installed.
     fn new() -> Option<Wall> {
         let folders = std::fs::read_dir("/usr/lib").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
         let found = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).find(|library| library.exists());
@@ -37,15 +37,15 @@ impl Wall {
         Some(wall)
     }
 
-    /// From now on it is off by this many seconds.
+    /// From now on the clock is off by this many seconds.
     fn set(&self, seconds: i64) {
-        // Whoever reads it while it is written would read half of it.
+        // Rename the file, because a process could read a half-written one.
         let fresh = self.file.path().with_extension("fresh");
         std::fs::write(&fresh, format!("{seconds:+}\n")).unwrap();
         std::fs::rename(fresh, self.file.path()).unwrap();
     }
 
-    /// What a program goes by it with; `more` is loaded behind it.
+    /// Environment of a program that uses this clock; `more` is preloaded after the library.
     fn environment(&self, more: &str) -> Vec<String> {
         let file: &Path = self.file.path();
         vec![
@@ -57,7 +57,7 @@ impl Wall {
     }
 }
 
-/// A Redis that goes by this clock. Its allocator asks for the time before the library can tell it: it gets the system's.
+/// A Redis that uses this clock. Its allocator asks for the time before libfaketime is ready, and gets the system's.
 fn redis_by(wall: &Wall) -> RedisServer {
     let server = Server::start("env", |port, dir| {
         let mut arguments = wall.environment(":libc.so.6");
@@ -98,7 +98,7 @@ fn redis_tells_the_time_whatever_the_clocks_of_instances_show() {
     for instance in &mut instances {
         instance.until("ready", |instance| instance.api().ready().is_some_and(|answer| answer.status == 200));
     }
-    // Their logs show that the clocks are wrong indeed.
+    // Their logs prove that the clocks are wrong.
     let hour = |instance: &Punctual| instance.log().chars().take(13).collect::<String>();
     assert_ne!(hour(&instances[0]), hour(&instances[1]));
     let stage = Stage::new(shards(&timeline, &["default"]).now());
@@ -127,7 +127,7 @@ fn redis_tells_the_time_whatever_the_clocks_of_instances_show() {
     });
 }
 
-/// The keys that have come, no one before its due by Redis' clock of this moment.
+/// Keys published so far. Panics if one was published before its due by Redis' clock.
 fn published(timeline: &RedisServer, sink: &RedisServer) -> Vec<String> {
     let entries = sink.stream("out");
     let keys: Vec<String> = entries.iter().map(|entry| entry.text("idempotency-key").unwrap().to_owned()).collect();
@@ -139,7 +139,7 @@ fn published(timeline: &RedisServer, sink: &RedisServer) -> Vec<String> {
     keys
 }
 
-/// Waits until these have come, and nothing early.
+/// Waits for these keys, and checks that none is early.
 fn until_published(timeline: &RedisServer, sink: &RedisServer, expected: &[(String, i64)], limit: Duration) {
     let mut missing: Vec<String> = Vec::new();
     let done = patient(limit, || {
@@ -151,8 +151,8 @@ fn until_published(timeline: &RedisServer, sink: &RedisServer, expected: &[(Stri
     assert!(done, "at {} still missing: {missing:?}", now(timeline));
 }
 
-/// What is due by the old time waits for the new one; what is put then is due by the new one; what a dead or silent holder
-/// had claimed before comes back, though its lease ends long after.
+/// Tasks that are due by the old time wait for the new clock. Tasks put after the step are due by the new clock.
+/// Occurrences of a dead or stopped holder are returned, although its lease ends much later.
 fn redis_steps_back(by: i64) {
     if !have("redis-server") || !have("redis-cli") {
         return;
@@ -164,7 +164,7 @@ fn redis_steps_back(by: i64) {
     let api = other.api();
     let at = |ms: i64| jiff::Timestamp::from_millisecond(ms).unwrap().to_string();
 
-    // Due by the old time and by the new one: a holder stops with some of it.
+    // Due by the old and the new time; a holder is stopped with some of them.
     let past = now(&timeline) - 2 * HOUR * 1000;
     let mut overdue = Vec::new();
     let mut left = Shards::new(&timeline, 4, &["default"]);
@@ -192,7 +192,7 @@ fn redis_steps_back(by: i64) {
     assert!(stepped > (by - 2) * 1000, "the clock stepped back by {stepped} ms alone");
 
     until_published(&timeline, &sink, &overdue, SOON);
-    // It may hold some that it had published before it was stopped.
+    // The holder may have published some of them before it was stopped.
     let reaped = patient(SOON, || {
         published(&timeline, &sink);
         left.held_by(&silent.id()).is_empty()
@@ -209,7 +209,7 @@ fn redis_steps_back(by: i64) {
     assert!(fresh.iter().all(|(_, due)| (due - now(&timeline)).abs() < 60_000), "dues by the new time: {fresh:?}");
     until_published(&timeline, &sink, &fresh, SOON);
     let old = [("old-time".to_owned(), soon)];
-    // Set right again, so that nobody waits an hour.
+    // The clock is corrected, so that the test does not wait an hour.
     wall.set(0);
     until_published(&timeline, &sink, &old, SOON);
     left.until_nothing_is_left(SOON);
@@ -224,13 +224,13 @@ fn redis_steps_back(by: i64) {
     ));
 }
 
-/// Takes more than five seconds: a lease has to end while its holder stands still.
+/// Takes more than five seconds: a lease must expire while its holder is stopped.
 #[test]
 fn redis_clock_may_step_back_ten_seconds() {
     redis_steps_back(10);
 }
 
-/// Takes more than five seconds: a lease has to end while its holder stands still.
+/// Takes more than five seconds: a lease must expire while its holder is stopped.
 #[test]
 fn redis_clock_may_step_back_an_hour() {
     redis_steps_back(HOUR);

@@ -1,4 +1,4 @@
-//! A Redis Cluster whose slots are on more than one node: refused, at the start and while an instance runs.
+//! A Redis Cluster whose slots are on more than one node is refused, at the start and while an instance runs.
 
 use super::strict::{run, serve_and_check};
 use super::*;
@@ -6,12 +6,12 @@ use crate::outage::{config, until_logged, until_ready};
 use crate::support::have;
 use crate::support::punctual::Punctual;
 
-/// What is said of it.
+/// Part of the error.
 const SUPPORTED: &str = "supported is one Redis or Valkey, or a cluster whose one node holds all slots";
 
 const TASK: &str = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
 
-/// `check` and `serve` refuse this node, with these words of its own, and leave nothing there.
+/// `check` and `serve` refuse this node with this detail, and leave no keys there.
 fn is_refused(node: &RedisServer, detail: &str) {
     for (code, said) in serve_and_check(&["--redis", &node.url()]) {
         assert_eq!(code, Some(2), "{said}");
@@ -21,13 +21,13 @@ fn is_refused(node: &RedisServer, detail: &str) {
     assert_eq!(keys, 0, "nothing is written there");
 }
 
-/// A node with all slots but the last, which no key of the tests has, and one with that: a master whose only slot is taken
-/// away becomes a replica.
+/// A node with all slots except the last, which no key of the tests uses, and a node with that slot. A master that
+/// loses its only slot becomes a replica.
 fn almost_all() -> [RedisServer; 2] {
     RedisServer::start_masters(16383)
 }
 
-/// The slot of the last of four shards, and an id that is kept there and one that is kept elsewhere.
+/// Slot of the last of four shards, an id on that shard, and an id on another.
 fn last_shard(node: &RedisServer) -> (u16, String, String) {
     let shard = |id: &String| Shard::of(&task(id), 4).number();
     let id = |there: bool| (0..).map(|n| format!("t{n}")).find(|id| (shard(id) == 3) == there).unwrap();
@@ -43,7 +43,7 @@ fn either_of_two_masters_is_refused() {
     masters.iter().for_each(|master| is_refused(master, "`MOVED "));
 }
 
-/// Each shard's slot counts, and one that is on its way as well.
+/// The slot of every shard counts, also while it is migrating.
 #[test]
 fn a_node_without_the_slot_of_one_shard_is_refused() {
     if !have("redis-server") {
@@ -61,7 +61,7 @@ fn a_node_without_the_slot_of_one_shard_is_refused() {
     drop(Punctual::start(&config(&node, "memory:")));
 }
 
-/// A cluster that is not together yet, as after the start of its node, is waited for.
+/// An instance waits for a cluster that is not ready yet, as after its node's start.
 #[test]
 fn a_cluster_that_is_down_is_waited_for() {
     if !have("redis-server") {
@@ -93,7 +93,7 @@ fn a_slot_that_moves_away_makes_an_instance_unready_until_it_is_back() {
     let api = instance.api();
     assert_eq!(api.put(&there, TASK).unwrap().status, 201);
     node.move_slot(slot, &other);
-    // Nobody puts anything.
+    // No client puts anything.
     let said = until_ready(&mut instance, false).json();
     assert_eq!(said["timeline"]["status"], "down", "{said}");
     let detail = format!("MOVED {slot} ");

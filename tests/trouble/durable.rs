@@ -1,4 +1,5 @@
-//! `redis.durability`: nothing is answered with success before it is kept where the configuration says: here, on a replica.
+//! `redis.durability`: no success is answered before the write is where the configuration requires it: here, on a
+//! replica.
 
 use std::sync::Mutex;
 
@@ -6,7 +7,7 @@ use super::*;
 use crate::support::have;
 use crate::support::scripted::Scripted;
 
-/// Takes more than five seconds: each answer that a replica does not confirm is waited for until its deadline.
+/// Takes more than five seconds: each answer without a replica's confirmation waits until its deadline.
 #[tokio::test]
 async fn without_a_replica_that_follows_nothing_is_told_to_be_kept_and_all_of_it_took_effect() {
     if !have("redis-server") {
@@ -22,7 +23,7 @@ async fn without_a_replica_that_follows_nothing_is_told_to_be_kept_and_all_of_it
     assert!(unkept(&answer, "no replica has confirmed it"), "{answer:?}");
     let cancelled = timeline.cancel(shard(), &task("gone"), within(&timeline, SHORT)).await;
     assert!(matches!(&cancelled, Err(TimelineError::Unkept(_))), "{cancelled:?}");
-    // What it says of what took effect is not what the master would answer a second time without asking a replica.
+    // A repeated call must not be answered with success without asking a replica.
     let again = put(&timeline, "b", SHORT).await;
     assert!(unkept(&again, "no replica"), "{again:?}");
     assert!(timeline.get(shard(), &task("b")).await.unwrap().is_some());
@@ -34,7 +35,7 @@ async fn without_a_replica_that_follows_nothing_is_told_to_be_kept_and_all_of_it
     assert_eq!(gone, Ok(CancelAnswer::Unknown));
 }
 
-/// Puts tasks that are due, and buries them.
+/// Puts tasks that are due, and records them as dead.
 async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
     put_all(timeline, PutMode::Put, ids.iter().map(|id| new(id, 1000, "")).collect(), SOON).await;
     let taken = claim(timeline, "i.bury").await;
@@ -58,7 +59,7 @@ async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
     ids.iter().map(|id| Key { task: task(id), due: Timestamp::from_millis(1000) }).collect()
 }
 
-/// Takes more than five seconds: each answer that a replica does not confirm is waited for until its deadline.
+/// Takes more than five seconds: each answer without a replica's confirmation waits until its deadline.
 #[tokio::test]
 async fn every_verb_of_users_waits_for_the_replica_and_those_of_instances_do_not() {
     if !have("redis-server") {
@@ -77,7 +78,7 @@ async fn every_verb_of_users_waits_for_the_replica_and_those_of_instances_do_not
         let detail = "it took effect, but its durability is not confirmed: no replica has confirmed it in time";
         assert_eq!(told, Err(TimelineError::Unkept(detail.to_owned())));
     }
-    // All of them took effect. Nobody waits for a replica to publish.
+    // All calls took effect. Publishing does not wait for a replica.
     assert!(timeline.get(shard(), &task("post")).await.unwrap().is_some());
     assert_eq!(claim(&timeline, "i.publish").await.len(), 1);
     assert_eq!(timeline.show(shard(), &keys[1]).await, Ok(None));
@@ -85,7 +86,7 @@ async fn every_verb_of_users_waits_for_the_replica_and_those_of_instances_do_not
     assert_eq!(timeline.discard(shard(), &keys[1], None, within(&timeline, SOON)).await, Ok(false));
 }
 
-/// The wait blocks the connection that it is on: nothing else may be behind it.
+/// The wait blocks its connection, so no other call may use that one.
 #[tokio::test]
 async fn who_waits_for_a_replica_holds_up_nobody_else() {
     if !have("redis-server") {
@@ -100,7 +101,7 @@ async fn who_waits_for_a_replica_holds_up_nobody_else() {
         }
         let glance = GlanceRequest { lanes: Vec::new(), lease: SOON, dead_keep: SOON, depth: false };
         timeline.glance(shard(), glance).await.unwrap();
-        // Whoever asks while a wait is under way shares the next one.
+        // Calls that arrive during a wait share the next one.
         let others = ["b", "c", "d"].map(|id| put(&timeline, id, Duration::from_secs(20)));
         let resumed = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -136,7 +137,7 @@ async fn what_was_confirmed_stands_on_the_replica_that_takes_over() {
         }
     }));
     let failover = async {
-        // The replica may still be fetching what there is.
+        // The replica may still be synchronizing.
         while promised.lock().unwrap().len() < 20 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -147,7 +148,7 @@ async fn what_was_confirmed_stands_on_the_replica_that_takes_over() {
             pair.replica.server.signal("CONT");
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
-        // What is written from here on is never replicated.
+        // Writes from here on are never replicated.
         pair.replica.server.signal("STOP");
         tokio::time::sleep(Duration::from_millis(150)).await;
         pair.master.server.kill();
@@ -168,7 +169,7 @@ async fn what_was_confirmed_stands_on_the_replica_that_takes_over() {
     ));
 }
 
-/// A cancel must be possible on a full Redis, and so must be what its wait writes.
+/// A cancel must be possible on a full Redis, and so must the write of its wait.
 #[tokio::test]
 async fn a_full_redis_still_says_what_is_kept() {
     if !have("redis-server") {
@@ -187,7 +188,7 @@ async fn a_full_redis_still_says_what_is_kept() {
     assert_eq!(left, 0, "what is written to wait for is not left there");
 }
 
-/// The connection that is waited on may be closed by whatever is on the way. Nobody notices: another one is made.
+/// The connection of the wait may be closed at any time. Another one replaces it without an error.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_connection_that_is_waited_on_is_made_anew_and_takes_nothing_with_it() {
     if !have("redis-server") {
@@ -198,13 +199,13 @@ async fn the_connection_that_is_waited_on_is_made_anew_and_takes_nothing_with_it
     let seen = Arc::clone(&state);
     let scripted = Scripted::before(server.server.port, move |asked| {
         let mut state = seen.lock().unwrap();
-        // The others send scripts by their hashes.
+        // All other connections send scripts by their hashes.
         if asked.is("EVAL") {
             state.0 = Some(asked.connection);
             if state.1 > 0 {
                 state.1 -= 1;
                 drop(state);
-                // Longer than an answer may take.
+                // Longer than the response timeout.
                 std::thread::sleep(Duration::from_millis(2500));
                 return None;
             }
@@ -235,7 +236,8 @@ async fn the_connection_that_is_waited_on_is_made_anew_and_takes_nothing_with_it
     assert_eq!(*timeline.link().borrow(), Link::Up(1), "the session that is written on stands");
 }
 
-/// A wait answers for its own connection. When the one of the commands was lost, that says nothing of what was put there.
+/// A wait confirms only writes of its own session. After the command connection was lost, it says nothing about earlier
+/// puts.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing() {
     if !have("redis-server") {
@@ -246,13 +248,13 @@ async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing(
     let (cutting, cuts) = (Arc::clone(&relay), Arc::new(std::sync::atomic::AtomicBool::new(false)));
     let (cut, opened) = (Arc::clone(&cuts), std::sync::atomic::AtomicU32::new(0));
     let scripted = Scripted::before(server.server.port, move |asked| {
-        // So each session begins, and only once the one before was given up.
+        // Every session begins with this command, after the previous session was given up.
         if asked.is("DEL") {
             opened.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
-        // The one that waits is let be: it confirms when the others are cut.
+        // The waiting connection stays open: it confirms after the others are cut.
         asked.is("WAIT").then(|| {
-            // Once: the next session asks, too.
+            // Only once, because the next session waits, too.
             if cut.swap(false, std::sync::atomic::Ordering::Relaxed) {
                 let before = opened.load(std::sync::atomic::Ordering::Relaxed);
                 cutting.get().unwrap().cut(|number| number != asked.connection);
@@ -266,7 +268,7 @@ async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing(
     assert_eq!(put(&timeline, "a", SOON).await, Ok(PutResult::Created));
     cuts.store(true, std::sync::atomic::Ordering::Relaxed);
     let (answer, _) = tokio::join!(put(&timeline, "b", SOON), async {
-        // Somebody uses the connection, and learns that it is lost.
+        // Another call uses the connection and notices the loss.
         for _ in 0..40 {
             drop(timeline.get(shard(), &task("b")).await);
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -275,7 +277,7 @@ async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing(
     assert!(matches!(answer, Err(TimelineError::Unkept(_))), "{answer:?}");
 }
 
-/// Two connections to one address may lead to two servers while an address moves.
+/// Two connections to one address may lead to two servers while the address moves.
 #[tokio::test]
 async fn a_connection_to_another_process_confirms_nothing() {
     if !have("redis-server") {
@@ -286,7 +288,7 @@ async fn a_connection_to_another_process_confirms_nothing() {
     let scripted = Scripted::before(server.server.port, move |asked| {
         let info = |id: u32| format!("# Server\r\nredis_version:7.2.0\r\nrun_id:{id:040}\r\n");
         let answer = |text: String| format!("${}\r\n{text}\r\n", text.len());
-        // Each time it is asked it is another one.
+        // Every answer comes from a different server.
         asked.is("INFO").then(|| answer(info(starts.fetch_add(1, std::sync::atomic::Ordering::Relaxed))))
     });
     let config = RedisConfig {

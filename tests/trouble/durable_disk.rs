@@ -1,4 +1,4 @@
-//! `redis.durability = "fsync"`: nothing is answered with success before it is on the disk.
+//! `redis.durability = "fsync"`: no success is answered before the write is on the disk.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex};
@@ -7,7 +7,7 @@ use super::*;
 use crate::support::have;
 use crate::support::scripted::{Asked, Scripted};
 
-/// How Redis 7.2 and later count what `WAITAOF` answers for: each connection's own last write, no other command.
+/// How Redis 7.2 and later answer `WAITAOF`: for each connection's own last write only.
 #[derive(Default)]
 struct Disk {
     state: Mutex<DiskState>,
@@ -41,7 +41,7 @@ impl Disk {
         Some(format!("*2\r\n:{}\r\n:0\r\n", u8::from(waited.0.synced >= own)))
     }
 
-    /// What was written so far is on the disk now.
+    /// Everything written so far is on the disk now.
     fn sync(&self) {
         let mut state = self.state.lock().unwrap();
         state.synced = state.written;
@@ -49,7 +49,7 @@ impl Disk {
     }
 }
 
-/// A Redis of version 7.2, as far as `WAITAOF` goes, and its disk.
+/// A Redis that answers `WAITAOF` as version 7.2 does, and its disk.
 fn with_disk(server: &RedisServer) -> (Scripted, Arc<Disk>) {
     let disk = Arc::new(Disk::default());
     let asked = Arc::clone(&disk);
@@ -77,7 +77,7 @@ async fn nothing_is_told_to_be_kept_before_it_is_on_the_disk() {
     assert_eq!(answer, Ok(PutResult::Created));
 }
 
-/// What wrote nothing need be kept nowhere: it is told at once, alone or beside what was written.
+/// A call that wrote nothing needs no confirmation: it is answered at once, alone or beside calls that wrote.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_promises_nothing_waits_for_nothing() {
     if !have("redis-server") {
@@ -88,7 +88,7 @@ async fn what_promises_nothing_waits_for_nothing() {
     let puts = vec![new("used", 9_000_000_000_000, "a"), new("held", 1000, "a")];
     put_all(&plain, PutMode::Put, puts, SOON).await;
     assert_eq!(claim(&plain, "i.1").await.len(), 1);
-    // Its disk never keeps anything.
+    // The disk never confirms.
     let (scripted, disk) = with_disk(&server);
     let timeline = connected(&scripted.url(), Durability::Fsync).await;
     let waits = || disk.state.lock().unwrap().waits;
@@ -102,13 +102,13 @@ async fn what_promises_nothing_waits_for_nothing() {
     let beside = vec![another(), new("fresh", 9_000_000_000_000, "b")];
     let answers = put_all(&timeline, PutMode::Post, beside, SHORT).await;
     assert_eq!(answers, [PutResult::KeyReused, PutResult::Unkept]);
-    // An earlier call may have cancelled it, and been told that this is not known to be kept.
+    // An earlier call may have cancelled the task and been answered that the durability is not confirmed.
     let cancelled = timeline.cancel(shard(), &task("nobody"), within(&timeline, SHORT)).await;
     let detail = "there is none, but the durability of that is not confirmed: Redis did not confirm in time that it is on its disk";
     assert_eq!(cancelled, Err(TimelineError::Unkept(detail.to_owned())));
 }
 
-/// Against a server that has the command: what counts as a connection's writes is its own affair.
+/// Against a server that has the command: which writes count for a connection is the server's decision.
 #[tokio::test]
 async fn a_real_disk_confirms() {
     if !have("redis-server") {

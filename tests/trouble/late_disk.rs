@@ -1,4 +1,4 @@
-//! A disk that confirms late keeps a put from its answer, not from what it may still do.
+//! A disk that confirms late delays the answer of a put, but not its retries.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,10 +10,10 @@ use super::*;
 use crate::support::have;
 use crate::support::scripted::Scripted;
 
-/// Longer than a put that meets its task in flight is tried again.
+/// Longer than the time for which a put that meets its task in flight is retried.
 const LATE: Duration = Duration::from_millis(1500);
 
-/// A task that was due long ago, and has another body than the one that is in flight.
+/// A task that was due long ago, with another body than the one in flight.
 fn another(id: &str) -> (TaskId, Lane, Task) {
     let when = When::At(Timestamp::from_millis(1000));
     let schedule = Schedule { when, end: None, limit: None, spread: None };
@@ -21,7 +21,7 @@ fn another(id: &str) -> (TaskId, Lane, Task) {
     (task(id), Lane::default(), Task { schedule, message, retry: None, catch_up: None })
 }
 
-/// Puts these while `held` is in flight, which ends once the put has been tried again; what came of each.
+/// Puts these tasks while `held` is in flight, which ends once the put has been retried; returns the results.
 async fn put_while_in_flight(ids: &[&str]) -> Vec<Option<PutResult>> {
     let server = RedisServer::start(&[]);
     let plain = connected(&server.url(), Durability::Memory).await;

@@ -1,5 +1,5 @@
-//! Redis in trouble: what each of its states does to what is put, claimed and settled; what is answered only once it is
-//! kept elsewhere; and that all that was promised is published once it is over.
+//! Redis in trouble: how each of its states affects puts, claims and settles; answers that wait for durability; and
+//! that all promised messages are published once the trouble is over.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
@@ -23,10 +23,10 @@ use punctual::timeline::*;
 use crate::support::records::record;
 use crate::support::redis::RedisServer;
 
-/// How long something may take that goes on by itself: a generous deadline, not an expectation.
+/// Time limit for steps that complete by themselves. It is generous and expects nothing.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Long enough for a call on a busy machine, and then it is not confirmed.
+/// Long enough for a call on a busy machine; after that the write counts as not confirmed.
 const SHORT: Duration = Duration::from_secs(4);
 
 fn shard() -> Shard {
@@ -37,7 +37,7 @@ fn task(id: &str) -> TaskId {
     id.parse().unwrap()
 }
 
-/// A timeline of one shard, on Redis' own time, once it is up.
+/// A timeline of one shard with Redis' own time, once it is up.
 async fn connected(url: &str, durability: Durability) -> Arc<RedisTimeline> {
     let namespace = "default".parse().unwrap();
     let config = RedisConfig { durability, response_timeout: SOON, ..RedisConfig::new(url, namespace, 1) };
@@ -60,7 +60,7 @@ fn new(id: &str, due: i64, body: &str) -> Put {
     Put { id: task(id), lane: Lane::default(), due: Timestamp::from_millis(due), record: record(0, "default", 0, body) }
 }
 
-/// Puts a task that is not due for long, within this time.
+/// Puts a task with a distant due, within this time.
 async fn put(timeline: &RedisTimeline, id: &str, span: Duration) -> Result<PutResult, TimelineError> {
     let put = new(id, 9_000_000_000_000, "");
     let answers = timeline.put(shard(), PutMode::Put, vec![put], within(timeline, span)).await;
@@ -72,7 +72,7 @@ async fn put_all(timeline: &RedisTimeline, mode: PutMode, puts: Vec<Put>, span: 
     answers.iter().map(|answer| answer.result).collect()
 }
 
-/// Claims all that is due, under this token.
+/// Claims everything due with this token.
 async fn claim(timeline: &RedisTimeline, token: &str) -> Vec<Occurrence> {
     let request = ClaimRequest {
         token: Token(token.to_owned()),
@@ -90,7 +90,7 @@ fn unkept(answer: &Result<PutResult, TimelineError>, detail: &str) -> bool {
     matches!(answer, Err(TimelineError::Unkept(told)) if told.contains(detail))
 }
 
-/// A server with a replica that has all of it.
+/// A server and a replica in sync.
 struct Pair {
     master: RedisServer,
     replica: RedisServer,

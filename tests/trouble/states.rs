@@ -1,7 +1,7 @@
-//! The states that Redis can be in and answer no. Each is brought about under load on a real one, or told by a relay where
-//! it cannot be; what is put, claimed and said meanwhile is looked at; and then it is over, and everything that was promised
-//! is published. `outage` has those in which it does not answer at all, and the one in which it is full; `connections` a
-//! failover by Sentinels.
+//! The states in which Redis answers with an error. Each is caused on a real server under load, or simulated by a
+//! relay. The test checks puts, claims and log lines meanwhile. Then the state ends, and all promised messages must be
+//! published. `outage` has the states in which Redis does not answer at all, and the full one; `connections` has a
+//! failover by Sentinel.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -16,23 +16,23 @@ use crate::support::scripted::Scripted;
 use crate::support::stage::Stage;
 use crate::support::{have, patient};
 
-/// A state of Redis, and what it does.
+/// A state of Redis and its effects.
 struct State {
     name: &'static str,
-    /// How Redis is started.
+    /// Arguments of redis-server.
     redis: &'static [&'static str],
-    /// The code that a put is answered with, and words of its detail.
+    /// Error code of a put, and words of its detail.
     code: &'static str,
     detail: &'static str,
-    /// What `/readyz` calls the timeline.
+    /// The timeline's status in `/readyz`.
     ready: &'static str,
-    /// Words of a line of the log, one at WARN.
+    /// Words of a log line, one at WARN.
     log: &'static [&'static str],
 }
 
 const CLAIMS_REFUSED: &[&str] = &[" WARN ", "redis refuses claims"];
 
-/// Brings a state about under load, looks, ends it, and holds what was published against what was promised.
+/// Causes a state under load, checks its effects, ends it, and compares the published messages with the promised ones.
 fn play(state: &State, begin: impl FnOnce(&mut Servers), end: impl FnOnce(&mut Servers)) {
     if !have("redis-server") || !have("redis-cli") {
         return;
@@ -89,11 +89,11 @@ fn redis_may_become_a_replica_and_a_master_again() {
     let role = |servers: &Servers, host: &str, port: &str| {
         ::redis::cmd("REPLICAOF").arg(host).arg(port).exec(&mut servers.timeline.connect()).unwrap();
     };
-    // Of a master that is not there: what it holds, it keeps.
+    // A replica of a master that does not exist keeps its data.
     play(&state, |servers| role(servers, "127.0.0.1", "1"), |servers| role(servers, "NO", "ONE"));
 }
 
-/// The file that it would write is a folder: that needs no full disk, and holds for root too.
+/// A folder has the name of the file to write: that needs no full disk, and works for root too.
 #[test]
 fn redis_may_fail_to_write_to_its_disk() {
     let state = State {
@@ -113,14 +113,14 @@ fn redis_may_fail_to_write_to_its_disk() {
         |servers| {
             std::fs::create_dir(folder(servers)).unwrap();
             std::fs::write(folder(servers).join("file"), "").unwrap();
-            // Without a plan to save Redis takes writes all the same.
+            // Without a schedule to save, Redis accepts writes anyway.
             set(servers, "save", "3600 1");
             save(servers);
             assert!(patient(SOON, || info(servers, "rdb_last_bgsave_status:err")));
         },
         |servers| {
             std::fs::remove_dir_all(folder(servers)).unwrap();
-            // The failed one may not have been noticed yet.
+            // The failed save may not have been noticed yet.
             assert!(patient(SOON, || {
                 drop(::redis::cmd("BGSAVE").exec(&mut servers.timeline.connect()));
                 info(servers, "rdb_last_bgsave_status:ok")
@@ -159,7 +159,7 @@ fn redis_may_be_kept_busy_by_a_script_of_somebody_else() {
         &state,
         |servers| {
             let mut other = servers.timeline.connect();
-            // It ends by being killed: an error.
+            // The script is killed, which is an error.
             std::thread::spawn(move || ::redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut other).is_err());
         },
         |servers| {
@@ -185,7 +185,7 @@ fn redis_may_take_its_time_to_load_what_it_holds() {
     play(
         &state,
         |servers| {
-            // Somebody else's, which take a while, longer than anybody needs to look: a millisecond each.
+            // Other keys, which load slowly, a millisecond each, so that the test has time for its checks.
             let mut pipeline = ::redis::pipe();
             (0..30_000).for_each(|number| _ = pipeline.cmd("SET").arg(format!("filler:{number}")).arg("x").ignore());
             pipeline.exec(&mut servers.timeline.connect()).unwrap();
@@ -193,20 +193,20 @@ fn redis_may_take_its_time_to_load_what_it_holds() {
             servers.timeline.server.restart();
         },
         |servers| {
-            // The rest of it at once.
+            // Load the rest at once.
             set(servers, "key-load-delay", "0");
             assert!(patient(Duration::from_secs(60), || ready(&servers.timeline)));
         },
     );
 }
 
-/// Whether it has loaded what it holds.
+/// Whether it has loaded its data.
 fn ready(redis: &RedisServer) -> bool {
     let pong = ::redis::Client::open(redis.url()).and_then(|client| client.get_connection());
     pong.and_then(|mut raw| ::redis::cmd("DBSIZE").query::<u64>(&mut raw)).is_ok()
 }
 
-/// Somebody empties the cache of scripts, again and again: nobody notices.
+/// Another client flushes the script cache again and again: no user notices.
 #[test]
 fn scripts_may_be_flushed_under_load() {
     if !have("redis-server") || !have("redis-cli") {
@@ -226,14 +226,14 @@ fn scripts_may_be_flushed_under_load() {
             std::thread::sleep(Duration::from_millis(30));
         }
     });
-    // An answer may have been late for once: that names no script.
+    // One answer may have been late, but no error names a script.
     let of_a_script = load.refused().is_some_and(|told| told.to_string().to_lowercase().contains("script"));
     assert!(!of_a_script && !load.answers().contains("timeline_refused"), "{:?}: {}", load.refused(), load.answers());
     let left = shards(&servers.timeline, &["default"]);
     check("SCRIPT FLUSH", &[&instance], &load, left, || servers.published());
 }
 
-/// A relay that answers with this error, while it is told to, whatever script is called.
+/// A relay that answers script calls with this error while it is switched on.
 fn refusing(
     redis: &RedisServer,
     error: &'static str,
@@ -252,7 +252,7 @@ fn refusing(
 }
 
 fn config_at(url: &str, sink: &RedisServer) -> String {
-    // As `config`, with another address for the timeline.
+    // Like `config`, with another address for the timeline.
     let own = config(sink, &sink.url());
     own.replacen(&sink.url(), url, 1)
 }
@@ -287,7 +287,8 @@ fn keys_may_be_on_the_move_to_another_node() {
     check("TRYAGAIN", &[&instance], &load, left, || read_stream(sink.server.port, "out"));
 }
 
-/// What has been published is settled when Redis takes it again, and published once: the claim is held until then.
+/// A published message is settled when Redis accepts settles again, and is published once: the claim is held until
+/// then.
 #[test]
 fn a_settle_that_redis_refuses_is_tried_until_it_is_taken() {
     if !have("redis-server") || !have("redis-cli") {
@@ -307,7 +308,7 @@ fn a_settle_that_redis_refuses_is_tried_until_it_is_taken() {
         let (timeline, sink) = (RedisServer::start(&[]), RedisServer::start(&[]));
         let settle = ::redis::Script::new(scripts::SETTLE.source).get_hash().to_owned();
         let (scripted, on, said) = refusing(&timeline, error, Some(settle));
-        // A publish that is tried again would make a copy, and so would a lease that ends.
+        // Long timeouts and leases, because a repeated publish or an expired lease would make a copy.
         let config = config_at(&scripted.url(), &sink).replace("\"5s\"", "\"30s\"").replace("\"2s\"", "\"10s\"");
         let instance = Punctual::start(&config);
         let task = |number: u32| {

@@ -1,4 +1,4 @@
-//! A holder that stands still past its lease, and goes on: what it does then is what was answered meanwhile.
+//! A holder that is stopped past its lease and resumes: it does exactly what answers told in the meantime.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::support::scripted::Scripted;
 use crate::support::shards::Shards;
 use crate::support::{have, patient, say};
 
-/// A sink that takes nothing for a while, though it is sent to it.
+/// A sink that delays all messages for a while.
 fn held_back(sink: &RedisServer) -> (Scripted, Arc<AtomicBool>) {
     let hold = Arc::new(AtomicBool::new(true));
     let held = Arc::clone(&hold);
@@ -30,8 +30,8 @@ fn config(timeline: &RedisServer, lanes: &str) -> String {
     format!("[redis]\nurl = \"{}\"\n[claim]\nlease = \"3s\"\n{lanes}", timeline.url())
 }
 
-/// Law 9: `cancelled` with `handed_out` names the one key that a holder that stood still may yet send; nothing else of that
-/// task comes, and a task that nobody cancelled is published all the same. Law 4: what the holder settles afterwards is lost.
+/// Law 9: `cancelled` with `handed_out` names the one key that a stopped holder may still publish. No other message of
+/// that task comes, and a task that was not cancelled is published. Law 4: a later settle of the holder has no effect.
 #[test]
 fn definite_answers_what_a_stopped_holder_sends_after_a_cancel_is_what_the_answer_told() {
     if !have("redis-server") || !have("redis-cli") {
@@ -44,7 +44,7 @@ fn definite_answers_what_a_stopped_holder_sends_after_a_cancel_is_what_the_answe
         relay.url()
     );
     let frozen = Punctual::start(&config(&timeline, &lanes));
-    // It serves another lane, and reaps all.
+    // It serves another lane and reaps all lanes.
     let other = "[sinks.default]\nurl = \"memory:\"\nanswer_timeout = \"1s\"\n[lanes.default]\nsink = \"default\"\n";
     let other = Punctual::start(&config(&timeline, other));
     let mut left = Shards::new(&timeline, 4, &["default", "held"]);
@@ -55,7 +55,7 @@ fn definite_answers_what_a_stopped_holder_sends_after_a_cancel_is_what_the_answe
         let answer = frozen.api().put(id, &task.to_string()).unwrap();
         assert_eq!(answer.status, 201, "{answer:?}");
     };
-    // All at once, so that they are held at once.
+    // All are due at once, so that one claim holds them.
     let (seconds, micros): (i64, i64) = ::redis::cmd("TIME").query(&mut timeline.connect()).unwrap();
     let at = jiff::Timestamp::from_millisecond(seconds * 1000 + micros / 1000 + 2000).unwrap().to_string();
     put("once", json!({"at": at}));
@@ -77,11 +77,11 @@ fn definite_answers_what_a_stopped_holder_sends_after_a_cancel_is_what_the_answe
         told.insert(task, key);
         assert_eq!(other.api().send("GET", &format!("/v1/tasks/{task}"), None).unwrap().status, 404);
     }
-    // What it had sent arrives now, and it goes on.
+    // The messages that it had sent arrive now, and it resumes.
     hold.store(false, Ordering::Relaxed);
     frozen.signal("CONT");
     left.until_nothing_is_left(SOON);
-    // A second turn of what is due every second would have come by now.
+    // The next occurrence of the task that is due every second would have come by now.
     std::thread::sleep(Duration::from_secs(3));
     let mut published: BTreeMap<String, usize> = BTreeMap::new();
     for entry in sink.stream("out") {

@@ -1,5 +1,5 @@
-//! A Redis that is not set up to keep tasks is refused where the configuration says so: at the start, or as soon as it is
-//! there.
+//! With `redis.strict`, an instance refuses a Redis that is not configured to keep tasks: at the start, or as soon as
+//! Redis is up.
 
 use std::process::{Command, Output};
 
@@ -8,7 +8,7 @@ use crate::support::have;
 use crate::support::punctual::Punctual;
 use crate::support::scripted::Scripted;
 
-/// Runs the program to its end, for up to a minute: 124 when it goes on.
+/// Runs the program to its end, for up to a minute; returns 124 if it still runs.
 pub(super) fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new("timeout");
     command.args(["60", env!("CARGO_BIN_EXE_punctual")]).args(arguments);
@@ -16,7 +16,7 @@ pub(super) fn run(arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// What `serve` and `check` say with these options, each with its exit code; the words on stderr and on stdout.
+/// Output of `serve` and `check` with these options, with their exit codes.
 pub(super) fn serve_and_check(more: &[&str]) -> [(Option<i32>, String); 2] {
     ["serve", "check"].map(|command| {
         let arguments = [&[command, "--sink", "memory:", "--listen", "127.0.0.1:0"], more].concat();
@@ -50,7 +50,7 @@ fn a_redis_that_would_lose_tasks_is_refused_and_one_that_keeps_them_is_not() {
     }
 }
 
-/// A Redis that takes everything and keeps nothing, as `appendfsync no` does.
+/// A Redis that accepts everything and keeps nothing, as with `appendfsync no`.
 #[test]
 fn a_redis_that_confirms_nothing_is_told_of_at_the_start() {
     if !have("redis-server") {
@@ -73,7 +73,7 @@ fn a_redis_that_confirms_nothing_is_told_of_at_the_start() {
     assert!(output.status.code() == Some(2) && said.contains(detail), "{said}");
 }
 
-/// It is there, and then it does not answer `INFO`.
+/// Redis is up, then stops answering `INFO`.
 #[test]
 fn strictness_does_not_hold_up_a_start_for_ever_nor_its_end() {
     if !have("redis-server") {
@@ -104,7 +104,7 @@ fn strictness_does_not_hold_up_a_start_for_ever_nor_its_end() {
     });
     drop(child.kill());
     assert_eq!(ended.and_then(|ended| ended.code()), Some(0), "SIGTERM ends it");
-    // Whoever waits longer is served.
+    // An instance that waits longer starts.
     drop(Punctual::start_unready(&format!("[redis]\nurl = \"{url}\"\nstrict = true\n[sinks.a]\nurl = \"memory:\"\n")));
 }
 
@@ -124,7 +124,7 @@ fn a_redis_that_comes_later_is_judged_then() {
     assert!(!log.contains("connected to redis"), "nothing is taken in before: {log}");
 }
 
-/// What an older Redis says, and one without a log.
+/// Replies of an older Redis, and of one without an append-only file.
 const ANSWERS: [&str; 2] = [
     "-ERR unknown command 'WAITAOF', with args beginning with: '1' '0' '1' \r\n",
     "-ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.\r\n",
@@ -210,7 +210,7 @@ fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does
     let api = instance.api();
     let told = |method: &str, body: Option<&str>, detail: &str| {
         let mut last = None;
-        // Once more where Redis was slow for once: then nobody knows whether it took effect.
+        // Try again if Redis was slow once: then it is unknown whether the put took effect.
         let told = crate::support::patient(SOON, || {
             let answer = api.send(method, "/v1/tasks/a", body).unwrap();
             assert_eq!(answer.status, 503, "{answer:?}");
@@ -221,7 +221,7 @@ fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does
         assert!(told, "{last:?}");
     };
     told("PUT", Some(task), "it took effect, but its durability is not confirmed: no replica");
-    // Whoever sends requests here learns that they are in vain.
+    // The load balancer learns that requests to this instance would fail.
     instance.until("unready", |instance| {
         assert_eq!(instance.api().put("a", task).unwrap().status, 503);
         instance

@@ -1,5 +1,5 @@
-//! `punctual-lab bench`: every bench once, small. Whether its figures are there and can be true, never how good they are: other
-//! tests keep the machine busy.
+//! `punctual-lab bench`: runs every bench once, small. Checks that all figures are present and possible, never how good
+//! they are, because other tests load the machine.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -15,11 +15,11 @@ fn bench(arguments: &[&str]) -> Output {
     lab(&[&["bench"], arguments].concat()).output().unwrap()
 }
 
-/// Runs a bench; its figures are positive numbers, but for those that end in one of `may_lack`.
+/// Runs a bench. Its figures must be positive numbers, except for those that end in one of `may_lack`.
 fn figures(arguments: &[&str], may_lack: &[&str]) -> Value {
     let json = [arguments, &["--json"]].concat();
     let mut output = bench(&json);
-    // A machine that stands still for seconds makes a broker answer late, and a bench ends without figures.
+    // When the machine pauses for seconds, a broker answers late and the bench ends without figures.
     for _ in 0..2 {
         if output.status.code() == Some(1) {
             output = bench(&json);
@@ -31,7 +31,7 @@ fn figures(arguments: &[&str], may_lack: &[&str]) -> Value {
     assert_eq!(report["bench"], arguments[0]);
     for (name, value) in report["figures"].as_object().unwrap() {
         let lacks = may_lack.iter().any(|end| name.ends_with(end));
-        // So few tasks that the CPU time of a process may be less than what the kernel counts in.
+        // With so few tasks the CPU time of a process may be below the resolution of the kernel's counter.
         let coarse = ["_cpu_us", "instance_us", "_cpu_ms_per_second"].iter().any(|end| name.ends_with(end));
         assert!(lacks || coarse || value.as_f64().is_some_and(|value| value > 0.0), "{name}: {report:#}");
     }
@@ -63,14 +63,14 @@ fn lateness(sink: &str) {
         let figure = |name: &str| number(&report, "figures", &format!("{prefix}{name}"));
         assert_eq!((figure("count"), figure("early_count")), (200.0, 0.0), "{report:#}");
         let rising = ["min_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"].map(figure);
-        // A histogram knows three digits.
+        // A histogram has a precision of three digits.
         assert!(rising.windows(2).all(|two| two[0] <= two[1] * 1.01), "{report:#}");
     }
     assert!(number(&report, "ratios", "p50_to_floor") > 0.0, "{report:#}");
 }
 
 fn herd(sink: &str) {
-    // Few are published at once, so that there may be nothing beside them.
+    // So few tasks are published at once that none may become due meanwhile.
     let report = figures(
         &["herd", "--sink", sink, "--tasks", "2000"],
         &["meanwhile_count", "meanwhile_p50_ms", "meanwhile_p99_ms"],
@@ -78,7 +78,7 @@ fn herd(sink: &str) {
     assert!(number(&report, "figures", "calm_count") > 50.0, "{report:#}");
 }
 
-/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
+/// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn the_benches_on_redis_streams_have_their_figures() {
     if have("redis-server") {
@@ -88,7 +88,7 @@ fn the_benches_on_redis_streams_have_their_figures() {
     }
 }
 
-/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
+/// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn the_benches_on_kafka_have_their_figures() {
     if have("redis-server") && have_kafka() {
@@ -97,7 +97,7 @@ fn the_benches_on_kafka_have_their_figures() {
     }
 }
 
-/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
+/// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn the_benches_on_rabbitmq_have_their_figures() {
     if have("redis-server") && have("rabbitmq-server") {
@@ -106,7 +106,7 @@ fn the_benches_on_rabbitmq_have_their_figures() {
     }
 }
 
-/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
+/// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn the_benches_on_nats_have_their_figures() {
     if have("redis-server") && have("nats-server") {
@@ -115,7 +115,7 @@ fn the_benches_on_nats_have_their_figures() {
     }
 }
 
-/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
+/// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn the_bench_of_many_instances_has_its_figures() {
     if have("redis-server") {
@@ -128,7 +128,7 @@ fn the_bench_of_many_instances_has_its_figures() {
     }
 }
 
-/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
+/// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn the_bench_of_pending_tasks_has_its_figures() {
     if have("redis-server") {
@@ -156,7 +156,7 @@ fn the_bench_of_puts_has_its_figures() {
     }
 }
 
-/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
+/// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn the_bench_of_rest_has_its_figures() {
     if have("redis-server") {
@@ -165,7 +165,7 @@ fn the_bench_of_rest_has_its_figures() {
     }
 }
 
-/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
+/// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn people_read_a_table_and_servers_of_yours_hold_nothing_after_it() {
     if !have("redis-server") {
@@ -182,7 +182,7 @@ fn people_read_a_table_and_servers_of_yours_hold_nothing_after_it() {
     }
 }
 
-/// Takes more than five seconds: servers and instances are started, and each bench measures for a second or two at each size.
+/// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn an_interrupted_bench_shows_no_figures_and_leaves_nothing_behind() {
     if !have("redis-server") {
@@ -231,7 +231,7 @@ fn what_is_missing_is_named_and_what_cannot_be_read_back_is_refused() {
     }
 }
 
-/// What the report says of two runs with these ratios, and its exit code.
+/// Report and exit code of a comparison of two runs with these ratios.
 fn compared(options: &[&str], first: &Value, second: &Value) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
     let files = [("a.json", first), ("b.json", second)].map(|(name, ratios)| {

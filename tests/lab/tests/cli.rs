@@ -1,4 +1,4 @@
-//! Help, completions, the manual page; and which `punctual` is started.
+//! Help, completions, the manual page; and which `punctual` the lab starts.
 
 use std::os::unix::fs::PermissionsExt;
 

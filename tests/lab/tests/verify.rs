@@ -1,4 +1,4 @@
-//! `punctual-lab verify`: a short campaign for each sink, with a fixed seed; and what becomes of it when it is ended.
+//! `punctual-lab verify`: a short campaign per sink with a fixed seed; and campaigns that end early.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -14,16 +14,17 @@ fn verify(arguments: &[&str]) -> Command {
     lab(&[&["verify"], arguments].concat())
 }
 
-/// A short campaign breaks no law, and its faults were faults.
+/// Runs a short campaign: it must break no law, and its faults must have had an effect.
 fn campaign(sink: &str, seed: &str) {
-    // One at least is to be killed while it holds a claim; in so short a time it may be that none was.
+    // At least one instance should be killed while it holds a claim. A campaign this short may miss it, so try three
+    // times.
     let held = (0..3).any(|_| kills_held(sink, seed) >= 1);
     assert!(held, "none was killed while it held a claim");
 }
 
-/// Runs a campaign, and tells how many were killed while they held a claim.
+/// Runs a campaign and returns how many instances were killed while they held a claim.
 ///
-/// Whether sleepers were woken in time is no matter of this test: other tests keep the machine busy.
+/// The test does not judge whether instances were notified in time, because other tests load the machine.
 fn kills_held(sink: &str, seed: &str) -> u64 {
     let short = ["--seconds", "12", "--pause", "300ms", "--rate", "60", "--json"];
     let output = verify(&[&["--sink", sink, "--seed", seed], &short[..]].concat()).output().unwrap();
@@ -45,7 +46,7 @@ fn kills_held(sink: &str, seed: &str) -> u64 {
     number(&report["kills_held"])
 }
 
-/// Takes more than five seconds: faults strike for twelve seconds, then the promised messages are waited for.
+/// Takes more than five seconds: faults for twelve seconds, then a wait for all promised messages.
 #[test]
 fn a_campaign_on_redis_streams_breaks_no_law() {
     if have("redis-server") {
@@ -53,7 +54,7 @@ fn a_campaign_on_redis_streams_breaks_no_law() {
     }
 }
 
-/// Takes more than five seconds: faults strike for twelve seconds, then the promised messages are waited for.
+/// Takes more than five seconds: faults for twelve seconds, then a wait for all promised messages.
 #[test]
 fn a_campaign_on_nats_breaks_no_law() {
     if have("redis-server") && have("nats-server") {
@@ -61,7 +62,7 @@ fn a_campaign_on_nats_breaks_no_law() {
     }
 }
 
-/// Takes more than five seconds: faults strike for twelve seconds, then the promised messages are waited for.
+/// Takes more than five seconds: faults for twelve seconds, then a wait for all promised messages.
 #[test]
 fn a_campaign_on_rabbitmq_breaks_no_law() {
     if have("redis-server") && have("rabbitmq-server") {
@@ -69,7 +70,7 @@ fn a_campaign_on_rabbitmq_breaks_no_law() {
     }
 }
 
-/// Takes more than five seconds: faults strike for twelve seconds, then the promised messages are waited for.
+/// Takes more than five seconds: faults for twelve seconds, then a wait for all promised messages.
 #[test]
 fn a_campaign_on_kafka_breaks_no_law() {
     if have("redis-server") && have_kafka() {
@@ -77,7 +78,7 @@ fn a_campaign_on_kafka_breaks_no_law() {
     }
 }
 
-/// Starts a long campaign, and waits until it attacks.
+/// Starts a long campaign and waits for its first fault.
 fn begin(arguments: &[&str], temp: &Path) -> (Child, BufReader<ChildStderr>) {
     let mut child =
         verify(&[&["--seconds", "3600", "--json"], arguments].concat()).env("TMPDIR", temp).spawn().unwrap();
@@ -89,7 +90,7 @@ fn begin(arguments: &[&str], temp: &Path) -> (Child, BufReader<ChildStderr>) {
     (child, err)
 }
 
-/// Takes more than five seconds: a campaign is interrupted after its first faults, and ends its instances.
+/// Takes more than five seconds: interrupts a campaign after its first faults, and the campaign stops its instances.
 #[test]
 fn a_campaign_on_servers_of_yours_can_be_interrupted_and_leaves_nothing_behind() {
     if !have("redis-server") {

@@ -1,5 +1,6 @@
-//! Why the sink speaks AMQP itself: what the client library at hand, lapin 4.12.3, does with messages that come back, and
-//! with a channel that the server closes. Where one of these fails the library has changed, and may be looked at again.
+//! Why the sink filters frames before lapin 4.12.3 sees them and judges outcomes itself: what lapin does with returned
+//! messages, and with a channel that the server closes. When one of these tests fails, the library has changed and the
+//! filter may no longer be needed.
 
 use futures_util::future::join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
@@ -8,7 +9,7 @@ use lapin::{BasicProperties, Channel, Confirmation, ErrorKind};
 
 use super::start;
 
-/// Publishes all at once, each to a queue, if mandatory; what became of each.
+/// Publishes all messages at once, each to its queue, mandatory or not; returns the result of each.
 async fn publish(channel: &Channel, messages: &[(&str, bool, &[u8])]) -> Vec<lapin::Result<Confirmation>> {
     channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
     let publishing = messages.iter().enumerate().map(|(index, (queue, mandatory, payload))| async move {
@@ -19,7 +20,7 @@ async fn publish(channel: &Channel, messages: &[(&str, bool, &[u8])]) -> Vec<lap
     join_all(publishing).await
 }
 
-/// RabbitMQ acknowledges several at once, and one of them has come back before. Here every other one does.
+/// RabbitMQ acknowledges several messages at once, some of which it returned before. Here it returns every other one.
 #[test]
 fn lapin_attaches_a_return_to_whichever_confirm_completes_next() {
     let Some(rabbit) = start("", &[]) else { return };
@@ -46,7 +47,7 @@ fn lapin_attaches_a_return_to_whichever_confirm_completes_next() {
     crate::support::say(&format!("lapin: the confirm of message {bearer} bears message {returned}, in round {rounds}"));
 }
 
-/// One message is refused for its size, which closes the channel; those behind it end the whole connection.
+/// RabbitMQ rejects one message for its size and closes the channel. The messages behind it end the whole connection.
 #[test]
 fn lapin_goes_on_sending_on_a_channel_that_the_server_closed() {
     let Some(rabbit) = start("max_message_size = 65536", &[]) else { return };

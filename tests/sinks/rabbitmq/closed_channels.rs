@@ -1,4 +1,5 @@
-//! Channels that end with much on them, beside others that have nothing to do with it; and many that come back.
+//! Channels that close with many messages in flight, beside other channels that must not be affected; and many returned
+//! messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +12,8 @@ use punctual_sinks::{Fault, Message, Outcome};
 use super::super::{Broker, PATIENCE, accepted, batch, keys, message, publish};
 use super::{Shared, start};
 
-/// The server closes a channel for a message that is too large, and we one of whose publish is dropped midway, again and
-/// again: a frame that is sent behind either would end the connection, with the publish of another on it.
+/// Again and again, the server closes a channel for a message that is too large, and the sink closes one whose publish
+/// was dropped. A frame sent after either would end the connection, and the other publish with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_or_dropped_harms_no_other_publish() {
     const ROUNDS: usize = 40;
@@ -57,7 +58,8 @@ async fn what_is_refused_or_dropped_harms_no_other_publish() {
     assert_eq!((received.len(), distinct.len()), (published, published));
 }
 
-/// Of each publish, every hundredth or every second goes to no queue: each of them is told from the others.
+/// Every hundredth or every second message of each publish matches no queue. The sink tells exactly those from the
+/// others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_publishes_at_once_each_message_that_no_queue_takes_is_known() {
     const CALLS: usize = 16;

@@ -1,5 +1,5 @@
-//! What a server might do that RabbitMQ does seldom, or never: nothing is accepted without the word, nothing is called
-//! certain that is not, nothing hangs, and what was given up is not sent when nobody expects it any more.
+//! Servers that behave as RabbitMQ rarely or never does. The sink accepts nothing without an acknowledgement, reports
+//! nothing as certain that is not, never hangs, and sends nothing after it has given a message up.
 
 use std::io;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ fn sink_of(server: &Scripted) -> Arc<dyn Sink> {
     sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT)
 }
 
-/// One that waits for long: for tests of servers that answer.
+/// A sink with a long timeout, for servers that answer.
 fn patient(server: &Scripted) -> Arc<dyn Sink> {
     sink(&format!("amqp://127.0.0.1:{}", server.port), PATIENCE)
 }
 
-/// Whether it was only too slow, or the machine was.
+/// Whether the outcome is a timeout, which a slow machine can cause, too.
 fn is_late(detail: &str) -> bool {
     detail.contains("no answer") || detail.contains("has said nothing")
 }
 
-/// Checks until the server answers, each time in time: one that does not wait for long may do so in vain at first.
+/// Checks the sink until the server answers. A sink with a short timeout may fail at first.
 async fn reach(name: &str, sink: &Arc<dyn Sink>) {
     let deadline = Instant::now() + PATIENCE;
     while let Err(error) = in_time(name, sink.answer_timeout(), sink.check()).await {
@@ -48,7 +48,7 @@ fn is_open(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Retry(trouble) if !trouble.definite)
 }
 
-/// Messages that do not fit into what a server has not read yet.
+/// More than fits into the socket buffers of a server that does not read.
 fn large() -> Vec<Message> {
     let payload = Bytes::from(vec![b'x'; 16 * 1024]);
     batch("a", 0..200).into_iter().map(|message| Message { payload: payload.clone(), ..message }).collect()
@@ -61,7 +61,7 @@ async fn a_refusal_proves_nothing_of_a_message_that_was_sent_before() {
         (403, "ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'guest'"),
         (541, "INTERNAL_ERROR"),
     ] {
-        // The first three may be in their queue when the channel is closed, and are sent again.
+        // The first three may be in their queue when the channel closes, and are sent again.
         let server = Scripted::start(USUAL, move |peer, seen| match seen.before {
             0 | 1 => Ok(()),
             2 => peer.close(seen.channel, 406, "PRECONDITION_FAILED - of one of them"),
@@ -84,7 +84,7 @@ async fn a_refusal_that_tells_nothing_proves_nothing() {
     }
 }
 
-/// A proxy, or another server, may name it otherwise than we did.
+/// A proxy or another server may return a message under another name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_back_under_another_name_is_not_accepted() {
     for (exchange, key, id) in [("", "A", "a-1:1700000000123"), ("x", "a", "a-1:1700000000123"), ("", "a", "other")] {
@@ -109,7 +109,7 @@ async fn what_was_given_up_while_the_server_took_nothing_is_not_sent_later() {
     let outcomes = publish(&sink, large()).await;
     let blocked = |outcome: &Outcome| matches!(outcome, Outcome::Retry(t) if t.fault == Fault::Sink && t.detail == "blocked: low on patience");
     assert!(outcomes.iter().all(blocked), "{outcomes:?}");
-    // On a new connection it is asked before anything is sent. It may not be heard in time.
+    // On a new connection the sink waits for `connection.blocked` before it sends. It may arrive too late.
     let late = |outcome: &Outcome| matches!(outcome, Outcome::Retry(t) if is_late(&t.detail));
     let asked = |outcome: &Outcome| {
         assert!(!is_open(outcome) && (blocked(outcome) || late(outcome)), "{outcome:?}");
@@ -131,7 +131,7 @@ async fn what_a_dropped_stream_left_while_the_server_took_nothing_is_not_sent_la
     server.block(true);
     let (mut answers, before) = (sink.publish(large()), Instant::now());
     let nothing = tokio::time::timeout(ANSWER_TIMEOUT / 4, answers.next()).await;
-    // Unless everything stood still until its time was up.
+    // Unless the machine paused until the timeout.
     assert!(nothing.is_err() || before.elapsed() >= ANSWER_TIMEOUT / 2, "{nothing:?}");
     drop(answers);
     sleep(ANSWER_TIMEOUT * 3 / 2).await;
@@ -141,7 +141,7 @@ async fn what_a_dropped_stream_left_while_the_server_took_nothing_is_not_sent_la
     publish_until_accepted(&sink, batch("a", 0..10)).await;
 }
 
-/// It says that it lives, but reads slowly: a message at a time, and then none for long.
+/// The server sends heartbeats but reads slowly: one message at a time, then none for a long time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_slow_server_has_not_read_is_not_sent_later() {
     let server = Scripted::start(USUAL, |peer, seen| {
@@ -156,7 +156,7 @@ async fn what_a_slow_server_has_not_read_is_not_sent_later() {
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Outcome::Accepted).count(), 3);
     sleep(ANSWER_TIMEOUT * 2).await;
     assert!(server.messages() <= 10, "{} of 200", server.messages());
-    // The connection that was cut has left nothing behind.
+    // The closed connection has left no task behind.
     drop(sink);
     let deadline = Instant::now() + PATIENCE;
     while Handle::current().metrics().num_alive_tasks() > 0 {
@@ -176,7 +176,7 @@ async fn a_nack_of_several_is_of_each() {
     assert_eq!(outcomes[2], Outcome::Accepted);
 }
 
-/// Whatever it answers, or not: in time, and never accepted.
+/// Whatever the server answers: the outcome comes in time and is never `Accepted`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nonsense_is_neither_taken_for_the_word_nor_waited_for() {
     type Script = fn(&Peer, &Seen) -> io::Result<()>;
@@ -229,7 +229,7 @@ async fn nonsense_is_neither_taken_for_the_word_nor_waited_for() {
         let outcomes = in_time(name, ANSWER_TIMEOUT * 2, publish(&sink, batch("a", 0..3))).await;
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Retry(_))), "{name}: {outcomes:?}");
         assert!(is_open(&outcomes[0]), "{name}: {outcomes:?}");
-        // What the messages met is over: it answers a check.
+        // The fault is over: the server answers a check.
         reach(name, &sink).await;
     }))
     .await;
@@ -243,7 +243,7 @@ async fn a_server_whose_terms_cannot_be_is_told_at_the_log_in() {
     assert!(told.contains("3 channels"), "{told}");
     let outcomes = publish(&sink, batch("a", 0..1)).await;
     assert!(matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{outcomes:?}");
-    // The least that can be; and no limits at all.
+    // The smallest limits, and no limits at all.
     for tune in [Tune { frame: 4096, channels: 4, ..USUAL }, Tune { frame: 0, channels: 0, heartbeat: 0, beats: true }]
     {
         let server = Scripted::start(tune, take);
@@ -253,12 +253,12 @@ async fn a_server_whose_terms_cannot_be_is_told_at_the_log_in() {
     }
 }
 
-/// A server that wants no signs of life gives them all the same once it is asked: else nobody would notice its end.
+/// A server that asks for no heartbeats still sends them when the client asks. Otherwise no one would notice its death.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_server_is_told_from_a_slow_destination() {
     for (beats, fault) in [(true, Fault::Unclear), (false, Fault::Sink)] {
         let mut told = Vec::new();
-        // Silence is told by some tenths of a second: a machine that stands still for longer takes another try.
+        // The heartbeat timeout is some tenths of a second. Try again if the machine paused for longer.
         for _ in 0..3 {
             let server = Scripted::start(Tune { heartbeat: 0, beats, ..USUAL }, |_, _| Ok(()));
             let sink = sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT * 3);

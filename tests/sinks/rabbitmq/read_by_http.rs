@@ -1,5 +1,5 @@
-//! What the sink publishes is read back by RabbitMQ's HTTP API: other readers are built on the library that the sink speaks
-//! by, and would share its errors.
+//! Reads the sink's messages back over RabbitMQ's HTTP API. Other readers use the same client library as the sink and
+//! would share its errors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ struct Managed {
 }
 
 impl Managed {
-    /// One request to the API, by `guest`.
+    /// Sends one request to the API as `guest`.
     fn post(&self, path: &str, body: &Value) -> Option<Value> {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
         let credentials = format!("Basic {}", STANDARD.encode("guest:guest"));
@@ -48,7 +48,7 @@ impl Broker for Managed {
     fn received(&self, destination: &str) -> Vec<Received> {
         let asked = json!({"count": 1000, "ackmode": "ack_requeue_true", "encoding": "base64"});
         let mut answer = None;
-        // It may answer a moment later than the broker does.
+        // The API may start a moment later than the broker.
         patient(Duration::from_secs(30), || {
             answer = self.post(&format!("/api/queues/%2F/{destination}/get"), &asked);
             answer.is_some()

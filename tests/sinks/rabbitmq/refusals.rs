@@ -1,4 +1,4 @@
-//! What RabbitMQ refuses, in its ways: it returns a message, closes the channel, takes nothing at all, or lets nobody in.
+//! How RabbitMQ refuses: it returns a message, closes the channel, blocks all publishers, or denies the login.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::super::{
 use super::{Shared, sink, start};
 use crate::support::rabbitmq::RabbitServer;
 
-/// Whether it is the destination's fault, for certain.
+/// Whether the outcome blames the destination, and the message certainly did not arrive.
 fn is_destinations(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Destination && trouble.definite)
 }
@@ -34,7 +34,7 @@ fn to(destination: &str, number: usize) -> Message {
     Message { destination: destination.to_owned(), ..message("a", number) }
 }
 
-/// A direct exchange, with a queue behind `key`.
+/// A direct exchange, with a queue bound under `key`.
 fn declare_exchange(rabbit: &RabbitServer, vhost: &str, name: &str) {
     rabbit.with_channel(vhost, async |channel: Channel| {
         let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
@@ -45,7 +45,7 @@ fn declare_exchange(rabbit: &RabbitServer, vhost: &str, name: &str) {
     });
 }
 
-/// Persistent ones to a queue are acknowledged later, and several at once; what comes back at once, at once.
+/// RabbitMQ acknowledges persistent messages later, and several at once. It returns unroutable ones immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_queue_takes_is_told_from_what_one_takes() {
     let Some(broker) = Shared::start() else { return };
@@ -80,7 +80,8 @@ async fn what_no_queue_takes_is_told_from_what_one_takes() {
     assert_eq!(received, expected);
 }
 
-/// The same key twice at once, once to a queue and once to none: a misuse, but none that would be lost silently.
+/// The same key twice in one batch, once to a queue and once to none. That is misuse, but no message may be lost
+/// silently.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_of_one_key_are_told_apart() {
     let Some(broker) = Shared::start() else { return };
@@ -90,7 +91,7 @@ async fn two_of_one_key_are_told_apart() {
     assert!(is_destinations(&outcomes[1]) && is_destinations(&outcomes[3]), "{outcomes:?}");
 }
 
-/// Takes more than five seconds because RabbitMQ needs as long to start.
+/// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
     let Some(broker) = Shared::start() else { return };
@@ -114,7 +115,8 @@ async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
     assert_eq!(publish(&sink, vec![to("absent/key", 1)]).await, accepted(1));
 }
 
-/// It was there once, and is asked for no more: the refusal closes the channel that others use too.
+/// The exchange existed once, and the sink does not ask for it again: the refusal closes the channel that others use,
+/// too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exchange_that_was_deleted_is_the_destinations_fault_and_no_one_elses() {
     let Some(broker) = Shared::start() else { return };
@@ -142,7 +144,7 @@ async fn an_exchange_that_was_deleted_is_the_destinations_fault_and_no_one_elses
 
 const SMALL: &str = "max_message_size = 65536";
 
-/// The refusal of one closes the channel with two hundred others on it; a second sink publishes meanwhile.
+/// Rejecting one message closes the channel with two hundred others on it, while a second sink publishes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_is_rejected_and_the_two_hundred_around_it_are_not() {
     let Some(rabbit) = start(SMALL, &[]) else { return };
@@ -178,7 +180,8 @@ async fn what_is_too_large_is_rejected_and_the_two_hundred_around_it_are_not() {
     assert_eq!(rabbit.received("b").len(), 1500);
 }
 
-/// All of them are, each less than the one before: each is refused by itself, in time. What fits is sent twice at most.
+/// All are too large, each less than the one before. Each is rejected alone, in time. Messages that fit are sent twice
+/// at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_that_are_too_large_are_all_rejected() {
     let Some(rabbit) = start(SMALL, &[]) else { return };
@@ -196,7 +199,7 @@ async fn a_hundred_that_are_too_large_are_all_rejected() {
     assert!((100..=200).contains(&received), "{received}");
 }
 
-/// Full, and told to refuse what comes: the message was not taken, but may be later.
+/// The queue is full and rejects new messages: this message was not taken, but may be later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_nack_is_retry() {
     let Some(broker) = Shared::start() else { return };
@@ -252,19 +255,19 @@ async fn what_amqp_cannot_carry_is_rejected() {
     }
 }
 
-/// Its memory is full: it reads nothing more from whoever publishes, and says so.
+/// The node's memory is full: it stops reading from publishers and tells them so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
     let Some(rabbit) = start("", &[]) else { return };
     rabbit.declare_queues("", &["a", "b", "c"]);
-    // In a quarter of this a new connection is to be told.
+    // A new connection must be told within a quarter of this.
     let answer_timeout = ANSWER_TIMEOUT * 2;
     let sink = rabbit.sink(answer_timeout);
     publish_until_accepted(&sink, batch("a", 0..10)).await;
     rabbit.control(&["set_vm_memory_high_watermark", "0.0000001"]);
     let mut open: Vec<String> = Vec::new();
     for round in 0..3 {
-        // More than the whole window, and than the system's buffers.
+        // More than the whole window, and more than the socket buffers.
         let payload = Bytes::from(vec![b'x'; 60_000]);
         let mut large = batch("b", round * 1000..round * 1000 + 1000);
         large.iter_mut().for_each(|message| message.payload = payload.clone());
@@ -278,7 +281,7 @@ async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
                 open.push(key);
             }
         }
-        // Each on a connection of its own.
+        // Each check uses a connection of its own.
         for sink in [&sink, &rabbit.sink(PATIENCE), &rabbit.sink(PATIENCE)] {
             let reason = sink.check().await.expect_err("it takes nothing").to_string();
             assert!(reason.contains("blocked: low on memory"), "{reason}");
@@ -287,7 +290,8 @@ async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
     rabbit.control(&["set_vm_memory_high_watermark", "0.4"]);
     publish_until_accepted(&sink, batch("c", 0..100)).await;
     sink.check().await.expect("it takes messages again");
-    // What it had before the connection ended, it has: some hundred kilobytes lie in its system's buffer at most.
+    // The node keeps what it received before the connection ended: at most some hundred kilobytes from its socket
+    // buffer.
     let late = rabbit.received("b");
     let late = keys(&late);
     crate::support::say(&format!("RabbitMQ took {} of {} open messages later", late.len(), open.len()));
@@ -295,7 +299,7 @@ async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
     assert!(late.len() <= 16, "what was answered long ago is sent now: {} of {}", late.len(), open.len());
 }
 
-/// Takes more than five seconds because RabbitMQ needs as long to start.
+/// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_queue_is_noticed_between_two_publishes() {
     let Some(broker) = Shared::start() else { return };
@@ -316,7 +320,7 @@ fn a_user_without_a_password_is_refused() {
     assert!(told.contains("names a user without a password") && !told.contains("orders"), "{told}");
 }
 
-/// Takes more than five seconds because RabbitMQ needs as long to start.
+/// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_let_in_is_told_why_without_the_secret() {
     let Some(rabbit) = start("", &[("us@er", "s3cret/:")]) else { return };
@@ -342,7 +346,7 @@ async fn who_is_not_let_in_is_told_why_without_the_secret() {
     }
 }
 
-/// What the user may not do there is the destination's fault; the others go on.
+/// An operation that the user may not do is the destination's fault; other destinations continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_user_may_not_do_is_the_destinations_fault() {
     let Some(rabbit) = start("", &[("narrow", "pass")]) else { return };
@@ -368,7 +372,7 @@ async fn what_the_user_may_not_do_is_the_destinations_fault() {
     narrow.check().await.expect("the server answers");
 }
 
-/// Takes more than five seconds because RabbitMQ needs as long to start.
+/// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_server_of_several_that_is_up_is_used() {
     let Some(broker) = Shared::start() else { return };
@@ -378,7 +382,8 @@ async fn the_first_server_of_several_that_is_up_is_used() {
     let (port, vhost) = (broker.server.server.port, &broker.vhost);
     let behind = |other: u16| format!("amqp://127.0.0.1:{other},127.0.0.1:{port}/{vhost}");
     assert_eq!(publish(&sink(&behind(absent), PATIENCE), batch("a", 0..1)).await, accepted(1));
-    // The silent one's share of the time is waited for; in what is left of a short one a busy server may not answer.
+    // The sink waits for the silent server's share of the time. With a short timeout, a busy server may not answer in
+    // the rest.
     publish_until_accepted(&sink(&behind(silent_port), ANSWER_TIMEOUT), batch("a", 0..1)).await;
     let neither = sink(&format!("amqp://127.0.0.1:{absent},127.0.0.1:{silent_port}"), ANSWER_TIMEOUT);
     let told = neither.check().await.expect_err("nobody is there").to_string();

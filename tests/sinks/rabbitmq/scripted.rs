@@ -1,4 +1,4 @@
-//! A server that says what a test makes it say: what RabbitMQ says seldom, or never.
+//! A server that follows a test's script: what RabbitMQ does rarely or never.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::net::TcpSocket;
 
-/// What the server does when a message has come.
+/// Called for each message that arrives.
 type Act = dyn Fn(&Peer, &Seen) -> io::Result<()> + Send + Sync;
 
-/// A server on a thread of its own. Beside the messages it answers as RabbitMQ would.
+/// A server on a thread of its own. Everything but messages it answers as RabbitMQ does.
 pub(super) struct Scripted {
     pub(super) port: u16,
     shared: Arc<Shared>,
@@ -20,30 +20,30 @@ pub(super) struct Scripted {
 struct Shared {
     tune: Tune,
     act: Box<Act>,
-    /// The messages that came, on all connections.
+    /// Number of messages on all connections.
     messages: AtomicUsize,
-    /// While it is set, the first message of a connection is answered with `blocked`, and nothing more is read.
+    /// While this is set, the server answers the first message of a connection with `blocked` and reads nothing more.
     blocked: AtomicBool,
 }
 
-/// What it wants of a connection.
+/// Connection parameters that the server asks for.
 #[derive(Clone, Copy)]
 pub(super) struct Tune {
     pub(super) channels: u16,
     pub(super) frame: u32,
     pub(super) heartbeat: u16,
-    /// Whether it says that it lives.
+    /// Whether it sends heartbeats.
     pub(super) beats: bool,
 }
 
 pub(super) const USUAL: Tune = Tune { channels: 2047, frame: 131_072, heartbeat: 60, beats: true };
 
-/// A message that came.
+/// A message that arrived.
 pub(super) struct Seen {
     pub(super) channel: u16,
     /// Its number on the channel, from 1.
     pub(super) tag: u64,
-    /// How many had come before on all connections.
+    /// Number of earlier messages on all connections.
     pub(super) before: usize,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Seen {
 pub(super) struct Peer(Arc<Mutex<TcpStream>>);
 
 impl Scripted {
-    /// Starts one; `act` gets each message but those of a check. It takes few bytes more than it has read.
+    /// Starts a server. `act` gets every message except those of a check. The server's socket buffer is small.
     pub(super) fn start(tune: Tune, act: impl Fn(&Peer, &Seen) -> io::Result<()> + Send + Sync + 'static) -> Scripted {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(16 * 1024).expect("a small buffer");
@@ -72,19 +72,19 @@ impl Scripted {
         Scripted { port, shared }
     }
 
-    /// How many messages have come.
+    /// Number of messages that have arrived.
     pub(super) fn messages(&self) -> usize {
         self.shared.messages.load(Ordering::SeqCst)
     }
 
-    /// From the next message on it reads nothing, until it is told otherwise.
+    /// With `true`, the server reads nothing after the next message, until it is called with `false`.
     pub(super) fn block(&self, blocked: bool) {
         self.shared.blocked.store(blocked, Ordering::SeqCst);
     }
 }
 
 impl Shared {
-    /// Ends with an error, at the latest when the client has gone.
+    /// Serves one connection. Ends with an error, at the latest when the client has disconnected.
     fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
         let peer = Peer(Arc::new(Mutex::new(stream.try_clone()?)));
         let mut protocol = [0; 8];
@@ -117,7 +117,7 @@ impl Shared {
                 (1, [40, 10]) => peer.method(channel, 40, 11, &[]).map(|()| false),
                 (1, [60, 40]) => {
                     tags[usize::from(channel)] += 1;
-                    // Neither exchange nor key.
+                    // A check publishes with neither exchange nor routing key.
                     of_a_check = payload[6..8] == [0, 0];
                     self.wait_while_blocked(&peer).map(|()| false)
                 }
@@ -149,13 +149,14 @@ impl Shared {
 
     fn wait_while_blocked(&self, peer: &Peer) -> io::Result<()> {
         if self.blocked.load(Ordering::SeqCst) {
-            // A long line: what is sent until the client hears of it lies in its buffers, and in ours.
+            // A delay as on a long line: messages sent before the client learns of the block are in both sides'
+            // buffers.
             std::thread::sleep(Duration::from_millis(100));
             peer.method(0, 10, 60, &short("low on patience"))?;
             while self.blocked.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            // It may have gone; what it sent before is read all the same.
+            // The client may be gone; what it sent before is still read.
             peer.method(0, 10, 61, &[]).ok();
         }
         Ok(())
@@ -167,7 +168,7 @@ impl Peer {
         self.0.lock().expect("no panic").write_all(bytes)
     }
 
-    /// Ends the connection without a word.
+    /// Closes the connection without a close frame.
     pub(super) fn leave(&self) -> io::Result<()> {
         self.0.lock().expect("no panic").shutdown(Shutdown::Both)
     }
@@ -193,13 +194,13 @@ impl Peer {
         self.method(channel, 20, 40, &refusal(code, detail))
     }
 
-    /// Says that a message comes back, without saying which.
+    /// Announces a returned message without naming it.
     pub(super) fn announce_return(&self, channel: u16, exchange: &str, key: &str) -> io::Result<()> {
         let code = 312_u16.to_be_bytes();
         self.method(channel, 60, 50, &[&code[..], &short("NO_ROUTE"), &short(exchange), &short(key)].concat())
     }
 
-    /// Gives a message without a body back.
+    /// Returns a message without a body.
     pub(super) fn give_back(&self, channel: u16, exchange: &str, key: &str, message_id: &str) -> io::Result<()> {
         self.announce_return(channel, exchange, key)?;
         let head = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80];
@@ -212,7 +213,7 @@ pub(super) fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     [&[kind][..], &channel.to_be_bytes(), &size, payload, &[0xce]].concat()
 }
 
-/// The arguments of a close.
+/// Arguments of a close.
 pub(super) fn refusal(code: u16, detail: &str) -> Vec<u8> {
     [&code.to_be_bytes()[..], &short(detail), &[0; 4]].concat()
 }

@@ -1,4 +1,4 @@
-//! RabbitMQ over TLS, with a user and a virtual host of its own; and what is said when that does not succeed.
+//! RabbitMQ over TLS, with its own user and virtual host; and the errors when that fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn sink(url: &str, certificates: Option<&Certificates>) -> Option<Arc<dyn Sink>>
     config.build().ok()
 }
 
-/// It is the sink's fault, in these words, soon, and no secret is among them.
+/// Checks that the error blames the sink, contains these words, comes soon, and holds no secret.
 async fn refused(sink: &Arc<dyn Sink>, expected: &[&str]) {
     let before = Instant::now();
     let told = sink.check().await.expect_err("a refusal").to_string();
@@ -34,7 +34,7 @@ async fn refused(sink: &Arc<dyn Sink>, expected: &[&str]) {
     assert!(before.elapsed() < SOON, "{:?}", before.elapsed());
 }
 
-/// Takes more than five seconds because RabbitMQ needs as long to start.
+/// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rabbitmq_is_reached_over_tls_with_user_and_password() {
     punctual_sinks::tls::install_provider();
@@ -57,7 +57,7 @@ async fn rabbitmq_is_reached_over_tls_with_user_and_password() {
     good.check().await.expect("it is reached");
     assert_eq!(publish(&good, batch("a", 0..3000)).await, accepted(3000));
     assert_eq!(rabbit.queue("own", "a").len(), 3000);
-    // Each connection is made over TLS and logs in, not only the first.
+    // Every connection uses TLS and logs in, not only the first.
     rabbit.server.kill();
     rabbit.server.restart();
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -69,7 +69,7 @@ async fn rabbitmq_is_reached_over_tls_with_user_and_password() {
     refused(&elsewhere, &["vhost elsewhere not found"]).await;
     let distrustful = sink(&url(who, "own"), Some(&other)).expect("a sink");
     refused(&distrustful, &["invalid peer certificate", &other.ca_file().display().to_string()]).await;
-    // A machine may have no authorities at all.
+    // A machine may have no certificate authorities at all.
     if let Some(systems) = sink(&url(who, "own"), None) {
         refused(&systems, &["invalid peer certificate", "`tls.ca_file` names others"]).await;
     }

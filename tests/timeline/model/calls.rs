@@ -1,4 +1,4 @@
-//! Calls: on their way, and what they do when they arrive.
+//! Calls in transit, and their effect when they arrive.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::holder::{Item, Sent, Status};
 use super::rules::{Rules, Wish, due, lane, record, time};
 use super::world::{World, key_of, task_id, token};
 
-/// A call on its way.
+/// A call in transit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Call {
     Put { sent: u8, wish: u8 },
@@ -21,7 +21,7 @@ pub(crate) enum Call {
     Reap { sent: u8 },
 }
 
-/// What a user asks of a task: by the number of his wish, or by its id.
+/// A user's request for a task: the number of a wish, or the task's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Asked {
     Put(u8),
@@ -45,7 +45,7 @@ impl Asked {
 }
 
 impl World {
-    /// Whether a call of this task's user may still take effect: until it may not he hears nothing, and waits.
+    /// Whether a call of this task's user may still take effect. Until it cannot, the user gets no answer and waits.
     pub(super) fn waits(&self, rules: Rules, id: u8) -> bool {
         self.network.iter().any(|call| match call {
             Call::Put { sent, wish } => *sent >= self.now && rules.plan.wishes[usize::from(*wish)].id == id,
@@ -54,7 +54,7 @@ impl World {
         })
     }
 
-    /// A call arrives; whether somebody hears the answer. Nobody does who has waited for it too long.
+    /// A call arrives; `heard` tells whether the caller gets the answer. A caller that has waited too long does not.
     pub(super) fn arrives(&mut self, rules: Rules, call: Call, heard: bool) -> Result<(), String> {
         match call {
             Call::Put { sent, wish } => self.put(rules, sent, rules.plan.wishes[usize::from(wish)], heard),
@@ -93,7 +93,7 @@ impl World {
         if !matches!(answer.result, PutResult::Created | PutResult::Replaced) {
             self.wrote_nothing(&before, "a put that was answered as if it had not")?;
         }
-        // A put whose user was answered 503 is none of what users count on, whatever it does.
+        // A put that was answered 503 is not part of what users count on, whatever it does.
         if self.now > sent { Ok(()) } else { self.ledger.put(wish, answer, heard, &self.twin) }
     }
 

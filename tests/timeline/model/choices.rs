@@ -1,4 +1,4 @@
-//! What can happen next.
+//! The possible next steps.
 
 use super::calls::Asked;
 use super::holder::{Claim, Status};
@@ -6,42 +6,42 @@ use super::ledger::LAST;
 use super::rules::{Kind, Rules, lane};
 use super::world::{World, key_of};
 
-/// What becomes of a call.
+/// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// It takes effect and is answered.
     Heard,
     /// It takes effect; its answer is lost.
     Unheard,
-    /// It takes effect later, or never; nobody hears of it.
+    /// It takes effect later, or never; it is not answered.
     Parked,
 }
 
-/// What a claim takes.
+/// Which occurrences a claim takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Take {
     /// The oldest, as many as there are.
     Oldest,
-    /// One, which has become due last.
+    /// The one that became due last.
     Newest,
-    /// What stands behind the first task's first due.
+    /// Those after the first task's first due.
     Behind,
-    /// Suspects and nothing else.
+    /// Only suspects.
     Suspects,
-    /// What somebody could not read, and nothing else.
+    /// Only occurrences that an instance could not read.
     Unreadable,
 }
 
-/// What a settle names.
+/// Which occurrences a settle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// All that the claim holds.
+    /// All of the claim.
     All,
-    /// Only what has ended; the rest stays.
+    /// Only those that have ended; the others stay.
     Decided,
-    /// What has ended or begun; the rest goes back.
+    /// Those that have ended or begun; it returns the others.
     Touched,
-    /// Nothing; everything goes back.
+    /// None; it returns all.
     Nothing,
 }
 
@@ -49,9 +49,9 @@ pub(crate) enum Named {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Ask(Asked, Way),
-    /// No answer came: the user asks the same again.
+    /// No answer came: the user repeats the request.
     AskAgain(Asked),
-    /// Somebody who finds the dead; whether he hears the answer makes no difference to what he may do next.
+    /// A user finds a dead record. Whether the answer arrives does not change what may follow.
     Requeue {
         id: u8,
         due: u8,
@@ -83,7 +83,7 @@ pub(crate) enum Action {
         claim: usize,
         item: usize,
     },
-    /// The instance cannot read it.
+    /// The instance cannot read the record.
     CannotRead {
         by: usize,
         claim: usize,
@@ -107,20 +107,20 @@ pub(crate) enum Action {
     Arrive(usize),
     Crash(usize),
     Tick,
-    /// The server's clock alone goes a tick ahead, or back.
+    /// Only the server's clock moves, a tick forward or back.
     ClockLeaps,
     ClockStepsBack,
-    /// Due or not.
+    /// Whether or not a reap is due.
     Reap(Way),
 }
 
 impl World {
-    /// Everything that can happen next.
+    /// All possible next steps.
     pub(crate) fn actions(&self, rules: Rules) -> Vec<Action> {
         let mut actions = Vec::new();
         (0..rules.plan.ids).for_each(|id| self.user_actions(rules, id, &mut actions));
         self.dead_actions(rules, &mut actions);
-        // Instances that know the same are one.
+        // Two instances with equal state count as one.
         let twins = usize::from(self.instances[0] == self.instances[1]);
         for by in 0..2 - twins {
             self.instance_actions(rules, by, &mut actions);
@@ -222,7 +222,7 @@ impl World {
     fn holder_actions(&self, rules: Rules, (by, number): (usize, usize), claim: &Claim, actions: &mut Vec<Action>) {
         let settle = |named| self.ways().iter().map(move |way| Action::Settle { by, claim: number, named, way: *way });
         let Some(items) = &claim.items else {
-            // A claim whose reply is missing is settled once it cannot take effect any more.
+            // A claim without a reply is settled once it cannot take effect any more.
             if self.age > claim.until && claim.sent.is_none() {
                 actions.extend(settle(Named::Nothing));
             } else if claim.sent.is_some() {

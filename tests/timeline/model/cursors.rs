@@ -1,4 +1,4 @@
-//! The dead as a person expects to find them.
+//! Dead records as a user expects to find them.
 
 use punctual::timeline::memory::Twin;
 
@@ -6,12 +6,12 @@ use super::copies::Copy;
 use super::rules::{Plan, read_record};
 use super::world::key_of;
 
-/// What is buried, in the order of its burial: the tick and what died.
+/// Dead records in order: the tick and the copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Graves(Vec<(u8, Copy)>);
 
 impl Graves {
-    /// A burial; one under the same key is replaced. What is over the cap is returned, the oldest first.
+    /// Records a copy as dead and replaces one with the same key. Returns the oldest ones above the cap.
     pub(super) fn bury(&mut self, plan: &Plan, now: u8, copy: Copy) -> Vec<Copy> {
         self.0.retain(|(_, other)| (other.id, other.due) != (copy.id, copy.due));
         self.0.push((now, copy));
@@ -20,23 +20,23 @@ impl Graves {
         self.0.drain(..over).map(|(_, copy)| copy).collect()
     }
 
-    /// What lies under a key.
+    /// The dead record of a key.
     pub(super) fn find(&self, id: u8, due: u8) -> Option<Copy> {
         self.0.iter().map(|(_, copy)| *copy).find(|copy| (copy.id, copy.due) == (id, due))
     }
 
-    /// It is requeued or discarded.
+    /// Removes a requeued or discarded record.
     pub(super) fn take(&mut self, copy: Copy) {
         self.0.retain(|(_, other)| *other != copy);
     }
 
-    /// What was buried long enough ago goes with a reap.
+    /// Removes the records whose retention has ended at a reap.
     pub(super) fn outlived(&mut self, plan: &Plan, now: u8) -> Vec<Copy> {
         let is_old = |place: &mut (u8, Copy)| place.0 + plan.dead_keep <= now;
         self.0.extract_if(.., is_old).map(|(_, copy)| copy).collect()
     }
 
-    /// The dead are these and no others, each with its own message.
+    /// The twin has exactly these records, each with its own message.
     pub(super) fn check(&self, twin: &Twin) -> Result<(), String> {
         for (_, copy) in &self.0 {
             let kept = twin.dead_records.get(key_of(copy.id, copy.due).to_string().as_str());

@@ -14,11 +14,11 @@ use super::world::{key_of, member_of};
 pub(crate) struct Claim {
     pub(super) token: u8,
     pub(super) lane: u8,
-    /// The age at which the lease ends that was confirmed last; of a claim whose reply is missing, its `not_after`.
+    /// Age at which the last confirmed lease ends; for a claim without a reply, its `not_after`.
     pub(super) until: u8,
-    /// What it holds; `None` while the reply is missing.
+    /// Its occurrences; `None` while the reply is missing.
     pub(super) items: Option<Vec<Item>>,
-    /// A settle whose answer is missing: it is repeated before anything else is settled.
+    /// A settle without an answer: the holder repeats it before it settles anything else.
     pub(super) sent: Option<Sent>,
 }
 
@@ -28,24 +28,24 @@ pub(crate) struct Item {
     pub(super) copy: Copy,
     kind: Kind,
     lane: u8,
-    /// The score of a requeued occurrence, whose key is in `copy`.
+    /// Due of a requeued occurrence, whose key is in `copy`.
     pub(super) requeued: Option<u8>,
     pub(super) status: Status,
 }
 
-/// What its holder knows of an occurrence.
+/// What the holder knows of an occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Status {
     Idle,
-    /// It cannot be read.
+    /// The record cannot be read.
     Unreadable,
-    /// A publish began; there is no definite answer.
+    /// A publish has begun; there is no definite answer.
     Begun,
     Accepted,
     Rejected,
 }
 
-/// What a settle names, and what becomes of the rest.
+/// The occurrences that a settle names, and whether it returns the others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Sent {
     pub(super) named: Vec<Item>,
@@ -53,7 +53,7 @@ pub(crate) struct Sent {
 }
 
 impl Item {
-    /// What a claim's reply says.
+    /// An occurrence of a claim's reply.
     pub(super) fn new(occurrence: &Occurrence, id: u8, lane: u8) -> Item {
         let (kind, payload) = read_record(&occurrence.record);
         let requeued = occurrence.member.requeued_key().map(|_| small(occurrence.due));
@@ -95,13 +95,13 @@ impl Item {
 }
 
 impl Claim {
-    /// Whether a settle was sent that ends its hold of an item.
+    /// Whether a settle was sent that removes this item from the claim.
     pub(super) fn lets_go_of(&self, item: &Item) -> bool {
         let named = |sent: &Sent| sent.named.iter().any(|named| named.member() == item.member());
         self.sent.as_ref().is_some_and(|sent| sent.back || named(sent))
     }
 
-    /// What a settle of it names.
+    /// The settle for this choice.
     pub(super) fn names(&self, named: Named) -> Sent {
         let items = self.items.iter().flatten().copied();
         let (least, back) = match named {

@@ -1,8 +1,8 @@
-//! What users were told and what consumers may have got, and whether both fit the laws.
+//! What users were told and what consumers may have received, and whether both obey the laws.
 //!
-//! What a call asked for is wanted as soon as the call has taken effect, heard of or not: a 503 either took effect before or
-//! never will. What an answer *tells* counts only if somebody heard it. A key that an answer names which nobody heard is
-//! named again when the call is repeated, while the claim that holds it lasts; later nobody names it any more.
+//! A call's request counts as soon as the call has taken effect, whether or not its answer arrived: a call answered 503
+//! took effect before, or never will. What an answer tells counts only if it arrived. If an answer that named a key was
+//! lost, a repeated call names the key again while the claim that holds it lasts; later no call names it.
 
 use punctual::task::{Key, Member};
 use punctual::timeline::memory::{Change, Twin};
@@ -16,26 +16,26 @@ use super::world::{key_of, member_of};
 /// The last due of a recurring task; the first is 1.
 pub(crate) const LAST: u8 = 3;
 
-/// Both sides' memory.
+/// State of users and consumers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Ledger {
-    /// By id: the task that stands, as its user asked last.
+    /// By id: the task as its user last requested it.
     wanted: [Option<Wish>; 2],
     /// Occurrences of former tasks that may still be published: an answer named them.
     named: Copies,
-    /// Named in vain: by answers that nobody heard.
+    /// Named only in answers that were lost.
     in_vain: Copies,
-    /// Named by the very put that takes the key; never, where puts are as they should be.
+    /// Named by the very put that takes the key; always empty with correct puts.
     too_late: Copies,
-    /// Publishes that began and may arrive, of which nobody was told, and which have not ended.
+    /// Publishes that have begun and may arrive, that no user was told of, and that have not ended.
     open: Copies,
-    /// What a sink has accepted since it was wanted, or what died and need not be kept any more.
+    /// Accepted by a sink since it was requested, or dead and past its retention.
     done: Copies,
-    /// What was settled as dead since it was wanted.
+    /// Settled as dead since it was requested.
     buried: Copies,
-    /// What is dead now.
+    /// Current dead records.
     cursors: Graves,
-    /// What was requeued and has not ended since: alive under its key, with its own message.
+    /// Requeued and not ended since: it has its key and its own message.
     requeued: Copies,
 }
 
@@ -45,20 +45,20 @@ fn broken(law: impl Into<String>) -> Law {
     Err(law.into())
 }
 
-/// What an answer says of a task's former occurrences.
+/// What an answer tells of a task's former occurrences.
 struct Word {
-    /// Whether its user hears it.
+    /// Whether the answer arrives.
     heard: bool,
-    /// The due of the one that may still be published.
+    /// Due of the occurrence that may still be published.
     named: Option<u8>,
-    /// What stands from now on.
+    /// The occurrence that replaces it.
     instead: Option<Copy>,
-    /// The due of the one in flight.
+    /// Due of the occurrence in flight.
     flies: Option<u8>,
 }
 
 impl Ledger {
-    /// A put took effect on `twin`, which is how the shard stands since.
+    /// A put took effect; `twin` is the shard after it.
     pub(crate) fn put(&mut self, wish: Wish, answer: PutAnswer, heard: bool, twin: &Twin) -> Law {
         let Wish { id, payload, .. } = wish;
         let stands = self.wanted[usize::from(id)];
@@ -79,7 +79,7 @@ impl Ledger {
                 broken(format!("law 9: a put was answered {:?}, but no task stands", answer.result))
             }
             PutResult::Unchanged if heard => {
-                // Its user counts on it from now on: this message stands, at that due.
+                // From now on the user counts on this message at that due.
                 let due = small(answer.due);
                 let same = |it: &Wish| (it.payload, it.kind) == (payload, wish.kind) && it.covers(due);
                 if stands.filter(same).is_none_or(|it| stands_at(id, it, twin) != Some(answer.due.as_millis())) {
@@ -92,7 +92,7 @@ impl Ledger {
         }
     }
 
-    /// A cancel took effect; `twin` is how the shard stood before.
+    /// A cancel took effect; `twin` is the shard before it.
     pub(crate) fn cancel(&mut self, id: u8, answer: CancelAnswer, heard: bool, twin: &Twin) -> Law {
         let named = match answer {
             CancelAnswer::Cancelled { handed_out } => handed_out,
@@ -104,16 +104,16 @@ impl Ledger {
         };
         self.tell(id, &Word { heard, named: named.map(small), instead: None, flies: flies(id, twin) })?;
         if matches!(answer, CancelAnswer::Cancelled { .. }) {
-            // It may arrive, but no publish of it starts.
+            // It may still arrive, but no publish of it starts.
             self.named.drop_task(id);
         }
         self.wanted[usize::from(id)] = None;
         Ok(())
     }
 
-    /// The user of a task learns which former occurrence may still arrive, and so that no other does.
+    /// The user learns which former occurrence may still arrive, and thereby that no other does.
     fn tell(&mut self, id: u8, word: &Word) -> Law {
-        // What only a lost answer named is named again while it flies.
+        // An occurrence that only a lost answer named is named again while it is in flight.
         let lost = self.in_vain;
         let gone = |copy: Copy| lost.has(copy) && Some(copy.due) != word.flies;
         let may = |copy: Copy| Some(copy.due) == word.named || Some(copy) == word.instead || self.too_late.has(copy);
@@ -146,7 +146,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A requeue took effect; whether its caller hears the answer makes no difference. `twin` is how the shard stood before.
+    /// A requeue took effect; whether its answer arrives makes no difference. `twin` is the shard before it.
     pub(crate) fn requeue(&mut self, id: u8, due: u8, answer: RequeueAnswer, twin: &Twin) -> Law {
         let lies = self.cursors.find(id, due);
         let alive = Copy::under_key(id, due).into_iter().any(|copy| self.requeued.has(copy));
@@ -179,7 +179,7 @@ impl Ledger {
         }
     }
 
-    /// An instance begins a publish; `refused`: the sink has said definitely that it did not and will not accept it.
+    /// An instance begins a publish; `refused`: the sink has definitely rejected it.
     pub(crate) fn begins(&mut self, copy: Copy, requeued: bool, refused: bool) -> Law {
         let covers = |wish: Wish| wish.payload == copy.payload && wish.covers(copy.due);
         let wanted = self.wanted[usize::from(copy.id)].is_some_and(covers);
@@ -207,7 +207,7 @@ impl Ledger {
         self.done.add(copy);
     }
 
-    /// An occurrence left its claim for what its user asked meanwhile.
+    /// An occurrence left its claim because of a request of its user.
     pub(crate) fn changed(&mut self, copy: Copy) {
         self.named.drop_key(copy.id, copy.due);
     }
@@ -229,7 +229,7 @@ impl Ledger {
         }
     }
 
-    /// Whether everything that is wanted still stands or has ended as it may.
+    /// Whether every requested occurrence still exists or has ended correctly.
     pub(crate) fn check(&self, rules: Rules, twin: &Twin) -> Law {
         self.cursors.check(twin)?;
         for copy in (0..rules.plan.ids).flat_map(|id| self.requeued.of_task(id)) {
@@ -258,7 +258,7 @@ impl Ledger {
 }
 
 impl Wish {
-    /// The due of its last occurrence.
+    /// Due of its last occurrence.
     fn last(&self) -> u8 {
         if self.kind == Kind::Every { LAST } else { self.due }
     }
@@ -268,7 +268,7 @@ impl Wish {
     }
 }
 
-/// The due of a task that is in flight.
+/// Due of a task's occurrence in flight.
 fn flies(id: u8, twin: &Twin) -> Option<u8> {
     let score = twin.place(&member_of(id))?.1;
     u8::try_from(-score).ok()
@@ -281,7 +281,7 @@ fn has_due(id: u8, at: u8, twin: &Twin) -> bool {
     waits || matches!(twin.changes.get(&member), Some(Change::Due(due)) if small(*due) == at)
 }
 
-/// The due at which a task with what was wished for stands, or will stand when its claim ends.
+/// Due of the requested message, now or when its claim ends.
 fn stands_at(id: u8, wish: Wish, twin: &Twin) -> Option<i64> {
     let member = member_of(id);
     let (_, payload) = read_record(twin.tasks.get(&member)?);
@@ -294,7 +294,7 @@ fn stands_at(id: u8, wish: Wish, twin: &Twin) -> Option<i64> {
     }
 }
 
-/// Whether a dead occurrence can be seen and requeued, or was.
+/// Whether a dead record can be listed and requeued, or has been requeued.
 fn kept(id: u8, due: u8, twin: &Twin) -> bool {
     let key: Key = key_of(id, due);
     let member = Member::requeued(&key);

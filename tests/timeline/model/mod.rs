@@ -1,20 +1,22 @@
-//! The model check: everything that can happen to a task or two and two instances, in every order, to a stated depth.
+//! The model check: everything that can happen to one or two tasks and two instances, in every order, to a stated
+//! depth.
 //!
-//! - `search`   breadth first, each state once, the shortest way to a broken law
-//! - `world`    one shard as a twin, two instances, calls on their way; what a step does
-//! - `choices`  which steps can come next
-//! - `calls`    calls on their way, and what they do when they arrive
+//! - `search`   breadth first, each state once, the shortest path to a broken law
+//! - `world`    one shard as a twin, two instances, calls in transit; the effect of a step
+//! - `choices`  the possible next steps
+//! - `calls`    calls in transit, and their effect when they arrive
 //! - `holder`   claims as their holders know them
-//! - `ledger`   what users were told and consumers may have got; the laws. `cursors`: the dead; `copies`: sets of occurrences
-//! - `structure` how a shard keeps what it keeps
-//! - `plans`    what a search begins with, and how often what may happen
-//! - `rules`    the twin's verbs, and the same with one rule taken out
+//! - `ledger`   what users were told and consumers may have received; the laws. `cursors`: dead records; `copies`: sets
+//!   of occurrences
+//! - `structure` rules of a shard's keys
+//! - `plans`    start states, and how often each event may happen
+//! - `rules`    the twin's verbs, and the same with one rule removed
 //!
-//! One tick of the model's clock is a lease (two, where it says so), and as long as any call may take effect. All dues have
-//! come. Whoever gets no answer asks the same again before anything else. Not looked at here, but by `side_by_side`: limits in
-//! bytes, counts, traces, the net, glance.
+//! One tick of the model's clock is a lease (two where it says so), and as long as any call may take effect. All dues
+//! have come. A caller without an answer repeats its request before any other. Not covered here, but by `side_by_side`:
+//! limits in bytes, counts, traces, the reaper's scan, glance.
 //!
-//! Each plan is looked at to its end; `make model` looks at each with one more of each thing that may happen in it.
+//! Each plan is searched completely; `make model` searches each with one more of each event.
 
 mod calls;
 mod choices;
@@ -32,10 +34,10 @@ use rules::{Flaw, Plan, Rules};
 use search::search;
 use world::World;
 
-/// States of one plan at most: about a gigabyte.
+/// Maximum states of one plan: about a gigabyte.
 const MOST: usize = 1_000_000;
 
-/// Looks at everything, or `most` states of it, and prints how much that was; whether it was everything.
+/// Searches all states, or `most` of them, and prints how many; returns whether these were all.
 #[expect(clippy::print_stdout, reason = "how much was looked at belongs to what the check says")]
 fn look(name: &str, plan: &'static Plan, most: usize) -> bool {
     let rules = Rules { plan, flaw: None, outside_only: false };
@@ -48,17 +50,17 @@ fn look(name: &str, plan: &'static Plan, most: usize) -> bool {
     report.complete
 }
 
-/// Looks at everything.
+/// Searches all states.
 fn holds(name: &str, plan: &'static Plan) {
     assert!(look(name, plan, MOST), "{name}: there are more than {MOST} states");
 }
 
-/// Looks at a plan with one more of each thing that may happen, up to `PUNCTUAL_MODEL_STATES` states of each.
+/// Searches a plan with one more of each event, up to `PUNCTUAL_MODEL_STATES` states of each.
 fn holds_deeper(name: &str, plan: &'static Plan) {
     let most = std::env::var("PUNCTUAL_MODEL_STATES").ok();
     let most = most.map_or(MOST, |most| most.parse().expect("a number of states"));
     for (what, budget) in plan.budget.one_more() {
-        // Steps of the clock have a plan of their own: what is sent before one is meant for the time before.
+        // Steps of the clock have a plan of their own: a call sent before a step is meant for the time before.
         if what == "step of the clock" && plan.budget.steps == 0 || what == "loss" && plan.budget.steps > 0 {
             continue;
         }
@@ -66,7 +68,7 @@ fn holds_deeper(name: &str, plan: &'static Plan) {
     }
 }
 
-/// Looks for the broken law that a rule taken out must cause; only at what users and consumers see.
+/// Searches for the broken law that a removed rule must cause; checks only what users and consumers see.
 #[expect(clippy::print_stdout, reason = "the way to the broken law explains why the rule is there")]
 fn breaks(flaw: Flaw, plan: &'static Plan, law: &str) {
     let rules = Rules { plan, flaw: Some(flaw), outside_only: true };

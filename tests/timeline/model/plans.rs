@@ -1,4 +1,4 @@
-//! What a search begins with, and how often what may happen.
+//! Start states, and how often each event may happen.
 
 use punctual::timeline::PutMode;
 
@@ -21,7 +21,7 @@ const fn budget(puts: u8, cancels: u8, requeues: u8, claims: u8) -> Budget {
     Budget { puts, cancels, requeues, claims, publishes: 2, extends: 0, losses: 1, crashes: 1, ticks: 2, steps: 0 }
 }
 
-/// What most plans have in common.
+/// Common parts of most plans.
 const PLAN: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At)],
     wishes: &[],
@@ -38,7 +38,7 @@ const PLAN: Plan = Plan {
     budget: budget(1, 1, 0, 2),
 };
 
-/// One one-shot task, put again with the same and another message and due, cancelled, created anew.
+/// A one-shot task, put again with the same and with another message and due, cancelled, created again.
 pub(crate) static ONE_SHOT: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At)],
     wishes: &[wish(0, 1, 0, Kind::At), wish(0, 1, 1, Kind::At), wish(0, 2, 1, Kind::At)],
@@ -48,7 +48,7 @@ pub(crate) static ONE_SHOT: Plan = Plan {
     ..PLAN
 };
 
-/// A time-out that is reset: the same message, another due, back to the first due.
+/// A timeout that is reset: the same message, another due, back to the first due.
 pub(crate) static RESET: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::In)],
     wishes: &[wish(0, 1, 0, Kind::In), wish(0, 2, 0, Kind::In), wish(0, 2, 1, Kind::In)],
@@ -58,7 +58,7 @@ pub(crate) static RESET: Plan = Plan {
     ..PLAN
 };
 
-/// A time-out that is posted: repeated under its key, posted with another message, put and cancelled meanwhile.
+/// A timeout from a POST: repeated under its key, posted with another message, put and cancelled in between.
 pub(crate) static POSTED: Plan = Plan {
     standing: &[post(1, 0)],
     wishes: &[post(2, 0), post(2, 1), wish(0, 2, 1, Kind::In)],
@@ -68,7 +68,7 @@ pub(crate) static POSTED: Plan = Plan {
     ..PLAN
 };
 
-/// A task that is put into another lane and back, while it waits and while it is in flight.
+/// A task that moves to another lane and back, while it waits and while it is in flight.
 pub(crate) static MOVED: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At)],
     wishes: &[there(wish(0, 1, 0, Kind::At)), there(wish(0, 2, 1, Kind::At)), wish(0, 1, 0, Kind::At)],
@@ -78,7 +78,7 @@ pub(crate) static MOVED: Plan = Plan {
     ..PLAN
 };
 
-/// One recurring task of three occurrences.
+/// One recurring task with three occurrences.
 pub(crate) static RECURRING: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::Every)],
     wishes: &[wish(0, 2, 0, Kind::Every), wish(0, 2, 1, Kind::Every), wish(0, 3, 1, Kind::At)],
@@ -88,7 +88,7 @@ pub(crate) static RECURRING: Plan = Plan {
     ..PLAN
 };
 
-/// A task that dies, is requeued, and put anew meanwhile.
+/// A task that dies, is requeued, and is put again in between.
 pub(crate) static DEAD: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::Every)],
     wishes: &[wish(0, 1, 1, Kind::At), wish(0, 1, 0, Kind::At)],
@@ -99,7 +99,7 @@ pub(crate) static DEAD: Plan = Plan {
     ..PLAN
 };
 
-/// A task that died is requeued, and meanwhile put with another message under its very due.
+/// A dead task is requeued, and put with another message and the same due in between.
 pub(crate) static REQUEUED: Plan = Plan {
     wishes: &[wish(0, 1, 1, Kind::At)],
     rejects: true,
@@ -107,7 +107,7 @@ pub(crate) static REQUEUED: Plan = Plan {
     ..PLAN
 };
 
-/// Two tasks in one claim: settled whole, by the short cut, and in parts.
+/// Two tasks in one claim: settled together, with the shortcut, and in parts.
 pub(crate) static TWO: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At), wish(1, 1, 0, Kind::Every)],
     wishes: &[wish(0, 1, 1, Kind::At), wish(1, 2, 1, Kind::At)],
@@ -117,7 +117,7 @@ pub(crate) static TWO: Plan = Plan {
     ..PLAN
 };
 
-/// A task whose claims keep ending without word: put, cancelled and claimed alone meanwhile, leases extended.
+/// A task whose holders keep dying: put, cancelled and claimed alone in between, with leases extended.
 pub(crate) static SUSPECT: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At)],
     wishes: &[wish(0, 1, 1, Kind::At), wish(0, 2, 1, Kind::At)],
@@ -127,7 +127,7 @@ pub(crate) static SUSPECT: Plan = Plan {
     ..PLAN
 };
 
-/// What a plan does not ask for does not happen.
+/// Events that a plan does not allow by default.
 const NOTHING: Budget = Budget {
     puts: 0,
     cancels: 0,
@@ -141,27 +141,27 @@ const NOTHING: Budget = Budget {
     steps: 0,
 };
 
-/// A holder of a time-out that is reset dies.
+/// The holder of a timeout that is reset dies.
 pub(crate) static RESET_CRASH: Plan = Plan { budget: Budget { losses: 0, ..budget(2, 1, 0, 2) }, ..RESET };
 
-/// A holder of a time-out that is posted dies.
+/// The holder of a timeout from a POST dies.
 pub(crate) static POSTED_CRASH: Plan = Plan { budget: Budget { losses: 0, ..budget(2, 1, 0, 2) }, ..POSTED };
 
-/// Answers get lost while a task moves between lanes.
+/// Answers are lost while a task moves between lanes.
 pub(crate) static MOVED_LOST: Plan = Plan { budget: Budget { crashes: 0, ..budget(2, 0, 0, 2) }, ..MOVED };
 
-/// A holder of a recurring task dies.
+/// The holder of a recurring task dies.
 pub(crate) static RECURRING_CRASH: Plan =
     Plan { budget: Budget { publishes: 3, losses: 0, ..budget(1, 1, 0, 3) }, ..RECURRING };
 
-/// A holder dies of what dies, of what was requeued, or before the death is settled.
+/// A holder dies with a message that will be dead, with a requeued one, or before it settles the dead one.
 pub(crate) static DEAD_CRASH: Plan = Plan { budget: Budget { losses: 0, ..budget(1, 1, 1, 3) }, ..DEAD };
 
-/// What was requeued is claimed by one who dies; its task comes back meanwhile; answers get lost.
+/// The holder of a requeued occurrence dies; its task is created again; answers are lost.
 pub(crate) static REQUEUED_LOST: Plan =
     Plan { budget: Budget { publishes: 3, ticks: 1, ..budget(1, 1, 2, 3) }, ..REQUEUED };
 
-/// Few dead are kept, and not for long; what is dead is discarded.
+/// Few dead records are kept, for a short time; dead records are discarded.
 pub(crate) static KEPT: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::Every), wish(1, 1, 0, Kind::At)],
     wishes: &[wish(1, 1, 1, Kind::At)],
@@ -174,14 +174,14 @@ pub(crate) static KEPT: Plan = Plan {
     ..PLAN
 };
 
-/// The holder of a claim of two dies, once some of it was settled.
+/// The holder of a claim of two dies after it settled one.
 pub(crate) static TWO_CRASH: Plan = Plan { budget: Budget { losses: 0, ..budget(1, 0, 0, 2) }, ..TWO };
 
-/// Answers get lost around a suspect.
+/// Answers are lost around a suspect.
 pub(crate) static SUSPECT_LOST: Plan =
     Plan { budget: Budget { crashes: 0, ticks: 3, publishes: 1, ..budget(1, 0, 0, 3) }, ..SUSPECT };
 
-/// Two suspects that crashed together are claimed together, and one alone from then on.
+/// Two suspects that crashed together are claimed together once, then one at a time.
 pub(crate) static SUSPECTS: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At), wish(1, 1, 0, Kind::At)],
     wishes: &[wish(0, 2, 1, Kind::At)],
@@ -190,7 +190,7 @@ pub(crate) static SUSPECTS: Plan = Plan {
     ..PLAN
 };
 
-/// Claims of the newest, and of what stands behind a place, beside claims of the oldest.
+/// Claims of the newest, and after a place, beside claims of the oldest.
 pub(crate) static ENDS: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At), wish(1, 2, 0, Kind::Every)],
     wishes: &[wish(0, 3, 1, Kind::At), wish(1, 1, 1, Kind::At)],
@@ -200,7 +200,7 @@ pub(crate) static ENDS: Plan = Plan {
     ..PLAN
 };
 
-/// Instances that cannot read a record, and such that can.
+/// Instances that cannot read a record, and others that can.
 pub(crate) static UNREADABLE: Plan = Plan {
     wishes: &[wish(0, 1, 1, Kind::At), wish(0, 2, 1, Kind::At)],
     unreadable: true,
@@ -208,7 +208,7 @@ pub(crate) static UNREADABLE: Plan = Plan {
     ..PLAN
 };
 
-/// What was requeued cannot be read any more.
+/// A requeued record becomes unreadable.
 pub(crate) static UNREADABLE_REQUEUED: Plan = Plan {
     wishes: &[wish(0, 1, 1, Kind::At)],
     unreadable: true,
@@ -217,7 +217,7 @@ pub(crate) static UNREADABLE_REQUEUED: Plan = Plan {
     ..PLAN
 };
 
-/// The server's clock leaps ahead and steps back, while leases are extended and reaped.
+/// The server's clock jumps forward and back, while leases are extended and reaped.
 pub(crate) static CLOCK: Plan = Plan {
     wishes: &[wish(0, 1, 1, Kind::At), wish(0, 2, 1, Kind::At)],
     lease: 2,
@@ -225,7 +225,7 @@ pub(crate) static CLOCK: Plan = Plan {
     ..PLAN
 };
 
-/// Reaps and extends that come late, or not at all.
+/// Reaps and extends that arrive late or never.
 pub(crate) static LATE: Plan = Plan {
     wishes: &[wish(0, 1, 1, Kind::At), wish(0, 2, 1, Kind::At)],
     parks_reaps: true,

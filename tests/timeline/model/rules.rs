@@ -1,4 +1,4 @@
-//! The twin's verbs as the model calls them, with one rule taken out if a test wants to see that it is needed.
+//! The twin's verbs as the model calls them, with one rule removed when a test proves that the rule is needed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,47 +15,47 @@ use punctual::timeline::{
 use super::choices::Take;
 use super::world::member_of;
 
-/// Which rule is taken out, and what is checked.
+/// Which rule is removed, and what is checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules {
-    /// What may happen, and how often.
+    /// Which events may happen, and how often.
     pub(crate) plan: &'static Plan,
-    /// The rule that is taken out.
+    /// The rule that is removed.
     pub(crate) flaw: Option<Flaw>,
-    /// Whether only what users and consumers see is checked, not how it is kept.
+    /// Checks only what users and consumers see, not the shard's keys.
     pub(crate) outside_only: bool,
 }
 
-/// What may happen in a search, and how often.
+/// Which events may happen in a search, and how often.
 pub(crate) struct Plan {
-    /// Tasks that stand there at the start.
+    /// Tasks that exist at the start.
     pub(crate) standing: &'static [Wish],
-    /// What users may put.
+    /// Tasks that users may put.
     pub(crate) wishes: &'static [Wish],
-    /// How many task ids there are.
+    /// Number of task ids.
     pub(crate) ids: u8,
-    /// How many lanes there are.
+    /// Number of lanes.
     pub(crate) lanes: u8,
-    /// Whether a sink may say that it will never accept.
+    /// Whether a sink may reject a message for good.
     pub(crate) rejects: bool,
     /// Whether an instance may be unable to read a record.
     pub(crate) unreadable: bool,
-    /// What claims take besides the oldest and what they leave out.
+    /// What claims may take besides the oldest, with or without leaving something.
     pub(crate) takes: &'static [Take],
-    /// The lease of claims, in ticks; who reaps has one of a single tick himself.
+    /// Lease of claims, in ticks; the reaper's own lease is one tick.
     pub(crate) lease: u8,
-    /// Whether somebody may discard what is dead.
+    /// Whether users may discard dead records.
     pub(crate) discards: bool,
-    /// How many dead are kept, and for how many ticks.
+    /// How many dead records are kept, and for how many ticks.
     pub(crate) dead_cap: u8,
     pub(crate) dead_keep: u8,
-    /// Whether a reap may come later than it was sent.
+    /// Whether a reap may arrive later than it was sent.
     pub(crate) parks_reaps: bool,
-    /// How often the rest may happen.
+    /// How often the other events may happen.
     pub(crate) budget: Budget,
 }
 
-/// How often things may happen.
+/// How often each event may happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
     pub(crate) puts: u8,
@@ -65,7 +65,7 @@ pub(crate) struct Budget {
     pub(crate) claims: u8,
     pub(crate) publishes: u8,
     pub(crate) extends: u8,
-    /// Replies that are lost, and calls that come later than they were sent.
+    /// Replies that are lost, and calls that arrive later than they were sent.
     pub(crate) losses: u8,
     pub(crate) crashes: u8,
     pub(crate) ticks: u8,
@@ -74,7 +74,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// This budget with one more of something, each in turn, and what that is.
+    /// This budget with one more of each event in turn, with the event's name.
     pub(crate) fn one_more(self) -> [(&'static str, Budget); 10] {
         [
             ("put", Budget { puts: self.puts + 1, ..self }),
@@ -99,88 +99,88 @@ pub(crate) struct Wish {
     pub(crate) payload: u8,
     pub(crate) lane: u8,
     pub(crate) kind: Kind,
-    /// Whether it is a `PUT`, or a `POST` under a key that may be repeated.
+    /// `PUT`, or `POST` with an idempotency key that may be repeated.
     pub(crate) mode: PutMode,
 }
 
 /// The kinds of schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
-    /// Once; the due is part of what is asked for.
+    /// Once; the due is part of the request.
     At,
-    /// Once; put again it counts anew.
+    /// Once; a repeated put counts anew.
     In,
     /// At every due up to the last.
     Every,
 }
 
-/// A rule that is taken out.
+/// A rule that is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// What was settled stays in its claim.
+    /// A settled occurrence stays in its claim.
     SettledPairStays,
-    /// Calls take effect however late they come.
+    /// Calls take effect however late they arrive.
     NoNotAfter,
     /// A put may give another message the due in flight.
     NoRefusalOfTheDueInFlight,
-    /// Reap forgets what users asked meanwhile.
+    /// A reap drops what users requested in the meantime.
     ReapDropsChanges,
-    /// Nobody remembers what was handed out.
+    /// No record remembers that an occurrence was handed out.
     NoMarks,
-    /// Claims never end by themselves.
+    /// Claims never expire.
     NoReap,
-    /// Reap makes due now what it gives back.
+    /// A reap returns occurrences with the current time as their due.
     ReapRestoresNow,
-    /// What is claimed still looks as if it waited.
+    /// A claimed occurrence still looks like a waiting one.
     ClaimDoesNotNegate,
-    /// The short cut is taken even when something has left the claim.
+    /// The shortcut is used even after something has left the claim.
     ShortCutAlways,
-    /// Settle writes its verdict over what its user asked meanwhile.
+    /// A settle overwrites what its user requested in the meantime.
     SettleIgnoresChanges,
-    /// A put of a waiting task says nothing of what was handed out.
+    /// A put of a waiting task does not tell what was handed out.
     PutForgetsMarks,
-    /// An instance publishes without a look at its lease.
+    /// An instance publishes without checking its lease.
     PublishWithoutLease,
-    /// An instance does not tell that a publish had begun.
+    /// An instance does not report that a publish had begun.
     BegunNotTold,
-    /// A `POST` replaces what stands under its key.
+    /// A `POST` replaces the task of its key.
     PostReplaces,
-    /// A put that moves a task leaves it in its old lane too.
+    /// A put that moves a task leaves it in its old lane, too.
     MoveLeavesBehind,
     /// A put may move a task in flight.
     MoveInFlight,
-    /// A put does not see what was requeued.
+    /// A put ignores requeued occurrences.
     PutOverlooksRequeued,
-    /// A put that is repeated does not tell what is in flight.
+    /// A repeated put does not tell what is in flight.
     UnchangedNamesNoKey,
-    /// Reap cuts leases to its own, whatever they were made with.
+    /// A reap cuts all leases to its own.
     ReapCutsToItsOwnLease,
-    /// What cannot be read is no longer known as handed out.
+    /// An unreadable occurrence is no longer marked as handed out.
     UnreadableForgets,
-    /// When there are too many dead the newest go.
+    /// Above the cap the newest dead records are dropped.
     NewestDeadDropped,
-    /// Requeue brings back what is buried under another's nose: the task that has the key.
+    /// A requeue returns a dead record although a task has its key.
     RequeueOverlooksTask,
 }
 
-/// The lanes, by their numbers.
+/// Lanes by number.
 pub(crate) fn lane(number: u8) -> Lane {
     thread_local!(static LANES: [Lane; 2] = ["l", "m"].map(|name| name.parse().unwrap()));
     LANES.with(|lanes| lanes[usize::from(number)].clone())
 }
 
-/// The model's time as the timeline's.
+/// The model's time as a timeline's time.
 pub(crate) fn time(tick: u8) -> Timestamp {
-    // All dues are from 1 to 9: the model begins when all of them have come.
+    // All dues are from 1 to 9; the model begins after them.
     Timestamp::from_millis(10 + i64::from(tick))
 }
 
-/// The timeline's time as a due.
+/// A timeline's time as a due.
 pub(crate) fn small(time: Timestamp) -> u8 {
     u8::try_from(time.as_millis()).unwrap()
 }
 
-/// A due as the timeline's time.
+/// A due as a timeline's time.
 pub(crate) fn due(due: u8) -> Timestamp {
     Timestamp::from_millis(i64::from(due))
 }
@@ -248,7 +248,7 @@ impl Rules {
                 };
             }
         }
-        // How often it was replaced, and how large it is, is of no matter here, and would make states differ.
+        // Revision and record size do not matter here and would only make states differ.
         twin.largest = 0;
         if matches!(answer.result, PutResult::Created | PutResult::Replaced) {
             twin.tasks.insert(member, put.record.clone());
@@ -337,7 +337,7 @@ impl Rules {
         settled
     }
 
-    /// A reap that was sent at `sent`; whether it took effect.
+    /// A reap that was sent at `sent`; returns whether it took effect.
     pub(crate) fn reap(self, twin: &mut Twin, now: u8, sent: u8) -> bool {
         if self.has(Flaw::NoReap) {
             return false;
@@ -377,17 +377,17 @@ impl Rules {
         }
     }
 
-    /// The lease of claims.
+    /// Lease of claims.
     pub(crate) fn lease(self) -> Duration {
         Duration::from_millis(self.plan.lease.into())
     }
 
-    /// Whether instances look at their lease before they publish.
+    /// Whether instances check their lease before they publish.
     pub(crate) fn looks_at_lease(self) -> bool {
         !self.has(Flaw::PublishWithoutLease)
     }
 
-    /// Whether instances tell that a publish had begun.
+    /// Whether instances report that a publish had begun.
     pub(crate) fn tells_begun(self) -> bool {
         !self.has(Flaw::BegunNotTold)
     }

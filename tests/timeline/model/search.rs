@@ -1,4 +1,4 @@
-//! Breadth-first search over everything that can happen, step by step, up to a number of states.
+//! Breadth-first search over all possible steps, up to a number of states.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,30 +9,30 @@ use super::choices::Action;
 use super::rules::Rules;
 use super::world::World;
 
-/// What a search saw.
+/// Result of a search.
 pub(crate) struct Report {
     /// Different states.
     pub(crate) states: usize,
     /// Steps taken from them.
     pub(crate) steps: usize,
-    /// The longest way that was looked at.
+    /// Length of the longest path.
     pub(crate) depth: usize,
-    /// Whether nothing was left to look at.
+    /// Whether every state was searched.
     pub(crate) complete: bool,
-    /// The shortest way to a state or step that breaks a law, and which.
+    /// The broken law, with the shortest path to it.
     pub(crate) broken: Option<Broken>,
 }
 
-/// A broken law and the shortest way to it.
+/// A broken law and the shortest path to it.
 pub(crate) struct Broken {
     pub(crate) law: String,
     pub(crate) way: Vec<Action>,
 }
 
-/// How a state was first reached: from which, by which of its steps.
+/// How a state was first reached: its predecessor and the number of the step.
 type From = (u64, u16);
 
-/// Looks at every state that `start` leads to, at `most` so many, up to the first broken law.
+/// Searches all states that `start` leads to, `most` at most, up to the first broken law.
 pub(crate) fn search(start: &World, rules: Rules, most: usize) -> Report {
     let mut seen: HashMap<u64, From> = HashMap::from([(fingerprint(start), (0, 0))]);
     let mut frontier = vec![start.clone()];
@@ -74,7 +74,7 @@ pub(crate) fn search(start: &World, rules: Rules, most: usize) -> Report {
     report
 }
 
-/// 64 bits stand for a state: among ten million the chance that two share them is below one in 300 000.
+/// A state is identified by 64 bits: among ten million states the chance that two are equal is below one in 300 000.
 pub(crate) fn fingerprint(state: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
@@ -101,7 +101,7 @@ fn way_to(to: u64, seen: &HashMap<u64, From>, start: &World, rules: Rules) -> Ve
 }
 
 impl Broken {
-    /// The law, and the steps that break it, one a line.
+    /// The law and the steps that break it, one per line.
     pub(crate) fn tell(&self) -> String {
         let mut text = format!("{}\n", self.law);
         for action in &self.way {

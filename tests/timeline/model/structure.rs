@@ -1,4 +1,4 @@
-//! How it is kept: what must be so inside a shard whatever was done to it.
+//! Rules that the keys of a shard obey after any sequence of steps.
 
 use punctual::clock::Timestamp;
 use punctual::task::{Lane, Member};
@@ -7,8 +7,8 @@ use punctual::timeline::memory::{Change, Mark, Twin};
 
 use super::rules::lane;
 
-/// How it is kept: negative scores are the pairs in claims, every claim has a lease, and what stands beside a task
-/// names it.
+/// Negative scores are exactly the occurrences in claims, every claim has a lease, and every other entry belongs to a
+/// task.
 pub(crate) fn check_structure(twin: &Twin) -> Result<(), String> {
     (0..2).try_for_each(|number| check_lane(twin, &lane(number)))?;
     let score = |member: &Member| twin.place(member).map(|(_, score)| score);

@@ -1,4 +1,4 @@
-//! The world of the model: one shard, two instances, calls on their way, and everybody's memory.
+//! The world of the model: one shard, two instances, calls in transit, and what users and consumers know.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -18,21 +18,22 @@ use super::structure::check_structure;
 /// Everything that the next step depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
-    /// Shared by the worlds of steps that do not touch it.
+    /// Shared by the worlds of steps that do not change it.
     pub(crate) twin: Arc<Twin>,
-    /// Stands for the twin.
+    /// Fingerprint of the twin.
     print: u64,
-    /// The server's time in ticks, which may step.
+    /// The server's time in ticks; it may jump.
     pub(crate) now: u8,
-    /// Ticks that have passed: the time that instances count leases by.
+    /// Ticks that have passed: the time by which instances count leases.
     pub(crate) age: u8,
-    /// The age at which somebody is told to reap again: after a leap of the server's time holders get a lease to extend in.
+    /// Age from which an instance is told to reap again: after the server's clock jumps, holders get one lease to
+    /// extend.
     pub(crate) reaps_from: u8,
     /// What each instance knows.
     pub(crate) instances: [Vec<Claim>; 2],
     /// Calls that were sent and have not arrived.
     pub(crate) network: Vec<Call>,
-    /// By id: what its user asked and got no answer to, and asks again before anything else.
+    /// By id: the unanswered request that its user repeats before any other.
     pub(crate) asked: [Option<Asked>; 2],
     pub(crate) ledger: Ledger,
     pub(crate) left: Budget,
@@ -53,7 +54,7 @@ pub(crate) fn key_of(id: u8, at: u8) -> Key {
     Key { task: task_id(id), due: due(at) }
 }
 
-/// The name of a claim: others tell its lease by the end of it.
+/// Token of a claim; its end contains the lease.
 pub(super) fn token(rules: Rules, number: u8) -> Token {
     Token::new("i", number.into(), rules.lease())
 }
@@ -176,7 +177,7 @@ impl World {
         Ok(())
     }
 
-    /// A user's call, whose answer he may never hear.
+    /// A user's call; its answer may be lost.
     fn ask(&mut self, rules: Rules, asked: Asked, way: Way) -> Result<(), String> {
         match asked {
             Asked::Put(_) => self.left.puts -= 1,
@@ -206,7 +207,7 @@ impl World {
         way != Way::Parked
     }
 
-    /// The holder of a claim renews its lease.
+    /// The holder of a claim extends its lease.
     fn renew(&mut self, rules: Rules, by: usize, claim: usize, way: Way) {
         self.left.extends -= 1;
         let held = &self.instances[by][claim];
@@ -242,7 +243,7 @@ impl World {
         Ok(())
     }
 
-    /// The holder of a claim hears what its settle did.
+    /// The holder of a claim gets the answer of its settle.
     fn settled(&mut self, rules: Rules, by: usize, claim: usize, settled: &punctual::timeline::Settled) {
         let held = &mut self.instances[by][claim];
         let sent = held.sent.take().unwrap();
@@ -256,13 +257,13 @@ impl World {
         }
     }
 
-    /// What must be so in every state.
+    /// Rules that hold in every state.
     pub(crate) fn check(&self, rules: Rules) -> Result<(), String> {
         if !rules.outside_only {
             check_structure(&self.twin)?;
         }
         self.ledger.check(rules, &self.twin)?;
-        // Whatever state everything is left in, it comes to rest by itself.
+        // From any state, the shard becomes idle without help.
         let (mut twin, mut ledger) = ((*self.twin).clone(), self.ledger.clone());
         for later in 2..6 {
             if !twin.leases.is_empty() && rules.reap(&mut twin, self.now + later, self.now + later) {

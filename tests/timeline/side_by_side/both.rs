@@ -1,4 +1,4 @@
-//! Both timelines, and what happens to them.
+//! Both timelines, and what the steps do to them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,31 +18,32 @@ use super::steps::{Body, Due, Step};
 use super::wakes::{Wakes, wake_text};
 use crate::support::redis::RedisServer;
 
-/// How long the dead are kept: short, so that runs outlive it.
+/// Retention of dead records: short, so that runs outlast it.
 const DEAD_KEEP: Duration = Duration::from_secs(20);
 
-/// Both timelines, and what a client of theirs remembers.
+/// Both timelines, and what their client remembers.
 pub(super) struct Both {
     pub(super) clock: Arc<ManualClock>,
     pub(super) memory: Arc<MemoryTimeline>,
     pub(super) redis: Arc<RedisTimeline>,
     pub(super) raw: Raw,
     pub(super) shards: u16,
-    /// Every claim that was ever made.
+    /// All claims so far.
     pub(super) claims: Vec<(Shard, Lane, Token, Claimed)>,
-    /// The key of every occurrence that was ever claimed.
+    /// Keys of all occurrences claimed so far.
     pub(super) keys: Vec<Key>,
     pub(super) next_token: u32,
     pub(super) tally: Tally,
-    /// Wake-ups that Redis may send and the twin need not: a put of several tasks takes two rounds when one of them
-    /// waits in another lane, and each round tells the head it found.
+    /// Notifications that Redis may send and the twin need not. A put of several tasks takes two rounds when one of
+    /// them waits in another lane, and each round notifies about the head it found.
     pub(super) in_rounds: Vec<String>,
-    /// Wake-ups of such puts that the twin sends and Redis need not: the first round has written what the second one finds.
+    /// Notifications of such puts that the twin sends and Redis need not, because the first round has written what the
+    /// second one finds.
     pub(super) not_in_rounds: Vec<String>,
 }
 
 impl Both {
-    /// Both timelines of a namespace of their own, and their wake-ups.
+    /// Both timelines with a new namespace, and their notifications.
     pub(super) async fn new(server: &RedisServer, shards: u16) -> (Both, Wakes) {
         let clock = Arc::new(ManualClock::new(START));
         let memory = Arc::new(MemoryTimeline::new(clock.clone(), shards));
@@ -74,7 +75,7 @@ impl Both {
         lane_named(["default", "b", "c-1"][number])
     }
 
-    /// Mostly the key of one that is dead or requeued, else of any that was claimed.
+    /// Usually the key of a dead or requeued occurrence, else any claimed one.
     fn dead_or_any(&self, index: Index) -> Key {
         let mut dead: Vec<Key> = Vec::new();
         for twin in Shard::all(self.shards).map(|shard| self.memory.twin(shard)) {
@@ -109,13 +110,13 @@ impl Both {
         Put { id: self.id(id).0, lane, due, record: record.encode() }
     }
 
-    /// Takes one step on both sides; the shard it was about.
+    /// Runs one step on both sides; returns its shard.
     pub(super) async fn step(&mut self, step: &Step) -> Result<Option<Shard>, TestCaseError> {
         let shard = match step {
             Step::Put { puts, mode, late } => {
                 let shard = self.id(puts[0].0).1;
                 let (before, mut drafts) = (self.memory.twin(shard), Vec::<Put>::new());
-                // Put into another lane, what has lost its record would stand in both, where no verb ever brings it.
+                // A task without a record that is put into another lane would be in both lanes. No verb causes that.
                 let stands_elsewhere = |put: &Put| {
                     let (member, mut lines) = (Member::from(&put.id), before.due.iter());
                     !before.tasks.contains_key(&member)
@@ -123,7 +124,7 @@ impl Both {
                 };
                 for put in puts.iter().filter(|put| self.id(put.0).1 == shard) {
                     let draft = self.draft(*put);
-                    // No id twice in a call.
+                    // A call names each id at most once.
                     if drafts.iter().all(|other| other.id != draft.id) && !stands_elsewhere(&draft) {
                         drafts.push(draft);
                     }
@@ -183,7 +184,7 @@ impl Both {
                 None => return Ok(None),
             },
             Step::Extend { claims } if !self.claims.is_empty() => {
-                // Mostly some of the last.
+                // Usually some of the latest claims.
                 let recent = &self.claims[self.claims.len().saturating_sub(4)..];
                 let shard = claims[0].get(recent).0;
                 let claims = claims.iter().map(|claim| claim.get(recent)).filter(|claim| claim.0 == shard);
@@ -282,7 +283,7 @@ impl Both {
         if expected == found {
             return Ok(());
         }
-        // Only what differs: the whole state fills pages.
+        // Shows only the differences, because the whole state fills pages.
         let lines = |twin: &Twin| format!("{twin:#?}").lines().map(str::to_owned).collect::<Vec<_>>();
         let (expected, found) = (lines(&expected), lines(&found));
         let only = |one: &[String], other: &[String]| {

@@ -1,4 +1,4 @@
-//! Which rules one call met.
+//! Which rules a call met.
 
 use punctual::clock::Timestamp;
 use punctual::task::{Lane, Member};
@@ -7,7 +7,7 @@ use punctual::timeline::*;
 
 use super::rules::Tally;
 
-/// The mark of a member's occurrence of that due.
+/// Mark of the occurrence with this due.
 fn mark(twin: &Twin, member: &Member, due: Timestamp) -> Option<Mark> {
     twin.crashes.get(member).filter(|mark| mark.due == due).copied()
 }

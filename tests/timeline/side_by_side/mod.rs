@@ -1,13 +1,15 @@
-//! The twin is Redis: random verbs on both, every answer, every wake-up and the whole state of a shard compared.
+//! The twin behaves like Redis: random verbs on both, then a comparison of every answer, every notification and the
+//! whole state of a shard.
 //!
-//! Few ids, few dues, few lanes and a clock that steps over leases make collisions the rule; stories, verbs in the order in
-//! which some rules need them, come between; now and then a few hundred tasks at once. A run that differs is cut down to its
-//! shortest form, which is printed. A table counts how often each rule was met, and asks for enough.
+//! With few ids, dues and lanes and a clock that skips leases, collisions are the rule. Between random verbs come
+//! stories: verbs in the order that some rules need. Now and then a step has a few hundred tasks. A run that differs is
+//! shrunk and printed. A table counts how often each rule was met, and requires a minimum.
 //!
-//! - `steps`, `stories` what may happen   - `both`, `verbs` both timelines, and what happens to them   - `wakes` wake-ups
+//! - `steps`, `stories` possible steps   - `both`, `verbs` both timelines, and what the steps do   - `wakes`
+//!   notifications
 //! - `rules` the table   - `met` which rules a call met
 
-/// Asks both and compares.
+/// Calls both sides and compares the answers.
 macro_rules! both {
     ($both:expr, $step:expr, |$timeline:ident| $call:expr) => {{
         let $timeline = &$both.memory;
@@ -39,13 +41,13 @@ use self::rules::{OFTEN_ENOUGH, Tally};
 use self::stories::any_story;
 use super::stage::{Shape, ms, shared_server};
 
-/// Stories in one run.
+/// Number of stories in one run.
 const STORIES: RangeInclusive<usize> = 80..=140;
 
-/// Runs of one shard at a time, until every rule was met often enough, ...
+/// Runs with one shard per round, until every rule was met often enough ...
 const RUNS: u32 = 20;
 
-/// ... and how many times at most.
+/// ... and the maximum number of rounds.
 const MOST_TIMES: u32 = 10;
 
 /// Random runs against Redis with one shard, until every rule was met often enough.
@@ -61,7 +63,7 @@ fn every_rule_is_the_same(shape: Shape) {
     panic!("met less than {OFTEN_ENOUGH} times:\n{}", tally.seldom().join("\n"));
 }
 
-/// Random runs against one shape of Redis; which rules they met. `None` where there is no Redis.
+/// Random runs against one kind of Redis; returns which rules they met. `None` if Redis is not installed.
 fn the_twin_is_redis(shape: Shape, shards: u16, stories: RangeInclusive<usize>) -> Option<Tally> {
     let server = shared_server(shape)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -77,7 +79,7 @@ fn the_twin_is_redis(shape: Shape, shards: u16, stories: RangeInclusive<usize>) 
                 }
             }
             tally.borrow_mut().add(&both.tally);
-            // A run that is cut down to its shortest form need not wait as long each time.
+            // While a failed run is shrunk, each attempt waits for a shorter time.
             let patience = ms(if failed.get() { 300 } else { 10_000 });
             let compared = wakes.compare((&both.in_rounds, &both.not_in_rounds), patience).await;
             failed.set(failed.get() || compared.is_err());
@@ -94,25 +96,25 @@ fn the_twin_is_redis(shape: Shape, shards: u16, stories: RangeInclusive<usize>) 
     }
 }
 
-/// Takes more than five seconds: random runs on both timelines, then each wake-up is waited for.
+/// Takes more than five seconds: random runs on both timelines, then a wait for each notification.
 #[test]
 fn the_twin_is_redis_with_1_shard() {
     every_rule_is_the_same(Shape::Plain);
 }
 
-/// Takes more than five seconds: random runs on both timelines, then each wake-up is waited for.
+/// Takes more than five seconds: random runs on both timelines, then a wait for each notification.
 #[test]
 fn the_twin_is_redis_with_4_shards() {
     the_twin_is_redis(Shape::Plain, 4, 1..=80);
 }
 
-/// Takes more than five seconds: random runs on both timelines, then each wake-up is waited for.
+/// Takes more than five seconds: random runs on both timelines, then a wait for each notification.
 #[test]
 fn the_twin_is_redis_cluster_with_1_shard() {
     every_rule_is_the_same(Shape::Cluster);
 }
 
-/// Takes more than five seconds: random runs on both timelines, then each wake-up is waited for.
+/// Takes more than five seconds: random runs on both timelines, then a wait for each notification.
 #[test]
 fn the_twin_is_redis_cluster_with_4_shards() {
     the_twin_is_redis(Shape::Cluster, 4, 1..=80);

@@ -1,14 +1,14 @@
-//! The rules of lua/README.md by name, and how often random runs met each: what is met seldom is not compared.
+//! The rules of lua/README.md by name, and how often random runs met each: a rule that is rarely met is not compared.
 //!
-//! Not here, for each has tests of its own in `lua`: what is answered `elsewhere` (the client asks again by itself) or `again`
-//! (over 4 MiB of records), and what needs more than 100 dead or 1000 occurrences.
+//! Rules with their own tests in `lua` are not listed: the answers `elsewhere` (the client repeats the call by itself)
+//! and `again` (over 4 MiB of records), and rules that need more than 100 dead records or 1000 occurrences.
 
 use std::collections::BTreeMap;
 
-/// How often the runs of one shard must meet each rule.
+/// How often the runs with one shard must meet each rule.
 pub(super) const OFTEN_ENOUGH: u32 = 50;
 
-/// Every rule, by verb.
+/// All rules, by verb.
 const RULES: [&str; 105] = [
     "put: created",
     "put: created anew while the cancelled one is in flight, which is named",
@@ -122,7 +122,7 @@ const RULES: [&str; 105] = [
 pub(super) struct Tally(BTreeMap<&'static str, u32>);
 
 impl Tally {
-    /// Notes that a rule was met.
+    /// Counts a rule if it was met.
     pub(super) fn met(&mut self, rule: &'static str, whether: bool) {
         assert!(RULES.contains(&rule), "`{rule}` is not in the table");
         *self.0.entry(rule).or_default() += u32::from(whether);
@@ -134,7 +134,7 @@ impl Tally {
         }
     }
 
-    /// Which rules were not met often enough to be compared, and how often.
+    /// Rules that were not met often enough, with their counts.
     pub(super) fn seldom(&self) -> Vec<String> {
         let count = |rule| self.0.get(rule).copied().unwrap_or_default();
         let seldom = RULES.into_iter().filter(|rule| count(*rule) < OFTEN_ENOUGH);

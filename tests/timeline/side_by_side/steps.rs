@@ -1,11 +1,11 @@
-//! Verbs at random, about few tasks, dues and lanes.
+//! Random verbs on few tasks, dues and lanes.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use punctual::clock::Timestamp;
 use punctual::timeline::{PutMode, Rest};
 
-/// One verb with small numbers for what it is about.
+/// One verb, with small numbers for its arguments.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Put {
@@ -13,7 +13,7 @@ pub(crate) enum Step {
         mode: PutMode,
         late: bool,
     },
-    /// Hundreds at once, due in one moment or three a millisecond.
+    /// Hundreds of tasks in one call, due in one millisecond or three per millisecond.
     Many {
         id: usize,
         due: Due,
@@ -37,7 +37,7 @@ pub(crate) enum Step {
         lease: u64,
         late: bool,
     },
-    /// `claim`: one of the last, or the last.
+    /// `claim`: one of the latest, or the last.
     Settle {
         claim: Option<Index>,
         verdicts: Vec<Word>,
@@ -65,13 +65,13 @@ pub(crate) enum Step {
         meant: Option<bool>,
         late: bool,
     },
-    /// `meant`: any burial, the one that there is, another.
+    /// `meant`: any record of the key, exactly the existing one, or another one.
     Discard {
         key: Index,
         meant: Option<bool>,
         late: bool,
     },
-    /// From behind one of the dead, or from the first.
+    /// After one of the dead records, or from the first.
     Browse {
         id: usize,
         after: Option<Index>,
@@ -86,24 +86,24 @@ pub(crate) enum Step {
         key: Index,
     },
     Advance(i64),
-    /// No verb does this: the leases of a lane are gone.
+    /// No verb does this: deletes the leases of a lane.
     Strand {
         id: usize,
         lane: usize,
     },
-    /// Nor this at once: a task that waits gets a mark.
+    /// No verb does this in one step: marks a waiting task.
     Mark {
         id: usize,
         count: Option<u32>,
         unreadable: bool,
     },
-    /// Nor this: the record of a task that waits is gone.
+    /// No verb does this: deletes the record of a waiting task.
     LoseRecord {
         id: usize,
     },
 }
 
-/// What a claim takes.
+/// Which occurrences a claim takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ordinary,
@@ -112,7 +112,7 @@ pub(crate) enum Kind {
     Unreadable,
 }
 
-/// In which order verdicts are named, and whether another than those of the claim is among them.
+/// Order of the verdicts, and whether one belongs to no occurrence of the claim.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
     Kept,
@@ -120,7 +120,7 @@ pub(crate) enum Order {
     Foreign(Index),
 }
 
-/// A due, by where it lies.
+/// A due, relative to something.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Due {
     Start(i64),
@@ -128,7 +128,7 @@ pub(crate) enum Due {
     At(i64),
 }
 
-/// What a task is, by its kind and its payload.
+/// A task's kind and payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body {
     At(&'static str),
@@ -157,12 +157,12 @@ fn any_due() -> impl Strategy<Value = Due> {
     ]
 }
 
-/// Mostly one of two.
+/// Usually one of two.
 pub(crate) fn any_id() -> impl Strategy<Value = usize> {
     select(vec![0, 0, 0, 1, 1, 2, 3, 4, 5])
 }
 
-/// Mostly the first.
+/// Usually the first.
 pub(crate) fn any_lane() -> impl Strategy<Value = usize> {
     select(vec![0, 0, 0, 1, 2])
 }

@@ -1,4 +1,4 @@
-//! The verbs with the most to choose: claim, settle, browse.
+//! The verbs with the most choices: claim, settle, browse.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ impl Both {
         let (shard, lane) = (self.id(*id).1, Both::lane(*lane));
         self.next_token += 1;
         let (instance, n) = (["0", "1"][self.next_token as usize % 2], u64::from(self.next_token));
-        // Those of older instances do not tell their lease.
+        // Tokens of older instances do not contain the lease.
         let lease = Duration::from_millis(*lease);
         let token = if n % 3 == 0 { Token(format!("{instance}.{n}")) } else { Token::new(instance, n, lease) };
-        // Behind one that was claimed once, whether it stands there or not, or before the first of its due.
+        // After an occurrence that was claimed once, whether or not it is still there, or before the first of its due.
         let after = after.filter(|_| !self.keys.is_empty()).map(|(place, named)| {
             let key = place.get(&self.keys);
             Place { due: key.due, member: named.then(|| Member::from(&key.task)) }
@@ -59,11 +59,11 @@ impl Both {
         if self.claims.is_empty() {
             return Ok(None);
         }
-        // Mostly one of the last: the older are gone.
+        // Usually one of the latest, because older claims have ended.
         let recent = &self.claims[self.claims.len().saturating_sub(3)..];
         let last = &self.claims[self.claims.len() - 1];
         let (shard, lane, token, claimed) = claim.map_or(last, |claim| claim.get(recent)).clone();
-        // Of many the same for all in turn.
+        // The verdicts repeat over many occurrences.
         let detail = verdicts.iter().cycle();
         let mut verdicts: Vec<Settlement> = Vec::new();
         verdicts.extend(claimed.occurrences.iter().zip(detail).filter_map(|(one, word)| {
@@ -88,7 +88,8 @@ impl Both {
         match order {
             Order::Kept => {}
             Order::Reversed => verdicts.reverse(),
-            // One that is not in the claim, or not under that due; where all are named, for as many as it holds are believed.
+            // One that is not in the claim, or has another due. When as many are named as the claim holds, the script
+            // does not compare them one by one.
             Order::Foreign(key) if verdicts.len() == claimed.occurrences.len() && !self.keys.is_empty() => {
                 let key = key.get(&self.keys);
                 let (member, due) = (Member::from(&key.task), key.due);
@@ -108,7 +109,7 @@ impl Both {
     pub(super) async fn browse(&mut self, step: &Step) -> Result<Shard, TestCaseError> {
         let Step::Browse { id, after, from, to, lane, reason, max, whole } = step else { unreachable!() };
         let shard = self.id(*id).1;
-        // Behind one that is there, or was: buried then, or at another time.
+        // After a record that exists or existed, with its time or another.
         let after = after.filter(|_| !self.keys.is_empty()).map(|place| {
             let key = place.get(&self.keys).clone();
             let known = self.memory.twin(shard).dead.score(&key.to_string().into());

@@ -1,4 +1,4 @@
-//! Wake-ups of both timelines.
+//! Notifications of both timelines.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) fn wake_text(wake: Wake) -> String {
 }
 
 impl Wakes {
-    /// Compares every wake-up that both sides sent, in any order: a script may wake several lanes.
+    /// Compares all notifications that both sides sent, in any order, because a script may notify several lanes.
     pub(super) async fn compare(
         self,
         (in_rounds, not_in_rounds): (&[String], &[String]),

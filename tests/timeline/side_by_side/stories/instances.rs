@@ -1,11 +1,11 @@
-//! What happens to claims, leases and marks.
+//! Stories of claims, leases and marks.
 
 use punctual::timeline::{PutMode, Rest};
 
 use super::super::steps::{Body, Due, Kind, Order, Step, Word};
 use super::{About, claim, glance, put, reap, settle};
 
-/// It has a mark that it cannot be read, and perhaps a count.
+/// An occurrence is marked as unreadable, with or without a count.
 pub(super) fn unreadable(about: About) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     let mut steps = vec![
@@ -25,7 +25,7 @@ pub(super) fn unreadable(about: About) -> Vec<Step> {
     steps
 }
 
-/// Several whose claims ended without word, some of them twice.
+/// Several occurrences whose holders died, some twice.
 pub(super) fn suspects(about: About) -> Vec<Step> {
     let (lane, other) = (about.lane, about.other);
     let count = Some(2 + about.count / 3);
@@ -42,7 +42,7 @@ pub(super) fn suspects(about: About) -> Vec<Step> {
     steps
 }
 
-/// Dead for so long that it goes, or one too many.
+/// A dead record whose retention ends, or one above the cap.
 pub(super) fn too_old(about: About) -> Vec<Step> {
     let (id, other, lane) = (about.id, about.other, about.lane);
     let buried = Step::Settle {
@@ -64,7 +64,7 @@ pub(super) fn too_old(about: About) -> Vec<Step> {
     ]
 }
 
-/// The leases are gone, the claims not.
+/// The leases are gone, the claims are not.
 pub(super) fn stranded(about: About) -> Vec<Step> {
     vec![
         put(about.id, Due::Now(0), about.body, about.lane),
@@ -75,7 +75,7 @@ pub(super) fn stranded(about: About) -> Vec<Step> {
     ]
 }
 
-/// A lane that nobody serves is emptied.
+/// A lane that no instance serves is emptied.
 pub(super) fn left_lane(about: About) -> Vec<Step> {
     let about = About { lane: 2, ..about };
     vec![
@@ -92,7 +92,7 @@ pub(super) fn left_lane(about: About) -> Vec<Step> {
     ]
 }
 
-/// Looks that come as they should, late, and very late.
+/// Polls that come on time, late, and very late.
 pub(super) fn looks(about: About) -> Vec<Step> {
     let pauses = [[900; 4], [24_000; 4], [18_100; 4], [24_000, 900, 900, 24_000]][about.count as usize % 4];
     let mut steps = vec![put(about.id, Due::Now(0), about.body, about.lane), claim(&about, Kind::Ordinary, 400)];
@@ -103,7 +103,7 @@ pub(super) fn looks(about: About) -> Vec<Step> {
     steps
 }
 
-/// The clock steps back while something is in flight.
+/// The clock steps back while an occurrence is in flight.
 pub(super) fn clock_steps(about: About) -> Vec<Step> {
     vec![
         put(about.id, Due::Now(0), about.body, about.lane),
@@ -118,7 +118,7 @@ pub(super) fn clock_steps(about: About) -> Vec<Step> {
     ]
 }
 
-/// A claim that is settled a part at a time.
+/// A claim that is settled in parts.
 pub(super) fn in_parts(about: About) -> Vec<Step> {
     let mut steps: Vec<Step> = (0..3)
         .map(|n| put((about.id + n) % 4, Due::Now(-1), if n == 1 { about.body } else { Body::Every("a") }, about.lane))
@@ -144,7 +144,7 @@ pub(super) fn lost_record(about: About) -> Vec<Step> {
     ]
 }
 
-/// Nothing of it may take effect.
+/// Calls after their `not_after`: none may take effect.
 pub(super) fn too_late(about: About) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     let claim = |kind| match claim(&about, kind, 400) {
@@ -164,7 +164,7 @@ pub(super) fn too_late(about: About) -> Vec<Step> {
     ]
 }
 
-/// Claims of the newest, behind a place, and of few bytes.
+/// Claims of the newest, after a place, and of few bytes.
 pub(super) fn ends(about: About) -> Vec<Step> {
     let mut steps: Vec<Step> = [(0, -5), (1, 0), (2, 3), (3, 3)]
         .map(|(n, due)| put((about.id + n) % 4, Due::Start(due), Body::At("a"), about.lane))

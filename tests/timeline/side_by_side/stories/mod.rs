@@ -1,4 +1,4 @@
-//! A few verbs in the order in which some rules need them. What stands there from the stories before comes between.
+//! Stories: a few verbs in the order that some rules need. The state that earlier stories left takes part.
 
 mod instances;
 mod users;
@@ -15,7 +15,7 @@ use self::users::{
 };
 use super::steps::{Body, Due, Kind, Order, Step, Word, any_body, any_id, any_lane, any_step, any_word};
 
-/// What a story is about.
+/// Arguments of a story.
 #[derive(Clone, Debug)]
 struct About {
     id: usize,
@@ -28,7 +28,7 @@ struct About {
     count: u32,
 }
 
-/// One verb at random, or a story.
+/// A random verb, or a story.
 pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
     let detail = prop::collection::vec(any_word(), 5);
     let about = (any_id(), any_id(), any_lane(), any_body(), detail, any::<Index>(), any::<bool>(), 0..6_u32);
@@ -43,7 +43,7 @@ pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
         count,
     });
     let story: fn(About) -> Vec<Step> = in_flight;
-    // What is easily spoilt by what stands there already comes twice as often.
+    // Stories that the existing state often disturbs are listed twice.
     let stories = select(vec![
         story,
         in_flight,
@@ -90,7 +90,7 @@ fn claim(about: &About, kind: Kind, max: usize) -> Step {
     Step::Claim { id, lane, max, max_bytes, kind, after: None, lease: 15_000, late: false }
 }
 
-/// Of the last claim.
+/// Settles the last claim.
 fn settle(detail: Vec<Word>, rest: Rest, quiet: bool) -> Step {
     Step::Settle { claim: None, verdicts: detail, rest, dead_cap: 100, quiet, order: Order::Kept }
 }

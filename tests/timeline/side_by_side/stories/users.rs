@@ -1,11 +1,11 @@
-//! What users do, and what becomes of their tasks meanwhile.
+//! Stories of users, and what happens to their tasks in between.
 
 use punctual::timeline::Rest;
 
 use super::super::steps::{Body, Due, Kind, Step, Word};
 use super::{About, claim, put, reap, settle};
 
-/// Moved, or put again as it is, while it is in flight.
+/// Moved, or put again unchanged, while it is in flight.
 pub(super) fn in_flight(about: About) -> Vec<Step> {
     let (id, lane, body) = (about.id, about.lane, about.body);
     vec![
@@ -38,7 +38,8 @@ pub(super) fn cancelled_in_flight(about: About) -> Vec<Step> {
     ]
 }
 
-/// It was handed out before: put again at the same due with the same or another message, at another due, or cancelled.
+/// The occurrence was handed out before. Its task is put with the same due and the same or another message, put with
+/// another due, or cancelled.
 pub(super) fn handed_out(about: About) -> Vec<Step> {
     let (id, lane, body) = (about.id, about.lane, about.body);
     let last = match about.count {
@@ -55,7 +56,7 @@ pub(super) fn handed_out(about: About) -> Vec<Step> {
     ]
 }
 
-/// A recurring task that goes on, is counted, and put anew.
+/// A recurring task that continues, has counts, and is put again.
 pub(super) fn counted(about: About) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     vec![
@@ -69,7 +70,7 @@ pub(super) fn counted(about: About) -> Vec<Step> {
     ]
 }
 
-/// It dies, is requeued, and put under the same due.
+/// It dies, is requeued, and is put with the same due.
 pub(super) fn requeued(about: About) -> Vec<Step> {
     let (id, lane, due) = (about.id, about.lane, Due::Start(-5));
     let requeue = || Step::Requeue { key: about.key, meant: None, late: false };
@@ -85,7 +86,7 @@ pub(super) fn requeued(about: About) -> Vec<Step> {
     ]
 }
 
-/// It dies, is put under the same due again, and dies again.
+/// It dies, is put with the same due, and dies again.
 pub(super) fn buried_twice(about: About) -> Vec<Step> {
     let (id, lane, due) = (about.id, about.lane, Due::Start(-5));
     let dies = || [claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], Rest::Keep, false)];
@@ -100,7 +101,7 @@ pub(super) fn buried_twice(about: About) -> Vec<Step> {
     steps
 }
 
-/// Hundreds in one claim, of which some leave.
+/// Hundreds in one claim, some of which leave it.
 pub(super) fn many(about: About) -> Vec<Step> {
     let about = About { lane: 0, ..about };
     vec![
@@ -111,7 +112,7 @@ pub(super) fn many(about: About) -> Vec<Step> {
     ]
 }
 
-/// A time-out that is reset while it waits, and after it was handed out.
+/// A timeout that is reset while it waits, and after it was handed out.
 pub(super) fn reset(about: About) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     let again = |due| put(id, due, Body::In("a"), lane);
@@ -126,7 +127,7 @@ pub(super) fn reset(about: About) -> Vec<Step> {
     ]
 }
 
-/// Somebody forgets the dead.
+/// A user discards dead records.
 pub(super) fn discarded(about: About) -> Vec<Step> {
     let (key, late) = (about.key, false);
     vec![
@@ -140,7 +141,7 @@ pub(super) fn discarded(about: About) -> Vec<Step> {
     ]
 }
 
-/// Several are dead, and looked at one by one and all together.
+/// Several dead records, listed one by one and all together.
 pub(super) fn browsed(about: About) -> Vec<Step> {
     let mut steps: Vec<Step> =
         (0..3).map(|n| put((about.id + n) % 4, Due::Start(-5), about.body, about.lane)).collect();
