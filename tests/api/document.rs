@@ -89,7 +89,7 @@ pub(super) fn check(method: &str, path: &str, answer: &Answer) {
     let text = || Value::from(answer.body.as_str());
     let value = if kind.contains("json") && !kind.contains("ndjson") { answer.json() } else { text() };
     assert_eq!(faults(&content["schema"], &value), [""; 0], "{about}");
-    if let Some(schema) = content.get("x-item-schema") {
+    if let Some(schema) = response.get("x-item-schema") {
         for line in answer.lines() {
             assert_eq!(faults(schema, &line), [""; 0], "{about}");
         }

@@ -140,7 +140,7 @@ async fn the_document_and_the_reader_know_the_same_members() {
         (&preview, "", &["Preview"]),
         (&filter, "", &["DeadFilter"]),
         (&told, "/schedule", &["At", "In", "Every", "Cron"]),
-        (&told, "/message", &["Message"]),
+        (&told, "/message", &["JsonMessage", "BytesMessage"]),
         (&told, "/retry", &["Retry"]),
     ] {
         let mut errors = problem["errors"].as_array().unwrap().iter();
@@ -235,6 +235,19 @@ fn a_line_of_an_answer_says_what_was_done_or_what_was_wrong() {
     let mut odd = done;
     odd["result"] = json!("lost");
     assert_ne!(faults(&schema, &odd), [""; 0]);
+}
+
+#[test]
+fn a_message_has_json_or_bytes_or_neither() {
+    let schema = json!({"$ref": "#/components/schemas/Message"});
+    let text = json!({"payload_base64": "aGk=", "content_type": "text/plain"});
+    for good in [json!({}), json!({"payload": null}), json!({"payload_base64": "aGk="}), text] {
+        assert_eq!(faults(&schema, &good), [""; 0]);
+    }
+    let both = json!({"payload": 1, "payload_base64": "aGk="});
+    for bad in [both, json!({"content_type": "text/plain"}), json!({"payload": 1, "content_type": "text/plain"})] {
+        assert_ne!(faults(&schema, &bad), [""; 0], "{bad}");
+    }
 }
 
 #[tokio::test]

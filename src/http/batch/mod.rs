@@ -30,30 +30,37 @@ use crate::timeline::PutMode;
 /// The media type of one JSON value per line.
 const NDJSON: &str = "application/x-ndjson";
 
-/// The answer to one line: the result, or the `error`.
+/// The answer to one line.
 #[derive(Serialize, ToSchema)]
+#[serde(untagged)]
 #[schema(as = LineAnswer)]
-pub(super) struct AnswerView<'a> {
-    /// The number of the line, from 1.
-    line: u64,
-    /// The id of the task, if the line has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, value_type = Option<words::PutResultSchema>)]
-    result: Option<&'static str>,
-    /// The next due, in ms since 1970.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    due_ms: Option<i64>,
-    /// The idempotency key of an occurrence with the former message that may still be delivered.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    in_flight: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(schema_with = problem_ref)]
-    error: Option<&'a Problem>,
+pub(super) enum AnswerView<'a> {
+    /// What the put did.
+    Put {
+        /// The number of the line, from 1.
+        line: u64,
+        #[schema(value_type = String)]
+        id: &'a TaskId,
+        #[schema(value_type = words::PutResultSchema)]
+        result: &'static str,
+        /// The next due, in ms since 1970.
+        due_ms: i64,
+        /// The idempotency key of an occurrence with the former message that may still be delivered.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        in_flight: Option<String>,
+    },
+    /// Why the line was not put.
+    Wrong {
+        /// The number of the line, from 1.
+        line: u64,
+        /// The id of the task, if the line has one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        id: Option<&'a str>,
+        #[schema(schema_with = problem_ref)]
+        error: &'a Problem,
+    },
 }
 
 /// A reference to the schema of problems.
@@ -72,8 +79,10 @@ fn problem_ref() -> utoipa::openapi::Ref {
     tag = "tasks",
     params(body::Trace),
     request_body(content = String, content_type = "application/x-ndjson", description = "A task with its `id` on each line.",
+        extensions(("x-item-schema" = json!({"$ref": "#/components/schemas/Line"}))),
         example = json!("{\"id\":\"order-1\",\"schedule\":{\"in\":\"15m\"},\"message\":{\"destination\":\"orders\"}}\n{\"id\":\"order-2\",\"schedule\":{},\"message\":{}}\n")),
     responses((status = 200, body = String, content_type = "application/x-ndjson", description = "An answer to each line.",
+        extensions(("x-item-schema" = json!({"$ref": "#/components/schemas/LineAnswer"}))),
         example = json!("{\"line\":1,\"id\":\"order-1\",\"result\":\"created\",\"due_ms\":1795263300000}\n{\"line\":2,\"id\":\"order-2\",\"error\":{\"type\":\"about:blank\",\"title\":\"Unprocessable Entity\",\"status\":422,\"code\":\"invalid\",\"detail\":\"/schedule: one of `at`, `in`, `every` and `cron` is needed\",\"errors\":[{\"pointer\":\"/schedule\",\"code\":\"missing_field\",\"detail\":\"one of `at`, `in`, `every` and `cron` is needed\"}]}}\n"))),
     extensions(("x-codes" = json!(["unsupported_media_type"]))),
 )]
@@ -135,9 +144,7 @@ fn write_put(
         Some(Ok(put)) => {
             let result = put.result.as_str();
             let in_flight = put.in_flight.map(|key| key.to_string());
-            let due_ms = Some(put.due.as_millis());
-            let view = AnswerView { line, id: Some(id.as_str()), result: Some(result), due_ms, in_flight, error: None };
-            write(answers, &view);
+            write(answers, &AnswerView::Put { line, id, result, due_ms: put.due.as_millis(), in_flight });
             result
         }
         Some(Err(error)) => write_problem(answers, line, Some(id.as_str()), &Problem::from(error)),
@@ -146,8 +153,7 @@ fn write_put(
 }
 
 fn write_problem(answers: &mut Vec<u8>, line: u64, id: Option<&str>, problem: &Problem) -> &'static str {
-    let view = AnswerView { line, id, result: None, due_ms: None, in_flight: None, error: Some(problem) };
-    write(answers, &view);
+    write(answers, &AnswerView::Wrong { line, id, error: problem });
     problem.code
 }
 

@@ -24,6 +24,24 @@ pub(in crate::http) struct TaskSchema {
     catch_up: CatchUpSchema,
 }
 
+/// A line of a batch: a task with its id.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Line)]
+pub(in crate::http) struct LineSchema {
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$")]
+    id: String,
+    schedule: ScheduleSchema,
+    message: MessageSchema,
+    /// The lane that it waits in, as configured.
+    #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$", default = "default")]
+    lane: String,
+    #[schema(required = false)]
+    retry: Retry,
+    #[schema(required = false)]
+    catch_up: CatchUpSchema,
+}
+
 /// The request of a preview.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -135,9 +153,17 @@ pub(in crate::http) struct Cron {
 
 /// The message to publish, with `payload`, or `payload_base64`, or neither.
 #[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(untagged)]
 #[schema(as = Message)]
-pub(in crate::http) struct MessageSchema {
+pub(in crate::http) enum MessageSchema {
+    Json(JsonMessage),
+    Bytes(BytesMessage),
+}
+
+/// A message with any JSON, or without a payload.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct JsonMessage {
     /// Topic, subject, `exchange/routing-key`, queue or stream; the default is that of the lane.
     #[schema(required = false, min_length = 1, max_length = 1024)]
     destination: String,
@@ -151,8 +177,23 @@ pub(in crate::http) struct MessageSchema {
     /// Any JSON, published byte for byte as in the request; up to 512 KiB unless configured otherwise.
     #[schema(required = false)]
     payload: serde_json::Value,
-    /// Bytes that are not JSON, in standard base64.
-    #[schema(required = false, content_encoding = "base64")]
+}
+
+/// A message with bytes that are not JSON.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct BytesMessage {
+    /// As in `JsonMessage`.
+    #[schema(required = false, min_length = 1, max_length = 1024)]
+    destination: String,
+    /// As in `JsonMessage`.
+    #[schema(required = false, max_length = 1024)]
+    key: String,
+    /// As in `JsonMessage`.
+    #[schema(required = false)]
+    headers: BTreeMap<String, String>,
+    /// In standard base64.
+    #[schema(content_encoding = "base64")]
     payload_base64: String,
     /// The media type of `payload_base64`.
     #[schema(required = false, min_length = 1, max_length = 1024)]
