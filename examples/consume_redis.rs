@@ -13,7 +13,7 @@ use std::{collections::HashSet, convert::Infallible, error::Error};
 use redis::{TypedCommands, streams::StreamReadOptions};
 use serde_json::json;
 
-/// How long a key is remembered: the longest outage after which a repeat must not have a second effect, at least 52 s.
+/// How long a key is remembered: the longest outage after which a repeat must not have a second effect, more than 52 s.
 /// A real service stores the key together with the effect, in one transaction, so that no crash can separate them.
 const REMEMBER: Duration = Duration::from_secs(3600);
 /// Maximum number of keys (200 bytes each). Beyond that the oldest are forgotten early.

@@ -172,7 +172,7 @@ fn the_examples_remember_a_key_after_the_effect_and_before_the_acknowledgement()
         [("kafka", ".store_offset"), ("nats", ".ack("), ("rabbitmq", ".ack("), ("redis", ".xack(")]
     {
         let source = std::fs::read_to_string(folder.join(format!("consume_{broker}.rs"))).unwrap();
-        let steps = ["keys.know(", "// Here, unless it is a repeat", "keys.remember(", acknowledgement];
+        let steps = ["keys.know(", "// Unless it is a repeat", "keys.remember(", acknowledgement];
         let places: Vec<usize> = steps.iter().map(|step| source.find(step).expect(step)).collect();
         assert!(places.is_sorted(), "consume_{broker}.rs does not go by {steps:?}");
         let once = steps.iter().all(|step| source.matches(step).count() == 1);
