@@ -31,6 +31,20 @@ const OURS: &[(&str, &[&str])] = &[
     ("messages would go nowhere", &["test.mock.num.brokers", "test.mock.broker.rtt"]),
     ("it is an address in memory", &["ut_handle_ProduceResponse"]),
     ("it would run code that can drop and change messages", &["plugin.library.paths"]),
+    (
+        "it would load code into this process",
+        &["ssl.engine.location", "ssl.engine.id", "ssl_engine_callback_data", "ssl.providers"],
+    ),
+    (
+        "the library is built without Kerberos, which runs a command for its tickets",
+        &[
+            "sasl.kerberos.service.name",
+            "sasl.kerberos.principal",
+            "sasl.kerberos.kinit.cmd",
+            "sasl.kerberos.keytab",
+            "sasl.kerberos.min.time.before.relogin",
+        ],
+    ),
     ("the sink limits the messages under way itself", &["queue.buffering.max.messages", "queue.buffering.max.kbytes"]),
 ];
 
