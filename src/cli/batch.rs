@@ -146,7 +146,7 @@ fn show(mut inbox: mpsc::Receiver<Shown>, bar: &ProgressBar) -> Result<(), Failu
     let mut written = Ok(());
     while let Some(shown) = inbox.blocking_recv() {
         match shown {
-            Shown::Answers(lines) => written = written.and(out::write(&lines)),
+            Shown::Answers(lines) => written = written.and(out::json_lines(&String::from_utf8_lossy(&lines))),
             // A hidden bar need not be suspended.
             Shown::Failed(detail) if bar.is_hidden() => tell(&detail),
             Shown::Failed(detail) => bar.suspend(|| tell(&detail)),

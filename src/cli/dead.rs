@@ -166,7 +166,7 @@ async fn list(arguments: &ListArguments) -> Result<(), Failure> {
         let (_, page) = caller.call::<PageView>(Method::GET, &path, None, "cannot list the dead").await?;
         for item in &page.items {
             match serde_json::from_str::<DeadView>(item.get()) {
-                _ if arguments.place.json => out::write(format!("{}\n", item.get()).as_bytes())?,
+                _ if arguments.place.json => out::json(item.get())?,
                 Ok(dead) => say(&line(&dead))?,
                 Err(_) => return Err(caller.no_instance("cannot list the dead", 200)),
             }
@@ -196,7 +196,7 @@ async fn show(arguments: &ShowArguments) -> Result<(), Failure> {
     let path = format!("/v1/dead/{}", path_segment(&arguments.key));
     let (answer, _) = caller.call::<DeadView>(Method::GET, &path, None, &doing).await?;
     if arguments.place.json {
-        return out::write(format!("{}\n", answer.text.trim_end()).as_bytes());
+        return out::json(&answer.text);
     }
     match serde_json::from_str::<Value>(&answer.text) {
         Ok(dead) => say(&format!("{dead:#}\n")),
@@ -223,7 +223,7 @@ async fn each(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Resul
         let called = caller.call::<DoneView>(method, &path, body, &doing);
         match called.await {
             Ok((answer, _)) if arguments.place.json => {
-                out::write(format!("{}\n", answer.text.trim_end()).as_bytes())?;
+                out::json(&answer.text)?;
             }
             Ok((_, done)) => say(&format!("{} {shown}\n", done.result))?,
             Err(failure) => {
@@ -267,9 +267,9 @@ async fn many(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Resul
     }
     match act {
         Act::Requeue if arguments.place.json => {
-            out::write(format!("{}\n", json!({"requeued": done, "in_flight": in_flight})).as_bytes())
+            out::json(&json!({"requeued": done, "in_flight": in_flight}).to_string())
         }
-        Act::Discard if arguments.place.json => out::write(format!("{}\n", json!({"discarded": done})).as_bytes()),
+        Act::Discard if arguments.place.json => out::json(&json!({"discarded": done}).to_string()),
         _ if in_flight > 0 => {
             say(&format!("{} {done}; {in_flight} stay dead: their keys wait or are in flight\n", act.done()))
         }

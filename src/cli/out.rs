@@ -1,6 +1,7 @@
 //! The output: data to stdout, everything else to stderr.
 //!
-//! Control characters in text from outside (an instance, a file) are escaped, because a terminal interprets them.
+//! Control characters in text from outside (an instance, a file) are escaped, because a terminal interprets them. So are
+//! the characters that change the direction of text: they can make a line look like another one.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write as _};
@@ -23,7 +24,7 @@ impl Words {
 
 impl From<String> for Words {
     fn from(text: String) -> Words {
-        Words(escaped(&text, char::is_control))
+        Words(escaped(&text, is_interpreted))
     }
 }
 
@@ -39,6 +40,23 @@ impl Display for Words {
 /// See [`write`].
 pub fn say(text: &str) -> Result<(), Failure> {
     write(visible(text).as_bytes())
+}
+
+/// Prints a JSON value and a line break to stdout.
+///
+/// # Errors
+/// See [`write`].
+pub fn json(value: &str) -> Result<(), Failure> {
+    json_lines(&format!("{}\n", value.trim_end()))
+}
+
+/// Prints lines of JSON to stdout. The escapes are those of JSON, so that a program reads the same values.
+///
+/// # Errors
+/// See [`write`].
+pub fn json_lines(lines: &str) -> Result<(), Failure> {
+    // No JSON string holds these two unescaped, and an escape between values would break the JSON.
+    write(visible(&lines.replace(['\r', '\t'], " ")).as_bytes())
 }
 
 /// Writes data to stdout unchanged. A closed pipe (`| head`) is no failure.
@@ -64,7 +82,13 @@ pub fn tell(text: &str) {
 
 /// Text of several lines without characters that a terminal interprets.
 fn visible(text: &str) -> String {
-    escaped(text, |character| character.is_control() && character != '\n')
+    escaped(text, |character| is_interpreted(character) && character != '\n')
+}
+
+/// Whether a terminal interprets the character: the controls C0 and C1, and those of bidirectional text.
+fn is_interpreted(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Escapes like JSON, so that JSON stays valid.
@@ -89,5 +113,7 @@ mod tests {
         assert_eq!(visible("a\n\u{1b}[31mb\r\u{9b}c\u{7f}ü"), "a\n\\u001b[31mb\\u000d\\u009bc\\u007fü");
         let detail: Words = serde_json::from_str(r#""a\nline 9: \u001b]0;b\u0007""#).unwrap();
         assert_eq!(detail.as_str(), "a\\u000aline 9: \\u001b]0;b\\u0007");
+        let turned: Words = "\u{202e}txt\u{2069} \u{5d0}\u{200f}".to_owned().into();
+        assert_eq!(turned.as_str(), "\\u202etxt\\u2069 \u{5d0}\\u200f");
     }
 }

@@ -171,7 +171,7 @@ async fn cancel(arguments: &IdArguments) -> Result<(), Failure> {
 }
 
 fn show(place: &TaskPlace, answer: &ApiAnswer, detail: impl FnOnce() -> String) -> Result<(), Failure> {
-    if place.json { out::write(format!("{}\n", answer.text.trim_end()).as_bytes()) } else { say(&detail()) }
+    if place.json { out::json(&answer.text) } else { say(&detail()) }
 }
 
 /// The body of a put, with the payload unchanged.
@@ -223,7 +223,7 @@ pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bo
     // `--json` promises JSON, whatever the answer is.
     if json
         && serde_json::from_str::<IgnoredAny>(&answer.text).is_ok()
-        && let Err(failure) = out::write(format!("{}\n", answer.text.trim_end()).as_bytes())
+        && let Err(failure) = out::json(&answer.text)
     {
         return failure;
     }
