@@ -86,6 +86,11 @@ impl Access {
         Access { tokens: tokens.into_iter().collect() }
     }
 
+    /// Whether the caller has the scope `read`, on a route that shows others less.
+    pub(super) fn may_read(&self, headers: &HeaderMap) -> bool {
+        self.check(Need::Read, headers).is_ok()
+    }
+
     /// Whether the headers of a request satisfy the requirement.
     fn check(&self, need: Need, headers: &HeaderMap) -> Result<(), Problem> {
         if self.tokens.is_empty() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -71,16 +71,22 @@ struct SinkView {
     detail: Option<String>,
 }
 
-/// The answer of `/readyz`.
+/// The answer of `/readyz`. Callers without the scope `read` see `ready` only.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Readiness)]
 struct ReadyView {
     ready: bool,
-    timeline: TimelineView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    timeline: Option<TimelineView>,
     /// Absent sinks with the reason; their tasks wait.
-    absent_sinks: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    absent_sinks: Option<BTreeMap<String, String>>,
     /// Lanes with tasks that this instance does not serve.
-    unserved_lanes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    unserved_lanes: Option<Vec<String>>,
 }
 
 /// The answer of `/healthz`.
@@ -148,7 +154,7 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
 }
 
 /// `GET /readyz`: 503 only while tasks cannot be accepted, because the timeline is unreachable or refused the last
-/// puts. Absent sinks are only listed.
+/// puts. Absent sinks are only listed, with addresses that are not for everyone.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -163,9 +169,9 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
                 "unserved_lanes": []})),
     ),
 )]
-pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Response {
+pub(super) async fn readyz(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
     let state = (api.engine)();
-    let view = ready(&api, &state);
+    let view = ready(&api, &state, api.access.may_read(&headers));
     (if view.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(view)).into_response()
 }
 
@@ -187,7 +193,8 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
     ([(header::CONTENT_TYPE, kind)], api.metrics.text()).into_response()
 }
 
-fn ready(api: &Api, state: &EngineState) -> ReadyView {
+/// The readiness, with the reasons if the caller may see them.
+fn ready(api: &Api, state: &EngineState, may_read: bool) -> ReadyView {
     let absent = |sink: &SinkState| match &sink.breaker {
         BreakerState::Open { detail, .. } => Some((sink.name.clone(), detail.clone())),
         BreakerState::Closed | BreakerState::HalfOpen { .. } => None,
@@ -196,9 +203,10 @@ fn ready(api: &Api, state: &EngineState) -> ReadyView {
     let timeline = timeline(api, &state.link);
     ReadyView {
         ready: timeline.status == "up",
-        timeline,
-        absent_sinks: state.sinks.iter().filter_map(absent).collect(),
-        unserved_lanes: state.lanes.iter().filter(unserved).map(|lane| lane.lane.to_string()).collect(),
+        timeline: may_read.then_some(timeline),
+        absent_sinks: may_read.then(|| state.sinks.iter().filter_map(absent).collect()),
+        unserved_lanes: may_read
+            .then(|| state.lanes.iter().filter(unserved).map(|lane| lane.lane.to_string()).collect()),
     }
 }
 

@@ -203,6 +203,19 @@ async fn who_is_not_allowed_is_told_before_the_body_is_read() {
 }
 
 #[tokio::test]
+async fn only_a_reader_is_told_why_an_instance_is_not_ready() {
+    let stage = stage().await;
+    stage.state.lock().unwrap().link = punctual::timeline::Link::Down("cannot reach 10.0.0.7:6379".into());
+    for (headers, told) in
+        [("", false), (&bearer("no")[..], false), (&bearer("writer"), false), (&bearer("reader"), true)]
+    {
+        let answer = call(&stage, "GET", "/readyz", headers).await;
+        assert_eq!((answer.status, answer.body.contains("10.0.0.7")), (503, told), "{answer:?}");
+        assert!(told || answer.body == r#"{"ready":false}"#, "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn without_tokens_everybody_may_do_everything() {
     let stage = Stage::start().await;
     assert_eq!(stage.get("/v1/stats").await.status, 200);
