@@ -44,6 +44,8 @@ impl ConfigReader {
     pub(super) fn text<T>(&mut self, path: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         self.value(path, |value| match value {
             Value::Text(text) => parse(text),
+            // It may be the secret without its quotes.
+            Value::Whole(_) if is_secret(path) => Err("a string is expected, not this number".to_owned()),
             other => Err(format!("a string is expected, not {}", shown(other))),
         })
     }

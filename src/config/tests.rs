@@ -429,3 +429,10 @@ fn how_redis_has_to_keep_tasks_is_read() {
         assert!(faults.contains(line), "no `{line}` in:\n{faults}");
     }
 }
+
+#[test]
+fn a_secret_without_its_quotes_is_not_shown() {
+    let faults = load("redis.sentinel_password = 12345678\n", &[], &[SINK]).unwrap_err();
+    let expected = "`redis.sentinel_password` (punctual.toml:1): a string is expected, not this number";
+    assert!(faults.contains(expected) && !faults.contains("12345678"), "{faults}");
+}
