@@ -26,7 +26,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use call::NatsPublish;
 use credentials::Credentials;
-use inbox::{MOST_UNDER_WAY, NatsConnection, NatsReply, ServerPlace};
+use inbox::{MAX_UNDER_WAY, NatsConnection, NatsReply, ServerPlace};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
@@ -39,7 +39,7 @@ use crate::{Away, Cause, Message, SinkError};
 
 /// The limit of unanswered messages, in units of 4 KiB: 16 MiB, and 4096 messages because each takes at least one unit.
 /// This is about 25 ms of a fast server's work.
-const WINDOW_UNITS: usize = MOST_UNDER_WAY;
+const WINDOW_UNITS: usize = MAX_UNDER_WAY;
 const UNIT: usize = 4096;
 
 /// Requests the JetStream limits of the account. Answered wherever JetStream is enabled; writes nothing.

@@ -46,7 +46,7 @@ use login::Login;
 use refusal::{Blame, blame};
 
 /// Maximum number of unanswered messages over all publishes, and 16 MiB. One destination gets at most a quarter.
-const MOST_UNDER_WAY: usize = 4096;
+const MAX_UNDER_WAY: usize = 4096;
 const UNIT: usize = 4096;
 
 /// A server, or a cluster whose servers are tried in turn.
@@ -83,7 +83,7 @@ impl Rabbit {
             // machine for dead.
             heartbeat: u16::try_from(config.answer_timeout().as_secs() / 2).unwrap_or(u16::MAX).clamp(2, 60),
         };
-        Ok(Rabbit { login, peer: Peer::new(config), window: Window::new(MOST_UNDER_WAY, UNIT) })
+        Ok(Rabbit { login, peer: Peer::new(config), window: Window::new(MAX_UNDER_WAY, UNIT) })
     }
 
     /// Answers the remaining messages at the deadline. If the server is blocked or silent, the connection is cut at

@@ -21,7 +21,7 @@ use crate::away::{self, Away, Cause};
 use crate::link;
 
 /// Maximum number of messages under way over all publishes; far below the 65 536 answers that the inbox has room for.
-pub(super) const MOST_UNDER_WAY: usize = 4096;
+pub(super) const MAX_UNDER_WAY: usize = 4096;
 
 /// The address of NATS, and the login.
 pub(super) struct ServerPlace {
@@ -212,7 +212,7 @@ fn options(place: &ServerPlace, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, 
         .event_callback(hear)
         .name("punctual")
         // Room for all messages under way, so that a publish waits only for the window and its answers.
-        .client_capacity(2 * MOST_UNDER_WAY)
+        .client_capacity(2 * MAX_UNDER_WAY)
         .connection_timeout(limit * 2 / 5)
         // The lower bound keeps a busy machine from looking dead if the answer timeout is very short.
         .ping_interval((limit * 2 / 5).max(Duration::from_millis(250)))

@@ -19,7 +19,7 @@ use super::program::{Failure, runtime};
 use super::{SourceArguments, say, serve};
 use crate::config::{Config, ConfigError, ConfigFault};
 use crate::engine::EngineSink;
-use crate::timeline::redis::{LookError, NOT_SET_UP, RedisError, look};
+use crate::timeline::redis::{NOT_SET_UP, RedisError, ServerCheckError, check_server};
 
 /// What a check may take in addition to its own limit.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -184,10 +184,10 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
         result: Err(Trouble::new(config, option, kind, detail)),
         warnings: Vec::new(),
     };
-    let found = match timeout(TIMELINE, look(&serve::redis_config(config, &parts.tls))).await {
+    let found = match timeout(TIMELINE, check_server(&serve::redis_config(config, &parts.tls))).await {
         Err(_) => return trouble("redis.url", Kind::Unreachable, format!("no answer within {TIMELINE:?}")),
-        Ok(Err(LookError::Away(away))) => return trouble("redis.url", kind(away.cause), away.detail),
-        Ok(Err(LookError::Redis(error))) => {
+        Ok(Err(ServerCheckError::Away(away))) => return trouble("redis.url", kind(away.cause), away.detail),
+        Ok(Err(ServerCheckError::Redis(error))) => {
             let option = match error {
                 RedisError::Layout { .. } => "timeline.shards",
                 RedisError::Durability(_) => "redis.durability",

@@ -23,7 +23,7 @@ const TOKEN: &str = "PUNCTUAL_TOKEN";
 const CA_FILE: &str = "PUNCTUAL_CA_FILE";
 
 /// Maximum size of a token's file in bytes; far more than a token.
-const LONGEST_TOKEN: u64 = 64 << 10;
+const MAX_TOKEN_BYTES: u64 = 64 << 10;
 
 const DEFAULT: &str = "http://127.0.0.1:7171";
 
@@ -128,7 +128,7 @@ impl ApiTarget {
             Some(file) => {
                 let mut read = String::new();
                 std::fs::File::open(file)
-                    .and_then(|opened| opened.take(LONGEST_TOKEN).read_to_string(&mut read))
+                    .and_then(|opened| opened.take(MAX_TOKEN_BYTES).read_to_string(&mut read))
                     .map_err(|error| {
                         Failure::usage(anyhow!("cannot read the token in `{}`: {error}", file.display()))
                     })?;

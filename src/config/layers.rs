@@ -26,7 +26,7 @@ pub(super) const NAMED: [(&str, &[&str]); 3] = [
 ];
 
 /// Maximum number of syntax errors to report, because text that is not TOML has one per line.
-const MOST_BROKEN: usize = 10;
+const MAX_SYNTAX_FAULTS: usize = 10;
 
 /// The name of a number that no option accepts, in [`Value::Other`].
 pub(super) const TOO_LARGE: &str = "number that large";
@@ -116,9 +116,9 @@ impl Layers {
         let place = |line| Origin::File { path: path.to_owned(), line };
         let (leaves, broken) = parse(text);
         let broken: Vec<_> = broken.into_iter().map(|(offset, detail)| (lines.line(offset), detail)).collect();
-        for (at, (line, detail)) in broken.iter().enumerate().take(MOST_BROKEN + 1) {
+        for (at, (line, detail)) in broken.iter().enumerate().take(MAX_SYNTAX_FAULTS + 1) {
             let detail = match at {
-                MOST_BROKEN => format!("and {} more that is no TOML", broken.len() - MOST_BROKEN),
+                MAX_SYNTAX_FAULTS => format!("and {} more that is no TOML", broken.len() - MAX_SYNTAX_FAULTS),
                 _ => detail.clone(),
             };
             self.faults.push(ConfigFault { path: String::new(), origin: place(*line), detail, hint: None });

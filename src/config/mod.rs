@@ -37,7 +37,7 @@ pub const DEFAULT_NAME: &str = "default";
 
 /// Maximum size of a configuration file, in bytes. A file with tasks, given by mistake, would have a fault on every
 /// line.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -194,8 +194,8 @@ impl Sources {
         let shown = path.display().to_string();
         let origin = if file.is_some() { Origin::Flag("--config") } else { Origin::Default };
         let file = match read_file(path) {
-            Ok(bytes) if bytes.len() as u64 > MOST_BYTES => {
-                let detail = format!("`{shown}` is larger than {MOST_BYTES} bytes: that is no configuration");
+            Ok(bytes) if bytes.len() as u64 > MAX_FILE_BYTES => {
+                let detail = format!("`{shown}` is larger than {MAX_FILE_BYTES} bytes: that is no configuration");
                 return Err(fault(origin, detail));
             }
             Ok(bytes) => match layers::text_of(bytes) {
@@ -234,7 +234,7 @@ impl Sources {
 /// The content of a file, or enough of it to show that it is no configuration.
 fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

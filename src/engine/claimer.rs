@@ -1,6 +1,6 @@
 //! Claims due occurrences of one lane in one shard, one call at a time, and starts a task for each claim.
 //!
-//! It sleeps until the time that its outlook gives; a wake-up only moves that time. It makes no call while the lane's
+//! It sleeps until the time that [`NextClaim`] gives; a wake-up only moves that time. It makes no call while the lane's
 //! sink is absent, the timeline is unreachable, or too many occurrences are in flight.
 
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::claim::{self, ClaimContext};
 use super::context::{Context, LaneContext, ShardContext};
 use super::fault::{self, Point};
 use super::leases::Moment;
-use super::outlook::{Kind, Outlook};
+use super::next_claim::{ClaimKind, NextClaim};
 use super::room::Share;
 use super::settling;
-use super::signal::Signal;
+use super::wake_signal::WakeSignal;
 use crate::timeline::{
     ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Place, Rest, Settle, SuspectsRequest, TimelineError, Token,
 };
@@ -39,26 +39,26 @@ fn suspects_at_once(poison_limit: u32) -> usize {
 }
 
 /// Upper bound of every wait, so that the loop reports regularly that it is alive.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_SLEEP: Duration = Duration::from_secs(10);
 
 /// Claims one lane of one shard.
 pub(super) struct Claimer {
     pub(super) context: Arc<Context>,
     pub(super) shard: Arc<ShardContext>,
     pub(super) lane: Arc<LaneContext>,
-    pub(super) signal: Arc<Signal>,
+    pub(super) signal: Arc<WakeSignal>,
 }
 
 impl Claimer {
     /// Claims until the engine stops. A claim call is never cancelled, because it may have taken occurrences.
     pub(super) async fn run(self) {
         let pulse = self.context.pulses.start(format!("claimer {} {}", self.shard.shard, self.lane.lane));
-        let mut outlook = Outlook::default();
+        let mut next_claim = NextClaim::default();
         // Whether the log already says that the timeline refuses claims.
         let mut refused = false;
         loop {
             pulse.beat();
-            let Some(trial) = self.unless_stopping(self.admitted(&mut outlook)).await else {
+            let Some(trial) = self.unless_stopping(self.admitted(&mut next_claim)).await else {
                 if self.context.stopping.is_cancelled() {
                     return;
                 }
@@ -67,7 +67,7 @@ impl Claimer {
             let claimed = match self.unless_stopping(self.room()).await.flatten() {
                 // The sink may have become absent while this waited for room.
                 Some(shares) if self.lane.sink.breaker.admits(trial) => {
-                    self.claim(&mut outlook, &mut refused, shares, trial).await
+                    self.claim(&mut next_claim, &mut refused, shares, trial).await
                 }
                 _ => false,
             };
@@ -77,21 +77,21 @@ impl Claimer {
         }
     }
 
-    /// Waits for a future, at most `LONGEST_WAIT`, so that the loop reports that it is alive. Returns `None` once the
+    /// Waits for a future, at most `MAX_SLEEP`, so that the loop reports that it is alive. Returns `None` once the
     /// engine stops.
     async fn unless_stopping<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
             () = self.context.stopping.cancelled() => None,
-            done = tokio::time::timeout(LONGEST_WAIT, wait) => done.ok(),
+            done = tokio::time::timeout(MAX_SLEEP, wait) => done.ok(),
         }
     }
 
     /// Waits until a task is due and may be claimed. A returned number is a trial of the breaker.
-    async fn admitted(&self, outlook: &mut Outlook) -> Option<u64> {
+    async fn admitted(&self, next_claim: &mut NextClaim) -> Option<u64> {
         let mut ready = self.shard.ready.subscribe();
         loop {
-            self.until_due(outlook).await;
+            self.until_due(next_claim).await;
             if let Some(until) = self.lane.claims.rests_until() {
                 tokio::time::sleep_until(until).await;
                 continue;
@@ -109,13 +109,13 @@ impl Claimer {
     }
 
     /// Waits until the next claim is due.
-    async fn until_due(&self, outlook: &mut Outlook) {
+    async fn until_due(&self, next_claim: &mut NextClaim) {
         loop {
             if let Some(told) = self.signal.take() {
-                outlook.told(told);
+                next_claim.told(told);
             }
             let now = self.context.clock.now();
-            match outlook.next_at(self.lane.goes_back(), now) {
+            match next_claim.next_at(self.lane.goes_back(), now) {
                 Some(at) if now >= at => return,
                 Some(at) => tokio::select! {
                     () = self.context.clock.sleep_until(at) => {}
@@ -129,21 +129,21 @@ impl Claimer {
     /// Makes one claim call. Returns whether it took occurrences; a task of its own then drives them.
     async fn claim(
         &self,
-        outlook: &mut Outlook,
+        next_claim: &mut NextClaim,
         refused: &mut bool,
         mut shares: [Share; 2],
         trial: Option<u64>,
     ) -> bool {
-        if outlook.idle() >= IDLE_WAKES {
+        if next_claim.idle() >= IDLE_WAKES {
             tokio::time::sleep(Duration::from_micros(rand::random_range(0..3000))).await;
         }
         // Taken before the call is sent. A wake-up that arrives later is news, whatever the reply says. An earlier one
         // must be noted now, because a claim that starts behind a position would not see its task.
         if let Some(told) = self.signal.take() {
-            outlook.told(told);
+            next_claim.told(told);
         }
-        let permit = outlook.asks_for_suspects().then(|| self.context.suspects.take(&self.signal)).flatten();
-        let (kind, after) = outlook.next(permit.is_some(), self.lane.goes_back(), self.context.clock.now());
+        let permit = next_claim.asks_for_suspects().then(|| self.context.suspects.take(&self.signal)).flatten();
+        let (kind, after) = next_claim.next(permit.is_some(), self.lane.goes_back(), self.context.clock.now());
         let token = self.context.token();
         let sent = Moment::now();
         let claimed = match self.ask(kind, after.clone(), token.clone(), &shares).await {
@@ -160,7 +160,7 @@ impl Claimer {
         if std::mem::take(refused) {
             info!(lane = %self.lane.lane, shard = %self.shard.shard, "redis accepts claims again");
         }
-        self.learn(outlook, kind, after, &claimed);
+        self.learn(next_claim, kind, after, &claimed);
         if claimed.occurrences.is_empty() {
             return false;
         }
@@ -186,7 +186,7 @@ impl Claimer {
     /// Claims as many occurrences as there is room for; half as many if it takes the newest.
     async fn ask(
         &self,
-        kind: Kind,
+        kind: ClaimKind,
         after: Option<Place>,
         token: Token,
         [lane_share, sink_share]: &[Share; 2],
@@ -197,14 +197,14 @@ impl Claimer {
         let max_bytes = lane_share.bytes().min(sink_share.bytes()).min(MAX_CLAIM_BYTES);
         let not_after = self.context.clock.now().plus(CLAIM_LIMIT);
         match kind {
-            Kind::Suspects | Kind::Unreadable => {
-                let unreadable = kind == Kind::Unreadable;
+            ClaimKind::Suspects | ClaimKind::Unreadable => {
+                let unreadable = kind == ClaimKind::Unreadable;
                 let max = if unreadable { max } else { max.min(suspects_at_once(config.poison_limit)) };
                 let request = SuspectsRequest { token, max, max_bytes, lease, not_after, unreadable, after };
                 timeline.claim_suspects(shard, lane, request).await
             }
-            Kind::Newest | Kind::Oldest | Kind::Ordinary => {
-                let newest_first = kind == Kind::Newest;
+            ClaimKind::Newest | ClaimKind::Oldest | ClaimKind::Ordinary => {
+                let newest_first = kind == ClaimKind::Newest;
                 let (max, max_bytes) =
                     if newest_first { (max.div_ceil(2), max_bytes.div_ceil(2)) } else { (max, max_bytes) };
                 let request = ClaimRequest { token, max, max_bytes, lease, not_after, newest_first, after };
@@ -221,22 +221,22 @@ impl Claimer {
         Some([lane, sink])
     }
 
-    /// Updates the outlook and the metrics from a reply.
-    fn learn(&self, outlook: &mut Outlook, kind: Kind, after: Option<Place>, claimed: &Claimed) {
+    /// Updates the next claim and the metrics from a reply.
+    fn learn(&self, next_claim: &mut NextClaim, kind: ClaimKind, after: Option<Place>, claimed: &Claimed) {
         self.lane.metrics.removed.inc_by(claimed.removed);
         if claimed.removed > 0 {
             error!(lane = %self.lane.lane, removed = claimed.removed, "members without a record were removed");
         }
-        let unreadable = outlook.unreadable();
+        let unreadable = next_claim.unreadable();
         let lock = &self.context.suspects;
-        outlook.learn(kind, after, claimed, |suspects| {
+        next_claim.learn(kind, after, claimed, |suspects| {
             if !suspects {
                 lock.leave(&self.signal);
             }
             suspects && lock.wait(&self.signal)
         });
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.lane.metrics.unreadable.inc_by(count(outlook.unreadable()) - count(unreadable));
+        self.lane.metrics.unreadable.inc_by(count(next_claim.unreadable()) - count(unreadable));
     }
 
     /// Handles a failed claim: returns occurrences that it may have taken, and pauses.

@@ -16,13 +16,13 @@ use tracing::{error, info, warn};
 use super::EngineConfig;
 use super::breaker::Breaker;
 use super::destinations::Destinations;
-use super::held::HeldBack;
 use super::leases::Leases;
-use super::outlook::OLDEST_AGAIN;
+use super::next_claim::OLDEST_AGAIN;
+use super::retry_room::RetryRoom;
 use super::room::Room;
-use super::signal::Signal;
 use super::suspect_lock::SuspectLock;
 use super::throttle::Throttle;
+use super::wake_signal::WakeSignal;
 use crate::clock::Clock;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
@@ -44,7 +44,7 @@ pub(super) struct Context {
     pub(super) shards: Vec<Arc<ShardContext>>,
     pub(super) lanes: BTreeMap<Lane, Arc<LaneContext>>,
     pub(super) sinks: BTreeMap<String, Arc<SinkContext>>,
-    pub(super) signals: BTreeMap<(Shard, Lane), Arc<Signal>>,
+    pub(super) signals: BTreeMap<(Shard, Lane), Arc<WakeSignal>>,
     pub(super) pulses: Pulses,
     /// The lanes whose depth is in the metrics.
     pub(super) shown: Mutex<BTreeSet<Lane>>,
@@ -79,7 +79,7 @@ pub(super) struct LaneContext {
     pub(super) dead_destination: Option<String>,
     pub(super) room: Room,
     /// How much of the lane's room failing destinations hold.
-    pub(super) held: Arc<HeldBack>,
+    pub(super) retry_room: Arc<RetryRoom>,
     /// By destination: when an occurrence last returned to the lane because its destination holds all it may. At most
     /// [`MAX_TURNED_BACK`] entries.
     pub(super) turned_back: Mutex<HashMap<String, Instant>>,
@@ -102,7 +102,7 @@ pub(super) struct SinkContext {
     pub(super) destinations: Mutex<Destinations>,
     pub(super) room: Room,
     /// How much of the sink's room failing destinations hold.
-    pub(super) held: Arc<HeldBack>,
+    pub(super) retry_room: Arc<RetryRoom>,
     pub(super) metrics: SinkMetrics,
     /// When the sink last answered a message.
     pub(super) answered: Mutex<Option<Instant>>,

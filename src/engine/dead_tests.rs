@@ -1,14 +1,15 @@
-//! Pages and sweeps over the dead of several shards, against the timeline in memory.
+//! Pages and bulk requests over the dead of several shards, against the timeline in memory.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::*;
 use crate::clock::{Clock, ManualClock};
+use crate::engine::dead::{MAX_SCAN_PAUSE, RequeueError};
 use crate::engine::intake::LaneRule;
-use crate::task::{Member, When, samples};
-use crate::timeline::Timeline;
-use crate::timeline::Verb;
+use crate::task::{Key, Lane, Member, Record, Shard, When, samples};
 use crate::timeline::memory::{InjectedFault, MemoryTimeline};
+use crate::timeline::{DeadRecord, Timeline, Verb};
 
 const SHARDS: u16 = 4;
 const SECOND: Duration = Duration::from_secs(1);
@@ -83,10 +84,10 @@ async fn a_sweep_goes_through_all_shards_and_ends() {
     let filter = DeadFilter { reason: Some("rejected".into()), ..DeadFilter::default() };
     let (mut done, mut from, mut rounds) = (0, None, 0);
     loop {
-        let swept = intake.requeue_all(&filter, from, Duration::ZERO).await.unwrap();
-        done += swept.done;
+        let result = intake.requeue_all(&filter, from, Duration::ZERO).await.unwrap();
+        done += result.done;
         rounds += 1;
-        from = swept.next;
+        from = result.next;
         if from.is_none() {
             break;
         }
@@ -94,7 +95,7 @@ async fn a_sweep_goes_through_all_shards_and_ends() {
     let left = all(&intake, &DeadFilter::default(), 1000).await;
     assert_eq!((done as usize + left.len(), left.len()), (expected.len(), 60));
     // The time is looked at before each: a request whose time is up begins no more than the first few.
-    assert!(rounds >= expected.len() / SIDE_BY_SIDE, "{rounds}");
+    assert!(rounds >= expected.len() / MAX_CONCURRENT, "{rounds}");
 }
 
 #[tokio::test]
@@ -103,13 +104,13 @@ async fn a_requeue_that_may_have_taken_effect_is_told_before_one_that_did_not() 
     timeline.fail_next(Verb::Requeue, InjectedFault::ReplyLost);
     timeline.fail_next(Verb::Requeue, InjectedFault::Refused("OOM".into()));
     let filter = DeadFilter::default();
-    let sweep = intake.requeue_all(&filter, None, SECOND);
+    let position = intake.requeue_all(&filter, None, SECOND);
     let pass = async {
         tokio::task::yield_now().await;
         clock.advance(SECOND * 2);
     };
-    let (swept, ()) = tokio::join!(sweep, pass);
-    assert!(matches!(swept, Err(TimelineError::Unknown(_))), "{swept:?}");
+    let (result, ()) = tokio::join!(position, pass);
+    assert!(matches!(result, Err(TimelineError::Unknown(_))), "{result:?}");
 }
 
 #[tokio::test]
@@ -152,26 +153,26 @@ async fn what_nobody_would_publish_stays_dead() {
     let one = intake.requeue(&keys[0], SECOND).await;
     assert!(matches!(&one, Err(RequeueError::UnknownLane(lane)) if *lane == other), "{one:?}");
     assert!(matches!(intake.requeue(&keys[1], SECOND).await, Err(RequeueError::Record(_))));
-    let swept = intake.requeue_all(&DeadFilter::default(), None, SECOND).await.unwrap();
-    assert_eq!(swept, Swept { done: 1, unserved: 1, unreadable: 1, ..Swept::default() });
+    let result = intake.requeue_all(&DeadFilter::default(), None, SECOND).await.unwrap();
+    assert_eq!(result, BulkResult { done: 1, unserved: 1, unreadable: 1, ..BulkResult::default() });
     assert_eq!(all(&intake, &DeadFilter::default(), 10).await, &keys[..2]);
 }
 
 /// Another may have requeued it, and it may have died of something else, which is not what was asked for.
 #[tokio::test]
 async fn what_was_buried_anew_since_it_was_looked_at_is_left_as_it_is() {
-    for act in [Act::Requeue, Act::Discard] {
+    for action in [BulkAction::Requeue, BulkAction::Discard] {
         let (intake, timeline, clock, keys) = stage(3);
-        let (dead, _) = intake.look_through(&DeadFilter::default(), None, SLICE, true).await.unwrap();
+        let (dead, _) = intake.look_through(&DeadFilter::default(), None, SLICE_ENTRIES, true).await.unwrap();
         clock.advance(SECOND);
         timeline.edit(Shard::of(&keys[1].task, SHARDS), |twin| {
             twin.dead.set(keys[1].to_string().into(), clock.now().as_millis());
             twin.dead_records.get_mut(keys[1].to_string().as_str()).unwrap().reason = "too late".into();
         });
-        let (mut swept, not_after) = (Swept::default(), clock.now().plus(SECOND));
-        let (_, end) = intake.sweep_slice(act, &dead, |_| true, not_after, &mut swept).await;
-        assert!(matches!(end, PageEnd::Complete));
-        assert_eq!(swept, Swept { done: 2, ..Swept::default() });
+        let (mut result, not_after) = (BulkResult::default(), clock.now().plus(SECOND));
+        let (_, end) = intake.bulk_slice(action, &dead, |_| true, not_after, &mut result).await;
+        assert!(matches!(end, SliceEnd::Complete));
+        assert_eq!(result, BulkResult { done: 2, ..BulkResult::default() });
         assert_eq!(all(&intake, &DeadFilter::default(), 10).await, [keys[1].clone()]);
     }
 }
@@ -186,9 +187,9 @@ async fn a_look_waits_for_the_one_before_and_for_its_rest() {
     let release = async move {
         let mut held = held;
         tokio::time::sleep(SECOND).await;
-        *held = Some(Instant::now() + LONGEST_REST);
+        *held = Some(Instant::now() + MAX_SCAN_PAUSE);
     };
     let (one, two, ()) = tokio::join!(look(), look(), release);
     assert_eq!(one.unwrap(), two.unwrap());
-    assert!(begun.elapsed() >= SECOND + LONGEST_REST);
+    assert!(begun.elapsed() >= SECOND + MAX_SCAN_PAUSE);
 }

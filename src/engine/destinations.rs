@@ -20,10 +20,10 @@ const FAULT_DELAY: Duration = Duration::from_secs(2);
 const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a destination without new failures is remembered: longer than the retries of any occurrence.
-const MEMORY: Duration = Duration::from_secs(600);
+const MEMORY_TIME: Duration = Duration::from_secs(600);
 
 /// How often old entries are removed.
-const SWEEP: Duration = Duration::from_secs(10);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of entries. Beyond that, the entries without news for longest are removed.
 const MAX_DESTINATIONS: usize = 10_000;
@@ -101,7 +101,7 @@ pub(super) struct FailureContext {
 
 /// Whether a message may be sent to a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Gate {
+pub(super) enum DestinationGate {
     /// It may.
     Open,
     /// Only if the destination holds less than its limit: it is at fault.
@@ -171,20 +171,20 @@ impl Destinations {
 
     /// Whether a newly claimed message may be sent. If its destination is given up, one message every five seconds may.
     /// A `spared` message is not declared dead, whatever the state of its destination.
-    pub(super) fn gate(&mut self, destination: &str, spared: bool, now: Instant) -> Gate {
+    pub(super) fn gate(&mut self, destination: &str, spared: bool, now: Instant) -> DestinationGate {
         let (patience, accepted) = (self.patience, self.accepted);
-        let Some(standing) = self.standings.get_mut(destination) else { return Gate::Open };
+        let Some(standing) = self.standings.get_mut(destination) else { return DestinationGate::Open };
         if standing.failing_since(now, patience).is_none() || !standing.at_fault(accepted, patience) {
-            return Gate::Open;
+            return DestinationGate::Open;
         }
         if spared || !standing.given_up(accepted, patience) {
-            return Gate::AtFault;
+            return DestinationGate::AtFault;
         }
         if standing.trial.is_none_or(|last| now.duration_since(last) >= TRIAL_INTERVAL) {
             standing.trial = Some(now);
-            return Gate::Trial;
+            return DestinationGate::Trial;
         }
-        Gate::GivenUp(standing.detail.clone())
+        DestinationGate::GivenUp(standing.detail.clone())
     }
 
     /// Whether no destination failed lately, so that the gate can be skipped.
@@ -194,11 +194,11 @@ impl Destinations {
 
     fn sweep(&mut self, now: Instant) {
         let full = self.standings.len() >= MAX_DESTINATIONS;
-        if !full && self.swept.is_some_and(|last| now.duration_since(last) < SWEEP) {
+        if !full && self.swept.is_some_and(|last| now.duration_since(last) < SWEEP_INTERVAL) {
             return;
         }
         self.swept = Some(now);
-        self.standings.retain(|_, standing| now.duration_since(standing.news) < MEMORY);
+        self.standings.retain(|_, standing| now.duration_since(standing.news) < MEMORY_TIME);
         if self.standings.len() >= MAX_DESTINATIONS {
             let mut news: Vec<Instant> = self.standings.values().map(|standing| standing.news).collect();
             news.sort_unstable();
@@ -224,16 +224,16 @@ mod tests {
         let mut all = Destinations::new(PATIENCE);
         assert!(!all.failed("gone", start, start, true, "no such topic").given_up);
         assert!(!all.failed("gone", start, at(start, 15), true, "no such topic").given_up);
-        assert_eq!(all.gate("gone", false, at(start, 29)), Gate::AtFault, "not yet");
+        assert_eq!(all.gate("gone", false, at(start, 29)), DestinationGate::AtFault, "not yet");
         assert!(all.failed("gone", start, at(start, 30), true, "no such topic").given_up);
-        assert_eq!(all.gate("gone", true, at(start, 31)), Gate::AtFault, "one that is spared is no trial");
-        assert_eq!(all.gate("gone", false, at(start, 31)), Gate::Trial, "the first trial");
-        assert_eq!(all.gate("gone", false, at(start, 32)), Gate::GivenUp("no such topic".into()));
-        assert_eq!(all.gate("gone", false, at(start, 36)), Gate::Trial, "the next trial");
-        assert_eq!(all.gate("other", false, at(start, 36)), Gate::Open);
+        assert_eq!(all.gate("gone", true, at(start, 31)), DestinationGate::AtFault, "one that is spared is no trial");
+        assert_eq!(all.gate("gone", false, at(start, 31)), DestinationGate::Trial, "the first trial");
+        assert_eq!(all.gate("gone", false, at(start, 32)), DestinationGate::GivenUp("no such topic".into()));
+        assert_eq!(all.gate("gone", false, at(start, 36)), DestinationGate::Trial, "the next trial");
+        assert_eq!(all.gate("other", false, at(start, 36)), DestinationGate::Open);
         assert!(all.accepted("gone", at(start, 36)));
         assert!(!all.accepted("gone", at(start, 36)) && !all.accepted("other", at(start, 36)), "no news");
-        assert_eq!(all.gate("gone", false, at(start, 37)), Gate::Open, "one was accepted: all is well");
+        assert_eq!(all.gate("gone", false, at(start, 37)), DestinationGate::Open, "one was accepted: all is well");
     }
 
     #[test]
@@ -258,9 +258,9 @@ mod tests {
         assert!(!all.failed("busy", after(0), after(0), false, "nack").at_fault);
         all.accepted("other", after(10));
         assert!(!all.failed("busy", after(0), after(1900), false, "nack").at_fault, "a moment only");
-        assert_eq!(all.gate("busy", false, after(1900)), Gate::Open);
+        assert_eq!(all.gate("busy", false, after(1900)), DestinationGate::Open);
         assert!(all.failed("busy", after(0), after(2000), false, "nack").at_fault);
-        assert_eq!(all.gate("busy", false, after(2000)), Gate::AtFault);
+        assert_eq!(all.gate("busy", false, after(2000)), DestinationGate::AtFault);
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
         let mut all = Destinations::new(PATIENCE);
         all.failed("quiet", start, start, true, "no responders");
         all.accepted("other", at(start, 40));
-        assert_eq!(all.gate("quiet", false, at(start, 45)), Gate::Open, "one failure, long ago");
+        assert_eq!(all.gate("quiet", false, at(start, 45)), DestinationGate::Open, "one failure, long ago");
         assert!(!all.failed("quiet", at(start, 50), at(start, 50), true, "no responders").given_up);
 
         all.failed("busy", start, at(start, 51), true, "no responders");

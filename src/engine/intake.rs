@@ -18,7 +18,7 @@ use crate::clock::{Backoff, Clock, Timestamp};
 use crate::task::schedule::ScheduleError;
 use crate::task::{Key, Lane, Record, Shard, Task, TaskId, Traceparent};
 use crate::timeline::{
-    self, CancelAnswer, Held, MAX_PUT_BYTES, MAX_PUTS, PutAnswer, PutMode, PutResult, Timeline, TimelineError,
+    self, CancelAnswer, MAX_PUT_BYTES, MAX_PUTS, PutAnswer, PutMode, PutResult, StoredTask, Timeline, TimelineError,
 };
 
 /// How long a put is retried while its task is in flight, before it is refused.
@@ -204,7 +204,7 @@ impl Intake {
     ///
     /// # Errors
     /// An error of the timeline, or a record that this version cannot parse.
-    pub async fn get(&self, id: &TaskId) -> Result<Option<(Record, Held)>, GetError> {
+    pub async fn get(&self, id: &TaskId) -> Result<Option<(Record, StoredTask)>, GetError> {
         match self.timeline.get(Shard::of(id, self.timeline.shards()), id).await? {
             Some(held) => Ok(Some((Record::decode(&held.record)?, held))),
             None => Ok(None),

@@ -14,22 +14,23 @@ mod claim;
 mod claimer;
 mod context;
 pub mod dead;
+pub mod dead_bulk;
 mod destinations;
 pub mod fault;
-mod held;
 pub mod intake;
 mod judge;
 mod leases;
-mod outlook;
+mod next_claim;
 mod prober;
 mod reaper;
 mod renewer;
+mod retry_room;
 mod room;
 mod settling;
-mod signal;
 mod state;
 mod suspect_lock;
 mod throttle;
+mod wake_signal;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,8 +53,8 @@ use breaker::Breaker;
 use claimer::Claimer;
 use context::{Context, LaneContext, Pulses, ShardContext, SinkContext};
 use destinations::Destinations;
-use held::HeldBack;
 use leases::Leases;
+use retry_room::RetryRoom;
 use room::Room;
 use throttle::Throttle;
 
@@ -274,7 +275,7 @@ fn sink_context(
         breaker: Breaker::new(metrics.clone()),
         destinations: Mutex::new(Destinations::new(sink.patience)),
         room: Room::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
-        held: HeldBack::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
+        retry_room: RetryRoom::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
         metrics,
         answered: Mutex::new(None),
     })
@@ -288,7 +289,7 @@ fn lane_context(
     sink: Arc<SinkContext>,
 ) -> LaneContext {
     let room = Room::new(config.in_flight, config.in_flight_bytes);
-    let held = HeldBack::new(config.in_flight, config.in_flight_bytes);
+    let retry_room = RetryRoom::new(config.in_flight, config.in_flight_bytes);
     let metrics = metrics.lane(lane.as_str());
     metrics.served.set(1);
     let EngineLane { destination, dead_destination, .. } = settings;
@@ -298,7 +299,7 @@ fn lane_context(
         destination,
         dead_destination,
         room,
-        held,
+        retry_room,
         turned_back: Mutex::default(),
         metrics,
         claims: Throttle::default(),

@@ -14,7 +14,7 @@ const MIN_FREE_KIB: usize = 256;
 const ROOM_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// If such a wait did not help, no claim waits like that for this long, because part of the room is stuck.
-const RESPITE: Duration = Duration::from_secs(1);
+const RESPITE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The wait helped if at least one part in this many of `plenty` became free: the sink is slow but makes progress.
 const MOVES: u32 = 8;
@@ -70,7 +70,7 @@ impl Room {
             Err(_) => {
                 let free = u32::try_from(self.occurrences.available_permits()).unwrap_or(u32::MAX);
                 if waits && free < occurrences.min(self.plenty).div_ceil(MOVES) {
-                    *respite = Some(Instant::now() + RESPITE);
+                    *respite = Some(Instant::now() + RESPITE_PAUSE);
                 }
                 up_to(&self.occurrences, 1, occurrences).await?
             }
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, ROOM_TIMEOUT), "hardly anything moves");
         let begun = Instant::now();
         assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, Duration::ZERO), "nobody waits for it");
-        tokio::time::sleep(RESPITE).await;
+        tokio::time::sleep(RESPITE_PAUSE).await;
         let begun = Instant::now();
         assert_eq!((take(&room, 40).await.occurrences(), begun.elapsed()), (1, ROOM_TIMEOUT), "it may move again");
         drop((quarter, two));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::signal::Signal;
+use super::wake_signal::WakeSignal;
 
 /// After this long another lane may claim suspects too, so that one unanswered publish does not block them all.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ struct Queue {
     /// When the permit was taken; `None` if it is free.
     taken: Option<Instant>,
     /// The claimers that wait, by the signals that wake them.
-    waiting: VecDeque<Arc<Signal>>,
+    waiting: VecDeque<Arc<WakeSignal>>,
     /// Since when the permit is reserved for the first of them.
     offered: Option<Instant>,
 }
@@ -42,7 +42,7 @@ pub(super) struct SuspectPermit {
 impl SuspectLock {
     /// Takes the permit if it is free and no other claimer waits. Otherwise the caller joins the queue, and `signal`
     /// tells it when it is next. A repeated call keeps its place.
-    pub(super) fn take(self: &Arc<SuspectLock>, signal: &Arc<Signal>) -> Option<SuspectPermit> {
+    pub(super) fn take(self: &Arc<SuspectLock>, signal: &Arc<WakeSignal>) -> Option<SuspectPermit> {
         let (mut line, now) = (self.0.lock(), Instant::now());
         line.stand(signal);
         if !line.is_next(signal, now) {
@@ -54,14 +54,14 @@ impl SuspectLock {
     }
 
     /// Joins the queue. Returns whether the permit would be granted now.
-    pub(super) fn wait(&self, signal: &Arc<Signal>) -> bool {
+    pub(super) fn wait(&self, signal: &Arc<WakeSignal>) -> bool {
         let mut line = self.0.lock();
         line.stand(signal);
         line.is_next(signal, Instant::now())
     }
 
     /// Leaves the queue, because there are no suspects any more.
-    pub(super) fn leave(&self, signal: &Arc<Signal>) {
+    pub(super) fn leave(&self, signal: &Arc<WakeSignal>) {
         let mut line = self.0.lock();
         line.leave(signal);
         line.offer(Instant::now());
@@ -69,13 +69,13 @@ impl SuspectLock {
 }
 
 impl Queue {
-    fn stand(&mut self, signal: &Arc<Signal>) {
+    fn stand(&mut self, signal: &Arc<WakeSignal>) {
         if !self.waiting.iter().any(|one| Arc::ptr_eq(one, signal)) {
             self.waiting.push_back(Arc::clone(signal));
         }
     }
 
-    fn leave(&mut self, signal: &Arc<Signal>) {
+    fn leave(&mut self, signal: &Arc<WakeSignal>) {
         if self.waiting.front().is_some_and(|first| Arc::ptr_eq(first, signal)) {
             self.offered = None;
         }
@@ -83,7 +83,7 @@ impl Queue {
     }
 
     /// Whether this claimer gets the permit. Passes a reservation on if its claimer does not come.
-    fn is_next(&mut self, signal: &Arc<Signal>, now: Instant) -> bool {
+    fn is_next(&mut self, signal: &Arc<WakeSignal>, now: Instant) -> bool {
         if self.is_taken(now) {
             return false;
         }
@@ -132,7 +132,7 @@ impl Drop for SuspectPermit {
 mod tests {
     use super::*;
 
-    fn signals() -> [Arc<Signal>; 3] {
+    fn signals() -> [Arc<WakeSignal>; 3] {
         [(); 3].map(|()| Arc::default())
     }
 

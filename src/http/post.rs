@@ -23,7 +23,7 @@ use crate::timeline::PutMode;
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Maximum length of a key, in bytes.
-const LONGEST_KEY: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
 
 /// `POST`: creates the task. A repeated request with the same key changes nothing.
 #[utoipa::path(
@@ -70,7 +70,7 @@ fn key(headers: &HeaderMap) -> Result<Option<&[u8]>, Fault> {
     }
     let value = value.as_bytes();
     let key = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-    if !(1..=LONGEST_KEY).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
+    if !(1..=MAX_KEY_BYTES).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
         return fault("an idempotency key is 1 to 255 visible ASCII characters");
     }
     Ok(Some(key))

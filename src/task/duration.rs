@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The longest duration: the timeline's last due, so that sums of times and durations never overflow.
-pub const LONGEST: Duration = Duration::from_millis(253_402_300_799_999);
+pub const MAX_DURATION: Duration = Duration::from_millis(253_402_300_799_999);
 
 /// The units, longest first, with their milliseconds.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
@@ -16,7 +16,7 @@ pub struct BadDuration(String);
 /// Parses a duration: whole numbers, each with its unit, longer units first and each unit once. `0s` is valid.
 ///
 /// # Errors
-/// If the text is anything else, or longer than [`LONGEST`].
+/// If the text is anything else, or longer than [`MAX_DURATION`].
 pub fn parse(text: &str) -> Result<Duration, BadDuration> {
     let shown: String = text.chars().take(40).collect();
     let bad = |why: &str| {
@@ -50,7 +50,7 @@ pub fn parse(text: &str) -> Result<Duration, BadDuration> {
         rest = more;
     }
     let total = Duration::from_millis(total);
-    if total > LONGEST { Err(bad("it is too long")) } else { Ok(total) }
+    if total > MAX_DURATION { Err(bad("it is too long")) } else { Ok(total) }
 }
 
 /// Formats a duration in its shortest form, in whole milliseconds: 5400 s are `1h30m`, zero is `0s`.

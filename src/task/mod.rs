@@ -1,15 +1,15 @@
 //! Tasks and their times: pure values without I/O, without async and without a clock.
 //!
 //! A [`Task`] is what a user puts: schedule, message, lane, retry policy, catch-up. [`spec`] parses one from JSON and
-//! reports every fault at once. [`record`] is the form in which it is stored. [`follow`] decides about a due occurrence
+//! reports every fault at once. [`record`] is the form in which it is stored. [`next_due`] decides about a due occurrence
 //! and computes the next due.
 
 mod cron;
 pub mod duration;
-pub mod follow;
 mod horizon;
 pub mod id;
 pub mod layout;
+pub mod next_due;
 mod plan;
 pub mod record;
 pub mod retry;
@@ -24,8 +24,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub use follow::{CatchUp, Counts, Follow, Following, Overdue};
 pub use id::{Key, Lane, Member, Namespace, Shard, TaskId};
+pub use next_due::{CatchUp, Counts, NextDue, NextDueSearch, Overdue};
 pub use record::Record;
 pub use retry::RetryPolicy;
 pub use schedule::{Schedule, When};

@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 
 /// Maximum number of `cron` times that a spread may move past another time; valid schedules have a few. A damaged
 /// record may have a spread of any length, which would be searched for ever; it counts as none.
-const MOST_PUT_OFF: usize = 1000;
+const MAX_PUT_OFF: usize = 1000;
 
 /// All dues of a task that was put at one time, in ascending order. Times are epoch ms here.
 pub(super) struct Plan {
@@ -143,7 +143,7 @@ impl Plan {
         }
         let mut best: Option<i64> = None;
         let mut time = self.unspread_after(after.saturating_sub(self.spread));
-        for _ in 0..MOST_PUT_OFF {
+        for _ in 0..MAX_PUT_OFF {
             let Some(unspread) = time.filter(|time| best.is_none_or(|best| *time < best)) else {
                 return best.and_then(|due| self.within_end(due));
             };

@@ -28,7 +28,7 @@ impl RetryPolicy {
         RetryPolicy { max: 3, interval: Duration::from_millis(200), jitter: Duration::from_millis(500) };
 
     /// The longest worst case of a valid policy.
-    pub const LONGEST: Duration = Duration::from_secs(30);
+    pub const MAX_WAIT: Duration = Duration::from_secs(30);
 
     /// The sum of all pauses at their maximum: `interval * 2^n + jitter` each, saturating.
     #[must_use]

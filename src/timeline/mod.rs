@@ -79,7 +79,7 @@ pub trait Timeline: Send + Sync + 'static {
 
     /// Reads a task. Returns `None` if there is no such task, or if it was cancelled and only its last claim still
     /// holds it.
-    async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError>;
+    async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError>;
 
     /// Claims due occurrences of a lane under one new lease and returns them.
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError>;
@@ -268,7 +268,7 @@ pub enum CancelAnswer {
 
 /// A stored task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct StoredTask {
     /// The encoded record.
     pub record: Bytes,
     /// The due it waits for, or the due of the occurrence in flight.

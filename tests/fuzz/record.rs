@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use punctual::Timestamp;
-use punctual::task::follow::{Counts, Following, Overdue};
+use punctual::task::next_due::{Counts, NextDueSearch, Overdue};
 use punctual::task::record::{Header, Record, replacing};
 use punctual::task::{Member, Shard, TaskId, Traceparent, spec};
 
@@ -102,8 +102,8 @@ fn can_be_gone_on_with(record: &Record) -> Verdict {
         if let (Ok(Some(next)), Ok(_), Ok(_)) = (&next, &first, &room) {
             prop_assert!(*next > now, "{next:?} follows {now:?}");
         }
-        if let Ok(mut following) = Following::begin(&member, record, NOW, now, Counts::default(), overdue) {
-            following.advance(5).ok();
+        if let Ok(mut search) = NextDueSearch::begin(&member, record, NOW, now, Counts::default(), overdue) {
+            search.advance(5).ok();
         }
     }
     prop_assert!(!spec::write(&record.task, &record.lane).get().is_empty());

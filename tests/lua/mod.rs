@@ -186,7 +186,7 @@ impl Stage {
         self.timeline.cancel(self.shard, &task(id), NEVER).await.unwrap()
     }
 
-    async fn get(&self, id: &str) -> Option<Held> {
+    async fn get(&self, id: &str) -> Option<StoredTask> {
         self.timeline.get(self.shard, &task(id)).await.unwrap()
     }
 

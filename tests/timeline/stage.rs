@@ -12,8 +12,8 @@ use punctual::task::{
 use punctual::timeline::memory::{MemoryTimeline, Twin};
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{
-    CancelAnswer, ClaimRequest, Claimed, DeadRecord, GlanceRequest, Held, LaneGlance, Link, Occurrence, Put, PutAnswer,
-    PutMode, PutResult, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, SuspectsRequest, Timeline,
+    CancelAnswer, ClaimRequest, Claimed, DeadRecord, GlanceRequest, LaneGlance, Link, Occurrence, Put, PutAnswer,
+    PutMode, PutResult, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, StoredTask, SuspectsRequest, Timeline,
     TimelineError, Token, Verdict,
 };
 
@@ -266,7 +266,7 @@ impl Stage {
         self.timeline.cancel(self.shard(), id, self.soon()).await.unwrap()
     }
 
-    pub(crate) async fn get(&self, id: &TaskId) -> Option<Held> {
+    pub(crate) async fn get(&self, id: &TaskId) -> Option<StoredTask> {
         self.timeline.get(self.shard(), id).await.unwrap()
     }
 

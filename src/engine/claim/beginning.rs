@@ -3,15 +3,15 @@
 use tokio::time::Instant;
 use tracing::{debug, error};
 
-use super::flight::{Flight, Stage};
-use super::task::{ClaimTask, Fate};
-use crate::engine::destinations::Gate;
-use crate::engine::held::Hold;
+use super::flight::{Flight, FlightStage};
+use super::task::{ClaimTask, Decision};
+use crate::engine::destinations::DestinationGate;
 use crate::engine::judge::Reason;
+use crate::engine::retry_room::RetryShare;
 use crate::task::Record;
 
 /// Why an occurrence is not published.
-enum Withheld {
+enum NotPublished {
     PassedOver,
     Dead(Reason, String),
     /// Its destination is at fault and holds all it may.
@@ -28,10 +28,10 @@ impl ClaimTask {
         for index in 0..self.flights.len() {
             let flight = &mut self.flights[index];
             let record = flight.record().map_err(|error| error.to_string());
-            match record.and_then(|record| Ok((flight.following(&record, overdue)?, record))) {
-                Ok((following, record)) => {
-                    let withheld = self.withheld(index, &record);
-                    ahead.push((index, following));
+            match record.and_then(|record| Ok((flight.next_due_search(&record, overdue)?, record))) {
+                Ok((search, record)) => {
+                    let withheld = self.why_not_published(index, &record);
+                    ahead.push((index, search));
                     records.push((index, record, withheld));
                 }
                 Err(detail) => self.unreadable(index, &detail),
@@ -42,13 +42,13 @@ impl ClaimTask {
             let batch = records.iter().filter(|(_, _, withheld)| withheld.is_none());
             self.publish(batch.map(|(index, record, _)| (*index, record)));
         }
-        for (index, following) in ahead {
-            if let Some(follow) = self.followings.begin(index, following) {
-                self.followed(index, follow);
+        for (index, search) in ahead {
+            if let Some(next_due) = self.next_due_searches.begin(index, search) {
+                self.next_due_known(index, next_due);
             }
         }
         for (index, record, withheld) in records {
-            if self.flights[index].stage != Stage::Judged {
+            if self.flights[index].stage != FlightStage::Judged {
                 self.withhold(index, &record, withheld, admitted);
             }
         }
@@ -56,16 +56,16 @@ impl ClaimTask {
 
     /// Why an occurrence is not published: it is poison, passed over by its own catch-up, or its destination is at
     /// fault.
-    fn withheld(&mut self, index: usize, record: &Record) -> Option<Withheld> {
+    fn why_not_published(&mut self, index: usize, record: &Record) -> Option<NotPublished> {
         let flight = &mut self.flights[index];
         let (context, lane) = (&self.claim.context, &self.claim.lane);
         let crashes = flight.occurrence.crashes;
         if crashes > context.config.poison_limit {
             let detail = format!("{crashes} of its claims expired");
-            return Some(Withheld::Dead(Reason::Poison, detail));
+            return Some(NotPublished::Dead(Reason::Poison, detail));
         }
         if flight.is_passed_over(record, context.config.overdue) {
-            return Some(Withheld::PassedOver);
+            return Some(NotPublished::PassedOver);
         }
         let mut destinations = lane.sink.destinations.lock();
         if destinations.all_well() {
@@ -74,39 +74,40 @@ impl ClaimTask {
         let destination = Flight::destination(record, lane.destination.as_deref());
         let spared = flight.is_spared(context.clock.now(), destinations.patience());
         match destinations.gate(destination, spared, Instant::now()) {
-            Gate::Open => None,
-            Gate::AtFault => {
+            DestinationGate::Open => None,
+            DestinationGate::AtFault => {
                 let bytes = flight.occurrence.record.len();
-                flight.hold = Hold::take(&lane.held, &lane.sink.held, destination, bytes, true);
+                flight.retry_share =
+                    RetryShare::take(&lane.retry_room, &lane.sink.retry_room, destination, bytes, true);
                 destination.clone_into(&mut flight.destination);
-                flight.hold.is_none().then_some(Withheld::TurnedBack)
+                flight.retry_share.is_none().then_some(NotPublished::TurnedBack)
             }
-            Gate::Trial => {
+            DestinationGate::Trial => {
                 self.trials.begin(destination, index);
                 None
             }
-            Gate::GivenUp(_) if self.trials.join(destination, index) => Some(Withheld::Waits),
-            Gate::GivenUp(detail) => Some(Withheld::Dead(Reason::Destination, detail)),
+            DestinationGate::GivenUp(_) if self.trials.join(destination, index) => Some(NotPublished::Waits),
+            DestinationGate::GivenUp(detail) => Some(NotPublished::Dead(Reason::Destination, detail)),
         }
     }
 
     /// Decides about an occurrence now, unless it is published.
-    fn withhold(&mut self, index: usize, record: &Record, withheld: Option<Withheld>, admitted: bool) {
-        let fate = match withheld {
-            Some(Withheld::Dead(reason, detail)) => Fate::Dead(reason, detail),
-            Some(Withheld::PassedOver) if record.is_recurring() => Fate::Passed,
-            Some(Withheld::PassedOver) => {
-                Fate::Dead(Reason::TooLate, "overdue by more than its catch-up allows".to_owned())
+    fn withhold(&mut self, index: usize, record: &Record, withheld: Option<NotPublished>, admitted: bool) {
+        let decision = match withheld {
+            Some(NotPublished::Dead(reason, detail)) => Decision::Dead(reason, detail),
+            Some(NotPublished::PassedOver) if record.is_recurring() => Decision::Passed,
+            Some(NotPublished::PassedOver) => {
+                Decision::Dead(Reason::TooLate, "overdue by more than its catch-up allows".to_owned())
             }
-            Some(Withheld::TurnedBack) => return self.turn_back(index),
-            Some(Withheld::Waits) | None if admitted => return,
+            Some(NotPublished::TurnedBack) => return self.turn_back(index),
+            Some(NotPublished::Waits) | None if admitted => return,
             // The breaker opened after the claim, so the occurrence returns to the lane unsent.
-            Some(Withheld::Waits) | None => {
+            Some(NotPublished::Waits) | None => {
                 let verdict = self.flights[index].back();
                 return self.verdict(index, verdict, None);
             }
         };
-        self.decide(index, fate);
+        self.decide(index, decision);
     }
 
     /// Handles a record, or a schedule in it, that this version cannot parse. It is never dead, because other instances

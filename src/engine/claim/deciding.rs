@@ -4,59 +4,59 @@ use std::sync::Arc;
 
 use tracing::{debug, error};
 
-use super::copies::{AwaitingCopy, Copied, FAILURE_PAUSE, headers_of};
-use super::flight::{Flight, Stage};
-use super::task::{ClaimTask, Fate};
-use super::verdicts::{Counted, waits_until};
+use super::dead_copies::{DeadCopyResult, FAILURE_PAUSE, PendingDeadCopy, headers_of};
+use super::flight::{Flight, FlightStage};
+use super::task::{ClaimTask, Decision};
+use super::verdicts::{VerdictMetrics, waits_until};
 use crate::engine::fault::{self, Point};
 use crate::engine::judge::Reason;
-use crate::engine::outlook::OLDEST_AGAIN;
+use crate::engine::next_claim::OLDEST_AGAIN;
 use crate::engine::settling::settle_until_answered;
-use crate::task::{Follow, Record};
+use crate::task::{NextDue, Record};
 use crate::timeline::{Rest, Settle, Settled, Settlement, Verdict};
 
 impl ClaimTask {
-    /// Notes the fate of an occurrence. It is written once the next due is known too.
-    pub(super) fn decide(&mut self, index: usize, fate: Fate) {
+    /// Notes the decision about an occurrence. It is written once the next due is known too.
+    pub(super) fn decide(&mut self, index: usize, decision: Decision) {
         let flight = &mut self.flights[index];
-        if flight.stage == Stage::Judged {
+        if flight.stage == FlightStage::Judged {
             return;
         }
-        if flight.is_followed() {
-            return self.conclude(index, fate);
+        if flight.knows_next_due() {
+            return self.conclude(index, decision);
         }
         flight.decided();
-        self.fates.insert(index, fate);
+        self.decisions.insert(index, decision);
     }
 
     /// Notes the next due of an occurrence's task.
-    pub(super) fn followed(&mut self, index: usize, follow: Result<Follow, String>) {
+    pub(super) fn next_due_known(&mut self, index: usize, next_due: Result<NextDue, String>) {
         // The occurrence was returned to the lane in the meantime.
-        if self.flights[index].stage == Stage::Judged {
+        if self.flights[index].stage == FlightStage::Judged {
             return;
         }
-        match follow {
-            Ok(follow) => {
-                self.flights[index].followed_by(follow);
-                if let Some(fate) = self.fates.remove(&index) {
-                    self.conclude(index, fate);
+        match next_due {
+            Ok(next_due) => {
+                self.flights[index].set_next_due(next_due);
+                if let Some(decision) = self.decisions.remove(&index) {
+                    self.conclude(index, decision);
                 }
             }
             Err(detail) => {
                 let (lane, member) = (&self.claim.lane.lane, &self.flights[index].occurrence.member);
                 error!(%lane, %member, words = detail, "cannot compute the next due; returning the occurrence");
-                self.fates.remove(&index);
+                self.decisions.remove(&index);
                 let verdict = self.flights[index].back();
                 self.verdict(index, verdict, None);
             }
         }
     }
 
-    fn conclude(&mut self, index: usize, fate: Fate) {
-        let verdict = match fate {
-            Fate::Accepted => self.flights[index].accepted(),
-            Fate::Passed => self.flights[index].passed(),
-            Fate::Dead(reason, detail) => {
+    fn conclude(&mut self, index: usize, decision: Decision) {
+        let verdict = match decision {
+            Decision::Accepted => self.flights[index].accepted(),
+            Decision::Passed => self.flights[index].passed(),
+            Decision::Dead(reason, detail) => {
                 let record = self.flights[index].record().ok();
                 return self.bury(index, record.as_ref(), reason, detail);
             }
@@ -88,7 +88,7 @@ impl ClaimTask {
         let verdict = flight.dead(record, reason, detail);
         match copy {
             Some(message) => {
-                self.copies.add(AwaitingCopy { index, verdict, reason, copy: Some(message) });
+                self.dead_copies.add(PendingDeadCopy { index, verdict, reason, copy: Some(message) });
             }
             None => self.verdict(index, verdict, Some(reason)),
         }
@@ -99,17 +99,17 @@ impl ClaimTask {
     pub(super) fn send_copies(&mut self) {
         let lane = Arc::clone(&self.claim.lane);
         if lane.copies.rests_until().is_none() {
-            return self.copies.send_if_idle(&lane.sink.sink, &self.claim.lease);
+            return self.dead_copies.send_if_idle(&lane.sink.sink, &self.claim.lease);
         }
-        for AwaitingCopy { index, verdict, reason, .. } in self.copies.take_unsent() {
+        for PendingDeadCopy { index, verdict, reason, .. } in self.dead_copies.take_unsent() {
             lane.tell_of_copy(Err("another one failed a moment ago"));
             self.verdict(index, verdict, Some(reason));
         }
     }
 
     /// Records the death of an occurrence once its copy has a result.
-    pub(super) fn copied(&mut self, (index, copied): Copied) {
-        let Some(AwaitingCopy { verdict, reason, .. }) = self.copies.take(index) else { return };
+    pub(super) fn dead_copy_answered(&mut self, (index, copied): DeadCopyResult) {
+        let Some(PendingDeadCopy { verdict, reason, .. }) = self.dead_copies.take(index) else { return };
         let lane = &self.claim.lane;
         if copied.as_ref().is_err_and(|error| error.others_too) {
             lane.copies.rest(FAILURE_PAUSE);
@@ -120,7 +120,7 @@ impl ClaimTask {
 
     /// Records the deaths whose copies have no result yet.
     pub(super) fn give_up_copies(&mut self) {
-        for AwaitingCopy { index, verdict, reason, .. } in self.copies.give_up() {
+        for PendingDeadCopy { index, verdict, reason, .. } in self.dead_copies.give_up() {
             self.claim.lane.tell_of_copy(Err("it was not answered before its claim ended"));
             self.verdict(index, verdict, Some(reason));
         }
@@ -131,7 +131,7 @@ impl ClaimTask {
         let flight = &self.flights[index];
         let passed_over = flight.tally(&verdict.verdict);
         let (member, catch_up) = (&verdict.member, flight.catch_up);
-        let counted = (dead.is_some() || passed_over > 0).then(|| Counted {
+        let counted = (dead.is_some() || passed_over > 0).then(|| VerdictMetrics {
             member: member.clone(),
             dead,
             passed_over,

@@ -1,6 +1,6 @@
 //! Returns occurrences to the lane if a claim ends before all of them are published.
 
-use super::flight::Stage;
+use super::flight::FlightStage;
 use super::task::ClaimTask;
 
 impl ClaimTask {
@@ -27,24 +27,24 @@ impl ClaimTask {
         self.outbox.drop_answers();
         self.absent = None;
         self.give_up_copies();
-        self.back(|stage| !matches!(stage, Stage::Decided { .. }));
+        self.back(|stage| !matches!(stage, FlightStage::Decided { .. }));
     }
 
     /// The engine stops: returns the occurrences that wait for a retry, and waits for the messages under way.
     pub(super) fn stop(&mut self) {
         self.ending = true;
-        self.back(|stage| stage == Stage::Waiting);
+        self.back(|stage| stage == FlightStage::Waiting);
     }
 
-    fn back(&mut self, which: impl Fn(Stage) -> bool) {
+    fn back(&mut self, which: impl Fn(FlightStage) -> bool) {
         for index in 0..self.flights.len() {
             let flight = &mut self.flights[index];
-            if flight.stage != Stage::Judged && which(flight.stage) {
+            if flight.stage != FlightStage::Judged && which(flight.stage) {
                 let verdict = flight.back();
                 self.verdict(index, verdict, None);
             }
         }
         self.outbox.clear_retries();
-        self.followings.retain(|index| self.flights[index].stage != Stage::Judged);
+        self.next_due_searches.retain(|index| self.flights[index].stage != FlightStage::Judged);
     }
 }

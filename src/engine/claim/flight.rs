@@ -7,10 +7,10 @@ use punctual_sinks::Message;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::engine::held::Hold;
 use crate::engine::judge::Reason;
+use crate::engine::retry_room::RetryShare;
 use crate::task::record::RecordError;
-use crate::task::{CatchUp, Counts, Follow, Following, Overdue, Record, Traceparent};
+use crate::task::{CatchUp, Counts, NextDue, NextDueSearch, Overdue, Record, Traceparent};
 use crate::timeline::{DeadRecord, Occurrence, Settlement, Verdict};
 
 /// An occurrence from its claim to its verdict. The record stays encoded and is parsed again only for a retry or a
@@ -21,17 +21,17 @@ pub(super) struct Flight {
     pub(super) destination: String,
     /// The server's time of the claim, from which catch-up counts.
     claimed: Timestamp,
-    follow: Option<Follow>,
+    next_due: Option<NextDue>,
     /// How its task catches up on overdue occurrences.
     pub(super) catch_up: CatchUp,
-    pub(super) stage: Stage,
+    pub(super) stage: FlightStage,
     /// Publishes so far.
     pub(super) publishes: u32,
     /// Counted retries.
     pub(super) retries: u32,
     pub(super) first_failure: Option<Instant>,
     /// The part of the room that it holds while its destination fails.
-    pub(super) hold: Option<Hold>,
+    pub(super) retry_share: Option<RetryShare>,
     /// Whether it returns to the lane because its destination holds all it may.
     pub(super) turned_back: bool,
     /// Whether an earlier publish may have been delivered, because it had no definite outcome.
@@ -40,12 +40,12 @@ pub(super) struct Flight {
 
 /// The state of an occurrence within its claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum FlightStage {
     /// No publish is under way.
     Waiting,
     /// Handed to the sink at this time.
     UnderWay(Instant),
-    /// Its fate is known and its next due is not; and whether a publish of it was started.
+    /// It is decided, but its next due is not known; and whether a publish of it was started.
     Decided { begun: bool },
     /// Its verdict is known.
     Judged,
@@ -58,13 +58,13 @@ impl Flight {
             occurrence,
             destination: String::new(),
             claimed,
-            follow: None,
+            next_due: None,
             catch_up: CatchUp::default(),
-            stage: Stage::Waiting,
+            stage: FlightStage::Waiting,
             publishes: 0,
             retries: 0,
             first_failure: None,
-            hold: None,
+            retry_share: None,
             turned_back: false,
             unclear: false,
         }
@@ -118,25 +118,25 @@ impl Flight {
     }
 
     /// Starts to compute the next due. Fails if this version cannot parse the schedule.
-    pub(super) fn following(&mut self, record: &Record, overdue: Overdue) -> Result<Following, String> {
+    pub(super) fn next_due_search(&mut self, record: &Record, overdue: Overdue) -> Result<NextDueSearch, String> {
         self.catch_up = record.task.catch_up.unwrap_or_default();
         let Occurrence { member, due, counts, .. } = &self.occurrence;
-        Following::begin(member, record, *due, self.claimed, *counts, overdue).map_err(|error| error.to_string())
+        NextDueSearch::begin(member, record, *due, self.claimed, *counts, overdue).map_err(|error| error.to_string())
     }
 
     /// Notes the next due.
-    pub(super) fn followed_by(&mut self, follow: Follow) {
-        self.follow = Some(follow);
+    pub(super) fn set_next_due(&mut self, next_due: NextDue) {
+        self.next_due = Some(next_due);
     }
 
     /// Whether the next due is known.
-    pub(super) fn is_followed(&self) -> bool {
-        self.follow.is_some()
+    pub(super) fn knows_next_due(&self) -> bool {
+        self.next_due.is_some()
     }
 
-    /// Notes that the fate is known and waits for the next due.
+    /// Notes that it is decided and waits for the next due.
     pub(super) fn decided(&mut self) {
-        self.stage = Stage::Decided { begun: self.begun() };
+        self.stage = FlightStage::Decided { begun: self.begun() };
     }
 
     /// Whether it was requeued less than `patience` ago. It is then not dead because of its destination, which may have
@@ -147,12 +147,12 @@ impl Flight {
 
     /// How many occurrences its catch-up passes over. An occurrence that is dead does not count as passed over too.
     fn passed_over(&self, dead: bool) -> u64 {
-        self.follow.map_or(0, |follow| follow.passed_over - u64::from(dead && !follow.publish))
+        self.next_due.map_or(0, |next_due| next_due.passed_over - u64::from(dead && !next_due.publish))
     }
 
     /// Notes a failed publish that will be retried. Returns the time of the first failure.
     pub(super) fn failed(&mut self, definite: bool, now: Instant) -> Instant {
-        self.stage = Stage::Waiting;
+        self.stage = FlightStage::Waiting;
         self.unclear |= !definite;
         *self.first_failure.get_or_insert(now)
     }
@@ -178,7 +178,7 @@ impl Flight {
         let dead_record = DeadRecord { record: buried, reason: reason.as_str().to_owned(), detail };
         let mut counts = self.counts(true);
         counts.dead += 1;
-        let verdict = match self.follow.and_then(|follow| follow.next) {
+        let verdict = match self.next_due.and_then(|next_due| next_due.next) {
             Some(due) => Verdict::DeadNext { dead_record, due, counts },
             None => Verdict::Dead(dead_record),
         };
@@ -198,7 +198,7 @@ impl Flight {
 
     /// Whether a publish of it may have been delivered.
     fn begun(&self) -> bool {
-        self.unclear || matches!(self.stage, Stage::UnderWay(_) | Stage::Decided { begun: true })
+        self.unclear || matches!(self.stage, FlightStage::UnderWay(_) | FlightStage::Decided { begun: true })
     }
 
     /// The number of passed-over occurrences to count once the verdict is written.
@@ -218,15 +218,15 @@ impl Flight {
     }
 
     fn and_next(&self, counts: Counts) -> Verdict {
-        match self.follow.and_then(|follow| follow.next) {
+        match self.next_due.and_then(|next_due| next_due.next) {
             Some(due) => Verdict::Next { due, counts },
             None => Verdict::Finished,
         }
     }
 
     fn judged(&mut self, verdict: Verdict) -> Settlement {
-        self.stage = Stage::Judged;
-        self.hold = None;
+        self.stage = FlightStage::Judged;
+        self.retry_share = None;
         self.occurrence.record = Bytes::new();
         Settlement { member: self.occurrence.member.clone(), due: self.occurrence.due, verdict }
     }

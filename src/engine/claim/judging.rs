@@ -9,13 +9,13 @@ use punctual_sinks::{Fault, Outcome, Trouble};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::flight::Stage;
-use super::outbox::{Batch, SinkAnswer};
-use super::task::{ClaimTask, Fate};
+use super::flight::FlightStage;
+use super::outbox::{PublishBatch, SinkAnswer};
+use super::task::{ClaimTask, Decision};
 use crate::engine::destinations::FailureContext;
 use crate::engine::fault::{self, Point};
-use crate::engine::held::Hold;
 use crate::engine::judge::{Facts, Judgement, Reason, judge};
+use crate::engine::retry_room::RetryShare;
 use crate::task::{Record, RetryPolicy};
 
 /// The pause before a publish that did not fit into the lease; the lease will be renewed soon.
@@ -37,14 +37,14 @@ impl ClaimTask {
             batch.for_each(|(index, _)| self.outbox.retry_at(now + LEASE_PAUSE, index));
             return;
         }
-        let mut by_destination: BTreeMap<String, Batch> = BTreeMap::new();
+        let mut by_destination: BTreeMap<String, PublishBatch> = BTreeMap::new();
         for (index, record) in batch {
             let flight = &mut self.flights[index];
             if flight.publishes > 0 {
                 sink.metrics.retries.inc();
             }
             let message = flight.message(record, self.claim.lane.destination.as_deref());
-            flight.stage = Stage::UnderWay(now);
+            flight.stage = FlightStage::UnderWay(now);
             let batch = match by_destination.get_mut(&message.destination) {
                 Some(batch) => batch,
                 None => by_destination.entry(message.destination.clone()).or_default(),
@@ -61,7 +61,7 @@ impl ClaimTask {
 
     /// Publishes the flights whose retry is due.
     pub(super) fn publish_due(&mut self) {
-        let waits = |index: &usize| self.flights[*index].stage == Stage::Waiting;
+        let waits = |index: &usize| self.flights[*index].stage == FlightStage::Waiting;
         let due = self.outbox.due(Instant::now()).into_iter().filter(waits);
         let batch: Vec<_> = due.filter_map(|index| Some((index, self.flights[index].record().ok()?))).collect();
         if !batch.is_empty() {
@@ -113,7 +113,7 @@ impl ClaimTask {
     /// Acts on an outcome. A repeated outcome, or one of an earlier publish, has no effect.
     fn judge(&mut self, index: usize, publish: u32, outcome: Outcome) {
         let flight = &mut self.flights[index];
-        let Stage::UnderWay(sent) = flight.stage else { return };
+        let FlightStage::UnderWay(sent) = flight.stage else { return };
         if flight.publishes != publish {
             return;
         }
@@ -126,9 +126,9 @@ impl ClaimTask {
             Judgement::Accepted => {
                 let late = self.claim.context.clock.now().since(self.flights[index].occurrence.due);
                 self.claim.lane.metrics.lateness.observe(late.as_secs_f64());
-                self.decide(index, Fate::Accepted);
+                self.decide(index, Decision::Accepted);
             }
-            Judgement::Dead(reason, detail) => self.decide(index, Fate::Dead(reason, detail)),
+            Judgement::Dead(reason, detail) => self.decide(index, Decision::Dead(reason, detail)),
             Judgement::Again { .. } if self.ending => {
                 let verdict = self.flights[index].back();
                 self.verdict(index, verdict, None);
@@ -148,12 +148,13 @@ impl ClaimTask {
     /// Whether a flight may wait here for a retry, given that its destination has accepted nothing since it failed.
     fn may_wait(&mut self, index: usize, at_fault: bool) -> bool {
         let flight = &mut self.flights[index];
-        if let Some(hold) = &flight.hold {
-            return !at_fault || hold.is_within();
+        if let Some(share) = &flight.retry_share {
+            return !at_fault || share.is_within();
         }
         let (lane, bytes) = (&self.claim.lane, flight.occurrence.record.len());
-        flight.hold = Hold::take(&lane.held, &lane.sink.held, &flight.destination, bytes, at_fault);
-        flight.hold.is_some()
+        flight.retry_share =
+            RetryShare::take(&lane.retry_room, &lane.sink.retry_room, &flight.destination, bytes, at_fault);
+        flight.retry_share.is_some()
     }
 
     /// Notes an outcome for the sink and the destination, and collects the facts for the judge.
@@ -203,13 +204,13 @@ impl ClaimTask {
         facts
     }
 
-    /// If the flight was a trial, the flights that waited for it share its fate or are published.
+    /// If the flight was a trial, the flights that waited for it are dead too or are published.
     pub(super) fn tried(&mut self, index: usize, judgement: &Judgement) {
         let Some(mut trial) = self.trials.end(index) else { return };
         match judgement {
             Judgement::Dead(Reason::Destination, detail) => {
                 for index in trial.waiting {
-                    self.decide(index, Fate::Dead(Reason::Destination, detail.clone()));
+                    self.decide(index, Decision::Dead(Reason::Destination, detail.clone()));
                 }
             }
             // The message was refused, which says nothing about the destination. The next message becomes the trial.

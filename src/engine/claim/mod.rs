@@ -5,12 +5,12 @@
 //! lease is lost, the claim is dropped at once. When the sink is absent, its occurrences return to the lane.
 
 mod beginning;
-mod copies;
+mod dead_copies;
 mod deciding;
 mod ending;
 mod flight;
-mod following;
 mod judging;
+mod next_dues;
 mod outbox;
 mod task;
 mod trials;
@@ -20,17 +20,17 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use self::copies::Copied;
-use self::outbox::{Posted, SinkAnswer};
+use self::dead_copies::DeadCopyResult;
+use self::outbox::{OutboxEvent, SinkAnswer};
 use self::task::ClaimTask;
-use self::verdicts::Written;
-use crate::task::Follow;
+use self::verdicts::VerdictsEvent;
+use crate::task::NextDue;
 use crate::timeline::{Claimed, Settled};
 
 pub(super) use self::task::ClaimContext;
 
 /// What happens to a claim.
-enum Event {
+enum ClaimEvent {
     /// Another claim may hold its occurrences now.
     LeaseLost,
     /// The sink answered.
@@ -38,9 +38,9 @@ enum Event {
     /// A flight is due to be published again.
     RetryDue,
     /// The dead-letter destination answered.
-    Copied(Copied),
+    DeadCopyAnswered(DeadCopyResult),
     /// The next due of a task is known, or cannot be computed.
-    Followed(usize, Result<Follow, String>),
+    NextDueKnown(usize, Result<NextDue, String>),
     /// It is time to write the verdicts.
     SettleDue,
     /// The timeline wrote verdicts; `None` if it will not.
@@ -65,46 +65,46 @@ impl ClaimTask {
             self.send_copies();
             self.settle_if_due();
             match self.next().await {
-                Event::SinkAnswer(answer) => {
+                ClaimEvent::SinkAnswer(answer) => {
                     self.take_in_all(answer);
                     self.give_back_if_absent();
                 }
-                Event::RetryDue => self.publish_due(),
-                Event::Copied(copied) => self.copied(copied),
-                Event::Followed(index, follow) => self.followed(index, follow),
+                ClaimEvent::RetryDue => self.publish_due(),
+                ClaimEvent::DeadCopyAnswered(copied) => self.dead_copy_answered(copied),
+                ClaimEvent::NextDueKnown(index, next_due) => self.next_due_known(index, next_due),
                 // The next iteration writes them.
-                Event::SettleDue => {}
-                Event::Settled(Some(settled)) if !settled.lost => self.settled(&settled),
-                Event::LeaseLost | Event::Settled(Some(_)) => return self.let_go(),
+                ClaimEvent::SettleDue => {}
+                ClaimEvent::Settled(Some(settled)) if !settled.lost => self.settled(&settled),
+                ClaimEvent::LeaseLost | ClaimEvent::Settled(Some(_)) => return self.let_go(),
                 // The engine is closed, or the timeline rejects the settle: the lease will expire.
-                Event::Settled(None) => return,
-                Event::SinkAbsent => self.give_back(),
-                Event::Stopping => self.stop(),
-                Event::Deadline => self.give_up(),
+                ClaimEvent::Settled(None) => return,
+                ClaimEvent::SinkAbsent => self.give_back(),
+                ClaimEvent::Stopping => self.stop(),
+                ClaimEvent::Deadline => self.give_up(),
             }
         }
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> ClaimEvent {
         let (context, sink) = (Arc::clone(&self.claim.context), Arc::clone(&self.claim.lane.sink));
         // While the last settle is under way, its answer tells whether the claim was lost.
         let last = self.verdicts.is_settling() && self.open == 0;
         tokio::select! {
             biased;
-            () = self.claim.lease.lost.cancelled(), if !last => Event::LeaseLost,
+            () = self.claim.lease.lost.cancelled(), if !last => ClaimEvent::LeaseLost,
             posted = self.outbox.next() => match posted {
-                Posted::SinkAnswer(answer) => Event::SinkAnswer(answer),
-                Posted::RetryDue => Event::RetryDue,
+                OutboxEvent::SinkAnswer(answer) => ClaimEvent::SinkAnswer(answer),
+                OutboxEvent::RetryDue => ClaimEvent::RetryDue,
             },
-            copied = self.copies.next() => Event::Copied(copied),
-            (index, follow) = self.followings.next() => Event::Followed(index, follow),
+            copied = self.dead_copies.next() => ClaimEvent::DeadCopyAnswered(copied),
+            (index, next_due) = self.next_due_searches.next() => ClaimEvent::NextDueKnown(index, next_due),
             written = self.verdicts.next() => match written {
-                Written::Settled(settled) => Event::Settled(settled),
-                Written::SettleDue => Event::SettleDue,
+                VerdictsEvent::Settled(settled) => ClaimEvent::Settled(settled),
+                VerdictsEvent::SettleDue => ClaimEvent::SettleDue,
             },
-            () = sink.breaker.opened(), if !self.ending => Event::SinkAbsent,
-            () = context.deadline.cancelled(), if self.open > 0 => Event::Deadline,
-            () = context.stopping.cancelled(), if !self.ending => Event::Stopping,
+            () = sink.breaker.opened(), if !self.ending => ClaimEvent::SinkAbsent,
+            () = context.deadline.cancelled(), if self.open > 0 => ClaimEvent::Deadline,
+            () = context.stopping.cancelled(), if !self.ending => ClaimEvent::Stopping,
         }
     }
 

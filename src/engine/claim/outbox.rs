@@ -25,7 +25,7 @@ pub(super) enum SinkAnswer {
 }
 
 /// What an outbox yields.
-pub(super) enum Posted {
+pub(super) enum OutboxEvent {
     SinkAnswer(SinkAnswer),
     /// A flight is due to be published again.
     RetryDue,
@@ -33,7 +33,7 @@ pub(super) enum Posted {
 
 /// Messages for one destination, with flight and publish number of each.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct PublishBatch {
     pub(super) flights: Vec<(usize, u32)>,
     pub(super) messages: Vec<Message>,
 }
@@ -47,7 +47,7 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// Publishes a batch.
-    pub(super) fn send(&mut self, sink: &Arc<dyn Sink>, sent: Instant, batch: Batch) {
+    pub(super) fn send(&mut self, sink: &Arc<dyn Sink>, sent: Instant, batch: PublishBatch) {
         self.answers.push(answers(sink, sent, batch));
     }
 
@@ -81,12 +81,12 @@ impl Outbox {
     }
 
     /// Waits for the next event; for ever if there is none to come.
-    pub(super) async fn next(&mut self) -> Posted {
+    pub(super) async fn next(&mut self) -> OutboxEvent {
         let retry = self.retries.peek().map(|Reverse((at, _))| *at);
         tokio::select! {
             biased;
-            Some(answer) = self.answers.next() => Posted::SinkAnswer(answer),
-            () = sleep_until(retry) => Posted::RetryDue,
+            Some(answer) = self.answers.next() => OutboxEvent::SinkAnswer(answer),
+            () = sleep_until(retry) => OutboxEvent::RetryDue,
         }
     }
 }
@@ -100,7 +100,7 @@ pub(super) async fn sleep_until(timer: Option<Instant>) {
 }
 
 /// The outcomes of a batch, then its end.
-fn answers(sink: &Arc<dyn Sink>, sent: Instant, batch: Batch) -> BoxStream<'static, SinkAnswer> {
+fn answers(sink: &Arc<dyn Sink>, sent: Instant, batch: PublishBatch) -> BoxStream<'static, SinkAnswer> {
     let limit = tokio::time::sleep(sink.answer_timeout() + SINK_GRACE);
     let flights = batch.flights.clone();
     outcomes(sink, batch.messages)

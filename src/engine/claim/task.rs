@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::copies::Copies;
+use super::dead_copies::DeadCopies;
 use super::flight::Flight;
-use super::following::Followings;
+use super::next_dues::NextDueSearches;
 use super::outbox::Outbox;
-use super::trials::Trials;
+use super::trials::DestinationTrials;
 use super::verdicts::Verdicts;
 use crate::engine::context::{Context, LaneContext, ShardContext};
 use crate::engine::judge::Reason;
 use crate::engine::leases::Lease;
 use crate::engine::room::Share;
-use crate::engine::signal::Signal;
 use crate::engine::suspect_lock::SuspectPermit;
+use crate::engine::wake_signal::WakeSignal;
 use crate::timeline::Claimed;
 
 /// Where a claim comes from, and what it holds until it ends.
@@ -22,7 +22,7 @@ pub(in crate::engine) struct ClaimContext {
     pub(in crate::engine) context: Arc<Context>,
     pub(in crate::engine) shard: Arc<ShardContext>,
     pub(in crate::engine) lane: Arc<LaneContext>,
-    pub(in crate::engine) signal: Arc<Signal>,
+    pub(in crate::engine) signal: Arc<WakeSignal>,
     pub(in crate::engine) lease: Arc<Lease>,
     pub(in crate::engine) shares: [Share; 2],
     /// Held by a claim of suspects.
@@ -50,15 +50,15 @@ pub(super) struct ClaimTask {
     /// Publishes under way, and flights that wait to be published again.
     pub(super) outbox: Outbox,
     /// Copies of dead messages.
-    pub(super) copies: Copies,
+    pub(super) dead_copies: DeadCopies,
     /// Verdicts that are not written yet.
     pub(super) verdicts: Verdicts,
     /// Next dues that take long to compute.
-    pub(super) followings: Followings,
-    /// Fates of flights whose next due is not known yet.
-    pub(super) fates: HashMap<usize, Fate>,
+    pub(super) next_due_searches: NextDueSearches,
+    /// Decisions of flights whose next due is not known yet.
+    pub(super) decisions: HashMap<usize, Decision>,
     /// Trials of destinations that are given up.
-    pub(super) trials: Trials,
+    pub(super) trials: DestinationTrials,
     /// Why the sink is absent, if it is.
     pub(super) absent: Option<String>,
     /// Whether publishing has ended.
@@ -68,7 +68,7 @@ pub(super) struct ClaimTask {
 }
 
 /// What happens to an occurrence once its next due is known.
-pub(super) enum Fate {
+pub(super) enum Decision {
     /// The sink accepted it.
     Accepted,
     /// Its own catch-up passes it over.
@@ -88,10 +88,10 @@ impl ClaimTask {
             verdicts: Verdicts::new(flights.len()),
             flights,
             outbox: Outbox::default(),
-            copies: Copies::default(),
-            followings: Followings::default(),
-            fates: HashMap::new(),
-            trials: Trials::default(),
+            dead_copies: DeadCopies::default(),
+            next_due_searches: NextDueSearches::default(),
+            decisions: HashMap::new(),
+            trials: DestinationTrials::default(),
             absent: None,
             ending: false,
             unreadable: 0,

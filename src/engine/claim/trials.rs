@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 /// The trials of one claim.
 #[derive(Default)]
-pub(super) struct Trials(Vec<Trial>);
+pub(super) struct DestinationTrials(Vec<DestinationTrial>);
 
-pub(super) struct Trial {
+pub(super) struct DestinationTrial {
     destination: String,
     /// The flight that is sent.
     pub(super) index: usize,
@@ -15,10 +15,10 @@ pub(super) struct Trial {
     pub(super) waiting: VecDeque<usize>,
 }
 
-impl Trials {
+impl DestinationTrials {
     /// Starts a trial with a flight.
     pub(super) fn begin(&mut self, destination: &str, index: usize) {
-        self.0.push(Trial { destination: destination.to_owned(), index, waiting: VecDeque::new() });
+        self.0.push(DestinationTrial { destination: destination.to_owned(), index, waiting: VecDeque::new() });
     }
 
     /// Adds a flight to the trial of its destination. Returns whether there is one.
@@ -28,12 +28,12 @@ impl Trials {
     }
 
     /// Continues a trial with another flight.
-    pub(super) fn go_on(&mut self, trial: Trial) {
+    pub(super) fn go_on(&mut self, trial: DestinationTrial) {
         self.0.push(trial);
     }
 
     /// Ends the trial of a flight.
-    pub(super) fn end(&mut self, index: usize) -> Option<Trial> {
+    pub(super) fn end(&mut self, index: usize) -> Option<DestinationTrial> {
         let at = self.0.iter().position(|trial| trial.index == index)?;
         Some(self.0.swap_remove(at))
     }

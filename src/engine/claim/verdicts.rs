@@ -24,7 +24,7 @@ const MAX_GATHER_PAUSE: Duration = Duration::from_millis(500);
 const DUE_GATHER_PAUSE: Duration = Duration::from_millis(50);
 
 /// What to count once a verdict is written: a death, and passed-over occurrences.
-pub(super) struct Counted {
+pub(super) struct VerdictMetrics {
     pub(super) member: Member,
     pub(super) dead: Option<Reason>,
     pub(super) passed_over: u64,
@@ -32,7 +32,7 @@ pub(super) struct Counted {
 }
 
 /// What `Verdicts` yields.
-pub(super) enum Written {
+pub(super) enum VerdictsEvent {
     /// It is time to write the verdicts.
     SettleDue,
     /// The timeline wrote some; `None` if it will not.
@@ -43,7 +43,7 @@ pub(super) enum Written {
 pub(super) struct Verdicts {
     /// Verdicts not yet handed to a settle, with the index of their flight.
     waiting: Vec<(usize, Settlement)>,
-    tally: Vec<Counted>,
+    tally: Vec<VerdictMetrics>,
     /// When the waiting verdicts are written.
     settle_at: Option<Instant>,
     /// Upper bound of `settle_at`.
@@ -56,7 +56,7 @@ struct Settling {
     answer: BoxFuture<'static, Option<Settled>>,
     /// The earliest due that it writes.
     head: Option<Timestamp>,
-    tally: Vec<Counted>,
+    tally: Vec<VerdictMetrics>,
 }
 
 impl Verdicts {
@@ -66,7 +66,7 @@ impl Verdicts {
     }
 
     /// Adds a verdict; `now` is the timeline's time.
-    pub(super) fn add(&mut self, index: usize, verdict: Settlement, counted: Option<Counted>, now: Timestamp) {
+    pub(super) fn add(&mut self, index: usize, verdict: Settlement, counted: Option<VerdictMetrics>, now: Timestamp) {
         let due = waits_until(&verdict);
         let wait = due.map_or(MAX_GATHER_PAUSE, |due| due.since(now).clamp(DUE_GATHER_PAUSE, MAX_GATHER_PAUSE));
         self.tally.extend(counted);
@@ -113,17 +113,17 @@ impl Verdicts {
     }
 
     /// A settle was answered. Returns its earliest due and what to count.
-    pub(super) fn settled(&mut self) -> Option<(Option<Timestamp>, Vec<Counted>)> {
+    pub(super) fn settled(&mut self) -> Option<(Option<Timestamp>, Vec<VerdictMetrics>)> {
         self.settling.take().map(|settling| (settling.head, settling.tally))
     }
 
     /// Waits for the next event; for ever if there are no verdicts.
-    pub(super) async fn next(&mut self) -> Written {
+    pub(super) async fn next(&mut self) -> VerdictsEvent {
         match &mut self.settling {
-            Some(settling) => Written::Settled((&mut settling.answer).await),
+            Some(settling) => VerdictsEvent::Settled((&mut settling.answer).await),
             None => {
                 sleep_until(self.settle_at).await;
-                Written::SettleDue
+                VerdictsEvent::SettleDue
             }
         }
     }

@@ -21,7 +21,7 @@ const IDLE: Duration = Duration::from_millis(5);
 const AT_A_STRETCH: Duration = Duration::from_millis(1);
 
 /// Maximum length of an invalid id in an answer, in bytes; more than any valid id.
-const LONGEST_ECHO: usize = 256;
+const MAX_ECHO_BYTES: usize = 256;
 
 /// A parsed line.
 pub(super) enum Line {
@@ -194,7 +194,7 @@ fn id_of(line: &[u8]) -> Option<String> {
         id: String,
     }
     let mut id = serde_json::from_slice::<OnlyId>(line).ok()?.id;
-    id.truncate(id.floor_char_boundary(LONGEST_ECHO));
+    id.truncate(id.floor_char_boundary(MAX_ECHO_BYTES));
     Some(id)
 }
 

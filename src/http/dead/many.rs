@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use super::views::{DiscardedView, RequeuedView};
 use super::{bad_cursor, cursor_text, meant, read_grave, reasons};
 use crate::clock::Timestamp;
-use crate::engine::dead::Sweep;
+use crate::engine::dead_bulk::BulkPosition;
 use crate::http::openapi::{BODY, TIMELINE};
 use crate::http::problem::Problem;
 use crate::http::{Api, body, openapi};
@@ -32,17 +32,17 @@ use crate::timeline::DeadFilter;
 )]
 pub(in crate::http) async fn requeue(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (filter, from) = read(&api, request).await?;
-    let swept = api.intake.requeue_all(&filter, from, api.limits.timeline_timeout).await?;
-    api.metrics.requeue("requeued", swept.done);
-    api.metrics.requeue("in_flight", swept.in_flight);
-    api.metrics.requeue("unserved", swept.unserved);
-    api.metrics.requeue("unreadable", swept.unreadable);
-    let next_cursor = swept.next.as_ref().map(sweep_text);
+    let result = api.intake.requeue_all(&filter, from, api.limits.timeline_timeout).await?;
+    api.metrics.requeue("requeued", result.done);
+    api.metrics.requeue("in_flight", result.in_flight);
+    api.metrics.requeue("unserved", result.unserved);
+    api.metrics.requeue("unreadable", result.unreadable);
+    let next_cursor = result.next.as_ref().map(position_text);
     let view = RequeuedView {
-        requeued: swept.done,
-        in_flight: swept.in_flight,
-        unserved: swept.unserved,
-        unreadable: swept.unreadable,
+        requeued: result.done,
+        in_flight: result.in_flight,
+        unserved: result.unserved,
+        unreadable: result.unreadable,
         more: next_cursor.is_some(),
         next_cursor,
     };
@@ -65,28 +65,29 @@ pub(in crate::http) async fn requeue(State(api): State<Arc<Api>>, request: Reque
 )]
 pub(in crate::http) async fn discard(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (filter, from) = read(&api, request).await?;
-    let swept = api.intake.discard_all(&filter, from, api.limits.timeline_timeout).await?;
-    api.metrics.discard("discarded", swept.done);
-    let next_cursor = swept.next.as_ref().map(sweep_text);
-    Ok(Json(DiscardedView { discarded: swept.done, more: next_cursor.is_some(), next_cursor }).into_response())
+    let result = api.intake.discard_all(&filter, from, api.limits.timeline_timeout).await?;
+    api.metrics.discard("discarded", result.done);
+    let next_cursor = result.next.as_ref().map(position_text);
+    Ok(Json(DiscardedView { discarded: result.done, more: next_cursor.is_some(), next_cursor }).into_response())
 }
 
-async fn read(api: &Api, request: Request) -> Result<(DeadFilter, Option<Sweep>), Problem> {
+async fn read(api: &Api, request: Request) -> Result<(DeadFilter, Option<BulkPosition>), Problem> {
     let (parts, body) = request.into_parts();
     let body = body::json(&parts.headers, body, &api.limits).await?;
     let filter = spec::read_filter(&body, &reasons(), None).map_err(Problem::invalid)?;
-    let from = filter.cursor.as_deref().map(read_sweep).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
+    let from =
+        filter.cursor.as_deref().map(read_position).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
     Ok((meant(filter), from))
 }
 
 /// Where a bulk request continues, as a cursor: the start of the scan, a tilde, the last position.
-fn sweep_text(sweep: &Sweep) -> String {
-    format!("{}~{}", sweep.until.as_millis(), sweep.after.as_ref().map(cursor_text).unwrap_or_default())
+fn position_text(position: &BulkPosition) -> String {
+    format!("{}~{}", position.until.as_millis(), position.after.as_ref().map(cursor_text).unwrap_or_default())
 }
 
-fn read_sweep(cursor: &str) -> Result<Sweep, Fault> {
+fn read_position(cursor: &str) -> Result<BulkPosition, Fault> {
     let (until, after) = cursor.split_once('~').ok_or_else(bad_cursor)?;
     let until = Timestamp::from_millis(until.parse().map_err(|_| bad_cursor())?);
     let after = if after.is_empty() { None } else { Some(read_grave(after)?) };
-    Ok(Sweep { after, until })
+    Ok(BulkPosition { after, until })
 }

@@ -11,7 +11,7 @@ use crate::engine::intake;
 use crate::http::openapi::task::{CatchUpSchema, MessageSchema, Retry, ScheduleSchema};
 use crate::http::openapi::words;
 use crate::task::{Record, TaskId, spec};
-use crate::timeline::{Held, PutResult};
+use crate::timeline::{PutResult, StoredTask};
 
 /// A due, in both forms.
 #[derive(Serialize, ToSchema)]
@@ -161,7 +161,7 @@ pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut) -> Response {
 }
 
 /// The task and its state; the task's own bytes are unchanged.
-pub(super) fn task_view(id: &TaskId, record: &Record, held: &Held) -> Result<String, serde_json::Error> {
+pub(super) fn task_view(id: &TaskId, record: &Record, held: &StoredTask) -> Result<String, serde_json::Error> {
     let counts = record.task.schedule.is_recurring().then(|| CountsView {
         accepted: held.counts.accepted,
         dead: held.counts.dead,

@@ -20,8 +20,8 @@ pub(super) fn read(field: Field<'_, '_>) -> Option<RetryPolicy> {
         jitter: jitter.unwrap_or(default.jitter),
     };
     let worst = policy.worst_case();
-    if field.path.count() == before && worst > RetryPolicy::LONGEST {
-        let (worst, longest) = (worst.as_millis(), RetryPolicy::LONGEST.as_millis());
+    if field.path.count() == before && worst > RetryPolicy::MAX_WAIT {
+        let (worst, longest) = (worst.as_millis(), RetryPolicy::MAX_WAIT.as_millis());
         let detail = format!("the retries may take {worst} ms together, {longest} ms are allowed");
         return field.path.fault("retry_too_long", detail);
     }

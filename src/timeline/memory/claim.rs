@@ -32,9 +32,9 @@ impl Twin {
         if now > request.not_after {
             return Err(TimelineError::Late);
         }
-        let look = self.look(now, lane, request);
+        let selection = self.select(now, lane, request);
         let end = now.plus(request.lease);
-        let mut claimed = self.take(now, lane, &request.token, end, look, false);
+        let mut claimed = self.take(now, lane, &request.token, end, selection, false);
         if request.newest_first {
             claimed.head = self.head(lane);
         }
@@ -58,17 +58,17 @@ impl Twin {
         if now > request.not_after {
             return Err(TimelineError::Late);
         }
-        let look = self.look_for_suspects(now, lane, request);
+        let selection = self.select_suspects(now, lane, request);
         let end = now.plus(request.lease);
-        Ok(Notified::quietly(self.take(now, lane, &request.token, end, look, !request.unreadable)))
+        Ok(Notified::quietly(self.take(now, lane, &request.token, end, selection, !request.unreadable)))
     }
 
     /// Why ordinary claims leave the occurrence out, if they do.
-    fn left_out(&self, (score, member): Row<'_>) -> Option<Why> {
+    fn left_out(&self, (score, member): Row<'_>) -> Option<LeftOutReason> {
         let mark = self.mark(member, Timestamp::from_millis(score))?;
         match mark.count {
-            _ if mark.unreadable => Some(Why::Unreadable),
-            Some(count) if count >= SUSPECT_CRASHES => Some(Why::Suspect(count)),
+            _ if mark.unreadable => Some(LeftOutReason::Unreadable),
+            Some(count) if count >= SUSPECT_CRASHES => Some(LeftOutReason::Suspect(count)),
             _ => None,
         }
     }
@@ -78,79 +78,79 @@ impl Twin {
     }
 
     /// Selects the occurrences of a claim.
-    fn look(&self, now: Timestamp, lane: &Lane, request: &ClaimRequest) -> Look {
-        let Some(rows) = self.rows(now, lane, request.after.as_ref()) else { return Look::default() };
+    fn select(&self, now: Timestamp, lane: &Lane, request: &ClaimRequest) -> Selection {
+        let Some(rows) = self.rows(now, lane, request.after.as_ref()) else { return Selection::default() };
         let (max, max_bytes) = (request.max.clamp(1, MAX_BATCH), request.max_bytes.min(MAX_CLAIM_BYTES));
         // Without marks no occurrence is left out.
         let window = max + if self.crashes.is_empty() { 0 } else { LOOKED_AT };
         let rows: Vec<Row<'_>> =
             if request.newest_first { rows.rev().take(window).collect() } else { rows.take(window).collect() };
-        let (mut look, mut bytes, mut looked) = (Look::default(), 0, 0);
+        let (mut selection, mut bytes, mut looked) = (Selection::default(), 0, 0);
         for row in &rows {
-            if look.taken.len() == max {
+            if selection.taken.len() == max {
                 break;
             }
             match (self.left_out(*row), self.size(*row)) {
-                (Some(Why::Unreadable), _) => look.unreadable += 1,
-                (Some(Why::Suspect(_)), _) => look.suspects += 1,
-                (None, None) => look.without_record.push(row.1.clone()),
-                (None, Some(size)) if !look.taken.is_empty() && bytes + size > max_bytes => break,
+                (Some(LeftOutReason::Unreadable), _) => selection.unreadable += 1,
+                (Some(LeftOutReason::Suspect(_)), _) => selection.suspects += 1,
+                (None, None) => selection.without_record.push(row.1.clone()),
+                (None, Some(size)) if !selection.taken.is_empty() && bytes + size > max_bytes => break,
                 (None, Some(size)) => {
                     bytes += size;
-                    look.taken.push((row.1.clone(), Timestamp::from_millis(row.0)));
+                    selection.taken.push((row.1.clone(), Timestamp::from_millis(row.0)));
                 }
             }
             looked += 1;
         }
         if request.newest_first {
-            look.taken.reverse();
-            (look.suspects, look.unreadable) = (0, 0);
+            selection.taken.reverse();
+            (selection.suspects, selection.unreadable) = (0, 0);
         } else {
-            self.look_behind(lane, request.after.as_ref(), rows[..looked].last(), &mut look);
+            self.note_what_is_behind(lane, request.after.as_ref(), rows[..looked].last(), &mut selection);
         }
-        look
+        selection
     }
 
     /// Selects the occurrences of a claim of suspects or of unreadable ones.
-    fn look_for_suspects(&self, now: Timestamp, lane: &Lane, request: &SuspectsRequest) -> Look {
-        let Some(rows) = self.rows(now, lane, request.after.as_ref()) else { return Look::default() };
+    fn select_suspects(&self, now: Timestamp, lane: &Lane, request: &SuspectsRequest) -> Selection {
+        let Some(rows) = self.rows(now, lane, request.after.as_ref()) else { return Selection::default() };
         let (max, max_bytes) = (request.max.clamp(1, MAX_BATCH), request.max_bytes.min(MAX_CLAIM_BYTES));
-        let (mut look, mut bytes, mut full, mut crashed, mut last) = (Look::default(), 0, false, 0, None);
+        let (mut selection, mut bytes, mut full, mut crashed, mut last) = (Selection::default(), 0, false, 0, None);
         let mut free = None;
         for row in rows.take(LOOKED_AT + 1) {
             let why = self.left_out(row);
             let meant = match why {
-                Some(Why::Unreadable) => request.unreadable,
-                Some(Why::Suspect(count)) => {
+                Some(LeftOutReason::Unreadable) => request.unreadable,
+                Some(LeftOutReason::Suspect(count)) => {
                     !request.unreadable
-                        && (look.taken.is_empty() || (count == SUSPECT_CRASHES && crashed == SUSPECT_CRASHES))
+                        && (selection.taken.is_empty() || (count == SUSPECT_CRASHES && crashed == SUSPECT_CRASHES))
                 }
                 None => false,
             };
-            let mut may = meant && !full && look.taken.len() < max;
+            let mut may = meant && !full && selection.taken.len() < max;
             let size = self.size(row).unwrap_or_default();
             if may {
-                full = !look.taken.is_empty() && bytes + size > max_bytes;
+                full = !selection.taken.is_empty() && bytes + size > max_bytes;
                 may = !full;
             }
             match why {
                 // The next call continues here.
-                Some(Why::Unreadable) if meant && !may => break,
-                Some(_) if may && size == 0 => look.without_record.push(row.1.clone()),
+                Some(LeftOutReason::Unreadable) if meant && !may => break,
+                Some(_) if may && size == 0 => selection.without_record.push(row.1.clone()),
                 Some(why) if may => {
-                    crashed = if let Why::Suspect(count) = why { count } else { 0 };
+                    crashed = if let LeftOutReason::Suspect(count) = why { count } else { 0 };
                     bytes += size;
-                    look.taken.push((row.1.clone(), Timestamp::from_millis(row.0)));
+                    selection.taken.push((row.1.clone(), Timestamp::from_millis(row.0)));
                 }
-                Some(Why::Unreadable) => look.unreadable += 1,
-                Some(Why::Suspect(_)) => look.suspects += 1,
+                Some(LeftOutReason::Unreadable) => selection.unreadable += 1,
+                Some(LeftOutReason::Suspect(_)) => selection.suspects += 1,
                 None => free = free.or(Some(Timestamp::from_millis(row.0))),
             }
             last = Some(row);
         }
-        self.look_behind(lane, request.after.as_ref(), last.as_ref(), &mut look);
-        look.head = free.or(look.head);
-        look
+        self.note_what_is_behind(lane, request.after.as_ref(), last.as_ref(), &mut selection);
+        selection.head = free.or(selection.head);
+        selection
     }
 
     /// Due members of a lane, the earliest first, behind a position if one is given.
@@ -166,12 +166,18 @@ impl Twin {
     }
 
     /// Notes the last member that was read, and the first due behind it.
-    fn look_behind(&self, lane: &Lane, after: Option<&Place>, last: Option<&Row<'_>>, look: &mut Look) {
-        look.last =
+    fn note_what_is_behind(
+        &self,
+        lane: &Lane,
+        after: Option<&Place>,
+        last: Option<&Row<'_>>,
+        selection: &mut Selection,
+    ) {
+        selection.last =
             last.map(|(score, member)| Place { due: Timestamp::from_millis(*score), member: Some((*member).clone()) });
-        let from = look.last.as_ref().or(after);
+        let from = selection.last.as_ref().or(after);
         let behind = self.due.get(lane).and_then(|line| line.positive().find(|row| is_behind(*row, from)));
-        look.head = behind.map(|(score, _)| Timestamp::from_millis(score));
+        selection.head = behind.map(|(score, _)| Timestamp::from_millis(score));
     }
 
     /// Claims the selected occurrences.
@@ -181,29 +187,29 @@ impl Twin {
         lane: &Lane,
         token: &Token,
         end: Timestamp,
-        look: Look,
+        selection: Selection,
         tells_crashes: bool,
     ) -> Claimed {
         let mut claimed = Claimed {
             now,
             occurrences: Vec::new(),
-            head: look.head,
-            last: look.last,
-            suspects: look.suspects,
-            unreadable: look.unreadable,
-            removed: look.without_record.len() as u64,
+            head: selection.head,
+            last: selection.last,
+            suspects: selection.suspects,
+            unreadable: selection.unreadable,
+            removed: selection.without_record.len() as u64,
         };
-        for member in &look.without_record {
+        for member in &selection.without_record {
             self.remove_score(lane, member);
             self.crashes.remove(member);
         }
-        if look.taken.is_empty() {
+        if selection.taken.is_empty() {
             return claimed;
         }
         self.set_lease(lane, token, end);
-        let claim = Claim { whole: true, pairs: look.taken.clone() };
+        let claim = Claim { whole: true, pairs: selection.taken.clone() };
         self.claims.entry(lane.clone()).or_default().insert(token.clone(), claim);
-        for (member, due) in look.taken {
+        for (member, due) in selection.taken {
             self.turn(lane, &member, -due.as_millis());
             let record = self.tasks.get(&member).cloned().unwrap_or_default();
             let crashes = self.mark(&member, due).filter(|_| tells_crashes).and_then(|mark| mark.count);
@@ -221,7 +227,7 @@ impl Twin {
 
 /// Why ordinary claims leave an occurrence out.
 #[derive(Clone, Copy)]
-enum Why {
+enum LeftOutReason {
     /// This many of its claims have expired.
     Suspect(u32),
     /// An instance could not parse it.
@@ -230,7 +236,7 @@ enum Why {
 
 /// The selection of a claim.
 #[derive(Default)]
-struct Look {
+struct Selection {
     /// Due occurrences to claim.
     taken: Vec<(Member, Timestamp)>,
     /// Due members without a record.

@@ -25,8 +25,8 @@ pub use zset::Zset;
 
 use super::calls::{Calls, Verb};
 use super::{
-    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Held, Link, Put,
-    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, SuspectsRequest, Timeline, TimelineError,
+    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Link, Put, PutAnswer,
+    PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, StoredTask, SuspectsRequest, Timeline, TimelineError,
     Token, Wake,
 };
 use crate::clock::{Clock, Timestamp};
@@ -198,7 +198,7 @@ impl Timeline for MemoryTimeline {
         self.step(Verb::Cancel, shard, Some(not_after), |twin, now| twin.cancel(now, id, not_after)).await
     }
 
-    async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
+    async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError> {
         self.step(Verb::Get, shard, None, |twin, _| Ok(Notified::quietly(twin.get(id)))).await
     }
 

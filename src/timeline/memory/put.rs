@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::task::layout::{RESETS, has, lane_of, tail};
 use crate::task::record::replacing;
 use crate::task::{Key, Lane, Member, TaskId};
-use crate::timeline::{CancelAnswer, Held, Put, PutAnswer, PutMode, PutResult, TimelineError};
+use crate::timeline::{CancelAnswer, Put, PutAnswer, PutMode, PutResult, StoredTask, TimelineError};
 
 impl Twin {
     /// Creates or replaces tasks. Returns one answer per task, in order.
@@ -151,7 +151,7 @@ impl Twin {
 
     /// Reads a task.
     #[must_use]
-    pub fn get(&self, id: &TaskId) -> Option<Held> {
+    pub fn get(&self, id: &TaskId) -> Option<StoredTask> {
         let member = Member::from(id);
         let record = self.tasks.get(&member)?;
         let score = self.score_in(&lane_of(record)?, &member)?;
@@ -160,7 +160,7 @@ impl Twin {
             Some(Change::Due(due)) => Some(*due),
             None => None,
         };
-        Some(Held {
+        Some(StoredTask {
             record: record.clone(),
             due: Timestamp::from_millis(score.abs()),
             in_flight: score < 0,

@@ -97,12 +97,12 @@ impl RedisTimeline {
 
     /// Sends a call. With `not_after`, it returns [`TimelineError::Unknown`] only after that time.
     pub(super) async fn call(&self, call: Call, not_after: Option<Timestamp>) -> Result<Reply, TimelineError> {
-        let patience = not_after.map(|not_after| Patience::new(self.clock.clone(), not_after));
+        let expiry = not_after.map(|not_after| CallExpiry::new(self.clock.clone(), not_after));
         let session = self.hub.session().map_err(TimelineError::Away)?;
         let mut loads = 0;
         loop {
             let sent = Instant::now();
-            match session.ask(&call.command, self.response_timeout, patience.as_ref()).await {
+            match session.ask(&call.command, self.response_timeout, expiry.as_ref()).await {
                 Ok(value) => {
                     session.answered();
                     let reply = Reply::read(value).map_err(|error| named(call.script, error))?;
@@ -121,8 +121,8 @@ impl RedisTimeline {
                 }
                 Err(CallError::Refused(error)) => return Err(TimelineError::Refused(detail(&error))),
                 Err(CallError::Unanswered(reason)) => {
-                    if let Some(patience) = patience {
-                        patience.surely_past().await;
+                    if let Some(expiry) = expiry {
+                        expiry.surely_past().await;
                     }
                     return Err(TimelineError::Unknown(reason));
                 }
@@ -132,12 +132,12 @@ impl RedisTimeline {
 }
 
 impl Session {
-    /// Sends a command and waits for the reply until `timeout` has passed or `patience` ends, whichever is later.
+    /// Sends a command and waits for the reply until `timeout` has passed or `expiry` ends, whichever is later.
     pub(super) async fn ask(
         &self,
         command: &Cmd,
         timeout: Duration,
-        patience: Option<&Patience>,
+        expiry: Option<&CallExpiry>,
     ) -> Result<Value, CallError> {
         let mut connection = self.connection();
         let answer = connection.send_packed_command(command);
@@ -146,11 +146,11 @@ impl Session {
             Ok(answer) => Some(answer),
             Err(_) => {
                 self.timed_out(timeout);
-                match patience {
+                match expiry {
                     None => None,
-                    Some(patience) => tokio::select! {
+                    Some(expiry) => tokio::select! {
                         answer = &mut answer => Some(answer),
-                        () = patience.surely_past() => None,
+                        () = expiry.surely_past() => None,
                     },
                 }
             }
@@ -213,19 +213,19 @@ fn named(script: &Script, error: TimelineError) -> TimelineError {
 }
 
 /// Waits until a call can no longer take effect.
-pub(super) struct Patience {
+pub(super) struct CallExpiry {
     clock: Arc<dyn Clock>,
     not_after: Timestamp,
     // Ends the wait in any case, even if the estimate of the server's clock is wrong.
     bound: Instant,
 }
 
-impl Patience {
-    fn new(clock: Arc<dyn Clock>, not_after: Timestamp) -> Patience {
+impl CallExpiry {
+    fn new(clock: Arc<dyn Clock>, not_after: Timestamp) -> CallExpiry {
         let not_after = not_after.plus(ROUNDING);
         let doubt = clock.uncertainty().saturating_mul(2).min(DOUBT_MAX) + Duration::from_secs(1);
         let bound = Instant::now() + not_after.since(clock.now()) + doubt;
-        Patience { clock, not_after, bound }
+        CallExpiry { clock, not_after, bound }
     }
 
     async fn surely_past(&self) {

@@ -18,9 +18,10 @@ use tokio::time::Instant;
 
 use super::call::{CallError, Time, detail, load_scripts};
 use super::cluster::{Slots, ask_slots};
-use super::durable::{Durability, Unable, WaitConnection, able};
+use super::durable::{ConfirmError, Durability, can_confirm};
 use super::server::advice;
 use super::session::Session;
+use super::wait_connection::WaitConnection;
 use super::{RedisConfig, RedisError, cluster};
 use crate::clock::{Backoff, Timestamp};
 use crate::task::{Namespace, Shard};
@@ -174,14 +175,14 @@ impl Connector {
             return Ok(None);
         }
         let line = self.beside(session).await?;
-        let can = able(self.durability, session, Some(&line), self.response_timeout).await;
+        let can = can_confirm(self.durability, session, Some(&line), self.response_timeout).await;
         Ok(Some(match can {
             Ok(()) => {
                 let key = keys::nothing(&self.namespace);
                 Ok(Arc::new(WaitConnection::new(self, session, line, key)))
             }
-            Err(Unable::Never(detail)) => Err(detail),
-            Err(Unable::Now(reason)) => return Err(reason),
+            Err(ConfirmError::Never(detail)) => Err(detail),
+            Err(ConfirmError::Now(reason)) => return Err(reason),
         }))
     }
 

@@ -16,6 +16,7 @@ mod server;
 mod session;
 mod settle;
 mod verbs;
+mod wait_connection;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +31,12 @@ use tokio::task::AbortHandle;
 use self::call::Time;
 pub use self::durable::Durability;
 use self::link::{Connector, LinkState};
-pub use self::server::{Advice, Look, LookError, ServerState, look};
+pub use self::server::{Advice, ServerCheck, ServerCheckError, ServerState, check_server};
 use super::calls::{Calls, Verb};
 use super::keys::Keys;
 use super::{
-    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Held, Link, Put,
-    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, SuspectsRequest, Timeline, TimelineError,
+    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Link, Put, PutAnswer,
+    PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, StoredTask, SuspectsRequest, Timeline, TimelineError,
     Token, Wake,
 };
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
@@ -307,7 +308,7 @@ impl Timeline for RedisTimeline {
         self.calls.count(Verb::Cancel, self.durably(not_after, self.cancel_one(shard, id, not_after))).await
     }
 
-    async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
+    async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError> {
         self.calls.count(Verb::Get, self.get_one(shard, id)).await
     }
 

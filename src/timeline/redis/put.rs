@@ -34,16 +34,16 @@ impl RedisTimeline {
             let (mut elsewhere, mut again) = (Vec::new(), false);
             for (&index, said) in open.iter().zip(said) {
                 match said {
-                    Said::Answer(answer) => {
+                    PutReply::Answer(answer) => {
                         written |= matches!(answer.result, PutResult::Created | PutResult::Replaced);
                         answers[index] = Some(answer);
                     }
-                    Said::Elsewhere(lane) => {
+                    PutReply::Elsewhere(lane) => {
                         self.remember(&lane);
                         lanes.insert(lane);
                         elsewhere.push(index);
                     }
-                    Said::Again => {
+                    PutReply::Again => {
                         again = true;
                         elsewhere.push(index);
                     }
@@ -74,7 +74,7 @@ impl RedisTimeline {
         puts: &[&Put],
         lanes: &BTreeSet<Lane>,
         not_after: Timestamp,
-    ) -> Result<Vec<Said>, TimelineError> {
+    ) -> Result<Vec<PutReply>, TimelineError> {
         let keys = self.keys(shard)?;
         let mut named = vec![keys.tasks(), keys.changes(), keys.crashes(), keys.counts(), keys.lanes(), keys.largest()];
         named.extend(lanes.iter().map(|lane| keys.due(lane)));
@@ -100,20 +100,20 @@ impl RedisTimeline {
         if detail.left() != puts.len() {
             return Err(broken(&format!("{} answers for {} tasks", detail.left(), puts.len())));
         }
-        puts.iter().map(|put| Said::read(&mut detail, put.due)).collect()
+        puts.iter().map(|put| PutReply::read(&mut detail, put.due)).collect()
     }
 }
 
 /// The answer of the script for one task.
-enum Said {
+enum PutReply {
     Answer(PutAnswer),
     Elsewhere(Lane),
     Again,
 }
 
-impl Said {
+impl PutReply {
     /// Parses `<code>[ <valid due>[ <due in flight>]]`. Without a due, the requested one is valid.
-    fn read(detail: &mut Fields, asked: Timestamp) -> Result<Said, TimelineError> {
+    fn read(detail: &mut Fields, asked: Timestamp) -> Result<PutReply, TimelineError> {
         let text = detail.text()?;
         let mut parts = text.split(' ');
         let code = Code::of(parts.next().unwrap_or_default());
@@ -121,9 +121,9 @@ impl Said {
         let result = match code {
             Some(Code::Elsewhere) => {
                 let lane = text.split(' ').nth(1).and_then(|lane| lane.parse().ok());
-                return lane.map(Said::Elsewhere).ok_or_else(|| broken("`elsewhere` without a lane"));
+                return lane.map(PutReply::Elsewhere).ok_or_else(|| broken("`elsewhere` without a lane"));
             }
-            Some(Code::Again) => return Ok(Said::Again),
+            Some(Code::Again) => return Ok(PutReply::Again),
             Some(Code::Created) => PutResult::Created,
             Some(Code::Replaced) => PutResult::Replaced,
             Some(Code::Unchanged) => PutResult::Unchanged,
@@ -135,7 +135,7 @@ impl Said {
         let (holds, in_flight) = (time()?, time()?);
         // For a refused task, callers expect the requested due.
         let due = if result == PutResult::KeyReused { asked } else { holds.unwrap_or(asked) };
-        Ok(Said::Answer(PutAnswer { result, due, in_flight }))
+        Ok(PutReply::Answer(PutAnswer { result, due, in_flight }))
     }
 }
 

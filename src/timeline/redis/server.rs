@@ -9,7 +9,7 @@ use redis::{AsyncConnectionConfig, Cmd, Value};
 
 use super::call::{CallError, detail};
 use super::cluster::{self, Slots, ask_slots};
-use super::durable::{Durability, Unable, able, unproven};
+use super::durable::{ConfirmError, Durability, can_confirm, unproven};
 use super::link::SOCKET;
 use super::session::Session;
 use super::{RedisConfig, RedisError, access};
@@ -63,7 +63,7 @@ impl Advice {
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct ServerCheck {
     /// Whether a timeline of this namespace exists there; its layout is the configured one.
     pub begun: bool,
     /// The version; `None` if Redis does not report it.
@@ -74,7 +74,7 @@ pub struct Look {
 
 /// Why this Redis cannot store the timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LookError {
+pub enum ServerCheckError {
     /// Redis is unreachable, or refuses commands.
     Away(Away),
     /// The URL is wrong, another layout is stored, or another node serves the slots.
@@ -85,17 +85,19 @@ pub enum LookError {
 ///
 /// # Errors
 /// Why it cannot.
-pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
-    let access = access(config).map_err(LookError::Redis)?;
+pub async fn check_server(config: &RedisConfig) -> Result<ServerCheck, ServerCheckError> {
+    let access = access(config).map_err(ServerCheckError::Redis)?;
     let alone = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    let commands = access.connect(SOCKET, alone, config.connect_timeout).await.map_err(LookError::Away)?;
+    let commands = access.connect(SOCKET, alone, config.connect_timeout).await.map_err(ServerCheckError::Away)?;
     let session = Session::new(commands);
     let ask = async |command: &Cmd| session.ask(command, config.response_timeout, None).await;
     let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
     let slots = ask_slots(&session, &cluster::slots(&config.namespace, &keys), config.response_timeout).await;
     slots.map_err(|unserved| match unserved {
-        Slots::Elsewhere { error, passes: false } => LookError::Redis(error),
-        Slots::Elsewhere { error, passes: true } => LookError::Away(Away::new(Cause::Refused, error.to_string())),
+        Slots::Elsewhere { error, passes: false } => ServerCheckError::Redis(error),
+        Slots::Elsewhere { error, passes: true } => {
+            ServerCheckError::Away(Away::new(Cause::Refused, error.to_string()))
+        }
         Slots::Unanswered(failure) => away(failure),
     })?;
     // With XX this writes nothing, because the key does not exist. A replica, a full server, or one whose disk failed
@@ -109,15 +111,15 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
             let found = redis::from_redis_value(found).unwrap_or_else(|_| "something else".to_owned());
             if found != wanted {
                 let namespace = config.namespace.clone();
-                return Err(LookError::Redis(RedisError::Layout { namespace, found, wanted }));
+                return Err(ServerCheckError::Redis(RedisError::Layout { namespace, found, wanted }));
             }
             true
         }
     };
-    match able(config.durability, &session, None, config.response_timeout).await {
+    match can_confirm(config.durability, &session, None, config.response_timeout).await {
         Ok(()) => {}
-        Err(Unable::Never(detail)) => return Err(LookError::Redis(RedisError::Durability(detail))),
-        Err(Unable::Now(detail)) => return Err(LookError::Away(detail.into())),
+        Err(ConfirmError::Never(detail)) => return Err(ServerCheckError::Redis(RedisError::Durability(detail))),
+        Err(ConfirmError::Now(detail)) => return Err(ServerCheckError::Away(detail.into())),
     }
     let server = match ask(&redis::cmd("INFO")).await {
         Ok(info) => redis::from_redis_value(info)
@@ -126,8 +128,8 @@ pub async fn look(config: &RedisConfig) -> Result<Look, LookError> {
         Err(failure) => Err(failure.to_string()),
     };
     Ok(match server {
-        Ok(server) => Look { begun, version: Some(server.version), advice: server.advice },
-        Err(detail) => Look { begun, version: None, advice: vec![Advice::untold(&detail)] },
+        Ok(server) => ServerCheck { begun, version: Some(server.version), advice: server.advice },
+        Err(detail) => ServerCheck { begun, version: None, advice: vec![Advice::untold(&detail)] },
     })
 }
 
@@ -149,8 +151,8 @@ pub(super) async fn advice(
     Ok(advice)
 }
 
-fn away(failure: CallError) -> LookError {
-    LookError::Away(match failure {
+fn away(failure: CallError) -> ServerCheckError {
+    ServerCheckError::Away(match failure {
         CallError::Refused(error) => Away::new(redis_access::cause(error.code()), detail(&error)),
         CallError::Unanswered(detail) => detail.into(),
     })

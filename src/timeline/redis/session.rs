@@ -8,7 +8,7 @@ use punctual_sinks::redis_access::Commands;
 use redis::aio::MultiplexedConnection;
 use tokio_util::sync::CancellationToken;
 
-use super::durable::WaitConnection;
+use super::wait_connection::WaitConnection;
 
 /// After this many response timeouts in a row the connection is given up.
 const SILENCES: u32 = 3;

@@ -11,15 +11,15 @@ use crate::task::{Counts, Key, Lane, Shard, TaskId, layout};
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{self, Code};
 use crate::timeline::{
-    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, Held, LaneGlance, MAX_BATCH, MAX_CLAIM_BYTES,
-    Occurrence, Place, ReapRequest, Reaped, RequeueAnswer, SuspectsRequest, TimelineError, Token,
+    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, LaneGlance, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence,
+    Place, ReapRequest, Reaped, RequeueAnswer, StoredTask, SuspectsRequest, TimelineError, Token,
 };
 
 /// Maximum number of calls while the task is found in a different lane each time.
 pub(super) const MAX_ROUNDS: usize = 4;
 
 impl RedisTimeline {
-    pub(super) async fn get_one(&self, shard: Shard, id: &TaskId) -> Result<Option<Held>, TimelineError> {
+    pub(super) async fn get_one(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError> {
         let fixed = |keys: &Keys| vec![keys.tasks(), keys.changes(), keys.counts(), keys.crashes()];
         let build = |keys: &[String]| self.script(&scripts::GET, keys).arg(id.as_str());
         let mut reply = self.in_its_lane(shard, None, fixed, build).await?;
@@ -33,7 +33,7 @@ impl RedisTimeline {
                 let counts = fields.optional_text()?.as_deref().map_or_else(Counts::default, Counts::unpack);
                 let unreadable = fields.flag()?;
                 let due = Timestamp::from_millis(score.saturating_abs());
-                Ok(Some(Held { record, due, in_flight: score < 0, changed, counts, unreadable }))
+                Ok(Some(StoredTask { record, due, in_flight: score < 0, changed, counts, unreadable }))
             }
             _ => Err(reply.unexpected()),
         }

@@ -74,7 +74,7 @@ impl Counts {
 
 /// What happens to a claimed occurrence, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Follow {
+pub struct NextDue {
     /// Whether it is published; otherwise it is passed over (and counted in `passed_over`).
     pub publish: bool,
     /// How many occurrences are passed over, including this one if it is not published.
@@ -83,16 +83,16 @@ pub struct Follow {
     pub next: Option<Timestamp>,
 }
 
-/// Computes a [`Follow`] in slices, because counting what a cron task missed in a long outage may take millions of
+/// Computes a [`NextDue`] in slices, because counting what a cron task missed in a long outage may take millions of
 /// steps.
-pub struct Following(State);
+pub struct NextDueSearch(State);
 
 enum State {
-    Known(Follow),
+    Known(NextDue),
     Walking(Box<Walk>),
 }
 
-impl Following {
+impl NextDueSearch {
     /// Starts for the occurrence of `member` that was claimed at `due`, when the server's time was `now`.
     ///
     /// # Errors
@@ -104,12 +104,12 @@ impl Following {
         now: Timestamp,
         counts: Counts,
         overdue: Overdue,
-    ) -> Result<Following, ScheduleError> {
+    ) -> Result<NextDueSearch, ScheduleError> {
         let policy = record.task.catch_up.unwrap_or_default();
         let late = now.since(due) > overdue.grace;
         let publish = !(late && policy == CatchUp::None);
         let itself = u64::from(!publish);
-        let known = |passed_over, next| Following(State::Known(Follow { publish, passed_over, next }));
+        let known = |passed_over, next| NextDueSearch(State::Known(NextDue { publish, passed_over, next }));
         if !record.is_recurring() {
             return Ok(known(itself, None));
         }
@@ -131,22 +131,22 @@ impl Following {
             return Ok(known(itself + passed, next));
         }
         let walk = Walk { plan, at: due, now, left, publish, passed: 0, keep, kept: VecDeque::new() };
-        Ok(Following(State::Walking(Box::new(walk))))
+        Ok(NextDueSearch(State::Walking(Box::new(walk))))
     }
 
     /// Continues for at most `steps` occurrences, at least 1. Returns `Some` once the result is known.
     ///
     /// # Errors
-    /// See [`begin`](Following::begin).
-    pub fn advance(&mut self, steps: u32) -> Result<Option<Follow>, ScheduleError> {
+    /// See [`begin`](NextDueSearch::begin).
+    pub fn advance(&mut self, steps: u32) -> Result<Option<NextDue>, ScheduleError> {
         if let State::Walking(walk) = &mut self.0 {
             match (0..steps.max(1)).find_map(|_| walk.step()) {
-                Some(follow) => self.0 = State::Known(follow),
+                Some(next_due) => self.0 = State::Known(next_due),
                 None => return Ok(None),
             }
         }
         match &self.0 {
-            State::Known(follow) => Ok(Some(*follow)),
+            State::Known(next_due) => Ok(Some(*next_due)),
             State::Walking(_) => Ok(None),
         }
     }
@@ -168,7 +168,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn step(&mut self) -> Option<Follow> {
+    fn step(&mut self) -> Option<NextDue> {
         let next = self.plan.next_after(self.at);
         match next.filter(|next| *next <= self.now) {
             None => return Some(self.end(self.kept.front().copied().or(next))),
@@ -184,11 +184,11 @@ impl Walk {
         (self.passed >= self.left).then(|| self.end(None))
     }
 
-    fn end(&self, next: Option<Timestamp>) -> Follow {
-        Follow { publish: self.publish, passed_over: self.passed + u64::from(!self.publish), next }
+    fn end(&self, next: Option<Timestamp>) -> NextDue {
+        NextDue { publish: self.publish, passed_over: self.passed + u64::from(!self.publish), next }
     }
 }
 
 #[cfg(test)]
-#[path = "follow_tests.rs"]
+#[path = "next_due_tests.rs"]
 mod tests;

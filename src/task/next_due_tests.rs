@@ -27,19 +27,19 @@ fn cron(expression: &str) -> When {
     When::Cron { expression: expression.into(), zone: None, start: None }
 }
 
-fn follow(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdue) -> Follow {
+fn next_due(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdue) -> NextDue {
     let member: Member = "a".parse().unwrap();
-    let mut following = Following::begin(&member, record, at(due), at(now), counts, overdue).unwrap();
+    let mut search = NextDueSearch::begin(&member, record, at(due), at(now), counts, overdue).unwrap();
     loop {
-        if let Some(follow) = following.advance(7).unwrap() {
-            assert_eq!(following.advance(1), Ok(Some(follow)), "what is known stays");
-            return follow;
+        if let Some(next_due) = search.advance(7).unwrap() {
+            assert_eq!(search.advance(1), Ok(Some(next_due)), "what is known stays");
+            return next_due;
         }
     }
 }
 
 /// The result, computed from the list of all dues.
-fn naive(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdue) -> Follow {
+fn naive(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdue) -> NextDue {
     let id: TaskId = "a".parse().unwrap();
     let next_after = |after: &i64| {
         record.task.schedule.next_after(&id, record.anchor, at(*after)).unwrap().map(Timestamp::as_millis)
@@ -68,13 +68,13 @@ fn naive(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdue) 
     let mut passed_over = u64::from(!publish);
     for _ in 0..pass {
         if record.task.schedule.limit.is_some_and(|limit| came_due >= limit) {
-            return Follow { publish, passed_over, next: None };
+            return NextDue { publish, passed_over, next: None };
         }
         came_due += 1;
         passed_over += 1;
     }
     let over = record.task.schedule.limit.is_some_and(|limit| came_due >= limit);
-    Follow { publish, passed_over, next: dues.get(pass).filter(|_| !over).map(|due| at(*due)) }
+    NextDue { publish, passed_over, next: dues.get(pass).filter(|_| !over).map(|due| at(*due)) }
 }
 
 #[test]
@@ -82,9 +82,9 @@ fn within_grace_nothing_is_dropped_whatever_the_policy() {
     for policy in [None, Some(CatchUp::Once), Some(CatchUp::All), Some(CatchUp::None)] {
         for when in [every(1000), cron("* * * * * *")] {
             let record = record(when, policy, None);
-            let found = follow(&record, PUT + 1000, PUT + 61_000, Counts::default(), OVERDUE);
-            assert_eq!(found, Follow { publish: true, passed_over: 0, next: Some(at(PUT + 2000)) });
-            let found = follow(&record, PUT + 1000, PUT + 61_001, Counts::default(), OVERDUE);
+            let found = next_due(&record, PUT + 1000, PUT + 61_000, Counts::default(), OVERDUE);
+            assert_eq!(found, NextDue { publish: true, passed_over: 0, next: Some(at(PUT + 2000)) });
+            let found = next_due(&record, PUT + 1000, PUT + 61_001, Counts::default(), OVERDUE);
             assert_ne!(found.next, Some(at(PUT + 2000)).filter(|_| policy != Some(CatchUp::All)));
         }
     }
@@ -95,14 +95,14 @@ fn after_an_outage_the_policy_decides() {
     for when in [every(1000), cron("* * * * * *")] {
         let found = |policy| {
             let record = record(when.clone(), policy, None);
-            follow(&record, PUT + 1000, PUT + 3_600_500, Counts::default(), OVERDUE)
+            next_due(&record, PUT + 1000, PUT + 3_600_500, Counts::default(), OVERDUE)
         };
         let then = Some(at(PUT + 3_601_000));
-        assert_eq!(found(None), Follow { publish: true, passed_over: 3599, next: then });
+        assert_eq!(found(None), NextDue { publish: true, passed_over: 3599, next: then });
         assert_eq!(found(Some(CatchUp::Once)), found(None));
-        assert_eq!(found(Some(CatchUp::None)), Follow { publish: false, passed_over: 3600, next: then });
+        assert_eq!(found(Some(CatchUp::None)), NextDue { publish: false, passed_over: 3600, next: then });
         let newest = Some(at(PUT + 3_501_000));
-        assert_eq!(found(Some(CatchUp::All)), Follow { publish: true, passed_over: 3499, next: newest });
+        assert_eq!(found(Some(CatchUp::All)), NextDue { publish: true, passed_over: 3499, next: newest });
     }
 }
 
@@ -110,13 +110,13 @@ fn after_an_outage_the_policy_decides() {
 fn a_one_shot_has_no_next_and_may_be_too_late() {
     let found = |policy, late| {
         let record = record(When::At(at(PUT)), policy, None);
-        follow(&record, PUT, PUT + late, Counts::default(), OVERDUE)
+        next_due(&record, PUT, PUT + late, Counts::default(), OVERDUE)
     };
-    let sent = Follow { publish: true, passed_over: 0, next: None };
+    let sent = NextDue { publish: true, passed_over: 0, next: None };
     assert_eq!(found(None, 1 << 40), sent);
     assert_eq!(found(Some(CatchUp::All), 1 << 40), sent);
     assert_eq!(found(Some(CatchUp::None), 60_000), sent);
-    assert_eq!(found(Some(CatchUp::None), 60_001), Follow { publish: false, passed_over: 1, next: None });
+    assert_eq!(found(Some(CatchUp::None), 60_001), NextDue { publish: false, passed_over: 1, next: None });
 }
 
 #[test]
@@ -124,9 +124,10 @@ fn a_requeued_occurrence_is_a_one_shot() {
     let key: crate::task::Key = "a:1774500001000".parse().unwrap();
     let record = record(cron("* * * * *"), None, None).buried(key.clone());
     let member = Member::requeued(&key);
-    let mut following =
-        Following::begin(&member, &record, at(PUT + 1000), at(PUT + (1 << 30)), Counts::default(), OVERDUE).unwrap();
-    assert_eq!(following.advance(1), Ok(Some(Follow { publish: true, passed_over: 0, next: None })));
+    let mut search =
+        NextDueSearch::begin(&member, &record, at(PUT + 1000), at(PUT + (1 << 30)), Counts::default(), OVERDUE)
+            .unwrap();
+    assert_eq!(search.advance(1), Ok(Some(NextDue { publish: true, passed_over: 0, next: None })));
 }
 
 #[test]
@@ -134,18 +135,18 @@ fn a_long_outage_is_counted_in_slices() {
     let record = record(cron("* * * * * *"), None, None);
     let member: Member = "a".parse().unwrap();
     let now = at(PUT + 1000 + 100_000);
-    let mut following = Following::begin(&member, &record, at(PUT + 1000), now, Counts::default(), OVERDUE).unwrap();
+    let mut search = NextDueSearch::begin(&member, &record, at(PUT + 1000), now, Counts::default(), OVERDUE).unwrap();
     for _ in 0..10 {
-        assert_eq!(following.advance(10), Ok(None));
+        assert_eq!(search.advance(10), Ok(None));
     }
-    assert_eq!(following.advance(1).unwrap().unwrap().passed_over, 100);
+    assert_eq!(search.advance(1).unwrap().unwrap().passed_over, 100);
 }
 
 #[test]
 fn a_zone_that_is_gone_is_an_error() {
     let when = When::Cron { expression: "* * * * *".into(), zone: Some("Mars/Base".into()), start: None };
     let member: Member = "a".parse().unwrap();
-    let found = Following::begin(&member, &record(when, None, None), at(PUT), at(PUT), Counts::default(), OVERDUE);
+    let found = NextDueSearch::begin(&member, &record(when, None, None), at(PUT), at(PUT), Counts::default(), OVERDUE);
     assert_eq!(found.err(), Some(ScheduleError::Zone("Mars/Base".into())));
 }
 
@@ -185,7 +186,7 @@ proptest! {
         prop_assume!(due.is_some());
         let due = due.unwrap().as_millis();
         let counts = Counts { accepted, ..Counts::default() };
-        let found = follow(&record, due, due + late, counts, overdue);
+        let found = next_due(&record, due, due + late, counts, overdue);
         prop_assert_eq!(found, naive(&record, due, due + late, counts, overdue));
         prop_assert!(found.next.is_none_or(|next| next > at(due)), "later than the claimed due");
     }
@@ -199,7 +200,7 @@ proptest! {
         let horizon = due.unwrap_or(at(PUT)).as_millis() + outage;
         let (mut counts, mut claims) = (Counts::default(), 0);
         while let Some(claimed) = due.filter(|due| due.as_millis() <= horizon) {
-            let found = follow(&record, claimed.as_millis(), horizon, counts, overdue);
+            let found = next_due(&record, claimed.as_millis(), horizon, counts, overdue);
             counts.accepted += u64::from(found.publish);
             counts.passed_over += found.passed_over;
             due = found.next;

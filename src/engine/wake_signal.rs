@@ -7,14 +7,14 @@ use crate::clock::Timestamp;
 
 /// What a claimer was told since it last took it; one per shard and lane.
 #[derive(Default)]
-pub(super) struct Signal {
-    told: Mutex<Told>,
+pub(super) struct WakeSignal {
+    told: Mutex<WakeRequest>,
     notify: Notify,
 }
 
 /// The content of a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct WakeRequest {
     /// The earliest due.
     pub(super) due: Option<Timestamp>,
     /// Claim now, whatever the head is.
@@ -23,7 +23,7 @@ pub(super) struct Told {
     pub(super) anew: bool,
 }
 
-impl Signal {
+impl WakeSignal {
     /// Tells a due, and wakes the claimer if it is earlier than the last one.
     pub(super) fn raise(&self, due: Timestamp) {
         let mut told = self.told.lock();
@@ -47,9 +47,9 @@ impl Signal {
     }
 
     /// Takes the content, if there is any.
-    pub(super) fn take(&self) -> Option<Told> {
+    pub(super) fn take(&self) -> Option<WakeRequest> {
         let told = std::mem::take(&mut *self.told.lock());
-        (told != Told::default()).then_some(told)
+        (told != WakeRequest::default()).then_some(told)
     }
 
     /// Waits for the next signal.

@@ -30,10 +30,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 pub(super) const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum length of the broker's error text in a copy, in bytes.
-const LONGEST_WORDS: usize = 1024;
+const MAX_DETAIL_BYTES: usize = 1024;
 
 /// An occurrence whose verdict waits for its copy.
-pub(super) struct AwaitingCopy {
+pub(super) struct PendingDeadCopy {
     pub(super) index: usize,
     pub(super) verdict: Settlement,
     pub(super) reason: Reason,
@@ -42,34 +42,31 @@ pub(super) struct AwaitingCopy {
 }
 
 /// The result of a copy: the index of its flight, and why it was not accepted, if so.
-pub(super) type Copied = (usize, Result<(), NotTaken>);
+pub(super) type DeadCopyResult = (usize, Result<(), DeadCopyFailure>);
 
 /// Why a copy was not accepted.
 #[derive(Clone, Debug)]
-pub(super) struct NotTaken {
+pub(super) struct DeadCopyFailure {
     pub(super) detail: String,
     /// Whether other copies would fail as well.
     pub(super) others_too: bool,
 }
 
-/// A copy under way, and the index of its flight.
-type Sent = (usize, Message);
-
 /// The copies of one claim.
-pub(super) struct Copies {
-    under_way: BoxStream<'static, Copied>,
+pub(super) struct DeadCopies {
+    under_way: BoxStream<'static, DeadCopyResult>,
     /// The occurrences that wait for their copies, sent or not.
-    awaiting: Vec<AwaitingCopy>,
+    awaiting: Vec<PendingDeadCopy>,
 }
 
-impl Default for Copies {
-    fn default() -> Copies {
-        Copies { under_way: stream::empty().boxed(), awaiting: Vec::new() }
+impl Default for DeadCopies {
+    fn default() -> DeadCopies {
+        DeadCopies { under_way: stream::empty().boxed(), awaiting: Vec::new() }
     }
 }
 
-impl Copies {
-    pub(super) fn add(&mut self, awaiting: AwaitingCopy) {
+impl DeadCopies {
+    pub(super) fn add(&mut self, awaiting: PendingDeadCopy) {
         self.awaiting.push(awaiting);
     }
 
@@ -82,24 +79,24 @@ impl Copies {
     }
 
     /// Removes and returns those that are not sent.
-    pub(super) fn take_unsent(&mut self) -> Vec<AwaitingCopy> {
+    pub(super) fn take_unsent(&mut self) -> Vec<PendingDeadCopy> {
         self.awaiting.extract_if(.., |awaiting| awaiting.copy.is_some()).collect()
     }
 
     /// Removes and returns the one of a flight.
-    pub(super) fn take(&mut self, index: usize) -> Option<AwaitingCopy> {
+    pub(super) fn take(&mut self, index: usize) -> Option<PendingDeadCopy> {
         let at = self.awaiting.iter().position(|awaiting| awaiting.index == index)?;
         Some(self.awaiting.swap_remove(at))
     }
 
     /// Stops waiting; removes and returns all.
-    pub(super) fn give_up(&mut self) -> Vec<AwaitingCopy> {
+    pub(super) fn give_up(&mut self) -> Vec<PendingDeadCopy> {
         self.under_way = stream::empty().boxed();
         std::mem::take(&mut self.awaiting)
     }
 
     /// Waits for the result of one copy; for ever if none is under way.
-    pub(super) async fn next(&mut self) -> Copied {
+    pub(super) async fn next(&mut self) -> DeadCopyResult {
         match self.under_way.next().await {
             Some(copied) => copied,
             None => std::future::pending().await,
@@ -109,7 +106,11 @@ impl Copies {
 
 /// Publishes copies as one batch, and those that may still succeed once more. Reports each result as soon as it is
 /// definite.
-fn send(sink: Arc<dyn Sink>, lease: Arc<Lease>, mut copies: Vec<Sent>) -> BoxStream<'static, Copied> {
+fn send(
+    sink: Arc<dyn Sink>,
+    lease: Arc<Lease>,
+    mut copies: Vec<(usize, Message)>,
+) -> BoxStream<'static, DeadCopyResult> {
     let (tell, mut told) = mpsc::unbounded_channel();
     let sending = async move {
         for tried in 1..=TRIES {
@@ -131,13 +132,13 @@ fn send(sink: Arc<dyn Sink>, lease: Arc<Lease>, mut copies: Vec<Sent>) -> BoxStr
 async fn publish(
     sink: &dyn Sink,
     lease: &Lease,
-    copies: Vec<Sent>,
-    tell: &UnboundedSender<Copied>,
-) -> Vec<(Sent, NotTaken)> {
+    copies: Vec<(usize, Message)>,
+    tell: &UnboundedSender<DeadCopyResult>,
+) -> Vec<((usize, Message), DeadCopyFailure)> {
     let limit = sink.answer_timeout();
     // As for every message, no publish may outlast the lease.
     if !lease.fits(limit) {
-        let error = NotTaken { detail: "the lease leaves no time for it".to_owned(), others_too: false };
+        let error = DeadCopyFailure { detail: "the lease leaves no time for it".to_owned(), others_too: false };
         return copies.into_iter().map(|copy| (copy, error.clone())).collect();
     }
     let mut answers = sink.publish(copies.iter().map(|(_, message)| message.clone()).collect());
@@ -148,9 +149,9 @@ async fn publish(
             let done = match outcome {
                 Outcome::Accepted => Ok(()),
                 // Only this copy is refused; others may be accepted.
-                Outcome::Reject(detail) => Err(NotTaken { detail, others_too: false }),
+                Outcome::Reject(detail) => Err(DeadCopyFailure { detail, others_too: false }),
                 Outcome::Retry(trouble) => {
-                    failed.push((copy, NotTaken { detail: trouble.detail, others_too: true }));
+                    failed.push((copy, DeadCopyFailure { detail: trouble.detail, others_too: true }));
                     continue;
                 }
             };
@@ -159,14 +160,14 @@ async fn publish(
     };
     // A timeout ends the wait for the remaining copies.
     drop(tokio::time::timeout(limit, answered).await);
-    let error = NotTaken { detail: format!("no answer within {limit:?}"), others_too: true };
+    let error = DeadCopyFailure { detail: format!("no answer within {limit:?}"), others_too: true };
     failed.extend(open.into_iter().flatten().map(|copy| (copy, error.clone())));
     failed
 }
 
 /// Reason and detail as header values.
 pub(super) fn headers_of(reason: Reason, detail: &str) -> [(String, String); 2] {
-    let cut = &detail[..detail.floor_char_boundary(LONGEST_WORDS)];
+    let cut = &detail[..detail.floor_char_boundary(MAX_DETAIL_BYTES)];
     let detail = cut.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     [(headers::DEAD_REASON.to_owned(), reason.as_str().to_owned()), (headers::DEAD_WORDS.to_owned(), detail)]
 }
@@ -256,8 +257,8 @@ mod tests {
     fn the_words_of_a_copy_are_cut_and_hold_no_line_break() {
         let [(_, reason), (_, detail)] = headers_of(Reason::TooLate, "a\r\nb\u{0}ü");
         assert_eq!((reason.as_str(), detail.as_str()), ("too late", "a  b ü"));
-        let long = format!("{}üü", "x".repeat(LONGEST_WORDS - 1));
+        let long = format!("{}üü", "x".repeat(MAX_DETAIL_BYTES - 1));
         let [_, (_, detail)] = headers_of(Reason::Rejected, &long);
-        assert_eq!(detail, "x".repeat(LONGEST_WORDS - 1), "no letter is cut in two");
+        assert_eq!(detail, "x".repeat(MAX_DETAIL_BYTES - 1), "no letter is cut in two");
     }
 }

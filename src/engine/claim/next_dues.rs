@@ -3,21 +3,21 @@
 
 use std::collections::VecDeque;
 
-use crate::task::{Follow, Following};
+use crate::task::{NextDue, NextDueSearch};
 
 /// Number of occurrences that one slice passes over.
 const SLICE: u32 = 256;
 
 /// The computations under way, by flight.
 #[derive(Default)]
-pub(super) struct Followings(VecDeque<(usize, Following)>);
+pub(super) struct NextDueSearches(VecDeque<(usize, NextDueSearch)>);
 
-impl Followings {
+impl NextDueSearches {
     /// Makes the first step, which is enough for nearly all tasks. Returns the result if it is known.
-    pub(super) fn begin(&mut self, index: usize, mut following: Following) -> Option<Result<Follow, String>> {
-        let first = advance(&mut following, 1);
+    pub(super) fn begin(&mut self, index: usize, mut search: NextDueSearch) -> Option<Result<NextDue, String>> {
+        let first = advance(&mut search, 1);
         if first.is_none() {
-            self.0.push_back((index, following));
+            self.0.push_back((index, search));
         }
         first
     }
@@ -26,12 +26,12 @@ impl Followings {
     ///
     /// # Cancel safety
     /// Progress is kept.
-    pub(super) async fn next(&mut self) -> (usize, Result<Follow, String>) {
-        while let Some((index, mut following)) = self.0.pop_front() {
-            if let Some(known) = advance(&mut following, SLICE) {
+    pub(super) async fn next(&mut self) -> (usize, Result<NextDue, String>) {
+        while let Some((index, mut search)) = self.0.pop_front() {
+            if let Some(known) = advance(&mut search, SLICE) {
                 return (index, known);
             }
-            self.0.push_back((index, following));
+            self.0.push_back((index, search));
             tokio::task::yield_now().await;
         }
         std::future::pending().await
@@ -43,6 +43,6 @@ impl Followings {
     }
 }
 
-fn advance(following: &mut Following, steps: u32) -> Option<Result<Follow, String>> {
-    following.advance(steps).map_err(|error| error.to_string()).transpose()
+fn advance(search: &mut NextDueSearch, steps: u32) -> Option<Result<NextDue, String>> {
+    search.advance(steps).map_err(|error| error.to_string()).transpose()
 }

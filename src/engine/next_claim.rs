@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::signal::Told;
+use super::wake_signal::WakeRequest;
 use crate::clock::Timestamp;
 use crate::timeline::{Claimed, Place};
 
@@ -26,7 +26,7 @@ const UNREADABLE_PAUSE: Duration = Duration::from_secs(10);
 
 /// The kind of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ClaimKind {
     /// From the oldest, or behind returned occurrences.
     Ordinary,
     /// From the oldest, while ordinary claims start behind returned occurrences.
@@ -41,7 +41,7 @@ pub(super) enum Kind {
 
 /// What the claimer knows between two claims.
 #[derive(Debug, Default)]
-pub(super) struct Outlook {
+pub(super) struct NextClaim {
     /// The earliest known due of the lane.
     head: Option<Timestamp>,
     /// Where the next ordinary claim starts while occurrences return to the lane.
@@ -74,9 +74,9 @@ struct Unreadable {
     asked: bool,
 }
 
-impl Outlook {
+impl NextClaim {
     /// Notes a signal.
-    pub(super) fn told(&mut self, told: Told) {
+    pub(super) fn told(&mut self, told: WakeRequest) {
         if told.anew {
             (self.place, self.behind_left_out, self.oldest_at) = (None, None, None);
         }
@@ -116,43 +116,43 @@ impl Outlook {
     }
 
     /// The kind of the next claim, and the position behind which it starts.
-    pub(super) fn next(&self, suspects: bool, goes_back: bool, now: Timestamp) -> (Kind, Option<Place>) {
+    pub(super) fn next(&self, suspects: bool, goes_back: bool, now: Timestamp) -> (ClaimKind, Option<Place>) {
         if suspects {
-            (Kind::Suspects, self.suspects_behind.clone())
+            (ClaimKind::Suspects, self.suspects_behind.clone())
         } else if self.unreadable.next {
-            (Kind::Unreadable, self.unreadable.behind.clone())
+            (ClaimKind::Unreadable, self.unreadable.behind.clone())
         } else if goes_back && self.oldest_at.is_some_and(|at| at <= now) {
             // With a position before all others, such a claim sends no wake-up for the rest.
-            (Kind::Oldest, Some(Place { due: Timestamp::MIN_DUE, member: None }))
+            (ClaimKind::Oldest, Some(Place { due: Timestamp::MIN_DUE, member: None }))
         } else if self.newest_next {
-            (Kind::Newest, None)
+            (ClaimKind::Newest, None)
         } else {
             let place = if goes_back { &self.place } else { &self.behind_left_out };
-            (Kind::Ordinary, place.clone())
+            (ClaimKind::Ordinary, place.clone())
         }
     }
 
-    /// Updates the outlook from a reply. `wait` joins the queue for the permit for suspects, or leaves it, and returns
+    /// Updates it from a reply. `wait` joins the queue for the permit for suspects, or leaves it, and returns
     /// whether this claimer is next.
     pub(super) fn learn(
         &mut self,
-        kind: Kind,
+        kind: ClaimKind,
         after: Option<Place>,
         claimed: &Claimed,
         wait: impl FnOnce(bool) -> bool,
     ) {
         self.idle = if claimed.occurrences.is_empty() { self.idle.saturating_add(1) } else { 0 };
         // The claim started behind occurrences that are left out and still there.
-        let goes_on = kind == Kind::Ordinary && after.is_some() && after == self.behind_left_out;
+        let goes_on = kind == ClaimKind::Ordinary && after.is_some() && after == self.behind_left_out;
         match kind {
-            Kind::Newest => self.newest_next = false,
-            Kind::Unreadable => self.asked_for_unreadable(claimed),
-            Kind::Oldest => {
+            ClaimKind::Newest => self.newest_next = false,
+            ClaimKind::Unreadable => self.asked_for_unreadable(claimed),
+            ClaimKind::Oldest => {
                 self.oldest_at = Some(claimed.now.plus(OLDEST_AGAIN));
                 self.saw_suspects(claimed, after);
                 self.saw_unreadable(claimed);
             }
-            Kind::Ordinary => {
+            ClaimKind::Ordinary => {
                 let from_oldest = after.is_none();
                 if from_oldest {
                     self.oldest_at = None;
@@ -170,7 +170,7 @@ impl Outlook {
                 self.saw_suspects(claimed, after);
                 self.head = claimed.head;
             }
-            Kind::Suspects => {
+            ClaimKind::Suspects => {
                 // The other suspects are claimed once they are seen again; otherwise suspects of a failing destination
                 // would be claimed in a loop.
                 self.suspects_next = false;
@@ -181,7 +181,7 @@ impl Outlook {
                 self.head = if after.is_none() { head } else { self.head.into_iter().chain(head).min() };
             }
         }
-        if matches!(kind, Kind::Ordinary | Kind::Oldest | Kind::Suspects) {
+        if matches!(kind, ClaimKind::Ordinary | ClaimKind::Oldest | ClaimKind::Suspects) {
             let some = self.suspects_next || claimed.suspects > 0;
             let turn = wait(some);
             if self.suspects_next && turn {
@@ -262,121 +262,124 @@ mod tests {
 
     #[test]
     fn claims_begin_behind_what_goes_back_and_every_two_seconds_at_the_oldest() {
-        let mut outlook = Outlook::default();
-        assert_eq!(outlook.next(false, false, at(0)), (Kind::Ordinary, None));
-        outlook.learn(Kind::Ordinary, None, &claimed(0, -100, Some(50)), |_| false);
-        assert_eq!(outlook.next(false, false, at(50)), (Kind::Ordinary, None), "nothing goes back");
-        assert_eq!(outlook.next_at(true, at(10)), Some(at(50)));
-        assert_eq!(outlook.next(false, true, at(50)), (Kind::Ordinary, Some(place(-100))));
-        outlook.learn(Kind::Ordinary, Some(place(-100)), &claimed(50, 50, None), |_| false);
-        assert_eq!(outlook.next_at(true, at(60)), Some(at(2010)), "nothing is behind it: the oldest are next");
-        assert_eq!(outlook.next(false, true, at(2010)), (Kind::Oldest, Some(first())));
-        outlook.learn(Kind::Oldest, Some(first()), &claimed(2010, -400, Some(-300)), |_| false);
-        assert_eq!(outlook.next_at(true, at(2010)), Some(at(4010)), "the next are bad ones, too");
-        assert_eq!(outlook.next(false, true, at(2010)), (Kind::Ordinary, Some(place(50))), "its place is kept");
+        let mut next_claim = NextClaim::default();
+        assert_eq!(next_claim.next(false, false, at(0)), (ClaimKind::Ordinary, None));
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(0, -100, Some(50)), |_| false);
+        assert_eq!(next_claim.next(false, false, at(50)), (ClaimKind::Ordinary, None), "nothing goes back");
+        assert_eq!(next_claim.next_at(true, at(10)), Some(at(50)));
+        assert_eq!(next_claim.next(false, true, at(50)), (ClaimKind::Ordinary, Some(place(-100))));
+        next_claim.learn(ClaimKind::Ordinary, Some(place(-100)), &claimed(50, 50, None), |_| false);
+        assert_eq!(next_claim.next_at(true, at(60)), Some(at(2010)), "nothing is behind it: the oldest are next");
+        assert_eq!(next_claim.next(false, true, at(2010)), (ClaimKind::Oldest, Some(first())));
+        next_claim.learn(ClaimKind::Oldest, Some(first()), &claimed(2010, -400, Some(-300)), |_| false);
+        assert_eq!(next_claim.next_at(true, at(2010)), Some(at(4010)), "the next are bad ones, too");
+        assert_eq!(next_claim.next(false, true, at(2010)), (ClaimKind::Ordinary, Some(place(50))), "its place is kept");
         // No occurrences return to the lane any more.
-        assert_eq!(outlook.next(false, false, at(4010)), (Kind::Ordinary, None));
-        outlook.learn(Kind::Ordinary, None, &claimed(4010, -300, None), |_| false);
-        assert_eq!(outlook.next_at(false, at(4010)), None);
+        assert_eq!(next_claim.next(false, false, at(4010)), (ClaimKind::Ordinary, None));
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(4010, -300, None), |_| false);
+        assert_eq!(next_claim.next_at(false, at(4010)), None);
     }
 
     #[test]
     fn what_becomes_due_before_the_place_moves_it() {
-        let mut outlook = Outlook::default();
-        outlook.learn(Kind::Ordinary, None, &claimed(0, -100, None), |_| false);
-        let told = |due| Told { due: Some(due), ..Told::default() };
-        outlook.told(told(at(-99)));
-        assert_eq!(outlook.next(false, true, at(0)), (Kind::Ordinary, Some(place(-100))), "it stands behind");
-        outlook.told(Told { look: true, ..Told::default() });
-        assert_eq!(outlook.next_at(true, at(0)), Some(Timestamp::MIN_DUE), "it is time to look");
-        assert_eq!(outlook.next(false, true, at(0)), (Kind::Ordinary, Some(place(-100))));
-        outlook.told(Told { look: true, ..told(at(-100)) });
-        assert_eq!(outlook.next(false, true, at(0)), (Kind::Ordinary, Some(Place { due: at(-100), member: None })));
-        outlook.told(Told { look: true, anew: true, due: None });
-        assert_eq!(outlook.next(false, true, at(0)), (Kind::Ordinary, None), "something may stand before it");
+        let mut next_claim = NextClaim::default();
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(0, -100, None), |_| false);
+        let told = |due| WakeRequest { due: Some(due), ..WakeRequest::default() };
+        next_claim.told(told(at(-99)));
+        assert_eq!(next_claim.next(false, true, at(0)), (ClaimKind::Ordinary, Some(place(-100))), "it stands behind");
+        next_claim.told(WakeRequest { look: true, ..WakeRequest::default() });
+        assert_eq!(next_claim.next_at(true, at(0)), Some(Timestamp::MIN_DUE), "it is time to look");
+        assert_eq!(next_claim.next(false, true, at(0)), (ClaimKind::Ordinary, Some(place(-100))));
+        next_claim.told(WakeRequest { look: true, ..told(at(-100)) });
+        assert_eq!(
+            next_claim.next(false, true, at(0)),
+            (ClaimKind::Ordinary, Some(Place { due: at(-100), member: None }))
+        );
+        next_claim.told(WakeRequest { look: true, anew: true, due: None });
+        assert_eq!(next_claim.next(false, true, at(0)), (ClaimKind::Ordinary, None), "something may stand before it");
     }
 
     #[test]
     fn every_other_claim_takes_the_newest_while_the_lane_is_far_behind() {
-        let mut outlook = Outlook::default();
-        outlook.learn(Kind::Ordinary, None, &claimed(0, -6000, Some(-4999)), |_| false);
-        assert_eq!(outlook.next(false, false, at(0)).0, Kind::Ordinary, "not far");
-        outlook.learn(Kind::Ordinary, None, &claimed(1, -6000, Some(-4999)), |_| false);
-        assert_eq!(outlook.next(false, false, at(1)), (Kind::Newest, None));
-        outlook.learn(Kind::Newest, None, &claimed(1, 0, Some(-4999)), |_| false);
-        assert_eq!(outlook.next(false, false, at(1)), (Kind::Ordinary, None));
-        assert_eq!(outlook.next_at(false, at(1)), Some(at(-4999)));
+        let mut next_claim = NextClaim::default();
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(0, -6000, Some(-4999)), |_| false);
+        assert_eq!(next_claim.next(false, false, at(0)).0, ClaimKind::Ordinary, "not far");
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(1, -6000, Some(-4999)), |_| false);
+        assert_eq!(next_claim.next(false, false, at(1)), (ClaimKind::Newest, None));
+        next_claim.learn(ClaimKind::Newest, None, &claimed(1, 0, Some(-4999)), |_| false);
+        assert_eq!(next_claim.next(false, false, at(1)), (ClaimKind::Ordinary, None));
+        assert_eq!(next_claim.next_at(false, at(1)), Some(at(-4999)));
         // Behind returned occurrences any due task counts as far behind, because the newest may be good.
-        outlook.learn(Kind::Ordinary, Some(place(-6000)), &claimed(2, -100, Some(-99)), |_| false);
-        assert_eq!(outlook.next(false, true, at(2)).0, Kind::Newest);
+        next_claim.learn(ClaimKind::Ordinary, Some(place(-6000)), &claimed(2, -100, Some(-99)), |_| false);
+        assert_eq!(next_claim.next(false, true, at(2)).0, ClaimKind::Newest);
     }
 
     #[test]
     fn a_claim_that_finds_only_what_is_left_out_is_followed_by_one_behind_it() {
-        let mut outlook = Outlook::default();
-        outlook.unreadable.asked = true;
+        let mut next_claim = NextClaim::default();
+        next_claim.unreadable.asked = true;
         let full = |last| Claimed { occurrences: Vec::new(), unreadable: 1500, ..claimed(0, last, Some(-10)) };
-        outlook.learn(Kind::Ordinary, None, &full(-300), |_| false);
-        assert_eq!(outlook.next(false, false, at(0)), (Kind::Ordinary, Some(place(-300))));
-        outlook.learn(Kind::Ordinary, Some(place(-300)), &full(-200), |_| false);
-        assert_eq!(outlook.next(false, false, at(0)), (Kind::Ordinary, Some(place(-200))));
+        next_claim.learn(ClaimKind::Ordinary, None, &full(-300), |_| false);
+        assert_eq!(next_claim.next(false, false, at(0)), (ClaimKind::Ordinary, Some(place(-300))));
+        next_claim.learn(ClaimKind::Ordinary, Some(place(-300)), &full(-200), |_| false);
+        assert_eq!(next_claim.next(false, false, at(0)), (ClaimKind::Ordinary, Some(place(-200))));
         let end = Claimed { occurrences: Vec::new(), last: None, ..claimed(0, 0, None) };
-        outlook.learn(Kind::Ordinary, Some(place(-200)), &end, |_| false);
-        assert_eq!(outlook.next_at(false, at(0)), Some(at(10_000)), "it rests");
-        assert_eq!(outlook.next(false, false, at(10_000)), (Kind::Ordinary, None), "and begins anew");
+        next_claim.learn(ClaimKind::Ordinary, Some(place(-200)), &end, |_| false);
+        assert_eq!(next_claim.next_at(false, at(0)), Some(at(10_000)), "it rests");
+        assert_eq!(next_claim.next(false, false, at(10_000)), (ClaimKind::Ordinary, None), "and begins anew");
     }
 
     #[test]
     fn suspects_are_asked_for_where_they_were_though_claims_have_gone_past_them() {
-        let mut outlook = Outlook::default();
+        let mut next_claim = NextClaim::default();
         let suspects = |now, last| Claimed { suspects: 2, ..claimed(now, last, None) };
-        outlook.learn(Kind::Ordinary, Some(place(-300)), &suspects(0, -200), |_| false);
-        assert!(outlook.asks_for_suspects());
-        assert_eq!(outlook.next_at(true, at(0)), Some(at(1000)), "another claimer has the turn");
-        assert_eq!(outlook.next(false, true, at(0)), (Kind::Ordinary, Some(place(-200))));
-        outlook.learn(Kind::Ordinary, Some(place(-200)), &suspects(1, -100), |_| false);
-        outlook.learn(Kind::Ordinary, Some(place(-100)), &claimed(2, -50, None), |waits| waits);
-        assert_eq!(outlook.next_at(true, at(2)), Some(at(2)), "its turn has come");
-        assert_eq!(outlook.next(true, true, at(2)), (Kind::Suspects, Some(place(-200))));
+        next_claim.learn(ClaimKind::Ordinary, Some(place(-300)), &suspects(0, -200), |_| false);
+        assert!(next_claim.asks_for_suspects());
+        assert_eq!(next_claim.next_at(true, at(0)), Some(at(1000)), "another claimer has the turn");
+        assert_eq!(next_claim.next(false, true, at(0)), (ClaimKind::Ordinary, Some(place(-200))));
+        next_claim.learn(ClaimKind::Ordinary, Some(place(-200)), &suspects(1, -100), |_| false);
+        next_claim.learn(ClaimKind::Ordinary, Some(place(-100)), &claimed(2, -50, None), |waits| waits);
+        assert_eq!(next_claim.next_at(true, at(2)), Some(at(2)), "its turn has come");
+        assert_eq!(next_claim.next(true, true, at(2)), (ClaimKind::Suspects, Some(place(-200))));
         // Others are left; they may return as fast as they are claimed.
         let some = Claimed { suspects: 1, ..claimed(3, -150, None) };
-        outlook.learn(Kind::Suspects, Some(place(-200)), &some, |waits| waits);
-        assert!(!outlook.asks_for_suspects(), "not at once");
+        next_claim.learn(ClaimKind::Suspects, Some(place(-200)), &some, |waits| waits);
+        assert!(!next_claim.asks_for_suspects(), "not at once");
         // A claim from the oldest sees all of them.
-        outlook.learn(Kind::Ordinary, None, &suspects(5, -300), |_| false);
-        assert_eq!(outlook.next(true, false, at(5)), (Kind::Suspects, None));
-        outlook.learn(Kind::Ordinary, None, &claimed(6, -300, None), |_| false);
-        assert!(!outlook.asks_for_suspects());
+        next_claim.learn(ClaimKind::Ordinary, None, &suspects(5, -300), |_| false);
+        assert_eq!(next_claim.next(true, false, at(5)), (ClaimKind::Suspects, None));
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(6, -300, None), |_| false);
+        assert!(!next_claim.asks_for_suspects());
     }
 
     #[test]
     fn those_that_cannot_be_read_are_looked_for_to_the_end_of_the_lane() {
-        let mut outlook = Outlook::default();
-        outlook.learn(Kind::Ordinary, None, &Claimed { unreadable: 1, ..claimed(0, 0, None) }, |_| false);
+        let mut next_claim = NextClaim::default();
+        next_claim.learn(ClaimKind::Ordinary, None, &Claimed { unreadable: 1, ..claimed(0, 0, None) }, |_| false);
         let others = Claimed { occurrences: Vec::new(), ..claimed(0, -7, None) };
-        outlook.learn(Kind::Unreadable, None, &others, |_| false);
+        next_claim.learn(ClaimKind::Unreadable, None, &others, |_| false);
         assert_eq!(
-            outlook.next(false, false, at(0)),
-            (Kind::Unreadable, Some(place(-7))),
+            next_claim.next(false, false, at(0)),
+            (ClaimKind::Unreadable, Some(place(-7))),
             "a thousand others came first"
         );
     }
 
     #[test]
     fn those_that_cannot_be_read_are_asked_for_once() {
-        let mut outlook = Outlook::default();
+        let mut next_claim = NextClaim::default();
         let some = Claimed { unreadable: 3, ..claimed(0, 0, None) };
-        outlook.learn(Kind::Ordinary, None, &some, |_| false);
-        assert_eq!((outlook.next_at(false, at(0)), outlook.unreadable()), (Some(at(0)), 3));
-        assert_eq!(outlook.next(false, false, at(0)), (Kind::Unreadable, None));
-        outlook.learn(Kind::Unreadable, None, &claimed(0, -5, None), |_| false);
-        assert_eq!(outlook.next(false, false, at(0)), (Kind::Unreadable, Some(place(-5))));
+        next_claim.learn(ClaimKind::Ordinary, None, &some, |_| false);
+        assert_eq!((next_claim.next_at(false, at(0)), next_claim.unreadable()), (Some(at(0)), 3));
+        assert_eq!(next_claim.next(false, false, at(0)), (ClaimKind::Unreadable, None));
+        next_claim.learn(ClaimKind::Unreadable, None, &claimed(0, -5, None), |_| false);
+        assert_eq!(next_claim.next(false, false, at(0)), (ClaimKind::Unreadable, Some(place(-5))));
         let none = Claimed { occurrences: Vec::new(), last: None, ..claimed(0, 0, None) };
-        outlook.learn(Kind::Unreadable, Some(place(-5)), &none, |_| false);
-        outlook.learn(Kind::Ordinary, None, &some, |_| false);
-        assert_eq!(outlook.next(false, false, at(0)), (Kind::Ordinary, None));
-        assert_eq!(outlook.next_at(false, at(0)), Some(at(10_000)), "a cancel tells nobody");
-        outlook.learn(Kind::Ordinary, None, &claimed(10_000, 0, None), |_| false);
-        assert_eq!((outlook.next_at(false, at(10_000)), outlook.unreadable()), (None, 0));
+        next_claim.learn(ClaimKind::Unreadable, Some(place(-5)), &none, |_| false);
+        next_claim.learn(ClaimKind::Ordinary, None, &some, |_| false);
+        assert_eq!(next_claim.next(false, false, at(0)), (ClaimKind::Ordinary, None));
+        assert_eq!(next_claim.next_at(false, at(0)), Some(at(10_000)), "a cancel tells nobody");
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(10_000, 0, None), |_| false);
+        assert_eq!((next_claim.next_at(false, at(10_000)), next_claim.unreadable()), (None, 0));
     }
 }

@@ -1,0 +1,170 @@
+//! The second connection of a session, on which it waits until Redis confirms its writes.
+//!
+//! Redis versions differ in what counts as a connection's writes. Before 7.2 it is everything that the server had
+//! written when the last command of the connection ended. Since 7.2 it is only the last write of the connection itself.
+//! Therefore each wait is sent behind a small write of its own, which comes after every write that was answered before.
+//!
+//! Callers share waits: all that ask during one wait share the next one. If the second connection is lost, another one
+//! is made to the same process and the wait is repeated there. Calls on the first connection are not affected.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+
+use super::call::CallError;
+use super::durable::{Durability, MAX_WAIT};
+use super::link::Connector;
+use super::session::Session;
+
+/// Writes a field and deletes it again, so that nothing is left. It begins with HDEL because a full Redis allows HDEL
+/// as the first write of a script, and after it the others.
+const WRITE: &str =
+    "redis.call('HDEL', KEYS[1], '') redis.call('HSET', KEYS[1], '', '') return redis.call('HDEL', KEYS[1], '')";
+
+/// How often an idle connection is used, so that no proxy or firewall closes it.
+const KEPT_ALIVE: Duration = Duration::from_secs(1);
+
+/// The pause before the next attempt to connect.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Confirms writes of a session.
+pub(super) struct WaitConnection {
+    ask: mpsc::UnboundedSender<Waiter>,
+    waiting: AbortHandle,
+}
+
+struct Waiter {
+    until: Instant,
+    answer: oneshot::Sender<Result<(), String>>,
+}
+
+impl Drop for WaitConnection {
+    fn drop(&mut self) {
+        self.waiting.abort();
+    }
+}
+
+impl WaitConnection {
+    /// Waits on `line`, a connection beside `session` to the same process.
+    pub(super) fn new(connector: &Connector, session: &Session, line: Session, key: String) -> Self {
+        let (ask, asked) = mpsc::unbounded_channel();
+        let mut write = redis::cmd("EVAL");
+        write.arg(WRITE).arg(1).arg(key);
+        debug_assert!(session.witness.is_none(), "otherwise both would keep each other alive");
+        let line = WaitTask { connector: connector.clone(), beside: session.clone(), line, write };
+        WaitConnection { ask, waiting: tokio::spawn(line.serve(asked)).abort_handle() }
+    }
+
+    /// Returns once every write that was answered before this call is confirmed, or an error text if it is not.
+    pub(super) async fn confirm(&self, durability: Durability, until: Instant) -> Result<(), String> {
+        let (answer, said) = oneshot::channel();
+        let lost = || "the connection was lost meanwhile".to_owned();
+        self.ask.send(Waiter { until, answer }).map_err(|_| lost())?;
+        match timeout_at(until, said).await {
+            Ok(said) => said.unwrap_or_else(|_| Err(lost())),
+            Err(_) => Err(durability.not_reached().to_owned()),
+        }
+    }
+}
+
+/// The task that waits on the second connection.
+struct WaitTask {
+    connector: Connector,
+    /// The session whose writes are confirmed.
+    beside: Session,
+    line: Session,
+    write: Cmd,
+}
+
+impl WaitTask {
+    /// Answers callers until the session is lost.
+    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Waiter>) {
+        while !self.beside.broken() {
+            let first = tokio::select! {
+                first = asked.recv() => first,
+                () = tokio::time::sleep(KEPT_ALIVE) => {
+                    if let Err(CallError::Unanswered(reason)) = self.ask(&redis::cmd("PING"), Duration::ZERO).await {
+                        self.renew(&reason).await;
+                    }
+                    continue;
+                }
+            };
+            let Some(first) = first else { return };
+            let mut together = vec![first];
+            while let Ok(next) = asked.try_recv() {
+                together.push(next);
+            }
+            self.answer(together).await;
+        }
+    }
+
+    /// Waits once for all callers. If the connection is lost, it repeats the wait on another one.
+    async fn answer(&mut self, mut together: Vec<Waiter>) {
+        let said = loop {
+            together.retain(|one| !one.answer.is_closed());
+            let Some(until) = together.iter().map(|one| one.until).max() else { return };
+            match self.wait(until).await {
+                Err(CallError::Unanswered(reason)) if !self.beside.broken() => self.renew(&reason).await,
+                Ok(true) => break Ok(()),
+                Ok(false) => break Err(self.connector.durability.not_reached().to_owned()),
+                Err(failure) => break Err(failure.to_string()),
+            }
+        };
+        for one in together {
+            // An error means that the caller has stopped waiting.
+            drop(one.answer.send(said.clone()));
+        }
+    }
+
+    /// Whether the writes are confirmed before `until`.
+    async fn wait(&self, until: Instant) -> Result<bool, CallError> {
+        self.ask(&self.write, Duration::ZERO).await?;
+        let left = until.saturating_duration_since(Instant::now());
+        let durability = self.connector.durability;
+        let answer = self.ask(&durability.wait(left), left.min(MAX_WAIT)).await?;
+        Ok(durability.is_reached(&answer))
+    }
+
+    /// Sends a command. Waits for `longer` in addition to the usual response timeout.
+    async fn ask(&self, command: &Cmd, longer: Duration) -> Result<Value, CallError> {
+        let answer = self.line.ask(command, longer + self.connector.response_timeout, None).await;
+        if matches!(answer, Err(CallError::Refused(_))) && self.line.broken() {
+            // The server has become a replica, so the writes of the session may be lost.
+            self.beside.break_off(&self.line.reason());
+        }
+        answer
+    }
+
+    /// Makes another connection to the same process.
+    async fn renew(&mut self, reason: &str) {
+        tracing::debug!(reason, "lost the connection that confirms writes; reconnecting");
+        while !self.beside.broken() {
+            if let Ok(line) = self.connector.beside(&self.beside).await {
+                let patience = self.connector.response_timeout;
+                match (process(&self.beside, patience).await, process(&line, patience).await) {
+                    (Ok(one), Ok(other)) if one == other => {
+                        self.line = line;
+                        return;
+                    }
+                    (Ok(_), Ok(_)) => self.beside.break_off(TWO_SERVERS),
+                    _ => {}
+                }
+            }
+            tokio::time::sleep(RECONNECT_PAUSE).await;
+        }
+    }
+}
+
+/// The error if the second connection leads to another process.
+pub(super) const TWO_SERVERS: &str = "two connections to it lead to two servers";
+
+/// The `run_id` of the server's process, which changes at each restart.
+pub(super) async fn process(session: &Session, patience: Duration) -> Result<String, CallError> {
+    let info = session.ask(redis::cmd("INFO").arg("server"), patience, None).await?;
+    let info: String = redis::from_redis_value(info).unwrap_or_default();
+    let id = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(|id| id.trim().to_owned());
+    id.ok_or_else(|| CallError::Unanswered("its `INFO` has no `run_id`".to_owned()))
+}
