@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual::clock::LocalClock;
-use punctual::engine::{Engine, EngineConfig, EngineLane, EngineSink, Intake, LaneRule};
+use punctual::engine::{Engine, EngineConfig, EngineLane, EngineSink, Intake, LaneRequirements};
 use punctual::metrics::Metrics;
 use punctual::task::{Lane, Limits, TaskId, spec};
 use punctual::timeline::memory::MemoryTimeline;
@@ -31,7 +31,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let lanes = BTreeMap::from([(Lane::default(), lane)]);
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), "embedded"));
     let engine = Engine::start(EngineConfig::new("embedded"), Arc::clone(&timeline), sinks, lanes, metrics)?;
-    let intake = Intake::new(timeline, BTreeMap::from([(Lane::default(), LaneRule { destination_required: false })]));
+    let intake =
+        Intake::new(timeline, BTreeMap::from([(Lane::default(), LaneRequirements { destination_required: false })]));
 
     // Two orders that are cancelled unless they are paid; the second one is paid in time.
     for id in ["order-1.unpaid", "order-2.unpaid"] {

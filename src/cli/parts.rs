@@ -7,7 +7,7 @@ use std::path::Path;
 use punctual_sinks::{RedisAccess, SinkConfig, SinkError, Tls};
 
 use crate::config::{Config, ConfigFault, SinkSection};
-use crate::engine::{EngineSink, LaneRule};
+use crate::engine::{EngineSink, LaneRequirements};
 use crate::http::tls::{ServerTls, TlsFault};
 use crate::task::Lane;
 use crate::timeline::redis::Durability;
@@ -18,7 +18,7 @@ pub(super) struct Parts {
     pub(super) tls: Tls,
     /// The sinks by name. They connect when they are first used.
     pub(super) sinks: BTreeMap<String, EngineSink>,
-    pub(super) rules: BTreeMap<Lane, LaneRule>,
+    pub(super) rules: BTreeMap<Lane, LaneRequirements>,
     /// The TLS settings of the listener, if any.
     pub(super) listener: Option<ServerTls>,
     /// Settings that work but are probably not intended.
@@ -126,7 +126,7 @@ fn lane_rules(
     config: &Config,
     sinks: &BTreeMap<String, EngineSink>,
     faults: &mut Vec<ConfigFault>,
-) -> BTreeMap<Lane, LaneRule> {
+) -> BTreeMap<Lane, LaneRequirements> {
     let mut rules = BTreeMap::new();
     for (lane, section) in &config.lanes {
         let sink = sinks.get(&section.sink).map(|sink| &sink.sink);
@@ -140,7 +140,7 @@ fn lane_rules(
             }
         }
         let needed = sink.is_some_and(|sink| sink.needs_destination());
-        rules.insert(lane.clone(), LaneRule { destination_required: section.destination.is_none() && needed });
+        rules.insert(lane.clone(), LaneRequirements { destination_required: section.destination.is_none() && needed });
     }
     rules
 }

@@ -10,7 +10,7 @@ use crate::engine::{EngineConfig, EngineLane};
 use crate::http::ApiLimits;
 use crate::http::access::KnownToken;
 use crate::http::server::ServerLimits;
-use crate::task::{Lane, Limits, Overdue, duration};
+use crate::task::{CatchUpLimits, Lane, Limits, duration};
 use crate::timeline::redis::Durability;
 
 /// `redis.durability`
@@ -42,7 +42,7 @@ pub(super) fn engine(r: &mut ConfigReader) -> EngineConfig {
         batch: number(r.whole("claim.batch", 1, 1000)),
         in_flight: number(r.whole("claim.in_flight", 1, 1_000_000)),
         in_flight_bytes: r.size("claim.in_flight_bytes", 1 << 20, 1 << 36),
-        overdue: Overdue { grace, catch_up_max: small(r.whole("claim.catch_up_max", 0, 1_000_000)) },
+        overdue: CatchUpLimits { grace, catch_up_max: small(r.whole("claim.catch_up_max", 0, 1_000_000)) },
         poison_limit: small(r.whole("claim.poison_limit", 1, 1000)),
         dead_keep: r.duration("dead.keep", HOUR, 3650 * DAY),
         dead_cap: r.whole("dead.cap", 1, 1 << 32),

@@ -17,7 +17,8 @@ use super::room::Share;
 use super::settling;
 use super::wake_signal::WakeSignal;
 use crate::timeline::{
-    ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Place, Rest, Settle, SuspectsRequest, TimelineError, Token,
+    ClaimRequest, Claimed, DuePosition, MAX_BATCH, MAX_CLAIM_BYTES, RestOfClaim, Settle, SuspectsRequest,
+    TimelineError, Token,
 };
 
 /// Deadline of a claim call. A claim that Redis runs later takes nothing.
@@ -187,7 +188,7 @@ impl Claimer {
     async fn ask(
         &self,
         kind: ClaimKind,
-        after: Option<Place>,
+        after: Option<DuePosition>,
         token: Token,
         [lane_share, sink_share]: &[Share; 2],
     ) -> Result<Claimed, TimelineError> {
@@ -222,7 +223,7 @@ impl Claimer {
     }
 
     /// Updates the next claim and the metrics from a reply.
-    fn learn(&self, next_claim: &mut NextClaim, kind: ClaimKind, after: Option<Place>, claimed: &Claimed) {
+    fn learn(&self, next_claim: &mut NextClaim, kind: ClaimKind, after: Option<DuePosition>, claimed: &Claimed) {
         self.lane.metrics.removed.inc_by(claimed.removed);
         if claimed.removed > 0 {
             error!(lane = %self.lane.lane, removed = claimed.removed, "members without a record were removed");
@@ -277,7 +278,7 @@ async fn give_back(context: Arc<Context>, shard: Arc<ShardContext>, lane: Arc<La
     let settle = Settle {
         token,
         verdicts: Vec::new(),
-        rest: Rest::Back,
+        rest: RestOfClaim::Back,
         lease: context.config.lease,
         dead_cap: context.config.dead_cap,
         quiet: false,

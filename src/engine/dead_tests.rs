@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::engine::dead::{MAX_SCAN_PAUSE, RequeueError};
-use crate::engine::intake::LaneRule;
+use crate::engine::intake::LaneRequirements;
 use crate::task::{Key, Lane, Member, Record, Shard, When, samples};
 use crate::timeline::memory::{InjectedFault, MemoryTimeline};
 use crate::timeline::{DeadRecord, Timeline, Verb};
@@ -38,7 +38,7 @@ fn stage(count: u16) -> (Intake, Arc<MemoryTimeline>, Arc<ManualClock>, Vec<Key>
         cursors.push(DeadCursor { buried, key });
     }
     cursors.sort();
-    let served = BTreeMap::from([(Lane::default(), LaneRule { destination_required: false })]);
+    let served = BTreeMap::from([(Lane::default(), LaneRequirements { destination_required: false })]);
     let intake = Intake::new(timeline.clone(), served).with_destinations([(Lane::default(), "news".to_owned())]);
     (intake, timeline, clock, cursors.into_iter().map(|cursor| cursor.key).collect())
 }

@@ -43,7 +43,7 @@ pub struct Intake {
     pub(super) timeline: Arc<dyn Timeline>,
     /// By lane: the destination of messages that name none.
     pub(super) destinations: Arc<BTreeMap<Lane, String>>,
-    pub(super) lanes: Arc<BTreeMap<Lane, LaneRule>>,
+    pub(super) lanes: Arc<BTreeMap<Lane, LaneRequirements>>,
     pub(super) scan_lock: ScanLock,
     /// When the timeline last refused a put or did not confirm one, with its error text. `None` once a put succeeded.
     refused: Arc<Mutex<Option<(Instant, String)>>>,
@@ -55,7 +55,7 @@ pub(super) type ScanLock = Arc<AsyncMutex<Option<Instant>>>;
 
 /// What a lane requires of its tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneRule {
+pub struct LaneRequirements {
     /// Whether a task must name a destination, because the lane has none and its sink needs one.
     pub destination_required: bool,
 }
@@ -122,7 +122,7 @@ struct Prepared {
 impl Intake {
     /// An intake for tasks of `lanes`.
     #[must_use]
-    pub fn new(timeline: Arc<dyn Timeline>, lanes: BTreeMap<Lane, LaneRule>) -> Intake {
+    pub fn new(timeline: Arc<dyn Timeline>, lanes: BTreeMap<Lane, LaneRequirements>) -> Intake {
         Intake {
             timeline,
             destinations: Arc::default(),

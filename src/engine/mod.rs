@@ -45,7 +45,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 pub use breaker::BreakerState;
-pub use intake::{Intake, LaneRule};
+pub use intake::{Intake, LaneRequirements};
 pub use judge::Reason;
 pub use state::{EngineState, LaneState, SinkState};
 
@@ -59,7 +59,7 @@ use room::Room;
 use throttle::Throttle;
 
 use crate::metrics::Metrics;
-use crate::task::{Lane, Overdue, Shard};
+use crate::task::{CatchUpLimits, Lane, Shard};
 use crate::timeline::{Glance, Timeline};
 
 /// The settings of an engine. The default configuration file explains the defaults.
@@ -76,7 +76,7 @@ pub struct EngineConfig {
     /// Maximum size of records in flight per lane, in bytes. A sink with several lanes has twice as much.
     pub in_flight_bytes: usize,
     /// When an occurrence is overdue, and how to catch up.
-    pub overdue: Overdue,
+    pub overdue: CatchUpLimits,
     /// An occurrence is poison once more than this many of its claims have expired.
     pub poison_limit: u32,
     /// How long dead occurrences are kept.
@@ -95,7 +95,7 @@ impl EngineConfig {
             batch: 500,
             in_flight: 3500,
             in_flight_bytes: 12 << 20,
-            overdue: Overdue { grace: Duration::from_secs(60), catch_up_max: 100 },
+            overdue: CatchUpLimits { grace: Duration::from_secs(60), catch_up_max: 100 },
             poison_limit: 5,
             dead_keep: Duration::from_secs(30 * 24 * 3600),
             dead_cap: 100_000,

@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-use super::wake_signal::WakeRequest;
+use super::wake_signal::WakeReasons;
 use crate::clock::Timestamp;
-use crate::timeline::{Claimed, Place};
+use crate::timeline::{Claimed, DuePosition};
 
 /// How often a claim starts at the oldest while other claims start behind returned occurrences.
 pub(super) const OLDEST_AGAIN: Duration = Duration::from_secs(2);
@@ -45,9 +45,9 @@ pub(super) struct NextClaim {
     /// The earliest known due of the lane.
     head: Option<Timestamp>,
     /// Where the next ordinary claim starts while occurrences return to the lane.
-    place: Option<Place>,
+    place: Option<DuePosition>,
     /// Where the next ordinary claim starts if the last one read only occurrences that it had to leave out.
-    behind_left_out: Option<Place>,
+    behind_left_out: Option<DuePosition>,
     /// When a claim starts at the oldest again, while occurrences return to the lane.
     oldest_at: Option<Timestamp>,
     /// Whether the next claim takes the newest.
@@ -55,7 +55,7 @@ pub(super) struct NextClaim {
     /// Whether the last claim saw suspects. The next claim is for them if the claimer gets the permit.
     suspects_next: bool,
     /// The position behind which it looks for suspects.
-    suspects_behind: Option<Place>,
+    suspects_behind: Option<DuePosition>,
     unreadable: Unreadable,
     /// Number of claims in a row without occurrences.
     idle: u32,
@@ -69,14 +69,14 @@ struct Unreadable {
     /// Whether the next claim asks for them.
     next: bool,
     /// The position behind which it asks.
-    behind: Option<Place>,
+    behind: Option<DuePosition>,
     /// Whether all of them were asked for once, in case this version can parse them.
     asked: bool,
 }
 
 impl NextClaim {
     /// Notes a signal.
-    pub(super) fn told(&mut self, told: WakeRequest) {
+    pub(super) fn told(&mut self, told: WakeReasons) {
         if told.anew {
             (self.place, self.behind_left_out, self.oldest_at) = (None, None, None);
         }
@@ -86,7 +86,7 @@ impl NextClaim {
         if let Some(due) = told.due {
             self.look_by(due);
             if self.place.as_ref().is_some_and(|place| due <= place.due) {
-                self.place = Some(Place { due, member: None });
+                self.place = Some(DuePosition { due, member: None });
             }
         }
     }
@@ -116,14 +116,14 @@ impl NextClaim {
     }
 
     /// The kind of the next claim, and the position behind which it starts.
-    pub(super) fn next(&self, suspects: bool, goes_back: bool, now: Timestamp) -> (ClaimKind, Option<Place>) {
+    pub(super) fn next(&self, suspects: bool, goes_back: bool, now: Timestamp) -> (ClaimKind, Option<DuePosition>) {
         if suspects {
             (ClaimKind::Suspects, self.suspects_behind.clone())
         } else if self.unreadable.next {
             (ClaimKind::Unreadable, self.unreadable.behind.clone())
         } else if goes_back && self.oldest_at.is_some_and(|at| at <= now) {
             // With a position before all others, such a claim sends no wake-up for the rest.
-            (ClaimKind::Oldest, Some(Place { due: Timestamp::MIN_DUE, member: None }))
+            (ClaimKind::Oldest, Some(DuePosition { due: Timestamp::MIN_DUE, member: None }))
         } else if self.newest_next {
             (ClaimKind::Newest, None)
         } else {
@@ -137,7 +137,7 @@ impl NextClaim {
     pub(super) fn learn(
         &mut self,
         kind: ClaimKind,
-        after: Option<Place>,
+        after: Option<DuePosition>,
         claimed: &Claimed,
         wait: impl FnOnce(bool) -> bool,
     ) {
@@ -203,7 +203,7 @@ impl NextClaim {
 
     /// A claim behind a position does not see suspects before it. They are claimed from the position where they were
     /// last seen.
-    fn saw_suspects(&mut self, claimed: &Claimed, after: Option<Place>) {
+    fn saw_suspects(&mut self, claimed: &Claimed, after: Option<DuePosition>) {
         if claimed.suspects > 0 || after.is_none() {
             self.suspects_next = claimed.suspects > 0;
             self.suspects_behind = after;
@@ -236,12 +236,12 @@ mod tests {
         Timestamp::from_millis(1_800_000_000_000 + ms)
     }
 
-    fn place(due: i64) -> Place {
-        Place { due: at(due), member: Some("x".parse().unwrap()) }
+    fn place(due: i64) -> DuePosition {
+        DuePosition { due: at(due), member: Some("x".parse().unwrap()) }
     }
 
-    fn first() -> Place {
-        Place { due: Timestamp::MIN_DUE, member: None }
+    fn first() -> DuePosition {
+        DuePosition { due: Timestamp::MIN_DUE, member: None }
     }
 
     /// A reply at `now` that took occurrences up to `last`; `head` is behind them.
@@ -284,18 +284,18 @@ mod tests {
     fn what_becomes_due_before_the_place_moves_it() {
         let mut next_claim = NextClaim::default();
         next_claim.learn(ClaimKind::Ordinary, None, &claimed(0, -100, None), |_| false);
-        let told = |due| WakeRequest { due: Some(due), ..WakeRequest::default() };
+        let told = |due| WakeReasons { due: Some(due), ..WakeReasons::default() };
         next_claim.told(told(at(-99)));
         assert_eq!(next_claim.next(false, true, at(0)), (ClaimKind::Ordinary, Some(place(-100))), "it stands behind");
-        next_claim.told(WakeRequest { look: true, ..WakeRequest::default() });
+        next_claim.told(WakeReasons { look: true, ..WakeReasons::default() });
         assert_eq!(next_claim.next_at(true, at(0)), Some(Timestamp::MIN_DUE), "it is time to look");
         assert_eq!(next_claim.next(false, true, at(0)), (ClaimKind::Ordinary, Some(place(-100))));
-        next_claim.told(WakeRequest { look: true, ..told(at(-100)) });
+        next_claim.told(WakeReasons { look: true, ..told(at(-100)) });
         assert_eq!(
             next_claim.next(false, true, at(0)),
-            (ClaimKind::Ordinary, Some(Place { due: at(-100), member: None }))
+            (ClaimKind::Ordinary, Some(DuePosition { due: at(-100), member: None }))
         );
-        next_claim.told(WakeRequest { look: true, anew: true, due: None });
+        next_claim.told(WakeReasons { look: true, anew: true, due: None });
         assert_eq!(next_claim.next(false, true, at(0)), (ClaimKind::Ordinary, None), "something may stand before it");
     }
 

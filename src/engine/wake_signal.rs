@@ -8,13 +8,13 @@ use crate::clock::Timestamp;
 /// What a claimer was told since it last took it; one per shard and lane.
 #[derive(Default)]
 pub(super) struct WakeSignal {
-    told: Mutex<WakeRequest>,
+    told: Mutex<WakeReasons>,
     notify: Notify,
 }
 
 /// The content of a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct WakeRequest {
+pub(super) struct WakeReasons {
     /// The earliest due.
     pub(super) due: Option<Timestamp>,
     /// Claim now, whatever the head is.
@@ -47,9 +47,9 @@ impl WakeSignal {
     }
 
     /// Takes the content, if there is any.
-    pub(super) fn take(&self) -> Option<WakeRequest> {
+    pub(super) fn take(&self) -> Option<WakeReasons> {
         let told = std::mem::take(&mut *self.told.lock());
-        (told != WakeRequest::default()).then_some(told)
+        (told != WakeReasons::default()).then_some(told)
     }
 
     /// Waits for the next signal.

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use id::{Key, Lane, Member, Namespace, Shard, TaskId};
-pub use next_due::{CatchUp, Counts, NextDue, NextDueSearch, Overdue};
+pub use next_due::{CatchUp, CatchUpLimits, Counts, NextDue, NextDueSearch};
 pub use record::Record;
 pub use retry::RetryPolicy;
 pub use schedule::{Schedule, When};

@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::Plan;
+use super::plan::TaskDues;
 use super::schedule::ScheduleError;
 use super::{Member, Record};
 use crate::clock::Timestamp;
 
 words! {
-    /// How to handle occurrences that are overdue by more than [`Overdue::grace`].
+    /// How to handle occurrences that are overdue by more than [`CatchUpLimits::grace`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum CatchUp {
         /// Publish this one. The next due is the first after now; those in between are passed over.
         #[default]
         Once = "once",
-        /// Publish this one, then the newest [`Overdue::catch_up_max`] of the missed ones, one by one.
+        /// Publish this one, then the newest [`CatchUpLimits::catch_up_max`] of the missed ones, one by one.
         All = "all",
         /// Pass this one over. The next due is the first after now. A one-shot is dead, reason `too late`.
         None = "none",
@@ -27,7 +27,7 @@ words! {
 
 /// The limits of catching up, from the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overdue {
+pub struct CatchUpLimits {
     /// An occurrence that is overdue by at most this is published, and the next due is the following one; default 60 s.
     pub grace: Duration,
     /// How many missed occurrences `all` publishes at most after the first; default 100.
@@ -103,7 +103,7 @@ impl NextDueSearch {
         due: Timestamp,
         now: Timestamp,
         counts: Counts,
-        overdue: Overdue,
+        overdue: CatchUpLimits,
     ) -> Result<NextDueSearch, ScheduleError> {
         let policy = record.task.catch_up.unwrap_or_default();
         let late = now.since(due) > overdue.grace;
@@ -120,7 +120,7 @@ impl NextDueSearch {
         if left == 0 {
             return Ok(known(itself, None));
         }
-        let plan = Plan::new(&record.task.schedule, &member.task(), record.anchor)?;
+        let plan = TaskDues::new(&record.task.schedule, &member.task(), record.anchor)?;
         if !late {
             return Ok(known(0, plan.next_after(due)));
         }
@@ -154,7 +154,7 @@ impl NextDueSearch {
 
 /// Walks over the missed occurrences of a cron task, from the claimed due to now.
 struct Walk {
-    plan: Plan,
+    plan: TaskDues,
     /// The last occurrence that was visited.
     at: Timestamp,
     now: Timestamp,

@@ -6,7 +6,7 @@ use super::*;
 use crate::task::{Lane, Schedule, Task, TaskId, When, samples};
 
 const PUT: i64 = 1_774_500_000_000;
-const OVERDUE: Overdue = Overdue { grace: Duration::from_secs(60), catch_up_max: 100 };
+const OVERDUE: CatchUpLimits = CatchUpLimits { grace: Duration::from_secs(60), catch_up_max: 100 };
 
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(ms)
@@ -27,7 +27,7 @@ fn cron(expression: &str) -> When {
     When::Cron { expression: expression.into(), zone: None, start: None }
 }
 
-fn next_due(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdue) -> NextDue {
+fn next_due(record: &Record, due: i64, now: i64, counts: Counts, overdue: CatchUpLimits) -> NextDue {
     let member: Member = "a".parse().unwrap();
     let mut search = NextDueSearch::begin(&member, record, at(due), at(now), counts, overdue).unwrap();
     loop {
@@ -39,7 +39,7 @@ fn next_due(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdu
 }
 
 /// The result, computed from the list of all dues.
-fn naive(record: &Record, due: i64, now: i64, counts: Counts, overdue: Overdue) -> NextDue {
+fn naive(record: &Record, due: i64, now: i64, counts: Counts, overdue: CatchUpLimits) -> NextDue {
     let id: TaskId = "a".parse().unwrap();
     let next_after = |after: &i64| {
         record.task.schedule.next_after(&id, record.anchor, at(*after)).unwrap().map(Timestamp::as_millis)
@@ -165,9 +165,9 @@ fn any_record() -> impl Strategy<Value = Record> {
     })
 }
 
-fn any_overdue() -> impl Strategy<Value = Overdue> {
+fn any_overdue() -> impl Strategy<Value = CatchUpLimits> {
     (0_u64..90_000, 0_u32..20)
-        .prop_map(|(grace, catch_up_max)| Overdue { grace: Duration::from_millis(grace), catch_up_max })
+        .prop_map(|(grace, catch_up_max)| CatchUpLimits { grace: Duration::from_millis(grace), catch_up_max })
 }
 
 proptest! {

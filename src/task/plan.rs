@@ -15,7 +15,7 @@ use crate::clock::Timestamp;
 const MAX_PUT_OFF: usize = 1000;
 
 /// All dues of a task that was put at one time, in ascending order. Times are epoch ms here.
-pub(super) struct Plan {
+pub(super) struct TaskDues {
     id: Option<TaskId>,
     series: Series,
     anchor: i64,
@@ -31,13 +31,13 @@ enum Series {
     Cron { timetable: Arc<Timetable>, start: i64 },
 }
 
-impl Plan {
+impl TaskDues {
     /// The plan of the task with this id.
     ///
     /// # Errors
     /// If the cron expression or the zone cannot be parsed.
-    pub(super) fn new(schedule: &Schedule, id: &TaskId, anchor: Timestamp) -> Result<Plan, ScheduleError> {
-        let mut plan = Plan::unspread(schedule, anchor)?;
+    pub(super) fn new(schedule: &Schedule, id: &TaskId, anchor: Timestamp) -> Result<TaskDues, ScheduleError> {
+        let mut plan = TaskDues::unspread(schedule, anchor)?;
         plan.spread = schedule.spread.map_or(0, ms);
         if let Series::Every { gap, .. } = plan.series {
             // True for every valid schedule; the closed form below relies on it.
@@ -51,7 +51,7 @@ impl Plan {
     ///
     /// # Errors
     /// If the cron expression or the zone cannot be parsed.
-    pub(super) fn unspread(schedule: &Schedule, anchor: Timestamp) -> Result<Plan, ScheduleError> {
+    pub(super) fn unspread(schedule: &Schedule, anchor: Timestamp) -> Result<TaskDues, ScheduleError> {
         let put = anchor.as_millis();
         let series = match &schedule.when {
             When::At(at) => Series::Once(at.as_millis()),
@@ -68,12 +68,12 @@ impl Plan {
         };
         let last = Timestamp::MAX_DUE;
         let end = schedule.end.unwrap_or(last).min(last).as_millis();
-        Ok(Plan { id: None, series, anchor: put, end, spread: 0 })
+        Ok(TaskDues { id: None, series, anchor: put, end, spread: 0 })
     }
 
     /// The same plan without an end.
-    pub(super) fn without_end(self) -> Plan {
-        Plan { end: Timestamp::MAX_DUE.as_millis(), ..self }
+    pub(super) fn without_end(self) -> TaskDues {
+        TaskDues { end: Timestamp::MAX_DUE.as_millis(), ..self }
     }
 
     /// The first due; for recurring schedules it is later than the put.

@@ -114,7 +114,7 @@ fn a_spread_sets_tasks_apart_and_is_the_same_whoever_works_it_out() {
 const PINNED: [i64; 3] = [29_755, 12_184, 3106];
 
 /// All dues of a schedule in a range, computed by spreading each time on its own.
-fn naive(plan: &Plan, times: impl Iterator<Item = i64>, to: i64) -> Vec<i64> {
+fn naive(plan: &TaskDues, times: impl Iterator<Item = i64>, to: i64) -> Vec<i64> {
     let put_off = times.map(|time| plan.put_off(time)).filter(|due| *due > PUT && *due <= to.min(plan.end));
     let mut dues: Vec<i64> = put_off.collect();
     dues.sort_unstable();
@@ -133,7 +133,7 @@ proptest! {
         let mut schedule = schedule(every(gap, start.map(|start| PUT + start)));
         schedule.end = end.map(|end| at(PUT + end));
         schedule.spread = spread.filter(|spread| *spread < gap).map(span);
-        let plan = Plan::new(&schedule, &id("a"), at(PUT)).unwrap();
+        let plan = TaskDues::new(&schedule, &id("a"), at(PUT)).unwrap();
         let base = start.map_or(PUT + gap, |start| PUT + start);
         let horizon = PUT + 100_000;
         let dues = naive(&plan, (0..).map(|k| base + k * gap).take_while(|time| *time <= horizon), horizon);
@@ -154,7 +154,7 @@ proptest! {
         let mut schedule = schedule(cron(expression, start.map(|start| PUT + start)));
         let gap = schedule.shortest_gap(at(PUT), at(PUT)).unwrap().unwrap();
         schedule.spread = spread.map(span).filter(|spread| *spread < gap);
-        let plan = Plan::new(&schedule, &id("a"), at(PUT)).unwrap();
+        let plan = TaskDues::new(&schedule, &id("a"), at(PUT)).unwrap();
         let to = PUT + 600_000;
         let early = PUT - 60_000;
         let times = std::iter::successors(plan.unspread_after(early), |time| plan.unspread_after(*time));

@@ -96,7 +96,7 @@ impl Record {
     /// # Errors
     /// If a newer version wrote it, or it is damaged.
     pub fn decode(bytes: &Bytes) -> Result<Record, RecordError> {
-        let header = Header::read(bytes)?;
+        let header = RecordHeader::read(bytes)?;
         let mut body = rmp_serde::Deserializer::from_read_ref(header.body);
         body.set_max_depth(DEEPEST);
         let body = Body::deserialize(&mut body).map_err(damaged)?;
@@ -123,7 +123,7 @@ impl Record {
 
 /// The header of a record, decoded without the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header<'a> {
+pub struct RecordHeader<'a> {
     /// Number of puts with different content since the task was created, from 1.
     pub revision: u32,
     /// When it was first put.
@@ -146,12 +146,12 @@ pub struct Header<'a> {
     pub flags: u8,
 }
 
-impl<'a> Header<'a> {
+impl<'a> RecordHeader<'a> {
     /// Decodes the header of a record.
     ///
     /// # Errors
     /// If a newer version wrote the record, or it is truncated.
-    pub fn read(bytes: &'a [u8]) -> Result<Header<'a>, RecordError> {
+    pub fn read(bytes: &'a [u8]) -> Result<RecordHeader<'a>, RecordError> {
         match bytes.first() {
             None => return Err(RecordError::Damaged("it is empty".into())),
             Some(&VERSION) => {}
@@ -167,7 +167,7 @@ impl<'a> Header<'a> {
             0 => (None, rest),
             _ => take_short(rest).map(|(key, body)| (Some(key), body))?,
         };
-        Ok(Header {
+        Ok(RecordHeader {
             revision: u32::from_be_bytes(number(fixed, REVISION)?),
             created: time(CREATED)?,
             updated: time(UPDATED)?,
@@ -187,8 +187,8 @@ impl<'a> Header<'a> {
 /// # Errors
 /// If one of the two cannot be decoded.
 pub fn replacing(new: &[u8], old: &[u8]) -> Result<Bytes, RecordError> {
-    Header::read(new)?;
-    let old = Header::read(old)?;
+    RecordHeader::read(new)?;
+    let old = RecordHeader::read(old)?;
     let mut bytes = BytesMut::from(new);
     bytes[REVISION].copy_from_slice(&old.revision.wrapping_add(1).to_be_bytes());
     bytes[CREATED].copy_from_slice(&old.created.as_millis().to_be_bytes());

@@ -60,14 +60,14 @@ fn the_header_stands_where_scripts_read_it() {
     assert_eq!(bytes[..6], [1, 2, 1, 2, 3, 4]);
     assert_eq!(bytes[6..30], [[0, 0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 2], [0, 0, 0, 0, 0, 0, 0, 3]].concat());
     assert_eq!(bytes[30..36], *b"\x05night");
-    let header = Header::read(&bytes).unwrap();
+    let header = RecordHeader::read(&bytes).unwrap();
     assert_eq!((header.lane, header.key, header.tail), ("night", None, &bytes[30..]));
     assert_eq!(header.flags & (RESETS | RECURRING | REQUEUED), RESETS);
 }
 
 #[test]
 fn the_tail_is_equal_exactly_when_the_same_was_asked_for() {
-    let tail = |record: &Record| Header::read(&record.encode()).unwrap().tail.to_vec();
+    let tail = |record: &Record| RecordHeader::read(&record.encode()).unwrap().tail.to_vec();
     let one = record(once());
     let mut later = one.clone();
     later.anchor = Timestamp::from_millis(99);
@@ -90,7 +90,7 @@ fn the_trace_stands_at_the_end_and_every_record_without_it_still_reads() {
     let (before, bytes) = (plain.encode(), traced.encode());
     assert_eq!((before[1], bytes[1]), (0, 8));
     assert_eq!(bytes[2..], [&before[2..], &trace().as_bytes()[..]].concat(), "nothing before it moves");
-    assert_eq!(Header::read(&before).unwrap().trace, None);
+    assert_eq!(RecordHeader::read(&before).unwrap().trace, None);
     assert_eq!(Record::decode(&before).unwrap(), plain);
     let buried = traced.buried("a:5".parse().unwrap()).encode();
     assert_eq!(buried[1], 12);
@@ -99,7 +99,7 @@ fn the_trace_stands_at_the_end_and_every_record_without_it_still_reads() {
     let at = wrong.len() - Traceparent::BYTES;
     wrong[at] = 1;
     assert_eq!(Record::decode(&wrong.clone().into()).unwrap(), plain, "another version of it counts as none");
-    let kept = Header::read(&replacing(&bytes, &wrong).unwrap()).unwrap().created;
+    let kept = RecordHeader::read(&replacing(&bytes, &wrong).unwrap()).unwrap().created;
     assert_eq!(kept, plain.created, "it can be replaced, too");
     let short = [&bytes[..TAIL], &[0; 25][..]].concat();
     assert!(matches!(Record::decode(&short.into()), Err(RecordError::Damaged(_))), "no room for it");
@@ -127,7 +127,7 @@ fn a_newer_layout_is_named_and_newer_fields_are_passed_over() {
         schedule: Schedule,
         message: Message,
     }
-    let header = Header::read(&bytes).unwrap();
+    let header = RecordHeader::read(&bytes).unwrap();
     let mut newer = bytes[..bytes.len() - header.body.len()].to_vec();
     let body = Newer { colours: vec!["red"], schedule: once().schedule, message: once().message };
     newer.extend(rmp_serde::to_vec_named(&body).unwrap());
@@ -137,7 +137,7 @@ fn a_newer_layout_is_named_and_newer_fields_are_passed_over() {
 #[test]
 fn a_body_that_is_deeper_than_any_task_is_damaged() {
     let bytes = record(once()).encode();
-    let header = &bytes[..bytes.len() - Header::read(&bytes).unwrap().body.len()];
+    let header = &bytes[..bytes.len() - RecordHeader::read(&bytes).unwrap().body.len()];
     for (depth, unknown) in [(40, true), (100, false), (100_000, false)] {
         let odd = [&b"\x83\xa1x"[..], &vec![0x91; depth], b"\xc0"].concat();
         let task = rmp_serde::to_vec_named(&once()).unwrap();
@@ -155,13 +155,13 @@ fn a_buried_record_is_a_one_shot_with_its_key() {
     assert!(has(&every.encode(), RECURRING));
     let buried = every.buried("a:5".parse().unwrap());
     let bytes = buried.encode();
-    let header = Header::read(&bytes).unwrap();
+    let header = RecordHeader::read(&bytes).unwrap();
     assert_eq!(header.flags & (RECURRING | REQUEUED), REQUEUED);
     assert_eq!(header.key, Some("a:5"));
     assert_eq!(Record::decode(&bytes).unwrap().task, every.task);
     let longest = format!("{}:{}", "x".repeat(200), Timestamp::MAX_DUE.as_millis());
     let bytes = every.buried(longest.parse().unwrap()).encode();
-    assert_eq!(Header::read(&bytes).unwrap().key, Some(&*longest));
+    assert_eq!(RecordHeader::read(&bytes).unwrap().key, Some(&*longest));
 }
 
 #[test]

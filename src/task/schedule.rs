@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::TaskId;
-use super::plan::Plan;
+use super::plan::TaskDues;
 use crate::clock::Timestamp;
 
 /// When a task is due.
@@ -79,7 +79,7 @@ impl Schedule {
     /// # Errors
     /// If the cron expression or the zone cannot be parsed.
     pub fn first(&self, id: &TaskId, anchor: Timestamp) -> Result<Option<Timestamp>, ScheduleError> {
-        Ok(Plan::new(self, id, anchor)?.first())
+        Ok(TaskDues::new(self, id, anchor)?.first())
     }
 
     /// The first due later than `after` of a task that was put at `anchor`; `None` if there is none before `end`.
@@ -94,7 +94,7 @@ impl Schedule {
         anchor: Timestamp,
         after: Timestamp,
     ) -> Result<Option<Timestamp>, ScheduleError> {
-        Ok(Plan::new(self, id, anchor)?.next_after(after))
+        Ok(TaskDues::new(self, id, anchor)?.next_after(after))
     }
 
     /// The shortest gap among the next 1000 occurrences after `from`, before the spread; `None` if there are fewer than
@@ -106,7 +106,7 @@ impl Schedule {
     /// # Errors
     /// If the cron expression or the zone cannot be parsed.
     pub fn shortest_gap(&self, anchor: Timestamp, from: Timestamp) -> Result<Option<Duration>, ScheduleError> {
-        Ok(Plan::unspread(self, anchor)?.shortest_gap(from))
+        Ok(TaskDues::unspread(self, anchor)?.shortest_gap(from))
     }
 
     /// How long the retries of an occurrence may take before the next one can be due: the shortest gap minus the

@@ -32,7 +32,7 @@ impl Token {
 
 /// A position in a lane, which is sorted by due and then by member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct DuePosition {
     /// The due.
     pub due: Timestamp,
     /// The member at this position. `None` is the position before the first member of that due.
@@ -55,7 +55,7 @@ pub struct ClaimRequest {
     /// Take the occurrences with the latest due instead of the oldest ones.
     pub newest_first: bool,
     /// Take only occurrences behind this position. Cannot be combined with `newest_first`.
-    pub after: Option<Place>,
+    pub after: Option<DuePosition>,
 }
 
 /// The request for occurrences that ordinary claims leave out.
@@ -76,7 +76,7 @@ pub struct SuspectsRequest {
     /// by one.
     pub unreadable: bool,
     /// Take only occurrences behind this position.
-    pub after: Option<Place>,
+    pub after: Option<DuePosition>,
 }
 
 /// The answer of a claim.
@@ -90,7 +90,7 @@ pub struct Claimed {
     /// `newest_first`: the due of the first waiting occurrence of the lane.
     pub head: Option<Timestamp>,
     /// The last position that was read; `None` with `newest_first`.
-    pub last: Option<Place>,
+    pub last: Option<DuePosition>,
     /// Number of due suspects that were read and left out; 0 with `newest_first`.
     pub suspects: u64,
     /// Number of due unreadable occurrences that were read and left out; 0 with `newest_first`.
@@ -122,7 +122,7 @@ pub struct Settle {
     /// One verdict per occurrence, at most [`MAX_BATCH`](super::MAX_BATCH). No member may appear twice.
     pub verdicts: Vec<Settlement>,
     /// What happens to the occurrences without a verdict.
-    pub rest: Rest,
+    pub rest: RestOfClaim,
     /// The new lease, if occurrences stay in the claim.
     pub lease: Duration,
     /// Maximum number of dead occurrences that a shard keeps.
@@ -188,7 +188,7 @@ pub struct DeadRecord {
 
 /// What happens to the occurrences that a settle does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rest {
+pub enum RestOfClaim {
     /// They stay in the claim, with a renewed lease.
     Keep,
     /// They return to the lane with the due they had.

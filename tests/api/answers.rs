@@ -5,7 +5,7 @@ use std::time::Duration;
 use punctual::clock::Timestamp;
 use punctual::timeline::Verb;
 use punctual::timeline::memory::InjectedFault;
-use punctual::timeline::{Rest, Settle, Settlement, Timeline, Token, Verdict};
+use punctual::timeline::{RestOfClaim, Settle, Settlement, Timeline, Token, Verdict};
 use serde_json::json;
 
 use super::{NOON, Stage, shard};
@@ -137,7 +137,7 @@ async fn settled(verdict: Verdict) -> Stage {
     let settle = Settle {
         token: Token("i1.1".into()),
         verdicts: vec![Settlement { member: occurrence.member.clone(), due: occurrence.due, verdict }],
-        rest: Rest::Keep,
+        rest: RestOfClaim::Keep,
         lease: Duration::from_secs(15),
         dead_cap: 100,
         quiet: false,

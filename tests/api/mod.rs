@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual::clock::{Clock, ManualClock, Timestamp};
-use punctual::engine::{EngineState, Intake, LaneRule};
+use punctual::engine::{EngineState, Intake, LaneRequirements};
 use punctual::http::server::{self, ServerLimits};
 use punctual::http::tls::ServerTls;
 use punctual::http::{Access, Api, ApiLimits};
@@ -133,7 +133,7 @@ impl<T: Timeline> Stage<T> {
         };
         change(&mut terms);
         let rules = [("default", false), ("alerts", true)]
-            .map(|(lane, destination_required)| (lane.parse().unwrap(), LaneRule { destination_required }));
+            .map(|(lane, destination_required)| (lane.parse().unwrap(), LaneRequirements { destination_required }));
         let metrics = Arc::new(Metrics::new("0", "i0"));
         let link = Link::Up(1);
         let state = EngineState { link, lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::task::answers;
 use super::{run, serve, url, wait_for};
 
-/// Overdue by years, with catch-up none: dead as soon as it is claimed.
+/// CatchUpLimits by years, with catch-up none: dead as soon as it is claimed.
 const TOO_LATE: &str =
     r#"{"schedule":{"at":"2020-01-01T00:00:00Z"},"message":{"payload":{"n": 1.0}},"catch_up":"none"}"#;
 

@@ -1,7 +1,7 @@
 //! Copies of dead messages for a dead-letter destination: their content, and what they never affect.
 
 use punctual::timeline::RequeueAnswer;
-use punctual::timeline::memory::Mark;
+use punctual::timeline::memory::OccurrenceMark;
 use punctual_sinks::Message;
 use punctual_sinks::memory::Answer;
 
@@ -187,7 +187,7 @@ async fn a_lane_without_a_place_for_them_and_poison_have_no_copies() {
         refuse(bed);
         let dues = bed.put([("poison", after(seconds(1)))]).await;
         bed.timeline.edit(Shard::of(&id("any"), 1), |twin| {
-            twin.crashes.insert("poison".parse().unwrap(), Mark::crashed(dues[0], 6));
+            twin.crashes.insert("poison".parse().unwrap(), OccurrenceMark::crashed(dues[0], 6));
         });
         bed.pass(seconds(5)).await;
         assert_eq!(bed.dead()[0].1, "poison");

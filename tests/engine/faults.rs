@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use punctual::engine::EngineConfig;
 use punctual::timeline::Verb;
-use punctual::timeline::memory::{InjectedFault, Mark};
+use punctual::timeline::memory::{InjectedFault, OccurrenceMark};
 use punctual::timeline::{ClaimRequest, Link, Token};
 use punctual_sinks::memory::Answer;
 
@@ -135,7 +135,7 @@ async fn poison_is_buried_and_its_neighbours_arrive() {
         bed.put([("poison", after(seconds(1))), ("suspect", after(seconds(1))), ("good", after(seconds(1)))]).await;
     bed.timeline.edit(Shard::of(&id("x"), 1), |twin| {
         for (member, due, count) in [("poison", dues[0], 6), ("suspect", dues[1], 3)] {
-            twin.crashes.insert(member.parse().unwrap(), Mark::crashed(due, count));
+            twin.crashes.insert(member.parse().unwrap(), OccurrenceMark::crashed(due, count));
         }
     });
     bed.pass(seconds(5)).await;

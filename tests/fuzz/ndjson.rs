@@ -16,7 +16,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use punctual::clock::ManualClock;
-use punctual::engine::{EngineState, Intake, LaneRule};
+use punctual::engine::{EngineState, Intake, LaneRequirements};
 use punctual::http::{Access, Api, ApiLimits};
 use punctual::metrics::Metrics;
 use punctual::task::{Lane, spec};
@@ -156,7 +156,7 @@ fn are_of_their_lines(input: &[u8], answers: &[Value]) -> Verdict {
 /// Answers to a body that arrives in these chunks, from an API with a timeline of its own.
 async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
     let timeline = Arc::new(MemoryTimeline::new(Arc::new(ManualClock::new(NOW)), 1));
-    let rules = BTreeMap::from([(Lane::default(), LaneRule { destination_required: false })]);
+    let rules = BTreeMap::from([(Lane::default(), LaneRequirements { destination_required: false })]);
     let state = EngineState { link: Link::Up(1), lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };
     let minute = Duration::from_secs(60);
     let limits = ApiLimits { body: LONGEST, body_timeout: minute, timeline_timeout: minute, task: LIMITS };

@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use punctual::Timestamp;
-use punctual::task::next_due::{Counts, NextDueSearch, Overdue};
-use punctual::task::record::{Header, Record, replacing};
+use punctual::task::next_due::{CatchUpLimits, Counts, NextDueSearch};
+use punctual::task::record::{Record, RecordHeader, replacing};
 use punctual::task::{Member, Shard, TaskId, Traceparent, spec};
 
 use super::task_json::{self, LIMITS, NOW};
@@ -71,7 +71,7 @@ fn inputs() -> BoxedStrategy<Vec<u8>> {
 fn check(input: &[u8]) -> Verdict {
     let bytes = Bytes::copy_from_slice(input);
     let Ok(record) = Record::decode(&bytes) else { return Ok(()) };
-    let header = Header::read(&bytes).map_err(|error| TestCaseError::fail(error.to_string()))?;
+    let header = RecordHeader::read(&bytes).map_err(|error| TestCaseError::fail(error.to_string()))?;
     let read = (header.revision, header.created, header.updated, header.anchor, header.lane, header.trace);
     prop_assert_eq!(
         read,
@@ -94,7 +94,7 @@ fn check(input: &[u8]) -> Verdict {
 fn can_be_gone_on_with(record: &Record) -> Verdict {
     let id: TaskId = "order-1".parse().unwrap();
     let member = Member::from(&id);
-    let overdue = Overdue { grace: std::time::Duration::from_secs(60), catch_up_max: 100 };
+    let overdue = CatchUpLimits { grace: std::time::Duration::from_secs(60), catch_up_max: 100 };
     for now in [NOW, Timestamp::MAX_DUE] {
         let first = record.task.schedule.first(&id, record.anchor);
         let next = record.task.schedule.next_after(&id, record.anchor, now);
@@ -114,10 +114,10 @@ fn can_be_gone_on_with(record: &Record) -> Verdict {
 /// When a record replaces another, only the revision and `created` change.
 fn is_replaced(new: &Bytes, old: &Bytes) -> Verdict {
     let replaced = replacing(new, old).expect("both can be read");
-    let (header, former) = (Header::read(&replaced).unwrap(), Header::read(old).unwrap());
+    let (header, former) = (RecordHeader::read(&replaced).unwrap(), RecordHeader::read(old).unwrap());
     prop_assert_eq!(header.revision, former.revision.wrapping_add(1));
     prop_assert_eq!(header.created, former.created);
-    prop_assert_eq!(header.tail, Header::read(new).unwrap().tail);
+    prop_assert_eq!(header.tail, RecordHeader::read(new).unwrap().tail);
     prop_assert!(replaced[..2] == new[..2] && replaced[14..] == new[14..]);
     Ok(())
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use punctual::Timestamp;
 use punctual::http::Problem;
-use punctual::task::record::{Header, Record};
+use punctual::task::record::{Record, RecordHeader};
 use punctual::task::spec::{self, Fault, MAX_FAULTS, Read};
 use punctual::task::{Limits, TaskId, When};
 use serde_json::Value;
@@ -180,7 +180,7 @@ fn record(read: &Read) -> Record {
 
 fn tail(read: &Read) -> Vec<u8> {
     let bytes = record(read).encode();
-    Header::read(&bytes).unwrap().tail.to_vec()
+    RecordHeader::read(&bytes).unwrap().tail.to_vec()
 }
 
 fn stands_in_a_record(read: &Read) -> Verdict {

@@ -83,7 +83,7 @@ async fn counts_come_with_recurring_tasks_and_find_theirs() {
     let puts = ["a", "b", "c", "d"].map(|id| put_in("default", if id < "c" { RECURRING } else { 0 }, id, 900, id));
     stage.put(&puts).await;
     stage.claim("i.1", 10).await;
-    stage.settle("i.1", Rest::Back, vec![settlement("b", 900, next(950, 7))]).await;
+    stage.settle("i.1", RestOfClaim::Back, vec![settlement("b", 900, next(950, 7))]).await;
     let claim = stage.claim("i.2", 10).await;
     let accepted: Vec<_> = claim.occurrences.iter().map(|one| (one.member.as_str(), one.counts.accepted)).collect();
     assert_eq!(accepted, [("a", 0), ("c", 0), ("d", 0), ("b", 7)]);
@@ -135,7 +135,7 @@ async fn a_mark_of_another_due_makes_no_suspect() {
     stage.crash("i.1").await;
     stage.crash("i.2").await;
     assert_eq!(stage.claim_suspects("i.3").await.occurrences[0].crashes, 2);
-    stage.settle("i.3", Rest::Keep, vec![settlement("a", 800, next(900, 1))]).await;
+    stage.settle("i.3", RestOfClaim::Keep, vec![settlement("a", 800, next(900, 1))]).await;
     assert_eq!(stage.holds(), ["counts a 1 0 0 0", "due:default a 900", "tasks a r1 c1000 default:x"]);
     assert_eq!(stage.claim("i.4", 10).await.suspects, 0);
 }

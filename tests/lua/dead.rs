@@ -10,7 +10,7 @@ async fn dead() -> Option<Stage> {
     let mut dead_record = dead_record("x");
     dead_record.record = record(4, "other", 1000, "buried");
     let verdict = Verdict::DeadNext { dead_record, due: at(950), counts: Counts { dead: 1, ..Counts::default() } };
-    stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, verdict)]).await;
+    stage.settle("i.1", RestOfClaim::Keep, vec![settlement("a", 900, verdict)]).await;
     Some(stage)
 }
 
@@ -40,7 +40,8 @@ async fn a_requeued_occurrence_is_due_now_under_its_old_key() {
     stage.timeline.claim(stage.shard, &lane("other"), claim_of("i.2", 10)).await.unwrap();
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::InFlight);
     let verdicts = vec![settlement("!a:900", 1000, Verdict::Dead(dead_record("again")))];
-    let settle = Settle { token: token("i.2"), verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 10, quiet: false };
+    let settle =
+        Settle { token: token("i.2"), verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: 10, quiet: false };
     stage.timeline.settle(stage.shard, &lane("other"), settle).await.unwrap();
     let dead: Vec<_> = stage.state().into_iter().filter(|line| line.starts_with("dead")).collect();
     assert_eq!(dead, ["dead a:900 1000", "dead:records a:900 r1 c1000 default:again \"rejected\\nno\\nway\""]);
@@ -57,7 +58,7 @@ async fn a_key_that_its_task_has_is_not_requeued() {
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::InFlight);
     stage.cancel("a").await;
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::InFlight, "the one in flight may still arrive");
-    stage.settle("i.2", Rest::Back, vec![]).await;
+    stage.settle("i.2", RestOfClaim::Back, vec![]).await;
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Requeued, "the task is gone");
 }
 
@@ -146,7 +147,9 @@ async fn the_dead_of_one_millisecond_are_in_the_order_of_their_bytes() {
     let ids = ["B", "a", "a-", "a.b", "a0", "a:1", "aB", "a_", "aa", "b"];
     stage.put(&ids.map(|id| put(id, 900, "x"))).await;
     stage.claim("i.1", 100).await;
-    stage.settle("i.1", Rest::Keep, ids.map(|id| settlement(id, 900, Verdict::Dead(dead_record("x")))).to_vec()).await;
+    stage
+        .settle("i.1", RestOfClaim::Keep, ids.map(|id| settlement(id, 900, Verdict::Dead(dead_record("x")))).to_vec())
+        .await;
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let request = BrowseRequest { filter: DeadFilter::default(), after, max: 1, whole: false };

@@ -148,12 +148,12 @@ async fn all_scripts_run_in_a_cluster() {
     assert_eq!(claimed(&stage.claim("i.1", 10).await), [("c".to_owned(), 900)]);
     let extended = stage.timeline.extend(stage.shard, &[(lane("default"), token("i.1"))], LEASE).await;
     assert_eq!(extended, Ok(vec![true]));
-    stage.settle("i.1", Rest::Keep, vec![settlement("c", 900, Verdict::Dead(dead_record("x")))]).await;
+    stage.settle("i.1", RestOfClaim::Keep, vec![settlement("c", 900, Verdict::Dead(dead_record("x")))]).await;
     assert_eq!(stage.requeue("c:900").await, RequeueAnswer::Requeued);
     stage.crash("i.2").await;
     assert_eq!(stage.glance(&[("default", true), ("other", true)]).await.lanes.len(), 2);
     assert_eq!(claimed(&stage.claim("i.3", 10).await), [("!c:900".to_owned(), 1000)]);
-    stage.settle("i.3", Rest::Keep, vec![settlement("!c:900", 1000, Verdict::Dead(dead_record("x")))]).await;
+    stage.settle("i.3", RestOfClaim::Keep, vec![settlement("!c:900", 1000, Verdict::Dead(dead_record("x")))]).await;
     let key: Key = "c:900".parse().unwrap();
     let request = BrowseRequest { filter: DeadFilter::default(), after: None, max: 9, whole: true };
     assert_eq!(stage.timeline.browse(stage.shard, request).await.unwrap().dead.len(), 1);

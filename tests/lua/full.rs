@@ -10,7 +10,7 @@ async fn a_full_redis_refuses_puts_and_drains() {
     stage.put(&ids.map(|id| put_in("default", RECURRING, id, 900, "x"))).await;
     stage.put(&[put("crash", 900, "x"), put("later", 9_000_000, "x")]).await;
     stage.claim("i.0", 1).await;
-    stage.settle("i.0", Rest::Keep, vec![settlement("a", 900, Verdict::Dead(dead_record("x")))]).await;
+    stage.settle("i.0", RestOfClaim::Keep, vec![settlement("a", 900, Verdict::Dead(dead_record("x")))]).await;
     let limit = |bytes: &str| {
         let _: () = ::redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).query(&mut stage.raw()).unwrap();
     };
@@ -39,7 +39,7 @@ async fn a_full_redis_refuses_puts_and_drains() {
         settlement("e", 900, dead_next),
         settlement("f", 900, Verdict::Back { begun: true }),
     ];
-    assert!(!stage.settle("i.1", Rest::Keep, verdicts).await.lost);
+    assert!(!stage.settle("i.1", RestOfClaim::Keep, verdicts).await.lost);
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Requeued);
     assert_eq!(stage.glance(&[("default", true)]).await.dead, 1);
     stage.now(16_000);

@@ -188,7 +188,7 @@ async fn a_requeue_does_not_read_the_task_that_stands() {
     let stage = Stage::on(Arc::new(server)).await;
     stage.put_one("a", 900, "x").await;
     stage.claim("i.1", 1).await;
-    stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Dead(dead_record("x")))]).await;
+    stage.settle("i.1", RestOfClaim::Keep, vec![settlement("a", 900, Verdict::Dead(dead_record("x")))]).await;
     stage.put_one("a", 90_000, &"x".repeat(MIB)).await;
     let monitor = Monitor::start(&stage);
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::Requeued);
@@ -210,7 +210,7 @@ async fn lengths_are_asked_for_only_where_large_records_may_stand() {
         let lengths = monitor.lengths();
         let ended =
             |one: &Occurrence| Settlement { member: one.member.clone(), due: one.due, verdict: Verdict::Finished };
-        stage.settle(token, Rest::Keep, claimed.occurrences.iter().map(ended).collect()).await;
+        stage.settle(token, RestOfClaim::Keep, claimed.occurrences.iter().map(ended).collect()).await;
         lengths
     };
     assert_eq!(lengths("i.1").await, 0);
@@ -221,7 +221,7 @@ async fn lengths_are_asked_for_only_where_large_records_may_stand() {
     stage.put_one("large", 900, &"x".repeat(2 * MIB)).await;
     stage.claim("i.4", 1).await;
     let dead = DeadRecord { record: record(0, "default", 1000, "x".repeat(2 * MIB)), ..dead_record("x") };
-    stage.settle("i.4", Rest::Keep, vec![settlement("large", 900, Verdict::Dead(dead))]).await;
+    stage.settle("i.4", RestOfClaim::Keep, vec![settlement("large", 900, Verdict::Dead(dead))]).await;
     assert_eq!(lengths("i.5").await, 0);
     stage.put_one("small", 90_000, "x").await;
     stage.requeue("large:900").await;

@@ -139,7 +139,7 @@ async fn a_glance_tells_of_every_kind_of_work() {
     assert!(!work("other", true).await);
     assert!(work("other", false).await, "an empty lane that nobody serves");
     stage.claim("i.2", 10).await;
-    stage.settle("i.2", Rest::Keep, vec![settlement("a", 900, Verdict::Dead(dead_record("x")))]).await;
+    stage.settle("i.2", RestOfClaim::Keep, vec![settlement("a", 900, Verdict::Dead(dead_record("x")))]).await;
     assert!(!work("default", true).await);
     stage.now(3_601_000);
     assert!(work("default", true).await, "a dead has had its time");

@@ -200,7 +200,7 @@ impl Stage {
         self.timeline.claim_suspects(self.shard, &Lane::default(), request).await.unwrap()
     }
 
-    async fn settle(&self, token: &str, rest: Rest, verdicts: Vec<Settlement>) -> Settled {
+    async fn settle(&self, token: &str, rest: RestOfClaim, verdicts: Vec<Settlement>) -> Settled {
         self.settle_with(Settle {
             token: self::token(token),
             verdicts,

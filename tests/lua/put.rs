@@ -164,7 +164,7 @@ async fn a_cancelled_task_is_gone_at_once_and_in_flight_when_its_claim_ends() {
     // A put of the same task creates a new one and is never `unchanged`; but its key must not be in flight.
     assert_eq!(stage.put_one("a", 900, "one").await, "inflight 900 in flight 900");
     assert_eq!(stage.put_one("a", 4000, "one").await, "created 4000 in flight 900");
-    stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Finished)]).await;
+    stage.settle("i.1", RestOfClaim::Keep, vec![settlement("a", 900, Verdict::Finished)]).await;
     assert_eq!(stage.holds(), ["due:default a 4000", "tasks a r1 c1000 default:one"]);
 }
 
@@ -227,18 +227,18 @@ async fn a_thousand_tasks_with_the_longest_ids_fit_one_call() {
     let claimed = stage.claim("i.1", 1000).await;
     assert_eq!(claimed.occurrences.len(), 1000);
     let verdicts = ids.iter().map(|id| settlement(id, 900, next(950, 1))).collect();
-    assert_eq!(stage.settle("i.1", Rest::Keep, verdicts).await, Settled::default());
+    assert_eq!(stage.settle("i.1", RestOfClaim::Keep, verdicts).await, Settled::default());
     // The user moves each of them while it is in flight. Half are settled, and the reaper returns the rest.
     stage.claim("i.2", 1000).await;
     let moved: Vec<Put> = ids.iter().map(|id| put_in("default", IN, id, 960, "y")).collect();
     stage.put(&moved).await;
     let verdicts = ids.iter().take(500).map(|id| settlement(id, 950, Verdict::Dead(dead_record("x")))).collect();
-    assert_eq!(stage.settle("i.2", Rest::Keep, verdicts).await.changed.len(), 500);
+    assert_eq!(stage.settle("i.2", RestOfClaim::Keep, verdicts).await.changed.len(), 500);
     stage.clock.advance(LEASE);
     assert_eq!(stage.reap().await.occurrences, 500);
     let claimed = stage.claim("i.3", 1000).await;
     assert!(claimed.occurrences.len() == 1000 && claimed.occurrences.iter().all(|one| one.due == at(960)));
     let verdicts = ids.iter().map(|id| settlement(id, 960, Verdict::Dead(dead_record("x")))).collect();
-    stage.settle("i.3", Rest::Keep, verdicts).await;
+    stage.settle("i.3", RestOfClaim::Keep, verdicts).await;
     assert_eq!(stage.state().len(), 1 + 1 + 2000, "the dead and two lanes");
 }

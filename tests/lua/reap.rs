@@ -26,7 +26,7 @@ async fn a_reap_restores_dues_counts_crashes_and_applies_changes() {
     ];
     assert_eq!(stage.holds(), after);
     assert_eq!(stage.reap().await, NONE);
-    let late = stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Finished)]).await;
+    let late = stage.settle("i.1", RestOfClaim::Keep, vec![settlement("a", 900, Verdict::Finished)]).await;
     assert!(late.lost, "a lost lease cannot settle");
     assert_eq!(stage.holds(), after);
     stage.cancel("b").await;
@@ -39,7 +39,7 @@ async fn only_what_a_claim_still_holds_is_given_back() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("a", 900, "x"), put("b", 900, "x")]).await;
     stage.claim("i.1", 10).await;
-    stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Finished)]).await;
+    stage.settle("i.1", RestOfClaim::Keep, vec![settlement("a", 900, Verdict::Finished)]).await;
     // Put again with another due, and claimed by another instance: the old claim does not affect it.
     stage.put_one("a", 950, "x").await;
     stage.now(14_000);
@@ -110,7 +110,7 @@ async fn the_net_frees_what_is_claimed_without_a_lease() {
     // While one lease exists, the reap does not look for claims without one.
     assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: 2, stranded: 998, more: true, ..NONE });
     assert!(!stage.state().iter().any(|line| line.starts_with("claims")), "no claim outlives its lease");
-    assert!(stage.settle("i.1", Rest::Back, vec![]).await.lost);
+    assert!(stage.settle("i.1", RestOfClaim::Back, vec![]).await.lost);
     assert_eq!(stage.reap().await, Reaped { stranded: 2, ..NONE });
     assert!(stage.state().contains(&"due:default u2 7000".to_owned()));
     assert!(stage.state().iter().filter(|line| line.starts_with("crashes")).all(|line| line.ends_with(" 900:1")));
@@ -143,7 +143,7 @@ async fn the_dead_are_dropped_after_their_time_a_hundred_a_call() {
     stage.put(&(0..150).map(|n| put(&format!("t{n}"), 900, "x")).collect::<Vec<_>>()).await;
     stage.claim("i.1", 1000).await;
     let verdicts = (0..150).map(|n| settlement(&format!("t{n}"), 900, Verdict::Dead(dead_record("x")))).collect();
-    stage.settle("i.1", Rest::Keep, verdicts).await;
+    stage.settle("i.1", RestOfClaim::Keep, verdicts).await;
     stage.now(1000 + 3_600_000 - 1);
     assert_eq!(stage.reap().await, NONE);
     stage.clock.advance(Duration::from_millis(1));

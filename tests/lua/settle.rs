@@ -18,7 +18,7 @@ async fn a_whole_claim_is_settled_in_one_step() {
         settlement("a", 900, Verdict::Finished),
         settlement("b", 900, next(2000, 1)),
     ];
-    assert_eq!(stage.settle("i.1", Rest::Keep, verdicts.clone()).await, Settled::default());
+    assert_eq!(stage.settle("i.1", RestOfClaim::Keep, verdicts.clone()).await, Settled::default());
     let after = [
         "counts b 1 0 0 0",
         "crashes c 900:0",
@@ -28,7 +28,7 @@ async fn a_whole_claim_is_settled_in_one_step() {
         "tasks c r1 c1000 default:c",
     ];
     assert_eq!(stage.holds(), after);
-    let again = stage.settle("i.1", Rest::Keep, verdicts).await;
+    let again = stage.settle("i.1", RestOfClaim::Keep, verdicts).await;
     assert!(again.lost, "the normal answer to a repeat");
     assert_eq!(stage.holds(), after);
 }
@@ -38,7 +38,7 @@ async fn what_is_not_named_stays_or_goes_back() {
     let Some(stage) = three().await else { return };
     stage.now(2000);
     assert_eq!(
-        stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, Verdict::Finished)]).await,
+        stage.settle("i.1", RestOfClaim::Keep, vec![settlement("a", 900, Verdict::Finished)]).await,
         Settled::default()
     );
     let kept = [
@@ -52,10 +52,10 @@ async fn what_is_not_named_stays_or_goes_back() {
     assert_eq!(stage.holds(), kept);
     // A late duplicate of the call settles nothing again and returns no other occurrence.
     let stale = vec![settlement("a", 900, next(5000, 1)), settlement("b", 901, Verdict::Finished)];
-    let settled = stage.settle("i.1", Rest::Keep, stale).await;
+    let settled = stage.settle("i.1", RestOfClaim::Keep, stale).await;
     assert_eq!(settled.skipped.iter().map(Member::as_str).collect::<Vec<_>>(), ["a", "b"], "in the order of the call");
     assert_eq!(stage.holds(), kept);
-    assert_eq!(stage.settle("i.1", Rest::Back, vec![]).await, Settled::default());
+    assert_eq!(stage.settle("i.1", RestOfClaim::Back, vec![]).await, Settled::default());
     assert_eq!(
         stage.holds(),
         ["due:default b 900", "due:default c 900", "tasks b r1 c1000 default:b", "tasks c r1 c1000 default:c"],
@@ -77,7 +77,7 @@ async fn a_change_takes_the_place_of_the_verdict() {
         ),
         settlement("a", 900, Verdict::Back { begun: true }),
     ];
-    let settled = stage.settle("i.1", Rest::Back, verdicts).await;
+    let settled = stage.settle("i.1", RestOfClaim::Back, verdicts).await;
     assert_eq!(settled.changed.iter().map(Member::as_str).collect::<Vec<_>>(), ["b", "a", "c"]);
     assert_eq!(
         stage.holds(),
@@ -113,7 +113,7 @@ async fn in_a_partial_settle_every_group_finds_its_own() {
         settlement("g", 901, Verdict::Back { begun: true }),
         settlement("h", 900, dead("h")),
     ];
-    let settled = stage.settle("i.1", Rest::Keep, verdicts).await;
+    let settled = stage.settle("i.1", RestOfClaim::Keep, verdicts).await;
     let skipped: Vec<_> = settled.skipped.iter().map(Member::as_str).collect();
     assert_eq!(skipped, ["gone1", "gone2", "gone3", "gone4", "gone5", "g"]);
     assert_eq!(
@@ -153,14 +153,14 @@ async fn a_mark_keeps_its_count_until_the_occurrence_ends() {
     stage.crash("i.1").await;
     stage.claim("i.2", 10).await;
     let back = |id| settlement(id, 900, Verdict::Back { begun: true });
-    stage.settle("i.2", Rest::Keep, vec![back("a"), back("b"), back("c")]).await;
+    stage.settle("i.2", RestOfClaim::Keep, vec![back("a"), back("b"), back("c")]).await;
     let marks = |stage: &Stage| -> Vec<String> {
         stage.holds().into_iter().filter(|line| line.starts_with("crashes")).collect()
     };
     assert_eq!(marks(&stage), ["crashes a 900:1", "crashes b 900:1", "crashes c 900:1"]);
     stage.claim("i.3", 10).await;
     let verdicts = vec![settlement("a", 900, Verdict::Finished), settlement("b", 900, next(950, 1)), back("c")];
-    stage.settle("i.3", Rest::Keep, verdicts).await;
+    stage.settle("i.3", RestOfClaim::Keep, verdicts).await;
     assert_eq!(marks(&stage), ["crashes c 900:1"]);
 }
 
@@ -175,7 +175,7 @@ async fn the_cap_drops_the_oldest_dead() {
         let settle = Settle {
             token: token(&format!("i.{n}")),
             verdicts,
-            rest: Rest::Keep,
+            rest: RestOfClaim::Keep,
             lease: LEASE,
             dead_cap: 2,
             quiet: false,
@@ -198,9 +198,9 @@ async fn a_head_that_becomes_earlier_wakes_the_sleepers() {
     let Some(stage) = three().await else { return };
     stage.put_one("later", 9000, "x").await;
     let mut wakes = stage.timeline.wakes();
-    stage.settle("i.1", Rest::Keep, vec![settlement("a", 900, next(9500, 1))]).await;
-    stage.settle("i.1", Rest::Keep, vec![settlement("b", 900, next(2000, 1))]).await;
-    stage.settle("i.1", Rest::Back, vec![]).await;
+    stage.settle("i.1", RestOfClaim::Keep, vec![settlement("a", 900, next(9500, 1))]).await;
+    stage.settle("i.1", RestOfClaim::Keep, vec![settlement("b", 900, next(2000, 1))]).await;
+    stage.settle("i.1", RestOfClaim::Back, vec![]).await;
     stage.cancel("c").await;
     stage.put_one("put", 1500, "x").await;
     let mut seen = Vec::new();
@@ -222,7 +222,7 @@ async fn a_next_due_that_does_not_follow_is_refused() {
         let settle = Settle {
             token: token("i.1"),
             verdicts: vec![settlement("a", 900, next(due, 1))],
-            rest: Rest::Keep,
+            rest: RestOfClaim::Keep,
             lease: LEASE,
             dead_cap: 10,
             quiet: false,

@@ -116,7 +116,7 @@ async fn a_due_out_of_range_harms_no_other_task(stage: Stage) {
     stage.clock.set(last);
     let (token, occurrence) = stage.claim_one().await;
     assert_eq!(occurrence.due, last, "not rounded");
-    stage.settle(&token, punctual::timeline::Rest::Back, Vec::new()).await;
+    stage.settle(&token, punctual::timeline::RestOfClaim::Back, Vec::new()).await;
     assert_eq!(stage.get(&ids[2]).await.unwrap().due, last);
 }
 

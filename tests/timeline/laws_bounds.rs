@@ -2,7 +2,7 @@
 
 use punctual::task::Shard;
 use punctual::timeline::{
-    ClaimRequest, GlanceRequest, PutMode, PutResult, ReapRequest, RequeueAnswer, Rest, Settle, Verdict,
+    ClaimRequest, GlanceRequest, PutMode, PutResult, ReapRequest, RequeueAnswer, RestOfClaim, Settle, Verdict,
 };
 
 use super::stage::{
@@ -35,7 +35,7 @@ async fn a_claim_is_bounded_in_entries_and_bytes(stage: Stage) {
         let claimed = stage.claim_as(request).await;
         let look = stage.glance(&lane(), true).await.depth;
         assert_eq!(look, Some((30 - claimed.occurrences.len() as u64, claimed.occurrences.len() as u64)));
-        stage.settle(&token, Rest::Back, Vec::new()).await;
+        stage.settle(&token, RestOfClaim::Back, Vec::new()).await;
         claimed.occurrences.len()
     };
     assert_eq!(take(7, 4 << 20).await, 7);
@@ -100,14 +100,14 @@ async fn nothing_stays_behind(stage: Stage) {
         ];
         stage.put(once(&ids[0], stage.now().plus(ms(9)), "b")).await;
         stage.cancel(&ids[3]).await;
-        stage.settle(&token, Rest::Keep, verdicts).await;
+        stage.settle(&token, RestOfClaim::Keep, verdicts).await;
         stage.clock.advance(ms(10));
         stage.timeline.requeue(stage.shard(), &key(&ids[1], held[1].due), None, stage.soon()).await.unwrap();
         stage.claim().await;
         stage.reap_after_lease().await;
         let (token, claimed) = stage.claim().await;
         let finished = claimed.occurrences.iter().map(|one| settlement(one, Verdict::Finished)).collect();
-        stage.settle(&token, Rest::Keep, finished).await;
+        stage.settle(&token, RestOfClaim::Keep, finished).await;
         stage.assert_nothing_is_left();
     }
 }
@@ -120,7 +120,7 @@ async fn the_oldest_dead_beyond_the_cap_are_dropped_and_counted(stage: Stage) {
         stage.create(once(id, at(0), "a")).await;
         let (token, occurrence) = stage.claim_one().await;
         let verdicts = vec![settlement(&occurrence, Verdict::Dead(dead_record(&occurrence, "rejected")))];
-        let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 4, quiet: false };
+        let settle = Settle { token, verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: 4, quiet: false };
         dropped.push(stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap().dropped);
     }
     assert_eq!(dropped, [0, 0, 0, 0, 1, 1]);
@@ -138,9 +138,9 @@ async fn the_dead_are_dropped_once_they_have_outlived_their_keep(stage: Stage) {
     let (token, claimed) = stage.claim().await;
     let (last, first) = claimed.occurrences.split_last().unwrap();
     let bury = |one| settlement(one, Verdict::Dead(dead_record(one, "rejected")));
-    stage.settle(&token, Rest::Keep, first.iter().map(bury).collect()).await;
+    stage.settle(&token, RestOfClaim::Keep, first.iter().map(bury).collect()).await;
     stage.clock.advance(ms(1));
-    stage.settle(&token, Rest::Keep, vec![bury(last)]).await;
+    stage.settle(&token, RestOfClaim::Keep, vec![bury(last)]).await;
     stage.clock.set(at(0).plus(DEAD_KEEP));
     stage.glance(&lane(), true).await;
     // The check comes a lease later; until then nothing is dropped.
@@ -220,7 +220,7 @@ async fn a_task_is_found_in_a_lane_that_the_caller_never_saw(stage: Stage) {
     let claimed = stage.timeline.claim(stage.shard(), &east, request).await.unwrap();
     let occurrence = &claimed.occurrences[0];
     let verdicts = vec![settlement(occurrence, Verdict::Dead(dead_record(occurrence, "rejected")))];
-    let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 9, quiet: false };
+    let settle = Settle { token, verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: 9, quiet: false };
     stage.timeline.settle(stage.shard(), &east, settle).await.unwrap();
     stage.create(once_in(&ids[0], at(5), "b", &lane_named("up"))).await;
     let dead = key(&ids[0], at(0));

@@ -2,7 +2,7 @@
 
 use punctual::clock::Timestamp;
 use punctual::task::Counts;
-use punctual::timeline::{CancelAnswer, ClaimRequest, PutResult, Rest, Settlement, Token, Verdict};
+use punctual::timeline::{CancelAnswer, ClaimRequest, PutResult, RestOfClaim, Settlement, Token, Verdict};
 
 use super::stage::{
     BACK, BACK_BEGUN, LEASE, Stage, at, dead_record, every, key, lane, member, ms, next, once, settlement,
@@ -108,7 +108,9 @@ async fn reap_restores_the_due_time(stage: Stage) {
 async fn back_restores_the_due_time(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(-7), "a")).await;
-    for (verdict, rest) in [(Some(BACK), Rest::Keep), (Some(BACK_BEGUN), Rest::Keep), (None, Rest::Back)] {
+    for (verdict, rest) in
+        [(Some(BACK), RestOfClaim::Keep), (Some(BACK_BEGUN), RestOfClaim::Keep), (None, RestOfClaim::Back)]
+    {
         stage.clock.advance(ms(1000));
         let (token, occurrence) = stage.claim_one().await;
         let verdicts = verdict.into_iter().map(|verdict| settlement(&occurrence, verdict)).collect();
@@ -134,7 +136,7 @@ async fn a_lost_lease_cannot_settle(stage: Stage) {
         vec![],
     ];
     for verdicts in verdicts {
-        for rest in [Rest::Keep, Rest::Back] {
+        for rest in [RestOfClaim::Keep, RestOfClaim::Back] {
             assert!(stage.settle(&token, rest, verdicts.clone()).await.lost);
         }
     }
@@ -178,7 +180,7 @@ async fn settle_is_one_step(stage: Stage) {
     let settled = stage
         .settle(
             &token,
-            Rest::Keep,
+            RestOfClaim::Keep,
             vec![
                 settlement(&held[0], Verdict::Finished),
                 settlement(&held[1], Verdict::Next { due: at(1000), counts }),
@@ -212,14 +214,14 @@ async fn a_settle_repeated_changes_nothing(stage: Stage) {
     let (token, claimed) = stage.claim().await;
     let held = &claimed.occurrences;
     let part = vec![settlement(&held[0], next(at(0).plus(ms(1)), 1)), settlement(&held[1], Verdict::Finished)];
-    stage.settle(&token, Rest::Keep, part.clone()).await;
+    stage.settle(&token, RestOfClaim::Keep, part.clone()).await;
     // Meanwhile another claim takes the first, and the second is created again.
     stage.clock.advance(ms(1));
     stage.create(once(&ids[1], at(1), "b")).await;
     let (other, again) = stage.claim().await;
     assert_eq!(again.occurrences.len(), 2);
     let before = stage.state();
-    let repeat = stage.settle(&token, Rest::Keep, part.clone()).await;
+    let repeat = stage.settle(&token, RestOfClaim::Keep, part.clone()).await;
     assert_eq!(repeat.skipped.len(), 2);
     // Only the lease of the remaining occurrence may change.
     let mut after = stage.state();
@@ -227,18 +229,18 @@ async fn a_settle_repeated_changes_nothing(stage: Stage) {
     assert_eq!(after, before);
     // The call names as many occurrences as the claim held or holds, but not the same ones.
     let one = vec![settlement(&held[0], next(at(5), 9))];
-    assert_eq!(stage.settle(&token, Rest::Keep, one).await.skipped, [member(&ids[0])]);
+    assert_eq!(stage.settle(&token, RestOfClaim::Keep, one).await.skipped, [member(&ids[0])]);
     // Nor does it name the remaining one: only the digits begin alike.
     let alike = Timestamp::from_millis(held[2].due.as_millis() / 100);
     let one = vec![Settlement { due: alike, ..settlement(&held[2], Verdict::Finished) }];
-    assert_eq!(stage.settle(&token, Rest::Keep, one).await.skipped, [member(&ids[2])]);
+    assert_eq!(stage.settle(&token, RestOfClaim::Keep, one).await.skipped, [member(&ids[2])]);
     let mut after = stage.state();
     after.leases.clone_from(&before.leases);
     assert_eq!(after, before);
     stage.settle_one(&token, &held[2], Verdict::Finished).await;
-    assert!(stage.settle(&token, Rest::Keep, part).await.lost);
+    assert!(stage.settle(&token, RestOfClaim::Keep, part).await.lost);
     let both = again.occurrences.iter().map(|one| settlement(one, Verdict::Finished)).collect();
-    assert!(!stage.settle(&other, Rest::Keep, both).await.lost);
+    assert!(!stage.settle(&other, RestOfClaim::Keep, both).await.lost);
     stage.assert_nothing_is_left();
 }
 
@@ -252,7 +254,7 @@ async fn what_is_not_named_stays_under_the_token_or_goes_back(stage: Stage) {
     stage.settle_one(&token, &claimed.occurrences[0], Verdict::Finished).await;
     assert_eq!(stage.glance(&lane(), true).await.first_lease, Some(stage.now().plus(LEASE)), "a fresh lease");
     assert!(stage.claim().await.1.occurrences.is_empty());
-    stage.settle(&token, Rest::Back, vec![settlement(&claimed.occurrences[1], Verdict::Finished)]).await;
+    stage.settle(&token, RestOfClaim::Back, vec![settlement(&claimed.occurrences[1], Verdict::Finished)]).await;
     assert!(!stage.extend(&token).await);
     let (_, last) = stage.claim_one().await;
     assert_eq!((last.member, last.due), (member(&ids[2]), at(0)));
@@ -267,10 +269,10 @@ async fn a_claim_whose_reply_is_missing_is_settled_back(stage: Stage) {
     let before = stage.state();
     // The caller knows only its token.
     let (token, _reply_lost) = stage.claim().await;
-    assert!(!stage.settle(&token, Rest::Back, Vec::new()).await.lost);
+    assert!(!stage.settle(&token, RestOfClaim::Back, Vec::new()).await.lost);
     assert_eq!(stage.state(), before);
     // The claim may never have arrived, too.
-    assert!(stage.settle(&stage.token(), Rest::Back, Vec::new()).await.lost);
+    assert!(stage.settle(&stage.token(), RestOfClaim::Back, Vec::new()).await.lost);
     assert_eq!(stage.state(), before);
 }
 
@@ -292,7 +294,7 @@ async fn a_replaced_task_in_flight_takes_effect_when_its_claim_ends(stage: Stage
             2 => {
                 stage.settle_one(&token, &occurrence, Verdict::Dead(dead_record(&occurrence, "rejected"))).await.changed
             }
-            3 => stage.settle(&token, Rest::Back, Vec::new()).await.changed,
+            3 => stage.settle(&token, RestOfClaim::Back, Vec::new()).await.changed,
             _ => {
                 stage.reap_after_lease().await;
                 vec![member(&id)]

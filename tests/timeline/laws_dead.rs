@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use punctual::task::{Key, TaskId};
 use punctual::timeline::{
-    BrowseRequest, Browsed, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES, PutMode, RequeueAnswer, Rest,
-    Settle, Verdict,
+    BrowseRequest, Browsed, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES, PutMode, RequeueAnswer,
+    RestOfClaim, Settle, Verdict,
 };
 
 use super::stage::{LEASE, Stage, at, dead_record, key, lane, lane_named, ms, once, once_in, settlement};
@@ -35,7 +35,7 @@ impl Stage {
                 let settle = Settle {
                     token,
                     verdicts: dead.collect(),
-                    rest: Rest::Keep,
+                    rest: RestOfClaim::Keep,
                     lease: LEASE,
                     dead_cap: 1 << 40,
                     quiet: false,
@@ -119,7 +119,7 @@ async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
     let claimed = stage.timeline.claim(stage.shard(), &other, request).await.unwrap();
     let one = &claimed.occurrences[0];
     let verdicts = vec![settlement(one, Verdict::Dead(dead_record(one, "rejected")))];
-    let settle = Settle { token, verdicts, rest: Rest::Keep, lease: LEASE, dead_cap: 9, quiet: false };
+    let settle = Settle { token, verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: 9, quiet: false };
     stage.timeline.settle(stage.shard(), &other, settle).await.unwrap();
     let elsewhere = key(&ids[2], at(0));
 

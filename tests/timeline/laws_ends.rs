@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use punctual::task::TaskId;
-use punctual::timeline::{ClaimRequest, Claimed, Place, PutMode, Rest, SuspectsRequest, Verdict};
+use punctual::timeline::{ClaimRequest, Claimed, DuePosition, PutMode, RestOfClaim, SuspectsRequest, Verdict};
 
 use super::stage::{Stage, at, member, ms, once, settlement};
 
@@ -36,7 +36,7 @@ fn dues(claimed: &Claimed) -> Vec<i64> {
 async fn look(stage: &Stage, request: ClaimRequest) -> Claimed {
     let token = request.token.clone();
     let claimed = stage.claim_as(request).await;
-    stage.settle(&token, Rest::Back, Vec::new()).await;
+    stage.settle(&token, RestOfClaim::Back, Vec::new()).await;
     claimed
 }
 
@@ -47,7 +47,7 @@ fn newest(stage: &Stage, max: usize) -> ClaimRequest {
 
 /// A claim of `max` occurrences after a place.
 fn behind(stage: &Stage, max: usize, due: i64, id: Option<&TaskId>) -> ClaimRequest {
-    let after = Some(Place { due: at(due), member: id.map(member) });
+    let after = Some(DuePosition { due: at(due), member: id.map(member) });
     ClaimRequest { max, after, ..stage.request() }
 }
 
@@ -56,7 +56,7 @@ async fn the_oldest_or_the_newest_are_claimed_and_told_in_order_of_due(stage: St
     stage.clock.set(at(60_000));
     let claimed = look(&stage, ClaimRequest { max: 6, ..stage.request() }).await;
     assert_eq!((dues(&claimed), claimed.head), ((0..6).collect(), Some(at(6))));
-    assert_eq!(claimed.last, Some(Place { due: at(5), member: Some(member(&ids[5])) }));
+    assert_eq!(claimed.last, Some(DuePosition { due: at(5), member: Some(member(&ids[5])) }));
     let claimed = look(&stage, newest(&stage, 6)).await;
     assert_eq!((dues(&claimed), claimed.head), ((14..20).collect(), Some(at(0))), "the oldest still waits");
     assert_eq!(claimed.last, None);
@@ -118,7 +118,7 @@ async fn what_is_claimed_at_either_end_is_claimed_once_and_all_of_it(stage: Stag
         let waits = state.due.values().flat_map(|line| line.positive()).map(|(score, _)| score).next();
         assert_eq!(claimed.head.map(|head| head.as_millis()), waits);
         let verdicts = claimed.occurrences.iter().map(|one| settlement(one, Verdict::Finished)).collect();
-        stage.settle(&token, Rest::Keep, verdicts).await;
+        stage.settle(&token, RestOfClaim::Keep, verdicts).await;
     }
     let all: BTreeMap<_, _> = ids.iter().map(|id| (member(id), 1)).collect();
     assert_eq!(seen, all);
@@ -130,7 +130,7 @@ async fn a_claim_begins_behind_a_place(stage: Stage) {
     stage.clock.set(at(60_000));
     let claimed = look(&stage, behind(&stage, 3, 20, Some(&ids[2]))).await;
     assert_eq!((dues(&claimed), claimed.head), (vec![30, 40, 50], Some(at(60))));
-    assert_eq!(claimed.last, Some(Place { due: at(50), member: Some(member(&ids[5])) }));
+    assert_eq!(claimed.last, Some(DuePosition { due: at(50), member: Some(member(&ids[5])) }));
     // Before the first of a due, and between two.
     assert_eq!(dues(&look(&stage, behind(&stage, 2, 20, None)).await), [20, 30]);
     assert_eq!(dues(&look(&stage, behind(&stage, 2, 25, Some(&ids[0]))).await), [30, 40]);
@@ -166,11 +166,11 @@ async fn suspects_are_looked_for_behind_a_place(stage: Stage) {
     stage.clock.set(at(10));
     stage.crash(2).await;
     for (after, expected) in [(0, 1), (1, 2), (2, 3)] {
-        let after = Some(Place { due: at(after), member: Some(member(&ids[usize::try_from(after).unwrap()])) });
+        let after = Some(DuePosition { due: at(after), member: Some(member(&ids[usize::try_from(after).unwrap()])) });
         let request = SuspectsRequest { max: 1, after, ..stage.suspects() };
         let token = request.token.clone();
         let claimed = stage.claim_suspects_as(request).await;
         assert_eq!(dues(&claimed), [expected]);
-        stage.settle(&token, Rest::Back, Vec::new()).await;
+        stage.settle(&token, RestOfClaim::Back, Vec::new()).await;
     }
 }

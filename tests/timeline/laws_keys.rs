@@ -1,7 +1,7 @@
 //! One key: every copy of an occurrence carries the same key and the same payload.
 
 use punctual::task::Record;
-use punctual::timeline::{CancelAnswer, Occurrence, PutMode, PutResult, RequeueAnswer, Rest, Verdict};
+use punctual::timeline::{CancelAnswer, Occurrence, PutMode, PutResult, RequeueAnswer, RestOfClaim, Verdict};
 
 use super::stage::{
     BACK_BEGUN, Stage, at, dead_record, every, key, member, ms, next, once, once_in, settlement, trace, traced, within,
@@ -110,7 +110,7 @@ async fn a_key_that_was_handed_out_is_told_before_it_takes_another_message(stage
     assert_eq!(stage.cancel(&id).await, CancelAnswer::Cancelled { handed_out: Some(at(0)) });
     stage.create(once(&id, at(now), "d")).await;
     let (token, occurrence) = stage.claim_one().await;
-    stage.settle(&token, Rest::Back, vec![settlement(&occurrence, super::stage::BACK)]).await;
+    stage.settle(&token, RestOfClaim::Back, vec![settlement(&occurrence, super::stage::BACK)]).await;
     assert_eq!(stage.cancel(&id).await, CancelAnswer::Cancelled { handed_out: None });
 }
 
@@ -255,7 +255,7 @@ async fn the_dead_are_kept_until_they_are_discarded(stage: Stage) {
     let (token, claimed) = stage.claim().await;
     let dead: Vec<_> =
         claimed.occurrences.iter().map(|one| settlement(one, Verdict::Dead(dead_record(one, "destination")))).collect();
-    stage.settle(&token, Rest::Keep, dead).await;
+    stage.settle(&token, RestOfClaim::Keep, dead).await;
     let (shard, first) = (stage.shard(), key(&ids[0], at(0)));
     assert_eq!(stage.timeline.discard(shard, &first, None, stage.soon()).await, Ok(true));
     assert_eq!(stage.timeline.discard(shard, &first, None, stage.soon()).await, Ok(false));

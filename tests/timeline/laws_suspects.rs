@@ -2,7 +2,7 @@
 //! have ended.
 
 use punctual::task::TaskId;
-use punctual::timeline::{PutResult, Rest, SuspectsRequest, Verdict};
+use punctual::timeline::{PutResult, RestOfClaim, SuspectsRequest, Verdict};
 
 use super::stage::{BACK_BEGUN, Stage, at, every, member, ms, next, once, settlement};
 
@@ -35,7 +35,7 @@ async fn suspects_are_left_out_and_taken_alone(stage: Stage) {
     let taken: Vec<_> = claimed.occurrences.iter().map(|one| (one.member.clone(), one.due, one.crashes)).collect();
     assert_eq!((taken, claimed.suspects), (vec![(member(&ids[0]), at(0), 2)], 1));
     // A returned suspect is still one; the next due of its task is not.
-    stage.settle(&token, Rest::Back, Vec::new()).await;
+    stage.settle(&token, RestOfClaim::Back, Vec::new()).await;
     assert_eq!(stage.claim().await.1.suspects, 2);
     let mut tokens = Vec::new();
     for _ in 0..2 {
@@ -111,14 +111,14 @@ async fn what_cannot_be_read_is_left_out_and_asked_for_by_itself(stage: Stage) {
     }
     let (token, claimed) = stage.claim().await;
     let verdicts = claimed.occurrences[..4].iter().map(|one| settlement(one, Verdict::Unreadable)).collect();
-    stage.settle(&token, Rest::Back, verdicts).await;
+    stage.settle(&token, RestOfClaim::Back, verdicts).await;
     stage.create(once(&ids[5], at(0), "old")).await;
     let (token, claimed) = stage.claim().await;
     let taken: Vec<_> = claimed.occurrences.iter().map(|one| one.member.clone()).collect();
     assert_eq!((taken, claimed.unreadable), (vec![member(&ids[4]), member(&ids[5])], 4));
     assert_eq!((claimed.suspects, claimed.head), (0, None));
     assert!(stage.get(&ids[0]).await.unwrap().unreadable && !stage.get(&ids[4]).await.unwrap().unreadable);
-    stage.settle(&token, Rest::Back, Vec::new()).await;
+    stage.settle(&token, RestOfClaim::Back, Vec::new()).await;
     // A few per call, each from where the last call stopped.
     let (mut after, mut seen) = (None, Vec::new());
     loop {
@@ -130,7 +130,7 @@ async fn what_cannot_be_read_is_left_out_and_asked_for_by_itself(stage: Stage) {
         }
         seen.extend(claimed.occurrences.iter().map(|one| one.member.clone()));
         let verdicts = claimed.occurrences.iter().map(|one| settlement(one, Verdict::Unreadable)).collect();
-        stage.settle(&token, Rest::Keep, verdicts).await;
+        stage.settle(&token, RestOfClaim::Keep, verdicts).await;
         after = claimed.last;
     }
     assert_eq!(seen, ids[..4].iter().map(member).collect::<Vec<_>>());
@@ -141,12 +141,12 @@ async fn what_cannot_be_read_is_left_out_and_asked_for_by_itself(stage: Stage) {
     let token = request.token.clone();
     let claimed = stage.claim_suspects_as(request).await;
     let verdicts = claimed.occurrences.iter().map(|one| settlement(one, Verdict::Finished)).collect();
-    stage.settle(&token, Rest::Keep, verdicts).await;
+    stage.settle(&token, RestOfClaim::Keep, verdicts).await;
     let (token, claimed) = stage.claim().await;
     let taken: Vec<_> = claimed.occurrences.iter().map(|one| one.member.clone()).collect();
     assert_eq!((taken, claimed.unreadable), ([&ids[1], &ids[4], &ids[5]].map(member).to_vec(), 0));
     let verdicts = claimed.occurrences.iter().map(|one| settlement(one, Verdict::Finished)).collect();
-    stage.settle(&token, Rest::Keep, verdicts).await;
+    stage.settle(&token, RestOfClaim::Keep, verdicts).await;
     stage.assert_nothing_is_left();
 }
 
@@ -175,7 +175,7 @@ async fn who_can_read_what_others_cannot_may_have_sent_it(stage: Stage) {
         assert_eq!(mark(id).map(|mark| (mark.count, mark.unreadable)), begun.then_some((Some(0), false)));
         let (token, occurrence) = stage.claim_one().await;
         assert_eq!(occurrence.member, member(id), "claims take it again");
-        stage.settle(&token, Rest::Back, Vec::new()).await;
+        stage.settle(&token, RestOfClaim::Back, Vec::new()).await;
         assert_eq!(stage.put(once(id, at(90_000), "b")).await.in_flight, begun.then_some(at(0)));
     }
 }

@@ -1,7 +1,9 @@
 //! Never early; the timeline's clock decides; an earlier due notifies the claimers.
 
 use punctual::task::{Lane, TaskId};
-use punctual::timeline::{PutMode, PutResult, ReapRequest, RequeueAnswer, Rest, Settle, TimelineError, Verdict, Wake};
+use punctual::timeline::{
+    PutMode, PutResult, ReapRequest, RequeueAnswer, RestOfClaim, Settle, TimelineError, Verdict, Wake,
+};
 use tokio::sync::broadcast;
 
 use super::stage::{DEAD_KEEP, LEASE, Stage, at, dead_record, every, key, lane, lane_named, ms, next, once, once_in};
@@ -122,7 +124,7 @@ async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
     let (first, claimed) = (request.token.clone(), stage.claim_as(request).await);
     assert_eq!(wake(&mut wakes).await, (lane(), 60));
     // Occurrences that a claim returns, by settle and by reap.
-    stage.settle(&first, Rest::Back, Vec::new()).await;
+    stage.settle(&first, RestOfClaim::Back, Vec::new()).await;
     assert_eq!(wake(&mut wakes).await, (lane(), 55));
     let (_, held) = stage.claim().await;
     assert_eq!(held.occurrences.len(), 3);
@@ -132,7 +134,7 @@ async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
     let (token, held) = stage.claim().await;
     let dead =
         super::stage::settlement(&held.occurrences[0], Verdict::Dead(dead_record(&held.occurrences[0], "retries")));
-    stage.settle(&token, Rest::Keep, vec![dead]).await;
+    stage.settle(&token, RestOfClaim::Keep, vec![dead]).await;
     let key = key(&claimed.occurrences[0].member.task(), at(55));
     assert_eq!(stage.timeline.requeue(stage.shard(), &key, None, stage.soon()).await, Ok(RequeueAnswer::Requeued));
     let now = stage.now().as_millis() - at(0).as_millis();
@@ -156,14 +158,14 @@ async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage
     stage.create(every(&ids[2], at(-1), "a")).await;
     assert_eq!(wake(&mut wakes).await, (lane(), -1));
     let behind = |due| {
-        let after = Some(punctual::timeline::Place { due: at(due), member: None });
+        let after = Some(punctual::timeline::DuePosition { due: at(due), member: None });
         punctual::timeline::ClaimRequest { max: 1, after, ..stage.request() }
     };
     // The claim itself notifies no one: it passed over tasks that other claims will take.
     let request = behind(-5);
     let (token, claimed) = (request.token.clone(), stage.claim_as(request).await);
     assert_eq!(claimed.head, Some(at(-1)));
-    stage.settle(&token, Rest::Back, Vec::new()).await;
+    stage.settle(&token, RestOfClaim::Back, Vec::new()).await;
     assert_eq!(wake(&mut wakes).await, (lane(), -5), "what goes back");
     let request = behind(-1);
     let (token, claimed) = (request.token.clone(), stage.claim_as(request).await);
@@ -176,7 +178,7 @@ async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage
     let quiet = async || {
         let (token, claimed) = stage.claim().await;
         let back = claimed.occurrences.iter().map(|one| super::stage::settlement(one, super::stage::BACK)).collect();
-        (Settle { token, verdicts: back, rest: Rest::Keep, lease: LEASE, dead_cap: 9, quiet: true }, claimed)
+        (Settle { token, verdicts: back, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: 9, quiet: true }, claimed)
     };
     let settle = quiet().await.0;
     stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap();

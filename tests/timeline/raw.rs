@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use punctual::clock::Timestamp;
 use punctual::task::{Counts, Lane, Member, Shard};
-use punctual::timeline::memory::{Change, Claim, Mark, ReapAt, Twin, Zset};
+use punctual::timeline::memory::{Change, Claim, OccurrenceMark, ReapAt, Twin, Zset};
 use punctual::timeline::{DeadRecord, Token};
 
 /// Reads and edits one namespace.
@@ -41,7 +41,7 @@ impl Raw {
     }
 
     /// Writes the mark of a member.
-    pub(crate) fn set_mark(&self, shard: Shard, member: &Member, mark: Mark) {
+    pub(crate) fn set_mark(&self, shard: Shard, member: &Member, mark: OccurrenceMark) {
         let count = mark.count.map(|count| count.to_string());
         let detail = [Some(mark.due.as_millis().to_string()), mark.unreadable.then(|| "unreadable".to_owned()), count];
         let text = detail.into_iter().flatten().collect::<Vec<_>>().join(":");
@@ -149,12 +149,12 @@ fn change(text: &str) -> Change {
     if text == "cancelled" { Change::Cancelled } else { Change::Due(time(text)) }
 }
 
-fn mark(text: &str) -> Mark {
+fn mark(text: &str) -> OccurrenceMark {
     let (due, rest) = text.split_once(':').unwrap();
     let count = rest.strip_prefix("unreadable");
     let unreadable = count.is_some();
     let count = count.map_or(Some(rest), |count| count.strip_prefix(':'));
-    Mark { due: time(due), count: count.map(parse), unreadable }
+    OccurrenceMark { due: time(due), count: count.map(parse), unreadable }
 }
 
 fn reap_at(text: &str) -> ReapAt {

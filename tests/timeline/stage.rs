@@ -13,8 +13,8 @@ use punctual::timeline::memory::{MemoryTimeline, Twin};
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{
     CancelAnswer, ClaimRequest, Claimed, DeadRecord, GlanceRequest, LaneGlance, Link, Occurrence, Put, PutAnswer,
-    PutMode, PutResult, ReapRequest, Reaped, Rest, Settle, Settled, Settlement, StoredTask, SuspectsRequest, Timeline,
-    TimelineError, Token, Verdict,
+    PutMode, PutResult, ReapRequest, Reaped, RestOfClaim, Settle, Settled, Settlement, StoredTask, SuspectsRequest,
+    Timeline, TimelineError, Token, Verdict,
 };
 
 use super::raw::Raw;
@@ -34,12 +34,12 @@ pub(crate) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 pub(crate) struct Stage {
     pub(crate) timeline: Arc<dyn Timeline>,
     pub(crate) clock: Arc<ManualClock>,
-    place: Place,
+    place: DuePosition,
     tokens: AtomicU64,
 }
 
 /// Where a timeline keeps its state.
-enum Place {
+enum DuePosition {
     Memory(Arc<MemoryTimeline>),
     Redis { raw: Raw, _server: Arc<RedisServer> },
 }
@@ -188,7 +188,7 @@ impl Stage {
         let clock = Arc::new(ManualClock::new(START));
         let memory = Arc::new(MemoryTimeline::new(clock.clone(), shards));
         let timeline = memory.clone();
-        Stage { timeline, clock, place: Place::Memory(memory), tokens: AtomicU64::new(1) }
+        Stage { timeline, clock, place: DuePosition::Memory(memory), tokens: AtomicU64::new(1) }
     }
 
     /// The timeline in Redis; `None` if Redis is not installed.
@@ -196,7 +196,7 @@ impl Stage {
         let server = shared_server(shape)?;
         let clock = Arc::new(ManualClock::new(START));
         let (timeline, raw) = connect(&server, clock.clone(), shards).await;
-        Some(Stage { timeline, clock, place: Place::Redis { raw, _server: server }, tokens: AtomicU64::new(1) })
+        Some(Stage { timeline, clock, place: DuePosition::Redis { raw, _server: server }, tokens: AtomicU64::new(1) })
     }
 
     /// This many ids of one shard, in the order of their bytes.
@@ -219,16 +219,16 @@ impl Stage {
     /// State of that shard.
     pub(crate) fn state(&self) -> Twin {
         match &self.place {
-            Place::Memory(memory) => memory.twin(self.shard()),
-            Place::Redis { raw, .. } => raw.twin(self.shard()),
+            DuePosition::Memory(memory) => memory.twin(self.shard()),
+            DuePosition::Redis { raw, .. } => raw.twin(self.shard()),
         }
     }
 
     /// Deletes the leases of the lane, which no verb does.
     pub(crate) fn strand(&self) {
         match &self.place {
-            Place::Memory(memory) => memory.edit(self.shard(), |twin| drop(twin.leases.remove(&lane()))),
-            Place::Redis { raw, .. } => raw.remove(self.shard(), &[format!("leases:{}", lane())]),
+            DuePosition::Memory(memory) => memory.edit(self.shard(), |twin| drop(twin.leases.remove(&lane()))),
+            DuePosition::Redis { raw, .. } => raw.remove(self.shard(), &[format!("leases:{}", lane())]),
         }
     }
 
@@ -316,14 +316,14 @@ impl Stage {
         (token, claimed.occurrences.remove(0))
     }
 
-    pub(crate) async fn settle(&self, token: &Token, rest: Rest, verdicts: Vec<Settlement>) -> Settled {
+    pub(crate) async fn settle(&self, token: &Token, rest: RestOfClaim, verdicts: Vec<Settlement>) -> Settled {
         let settle = Settle { token: token.clone(), verdicts, rest, lease: LEASE, dead_cap: 1000, quiet: false };
         self.timeline.settle(self.shard(), &lane(), settle).await.unwrap()
     }
 
     /// Settles one occurrence; the others stay in the claim.
     pub(crate) async fn settle_one(&self, token: &Token, occurrence: &Occurrence, verdict: Verdict) -> Settled {
-        self.settle(token, Rest::Keep, vec![settlement(occurrence, verdict)]).await
+        self.settle(token, RestOfClaim::Keep, vec![settlement(occurrence, verdict)]).await
     }
 
     pub(crate) async fn reap(&self) -> Reaped {

@@ -49,7 +49,7 @@ async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
     let settle = Settle {
         token: Token("i.bury".to_owned()),
         verdicts: taken.iter().map(dead).collect(),
-        rest: Rest::Keep,
+        rest: RestOfClaim::Keep,
         lease: SOON,
         dead_cap: 100,
         quiet: false,

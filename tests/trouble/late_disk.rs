@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use punctual::engine::{Intake, LaneRule};
+use punctual::engine::{Intake, LaneRequirements};
 use punctual::task::{Message, Schedule, Task, When};
 
 use super::*;
@@ -40,14 +40,15 @@ async fn put_while_in_flight(ids: &[&str]) -> Vec<Option<PutResult>> {
         })
     });
     let timeline = connected(&scripted.url(), Durability::Fsync).await;
-    let lanes = BTreeMap::from([(Lane::default(), LaneRule { destination_required: false })]);
+    let lanes = BTreeMap::from([(Lane::default(), LaneRequirements { destination_required: false })]);
     let (intake, tasks) = (Intake::new(timeline, lanes), ids.iter().map(|id| another(id)).collect());
     let putting = tokio::spawn(async move { intake.put(PutMode::Put, tasks, SOON).await });
     while tries.load(Ordering::Relaxed) < 2 && !putting.is_finished() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let token = Token("i.1".to_owned());
-    let settle = Settle { token, verdicts: Vec::new(), rest: Rest::Back, lease: SOON, dead_cap: 100, quiet: false };
+    let settle =
+        Settle { token, verdicts: Vec::new(), rest: RestOfClaim::Back, lease: SOON, dead_cap: 100, quiet: false };
     plain.settle(shard(), &Lane::default(), settle).await.unwrap();
     ended.store(true, Ordering::Relaxed);
     let answers = putting.await.unwrap();

@@ -13,7 +13,7 @@ use crate::engine::judge::Reason;
 use crate::engine::next_claim::OLDEST_AGAIN;
 use crate::engine::settling::settle_until_answered;
 use crate::task::{NextDue, Record};
-use crate::timeline::{Rest, Settle, Settled, Settlement, Verdict};
+use crate::timeline::{RestOfClaim, Settle, Settled, Settlement, Verdict};
 
 impl ClaimTask {
     /// Notes the decision about an occurrence. It is written once the next due is known too.
@@ -158,7 +158,7 @@ impl ClaimTask {
         let settle = Settle {
             token: lease.token.clone(),
             verdicts: verdicts.into_iter().map(|(_, verdict)| verdict).collect(),
-            rest: Rest::Keep,
+            rest: RestOfClaim::Keep,
             lease: context.config.lease,
             dead_cap: context.config.dead_cap,
             quiet,

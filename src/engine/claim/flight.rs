@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::engine::judge::Reason;
 use crate::engine::retry_room::RetryShare;
 use crate::task::record::RecordError;
-use crate::task::{CatchUp, Counts, NextDue, NextDueSearch, Overdue, Record, Traceparent};
+use crate::task::{CatchUp, CatchUpLimits, Counts, NextDue, NextDueSearch, Record, Traceparent};
 use crate::timeline::{DeadRecord, Occurrence, Settlement, Verdict};
 
 /// An occurrence from its claim to its verdict. The record stays encoded and is parsed again only for a retry or a
@@ -76,7 +76,7 @@ impl Flight {
     }
 
     /// Whether its own catch-up `none` passes it over, because it is overdue by more than `grace`.
-    pub(super) fn is_passed_over(&self, record: &Record, overdue: Overdue) -> bool {
+    pub(super) fn is_passed_over(&self, record: &Record, overdue: CatchUpLimits) -> bool {
         record.requeued.is_none()
             && record.task.catch_up == Some(CatchUp::None)
             && self.claimed.since(self.occurrence.due) > overdue.grace
@@ -118,7 +118,7 @@ impl Flight {
     }
 
     /// Starts to compute the next due. Fails if this version cannot parse the schedule.
-    pub(super) fn next_due_search(&mut self, record: &Record, overdue: Overdue) -> Result<NextDueSearch, String> {
+    pub(super) fn next_due_search(&mut self, record: &Record, overdue: CatchUpLimits) -> Result<NextDueSearch, String> {
         self.catch_up = record.task.catch_up.unwrap_or_default();
         let Occurrence { member, due, counts, .. } = &self.occurrence;
         NextDueSearch::begin(member, record, *due, self.claimed, *counts, overdue).map_err(|error| error.to_string())

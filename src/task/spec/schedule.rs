@@ -7,7 +7,7 @@ use super::time::{self, Rounding};
 use crate::clock::Timestamp;
 use crate::task::cron::{self, Timetable};
 use crate::task::duration::format;
-use crate::task::plan::Plan;
+use crate::task::plan::TaskDues;
 use crate::task::schedule::ScheduleError;
 use crate::task::{Schedule, When};
 
@@ -109,7 +109,7 @@ fn check_cron(expression: Option<&str>, zone: Option<&str>, path: Path<'_>) {
 /// Checks that there is a due, and that `end` and `spread` fit.
 fn check_dues(schedule: &Schedule, path: Path<'_>, now: Timestamp) {
     // Every part was checked before, so it can be parsed.
-    let Ok(plan) = Plan::unspread(schedule, now) else { return };
+    let Ok(plan) = TaskDues::unspread(schedule, now) else { return };
     let Some(first) = plan.without_end().first() else {
         let (name, code) = match schedule.when {
             When::At(_) => ("at", "out_of_range"),

@@ -1,11 +1,11 @@
 //! The verbs claim and claim_suspects.
 
-use super::twin::{Claim, Notified, Twin};
+use super::twin::{AnswerWithWakes, Claim, Twin};
 use crate::clock::Timestamp;
 use crate::task::layout::{RECURRING, has};
 use crate::task::{Lane, Member};
 use crate::timeline::{
-    ClaimRequest, Claimed, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence, Place, SuspectsRequest, TimelineError, Token,
+    ClaimRequest, Claimed, DuePosition, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence, SuspectsRequest, TimelineError, Token,
 };
 
 /// Maximum number of due members that a claim reads beyond those it takes, if some have to be left out.
@@ -16,7 +16,7 @@ const LOOKED_AT: usize = 1000;
 const SUSPECT_CRASHES: u32 = 2;
 
 /// Score and member of a lane.
-type Row<'a> = (i64, &'a Member);
+type DueRow<'a> = (i64, &'a Member);
 
 impl Twin {
     /// Claims due occurrences of a lane under one new lease.
@@ -28,7 +28,7 @@ impl Twin {
         now: Timestamp,
         lane: &Lane,
         request: &ClaimRequest,
-    ) -> Result<Notified<Claimed>, TimelineError> {
+    ) -> Result<AnswerWithWakes<Claimed>, TimelineError> {
         if now > request.not_after {
             return Err(TimelineError::Late);
         }
@@ -42,7 +42,7 @@ impl Twin {
         // passed over for a reason, so others would come in vain.
         let tells = !claimed.occurrences.is_empty() && !request.newest_first && request.after.is_none();
         let more = claimed.head.filter(|head| *head <= now && tells);
-        Ok(Notified { answer: claimed, wakes: more.map(|head| (lane.clone(), head)).into_iter().collect() })
+        Ok(AnswerWithWakes { answer: claimed, wakes: more.map(|head| (lane.clone(), head)).into_iter().collect() })
     }
 
     /// Claims due occurrences that ordinary claims leave out: suspects or unreadable ones.
@@ -54,17 +54,17 @@ impl Twin {
         now: Timestamp,
         lane: &Lane,
         request: &SuspectsRequest,
-    ) -> Result<Notified<Claimed>, TimelineError> {
+    ) -> Result<AnswerWithWakes<Claimed>, TimelineError> {
         if now > request.not_after {
             return Err(TimelineError::Late);
         }
         let selection = self.select_suspects(now, lane, request);
         let end = now.plus(request.lease);
-        Ok(Notified::quietly(self.take(now, lane, &request.token, end, selection, !request.unreadable)))
+        Ok(AnswerWithWakes::quietly(self.take(now, lane, &request.token, end, selection, !request.unreadable)))
     }
 
     /// Why ordinary claims leave the occurrence out, if they do.
-    fn left_out(&self, (score, member): Row<'_>) -> Option<LeftOutReason> {
+    fn left_out(&self, (score, member): DueRow<'_>) -> Option<LeftOutReason> {
         let mark = self.mark(member, Timestamp::from_millis(score))?;
         match mark.count {
             _ if mark.unreadable => Some(LeftOutReason::Unreadable),
@@ -73,7 +73,7 @@ impl Twin {
         }
     }
 
-    fn size(&self, (_, member): Row<'_>) -> Option<usize> {
+    fn size(&self, (_, member): DueRow<'_>) -> Option<usize> {
         self.tasks.get(member).map(|record| record.len())
     }
 
@@ -83,7 +83,7 @@ impl Twin {
         let (max, max_bytes) = (request.max.clamp(1, MAX_BATCH), request.max_bytes.min(MAX_CLAIM_BYTES));
         // Without marks no occurrence is left out.
         let window = max + if self.crashes.is_empty() { 0 } else { LOOKED_AT };
-        let rows: Vec<Row<'_>> =
+        let rows: Vec<DueRow<'_>> =
             if request.newest_first { rows.rev().take(window).collect() } else { rows.take(window).collect() };
         let (mut selection, mut bytes, mut looked) = (Selection::default(), 0, 0);
         for row in &rows {
@@ -158,8 +158,8 @@ impl Twin {
         &'a self,
         now: Timestamp,
         lane: &Lane,
-        after: Option<&'a Place>,
-    ) -> Option<impl DoubleEndedIterator<Item = Row<'a>>> {
+        after: Option<&'a DuePosition>,
+    ) -> Option<impl DoubleEndedIterator<Item = DueRow<'a>>> {
         let low = after.map_or(1, |place| place.due.as_millis());
         let due = self.due.get(lane)?.between(low, now.as_millis());
         Some(due.filter(move |row| is_behind(*row, after)))
@@ -169,12 +169,14 @@ impl Twin {
     fn note_what_is_behind(
         &self,
         lane: &Lane,
-        after: Option<&Place>,
-        last: Option<&Row<'_>>,
+        after: Option<&DuePosition>,
+        last: Option<&DueRow<'_>>,
         selection: &mut Selection,
     ) {
-        selection.last =
-            last.map(|(score, member)| Place { due: Timestamp::from_millis(*score), member: Some((*member).clone()) });
+        selection.last = last.map(|(score, member)| DuePosition {
+            due: Timestamp::from_millis(*score),
+            member: Some((*member).clone()),
+        });
         let from = selection.last.as_ref().or(after);
         let behind = self.due.get(lane).and_then(|line| line.positive().find(|row| is_behind(*row, from)));
         selection.head = behind.map(|(score, _)| Timestamp::from_millis(score));
@@ -246,12 +248,12 @@ struct Selection {
     /// Number of due unreadable occurrences that are left out.
     unreadable: u64,
     /// The last position that was read.
-    last: Option<Place>,
+    last: Option<DuePosition>,
     /// The first due behind it.
     head: Option<Timestamp>,
 }
 
 /// Whether a member stands behind a position.
-fn is_behind((score, member): Row<'_>, place: Option<&Place>) -> bool {
+fn is_behind((score, member): DueRow<'_>, place: Option<&DuePosition>) -> bool {
     place.is_none_or(|place| (score, Some(member)) > (place.due.as_millis(), place.member.as_ref()))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::twin::{Change, Mark, Notified, Twin};
+use super::twin::{AnswerWithWakes, Change, OccurrenceMark, Twin};
 use crate::clock::Timestamp;
 use crate::task::layout::lane_of;
 use crate::task::{Key, Member};
@@ -22,38 +22,38 @@ impl Twin {
         key: &Key,
         buried: Option<Timestamp>,
         not_after: Timestamp,
-    ) -> Result<Notified<RequeueAnswer>, TimelineError> {
+    ) -> Result<AnswerWithWakes<RequeueAnswer>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
         let text: Arc<str> = key.to_string().into();
         if !self.is_buried(&text, buried) {
-            return Ok(Notified::quietly(RequeueAnswer::Unknown));
+            return Ok(AnswerWithWakes::quietly(RequeueAnswer::Unknown));
         }
         let member = Member::requeued(key);
         if self.tasks.contains_key(&member) {
-            return Ok(Notified::quietly(RequeueAnswer::InFlight));
+            return Ok(AnswerWithWakes::quietly(RequeueAnswer::InFlight));
         }
         let parent = Member::from(&key.task);
         let has_due = self.place(&parent).is_some_and(|(_, score)| {
             score.abs() == key.due.as_millis() || self.changes.get(&parent) == Some(&Change::Due(key.due))
         });
         if has_due {
-            return Ok(Notified::quietly(RequeueAnswer::InFlight));
+            return Ok(AnswerWithWakes::quietly(RequeueAnswer::InFlight));
         }
         let Some(record) = self.dead_records.get(&text).map(|dead_record| dead_record.record.clone()) else {
-            return Ok(Notified::quietly(RequeueAnswer::Unknown));
+            return Ok(AnswerWithWakes::quietly(RequeueAnswer::Unknown));
         };
-        let Some(lane) = lane_of(&record) else { return Ok(Notified::quietly(RequeueAnswer::Unreadable)) };
+        let Some(lane) = lane_of(&record) else { return Ok(AnswerWithWakes::quietly(RequeueAnswer::Unreadable)) };
         self.forget_dead(&text);
         self.comes(record.len());
         self.tasks.insert(member.clone(), record);
         // The occurrence was handed out before. The mark also tells puts that its key is taken.
-        self.crashes.insert(member.clone(), Mark::crashed(now, 0));
+        self.crashes.insert(member.clone(), OccurrenceMark::crashed(now, 0));
         self.set_score(&lane, &member, now.as_millis());
         self.lanes.insert(lane.clone());
         // Wake claimers even if the head was due already, because a claimer may have gone past it.
-        Ok(Notified { answer: RequeueAnswer::Requeued, wakes: vec![(lane, now)] })
+        Ok(AnswerWithWakes { answer: RequeueAnswer::Requeued, wakes: vec![(lane, now)] })
     }
 
     /// Deletes a dead occurrence; with `buried`, only if it died at that time. Returns whether there was one.
@@ -66,12 +66,12 @@ impl Twin {
         key: &Key,
         buried: Option<Timestamp>,
         not_after: Timestamp,
-    ) -> Result<Notified<bool>, TimelineError> {
+    ) -> Result<AnswerWithWakes<bool>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
         let text: Arc<str> = key.to_string().into();
-        Ok(Notified::quietly(self.is_buried(&text, buried) && self.forget_dead(&text)))
+        Ok(AnswerWithWakes::quietly(self.is_buried(&text, buried) && self.forget_dead(&text)))
     }
 
     /// Lists dead occurrences, in the order of their burial.

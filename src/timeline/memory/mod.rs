@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
-pub use twin::{Change, Claim, Mark, Notified, ReapAt, Twin};
+pub use twin::{AnswerWithWakes, Change, Claim, OccurrenceMark, ReapAt, Twin};
 pub use zset::Zset;
 
 use super::calls::{Calls, Verb};
@@ -112,7 +112,7 @@ impl MemoryTimeline {
         verb: Verb,
         shard: Shard,
         not_after: Option<Timestamp>,
-        step: impl FnOnce(&mut Twin, Timestamp) -> Result<Notified<T>, TimelineError> + Send,
+        step: impl FnOnce(&mut Twin, Timestamp) -> Result<AnswerWithWakes<T>, TimelineError> + Send,
     ) -> Result<T, TimelineError> {
         let call = async {
             if let Link::Down(detail) = &*self.link.borrow() {
@@ -141,7 +141,7 @@ impl MemoryTimeline {
     fn run<T>(
         &self,
         shard: Shard,
-        step: impl FnOnce(&mut Twin, Timestamp) -> Result<Notified<T>, TimelineError>,
+        step: impl FnOnce(&mut Twin, Timestamp) -> Result<AnswerWithWakes<T>, TimelineError>,
     ) -> Result<T, TimelineError> {
         let mut shards = self.shards.lock();
         let Some(twin) = shards.get_mut(usize::from(shard.number())) else {
@@ -199,7 +199,7 @@ impl Timeline for MemoryTimeline {
     }
 
     async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError> {
-        self.step(Verb::Get, shard, None, |twin, _| Ok(Notified::quietly(twin.get(id)))).await
+        self.step(Verb::Get, shard, None, |twin, _| Ok(AnswerWithWakes::quietly(twin.get(id)))).await
     }
 
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError> {
@@ -227,7 +227,8 @@ impl Timeline for MemoryTimeline {
         tokens: &[(Lane, Token)],
         lease: Duration,
     ) -> Result<Vec<bool>, TimelineError> {
-        self.step(Verb::Extend, shard, None, |twin, now| Ok(Notified::quietly(twin.extend(now, tokens, lease)))).await
+        self.step(Verb::Extend, shard, None, |twin, now| Ok(AnswerWithWakes::quietly(twin.extend(now, tokens, lease))))
+            .await
     }
 
     async fn reap(&self, shard: Shard, lane: &Lane, request: ReapRequest) -> Result<Reaped, TimelineError> {
@@ -236,7 +237,7 @@ impl Timeline for MemoryTimeline {
     }
 
     async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError> {
-        self.step(Verb::Glance, shard, None, |twin, now| Ok(Notified::quietly(twin.glance(now, &request)))).await
+        self.step(Verb::Glance, shard, None, |twin, now| Ok(AnswerWithWakes::quietly(twin.glance(now, &request)))).await
     }
 
     async fn requeue(
@@ -260,10 +261,10 @@ impl Timeline for MemoryTimeline {
     }
 
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
-        self.step(Verb::Browse, shard, None, |twin, _| Ok(Notified::quietly(twin.browse(&request)))).await
+        self.step(Verb::Browse, shard, None, |twin, _| Ok(AnswerWithWakes::quietly(twin.browse(&request)))).await
     }
 
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {
-        self.step(Verb::Show, shard, None, |twin, _| Ok(Notified::quietly(twin.show(key)))).await
+        self.step(Verb::Show, shard, None, |twin, _| Ok(AnswerWithWakes::quietly(twin.show(key)))).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::twin::{Change, Notified, Twin};
+use super::twin::{AnswerWithWakes, Change, Twin};
 use crate::clock::Timestamp;
 use crate::task::layout::{RESETS, has, lane_of, tail};
 use crate::task::record::replacing;
@@ -20,7 +20,7 @@ impl Twin {
         mode: PutMode,
         puts: &[Put],
         not_after: Timestamp,
-    ) -> Result<Notified<Vec<PutAnswer>>, TimelineError> {
+    ) -> Result<AnswerWithWakes<Vec<PutAnswer>>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
@@ -28,7 +28,7 @@ impl Twin {
         let mut came = BTreeMap::new();
         let answer = puts.iter().map(|put| self.put_one(mode, put, &mut came)).collect();
         let wakes = came.into_iter().filter_map(|(lane, due)| self.came(now, lane, heads[lane], &[due])).collect();
-        Ok(Notified { answer, wakes })
+        Ok(AnswerWithWakes { answer, wakes })
     }
 
     /// Puts one task. `came` collects the earliest new due of each lane.
@@ -130,23 +130,23 @@ impl Twin {
         now: Timestamp,
         id: &TaskId,
         not_after: Timestamp,
-    ) -> Result<Notified<CancelAnswer>, TimelineError> {
+    ) -> Result<AnswerWithWakes<CancelAnswer>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
         let member = Member::from(id);
         let Some((lane, score)) = self.place(&member) else {
-            return Ok(Notified::quietly(CancelAnswer::Unknown));
+            return Ok(AnswerWithWakes::quietly(CancelAnswer::Unknown));
         };
         let due = Timestamp::from_millis(score.abs());
         if score < 0 {
             self.changes.insert(member.clone(), Change::Cancelled);
             self.counts.remove(&member);
-            return Ok(Notified::quietly(CancelAnswer::InFlight { due }));
+            return Ok(AnswerWithWakes::quietly(CancelAnswer::InFlight { due }));
         }
         let handed_out = self.mark(&member, due).filter(|mark| mark.count.is_some()).map(|mark| mark.due);
         self.end(&lane, &member);
-        Ok(Notified::quietly(CancelAnswer::Cancelled { handed_out }))
+        Ok(AnswerWithWakes::quietly(CancelAnswer::Cancelled { handed_out }))
     }
 
     /// Reads a task.

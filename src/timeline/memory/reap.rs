@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::twin::{Mark, Notified, ReapAt, Twin};
+use super::twin::{AnswerWithWakes, OccurrenceMark, ReapAt, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
 use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped, TimelineError, Token};
@@ -27,7 +27,7 @@ impl Twin {
         now: Timestamp,
         lane: &Lane,
         request: &ReapRequest,
-    ) -> Result<Notified<Reaped>, TimelineError> {
+    ) -> Result<AnswerWithWakes<Reaped>, TimelineError> {
         if now > request.not_after {
             return Err(TimelineError::Late);
         }
@@ -49,7 +49,7 @@ impl Twin {
                 self.largest = 0;
             }
         }
-        Ok(Notified { answer: reaped, wakes: self.came(now, lane, before, &waits).into_iter().collect() })
+        Ok(AnswerWithWakes { answer: reaped, wakes: self.came(now, lane, before, &waits).into_iter().collect() })
     }
 
     /// Shortens leases that end later than a new lease would: they were written before the clock stepped back.
@@ -109,8 +109,8 @@ impl Twin {
         let mark = match before {
             // The crash count of an unreadable occurrence stays: only an instance that could parse it can have
             // published it.
-            Some(mark) if mark.unreadable => Mark { count: Some(count), ..mark },
-            _ => Mark::crashed(due, count.saturating_add(1)),
+            Some(mark) if mark.unreadable => OccurrenceMark { count: Some(count), ..mark },
+            _ => OccurrenceMark::crashed(due, count.saturating_add(1)),
         };
         self.crashes.insert(member.clone(), mark);
         Some(due)

@@ -3,17 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::twin::{Mark, Notified, Twin};
+use super::twin::{AnswerWithWakes, OccurrenceMark, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, Member};
-use crate::timeline::{DeadRecord, MAX_BATCH, Rest, Settle, Settled, Settlement, TimelineError, Token, Verdict};
+use crate::timeline::{DeadRecord, MAX_BATCH, RestOfClaim, Settle, Settled, Settlement, TimelineError, Token, Verdict};
 
 impl Twin {
     /// Writes verdicts. [`Settle::rest`] decides whether the other occurrences stay in the claim or return to the lane.
     ///
     /// # Errors
     /// [`TimelineError::Refused`] if a next due is out of range or not later than the one that ended.
-    pub fn settle(&mut self, now: Timestamp, lane: &Lane, settle: &Settle) -> Result<Notified<Settled>, TimelineError> {
+    pub fn settle(
+        &mut self,
+        now: Timestamp,
+        lane: &Lane,
+        settle: &Settle,
+    ) -> Result<AnswerWithWakes<Settled>, TimelineError> {
         for Settlement { due, verdict, .. } in &settle.verdicts {
             if let Verdict::Next { due: next, .. } | Verdict::DeadNext { due: next, .. } = verdict
                 && !(next > due && next.is_due())
@@ -22,7 +27,7 @@ impl Twin {
             }
         }
         let Some(mut claim) = self.claims.get(lane).and_then(|claims| claims.get(&settle.token)).cloned() else {
-            return Ok(Notified::quietly(Settled { lost: true, ..Settled::default() }));
+            return Ok(AnswerWithWakes::quietly(Settled { lost: true, ..Settled::default() }));
         };
         let before = self.head(lane);
         let mut settled = Settled::default();
@@ -58,7 +63,7 @@ impl Twin {
             claim.whole = false;
             claim.pairs.retain(|(member, _)| !named.contains(member));
         }
-        if settle.rest == Rest::Back {
+        if settle.rest == RestOfClaim::Back {
             for (member, due) in claim.pairs.drain(..) {
                 if let Some(change) = self.apply_change(lane, &member) {
                     settled.changed.push(member);
@@ -79,7 +84,7 @@ impl Twin {
             self.extend(now, &[(lane.clone(), settle.token.clone())], settle.lease);
         }
         let wakes = self.came(now, lane, before, &waits).into_iter().collect();
-        Ok(Notified { answer: settled, wakes })
+        Ok(AnswerWithWakes { answer: settled, wakes })
     }
 
     /// Applies one verdict.
@@ -100,14 +105,14 @@ impl Twin {
                 let count = self.mark(member, *due).and_then(|mark| mark.count);
                 // Drop a mark of unreadability: this holder could parse the occurrence.
                 match count.or_else(|| begun.then_some(0)) {
-                    Some(count) => self.crashes.insert(member.clone(), Mark::crashed(*due, count)),
+                    Some(count) => self.crashes.insert(member.clone(), OccurrenceMark::crashed(*due, count)),
                     None => self.crashes.remove(member),
                 };
             }
             Verdict::Unreadable => {
                 self.turn(lane, member, due.as_millis());
                 let count = self.mark(member, *due).and_then(|mark| mark.count);
-                self.crashes.insert(member.clone(), Mark { due: *due, count, unreadable: true });
+                self.crashes.insert(member.clone(), OccurrenceMark { due: *due, count, unreadable: true });
             }
         }
     }

@@ -32,7 +32,7 @@ pub struct Twin {
     /// Member to the put or cancel that takes effect when its claim ends.
     pub changes: BTreeMap<Member, Change>,
     /// Marks of occurrences that were handed out before and may have been published, or that are unreadable.
-    pub crashes: BTreeMap<Member, Mark>,
+    pub crashes: BTreeMap<Member, OccurrenceMark>,
     /// Counters of the past occurrences of recurring tasks.
     pub counts: BTreeMap<Member, Counts>,
     /// Idempotency key of a dead occurrence to its burial time in ms.
@@ -78,7 +78,7 @@ impl Change {
 
 /// Marks an occurrence that was handed out before and may have been published, or that is unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mark {
+pub struct OccurrenceMark {
     /// The occurrence's due.
     pub due: Timestamp,
     /// How many of its claims have expired; `None` if it was not handed out before.
@@ -96,26 +96,26 @@ pub struct ReapAt {
     pub late: bool,
 }
 
-impl Mark {
+impl OccurrenceMark {
     /// The mark of an occurrence with this many expired claims.
     #[must_use]
-    pub fn crashed(due: Timestamp, count: u32) -> Mark {
-        Mark { due, count: Some(count), unreadable: false }
+    pub fn crashed(due: Timestamp, count: u32) -> OccurrenceMark {
+        OccurrenceMark { due, count: Some(count), unreadable: false }
     }
 }
 
 /// An answer with its wake-ups: the lanes whose head became earlier, and the new head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notified<T> {
+pub struct AnswerWithWakes<T> {
     /// The answer for the caller.
     pub answer: T,
     /// The wake-ups for claimers.
     pub wakes: Vec<(Lane, Timestamp)>,
 }
 
-impl<T> Notified<T> {
-    pub(super) fn quietly(answer: T) -> Notified<T> {
-        Notified { answer, wakes: Vec::new() }
+impl<T> AnswerWithWakes<T> {
+    pub(super) fn quietly(answer: T) -> AnswerWithWakes<T> {
+        AnswerWithWakes { answer, wakes: Vec::new() }
     }
 }
 
@@ -141,7 +141,7 @@ impl Twin {
     }
 
     /// The mark of a member, if it belongs to the occurrence with that due.
-    pub(super) fn mark(&self, member: &Member, due: Timestamp) -> Option<Mark> {
+    pub(super) fn mark(&self, member: &Member, due: Timestamp) -> Option<OccurrenceMark> {
         self.crashes.get(member).filter(|mark| mark.due == due).copied()
     }
 

@@ -11,7 +11,7 @@ use crate::task::Namespace;
 use crate::timeline::keys::{self, Keys};
 
 /// Why a server does not serve a slot.
-pub(super) enum Slots {
+pub(super) enum SlotsError {
     /// Another node serves it, or will serve it.
     Elsewhere {
         /// The error to report.
@@ -30,15 +30,15 @@ pub(super) fn slots(namespace: &Namespace, keys: &[Keys]) -> Vec<String> {
 
 /// Deletes each of these keys, all at once. Because they do not exist, the replies also show slots that are being
 /// migrated.
-pub(super) async fn ask_slots(session: &Session, keys: &[String], timeout: Duration) -> Result<(), Slots> {
+pub(super) async fn ask_slots(session: &Session, keys: &[String], timeout: Duration) -> Result<(), SlotsError> {
     let commands: Vec<_> = keys.iter().map(|key| redis::cmd("DEL").arg(key).to_owned()).collect();
     let answers = join_all(commands.iter().map(|command| session.ask(command, timeout, None))).await;
     // The first failure in the order of shards, so that the next attempt reports the same one.
     let failed = answers.into_iter().find_map(Result::err);
     failed.map_or(Ok(()), Err).map_err(|failure| match failure {
         CallError::Refused(error) if matches!(error.code(), "MOVED" | "ASK" | "CLUSTERDOWN") => {
-            Slots::Elsewhere { passes: error.code() == "CLUSTERDOWN", error: RedisError::Cluster(detail(&error)) }
+            SlotsError::Elsewhere { passes: error.code() == "CLUSTERDOWN", error: RedisError::Cluster(detail(&error)) }
         }
-        failure => Slots::Unanswered(failure),
+        failure => SlotsError::Unanswered(failure),
     })
 }

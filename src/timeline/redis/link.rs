@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::call::{CallError, Time, detail, load_scripts};
-use super::cluster::{Slots, ask_slots};
+use super::cluster::{SlotsError, ask_slots};
 use super::durable::{ConfirmError, Durability, can_confirm};
 use super::server::advice;
 use super::session::Session;
@@ -137,8 +137,8 @@ impl Connector {
         // This is the one write that a full Redis allows. A replica, or a server whose disk failed, refuses it.
         match ask_slots(&session, &self.slots, self.response_timeout).await {
             Ok(()) => {}
-            Err(Slots::Unanswered(failure)) => return Err(failure.to_string()),
-            Err(Slots::Elsewhere { error, passes }) => {
+            Err(SlotsError::Unanswered(failure)) => return Err(failure.to_string()),
+            Err(SlotsError::Elsewhere { error, passes }) => {
                 let detail = error.to_string();
                 if first && !passes {
                     hub.layout.send_replace(Some(Err(error)));

@@ -8,7 +8,7 @@ use punctual_sinks::{Away, Cause, redis_access};
 use redis::{AsyncConnectionConfig, Cmd, Value};
 
 use super::call::{CallError, detail};
-use super::cluster::{self, Slots, ask_slots};
+use super::cluster::{self, SlotsError, ask_slots};
 use super::durable::{ConfirmError, Durability, can_confirm, unproven};
 use super::link::SOCKET;
 use super::session::Session;
@@ -94,11 +94,11 @@ pub async fn check_server(config: &RedisConfig) -> Result<ServerCheck, ServerChe
     let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
     let slots = ask_slots(&session, &cluster::slots(&config.namespace, &keys), config.response_timeout).await;
     slots.map_err(|unserved| match unserved {
-        Slots::Elsewhere { error, passes: false } => ServerCheckError::Redis(error),
-        Slots::Elsewhere { error, passes: true } => {
+        SlotsError::Elsewhere { error, passes: false } => ServerCheckError::Redis(error),
+        SlotsError::Elsewhere { error, passes: true } => {
             ServerCheckError::Away(Away::new(Cause::Refused, error.to_string()))
         }
-        Slots::Unanswered(failure) => away(failure),
+        SlotsError::Unanswered(failure) => away(failure),
     })?;
     // With XX this writes nothing, because the key does not exist. A replica, a full server, or one whose disk failed
     // refuses it nevertheless.

@@ -7,7 +7,7 @@ use super::reply::Fields;
 use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, Member, Shard};
 use crate::timeline::scripts::{self, Code};
-use crate::timeline::{DeadRecord, Rest, Settle, Settled, Settlement, TimelineError, Verdict};
+use crate::timeline::{DeadRecord, RestOfClaim, Settle, Settled, Settlement, TimelineError, Verdict};
 
 /// Verdicts, grouped by what the script writes. In each group, verdicts with a burial come last, in the order of their
 /// burials.
@@ -65,8 +65,8 @@ impl RedisTimeline {
             keys.dead_records(),
         ];
         let rest = match settle.rest {
-            Rest::Keep => "keep",
-            Rest::Back => "back",
+            RestOfClaim::Keep => "keep",
+            RestOfClaim::Back => "back",
         };
         let ended: Vec<&Settlement> =
             groups.ended.iter().copied().chain(groups.ended_dead.iter().map(|(one, _)| *one)).collect();

@@ -11,8 +11,8 @@ use crate::task::{Counts, Key, Lane, Shard, TaskId, layout};
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{self, Code};
 use crate::timeline::{
-    CancelAnswer, ClaimRequest, Claimed, Glance, GlanceRequest, LaneGlance, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence,
-    Place, ReapRequest, Reaped, RequeueAnswer, StoredTask, SuspectsRequest, TimelineError, Token,
+    CancelAnswer, ClaimRequest, Claimed, DuePosition, Glance, GlanceRequest, LaneGlance, MAX_BATCH, MAX_CLAIM_BYTES,
+    Occurrence, ReapRequest, Reaped, RequeueAnswer, StoredTask, SuspectsRequest, TimelineError, Token,
 };
 
 /// Maximum number of calls while the task is found in a different lane each time.
@@ -307,7 +307,7 @@ fn claiming(keys: &Keys, lane: &Lane) -> [String; 6] {
 }
 
 /// A position as scripts take it: due and member, both empty for none.
-fn place(place: Option<&Place>) -> [String; 2] {
+fn place(place: Option<&DuePosition>) -> [String; 2] {
     let member = place.and_then(|place| place.member.as_ref()).map(|member| member.as_str().to_owned());
     [or_nothing(place.map(|place| place.due)), member.unwrap_or_default()]
 }
@@ -318,7 +318,7 @@ fn claimed(reply: &mut Reply) -> Result<Claimed, TimelineError> {
     let fields = reply.fields();
     let head = fields.optional_time()?;
     let (due, member) = (fields.optional_time()?, fields.optional_text()?);
-    let last = due.map(|due| Ok(Place { due, member: member.map(name).transpose()? })).transpose()?;
+    let last = due.map(|due| Ok(DuePosition { due, member: member.map(name).transpose()? })).transpose()?;
     let (suspects, unreadable, removed) = (fields.count()?, fields.count()?, fields.count()?);
     let crashes = u32::try_from(fields.count()?).unwrap_or(u32::MAX);
     // The entry of the claim in Redis: the number of occurrences, then member and due of each.

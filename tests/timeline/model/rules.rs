@@ -8,7 +8,7 @@ use punctual::clock::Timestamp;
 use punctual::task::{Key, Lane, Member, TaskId};
 use punctual::timeline::memory::{Change, Twin, Zset};
 use punctual::timeline::{
-    CancelAnswer, ClaimRequest, Claimed, MAX_CLAIM_BYTES, Place, Put, PutAnswer, PutMode, PutResult, ReapRequest,
+    CancelAnswer, ClaimRequest, Claimed, DuePosition, MAX_CLAIM_BYTES, Put, PutAnswer, PutMode, PutResult, ReapRequest,
     RequeueAnswer, Settle, Settled, SuspectsRequest, TimelineError, Token,
 };
 
@@ -290,7 +290,7 @@ impl Rules {
             twin.claim_suspects(time(now), lane, &request)?.answer
         } else {
             let (newest_first, max) = (take == Take::Newest, if take == Take::Newest { 1 } else { 2 });
-            let after = (take == Take::Behind).then(|| Place { due: due(1), member: Some(member_of(0)) });
+            let after = (take == Take::Behind).then(|| DuePosition { due: due(1), member: Some(member_of(0)) });
             let request = ClaimRequest { token, max, max_bytes, lease, not_after, newest_first, after };
             twin.claim(time(now), lane, &request)?.answer
         };

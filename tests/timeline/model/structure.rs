@@ -3,7 +3,7 @@
 use punctual::clock::Timestamp;
 use punctual::task::{Lane, Member};
 use punctual::timeline::Token;
-use punctual::timeline::memory::{Change, Mark, Twin};
+use punctual::timeline::memory::{Change, OccurrenceMark, Twin};
 
 use super::rules::lane;
 
@@ -20,8 +20,9 @@ pub(crate) fn check_structure(twin: &Twin) -> Result<(), String> {
     if let Some(member) = twin.changes.keys().find(|member| score(member).is_none_or(|score| score > 0)) {
         return Err(format!("law 4: {member:?} has a change, but is not in flight"));
     }
-    let named =
-        |(member, mark): (&Member, &Mark)| score(member).is_some_and(|score| score.abs() == mark.due.as_millis());
+    let named = |(member, mark): (&Member, &OccurrenceMark)| {
+        score(member).is_some_and(|score| score.abs() == mark.due.as_millis())
+    };
     if !twin.crashes.iter().all(named) {
         return Err("law 9: a mark names a due that its task does not have".into());
     }

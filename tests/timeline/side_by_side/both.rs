@@ -7,7 +7,7 @@ use proptest::sample::Index;
 use proptest::test_runner::TestCaseError;
 use punctual::clock::{Clock, ManualClock, Timestamp};
 use punctual::task::{Key, Lane, Member, Record, Shard, TaskId, When};
-use punctual::timeline::memory::{Mark, MemoryTimeline, Twin};
+use punctual::timeline::memory::{MemoryTimeline, OccurrenceMark, Twin};
 use punctual::timeline::redis::RedisTimeline;
 use punctual::timeline::{Claimed, GlanceRequest, Put, PutMode, ReapRequest, Timeline, Token, Wake};
 
@@ -253,7 +253,7 @@ impl Both {
                 let Some(held) = self.memory.twin(shard).get(&id).filter(|held| !held.in_flight) else {
                     return Ok(None);
                 };
-                let mark = Mark { due: held.due, count: *count, unreadable: *unreadable };
+                let mark = OccurrenceMark { due: held.due, count: *count, unreadable: *unreadable };
                 self.memory.edit(shard, |twin| {
                     twin.crashes.insert(Member::from(&id), mark);
                 });

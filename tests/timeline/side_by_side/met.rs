@@ -2,13 +2,13 @@
 
 use punctual::clock::Timestamp;
 use punctual::task::{Lane, Member};
-use punctual::timeline::memory::{Change, Mark, Twin};
+use punctual::timeline::memory::{Change, OccurrenceMark, Twin};
 use punctual::timeline::*;
 
 use super::rules::Tally;
 
 /// Mark of the occurrence with this due.
-fn mark(twin: &Twin, member: &Member, due: Timestamp) -> Option<Mark> {
+fn mark(twin: &Twin, member: &Member, due: Timestamp) -> Option<OccurrenceMark> {
     twin.crashes.get(member).filter(|mark| mark.due == due).copied()
 }
 
@@ -95,8 +95,9 @@ impl Tally {
         self.met("claim: leaves suspects out", claimed.suspects > 0);
         self.met("claim: leaves out what cannot be read", claimed.unreadable > 0);
         self.met("claim: newest first, more is due", request.newest_first && more && !taken.is_empty());
-        let stands =
-            |place: &Place| before.due.values().any(|line| line.between(1, place.due.as_millis()).next().is_some());
+        let stands = |place: &DuePosition| {
+            before.due.values().any(|line| line.between(1, place.due.as_millis()).next().is_some())
+        };
         let behind = request.after.as_ref().is_some_and(stands);
         self.met("claim: behind a place, something stands before it", behind && !taken.is_empty());
         self.met("claim: stops at its bytes", more && taken.len() < request.max && bytes * 2 > request.max_bytes);
@@ -142,7 +143,7 @@ impl Tally {
         self.met("settle: a change instead of the verdict", settled.changed.iter().any(|member| !removed(&member)));
         self.met("settle: removed instead of the verdict", settled.changed.iter().any(|member| removed(&member)));
         let is_named = |member: &Member| settle.verdicts.iter().any(|one| one.member == *member);
-        let rest_back = settle.rest == Rest::Back && claim.pairs.iter().any(|(member, _)| !is_named(member));
+        let rest_back = settle.rest == RestOfClaim::Back && claim.pairs.iter().any(|(member, _)| !is_named(member));
         self.met("settle: the rest goes back", rest_back);
         let rest_changes = settled.changed.iter().any(|member| !is_named(member));
         self.met("settle: the rest takes its changes", rest_back && rest_changes);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use punctual::clock::Timestamp;
-use punctual::timeline::{PutMode, Rest};
+use punctual::timeline::{PutMode, RestOfClaim};
 
 /// One verb, with small numbers for its arguments.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub(crate) enum Step {
     Settle {
         claim: Option<Index>,
         verdicts: Vec<Word>,
-        rest: Rest,
+        rest: RestOfClaim,
         dead_cap: u64,
         quiet: bool,
         order: Order,
@@ -204,7 +204,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         select(vec![15_000, 15_000, 40_000]),
         late(),
     );
-    let rest = select(vec![Rest::Keep, Rest::Keep, Rest::Back]);
+    let rest = select(vec![RestOfClaim::Keep, RestOfClaim::Keep, RestOfClaim::Back]);
     let detail = prop::collection::vec(any_word(), 5);
     let order =
         prop_oneof![3 => Just(Order::Kept), 1 => Just(Order::Reversed), 1 => any::<Index>().prop_map(Order::Foreign)];

@@ -6,7 +6,7 @@ use proptest::test_runner::TestCaseError;
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::{Counts, Member, Shard};
 use punctual::timeline::{
-    BrowseRequest, ClaimRequest, DeadCursor, DeadFilter, DeadRecord, Place, Settle, Settlement, SuspectsRequest,
+    BrowseRequest, ClaimRequest, DeadCursor, DeadFilter, DeadRecord, DuePosition, Settle, Settlement, SuspectsRequest,
     Timeline, Token, Verdict,
 };
 
@@ -26,7 +26,7 @@ impl Both {
         // After an occurrence that was claimed once, whether or not it is still there, or before the first of its due.
         let after = after.filter(|_| !self.keys.is_empty()).map(|(place, named)| {
             let key = place.get(&self.keys);
-            Place { due: key.due, member: named.then(|| Member::from(&key.task)) }
+            DuePosition { due: key.due, member: named.then(|| Member::from(&key.task)) }
         });
         let (max, max_bytes, not_after) = (*max, *max_bytes, self.not_after(*late));
         let before = self.memory.twin(shard);

@@ -1,6 +1,6 @@
 //! Stories of claims, leases and marks.
 
-use punctual::timeline::{PutMode, Rest};
+use punctual::timeline::{PutMode, RestOfClaim};
 
 use super::super::steps::{Body, Due, Kind, Order, Step, Word};
 use super::{About, claim, glance, put, reap, settle};
@@ -14,7 +14,7 @@ pub(super) fn unreadable(about: About) -> Vec<Step> {
         Step::Get { id },
         claim(&about, Kind::Ordinary, 400),
     ];
-    let settle = |word| vec![claim(&about, Kind::Unreadable, 400), settle(vec![word], Rest::Back, false)];
+    let settle = |word| vec![claim(&about, Kind::Unreadable, 400), settle(vec![word], RestOfClaim::Back, false)];
     steps.extend(match about.count {
         0 => vec![put(id, Due::Now(3), about.body, lane)],
         1 => vec![Step::Cancel { id, late: false }],
@@ -37,7 +37,7 @@ pub(super) fn suspects(about: About) -> Vec<Step> {
         claim(&about, Kind::Ordinary, 1),
         claim(&about, Kind::Suspects, [1, 2, 3, 64][about.count as usize % 4]),
     ];
-    steps.push(if about.flag { Step::Advance(15_000) } else { settle(about.detail.clone(), Rest::Back, false) });
+    steps.push(if about.flag { Step::Advance(15_000) } else { settle(about.detail.clone(), RestOfClaim::Back, false) });
     steps.push(reap(&about));
     steps
 }
@@ -48,7 +48,7 @@ pub(super) fn too_old(about: About) -> Vec<Step> {
     let buried = Step::Settle {
         claim: None,
         verdicts: vec![Word::Dead],
-        rest: Rest::Keep,
+        rest: RestOfClaim::Keep,
         dead_cap: 1,
         quiet: false,
         order: Order::Kept,
@@ -81,11 +81,11 @@ pub(super) fn left_lane(about: About) -> Vec<Step> {
     vec![
         put(about.id, Due::Start(-5), about.body, 2),
         claim(&about, Kind::Ordinary, 400),
-        settle(vec![Word::Finished], Rest::Keep, false),
+        settle(vec![Word::Finished], RestOfClaim::Keep, false),
         Step::Advance(15_000),
         reap(&about),
         claim(&about, Kind::Ordinary, 400),
-        settle(vec![Word::Finished], Rest::Keep, false),
+        settle(vec![Word::Finished], RestOfClaim::Keep, false),
         glance(&about, false),
         Step::Reap { id: about.id, lane: 2, served: false, late: false },
         glance(&about, false),
@@ -126,10 +126,10 @@ pub(super) fn in_parts(about: About) -> Vec<Step> {
     steps.push(claim(&about, Kind::Ordinary, 400));
     let one = |word| vec![word, Word::Unnamed, Word::Unnamed, Word::Unnamed, Word::Unnamed];
     let others = |word| vec![Word::Unnamed, word, word, word, word];
-    steps.push(settle(one(Word::Finished), Rest::Keep, false));
+    steps.push(settle(one(Word::Finished), RestOfClaim::Keep, false));
     steps.push(Step::Extend { claims: vec![about.key] });
-    steps.push(settle(if about.flag { about.detail.clone() } else { others(Word::Next(7)) }, Rest::Keep, true));
-    steps.push(settle(vec![Word::Back(about.flag)], Rest::Back, false));
+    steps.push(settle(if about.flag { about.detail.clone() } else { others(Word::Next(7)) }, RestOfClaim::Keep, true));
+    steps.push(settle(vec![Word::Back(about.flag)], RestOfClaim::Back, false));
     steps
 }
 
@@ -169,7 +169,7 @@ pub(super) fn ends(about: About) -> Vec<Step> {
     let mut steps: Vec<Step> = [(0, -5), (1, 0), (2, 3), (3, 3)]
         .map(|(n, due)| put((about.id + n) % 4, Due::Start(due), Body::At("a"), about.lane))
         .into();
-    let give_back = || settle(vec![Word::Unnamed], Rest::Back, false);
+    let give_back = || settle(vec![Word::Unnamed], RestOfClaim::Back, false);
     steps.extend([claim(&about, Kind::Ordinary, 400), give_back()]);
     for (kind, max, max_bytes, behind) in
         [(Kind::Newest, 1, 4 << 20, false), (Kind::Ordinary, 400, 4 << 20, true), (Kind::Ordinary, 400, 150, false)]

@@ -1,6 +1,6 @@
 //! Stories of users, and what happens to their tasks in between.
 
-use punctual::timeline::Rest;
+use punctual::timeline::RestOfClaim;
 
 use super::super::steps::{Body, Due, Kind, Step, Word};
 use super::{About, claim, put, reap, settle};
@@ -18,8 +18,8 @@ pub(super) fn in_flight(about: About) -> Vec<Step> {
         if about.flag { put(id, Due::Now(9), body, (lane + 1) % 3) } else { Step::Advance(15_000) },
         match about.count {
             0 => reap(&about),
-            1..=3 => settle(vec![Word::Unnamed], Rest::Back, about.flag),
-            _ => settle(about.detail, Rest::Back, true),
+            1..=3 => settle(vec![Word::Unnamed], RestOfClaim::Back, about.flag),
+            _ => settle(about.detail, RestOfClaim::Back, true),
         },
     ]
 }
@@ -27,7 +27,7 @@ pub(super) fn in_flight(about: About) -> Vec<Step> {
 pub(super) fn cancelled_in_flight(about: About) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     let anew = if about.count == 3 { put(id, Due::Now(3), about.body, lane) } else { Step::Get { id } };
-    let end = if about.flag { settle(vec![Word::Finished], Rest::Back, false) } else { reap(&about) };
+    let end = if about.flag { settle(vec![Word::Finished], RestOfClaim::Back, false) } else { reap(&about) };
     vec![
         put(id, Due::Now(0), about.body, lane),
         claim(&about, Kind::Ordinary, 400),
@@ -62,10 +62,10 @@ pub(super) fn counted(about: About) -> Vec<Step> {
     vec![
         put(id, Due::Now(-1), Body::Every("a"), lane),
         claim(&about, Kind::Ordinary, 400),
-        settle(vec![Word::Next(1)], Rest::Keep, false),
+        settle(vec![Word::Next(1)], RestOfClaim::Keep, false),
         Step::Advance(3),
         claim(&about, Kind::Ordinary, 400),
-        settle(about.detail, Rest::Back, about.flag),
+        settle(about.detail, RestOfClaim::Back, about.flag),
         put(id, Due::Now(3), Body::Every("b"), lane),
     ]
 }
@@ -77,19 +77,19 @@ pub(super) fn requeued(about: About) -> Vec<Step> {
     vec![
         put(id, due, Body::At("a"), lane),
         claim(&about, Kind::Ordinary, 1),
-        settle(vec![Word::Dead], Rest::Back, false),
+        settle(vec![Word::Dead], RestOfClaim::Back, false),
         requeue(),
         requeue(),
         put(id, due, Body::At("b"), lane),
         claim(&about, Kind::Ordinary, 2),
-        settle(about.detail.clone(), Rest::Back, false),
+        settle(about.detail.clone(), RestOfClaim::Back, false),
     ]
 }
 
 /// It dies, is put with the same due, and dies again.
 pub(super) fn buried_twice(about: About) -> Vec<Step> {
     let (id, lane, due) = (about.id, about.lane, Due::Start(-5));
-    let dies = || [claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], Rest::Keep, false)];
+    let dies = || [claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], RestOfClaim::Keep, false)];
     let mut steps = vec![put(id, due, Body::At("a"), lane)];
     steps.extend(dies());
     steps.push(put(id, due, about.body, lane));
@@ -107,8 +107,8 @@ pub(super) fn many(about: About) -> Vec<Step> {
     vec![
         Step::Many { id: about.id, due: Due::Start(-5), spread: about.flag, count: 300 },
         claim(&about, if about.count == 0 { Kind::Newest } else { Kind::Ordinary }, 400),
-        settle(about.detail, Rest::Keep, false),
-        settle(vec![Word::Finished], Rest::Keep, false),
+        settle(about.detail, RestOfClaim::Keep, false),
+        settle(vec![Word::Finished], RestOfClaim::Keep, false),
     ]
 }
 
@@ -133,7 +133,7 @@ pub(super) fn discarded(about: About) -> Vec<Step> {
     vec![
         put(about.id, Due::Start(-5), about.body, about.lane),
         claim(&about, Kind::Ordinary, 400),
-        settle(vec![Word::Dead], Rest::Keep, false),
+        settle(vec![Word::Dead], RestOfClaim::Keep, false),
         Step::Discard { key, meant: about.flag.then_some(true), late },
         Step::Cancel { id: about.id, late },
         Step::Discard { key, meant: Some(false), late },
@@ -145,7 +145,7 @@ pub(super) fn discarded(about: About) -> Vec<Step> {
 pub(super) fn browsed(about: About) -> Vec<Step> {
     let mut steps: Vec<Step> =
         (0..3).map(|n| put((about.id + n) % 4, Due::Start(-5), about.body, about.lane)).collect();
-    steps.extend([claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], Rest::Keep, false)]);
+    steps.extend([claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], RestOfClaim::Keep, false)]);
     for (max, after) in [(1, None), (1, Some(about.key)), (1000, None)] {
         let (whole, reason) = (about.flag, (about.count == 0).then_some("rejected"));
         steps.push(Step::Browse { id: about.id, after, from: None, to: None, lane: None, reason, max, whole });

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 
 use super::Violation;
-use super::entry::{Entry, Plan, Seen, Told};
+use super::entry::{Entry, Seen, Told};
 use super::figures::Lateness;
+use super::version::Plan;
 
 /// A message in the sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -296,7 +297,7 @@ impl Ledger {
     /// Keeps only the keys of a task, once it has ended and everything is as promised.
     fn fold(&mut self, id: &str) {
         let through = |entry: &Entry| {
-            let loose = |version: &super::entry::Version| version.any || version.is_cut();
+            let loose = |version: &super::version::Version| version.any || version.is_cut();
             entry.over && !entry.published_after_cancel && entry.is_complete() && !entry.versions.iter().any(loose)
         };
         if !self.tasks.get(id).is_some_and(through) || !self.faults(id).is_empty() {

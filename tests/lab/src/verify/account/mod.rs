@@ -11,6 +11,7 @@ mod rest;
 #[cfg(test)]
 mod tests;
 mod users;
+mod version;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,8 +1,9 @@
 //! Every violation made by hand, with similar cases that are none.
 
-use super::entry::{Plan, Told};
+use super::entry::Told;
 use super::judge::{Dead, judge};
 use super::ledger::{Ledger, Message, payload};
+use super::version::Plan;
 use super::{Fault, Tally};
 
 /// A ledger with made-up requests and answers; the clock shows 1 000 000 and more.

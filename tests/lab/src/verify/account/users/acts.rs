@@ -7,9 +7,10 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 use super::Users;
-use crate::verify::account::entry::{Plan, Told};
+use crate::verify::account::entry::Told;
 use crate::verify::account::fleet::{self, Ask, Reply, Word};
 use crate::verify::account::ledger;
+use crate::verify::account::version::Plan;
 
 /// How many 409 a user accepts after an unanswered request, which may still take effect until then.
 const REFUSALS: u32 = 200;

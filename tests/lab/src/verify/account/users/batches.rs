@@ -9,8 +9,9 @@ use rand::rngs::StdRng;
 
 use super::Users;
 use super::acts::{Put, at, lane, within};
-use crate::verify::account::entry::{Plan, Told};
+use crate::verify::account::entry::Told;
 use crate::verify::account::fleet::{self, Ask, Reply, Word};
+use crate::verify::account::version::Plan;
 
 /// A line of a batch without a definite answer yet.
 struct Line {

@@ -10,8 +10,9 @@ use rand::rngs::StdRng;
 
 use super::Users;
 use super::acts::{Put, at, lane, rfc3339, within};
-use crate::verify::account::entry::{Dues, Plan, Told};
+use crate::verify::account::entry::Told;
 use crate::verify::account::fleet::{Ask, Reply};
+use crate::verify::account::version::{Dues, Plan};
 
 /// What a user does with an existing task.
 #[derive(Clone, Copy, Debug)]

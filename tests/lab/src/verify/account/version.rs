@@ -1,0 +1,157 @@
+//! A version: what one put makes, and which of its occurrences must, may and must not be published.
+
+use super::entry::Op;
+
+/// The dues of a version, as far as its answer tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dues {
+    /// Unknown.
+    Untold,
+    /// One due.
+    One(i64),
+    /// From the first to the last, every `step` ms.
+    Series { first: i64, step: i64, last: i64 },
+}
+
+/// The schedule of a put; times in ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// Once, at a time.
+    At(i64),
+    /// Once, some time after the put.
+    In,
+    /// Every `step`, `limit` times, none later than `end`. The first is `start` if that is in the future.
+    Series { start: Option<i64>, step: i64, limit: i64, end: Option<i64> },
+}
+
+/// A put that took effect, or may have.
+#[derive(Clone, Debug)]
+pub(super) struct Version {
+    pub(super) plan: Plan,
+    /// The lane that it waits in.
+    pub(super) lane: &'static str,
+    pub(super) dues: Dues,
+    /// Whether it may also be published with dues that no answer named.
+    pub(super) any: bool,
+    /// Whether it must be published at least once, with any due.
+    pub(super) some: bool,
+    /// Occurrences due before this must be published, ...
+    pub(super) must_below: i64,
+    /// ... those before this may be, later ones must not.
+    pub(super) may_below: i64,
+    /// When its answer arrived at the latest.
+    pub(super) told: i64,
+    /// The due of the former version's occurrence that was in flight at the put. Until that has ended, this version is
+    /// not handed out.
+    pub(super) behind: Option<i64>,
+    /// Whether it was put more than once.
+    pub(super) ran: EndedBefore,
+}
+
+/// Whether a version had ended before it was put again; a later change does not affect its occurrences then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndedBefore {
+    No,
+    Maybe,
+    Yes,
+}
+
+impl Version {
+    /// Whether it may be published with this due.
+    pub(super) fn allows(&self, due: i64) -> bool {
+        due < self.may_below && self.names(due)
+    }
+
+    /// Whether this due is one of its own, withdrawn or not.
+    pub(super) fn names(&self, due: i64) -> bool {
+        self.any
+            || match self.dues {
+                Dues::Untold => false,
+                Dues::One(one) => one == due,
+                Dues::Series { first, step, last } => (first..=last).contains(&due) && (due - first) % step == 0,
+            }
+    }
+
+    /// All its dues.
+    pub(super) fn dues(&self) -> impl Iterator<Item = i64> + use<> {
+        let (first, step, last) = match self.dues {
+            Dues::Untold => (1, 1, 0),
+            Dues::One(due) => (due, 1, due),
+            Dues::Series { first, step, last } => (first, step, last),
+        };
+        (0..).map(move |n| first + n * step).take_while(move |due| *due <= last)
+    }
+
+    /// The dues that must be published.
+    pub(super) fn must(&self) -> impl Iterator<Item = i64> + use<> {
+        let below = self.must_below;
+        self.dues().take_while(move |due| *due < below)
+    }
+
+    /// Whether it is a series that was cut short.
+    pub(super) fn is_cut(&self) -> bool {
+        matches!(self.dues, Dues::Series { last, .. } if self.must_below <= last)
+    }
+
+    pub(super) fn cut(&mut self, must_below: i64, may_below: i64) {
+        if self.ran != EndedBefore::Yes {
+            (self.must_below, self.may_below) = (must_below, may_below);
+            self.some = false;
+        }
+    }
+
+    /// It was waiting and was withdrawn. Of a series, the past occurrences are published; a one-shot is not.
+    pub(super) fn withdraw(&mut self, at: i64) {
+        match self.plan {
+            Plan::Series { .. } => self.cut(i64::MIN, at + 1),
+            _ if self.ran == EndedBefore::Maybe => self.cut(i64::MIN, at + 1),
+            _ => self.cut(i64::MIN, i64::MIN),
+        }
+    }
+
+    /// It was in flight at `due`, or to follow that, and was withdrawn.
+    pub(super) fn withdraw_in_flight(&mut self, due: i64, surely: bool, at: i64) {
+        match self.plan {
+            _ if self.ran == EndedBefore::Maybe => self.cut(i64::MIN, at + 1),
+            // Its first due may be before that, if the put took long.
+            Plan::Series { .. } if self.behind == Some(due) => self.cut(i64::MIN, due + 1),
+            Plan::Series { .. } => self.cut(if surely { due } else { i64::MIN }, due + 1),
+            _ if self.names(due) => self.cut(i64::MIN, due + 1),
+            _ => self.cut(i64::MIN, i64::MIN),
+        }
+    }
+
+    /// A put was answered with its first due.
+    pub(super) fn promise(&mut self, due: i64, op: Op, unchanged: bool) {
+        let first = match self.plan {
+            // The first request may have started it long ago.
+            Plan::Series { start, .. } => !unchanged || start == Some(due),
+            _ => true,
+        };
+        self.dues = if first { self.plan.dues(due) } else { Dues::One(due) };
+        self.must_below = i64::MAX;
+        self.may_below = i64::MAX;
+        self.ran = if op.unsure { EndedBefore::Maybe } else { EndedBefore::No };
+        // The first request may have had another due; it may have ended, and the task been created again.
+        self.any = op.unsure && !matches!(self.plan, Plan::At(_));
+        // A request that may still take effect would give it another due.
+        self.some = op.unexpected_message && self.plan == Plan::In;
+        if self.some {
+            self.must_below = i64::MIN;
+        }
+    }
+}
+
+impl Plan {
+    /// The dues that follow from the first one.
+    fn dues(self, first: i64) -> Dues {
+        match self {
+            Plan::At(_) | Plan::In => Dues::One(first),
+            Plan::Series { step, limit, end, .. } => {
+                let last = first + (limit - 1) * step;
+                let last = end.map_or(last, |end| last.min(first + (end - first).div_euclid(step) * step));
+                Dues::Series { first, step, last }
+            }
+        }
+    }
+}
