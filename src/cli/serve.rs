@@ -19,7 +19,7 @@ use super::program::{Failure, Signals, runtime};
 use crate::clock::LocalClock;
 use crate::config::{Config, ConfigError, Sources};
 use crate::engine::{Engine, EngineConfig, Intake};
-use crate::http::{Access, Api, server};
+use crate::http::{Access, Api, BlockingPool, server};
 use crate::metrics::Metrics;
 use crate::timeline::memory::MemoryTimeline;
 use crate::timeline::redis::{Advice, RedisConfig, RedisError, RedisTimeline};
@@ -199,6 +199,7 @@ impl Instance {
             metrics,
             limits: config.http.api,
             instance: id.clone(),
+            blocking: BlockingPool::default(),
         };
         let stop = CancellationToken::new();
         let (over_tls, limits) = (tls.is_some(), config.http.server);

@@ -12,6 +12,9 @@ use super::ApiLimits;
 use super::problem::Problem;
 use crate::task::Traceparent;
 
+/// Maximum size of the body of a request that has no payload: a preview, or a filter of the dead.
+const MAX_SMALL_BYTES: usize = 16 << 10;
+
 /// Checks that the body has one of these media types.
 ///
 /// A body without a media type is refused: a browser may send such a body to another origin without a preflight
@@ -34,6 +37,12 @@ pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), P
 pub(super) async fn json(headers: &HeaderMap, body: Body, limits: &ApiLimits) -> Result<Bytes, Problem> {
     media_type(headers, &["application/json"])?;
     whole(headers, body, limits.body, limits.body_timeout).await
+}
+
+/// Reads the whole JSON body of a request that has no payload.
+pub(super) async fn small_json(headers: &HeaderMap, body: Body, limits: &ApiLimits) -> Result<Bytes, Problem> {
+    media_type(headers, &["application/json"])?;
+    whole(headers, body, limits.body.min(MAX_SMALL_BYTES), limits.body_timeout).await
 }
 
 /// The trace header in the OpenAPI document.

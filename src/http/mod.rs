@@ -5,6 +5,7 @@
 
 pub mod access;
 mod batch;
+mod blocking;
 mod body;
 mod dead;
 mod openapi;
@@ -30,9 +31,10 @@ use utoipa_axum::routes;
 
 use crate::engine::{EngineState, Intake};
 use crate::metrics::Metrics;
-use crate::task::{Fault, Lane, Limits};
+use crate::task::Limits;
 
 pub use access::Access;
+pub use blocking::BlockingPool;
 pub use openapi::openapi;
 pub use problem::Problem;
 
@@ -63,17 +65,11 @@ pub struct Api {
     pub limits: ApiLimits,
     /// The instance id, for stats.
     pub instance: String,
+    /// The threads for what may take long.
+    pub blocking: BlockingPool,
 }
 
 impl Api {
-    /// Checks lane and destination of a parsed task.
-    fn lanes(&self) -> impl Fn(&Lane, bool) -> Option<Fault> {
-        |lane, names_destination| {
-            let refused = self.intake.check(lane, names_destination).err()?;
-            Problem::from(refused).errors.pop()
-        }
-    }
-
     /// The router of all routes.
     pub fn router(self) -> Router {
         let api = Arc::new(self);

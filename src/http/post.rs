@@ -48,7 +48,7 @@ const MAX_KEY_BYTES: usize = 255;
             example = json!({"id": "0bafe221-56d2-898c-943b-86040446d366", "result": "unchanged", "status": "scheduled",
                 "due": "2026-11-21T12:15:00.000Z", "due_ms": 1_795_263_300_000_i64, "next": []})),
     ),
-    extensions(("x-codes" = json!([BODY, TIMELINE, &["in_flight", "key_reused"]].concat()))),
+    extensions(("x-codes" = json!([BODY, TIMELINE, &["busy", "in_flight", "key_reused"]].concat()))),
 )]
 pub(super) async fn post(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let id = key(request.headers()).map(|key| match key {

@@ -36,13 +36,14 @@ struct PreviewView {
         {"due": "2026-11-23T08:30:00.000Z", "due_ms": 1_795_422_600_000_i64},
         {"due": "2026-11-24T08:30:00.000Z", "due_ms": 1_795_509_000_000_i64},
     ]}))),
-    extensions(("x-codes" = json!(BODY))),
+    extensions(("x-codes" = json!([BODY, &["internal", "busy"]].concat()))),
 )]
 pub(super) async fn preview(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let body = body::json(&parts.headers, body, &api.limits).await?;
-    let preview = spec::read_preview(&body, api.intake.clock().now()).map_err(Problem::invalid)?;
-    let dues = preview.dues().map_err(|fault| Problem::invalid(vec![fault]))?;
+    let body = body::small_json(&parts.headers, body, &api.limits).await?;
+    let now = api.intake.clock().now();
+    let dues = move || spec::read_preview(&body, now)?.dues().map_err(|fault| vec![fault]);
+    let dues = api.blocking.run(dues).await?.map_err(Problem::invalid)?;
     let next = dues.into_iter().map(Due::from).collect();
     Ok(Json(PreviewView { next }).into_response())
 }

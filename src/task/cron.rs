@@ -20,7 +20,7 @@ use super::horizon::{self, Start};
 use super::schedule::ScheduleError;
 
 /// How many of the next occurrences are compared for the shortest gap.
-const LOOKED_AT: usize = 1000;
+const LOOKED_AT: usize = 100;
 
 /// How many expressions are cached. One takes 6 KiB, and parsing takes ten times as long as one evaluation.
 const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
@@ -83,7 +83,8 @@ impl Timetable {
         Ok(Timetable { expression, zone, cron, has_days, time_zone, known: Mutex::default() })
     }
 
-    /// The first time later than `after`, both in epoch ms; `None` if there is none within 41 years.
+    /// The first time later than `after`, both in epoch ms; `None` if there is none within 41 years, or if
+    /// clock changes skip so many of its times that the search is given up.
     pub(super) fn next(&self, after: i64) -> Option<i64> {
         if let Some((from, next)) = self.known.lock().next
             && from <= after

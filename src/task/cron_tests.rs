@@ -239,6 +239,17 @@ fn a_search_ends_whatever_is_asked_for() {
 }
 
 #[test]
+fn a_search_goes_through_a_gap_of_two_hours_second_by_second_and_gives_up_at_more() {
+    // On the 28th of March 2027 clocks go from 01:00 to 03:00.
+    let skipped = times("* * 1,2 28 3 *", "Antarctica/Troll", "2027-03-27T12:00:00Z", 1);
+    assert_eq!(skipped, ["2028-03-27T23:00:00Z"]);
+    let never = Timetable::of("* * 2 * 3 0L", Some("Europe/Berlin")).unwrap();
+    let start = Start::new(jiff::Timestamp::from_second(1_774_500_000).unwrap().to_zoned(never.time_zone.clone()));
+    assert!(never.cron.find_next_occurrence(&start, false).is_err());
+    assert_eq!(start.left(), 0, "it was given up before the end of its 41 years");
+}
+
+#[test]
 fn the_rarest_days_are_found() {
     // The century between them has no 29 February.
     let mondays = times("0 0 29 2 +1", "UTC", "2072-03-01T00:00:00Z", 2);
@@ -258,7 +269,7 @@ fn five_or_six_fields_and_nicknames_are_read_and_nothing_else() {
 }
 
 #[test]
-fn the_shortest_gap_is_found_within_a_thousand() {
+fn the_shortest_gap_is_found_within_a_hundred() {
     let gap = |expression: &str| Timetable::of(expression, None).unwrap().shortest_gap(1_774_500_000_000);
     assert_eq!(gap("* * * * * *"), Some(Duration::from_secs(1)));
     assert_eq!(gap("0,7 12 * * *"), Some(Duration::from_secs(7 * 60)));

@@ -97,10 +97,10 @@ impl Schedule {
         Ok(TaskDues::new(self, id, anchor)?.next_after(after))
     }
 
-    /// The shortest gap among the next 1000 occurrences after `from`, before the spread; `None` if there are fewer than
+    /// The shortest gap among the next 100 occurrences after `from`, before the spread; `None` if there are fewer than
     /// two.
     ///
-    /// For `cron` the 1000 count from the start of `from`'s day in UTC, for at most 40 years, and ignore `start` and
+    /// For `cron` the 100 count from the start of `from`'s day in UTC, for at most 40 years, and ignore `start` and
     /// `end`, so that the result can be cached for all tasks with this expression.
     ///
     /// # Errors

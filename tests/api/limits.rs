@@ -33,6 +33,22 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
 }
 
 #[tokio::test]
+async fn a_request_without_a_payload_has_at_most_16_kib() {
+    let stage = Stage::start().await;
+    let padded = |json: &str, length: usize| format!("{json}{}", " ".repeat(length - json.len()));
+    for (path, json) in [
+        ("/v1/preview", r#"{"schedule":{"in":"1s"}}"#),
+        ("/v1/dead:requeue", "{}"),
+        ("/v1/dead:discard", "{}"),
+        ("/v1/dead/a:1/requeue", "{}"),
+    ] {
+        let large = stage.post(path, &padded(json, (16 << 10) + 1)).await;
+        assert_eq!(large.problem(), (413, "too_large".into()), "{path}");
+        assert_ne!(stage.post(path, &padded(json, 16 << 10)).await.status, 413, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_that_comes_too_slowly_is_refused() {
     let stage = Stage::start_with(|terms| terms.api.body_timeout = Duration::from_millis(100)).await;
     let mut stream = stage.connect().await;

@@ -28,7 +28,7 @@ use punctual::clock::{Clock, ManualClock, Timestamp};
 use punctual::engine::{EngineState, Intake, LaneRequirements};
 use punctual::http::server::{self, ServerLimits};
 use punctual::http::tls::ServerTls;
-use punctual::http::{Access, Api, ApiLimits};
+use punctual::http::{Access, Api, ApiLimits, BlockingPool};
 use punctual::metrics::Metrics;
 use punctual::task::{Lane, Limits, Namespace, Shard};
 use punctual::timeline::memory::MemoryTimeline;
@@ -146,6 +146,7 @@ impl<T: Timeline> Stage<T> {
             metrics: Arc::clone(&metrics),
             limits: terms.api,
             instance: "i0".into(),
+            blocking: BlockingPool::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client(listener.local_addr().unwrap());

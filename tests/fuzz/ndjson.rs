@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use punctual::clock::ManualClock;
 use punctual::engine::{EngineState, Intake, LaneRequirements};
-use punctual::http::{Access, Api, ApiLimits};
+use punctual::http::{Access, Api, ApiLimits, BlockingPool};
 use punctual::metrics::Metrics;
 use punctual::task::{Lane, spec};
 use punctual::timeline::Link;
@@ -167,6 +167,7 @@ async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
         metrics: Arc::new(Metrics::new("0", "i0")),
         limits,
         instance: "i0".into(),
+        blocking: BlockingPool::default(),
     };
     let body = Body::from_stream(stream::iter(parts.into_iter().map(Ok::<_, Infallible>)));
     let request = Request::post("/v1/tasks:batch").header("host", "127.0.0.1");

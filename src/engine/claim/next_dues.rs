@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::task::{NextDue, NextDueSearch};
 
 /// Number of occurrences that one slice passes over.
-const SLICE: u32 = 256;
+const SLICE: u32 = 64;
 
 /// The computations under way, by flight.
 #[derive(Default)]

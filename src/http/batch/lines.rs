@@ -145,7 +145,13 @@ impl LineReader {
         self.group.bytes += line.len();
         self.breathe().await;
         let api = Arc::clone(&self.api);
-        let read = spec::read_checked(line, &api.limits.task, true, api.intake.clock().now(), &api.lanes());
+        match api.read_line(line).await {
+            Err(problem) => self.wrong(id_of(line), problem).await,
+            Ok(read) => self.took(line, read).await,
+        }
+    }
+
+    async fn took(&mut self, line: &[u8], read: Result<spec::Read, Vec<Fault>>) -> Result<(), Gone> {
         match read {
             Ok(spec::Read { id: Some(id), lane, task }) => self.add(Line::Task(id, lane, Box::new(task))).await,
             Ok(_) => self.wrong(None, Problem::fault("/id", "missing_field", "a line of a batch names its task")).await,
@@ -153,7 +159,7 @@ impl LineReader {
         }
     }
 
-    /// Lets other tasks run after parsing for long; parsing cron takes far longer than its length suggests.
+    /// Lets other tasks run after parsing for long.
     async fn breathe(&mut self) {
         if self.breathed.elapsed() > AT_A_STRETCH {
             tokio::task::yield_now().await;
@@ -225,6 +231,7 @@ mod tests {
             metrics: Arc::new(Metrics::new("0", "i0")),
             limits,
             instance: "i0".into(),
+            blocking: crate::http::BlockingPool::default(),
         };
         let (groups, inbox) = mpsc::channel(1);
         (LineReader::new(Arc::new(api), groups), inbox)

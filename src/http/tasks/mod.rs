@@ -55,7 +55,7 @@ struct Id {
             example = json!({"id": "order-1", "result": "unchanged", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z",
                 "due_ms": 1_795_266_000_000_i64, "next": [{"due": "2026-11-21T14:00:00.000Z", "due_ms": 1_795_269_600_000_i64}]})),
     ),
-    extensions(("x-codes" = json!([BODY, TIMELINE, &["in_flight"]].concat()))),
+    extensions(("x-codes" = json!([BODY, TIMELINE, &["busy", "in_flight"]].concat()))),
 )]
 pub(super) async fn put(State(api): State<Arc<Api>>, id: IdInPath, request: Request) -> Result<Response, Problem> {
     put_one(&api, PutMode::Put, read_id(id), request).await
@@ -120,7 +120,7 @@ pub(super) async fn cancel(State(api): State<Arc<Api>>, id: IdInPath) -> Result<
 
 /// Puts the task in the body of a request, and counts the result.
 pub(super) async fn put_one(
-    api: &Api,
+    api: &Arc<Api>,
     mode: PutMode,
     id: Result<TaskId, Fault>,
     request: Request,
@@ -132,14 +132,14 @@ pub(super) async fn put_one(
 
 /// Reports faults of the id and of the body together.
 async fn put_read(
-    api: &Api,
+    api: &Arc<Api>,
     mode: PutMode,
     id: Result<TaskId, Fault>,
     request: Request,
 ) -> Result<(TaskId, intake::EffectivePut), Problem> {
     let (parts, body) = request.into_parts();
     let body = body::json(&parts.headers, body, &api.limits).await?;
-    let read = spec::read_checked(&body, &api.limits.task, false, api.intake.clock().now(), &api.lanes());
+    let read = api.read_task(body).await?;
     let (id, read) = match (id, read) {
         (Ok(id), Ok(read)) => (id, read),
         (id, read) => {

@@ -118,7 +118,9 @@ fn check_dues(schedule: &Schedule, path: Path<'_>, now: Timestamp) {
             When::Cron { .. } => ("cron", "never_due"),
         };
         let detail = match schedule.when {
-            When::Cron { .. } => "this expression never has an occurrence".to_owned(),
+            When::Cron { .. } => {
+                "this expression has no occurrence within 41 years, or clock changes skip its times".to_owned()
+            }
             _ => format!("the first occurrence would be due after {}", Timestamp::MAX_DUE),
         };
         path.member(name).fault::<()>(code, detail);
@@ -131,7 +133,7 @@ fn check_dues(schedule: &Schedule, path: Path<'_>, now: Timestamp) {
         path.member("end").fault::<()>("end_before_first", detail);
     }
     let Some(spread) = schedule.spread else { return };
-    // For cron this takes a thousand searches, so only if needed.
+    // For cron this takes a hundred searches, so only if needed.
     let gap = match schedule.when {
         When::Every { gap, .. } => Some(gap),
         _ => schedule.shortest_gap(now, now).ok().flatten(),
