@@ -8,6 +8,7 @@ mod client;
 mod config;
 mod dead;
 mod demo;
+mod descriptors;
 mod feed;
 pub mod out;
 mod own_redis;

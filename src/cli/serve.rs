@@ -14,16 +14,21 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::descriptors;
 use super::parts::Parts;
 use super::program::{Failure, Signals, runtime};
 use crate::clock::LocalClock;
 use crate::config::{Config, ConfigError, Sources};
 use crate::engine::{Engine, EngineConfig, Intake};
+use crate::http::server::ServerLimits;
 use crate::http::{Access, Api, BlockingPool, server};
 use crate::metrics::Metrics;
 use crate::timeline::memory::MemoryTimeline;
 use crate::timeline::redis::{Advice, RedisConfig, RedisError, RedisTimeline};
 use crate::timeline::{Link, Timeline};
+
+/// Maximum number of connections of the address for probes.
+const MAX_PROBES: usize = 64;
 
 /// How long an interactive command waits for Redis.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -181,6 +186,13 @@ impl Instance {
         let listener = TcpListener::bind(listen).await;
         let listener = listener.with_context(|| format!("cannot listen on `{listen}`")).map_err(Failure::failed)?;
         let address = listener.local_addr().map_err(Failure::failed)?;
+        let probes = match config.http.probe_listen {
+            Some(listen) => {
+                let probes = TcpListener::bind(listen).await;
+                Some(probes.with_context(|| format!("cannot listen on `{listen}`")).map_err(Failure::failed)?)
+            }
+            None => None,
+        };
         let id = instance_id();
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), &id));
         timeline.count_calls(Arc::clone(&metrics));
@@ -192,7 +204,7 @@ impl Instance {
         let engine = engine.map_err(Failure::usage)?;
         let engine = Arc::new(engine);
         let watched = Arc::clone(&engine);
-        let api = Api {
+        let api = Arc::new(Api {
             intake: intake.clone(),
             engine: Box::new(move || watched.state()),
             access: Access::by_tokens(config.tokens.values().copied()),
@@ -200,9 +212,18 @@ impl Instance {
             limits: config.http.api,
             instance: id.clone(),
             blocking: BlockingPool::default(),
-        };
+        });
         let stop = CancellationToken::new();
-        let (over_tls, limits) = (tls.is_some(), config.http.server);
+        let over_tls = tls.is_some();
+        let limits = ServerLimits { connections: descriptors::connections(config), ..config.http.server };
+        if let Some(listener) = probes {
+            let (address, limits) = (listener.local_addr(), ServerLimits { connections: MAX_PROBES, ..limits });
+            tokio::spawn(server::serve(listener, None, api.probe_router(), limits, stop.clone(), config.shutdown));
+            info!(
+                address = address.map_or_else(|_| String::new(), |address| address.to_string()),
+                "serving probes and metrics"
+            );
+        }
         let server = tokio::spawn(server::serve(listener, tls, api.router(), limits, stop.clone(), config.shutdown));
         let lanes = config.lanes.iter().map(|(lane, section)| format!("{lane} -> {}", section.sink));
         info!(

@@ -92,6 +92,8 @@ pub struct TimelineSection {
 pub struct HttpSection {
     /// The address of the API. Other addresses than loopback require tokens.
     pub listen: SocketAddr,
+    /// Another address, for probes and metrics only; without TLS. Other addresses than loopback require tokens.
+    pub probe_listen: Option<SocketAddr>,
     /// Certificate chain and key for TLS, both PEM files; `None` is plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Limits of one request and of the task in it.

@@ -91,6 +91,15 @@ impl ConfigReader {
         self.text(path, |text| text.parse().map_err(|_| expected.to_owned()))
     }
 
+    /// An address; empty means none.
+    pub(super) fn optional_address(&mut self, path: &str) -> Option<SocketAddr> {
+        let expected = "an address is expected, such as `127.0.0.1:7172`, or nothing";
+        let parse = |text: &str| {
+            if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(|_| expected.to_owned()) }
+        };
+        self.text(path, parse).flatten()
+    }
+
     pub(super) fn url(&mut self, path: &str, schemes: &[&str]) -> Option<SecretUrl> {
         self.text(path, |text| {
             // A value from a file often ends with a line break.

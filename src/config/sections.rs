@@ -52,6 +52,7 @@ pub(super) fn engine(r: &mut ConfigReader) -> EngineConfig {
 /// `[http]` and `[limits]`
 pub(super) fn http(r: &mut ConfigReader) -> HttpSection {
     let listen = r.address("http.listen").unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let probe_listen = r.optional_address("http.probe_listen");
     let tls = match (r.file("http.certificate_file"), r.file("http.key_file")) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
@@ -72,7 +73,13 @@ pub(super) fn http(r: &mut ConfigReader) -> HttpSection {
         connections: usize::try_from(r.whole("http.connections", 1, 1 << 20)).unwrap_or(1),
     };
     let timeline_timeout = r.duration("http.timeline_timeout", Duration::from_millis(100), HOUR);
-    HttpSection { listen, tls, api: ApiLimits { body, body_timeout, timeline_timeout, task: limits(r, body) }, server }
+    HttpSection {
+        listen,
+        probe_listen,
+        tls,
+        api: ApiLimits { body, body_timeout, timeline_timeout, task: limits(r, body) },
+        server,
+    }
 }
 
 /// The bytes of a body besides payload and headers: the schedule and all names.
@@ -96,13 +103,18 @@ fn limits(r: &mut ConfigReader, body: usize) -> Limits {
 /// `[tokens.NAME]`. Required unless the API listens on loopback.
 pub(super) fn tokens(r: &mut ConfigReader, http: &HttpSection) -> BTreeMap<String, KnownToken> {
     let names = r.names("tokens");
-    if names.is_empty() && !http.listen.ip().is_loopback() {
-        let detail = format!(
-            "`{}` is not a loopback address, and without tokens every client there may do everything",
-            http.listen
-        );
-        let hint = "a section `[tokens.NAME]` with `sha256` and `scope`, or `127.0.0.1`";
+    let public = |address: &SocketAddr| names.is_empty() && !address.ip().is_loopback();
+    let hint = "a section `[tokens.NAME]` with `sha256` and `scope`, or `127.0.0.1`";
+    if public(&http.listen) {
+        let listen = http.listen;
+        let detail =
+            format!("`{listen}` is not a loopback address, and without tokens every client there may do everything");
         r.fault("http.listen", detail, Some(hint.into()));
+    }
+    if let Some(listen) = http.probe_listen.filter(public) {
+        let detail =
+            format!("`{listen}` is not a loopback address, and without tokens every client there may read the metrics");
+        r.fault("http.probe_listen", detail, Some(hint.into()));
     }
     let (mut tokens, mut hashes) = (BTreeMap::new(), BTreeMap::new());
     for name in names {

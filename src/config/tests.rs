@@ -294,6 +294,11 @@ fn beyond_loopback_there_has_to_be_a_token() {
         let faults = load(&address, &[], &[SINK]).unwrap_err();
         let line = format!("`http.listen` (punctual.toml:2): `{listen}` is not a loopback address, and without tokens");
         assert!(faults.contains(&line) && faults.contains("hint: a section `[tokens.NAME]`"), "{faults}");
+        let probes = load(&format!("[http]\nprobe_listen = \"{listen}\"\n"), &[], &[SINK]).unwrap_err();
+        assert!(
+            probes.contains(&format!("`http.probe_listen` (punctual.toml:2): `{listen}` is not a loopback")),
+            "{probes}"
+        );
         let token = format!("{address}[tokens.deploy]\nsha256 = \"{HASH}\"\nscope = \"write\"\n");
         let config = load(&token, &[], &[SINK]).unwrap();
         let of = &config.tokens["deploy"];

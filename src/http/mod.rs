@@ -7,6 +7,7 @@ pub mod access;
 mod batch;
 mod blocking;
 mod body;
+mod connections;
 mod dead;
 mod openapi;
 mod post;
@@ -70,10 +71,22 @@ pub struct Api {
 }
 
 impl Api {
+    /// The router of an address for probes only: `/healthz`, `/readyz` and `/metrics`.
+    pub fn probe_router(self: &Arc<Api>) -> Router {
+        let routes = OpenApiRouter::new()
+            .routes(routes!(state::healthz))
+            .routes(routes!(state::readyz))
+            .routes(routes!(state::metrics));
+        self.serve_routes(routes.split_for_parts().0)
+    }
+
     /// The router of all routes.
-    pub fn router(self) -> Router {
-        let api = Arc::new(self);
-        let (router, _) = routes().split_for_parts();
+    pub fn router(self: &Arc<Api>) -> Router {
+        self.serve_routes(routes().split_for_parts().0)
+    }
+
+    fn serve_routes(self: &Arc<Api>, router: Router<Arc<Api>>) -> Router {
+        let api = Arc::clone(self);
         router
             .fallback(no_route)
             .method_not_allowed_fallback(no_method)

@@ -84,15 +84,62 @@ async fn a_client_that_takes_no_answers_is_cut_off() {
 }
 
 #[tokio::test]
-async fn more_connections_than_there_is_room_for_wait() {
+async fn more_connections_than_there_is_room_for_wait_for_one_that_is_busy() {
     let stage = Stage::start_with(|terms| terms.server.connections = 1).await;
-    let first = stage.connect().await;
-    // Wait until this one is accepted; the next request then waits for its end.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut first = stage.connect().await;
+    let head = format!("{HEAD}content-length: {}\r\nexpect: 100-continue\r\n\r\n", TASK.len());
+    first.write_all(head.as_bytes()).await.unwrap();
+    // The server asks for the body once it handles the request.
+    assert_ne!(first.read(&mut [0; 64]).await.unwrap(), 0);
     let mut second = Box::pin(stage.get("/healthz"));
-    assert!(timeout(Duration::from_millis(100), &mut second).await.is_err());
-    drop(first);
+    assert!(timeout(Duration::from_millis(300), &mut second).await.is_err());
+    first.write_all(TASK.as_bytes()).await.unwrap();
     assert_eq!(second.await.status, 200);
+}
+
+/// Clients that keep all places, silent or between two requests, keep nobody out.
+#[tokio::test]
+async fn the_connection_that_is_idle_longest_makes_room() {
+    let stage = Stage::start_with(|terms| {
+        terms.server.connections = 3;
+        terms.server.header_timeout = Duration::from_secs(3600);
+    })
+    .await;
+    let mut kept = Vec::new();
+    for number in 0..3 {
+        let mut stream = stage.connect().await;
+        if number != 1 {
+            let request = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+            stream.write_all(request.as_bytes()).await.unwrap();
+            assert_ne!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
+        } else {
+            stream.write_all(b"GET /hea").await.unwrap();
+        }
+        kept.push(stream);
+    }
+    for _ in 0..9 {
+        let answer = timeout(Duration::from_secs(10), stage.get("/healthz")).await.expect("an answer");
+        assert_eq!(answer.status, 200);
+    }
+    // The one that was idle longest is closed.
+    let read = timeout(Duration::from_secs(10), kept[0].read(&mut [0; 64])).await.expect("closed");
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+}
+
+#[tokio::test]
+async fn probes_have_an_address_of_their_own() {
+    let stage = Stage::start_with(|terms| terms.server.connections = 1).await;
+    let _place = stage.connect().await;
+    for (path, status) in
+        [("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/v1/stats", 404), ("/openapi.json", 404)]
+    {
+        let mut stream = stage.probes.connect().await;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.unwrap();
+        assert_eq!(Answer::read(&bytes).status, status, "{path}");
+    }
 }
 
 #[tokio::test]
@@ -114,6 +161,24 @@ async fn a_stop_answers_what_is_under_way_and_takes_nothing_new() {
     assert_eq!(Answer::read(&bytes).status, 201);
     drop(idle);
     assert!(stage.end().await);
+}
+
+/// A byte each second would put the stop off until its deadline.
+#[tokio::test]
+async fn a_stop_does_not_wait_for_requests_that_have_not_arrived() {
+    let hour = Duration::from_secs(3600);
+    let stage = Stage::start_with(|terms| {
+        (terms.deadline, terms.server.header_timeout, terms.api.body_timeout) = (hour, hour, hour);
+    })
+    .await;
+    let (mut head, mut body) = (stage.connect().await, stage.connect().await);
+    head.write_all(b"GET /heal").await.unwrap();
+    body.write_all(format!("{HEAD}content-length: 100\r\n\r\n{{").as_bytes()).await.unwrap();
+    let mut batch = stage.connect().await;
+    let lines = "POST /v1/tasks:batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n";
+    batch.write_all(lines.as_bytes()).await.unwrap();
+    assert_eq!(stage.get("/healthz").await.status, 200);
+    assert!(timeout(Duration::from_secs(60), stage.end()).await.expect("it ends"));
 }
 
 #[tokio::test]

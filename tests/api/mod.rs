@@ -52,6 +52,8 @@ struct Stage<T = MemoryTimeline> {
     timeline: Arc<T>,
     metrics: Arc<Metrics>,
     state: Arc<std::sync::Mutex<EngineState>>,
+    /// The address for probes.
+    probes: Client,
     /// The paths of the routes in the router's form.
     paths: Vec<String>,
     stop: CancellationToken,
@@ -139,7 +141,7 @@ impl<T: Timeline> Stage<T> {
         let state = EngineState { link, lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };
         let state = Arc::new(std::sync::Mutex::new(state));
         let shown = Arc::clone(&state);
-        let api = Api {
+        let api = Arc::new(Api {
             intake: Intake::new(timeline.clone(), BTreeMap::from(rules)),
             engine: Box::new(move || shown.lock().unwrap().clone()),
             access: terms.access,
@@ -147,14 +149,18 @@ impl<T: Timeline> Stage<T> {
             limits: terms.api,
             instance: "i0".into(),
             blocking: BlockingPool::default(),
-        };
+        });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client(listener.local_addr().unwrap());
         let stop = CancellationToken::new();
         let router = api.router();
         let paths = access::paths(&format!("{router:?}"));
+        let probe_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let probes = Client(probe_listener.local_addr().unwrap());
+        let limits = ServerLimits { connections: 10, ..terms.server };
+        tokio::spawn(server::serve(probe_listener, None, api.probe_router(), limits, stop.clone(), terms.deadline));
         let serving = server::serve(listener, terms.tls, router, terms.server, stop.clone(), terms.deadline);
-        Stage { client, clock, timeline, metrics, state, paths, stop, server: tokio::spawn(serving) }
+        Stage { client, clock, timeline, metrics, state, probes, paths, stop, server: tokio::spawn(serving) }
     }
 
     async fn end(self) -> bool {

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use super::{log, punctual, read, run, serve, wait_for};
 use crate::support;
+use crate::support::http::Api;
+use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
 use crate::support::server::{free_port, signal_pid};
 
@@ -35,6 +37,28 @@ fn an_instance_names_itself_and_a_signal_ends_it_in_order() {
             assert!(run.err.contains(detail), "no `{detail}` in {}", run.err);
         }
     }
+}
+
+/// Clients without a token take all places, and get neither the files that Redis and the sinks need, nor keep probes out.
+#[test]
+fn the_limit_of_open_files_is_raised_and_leaves_some_for_redis_and_the_sinks() {
+    let config = "probe_listen = \"127.0.0.1:0\"\n[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"stdout:\"\n";
+    let limited = ["prlimit", "--nofile=64:300"].map(str::to_owned);
+    let mut instance = Punctual::start_unready_in(&limited, config);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", instance.pid())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().collect::<Vec<_>>()[3..5], ["300", "300"]);
+    instance.until("serving", |instance| !instance.log_lines(&["serving probes and metrics"]).is_empty());
+    let warned = instance.log_lines(&[" WARN ", "files=300", "connections=172", "wanted=4096"]);
+    assert_eq!(warned.len(), 1, "{}", instance.log());
+    let line = instance.log_lines(&["serving probes and metrics"]).remove(0);
+    let port = line.rsplit_once("127.0.0.1:").unwrap().1.trim_end_matches('"').parse().unwrap();
+    let _kept: Vec<_> = (0..200).map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, instance.port)).unwrap()).collect();
+    for api in [Api::new(port), instance.api()] {
+        assert_eq!(api.send("GET", "/healthz", None).unwrap().status, 200);
+    }
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", instance.pid())).unwrap().count();
+    assert!(descriptors < 300 - 100, "{descriptors}");
 }
 
 #[test]

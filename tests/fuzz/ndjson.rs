@@ -160,7 +160,7 @@ async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
     let state = EngineState { link: Link::Up(1), lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };
     let minute = Duration::from_secs(60);
     let limits = ApiLimits { body: LONGEST, body_timeout: minute, timeline_timeout: minute, task: LIMITS };
-    let api = Api {
+    let api = Arc::new(Api {
         intake: Intake::new(timeline, rules),
         engine: Box::new(move || state.clone()),
         access: Access::default(),
@@ -168,7 +168,7 @@ async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
         limits,
         instance: "i0".into(),
         blocking: BlockingPool::default(),
-    };
+    });
     let body = Body::from_stream(stream::iter(parts.into_iter().map(Ok::<_, Infallible>)));
     let request = Request::post("/v1/tasks:batch").header("host", "127.0.0.1");
     let request = request.header("content-type", "application/x-ndjson").body(body).unwrap();
