@@ -16,6 +16,7 @@ mod networked;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 pub mod redis_access;
+mod redis_replies;
 mod redis_streams;
 pub mod stdout;
 mod target;

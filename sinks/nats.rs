@@ -158,9 +158,11 @@ fn check_subject(subject: &str) -> Result<(), String> {
     if !subject.split('.').all(good) {
         return Err(format!("`{}` is no subject that can be published to", subject.escape_debug()));
     }
-    // Otherwise a task could ask JetStream to delete a stream.
-    if ["$JS.", "$SYS.", "_INBOX."].iter().any(|own| subject.starts_with(own)) {
-        return Err(format!("`{subject}` is a subject of the server's own"));
+    // Otherwise a task could ask JetStream to delete a stream, change a key-value bucket, or answer another client.
+    if subject.starts_with(['$', '_']) {
+        return Err(format!(
+            "`{subject}` is a subject of the server and its services, as all that begin with `$` or `_`"
+        ));
     }
     Ok(())
 }
@@ -171,10 +173,21 @@ mod tests {
 
     #[test]
     fn only_subjects_that_can_be_published_to_pass() {
-        for good in ["a", "orders.timeout", "a.*b.>c", "$KV.bucket.key", "größe.1"] {
+        for good in ["a", "orders.timeout", "a.*b.>c", "a.$KV.b", "größe.1"] {
             assert_eq!(check_subject(good), Ok(()), "{good}");
         }
-        for bad in ["", ".", "a.", ".a", "a..b", "a.*", ">", "a b", "a\tb", "a\r\nPING", "$JS.API.STREAM.DELETE.S"] {
+        for bad in ["", ".", "a.", ".a", "a..b", "a.*", ">", "a b", "a\tb", "a\r\nPING"] {
+            assert!(check_subject(bad).is_err(), "{bad}");
+        }
+        for bad in [
+            "$JS.API.STREAM.DELETE.S",
+            "$SYS.REQ.SERVER.PING",
+            "$KV.bucket.key",
+            "$O.b.C.c",
+            "$MQTT.x",
+            "_INBOX.a",
+            "_R_.a",
+        ] {
             assert!(check_subject(bad).is_err(), "{bad}");
         }
     }

@@ -25,6 +25,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::SinkError;
 use crate::away::{Away, Cause};
+use crate::redis_replies::LimitedReplies;
 use crate::target::{Scheme, Target, address};
 use crate::tls::Tls;
 
@@ -298,11 +299,11 @@ impl RedisAccess {
     async fn stream(&self, server: &(String, u16), socket: RedisSocket) -> Result<Box<dyn Stream>, Away> {
         let stream = TcpStream::connect(server).await.map_err(|error| error.to_string())?;
         socket.prepare(&stream).map_err(|error| error.to_string())?;
-        let Some(connector) = &self.connector else { return Ok(Box::new(stream)) };
+        let Some(connector) = &self.connector else { return Ok(Box::new(LimitedReplies::new(stream))) };
         let name = ServerName::try_from(server.0.clone());
         let name = name.map_err(|_| format!("`{}` is no name that a certificate could have", server.0))?;
         let connecting = connector.connect(name, stream).await;
-        Ok(Box::new(connecting.map_err(|error| self.tls.away(&error))?))
+        Ok(Box::new(LimitedReplies::new(connecting.map_err(|error| self.tls.away(&error))?)))
     }
 
     fn log_in(&self) -> RedisConnectionInfo {

@@ -170,6 +170,10 @@ fn header_map(namespace: &str, message: &Message) -> Result<HeaderMap, String> {
     let copy = if message.is_dead_copy() { "/dead" } else { "" };
     map.insert(NATS_MESSAGE_ID, value(&format!("{namespace}/{}{copy}", message.key))?);
     for (name, text) in message.all_headers() {
+        // They delete keys of a key-value bucket, whose stream may take any subject.
+        if name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("kv-")) {
+            return Err(format!("`{name}` is a header of key-value buckets"));
+        }
         let known: HeaderName =
             name.parse().map_err(|_| format!("`{}` is no name of a header", name.escape_debug()))?;
         map.append(known, value(&text)?);

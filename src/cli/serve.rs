@@ -207,7 +207,7 @@ impl Instance {
         let api = Arc::new(Api {
             intake: intake.clone(),
             engine: Box::new(move || watched.state()),
-            access: Access::by_tokens(config.tokens.values().copied()),
+            access: Access::by_tokens(config.tokens.values().copied()).on_loopback(listen.ip().is_loopback()),
             metrics,
             limits: config.http.api,
             instance: id.clone(),

@@ -14,8 +14,8 @@ use hyper::header::HeaderValue;
 use punctual_sinks::Tls;
 use tokio_rustls::TlsConnector;
 
-use super::Failure;
-use crate::config::SecretUrl;
+use super::{Failure, tell};
+use crate::config::{SecretUrl, others_may_read};
 
 /// The variable for a token. As an argument, every user of the machine could see it.
 const TOKEN: &str = "PUNCTUAL_TOKEN";
@@ -128,7 +128,12 @@ impl ApiTarget {
             Some(file) => {
                 let mut read = String::new();
                 std::fs::File::open(file)
-                    .and_then(|opened| opened.take(MAX_TOKEN_BYTES).read_to_string(&mut read))
+                    .and_then(|opened| {
+                        if opened.metadata().is_ok_and(|file| others_may_read(&file)) {
+                            tell(&format!("warning: every user of this machine may read `{}`\n", file.display()));
+                        }
+                        opened.take(MAX_TOKEN_BYTES).read_to_string(&mut read)
+                    })
                     .map_err(|error| {
                         Failure::usage(anyhow!("cannot read the token in `{}`: {error}", file.display()))
                     })?;

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -318,6 +319,7 @@ impl Config {
         };
         config.warnings = config.idle_sinks();
         config.warnings.extend(config.tokens_in_the_clear());
+        config.warnings.extend(config.readable_secrets());
         config
     }
 
@@ -326,6 +328,21 @@ impl Config {
         let detail = "this is not a loopback address, and without TLS the tokens can be read on the network";
         let hint = "`http.certificate_file` and `http.key_file`, unless a proxy in front of it speaks TLS";
         clear.then(|| ConfigFault { hint: Some(hint.to_owned()), ..self.fault("http.listen", detail) })
+    }
+
+    /// Files with secrets that every user of the machine may read. A file that cannot be found is reported elsewhere.
+    fn readable_secrets(&self) -> Vec<ConfigFault> {
+        let key = self.http.tls.iter().map(|(_, key)| ("http.key_file".to_owned(), key));
+        let credentials = self.sinks.iter().filter_map(|(name, sink)| {
+            Some((format!("sinks.{name}.credentials_file"), sink.credentials_file.as_ref()?))
+        });
+        let readable =
+            key.chain(credentials).filter(|(_, file)| std::fs::metadata(file).is_ok_and(|file| others_may_read(&file)));
+        let told = readable.map(|(path, file)| ConfigFault {
+            hint: Some(format!("chmod o-r {}", file.display())),
+            ..self.fault(&path, "every user of this machine may read this file")
+        });
+        told.collect()
     }
 
     fn idle_sinks(&self) -> Vec<ConfigFault> {
@@ -337,6 +354,11 @@ impl Config {
         });
         told.collect()
     }
+}
+
+/// Whether every user of the machine may read a file.
+pub fn others_may_read(file: &std::fs::Metadata) -> bool {
+    file.mode() & 0o004 != 0
 }
 
 #[cfg(test)]

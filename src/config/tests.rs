@@ -1,3 +1,5 @@
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 
 fn load(
@@ -187,6 +189,31 @@ fn properties_are_any_names_of_text_numbers_and_booleans() {
         "{faults}"
     );
     assert!(faults.contains("hint: did you mean `sinks.a.properties`?"), "{faults}");
+}
+
+#[test]
+fn a_file_with_a_secret_that_everybody_may_read_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str, mode: u32| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, "secret").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        file.display().to_string()
+    };
+    for (mode, expected) in [(0o600, 0), (0o640, 0), (0o644, 2), (0o604, 2)] {
+        let (key, credentials) = (at("key.pem", mode), at("a.creds", mode));
+        let file = format!(
+            "[http]\ncertificate_file = \"{key}\"\nkey_file = \"{key}\"\n\
+             [sinks.default]\nurl = \"nats://h\"\ncredentials_file = \"{credentials}\"\n"
+        );
+        let warnings: Vec<_> = load(&file, &[], &[]).unwrap().warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(warnings.len(), expected, "{mode:o}: {warnings:?}");
+        for (place, warning) in
+            ["`http.key_file` (punctual.toml:3)", "`sinks.default.credentials_file`"].iter().zip(&warnings)
+        {
+            assert!(warning.starts_with(place) && warning.contains("every user"), "{warning}");
+        }
+    }
 }
 
 #[test]

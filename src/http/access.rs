@@ -3,7 +3,8 @@
 //! A request is checked before its body is read. Only the header `authorization: Bearer ...` can carry a token, because
 //! URLs end up in logs. Each request is compared with all tokens in constant time, so that the time of an answer
 //! reveals nothing about them. If no token is configured, every client may do everything that reaches the instance by
-//! an IP address or as `localhost`.
+//! an IP address or as `localhost`. On loopback, requests by another name are refused with a token too, and pages of other
+//! sites are refused everywhere.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -77,13 +78,21 @@ impl fmt::Debug for KnownToken {
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     tokens: Arc<[KnownToken]>,
+    /// Whether the API listens on loopback.
+    on_loopback: bool,
 }
 
 impl Access {
     /// With these tokens; without any, every caller may do everything.
     #[must_use]
     pub fn by_tokens(tokens: impl IntoIterator<Item = KnownToken>) -> Access {
-        Access { tokens: tokens.into_iter().collect() }
+        Access { tokens: tokens.into_iter().collect(), on_loopback: false }
+    }
+
+    /// For an API that listens on loopback: requests must name it by an IP address or `localhost`, with a token too.
+    #[must_use]
+    pub fn on_loopback(self, on_loopback: bool) -> Access {
+        Access { on_loopback, ..self }
     }
 
     /// Whether the caller has the scope `read`, on a route that shows others less.
@@ -93,8 +102,12 @@ impl Access {
 
     /// Whether the headers of a request satisfy the requirement.
     fn check(&self, need: Need, headers: &HeaderMap) -> Result<(), Problem> {
+        own_origin(headers)?;
+        if self.tokens.is_empty() || self.on_loopback {
+            own_host(headers)?;
+        }
         if self.tokens.is_empty() {
-            return own_host(headers);
+            return Ok(());
         }
         if need == Need::Nothing {
             return Ok(());
@@ -161,8 +174,23 @@ fn own_host(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.get_all(header::HOST).iter().all(own) {
         return Ok(());
     }
-    let detail = "while no token is configured, `host` has to be an IP address or `localhost`";
+    let detail = "on loopback, and while no token is configured, `host` has to be an IP address or `localhost`";
     Err(Problem::new(StatusCode::FORBIDDEN, "foreign_host", detail))
+}
+
+/// Whether the request is not from a page of another site. A browser sends the site of the page in `origin`.
+fn own_origin(headers: &HeaderMap) -> Result<(), Problem> {
+    let host = headers.get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
+    let own = |origin: &HeaderValue| {
+        let origin = origin.as_bytes();
+        let site = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+        site.is_some_and(|site| site.eq_ignore_ascii_case(host))
+    };
+    if headers.get_all(header::ORIGIN).iter().all(own) {
+        return Ok(());
+    }
+    let detail = "the request is from a page of another site, as its `origin` says";
+    Err(Problem::new(StatusCode::FORBIDDEN, "foreign_origin", detail))
 }
 
 /// The token of a request. Two tokens count as none, because a proxy may have checked the other one.

@@ -222,10 +222,34 @@ async fn without_tokens_everybody_may_do_everything() {
     assert_eq!(call(&stage, "DELETE", "/v1/tasks/a", &bearer("any")).await.status, 404);
 }
 
+/// A browser sends requests of a page of another site with that page's origin.
+#[tokio::test]
+async fn no_page_of_another_site_may_do_anything() {
+    let (open, guarded) = (Stage::start().await, stage().await);
+    for stage in [&open, &guarded] {
+        for (origin, status) in [
+            ("", 200),
+            ("origin: http://localhost\r\n", 200),
+            ("origin: https://LOCALHOST\r\n", 200),
+            ("origin: http://evil.example\r\n", 403),
+            ("origin: http://localhost.evil.example\r\n", 403),
+            ("origin: http://localhost:8080\r\n", 403),
+            ("origin: null\r\n", 403),
+            ("origin: \r\n", 403),
+            ("origin: http://localhost\r\norigin: http://evil.example\r\n", 403),
+        ] {
+            let answer = call(stage, "GET", "/v1/stats", &format!("{origin}{}", bearer("reader"))).await;
+            assert_eq!(answer.status, status, "{origin}: {answer:?}");
+            assert!(status == 200 || answer.problem().1 == "foreign_origin", "{answer:?}");
+        }
+    }
+}
+
 /// For a browser, a page whose own name resolves to loopback is the same site.
 #[tokio::test]
-async fn without_tokens_no_page_of_another_name_may_do_anything() {
+async fn on_loopback_or_without_tokens_no_page_of_another_name_may_do_anything() {
     let (open, guarded) = (Stage::start().await, stage().await);
+    let loopback = Stage::start_with(|terms| terms.access = access().on_loopback(true)).await;
     let ask = async |stage: &Stage, host: &str| {
         let mut stream = stage.connect().await;
         let head = format!("GET /v1/stats HTTP/1.1\r\nconnection: close\r\n{}{host}\r\n", bearer("reader"));
@@ -242,7 +266,9 @@ async fn without_tokens_no_page_of_another_name_may_do_anything() {
         let host = format!("host: {host}\r\n");
         assert_eq!(ask(&open, &host).await.problem(), (403, "foreign_host".to_owned()), "{host}");
         assert_eq!(ask(&guarded, &host).await.status, 200, "{host}: its token says enough");
+        assert_eq!(ask(&loopback, &host).await.problem(), (403, "foreign_host".to_owned()), "{host}");
     }
+    assert_eq!(ask(&loopback, "host: localhost\r\n").await.status, 200);
     assert_eq!(ask(&open, "host: localhost\r\nhost: evil.example\r\n").await.status, 403);
 }
 

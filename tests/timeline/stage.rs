@@ -1,5 +1,6 @@
 //! One timeline of each kind, with a manual clock, and short forms of its verbs.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -34,14 +35,14 @@ pub(crate) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 pub(crate) struct Stage {
     pub(crate) timeline: Arc<dyn Timeline>,
     pub(crate) clock: Arc<ManualClock>,
-    place: DuePosition,
+    place: Place,
     tokens: AtomicU64,
 }
 
 /// Where a timeline keeps its state.
-enum DuePosition {
+enum Place {
     Memory(Arc<MemoryTimeline>),
-    Redis { raw: Raw, _server: Arc<RedisServer> },
+    Redis { raw: Raw, _server: Arc<SharedServer> },
 }
 
 /// A kind of Redis.
@@ -52,9 +53,39 @@ pub(crate) enum Shape {
     Cluster,
 }
 
+/// A server that tests share. When it stops, it must have refused no command.
+pub(crate) struct SharedServer(RedisServer);
+
+impl Deref for SharedServer {
+    type Target = RedisServer;
+
+    fn deref(&self) -> &RedisServer {
+        &self.0
+    }
+}
+
+impl Drop for SharedServer {
+    fn drop(&mut self) {
+        let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut self.0.connect()).expect("its log");
+        assert!(
+            log.is_empty() || std::thread::panicking(),
+            "the user of docs/operations.md may do too little: {log:?}"
+        );
+    }
+}
+
+/// What the Redis user of docs/operations.md may do, in another namespace.
+fn user_rules(namespace: &Namespace) -> Vec<String> {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).expect("the page");
+    let (_, rules) = page.split_once("ACL SETUSER punctual on '>secret'").expect("its rules");
+    let (rules, _) = rules.split_once("punctual serve").expect("their end");
+    let rules = rules.replace("\\|", "|").replace("{default", &format!("{{{namespace}"));
+    rules.split_whitespace().filter(|rule| *rule != "\\").map(|rule| rule.trim_matches('\'').to_owned()).collect()
+}
+
 /// The server of a kind that all running tests share; it stops with the last of them.
-pub(crate) fn shared_server(shape: Shape) -> Option<Arc<RedisServer>> {
-    static SHARED: Mutex<[Weak<RedisServer>; 2]> = Mutex::new([Weak::new(), Weak::new()]);
+pub(crate) fn shared_server(shape: Shape) -> Option<Arc<SharedServer>> {
+    static SHARED: Mutex<[Weak<SharedServer>; 2]> = Mutex::new([Weak::new(), Weak::new()]);
     if !have("redis-server") {
         return None;
     }
@@ -64,7 +95,7 @@ pub(crate) fn shared_server(shape: Shape) -> Option<Arc<RedisServer>> {
             Shape::Plain => RedisServer::start(&[]),
             Shape::Cluster => RedisServer::start_cluster(),
         };
-        let server = Arc::new(server);
+        let server = Arc::new(SharedServer(server));
         *shared = Arc::downgrade(&server);
         server
     }))
@@ -80,7 +111,11 @@ pub(crate) fn namespace() -> Namespace {
 pub(crate) async fn connect(server: &RedisServer, clock: Arc<ManualClock>, shards: u16) -> (Arc<RedisTimeline>, Raw) {
     let namespace = namespace();
     let raw = Raw::new(server.connect(), namespace.to_string());
-    let mut config = RedisConfig::new(&server.url(), namespace, shards);
+    let mut user = redis::cmd("ACL");
+    user.arg("SETUSER").arg(namespace.as_str()).arg("on").arg(">secret").arg(user_rules(&namespace));
+    user.exec(&mut server.connect()).expect("its rules are understood");
+    let url = server.url().replace("://", &format!("://{namespace}:secret@"));
+    let mut config = RedisConfig::new(&url, namespace, shards);
     config.time = Some(clock);
     // A long timeout, so that a busy machine is not taken for a dead server.
     config.response_timeout = Duration::from_secs(30);
@@ -188,7 +223,7 @@ impl Stage {
         let clock = Arc::new(ManualClock::new(START));
         let memory = Arc::new(MemoryTimeline::new(clock.clone(), shards));
         let timeline = memory.clone();
-        Stage { timeline, clock, place: DuePosition::Memory(memory), tokens: AtomicU64::new(1) }
+        Stage { timeline, clock, place: Place::Memory(memory), tokens: AtomicU64::new(1) }
     }
 
     /// The timeline in Redis; `None` if Redis is not installed.
@@ -196,7 +231,7 @@ impl Stage {
         let server = shared_server(shape)?;
         let clock = Arc::new(ManualClock::new(START));
         let (timeline, raw) = connect(&server, clock.clone(), shards).await;
-        Some(Stage { timeline, clock, place: DuePosition::Redis { raw, _server: server }, tokens: AtomicU64::new(1) })
+        Some(Stage { timeline, clock, place: Place::Redis { raw, _server: server }, tokens: AtomicU64::new(1) })
     }
 
     /// This many ids of one shard, in the order of their bytes.
@@ -219,16 +254,16 @@ impl Stage {
     /// State of that shard.
     pub(crate) fn state(&self) -> Twin {
         match &self.place {
-            DuePosition::Memory(memory) => memory.twin(self.shard()),
-            DuePosition::Redis { raw, .. } => raw.twin(self.shard()),
+            Place::Memory(memory) => memory.twin(self.shard()),
+            Place::Redis { raw, .. } => raw.twin(self.shard()),
         }
     }
 
     /// Deletes the leases of the lane, which no verb does.
     pub(crate) fn strand(&self) {
         match &self.place {
-            DuePosition::Memory(memory) => memory.edit(self.shard(), |twin| drop(twin.leases.remove(&lane()))),
-            DuePosition::Redis { raw, .. } => raw.remove(self.shard(), &[format!("leases:{}", lane())]),
+            Place::Memory(memory) => memory.edit(self.shard(), |twin| drop(twin.leases.remove(&lane()))),
+            Place::Redis { raw, .. } => raw.remove(self.shard(), &[format!("leases:{}", lane())]),
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) const TIMELINE: &[&str] =
 const ACCESS: &[&str] = &["no_token", "unknown_token", "missing_scope"];
 
 /// Codes of all requests.
-const ALWAYS: &[&str] = &["foreign_host"];
+const ALWAYS: &[&str] = &["foreign_host", "foreign_origin"];
 
 /// Where a route lists its codes, until they are replaced by answers.
 const CODES: &str = "x-codes";
