@@ -11,6 +11,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Maximum size of one reply, in bytes; far more than any call of punctual asks for.
 const MAX_REPLY_BYTES: u64 = 64 << 20;
 
+/// What each element of a reply counts in addition, in bytes: about what it takes in memory.
+const ELEMENT_BYTES: u64 = 64;
+
 /// Maximum number of bytes of a line that are looked at: a type and a number.
 const MAX_HEAD_BYTES: usize = 24;
 
@@ -22,7 +25,7 @@ pub(crate) struct LimitedReplies<S> {
 
 /// How much of a reply has arrived.
 struct Reply {
-    /// Bytes of it so far.
+    /// Bytes of it so far, and [`ELEMENT_BYTES`] for each element that has ended.
     bytes: u64,
     /// How many of its elements have not ended; an array counts its own.
     open: u64,
@@ -99,6 +102,7 @@ impl Reply {
 
     fn end_element(&mut self) {
         self.open -= 1;
+        self.bytes = self.bytes.saturating_add(ELEMENT_BYTES);
         if self.open == 0 {
             *self = Reply::new();
         }

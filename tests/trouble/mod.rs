@@ -7,6 +7,7 @@ mod clocks;
 mod cluster;
 mod durable;
 mod durable_disk;
+mod hostile;
 mod late_disk;
 mod states;
 mod stopped;
