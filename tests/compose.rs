@@ -65,6 +65,16 @@ fn is_pinned(image: &str) -> bool {
 }
 
 #[test]
+fn punctual_has_no_privileges_and_limits() {
+    for (name, service) in services().into_iter().filter(|(_, service)| !service["build"].is_null()) {
+        assert_eq!(service["read_only"], true, "`{name}`");
+        assert_eq!(texts(&service["cap_drop"]), ["ALL"], "`{name}`");
+        assert_eq!(texts(&service["security_opt"]), ["no-new-privileges:true"], "`{name}`");
+        assert!(service["mem_limit"].is_string() && service["pids_limit"].is_u64(), "`{name}`: {service}");
+    }
+}
+
+#[test]
 fn images_are_pinned() {
     for (name, service) in services() {
         let image = service["image"].as_str().unwrap_or_else(|| panic!("`{name}` has no image"));
