@@ -21,7 +21,7 @@ use crate::clock::LocalClock;
 use crate::config::{Config, ConfigError, Sources};
 use crate::engine::{Engine, EngineConfig, Intake};
 use crate::http::server::ServerLimits;
-use crate::http::{Access, Api, BlockingPool, server};
+use crate::http::{Access, Api, BlockingPool, BodyBudget, server};
 use crate::metrics::Metrics;
 use crate::timeline::memory::MemoryTimeline;
 use crate::timeline::redis::{Advice, RedisConfig, RedisError, RedisTimeline};
@@ -211,6 +211,7 @@ impl Instance {
             metrics,
             limits: config.http.api,
             instance: id.clone(),
+            bodies: BodyBudget::new(config.http.api.bodies),
             blocking: BlockingPool::default(),
         });
         let stop = CancellationToken::new();

@@ -67,6 +67,11 @@ pub(super) fn http(r: &mut ConfigReader) -> HttpSection {
     };
     let (body, body_timeout) =
         (r.size("http.body_limit", 1 << 10, 1 << 30), r.duration("http.body_timeout", SECOND, HOUR));
+    let bodies = r.size("http.bodies", 1 << 20, 1 << 40);
+    if bodies < body && !r.is_wrong("http.bodies") && !r.is_wrong("http.body_limit") {
+        let detail = format!("{bodies} bytes hold not even one body of `http.body_limit`, {body} bytes");
+        r.fault_by("http.bodies", "http.body_limit", detail, Some(format!("`http.bodies = {body}`")));
+    }
     let server = ServerLimits {
         header_timeout: r.duration("http.header_timeout", SECOND, HOUR),
         write_timeout: body_timeout,
@@ -77,7 +82,7 @@ pub(super) fn http(r: &mut ConfigReader) -> HttpSection {
         listen,
         probe_listen,
         tls,
-        api: ApiLimits { body, body_timeout, timeline_timeout, task: limits(r, body) },
+        api: ApiLimits { body, bodies, body_timeout, timeline_timeout, task: limits(r, body) },
         server,
     }
 }

@@ -8,7 +8,8 @@ use futures_util::StreamExt;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::ApiLimits;
+use super::Api;
+use super::body_budget::HeldBytes;
 use super::problem::Problem;
 use crate::task::Traceparent;
 
@@ -33,16 +34,22 @@ pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), P
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail))
 }
 
+/// A body that was read, and what it holds of the budget.
+pub(super) struct WholeBody {
+    pub(super) bytes: Bytes,
+    pub(super) held: HeldBytes,
+}
+
 /// Reads the whole JSON body of a request, within the limits.
-pub(super) async fn json(headers: &HeaderMap, body: Body, limits: &ApiLimits) -> Result<Bytes, Problem> {
+pub(super) async fn json(headers: &HeaderMap, body: Body, api: &Api) -> Result<WholeBody, Problem> {
     media_type(headers, &["application/json"])?;
-    whole(headers, body, limits.body, limits.body_timeout).await
+    whole(headers, body, api.limits.body, api).await
 }
 
 /// Reads the whole JSON body of a request that has no payload.
-pub(super) async fn small_json(headers: &HeaderMap, body: Body, limits: &ApiLimits) -> Result<Bytes, Problem> {
+pub(super) async fn small_json(headers: &HeaderMap, body: Body, api: &Api) -> Result<Bytes, Problem> {
     media_type(headers, &["application/json"])?;
-    whole(headers, body, limits.body.min(MAX_SMALL_BYTES), limits.body_timeout).await
+    Ok(whole(headers, body, api.limits.body.min(MAX_SMALL_BYTES), api).await?.bytes)
 }
 
 /// The trace header in the OpenAPI document.
@@ -62,20 +69,21 @@ pub(super) fn trace(headers: &HeaderMap) -> Option<Traceparent> {
     trace.filter(|_| given.next().is_none())
 }
 
-/// The whole body, at most `limit` bytes, received within `limit_time`.
-async fn whole(headers: &HeaderMap, body: Body, limit: usize, limit_time: Duration) -> Result<Bytes, Problem> {
+/// The whole body, at most `limit` bytes, received in time.
+async fn whole(headers: &HeaderMap, body: Body, limit: usize, api: &Api) -> Result<WholeBody, Problem> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     // Refused before the body is read, so that a client that waits for `100 Continue` need not send it.
     if announced.is_some_and(|length| length > limit as u64) {
         return Err(too_large(limit));
     }
-    match timeout(limit_time, collect(body, limit)).await {
+    let limit_time = api.limits.body_timeout;
+    match timeout(limit_time, collect(body, limit, api.bodies.open())).await {
         Ok(read) => read,
         Err(_) => Err(too_slow(limit_time)),
     }
 }
 
-async fn collect(body: Body, limit: usize) -> Result<Bytes, Problem> {
+async fn collect(body: Body, limit: usize, mut held: HeldBytes) -> Result<WholeBody, Problem> {
     let mut parts = body.into_data_stream();
     let mut whole = Vec::new();
     while let Some(part) = parts.next().await {
@@ -83,9 +91,10 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, Problem> {
         if whole.len() + part.len() > limit {
             return Err(too_large(limit));
         }
+        held.hold(whole.len() + part.len())?;
         whole.extend_from_slice(&part);
     }
-    Ok(whole.into())
+    Ok(WholeBody { bytes: whole.into(), held })
 }
 
 pub(super) fn too_large(limit: usize) -> Problem {

@@ -7,6 +7,7 @@ pub mod access;
 mod batch;
 mod blocking;
 mod body;
+mod body_budget;
 mod connections;
 mod dead;
 mod openapi;
@@ -36,6 +37,7 @@ use crate::task::Limits;
 
 pub use access::Access;
 pub use blocking::BlockingPool;
+pub use body_budget::BodyBudget;
 pub use openapi::openapi;
 pub use problem::Problem;
 
@@ -44,6 +46,8 @@ pub use problem::Problem;
 pub struct ApiLimits {
     /// Maximum size of a body or of a line of a batch, in bytes.
     pub body: usize,
+    /// Maximum size of all bodies under way together, beyond 16 KiB of each, in bytes.
+    pub bodies: usize,
     /// How long a body, or the next part of a batch, may take to arrive.
     pub body_timeout: Duration,
     /// How long the timeline may take to answer.
@@ -66,6 +70,8 @@ pub struct Api {
     pub limits: ApiLimits,
     /// The instance id, for stats.
     pub instance: String,
+    /// The memory for bodies under way.
+    pub bodies: BodyBudget,
     /// The threads for what may take long.
     pub blocking: BlockingPool,
 }

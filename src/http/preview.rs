@@ -40,7 +40,7 @@ struct PreviewView {
 )]
 pub(super) async fn preview(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let body = body::small_json(&parts.headers, body, &api.limits).await?;
+    let body = body::small_json(&parts.headers, body, &api).await?;
     let now = api.intake.clock().now();
     let dues = move || spec::read_preview(&body, now)?.dues().map_err(|fault| vec![fault]);
     let dues = api.blocking.run(dues).await?.map_err(Problem::invalid)?;

@@ -32,7 +32,7 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("key_reused", 422, "the idempotency key was used for another body"),
     ("internal", 500, "a bug in punctual"),
     ("unreadable", 500, "the task was written by another version of punctual"),
-    ("busy", 503, "many other requests wait until their schedules are computed"),
+    ("busy", 503, "other requests take all the memory for bodies, or wait until their schedules are computed"),
     ("timeline_late", 503, "the request reached the timeline too late, and took no effect"),
     ("timeline_refused", 503, "the timeline refused, and the request took no effect"),
     ("timeline_away", 503, "the timeline cannot be reached, and the request took no effect"),

@@ -48,6 +48,58 @@ async fn a_request_without_a_payload_has_at_most_16_kib() {
     }
 }
 
+/// Many bodies that never end take no more memory than is allowed, and small requests do not notice.
+#[tokio::test]
+async fn bodies_under_way_share_a_budget() {
+    let stage = Stage::start_with(|terms| terms.api.bodies = 1 << 20).await;
+    let task = |bytes: usize| {
+        let payload = "x".repeat(bytes);
+        format!("{{\"schedule\":{{\"in\":\"1h\"}},\"message\":{{\"payload\":\"{payload}\"}}}}")
+    };
+    let large = task(500_000);
+    let padded = format!("{}{}", task(10), " ".repeat(1_000_000));
+    let mut slow = loop {
+        let mut stream = stage.connect().await;
+        let head = format!("{HEAD}content-length: {}\r\n\r\n{}", padded.len(), &padded[..padded.len() - 1]);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // Until the server has read it, there is room for another one, and each may be refused for the other.
+        let (mut other, mut refused) = (200, false);
+        while other < 300 && !refused {
+            other = stage.put("b", &large).await.status;
+            refused = timeout(Duration::from_millis(20), stream.read(&mut [0; 12])).await.is_ok();
+        }
+        if !refused {
+            break stream;
+        }
+    };
+    assert_eq!(stage.put("b", &large).await.problem(), (503, "busy".into()));
+    assert_eq!(stage.put("c", &task(10_000)).await.status, 201);
+    let line = |id: &str, bytes: usize| task(bytes).replacen('{', &format!("{{\"id\":\"{id}\","), 1);
+    let lines: String = (0..100).map(|id| line(&format!("d{id}"), 200) + "\n").collect();
+    let answers = stage.batch(&lines).await;
+    assert_eq!(answers.body.matches("created").count(), 100, "{answers:?}");
+    // A long line of a batch waits until others have ended.
+    let mut batch = stage.connect().await;
+    let lines = format!("{}\n{}\n", line("e", 10), line("g", 400_000));
+    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\n";
+    batch.write_all(format!("{head}content-length: {}\r\n\r\n{lines}", lines.len()).as_bytes()).await.unwrap();
+    let mut answers = Vec::new();
+    while !String::from_utf8_lossy(&answers).contains("created") {
+        assert_ne!(batch.read_buf(&mut answers).await.unwrap(), 0);
+    }
+    assert!(timeout(Duration::from_millis(200), batch.read_buf(&mut answers)).await.is_err());
+    slow.write_all(b" ").await.unwrap();
+    let mut bytes = Vec::new();
+    slow.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(Answer::read(&bytes).status, 201);
+    batch.read_to_end(&mut answers).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&answers).matches("created").count(), 2);
+    assert!(stage.put("b", &large).await.status < 300);
+    let lines: String = (0..9).map(|id| line(&format!("f{id}"), 400_000) + "\n").collect();
+    let answers = stage.batch(&lines).await;
+    assert_eq!(answers.body.matches("created").count(), 9, "lines wait for each other: {answers:?}");
+}
+
 #[tokio::test]
 async fn a_body_that_comes_too_slowly_is_refused() {
     let stage = Stage::start_with(|terms| terms.api.body_timeout = Duration::from_millis(100)).await;

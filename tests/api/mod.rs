@@ -28,7 +28,7 @@ use punctual::clock::{Clock, ManualClock, Timestamp};
 use punctual::engine::{EngineState, Intake, LaneRequirements};
 use punctual::http::server::{self, ServerLimits};
 use punctual::http::tls::ServerTls;
-use punctual::http::{Access, Api, ApiLimits, BlockingPool};
+use punctual::http::{Access, Api, ApiLimits, BlockingPool, BodyBudget};
 use punctual::metrics::Metrics;
 use punctual::task::{Lane, Limits, Namespace, Shard};
 use punctual::timeline::memory::MemoryTimeline;
@@ -122,6 +122,7 @@ impl<T: Timeline> Stage<T> {
             tls: None,
             api: ApiLimits {
                 body: 1 << 20,
+                bodies: 64 << 20,
                 body_timeout: Duration::from_secs(20),
                 timeline_timeout: Duration::from_secs(5),
                 task: Limits::default(),
@@ -148,6 +149,7 @@ impl<T: Timeline> Stage<T> {
             metrics: Arc::clone(&metrics),
             limits: terms.api,
             instance: "i0".into(),
+            bodies: BodyBudget::new(terms.api.bodies),
             blocking: BlockingPool::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

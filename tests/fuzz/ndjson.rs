@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use punctual::clock::ManualClock;
 use punctual::engine::{EngineState, Intake, LaneRequirements};
-use punctual::http::{Access, Api, ApiLimits, BlockingPool};
+use punctual::http::{Access, Api, ApiLimits, BlockingPool, BodyBudget};
 use punctual::metrics::Metrics;
 use punctual::task::{Lane, spec};
 use punctual::timeline::Link;
@@ -159,7 +159,8 @@ async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
     let rules = BTreeMap::from([(Lane::default(), LaneRequirements { destination_required: false })]);
     let state = EngineState { link: Link::Up(1), lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };
     let minute = Duration::from_secs(60);
-    let limits = ApiLimits { body: LONGEST, body_timeout: minute, timeline_timeout: minute, task: LIMITS };
+    let limits =
+        ApiLimits { body: LONGEST, bodies: 1 << 20, body_timeout: minute, timeline_timeout: minute, task: LIMITS };
     let api = Arc::new(Api {
         intake: Intake::new(timeline, rules),
         engine: Box::new(move || state.clone()),
@@ -167,6 +168,7 @@ async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
         metrics: Arc::new(Metrics::new("0", "i0")),
         limits,
         instance: "i0".into(),
+        bodies: BodyBudget::new(limits.bodies),
         blocking: BlockingPool::default(),
     });
     let body = Body::from_stream(stream::iter(parts.into_iter().map(Ok::<_, Infallible>)));

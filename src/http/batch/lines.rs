@@ -9,8 +9,9 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
+use crate::http::body_budget::HeldBytes;
 use crate::http::problem::Problem;
-use crate::http::{Api, body};
+use crate::http::{Api, body, body_budget};
 use crate::task::{Fault, Lane, Task, TaskId, spec};
 use crate::timeline::{MAX_PUT_BYTES, MAX_PUTS};
 
@@ -19,6 +20,9 @@ const IDLE: Duration = Duration::from_millis(5);
 
 /// How long lines are parsed before other tasks get to run.
 const AT_A_STRETCH: Duration = Duration::from_millis(1);
+
+/// Maximum length of a line whose memory is used again for the next one, in bytes.
+const MAX_KEPT_BYTES: usize = 16 << 10;
 
 /// Maximum length of an invalid id in an answer, in bytes; more than any valid id.
 const MAX_ECHO_BYTES: usize = 256;
@@ -34,6 +38,8 @@ pub(super) enum Line {
 pub(super) struct Group {
     pub(super) lines: Vec<(u64, Line)>,
     bytes: usize,
+    /// What it holds of the budget.
+    pub(super) held: Option<HeldBytes>,
 }
 
 impl Group {
@@ -48,6 +54,8 @@ pub(super) struct LineReader {
     line: u64,
     /// The beginning of an incomplete line.
     rest: Vec<u8>,
+    /// What that holds of the budget.
+    rest_held: HeldBytes,
     /// The line is too long and has been answered; the rest of it is ignored.
     skipping: bool,
     /// When other tasks last got to run.
@@ -56,13 +64,13 @@ pub(super) struct LineReader {
     groups: mpsc::Sender<Group>,
 }
 
-/// The client has gone, or does not read its answers.
+/// The client has gone, or does not read its answers, or was told that this is the end.
 struct Gone;
 
 impl LineReader {
     pub(super) fn new(api: Arc<Api>, groups: mpsc::Sender<Group>) -> LineReader {
-        let (rest, breathed) = (Vec::new(), Instant::now());
-        LineReader { api, line: 0, rest, skipping: false, breathed, group: Group::default(), groups }
+        let (rest, breathed, rest_held) = (Vec::new(), Instant::now(), api.bodies.open());
+        LineReader { api, line: 0, rest, rest_held, skipping: false, breathed, group: Group::default(), groups }
     }
 
     pub(super) async fn run(mut self, body: Body) {
@@ -110,8 +118,11 @@ impl LineReader {
                 let mut whole = std::mem::take(&mut self.rest);
                 whole.extend_from_slice(head);
                 self.complete(&whole).await?;
-                whole.clear();
-                self.rest = whole;
+                // The memory of a long line is released.
+                if whole.len() <= MAX_KEPT_BYTES {
+                    whole.clear();
+                    self.rest = whole;
+                }
             }
             part = tail;
         }
@@ -122,8 +133,15 @@ impl LineReader {
             if self.rest.len() > self.api.limits.body {
                 self.skipping = true;
                 self.rest = Vec::new();
+                self.rest_held = self.api.bodies.open();
                 self.line += 1;
                 self.wrong(None, body::too_large(self.api.limits.body)).await?;
+            } else if self.rest_held.hold(self.rest.len()).is_err() {
+                self.hand_on().await?;
+                let waiting = self.rest_held.wait_for(self.rest.len());
+                if timeout(self.api.limits.body_timeout, waiting).await.is_err() {
+                    return self.end_for_others().await;
+                }
             }
         }
         Ok(())
@@ -142,7 +160,7 @@ impl LineReader {
         }
         let line = line.trim_ascii_end();
         // Invalid lines count too, so that memory is bounded by the input.
-        self.group.bytes += line.len();
+        self.hold(line.len()).await?;
         self.breathe().await;
         let api = Arc::clone(&self.api);
         match api.read_line(line).await {
@@ -157,6 +175,22 @@ impl LineReader {
             Ok(_) => self.wrong(None, Problem::fault("/id", "missing_field", "a line of a batch names its task")).await,
             Err(faults) => self.wrong(id_of(line), Problem::invalid(faults)).await,
         }
+    }
+
+    /// Adds a line's bytes to the group. If other bodies take the whole budget, the lines so far go on first, and this
+    /// one waits.
+    async fn hold(&mut self, bytes: usize) -> Result<(), Gone> {
+        let held = self.group.held.get_or_insert_with(|| self.api.bodies.open());
+        held.take_over(&mut self.rest_held);
+        if held.hold(self.group.bytes + bytes).is_err() {
+            self.hand_on().await?;
+            let held = self.group.held.insert(self.api.bodies.open());
+            if timeout(self.api.limits.body_timeout, held.wait_for(bytes)).await.is_err() {
+                return self.end_for_others().await;
+            }
+        }
+        self.group.bytes += bytes;
+        Ok(())
     }
 
     /// Lets other tasks run after parsing for long.
@@ -183,6 +217,13 @@ impl LineReader {
         self.line += 1;
         self.wrong(None, problem).await?;
         self.hand_on().await
+    }
+
+    /// The bodies of others have taken the budget for too long.
+    async fn end_for_others(&mut self) -> Result<(), Gone> {
+        self.rest = Vec::new();
+        self.end(body_budget::no_room()).await?;
+        Err(Gone)
     }
 
     async fn hand_on(&mut self) -> Result<(), Gone> {
@@ -222,8 +263,13 @@ mod tests {
         let state =
             EngineState { link: Link::Up(1), lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };
         let second = Duration::from_secs(1);
-        let limits =
-            ApiLimits { body: 1 << 20, body_timeout: second, timeline_timeout: second, task: Limits::default() };
+        let limits = ApiLimits {
+            body: 1 << 20,
+            bodies: 64 << 20,
+            body_timeout: second,
+            timeline_timeout: second,
+            task: Limits::default(),
+        };
         let api = Api {
             intake: Intake::new(timeline, BTreeMap::new()),
             engine: Box::new(move || state.clone()),
@@ -231,6 +277,7 @@ mod tests {
             metrics: Arc::new(Metrics::new("0", "i0")),
             limits,
             instance: "i0".into(),
+            bodies: crate::http::BodyBudget::new(limits.bodies),
             blocking: crate::http::BlockingPool::default(),
         };
         let (groups, inbox) = mpsc::channel(1);

@@ -102,6 +102,7 @@ pub(super) async fn put(State(api): State<Arc<Api>>, request: Request) -> Result
 
 /// Puts a group and writes its answers, one per line.
 async fn put_group(api: &Api, group: Group, trace: Option<Traceparent>) -> Bytes {
+    let _until_it_is_put = group.held;
     let mut asked = Vec::with_capacity(group.lines.len());
     let mut puts = Vec::with_capacity(group.lines.len());
     for (number, line) in group.lines {

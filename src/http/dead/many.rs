@@ -73,7 +73,7 @@ pub(in crate::http) async fn discard(State(api): State<Arc<Api>>, request: Reque
 
 async fn read(api: &Api, request: Request) -> Result<(DeadFilter, Option<BulkPosition>), Problem> {
     let (parts, body) = request.into_parts();
-    let body = body::small_json(&parts.headers, body, &api.limits).await?;
+    let body = body::small_json(&parts.headers, body, api).await?;
     let filter = spec::read_filter(&body, &reasons(), None).map_err(Problem::invalid)?;
     let from =
         filter.cursor.as_deref().map(read_position).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;

@@ -162,7 +162,7 @@ pub(super) async fn requeue(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let body = body::small_json(&parts.headers, body, &api.limits).await?;
+    let body = body::small_json(&parts.headers, body, &api).await?;
     let mut faults = if body.is_empty() { Vec::new() } else { spec::read_nothing(&body).err().unwrap_or_default() };
     let key = match key_of(key) {
         Ok(key) if faults.is_empty() => key,

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use utoipa::IntoParams;
 
 use self::views::{CancelView, HeldTaskView, put_view, task_view};
+use super::body::WholeBody;
 use super::openapi::{self, BODY, TIMELINE};
 use super::problem::Problem;
 use super::{Api, body, json};
@@ -138,8 +139,8 @@ async fn put_read(
     request: Request,
 ) -> Result<(TaskId, intake::EffectivePut), Problem> {
     let (parts, body) = request.into_parts();
-    let body = body::json(&parts.headers, body, &api.limits).await?;
-    let read = api.read_task(body).await?;
+    let WholeBody { bytes, held: _until_it_is_put } = body::json(&parts.headers, body, api).await?;
+    let read = api.read_task(bytes).await?;
     let (id, read) = match (id, read) {
         (Ok(id), Ok(read)) => (id, read),
         (id, read) => {
