@@ -28,7 +28,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use producer::Producer;
 use rdkafka::ClientConfig;
-use round::{PublishRound, Times};
+use round::{PublishRound, PublishTimeouts};
 use settings::Settings;
 use tokio::time::{Instant, timeout_at};
 
@@ -146,7 +146,7 @@ impl Broker for Kafka {
     }
 
     async fn publish(&self, producer: &Arc<Producer>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
-        let times = Times { hand_over: deadline - settings::longest(self.peer.answer_timeout), deadline };
+        let times = PublishTimeouts { hand_over: deadline - settings::longest(self.peer.answer_timeout), deadline };
         let mut call = Call { broker: self, batch: &batch, answers, times, round: None };
         if timeout_at(deadline, call.run(producer)).await.is_err() {
             call.give_up();
@@ -173,7 +173,7 @@ struct Call<'a> {
     broker: &'a Kafka,
     batch: &'a [Message],
     answers: &'a Answers,
-    times: Times,
+    times: PublishTimeouts,
     round: Option<PublishRound<'a>>,
 }
 

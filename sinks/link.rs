@@ -1,5 +1,5 @@
 //! What sinks with a connection share: the connection, which is made when needed and again when lost
-//! ([`SharedConnection`]), and the [`Door`] that `close` shuts.
+//! ([`SharedConnection`]), and the [`PublishTracker`] that `close` shuts.
 //!
 //! The first caller that needs a connection makes it, and the others wait for this attempt and share its result, so
 //! that a broker that is down sees one attempt at a time. Nothing reconnects while no messages are published.
@@ -109,9 +109,9 @@ impl<C: Connection> SharedConnection<C> {
 
 /// Admits publishes until it is shut, and knows when the last of them has ended.
 #[derive(Default)]
-pub(crate) struct Door(TaskTracker);
+pub(crate) struct PublishTracker(TaskTracker);
 
-impl Door {
+impl PublishTracker {
     /// A token to hold while publishing.
     pub(crate) fn enter(&self) -> Result<TaskTrackerToken, Trouble> {
         let pass = self.0.token();

@@ -26,7 +26,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use call::NatsPublish;
 use credentials::Credentials;
-use inbox::{MAX_UNDER_WAY, NatsConnection, NatsReply, ServerPlace};
+use inbox::{MAX_UNDER_WAY, NatsAddress, NatsConnection, NatsReply};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
@@ -47,7 +47,7 @@ const INFO_SUBJECT: &str = "$JS.API.INFO";
 
 /// A server or cluster with JetStream.
 pub(crate) struct Nats {
-    place: ServerPlace,
+    place: NatsAddress,
     tls: Tls,
     peer: Peer,
     namespace: String,
@@ -78,7 +78,7 @@ impl Nats {
             .map_err(|detail| SinkError::option("credentials_file", format!("`credentials_file`: {detail}")))?;
         // Built here if it is certainly needed; a server may require TLS in any case.
         let tls = target.scheme.tls || config.tls().ca_file().is_some();
-        let place = ServerPlace {
+        let place = NatsAddress {
             servers: Vec::new(),
             credentials,
             tls: tls.then(|| config.tls().client_config()).transpose()?,
@@ -90,7 +90,7 @@ impl Nats {
             format!("nats://{address}").parse::<ServerAddr>().map_err(wrong)
         };
         Ok(Nats {
-            place: ServerPlace { servers: target.hosts.iter().map(server).collect::<Result<_, _>>()?, ..place },
+            place: NatsAddress { servers: target.hosts.iter().map(server).collect::<Result<_, _>>()?, ..place },
             tls: config.tls().clone(),
             peer: Peer::new(config),
             namespace: config.namespace().to_owned(),

@@ -10,7 +10,7 @@ use futures_util::stream::BoxStream;
 use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
-use crate::link::{Connection, Door, SharedConnection, deadline, no_answer};
+use crate::link::{Connection, PublishTracker, SharedConnection, deadline, no_answer};
 use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkConfig, SinkError};
 
 /// The address of a broker, and its answer timeout.
@@ -90,12 +90,14 @@ pub(crate) struct Networked<B: Broker> {
 struct Shared<B: Broker> {
     broker: B,
     link: SharedConnection<B::Connection>,
-    door: Door,
+    door: PublishTracker,
 }
 
 impl<B: Broker> Networked<B> {
     pub(crate) fn new(broker: B) -> Networked<B> {
-        Networked { shared: Arc::new(Shared { broker, link: SharedConnection::new(), door: Door::default() }) }
+        Networked {
+            shared: Arc::new(Shared { broker, link: SharedConnection::new(), door: PublishTracker::default() }),
+        }
     }
 }
 

@@ -78,7 +78,7 @@ impl Rabbit {
             user: target.user.clone().unwrap_or_else(|| "guest".to_owned()),
             password: target.password.clone().unwrap_or_else(|| SecretString::from("guest")),
             vhost,
-            tls: target.scheme.tls.then(|| login::Trust::new(config.tls())).transpose()?,
+            tls: target.scheme.tls.then(|| login::TrustedCertificates::new(config.tls())).transpose()?,
             // After twice this time without a sign of the server, it counts as dead. A lower value would take a busy
             // machine for dead.
             heartbeat: u16::try_from(config.answer_timeout().as_secs() / 2).unwrap_or(u16::MAX).clamp(2, 60),

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex as WindowTurns, OwnedMutexGuard, OwnedSemaphorePermit, S
 /// Room for messages under way, in units of some bytes. Each message takes at least one unit.
 pub(crate) struct Window {
     whole: Arc<Semaphore>,
-    destinations: Mutex<HashMap<String, Weak<Destination>>>,
+    destinations: Mutex<HashMap<String, Weak<DestinationWindow>>>,
     unit: usize,
     share_units: usize,
 }
@@ -24,11 +24,11 @@ pub(crate) struct WindowRoom {
     _own: OwnedSemaphorePermit,
     _whole: OwnedSemaphorePermit,
     /// Keeps the share of the destination alive as long as a part of it is in use.
-    _destination: Arc<Destination>,
+    _destination: Arc<DestinationWindow>,
 }
 
 /// The share of one destination over all publishes: a quarter of the window.
-struct Destination {
+struct DestinationWindow {
     units: Arc<Semaphore>,
     /// Held by the publish whose messages are handed over.
     turns: Arc<WindowTurns<()>>,
@@ -38,7 +38,7 @@ struct Destination {
 /// they were mixed, all would be answered late and at about the same time. The turn begins with the first message and
 /// ends when this is dropped.
 pub(crate) struct WindowShare {
-    destination: Arc<Destination>,
+    destination: Arc<DestinationWindow>,
     takes_turns: bool,
     turn: Option<OwnedMutexGuard<()>>,
 }
@@ -55,7 +55,7 @@ impl Window {
         WindowShare { destination: self.destination(destination), takes_turns: messages > FEW, turn: None }
     }
 
-    fn destination(&self, destination: &str) -> Arc<Destination> {
+    fn destination(&self, destination: &str) -> Arc<DestinationWindow> {
         let mut destinations = self.destinations.lock();
         if let Some(destination) = destinations.get(destination).and_then(Weak::upgrade) {
             return destination;
@@ -64,7 +64,8 @@ impl Window {
         if destinations.len() == destinations.capacity() {
             destinations.retain(|_, destination| destination.strong_count() > 0);
         }
-        let new = Arc::new(Destination { units: Arc::new(Semaphore::new(self.share_units)), turns: Arc::default() });
+        let new =
+            Arc::new(DestinationWindow { units: Arc::new(Semaphore::new(self.share_units)), turns: Arc::default() });
         destinations.insert(destination.to_owned(), Arc::downgrade(&new));
         new
     }

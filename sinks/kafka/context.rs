@@ -49,7 +49,7 @@ pub(super) enum State {
 }
 
 /// The health of the brokers.
-pub(super) struct Health {
+pub(super) struct BrokerHealth {
     state: watch::Sender<State>,
     said: Mutex<Said>,
     /// Whether there are errors to forget once a broker answers.
@@ -66,7 +66,7 @@ struct Said {
 
 /// The callbacks of a producer.
 pub(super) struct KafkaContext {
-    pub(super) health: Arc<Health>,
+    pub(super) health: Arc<BrokerHealth>,
     pub(super) settings: Arc<Settings>,
 }
 
@@ -131,9 +131,13 @@ impl ClientContext for KafkaContext {
     fn stats(&self, _statistics: Statistics) {}
 }
 
-impl Health {
-    pub(super) fn new() -> Health {
-        Health { state: watch::Sender::new(State::Well), said: Mutex::default(), troubled: AtomicBool::new(false) }
+impl BrokerHealth {
+    pub(super) fn new() -> BrokerHealth {
+        BrokerHealth {
+            state: watch::Sender::new(State::Well),
+            said: Mutex::default(),
+            troubled: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn state(&self) -> State {
@@ -193,7 +197,7 @@ impl Health {
         if self.said().unwanted.is_some() { Duration::ZERO } else { patience }
     }
 
-    /// Waits until [`overdue`](Health::overdue) or until the producer has ended.
+    /// Waits until [`overdue`](BrokerHealth::overdue) or until the producer has ended.
     pub(super) async fn lost(&self, patience: Duration) {
         let mut state = self.state.subscribe();
         loop {
@@ -253,7 +257,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_brokers_may_be_gone_for_a_while_and_be_back() {
-        let (health, patience) = (Health::new(), Duration::from_secs(1));
+        let (health, patience) = (BrokerHealth::new(), Duration::from_secs(1));
         health.hear(Code::BrokerTransportFailure, "connection refused".to_owned());
         let away = Away::new(Cause::Unreachable, "connection refused");
         assert_eq!((health.trouble(), health.away()), (None, Some(away)));
@@ -273,7 +277,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_for_one_who_does_not_want_us() {
-        let health = Health::new();
+        let health = BrokerHealth::new();
         health.hear(Code::Authentication, "invalid password".to_owned());
         health.hear(Code::BrokerTransportFailure, "disconnected".to_owned());
         health.hear(Code::AllBrokersDown, "1/1 brokers are down".to_owned());
@@ -281,7 +285,7 @@ mod tests {
         assert!(health.overdue(Duration::from_secs(1)));
         assert_eq!(health.trouble(), Some((Fault::Sink, "invalid password".to_owned())));
         assert_eq!(health.away(), Some(Away::new(Cause::LogIn, "invalid password")));
-        let health = Health::new();
+        let health = BrokerHealth::new();
         health.hear(Code::Fatal, "out of order".to_owned());
         assert_eq!(health.trouble(), Some((Fault::Sink, "out of order".to_owned())));
         health.set_well();
@@ -290,16 +294,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_is_the_brokers_fault_only_if_all_are_gone_at_its_end() {
-        let health = Health::new();
+        let health = BrokerHealth::new();
         health.hear(Code::BrokerTransportFailure, "connection refused".to_owned());
         health.end();
         assert!(health.state() == State::Ended(Fault::Unclear) && health.trouble().is_none());
-        let health = Health::new();
+        let health = BrokerHealth::new();
         health.hear(Code::AllBrokersDown, "1/1 brokers are down".to_owned());
         assert!(!health.overdue(Duration::from_secs(1)));
         health.end();
         assert_eq!(health.trouble(), Some((Fault::Sink, "1/1 brokers are down".to_owned())));
-        let health = Health::new();
+        let health = BrokerHealth::new();
         health.hear(Code::SSL, "certificate of one of three".to_owned());
         assert_eq!(health.trouble(), Some((Fault::Unclear, "certificate of one of three".to_owned())));
         health.hear(Code::SSL, "ssl3_get_server_certificate: certificate verify failed".to_owned());

@@ -15,7 +15,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
 
-use super::context::{Health, Inbox, KafkaContext, State, Ticket};
+use super::context::{BrokerHealth, Inbox, KafkaContext, State, Ticket};
 use super::settings::Settings;
 use super::verdict;
 use crate::{Away, Fault, Message, link};
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(crate) struct Producer {
     /// `None` only during drop.
     client: Option<ThreadedProducer<KafkaContext>>,
-    health: Arc<Health>,
+    health: Arc<BrokerHealth>,
     /// How long all brokers may be unreachable before the producer ends.
     patience: Duration,
     /// Held by the caller that asks whether a broker is back.
@@ -40,11 +40,11 @@ pub(crate) struct Producer {
     /// the end.
     open: RwLock<bool>,
     /// Messages of publishes that were dropped.
-    left: parking_lot::Mutex<Vec<Left>>,
+    left: parking_lot::Mutex<Vec<DroppedPublish>>,
 }
 
 /// The messages of a dropped publish: `away` of them must have a report in `inbox` by `until`.
-pub(super) struct Left {
+pub(super) struct DroppedPublish {
     pub(super) inbox: Arc<Inbox>,
     pub(super) away: usize,
     pub(super) until: Instant,
@@ -91,7 +91,7 @@ impl Producer {
 
     async fn make(client: ClientConfig, settings: Arc<Settings>, patience: Duration) -> Result<Producer, String> {
         let made = on_thread(move || {
-            let health = Arc::new(Health::new());
+            let health = Arc::new(BrokerHealth::new());
             let context = KafkaContext { health: Arc::clone(&health), settings: Arc::clone(&settings) };
             match client.create_with_context(context) {
                 Ok(client) => Ok(Producer {
@@ -243,7 +243,7 @@ fn on_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> one
 }
 
 /// Ends the producer if messages of a dropped publish have no report in time. One thread watches all of them.
-pub(super) fn end_unless_back(producer: &Arc<Producer>, left: Left) {
+pub(super) fn end_unless_back(producer: &Arc<Producer>, left: DroppedPublish) {
     let mut all = producer.left();
     all.push(left);
     if all.len() == 1 {
@@ -271,7 +271,7 @@ impl Producer {
         more
     }
 
-    fn left(&self) -> MutexGuard<'_, Vec<Left>> {
+    fn left(&self) -> MutexGuard<'_, Vec<DroppedPublish>> {
         self.left.lock()
     }
 }

@@ -8,8 +8,8 @@ use rdkafka::types::RDKafkaErrorCode;
 use tokio::time::{Instant, timeout_at};
 
 use super::context::{Inbox, Ticket};
-use super::producer::{Left, Producer, end_unless_back};
-use super::verdict::{Reported, verdict};
+use super::producer::{DroppedPublish, Producer, end_unless_back};
+use super::verdict::{ReportVerdict, verdict};
 use crate::answers::Answers;
 use crate::link::Connection as _;
 use crate::window::{Window, WindowRoom, WindowShare};
@@ -23,7 +23,7 @@ pub(super) struct PublishRound<'a> {
     alone: bool,
     batch: &'a [Message],
     answers: &'a Answers,
-    times: Times,
+    times: PublishTimeouts,
     /// Number of messages that librdkafka holds.
     pub(super) away: usize,
     /// Messages to send again alone.
@@ -32,14 +32,14 @@ pub(super) struct PublishRound<'a> {
 
 /// The time limits of a publish.
 #[derive(Clone, Copy)]
-pub(super) struct Times {
+pub(super) struct PublishTimeouts {
     /// Messages are handed over until this time, so that librdkafka has given up on them by the deadline.
     pub(super) hand_over: Instant,
     pub(super) deadline: Instant,
 }
 
 /// Completes when the producer is lost.
-type Lost<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
+type ProducerLost<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 
 impl<'a> PublishRound<'a> {
     pub(super) fn new(
@@ -47,7 +47,7 @@ impl<'a> PublishRound<'a> {
         alone: bool,
         batch: &'a [Message],
         answers: &'a Answers,
-        times: Times,
+        times: PublishTimeouts,
     ) -> PublishRound<'a> {
         PublishRound { producer, inbox: Arc::default(), alone, batch, answers, times, away: 0, again: Vec::new() }
     }
@@ -108,7 +108,13 @@ impl<'a> PublishRound<'a> {
     }
 
     /// Hands one message over, once there is room for it. Returns whether the producer is alive.
-    async fn hand_over(&mut self, window: &Window, share: &mut WindowShare, index: usize, lost: Lost<'_>) -> bool {
+    async fn hand_over(
+        &mut self,
+        window: &Window,
+        share: &mut WindowShare,
+        index: usize,
+        lost: ProducerLost<'_>,
+    ) -> bool {
         let message = &self.batch[index];
         let Some(room) = self.room(window, share, size(message), lost).await else { return false };
         if !self.alone {
@@ -134,7 +140,7 @@ impl<'a> PublishRound<'a> {
         window: &Window,
         share: &mut WindowShare,
         bytes: usize,
-        mut lost: Lost<'_>,
+        mut lost: ProducerLost<'_>,
     ) -> Option<WindowRoom> {
         let mut room = pin!(window.room(share, bytes));
         loop {
@@ -147,7 +153,7 @@ impl<'a> PublishRound<'a> {
     }
 
     /// Waits for reports and handles them. Returns whether the producer is alive.
-    async fn next(&mut self, lost: Lost<'_>) -> bool {
+    async fn next(&mut self, lost: ProducerLost<'_>) -> bool {
         let inbox = Arc::clone(&self.inbox);
         tokio::select! {
             biased;
@@ -182,7 +188,7 @@ impl<'a> PublishRound<'a> {
 
     /// `refused`: librdkafka did not take the message.
     fn report(&mut self, index: usize, code: RDKafkaErrorCode, refused: bool) {
-        let Reported::Is(mut outcome) = verdict(code, self.alone) else { return self.again.push(index) };
+        let ReportVerdict::Is(mut outcome) = verdict(code, self.alone) else { return self.again.push(index) };
         if let Outcome::Retry(trouble) = &mut outcome {
             trouble.definite |= refused;
             // The message timed out or lost its connection. The health of the brokers tells why.
@@ -215,7 +221,7 @@ impl Drop for PublishRound<'_> {
     fn drop(&mut self) {
         if self.away > 0 {
             let (inbox, until) = (Arc::clone(&self.inbox), self.times.deadline);
-            end_unless_back(&self.producer, Left { inbox, away: self.away, until });
+            end_unless_back(&self.producer, DroppedPublish { inbox, away: self.away, until });
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::link;
 pub(super) const MAX_UNDER_WAY: usize = 4096;
 
 /// The address of NATS, and the login.
-pub(super) struct ServerPlace {
+pub(super) struct NatsAddress {
     pub(super) servers: Vec<ServerAddr>,
     pub(super) credentials: Credentials,
     /// TLS settings; with `None` the client library uses the certificates of the system.
@@ -41,7 +41,7 @@ pub(crate) struct NatsConnection {
 
 impl NatsConnection {
     /// Connects to one of the servers and subscribes to an inbox.
-    pub(super) async fn connect(place: &ServerPlace, limit: Duration) -> Result<NatsConnection, Away> {
+    pub(super) async fn connect(place: &NatsAddress, limit: Duration) -> Result<NatsConnection, Away> {
         let routes = Arc::new(Routes::default());
         let sealed = Arc::new(AtomicBool::new(false));
         let connecting = async {
@@ -196,7 +196,7 @@ impl Drop for Route {
 
 /// A dead peer is noticed after three missed pings, well within an answer timeout, which is twice `limit`. The library
 /// then tries each server once more. `sealed` makes these attempts fail, and the library gives up.
-fn options(place: &ServerPlace, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, limit: Duration) -> ConnectOptions {
+fn options(place: &NatsAddress, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, limit: Duration) -> ConnectOptions {
     let (credentials, sealed) = (place.credentials.clone(), Arc::clone(sealed));
     let log_in = move |nonce: Vec<u8>| {
         let again = sealed.load(Ordering::SeqCst);

@@ -33,15 +33,15 @@ pub(super) struct RabbitPublish<'a> {
 }
 
 /// Why sending on a channel has ended.
-enum Ended {
+enum SendEnd {
     /// Acknowledgements on it can no longer be trusted. The messages under way are answered.
     Doubtful,
     Failed(Failed),
 }
 
-impl From<Failed> for Ended {
-    fn from(failed: Failed) -> Ended {
-        Ended::Failed(failed)
+impl From<Failed> for SendEnd {
+    fn from(failed: Failed) -> SendEnd {
+        SendEnd::Failed(failed)
     }
 }
 
@@ -126,17 +126,17 @@ impl<'a> RabbitPublish<'a> {
             let (mut under_way, mut next) = (UnderWay::new(self.batch), 0);
             match self.send(&group, &channel, &mut under_way, &mut next).await {
                 Ok(()) => self.connection.keep(channel),
-                Err(Ended::Doubtful) => groups.push_front(group[next..].to_vec()),
+                Err(SendEnd::Doubtful) => groups.push_front(group[next..].to_vec()),
                 // The channel was closed before it was used. An idle channel can be closed at any time.
-                Err(Ended::Failed(Failed::Refused(_))) if next == 0 && unused < MAX_UNUSED_CHANNELS => {
+                Err(SendEnd::Failed(Failed::Refused(_))) if next == 0 && unused < MAX_UNUSED_CHANNELS => {
                     unused += 1;
                     groups.push_front(group);
                 }
-                Err(Ended::Failed(Failed::Refused(refusal))) => {
+                Err(SendEnd::Failed(Failed::Refused(refusal))) => {
                     let open = under_way.clear();
                     self.refused(&refusal, &open, &group[next..], &mut groups);
                 }
-                Err(Ended::Failed(Failed::Lost)) => return Err(Failed::Lost),
+                Err(SendEnd::Failed(Failed::Lost)) => return Err(Failed::Lost),
             }
         }
         Ok(())
@@ -149,7 +149,7 @@ impl<'a> RabbitPublish<'a> {
         channel: &Channel,
         under_way: &mut UnderWay<'a>,
         next: &mut usize,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), SendEnd> {
         let mut share = None;
         while let Some(&index) = group.get(*next) {
             let message = &self.batch[index];
@@ -178,7 +178,11 @@ impl<'a> RabbitPublish<'a> {
     }
 
     /// Waits for a future, and handles events of the channel in the meantime.
-    async fn meanwhile<T>(&self, something: impl Future<Output = T>, under_way: &mut UnderWay<'a>) -> Result<T, Ended> {
+    async fn meanwhile<T>(
+        &self,
+        something: impl Future<Output = T>,
+        under_way: &mut UnderWay<'a>,
+    ) -> Result<T, SendEnd> {
         let mut something = pin!(something);
         loop {
             tokio::select! {
@@ -190,7 +194,7 @@ impl<'a> RabbitPublish<'a> {
     }
 
     /// Handles events of the channel until every message on it is answered.
-    async fn take_all(&self, under_way: &mut UnderWay<'a>) -> Result<(), Ended> {
+    async fn take_all(&self, under_way: &mut UnderWay<'a>) -> Result<(), SendEnd> {
         while !under_way.is_empty() {
             let event = under_way.event().await;
             self.take(event, under_way)?;
@@ -198,7 +202,7 @@ impl<'a> RabbitPublish<'a> {
         Ok(())
     }
 
-    fn take(&self, event: Event, under_way: &mut UnderWay<'a>) -> Result<(), Ended> {
+    fn take(&self, event: Event, under_way: &mut UnderWay<'a>) -> Result<(), SendEnd> {
         match event {
             Event::Verdicts(verdicts) => {
                 for (index, verdict) in verdicts {
@@ -220,7 +224,7 @@ impl<'a> RabbitPublish<'a> {
                 for index in under_way.clear() {
                     self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, detail.clone())));
                 }
-                Err(Ended::Doubtful)
+                Err(SendEnd::Doubtful)
             }
             Event::Ended(error) => Err(self.connection.failed(&error).into()),
         }

@@ -72,14 +72,14 @@ impl Frames {
         }
         while let Some(part) = self.to_server.next(&mut bytes) {
             match part {
-                Part::Head(frame) => {
+                FramePiece::Head(frame) => {
                     self.sends = frame.channel == 0 || self.channels.entry(frame.channel).or_default().sends(&frame);
                     if self.sends {
                         out.extend_from_slice(frame.bytes);
                     }
                 }
-                Part::Rest(rest) if self.sends => out.extend_from_slice(rest),
-                Part::Rest(_) => {}
+                FramePiece::Rest(rest) if self.sends => out.extend_from_slice(rest),
+                FramePiece::Rest(_) => {}
             }
         }
     }
@@ -90,7 +90,7 @@ impl Frames {
     /// When the server breaks the protocol in a way that lapin would take for an acknowledgement.
     pub(super) fn receive(&mut self, mut bytes: &[u8]) -> Result<(), &'static str> {
         while let Some(part) = self.from_server.next(&mut bytes) {
-            let Part::Head(frame) = part else { continue };
+            let FramePiece::Head(frame) = part else { continue };
             if frame.size > MAX_FRAME_BYTES as usize {
                 return Err("it sent a frame that is longer than it may be");
             }
@@ -154,7 +154,7 @@ struct Reader {
     left: usize,
 }
 
-enum Part<'a> {
+enum FramePiece<'a> {
     Head(Frame<'a>),
     Rest(&'a [u8]),
 }
@@ -170,14 +170,14 @@ struct Frame<'a> {
 
 impl Reader {
     /// Removes and returns the next part of `bytes`.
-    fn next<'a, 'b: 'a>(&'a mut self, bytes: &mut &'b [u8]) -> Option<Part<'a>> {
+    fn next<'a, 'b: 'a>(&'a mut self, bytes: &mut &'b [u8]) -> Option<FramePiece<'a>> {
         if self.left > 0 {
             let rest = take(bytes, self.left);
             self.left -= rest.len();
             if self.left == 0 {
                 self.head.clear();
             }
-            return (!rest.is_empty()).then_some(Part::Rest(rest));
+            return (!rest.is_empty()).then_some(FramePiece::Rest(rest));
         }
         self.head.extend_from_slice(take(bytes, HEAD.saturating_sub(self.head.len())));
         let size = match self.head[..] {
@@ -191,7 +191,7 @@ impl Reader {
         }
         self.left = HEAD + size + END - wanted;
         let (kind, channel) = (self.head[0], u16::from_be_bytes([self.head[1], self.head[2]]));
-        Some(Part::Head(Frame { kind, channel, size, bytes: &self.head }))
+        Some(FramePiece::Head(Frame { kind, channel, size, bytes: &self.head }))
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Login {
     pub(super) user: String,
     pub(super) password: SecretString,
     pub(super) vhost: String,
-    pub(super) tls: Option<Trust>,
+    pub(super) tls: Option<TrustedCertificates>,
     /// Heartbeat interval to negotiate, in seconds; each side sends two in this time.
     pub(super) heartbeat: u16,
 }
@@ -106,17 +106,17 @@ impl Login {
 }
 
 /// The trusted certificates, ready for the handshake.
-pub(super) struct Trust {
+pub(super) struct TrustedCertificates {
     tls: Tls,
     connector: TlsConnector,
 }
 
-impl Trust {
+impl TrustedCertificates {
     /// # Errors
     /// [`SinkError::Config`] if there are no trusted certificates.
-    pub(super) fn new(tls: &Tls) -> Result<Trust, SinkError> {
+    pub(super) fn new(tls: &Tls) -> Result<TrustedCertificates, SinkError> {
         let connector = TlsConnector::from(Arc::new(tls.client_config()?));
-        Ok(Trust { tls: tls.clone(), connector })
+        Ok(TrustedCertificates { tls: tls.clone(), connector })
     }
 }
 

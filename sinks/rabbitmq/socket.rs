@@ -159,15 +159,15 @@ impl futures_io::AsyncWrite for LapinSocket {
 
 /// Tokio's reactor, with our sockets.
 #[derive(Clone, Debug)]
-pub(super) struct Sockets(Tokio);
+pub(super) struct LapinReactor(Tokio);
 
 /// The runtime for lapin: that of the caller.
-pub(super) fn runtime() -> async_rs::Runtime<RuntimeParts<Tokio, Sockets>> {
+pub(super) fn runtime() -> async_rs::Runtime<RuntimeParts<Tokio, LapinReactor>> {
     let tokio = Tokio::current();
-    async_rs::Runtime::new(RuntimeParts::new(tokio.clone(), Sockets(tokio)))
+    async_rs::Runtime::new(RuntimeParts::new(tokio.clone(), LapinReactor(tokio)))
 }
 
-impl Reactor for Sockets {
+impl Reactor for LapinReactor {
     type TcpStream = LapinSocket;
     type Sleep = <Tokio as Reactor>::Sleep;
 
