@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::answers::Answers;
-use crate::link::{Door, deadline, no_answer};
+use crate::link::{PublishTracker, deadline, no_answer};
 use crate::{Away, Fault, Message, Outcome, Sink, SinkError, Trouble};
 
 /// A sink in memory. Clones share their state.
@@ -28,7 +28,7 @@ pub struct MemorySink {
 struct Inner {
     answer_timeout: Duration,
     keep: usize,
-    door: Door,
+    door: PublishTracker,
     state: Mutex<State>,
 }
 
@@ -61,7 +61,7 @@ impl MemorySink {
     /// A sink that keeps the last `keep` messages for [`published`](MemorySink::published).
     pub fn new(keep: usize, answer_timeout: Duration) -> MemorySink {
         let state = State { kept: VecDeque::new(), accepted: 0, receivers: Vec::new(), absent: false, rule: None };
-        let inner = Inner { answer_timeout, keep, door: Door::default(), state: Mutex::new(state) };
+        let inner = Inner { answer_timeout, keep, door: PublishTracker::default(), state: Mutex::new(state) };
         MemorySink { inner: Arc::new(inner) }
     }
 

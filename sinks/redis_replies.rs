@@ -33,6 +33,8 @@ struct Reply {
     missing: u64,
     /// The beginning of the current line.
     line: Vec<u8>,
+    /// The last byte of the current line so far.
+    last: u8,
 }
 
 impl<S> LimitedReplies<S> {
@@ -43,16 +45,16 @@ impl<S> LimitedReplies<S> {
 
 impl Reply {
     fn new() -> Reply {
-        Reply { bytes: 0, open: 1, missing: 0, line: Vec::new() }
+        Reply { bytes: 0, open: 1, missing: 0, line: Vec::new(), last: 0 }
     }
 
     /// Counts bytes from the server.
     ///
     /// # Errors
-    /// If a reply is too long.
+    /// If a reply is too long, or if the client library might take its length for another one.
     fn receive(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let line_ends = if self.missing > 0 { None } else { bytes.iter().position(|&byte| byte == b'\n') };
+            let line_ends = if self.missing > 0 { None } else { self.line_end(bytes) };
             let taken = match line_ends {
                 Some(end) => end + 1,
                 None if self.missing > 0 => bytes.len().min(usize::try_from(self.missing).unwrap_or(usize::MAX)),
@@ -69,8 +71,9 @@ impl Reply {
             } else {
                 let room = MAX_HEAD_BYTES.saturating_sub(self.line.len());
                 self.line.extend_from_slice(&part[..part.len().min(room)]);
+                self.last = part[part.len() - 1];
                 if line_ends.is_some() {
-                    self.end_line();
+                    self.end_line()?;
                 }
             }
             if self.bytes.saturating_add(self.missing) > MAX_REPLY_BYTES {
@@ -80,24 +83,36 @@ impl Reply {
         Ok(())
     }
 
-    fn end_line(&mut self) {
+    /// The position of the line feed that ends the current line; only one behind a carriage return does.
+    fn line_end(&self, bytes: &[u8]) -> Option<usize> {
+        let mut before = self.last;
+        bytes.iter().position(|&byte| std::mem::replace(&mut before, byte) == b'\r' && byte == b'\n')
+    }
+
+    fn end_line(&mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
-        let number = line.get(1..).and_then(|text| std::str::from_utf8(text).ok()?.trim_ascii().parse::<u64>().ok());
-        // What is no number, or below 0, has no elements.
-        let number = number.unwrap_or(0);
-        match line.first() {
-            // With its line break. An absent string has none.
-            Some(b'$' | b'=' | b'!') if !line.starts_with(b"$-") => {
+        self.last = 0;
+        let kind = line.first().copied().unwrap_or_default();
+        if !b"$=!*~>%|".contains(&kind) || line == b"$-1\r\n" || line == b"*-1\r\n" {
+            self.end_element();
+            return Ok(());
+        }
+        let digits = line[1..].strip_suffix(b"\r\n").filter(|digits| digits.iter().all(u8::is_ascii_digit));
+        let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
+        let number = number.ok_or_else(|| io::Error::other("it sent a reply of no length"))?;
+        match kind {
+            // With its line break.
+            b'$' | b'=' | b'!' => {
                 self.missing = number.saturating_add(2);
-                return;
+                return Ok(());
             }
-            Some(b'*' | b'~' | b'>') => self.open = self.open.saturating_add(number),
-            Some(b'%') => self.open = self.open.saturating_add(number.saturating_mul(2)),
+            b'*' | b'~' | b'>' => self.open = self.open.saturating_add(number),
+            b'%' => self.open = self.open.saturating_add(number.saturating_mul(2)),
             // Attributes stand before the element that they are of.
-            Some(b'|') => self.open = self.open.saturating_add(number.saturating_mul(2)).saturating_add(1),
-            _ => {}
+            _ => self.open = self.open.saturating_add(number.saturating_mul(2)).saturating_add(1),
         }
         self.end_element();
+        Ok(())
     }
 
     fn end_element(&mut self) {
@@ -198,6 +213,18 @@ mod tests {
         let piece = vec![b'a'; 1 << 16];
         assert!(refused("$2000000000\r\n", &piece) < 100, "its length says enough");
         assert!(refused("$9223372036854775807\r\n", &piece) < 100);
+        for odd in [
+            "$000000000000000000000000000000002000000000\r\n",
+            "$-0\r\n",
+            "=-1\r\n",
+            "!-1\r\n",
+            "$?\r\n",
+            "*\u{a0}1\r\n",
+            "$+1\r\n",
+        ] {
+            assert!(Reply::new().receive(odd.as_bytes()).is_err(), "{odd:?}");
+        }
+        assert!(refused("+", &b"\n+".repeat(1 << 10)) <= MAX_REPLY_BYTES, "a line ends at both of its last bytes only");
         assert!(refused("+", &piece) <= MAX_REPLY_BYTES);
         assert!(refused("*2147483647\r\n", &b"+OK\r\n".repeat(1 << 10)) <= MAX_REPLY_BYTES);
         assert!(refused("*1\r\n", &b"*1\r\n".repeat(1 << 10)) <= MAX_REPLY_BYTES, "nested for ever");

@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::answers::Answers;
-use crate::link::{Door, deadline, no_answer};
+use crate::link::{PublishTracker, deadline, no_answer};
 use crate::{Away, Fault, Message, Outcome, Sink, SinkError, Trouble};
 
 /// Lines are written and flushed in blocks of 256 KiB, so that a batch of large payloads is not in memory twice.
@@ -37,7 +37,7 @@ pub struct StdoutSink {
 struct Inner {
     blocks: mpsc::Sender<Block>,
     answer_timeout: Duration,
-    door: Door,
+    door: PublishTracker,
     broken: Arc<AtomicBool>,
 }
 
@@ -70,7 +70,7 @@ impl StdoutSink {
         thread
             .spawn(move || write_blocks(writer, inbox, &seen))
             .map_err(|error| SinkError::url(format!("cannot start the thread that writes to stdout: {error}")))?;
-        Ok(StdoutSink { inner: Arc::new(Inner { blocks, answer_timeout, door: Door::default(), broken }) })
+        Ok(StdoutSink { inner: Arc::new(Inner { blocks, answer_timeout, door: PublishTracker::default(), broken }) })
     }
 }
 

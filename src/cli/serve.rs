@@ -204,10 +204,11 @@ impl Instance {
         let engine = engine.map_err(Failure::usage)?;
         let engine = Arc::new(engine);
         let watched = Arc::clone(&engine);
+        let access = Access::by_tokens(config.tokens.values().copied());
         let api = Arc::new(Api {
             intake: intake.clone(),
             engine: Box::new(move || watched.state()),
-            access: Access::by_tokens(config.tokens.values().copied()).on_loopback(listen.ip().is_loopback()),
+            access: access.clone().on_loopback(listen.ip().is_loopback()),
             metrics,
             limits: config.http.api,
             instance: id.clone(),
@@ -218,12 +219,11 @@ impl Instance {
         let over_tls = tls.is_some();
         let limits = ServerLimits { connections: descriptors::connections(config), ..config.http.server };
         if let Some(listener) = probes {
-            let (address, limits) = (listener.local_addr(), ServerLimits { connections: MAX_PROBES, ..limits });
-            tokio::spawn(server::serve(listener, None, api.probe_router(), limits, stop.clone(), config.shutdown));
-            info!(
-                address = address.map_or_else(|_| String::new(), |address| address.to_string()),
-                "serving probes and metrics"
-            );
+            let address = listener.local_addr().map_err(Failure::failed)?;
+            let router = api.probe_router(access.on_loopback(address.ip().is_loopback()));
+            let limits = ServerLimits { connections: MAX_PROBES, ..limits };
+            tokio::spawn(server::serve(listener, None, router, limits, stop.clone(), config.shutdown));
+            info!(%address, "serving probes and metrics");
         }
         let server = tokio::spawn(server::serve(listener, tls, api.router(), limits, stop.clone(), config.shutdown));
         let lanes = config.lanes.iter().map(|(lane, section)| format!("{lane} -> {}", section.sink));

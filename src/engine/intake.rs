@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::clock::{Backoff, Clock, Timestamp};
 use crate::task::schedule::ScheduleError;
-use crate::task::{Key, Lane, Record, Shard, Task, TaskId, Traceparent};
+use crate::task::{Key, Lane, Record, Shard, Task, TaskId, Traceparent, When};
 use crate::timeline::{
     self, CancelAnswer, MAX_PUT_BYTES, MAX_PUTS, PutAnswer, PutMode, PutResult, StoredTask, Timeline, TimelineError,
 };
@@ -172,6 +172,10 @@ impl Intake {
         let mut answers: Vec<Result<EffectivePut, PutError>> = Vec::with_capacity(tasks.len());
         let mut shards: BTreeMap<Shard, Vec<Prepared>> = BTreeMap::new();
         for (index, (id, lane, task)) in tasks.into_iter().enumerate() {
+            // Its first due may take a search, so others get their turn.
+            if show.is_none() && matches!(task.schedule.when, When::Cron { .. }) {
+                tokio::task::yield_now().await;
+            }
             match self.prepare(index, id, lane, task, now, trace) {
                 Ok(prepared) => {
                     let shard = Shard::of(&prepared.put.id, self.timeline.shards());

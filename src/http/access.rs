@@ -97,7 +97,7 @@ impl Access {
 
     /// Whether the caller has the scope `read`, on a route that shows others less.
     pub(super) fn may_read(&self, headers: &HeaderMap) -> bool {
-        self.check(Need::Read, headers).is_ok()
+        self.check_token(Need::Read, headers).is_ok()
     }
 
     /// Whether the headers of a request satisfy the requirement.
@@ -106,6 +106,10 @@ impl Access {
         if self.tokens.is_empty() || self.on_loopback {
             own_host(headers)?;
         }
+        self.check_token(need, headers)
+    }
+
+    fn check_token(&self, need: Need, headers: &HeaderMap) -> Result<(), Problem> {
         if self.tokens.is_empty() {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 //! Every body has a few KiB for itself: small requests are read however much the others hold.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -14,6 +15,9 @@ const FREE_BYTES: usize = 16 << 10;
 
 /// How much is taken from the budget at once, in bytes.
 const STEP_BYTES: usize = 16 << 10;
+
+/// How often a body looks for room.
+const ROOM_PAUSE: Duration = Duration::from_millis(10);
 
 /// The budget.
 #[derive(Clone)]
@@ -76,14 +80,12 @@ impl HeldBytes {
         Ok(())
     }
 
-    /// The same, and waits for other bodies to end.
-    pub(super) async fn wait_for(&mut self, bytes: usize) -> Result<(), Problem> {
-        let missing = self.missing(bytes);
-        if missing > 0 {
-            let permit = Arc::clone(&self.budget.left).acquire_many_owned(missing).await;
-            self.add(permit.map_err(|_| no_room())?);
+    /// The same, and waits for other bodies to end. It does not queue: a body that waits for much would keep away those
+    /// that need little.
+    pub(super) async fn wait_for(&mut self, bytes: usize) {
+        while self.hold(bytes).is_err() {
+            tokio::time::sleep(ROOM_PAUSE).await;
         }
-        Ok(())
     }
 }
 
@@ -120,10 +122,10 @@ mod tests {
         let budget = BodyBudget::new(1 << 20);
         let (mut one, mut other) = (budget.open(), budget.open());
         one.hold(1 << 20).unwrap();
-        let waiting = tokio::spawn(async move { other.wait_for(1 << 20).await.is_ok() });
+        let waiting = tokio::spawn(async move { other.wait_for(1 << 20).await });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         drop(one);
-        assert!(waiting.await.unwrap());
+        waiting.await.unwrap();
     }
 }

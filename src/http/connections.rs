@@ -82,6 +82,14 @@ impl ClientConnection {
         }
     }
 
+    /// The body of a request has ended, or nobody reads it any more.
+    fn received(&self) {
+        let receives = matches!(*self.place.lock(), Some((Phase::Receiving, _)));
+        if receives {
+            self.enter(None);
+        }
+    }
+
     /// The head of a request has arrived. The result notices when the body has ended.
     pub(super) fn request(self: &Arc<ClientConnection>, request: Request<Incoming>) -> Request {
         let ended = request.body().is_end_stream();
@@ -125,6 +133,12 @@ struct ReceivedBody {
     connection: Arc<ClientConnection>,
 }
 
+impl Drop for ReceivedBody {
+    fn drop(&mut self) {
+        self.connection.received();
+    }
+}
+
 impl HttpBody for ReceivedBody {
     type Data = hyper::body::Bytes;
     type Error = hyper::Error;
@@ -135,7 +149,7 @@ impl HttpBody for ReceivedBody {
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if matches!(frame, Poll::Ready(None)) || (frame.is_ready() && self.body.is_end_stream()) {
-            self.connection.enter(None);
+            self.connection.received();
         }
         frame
     }

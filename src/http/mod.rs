@@ -78,25 +78,25 @@ pub struct Api {
 
 impl Api {
     /// The router of an address for probes only: `/healthz`, `/readyz` and `/metrics`.
-    pub fn probe_router(self: &Arc<Api>) -> Router {
+    pub fn probe_router(self: &Arc<Api>, access: Access) -> Router {
         let routes = OpenApiRouter::new()
             .routes(routes!(state::healthz))
             .routes(routes!(state::readyz))
             .routes(routes!(state::metrics));
-        self.serve_routes(routes.split_for_parts().0)
+        self.serve_routes(routes.split_for_parts().0, access)
     }
 
     /// The router of all routes.
     pub fn router(self: &Arc<Api>) -> Router {
-        self.serve_routes(routes().split_for_parts().0)
+        self.serve_routes(routes().split_for_parts().0, self.access.clone())
     }
 
-    fn serve_routes(self: &Arc<Api>, router: Router<Arc<Api>>) -> Router {
+    fn serve_routes(self: &Arc<Api>, router: Router<Arc<Api>>, access: Access) -> Router {
         let api = Arc::clone(self);
         router
             .fallback(no_route)
             .method_not_allowed_fallback(no_method)
-            .layer(middleware::from_fn_with_state(api.access.clone(), access::guard))
+            .layer(middleware::from_fn_with_state(access, access::guard))
             .layer(middleware::from_fn_with_state(Arc::clone(&api), count))
             .with_state(api)
     }

@@ -73,6 +73,7 @@ pub async fn serve(
                 let connection = connections.open(close.clone());
                 tasks.spawn(async move {
                     tokio::select! {
+                        biased;
                         () = close.cancelled() => {}
                         () = serve_connection(stream, acceptor, router, limits, stop, connection) => {}
                     }

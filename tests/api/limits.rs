@@ -100,6 +100,24 @@ async fn bodies_under_way_share_a_budget() {
     assert_eq!(answers.body.matches("created").count(), 9, "lines wait for each other: {answers:?}");
 }
 
+/// A byte now and then would keep the memory for a long line for ever.
+#[tokio::test]
+async fn a_long_line_that_comes_too_slowly_ends_its_batch() {
+    let stage = Stage::start_with(|terms| terms.api.body_timeout = Duration::from_millis(500)).await;
+    let mut stream = stage.connect().await;
+    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\ncontent-length: 500000\r\n\r\n";
+    stream.write_all(format!("{head}{}", "x".repeat(20_000)).as_bytes()).await.unwrap();
+    let mut answers = Vec::new();
+    for _ in 0..600 {
+        let sent = stream.write_all(b"x").await;
+        let read = timeout(Duration::from_millis(50), stream.read_buf(&mut answers)).await;
+        if sent.is_err() || matches!(read, Ok(Ok(0) | Err(_))) {
+            break;
+        }
+    }
+    assert!(String::from_utf8_lossy(&answers).contains("\"too_slow\""), "{}", String::from_utf8_lossy(&answers));
+}
+
 #[tokio::test]
 async fn a_body_that_comes_too_slowly_is_refused() {
     let stage = Stage::start_with(|terms| terms.api.body_timeout = Duration::from_millis(100)).await;

@@ -160,7 +160,14 @@ impl<T: Timeline> Stage<T> {
         let probe_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let probes = Client(probe_listener.local_addr().unwrap());
         let limits = ServerLimits { connections: 10, ..terms.server };
-        tokio::spawn(server::serve(probe_listener, None, api.probe_router(), limits, stop.clone(), terms.deadline));
+        tokio::spawn(server::serve(
+            probe_listener,
+            None,
+            api.probe_router(api.access.clone()),
+            limits,
+            stop.clone(),
+            terms.deadline,
+        ));
         let serving = server::serve(listener, terms.tls, router, terms.server, stop.clone(), terms.deadline);
         Stage { client, clock, timeline, metrics, state, probes, paths, stop, server: tokio::spawn(serving) }
     }

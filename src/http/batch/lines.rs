@@ -56,6 +56,8 @@ pub(super) struct LineReader {
     rest: Vec<u8>,
     /// What that holds of the budget.
     rest_held: HeldBytes,
+    /// Since when it is long.
+    long_since: Option<Instant>,
     /// The line is too long and has been answered; the rest of it is ignored.
     skipping: bool,
     /// When other tasks last got to run.
@@ -70,19 +72,38 @@ struct Gone;
 impl LineReader {
     pub(super) fn new(api: Arc<Api>, groups: mpsc::Sender<Group>) -> LineReader {
         let (rest, breathed, rest_held) = (Vec::new(), Instant::now(), api.bodies.open());
-        LineReader { api, line: 0, rest, rest_held, skipping: false, breathed, group: Group::default(), groups }
+        LineReader {
+            api,
+            line: 0,
+            rest,
+            rest_held,
+            long_since: None,
+            skipping: false,
+            breathed,
+            group: Group::default(),
+            groups,
+        }
     }
 
     pub(super) async fn run(mut self, body: Body) {
         let mut parts = body.into_data_stream();
-        if let Err(Gone) = self.read_all(&mut parts).await {
-            tracing::debug!(line = self.line, "the client of a batch disconnected before its end");
+        let groups = self.groups.clone();
+        tokio::select! {
+            biased;
+            // Nobody waits for the answers any more.
+            () = groups.closed() => {}
+            ended = self.read_all(&mut parts) => {
+                if ended.is_ok() {
+                    return;
+                }
+            }
         }
+        tracing::debug!(line = self.line, "a batch ended before its last line");
     }
 
     async fn read_all(&mut self, parts: &mut BodyDataStream) -> Result<(), Gone> {
-        let patience = self.api.limits.body_timeout;
         loop {
+            let patience = self.patience();
             let part = match timeout(IDLE.min(patience), parts.next()).await {
                 Ok(part) => part,
                 Err(_) => {
@@ -106,10 +127,18 @@ impl LineReader {
         self.hand_on().await
     }
 
+    /// How long the next part may take. A long line must be complete in the time of a body, because it takes memory
+    /// from others.
+    fn patience(&self) -> Duration {
+        let patience = self.api.limits.body_timeout;
+        self.long_since.map_or(patience, |since| patience.saturating_sub(since.elapsed()))
+    }
+
     /// Reads a part of the body.
     async fn take(&mut self, mut part: &[u8]) -> Result<(), Gone> {
         while let Some(end) = part.iter().position(|&byte| byte == b'\n') {
             let (head, tail) = (&part[..end], &part[end + 1..]);
+            self.long_since = None;
             if self.skipping {
                 self.skipping = false;
             } else if self.rest.is_empty() {
@@ -133,17 +162,28 @@ impl LineReader {
             if self.rest.len() > self.api.limits.body {
                 self.skipping = true;
                 self.rest = Vec::new();
-                self.rest_held = self.api.bodies.open();
+                (self.rest_held, self.long_since) = (self.api.bodies.open(), None);
                 self.line += 1;
                 self.wrong(None, body::too_large(self.api.limits.body)).await?;
-            } else if self.rest_held.hold(self.rest.len()).is_err() {
-                self.hand_on().await?;
-                let waiting = self.rest_held.wait_for(self.rest.len());
-                if timeout(self.api.limits.body_timeout, waiting).await.is_err() {
-                    return self.end_for_others().await;
-                }
+            } else if self.rest.len() > MAX_KEPT_BYTES && self.long_since.is_none() {
+                self.begin_long_line().await?;
             }
         }
+        Ok(())
+    }
+
+    /// Takes the memory for the longest line at once, so that no line waits for others while it holds a part.
+    async fn begin_long_line(&mut self) -> Result<(), Gone> {
+        let longest = self.api.limits.body;
+        if self.rest_held.hold(longest).is_err() {
+            self.hand_on().await?;
+            if timeout(self.api.limits.body_timeout, self.rest_held.wait_for(longest)).await.is_err() {
+                self.rest = Vec::new();
+                self.end(body_budget::no_room()).await?;
+                return Err(Gone);
+            }
+        }
+        self.long_since = Some(Instant::now());
         Ok(())
     }
 
@@ -186,7 +226,10 @@ impl LineReader {
             self.hand_on().await?;
             let held = self.group.held.insert(self.api.bodies.open());
             if timeout(self.api.limits.body_timeout, held.wait_for(bytes)).await.is_err() {
-                return self.end_for_others().await;
+                // The line is counted already.
+                self.wrong(None, body_budget::no_room()).await?;
+                self.hand_on().await?;
+                return Err(Gone);
             }
         }
         self.group.bytes += bytes;
@@ -217,13 +260,6 @@ impl LineReader {
         self.line += 1;
         self.wrong(None, problem).await?;
         self.hand_on().await
-    }
-
-    /// The bodies of others have taken the budget for too long.
-    async fn end_for_others(&mut self) -> Result<(), Gone> {
-        self.rest = Vec::new();
-        self.end(body_budget::no_room()).await?;
-        Err(Gone)
     }
 
     async fn hand_on(&mut self) -> Result<(), Gone> {
