@@ -45,8 +45,7 @@ impl BlockingPool {
     /// 503 if too many calls wait already.
     pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
         let Ok(_place) = self.places.try_acquire() else {
-            let detail = format!("{MAX_WAITING} other requests wait until their schedules are computed");
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail));
+            return Err(Problem::busy(format!("{MAX_WAITING} other requests wait until their schedules are computed")));
         };
         self.run_in_turn(work).await
     }

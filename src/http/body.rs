@@ -9,12 +9,9 @@ use tokio::time::timeout;
 use utoipa::IntoParams;
 
 use super::Api;
-use super::body_budget::HeldBytes;
+use super::body_budget::{FREE_BYTES, HeldBytes};
 use super::problem::Problem;
 use crate::task::Traceparent;
-
-/// Maximum size of the body of a request that has no payload: a preview, or a filter of the dead.
-const MAX_SMALL_BYTES: usize = 16 << 10;
 
 /// Checks that the body has one of these media types.
 ///
@@ -46,10 +43,11 @@ pub(super) async fn json(headers: &HeaderMap, body: Body, api: &Api) -> Result<W
     whole(headers, body, api.limits.body, api).await
 }
 
-/// Reads the whole JSON body of a request that has no payload.
+/// Reads the whole JSON body of a request that has no payload: a preview, or a filter of the dead. It needs none of the
+/// budget.
 pub(super) async fn small_json(headers: &HeaderMap, body: Body, api: &Api) -> Result<Bytes, Problem> {
     media_type(headers, &["application/json"])?;
-    Ok(whole(headers, body, api.limits.body.min(MAX_SMALL_BYTES), api).await?.bytes)
+    Ok(whole(headers, body, api.limits.body.min(FREE_BYTES), api).await?.bytes)
 }
 
 /// The trace header in the OpenAPI document.

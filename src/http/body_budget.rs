@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
 
 use super::problem::Problem;
 
 /// What each body may hold without the budget, in bytes; enough for a usual task.
-const FREE_BYTES: usize = 16 << 10;
+pub(super) const FREE_BYTES: usize = 16 << 10;
 
 /// How much is taken from the budget at once, in bytes.
 const STEP_BYTES: usize = 16 << 10;
@@ -82,17 +82,21 @@ impl HeldBytes {
 
     /// The same, and waits for other bodies to end. It does not queue: a body that waits for much would keep away those
     /// that need little.
-    pub(super) async fn wait_for(&mut self, bytes: usize) {
-        while self.hold(bytes).is_err() {
-            tokio::time::sleep(ROOM_PAUSE).await;
-        }
+    ///
+    /// # Errors
+    /// 503 if the budget has not enough left within `limit`.
+    pub(super) async fn wait_for(&mut self, bytes: usize, limit: Duration) -> Result<(), Problem> {
+        let waiting = async {
+            while self.hold(bytes).is_err() {
+                sleep(ROOM_PAUSE).await;
+            }
+        };
+        timeout(limit, waiting).await.map_err(|_| no_room())
     }
 }
 
-/// The bodies under way leave no room.
-pub(super) fn no_room() -> Problem {
-    let detail = "the bodies of other requests take all the memory that `http.bodies` allows";
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+fn no_room() -> Problem {
+    Problem::busy("the bodies of other requests take all the memory that `http.bodies` allows")
 }
 
 #[cfg(test)]
@@ -122,10 +126,10 @@ mod tests {
         let budget = BodyBudget::new(1 << 20);
         let (mut one, mut other) = (budget.open(), budget.open());
         one.hold(1 << 20).unwrap();
-        let waiting = tokio::spawn(async move { other.wait_for(1 << 20).await });
+        let waiting = tokio::spawn(async move { other.wait_for(1 << 20, Duration::from_secs(60)).await });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         drop(one);
-        waiting.await.unwrap();
+        assert_eq!(waiting.await.unwrap(), Ok(()));
     }
 }

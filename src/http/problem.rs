@@ -147,6 +147,11 @@ impl Problem {
         Problem::invalid(vec![Fault { pointer: pointer.to_owned(), code, detail: detail.into() }])
     }
 
+    /// Other requests take what this one needs; it may be sent again.
+    pub(super) fn busy(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+    }
+
     /// A bug in punctual: a put without an answer.
     pub(super) fn unanswered() -> Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the put was not answered")

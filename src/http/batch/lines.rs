@@ -9,9 +9,9 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use crate::http::body_budget::HeldBytes;
+use crate::http::body_budget::{FREE_BYTES, HeldBytes};
 use crate::http::problem::Problem;
-use crate::http::{Api, body, body_budget};
+use crate::http::{Api, body};
 use crate::task::{Fault, Lane, Task, TaskId, spec};
 use crate::timeline::{MAX_PUT_BYTES, MAX_PUTS};
 
@@ -20,9 +20,6 @@ const IDLE: Duration = Duration::from_millis(5);
 
 /// How long lines are parsed before other tasks get to run.
 const AT_A_STRETCH: Duration = Duration::from_millis(1);
-
-/// Maximum length of a line whose memory is used again for the next one, in bytes.
-const MAX_KEPT_BYTES: usize = 16 << 10;
 
 /// Maximum length of an invalid id in an answer, in bytes; more than any valid id.
 const MAX_ECHO_BYTES: usize = 256;
@@ -148,7 +145,7 @@ impl LineReader {
                 whole.extend_from_slice(head);
                 self.complete(&whole).await?;
                 // The memory of a long line is released.
-                if whole.len() <= MAX_KEPT_BYTES {
+                if whole.len() <= FREE_BYTES {
                     whole.clear();
                     self.rest = whole;
                 }
@@ -165,7 +162,7 @@ impl LineReader {
                 (self.rest_held, self.long_since) = (self.api.bodies.open(), None);
                 self.line += 1;
                 self.wrong(None, body::too_large(self.api.limits.body)).await?;
-            } else if self.rest.len() > MAX_KEPT_BYTES && self.long_since.is_none() {
+            } else if self.rest.len() > FREE_BYTES && self.long_since.is_none() {
                 self.begin_long_line().await?;
             }
         }
@@ -177,9 +174,9 @@ impl LineReader {
         let longest = self.api.limits.body;
         if self.rest_held.hold(longest).is_err() {
             self.hand_on().await?;
-            if timeout(self.api.limits.body_timeout, self.rest_held.wait_for(longest)).await.is_err() {
+            if let Err(problem) = self.rest_held.wait_for(longest, self.api.limits.body_timeout).await {
                 self.rest = Vec::new();
-                self.end(body_budget::no_room()).await?;
+                self.end(problem).await?;
                 return Err(Gone);
             }
         }
@@ -225,9 +222,9 @@ impl LineReader {
         if held.hold(self.group.bytes + bytes).is_err() {
             self.hand_on().await?;
             let held = self.group.held.insert(self.api.bodies.open());
-            if timeout(self.api.limits.body_timeout, held.wait_for(bytes)).await.is_err() {
+            if let Err(problem) = held.wait_for(bytes, self.api.limits.body_timeout).await {
                 // The line is counted already.
-                self.wrong(None, body_budget::no_room()).await?;
+                self.wrong(None, problem).await?;
                 self.hand_on().await?;
                 return Err(Gone);
             }
