@@ -20,11 +20,11 @@ const MAX_HEAD_BYTES: usize = 24;
 /// A stream whose replies are limited.
 pub(crate) struct LimitedReplies<S> {
     stream: S,
-    reply: Reply,
+    reply: ReplySize,
 }
 
 /// How much of a reply has arrived.
-struct Reply {
+struct ReplySize {
     /// Bytes of it so far, and [`ELEMENT_BYTES`] for each element that has ended.
     bytes: u64,
     /// How many of its elements have not ended; an array counts its own.
@@ -39,13 +39,13 @@ struct Reply {
 
 impl<S> LimitedReplies<S> {
     pub(crate) fn new(stream: S) -> LimitedReplies<S> {
-        LimitedReplies { stream, reply: Reply::new() }
+        LimitedReplies { stream, reply: ReplySize::new() }
     }
 }
 
-impl Reply {
-    fn new() -> Reply {
-        Reply { bytes: 0, open: 1, missing: 0, line: Vec::new(), last: 0 }
+impl ReplySize {
+    fn new() -> ReplySize {
+        ReplySize { bytes: 0, open: 1, missing: 0, line: Vec::new(), last: 0 }
     }
 
     /// Counts bytes from the server.
@@ -54,28 +54,7 @@ impl Reply {
     /// If a reply is too long, or if the client library might take its length for another one.
     fn receive(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let line_ends = if self.missing > 0 { None } else { self.line_end(bytes) };
-            let taken = match line_ends {
-                Some(end) => end + 1,
-                None if self.missing > 0 => bytes.len().min(usize::try_from(self.missing).unwrap_or(usize::MAX)),
-                None => bytes.len(),
-            };
-            let (part, rest) = bytes.split_at(taken);
-            bytes = rest;
-            self.bytes = self.bytes.saturating_add(taken as u64);
-            if self.missing > 0 {
-                self.missing -= taken as u64;
-                if self.missing == 0 {
-                    self.end_element();
-                }
-            } else {
-                let room = MAX_HEAD_BYTES.saturating_sub(self.line.len());
-                self.line.extend_from_slice(&part[..part.len().min(room)]);
-                self.last = part[part.len() - 1];
-                if line_ends.is_some() {
-                    self.end_line()?;
-                }
-            }
+            bytes = if self.missing > 0 { self.take_string(bytes) } else { self.take_line(bytes)? };
             if self.bytes.saturating_add(self.missing) > MAX_REPLY_BYTES {
                 return Err(io::Error::other(format!("it sent a reply of more than {} MiB", MAX_REPLY_BYTES >> 20)));
             }
@@ -83,10 +62,32 @@ impl Reply {
         Ok(())
     }
 
-    /// The position of the line feed that ends the current line; only one behind a carriage return does.
-    fn line_end(&self, bytes: &[u8]) -> Option<usize> {
-        let mut before = self.last;
-        bytes.iter().position(|&byte| std::mem::replace(&mut before, byte) == b'\r' && byte == b'\n')
+    /// Takes what is missing of a string; returns what stands behind it.
+    fn take_string<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let (part, rest) = bytes.split_at(bytes.len().min(usize::try_from(self.missing).unwrap_or(usize::MAX)));
+        self.bytes += part.len() as u64;
+        self.missing -= part.len() as u64;
+        if self.missing == 0 {
+            self.end_element();
+        }
+        rest
+    }
+
+    /// Takes the current line up to its end; returns what stands behind it. Only a line feed behind a carriage return
+    /// ends a line.
+    fn take_line<'a>(&mut self, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
+        let mut last = self.last;
+        let ends = |&byte: &u8| std::mem::replace(&mut last, byte) == b'\r' && byte == b'\n';
+        let end = bytes.iter().position(ends);
+        let (part, rest) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
+        self.bytes += part.len() as u64;
+        self.last = last;
+        let room = MAX_HEAD_BYTES.saturating_sub(self.line.len());
+        self.line.extend_from_slice(&part[..part.len().min(room)]);
+        if end.is_some() {
+            self.end_line()?;
+        }
+        Ok(rest)
     }
 
     fn end_line(&mut self) -> io::Result<()> {
@@ -117,9 +118,9 @@ impl Reply {
 
     fn end_element(&mut self) {
         self.open -= 1;
-        self.bytes = self.bytes.saturating_add(ELEMENT_BYTES);
+        self.bytes += ELEMENT_BYTES;
         if self.open == 0 {
-            *self = Reply::new();
+            *self = ReplySize::new();
         }
     }
 }
@@ -185,7 +186,7 @@ mod tests {
             "(3492890328409238509324850943850943825024385\r\n",
         ] {
             for size in 1..=reply.len() {
-                let mut so_far = Reply::new();
+                let mut so_far = ReplySize::new();
                 for (number, piece) in reply.as_bytes().chunks(size).enumerate() {
                     assert!(so_far.bytes > 0 || number == 0, "{reply:?} ended before its end, in pieces of {size}");
                     so_far.receive(piece).unwrap();
@@ -199,7 +200,7 @@ mod tests {
     #[test]
     fn a_reply_that_does_not_end_is_refused() {
         let refused = |begin: &str, piece: &[u8]| -> u64 {
-            let mut reply = Reply::new();
+            let mut reply = ReplySize::new();
             let mut bytes = begin.len() as u64;
             if reply.receive(begin.as_bytes()).is_err() {
                 return bytes;
@@ -222,14 +223,14 @@ mod tests {
             "*\u{a0}1\r\n",
             "$+1\r\n",
         ] {
-            assert!(Reply::new().receive(odd.as_bytes()).is_err(), "{odd:?}");
+            assert!(ReplySize::new().receive(odd.as_bytes()).is_err(), "{odd:?}");
         }
         assert!(refused("+", &b"\n+".repeat(1 << 10)) <= MAX_REPLY_BYTES, "a line ends at both of its last bytes only");
         assert!(refused("+", &piece) <= MAX_REPLY_BYTES);
         assert!(refused("*2147483647\r\n", &b"+OK\r\n".repeat(1 << 10)) <= MAX_REPLY_BYTES);
         assert!(refused("*1\r\n", &b"*1\r\n".repeat(1 << 10)) <= MAX_REPLY_BYTES, "nested for ever");
         let many = b"+OK\r\n".repeat(1 << 20);
-        let mut replies = Reply::new();
+        let mut replies = ReplySize::new();
         (0..20).for_each(|_| replies.receive(&many).expect("short replies, however many"));
     }
 }
