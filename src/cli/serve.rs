@@ -183,14 +183,10 @@ impl Instance {
     pub(super) async fn start(config: &Config, timeline: Arc<dyn Timeline>, parts: Parts) -> Result<Instance, Failure> {
         let Parts { sinks, rules, listener: tls, .. } = parts;
         let listen = config.http.listen;
-        let listener = TcpListener::bind(listen).await;
-        let listener = listener.with_context(|| format!("cannot listen on `{listen}`")).map_err(Failure::failed)?;
+        let listener = bind(listen).await?;
         let address = listener.local_addr().map_err(Failure::failed)?;
         let probes = match config.http.probe_listen {
-            Some(listen) => {
-                let probes = TcpListener::bind(listen).await;
-                Some(probes.with_context(|| format!("cannot listen on `{listen}`")).map_err(Failure::failed)?)
-            }
+            Some(listen) => Some(bind(listen).await?),
             None => None,
         };
         let id = instance_id();
@@ -244,6 +240,11 @@ impl Instance {
         }
         info!(instance = self.id, settled, "stopped");
     }
+}
+
+async fn bind(listen: SocketAddr) -> Result<TcpListener, Failure> {
+    let listener = TcpListener::bind(listen).await;
+    listener.with_context(|| format!("cannot listen on `{listen}`")).map_err(Failure::failed)
 }
 
 /// A new name for each start of an instance.

@@ -108,18 +108,17 @@ fn limits(r: &mut ConfigReader, body: usize) -> Limits {
 /// `[tokens.NAME]`. Required unless the API listens on loopback.
 pub(super) fn tokens(r: &mut ConfigReader, http: &HttpSection) -> BTreeMap<String, KnownToken> {
     let names = r.names("tokens");
-    let public = |address: &SocketAddr| names.is_empty() && !address.ip().is_loopback();
-    let hint = "a section `[tokens.NAME]` with `sha256` and `scope`, or `127.0.0.1`";
-    if public(&http.listen) {
-        let listen = http.listen;
-        let detail =
-            format!("`{listen}` is not a loopback address, and without tokens every client there may do everything");
-        r.fault("http.listen", detail, Some(hint.into()));
-    }
-    if let Some(listen) = http.probe_listen.filter(public) {
-        let detail =
-            format!("`{listen}` is not a loopback address, and without tokens every client there may read the metrics");
-        r.fault("http.probe_listen", detail, Some(hint.into()));
+    let addresses = [
+        ("http.listen", Some(http.listen), "do everything"),
+        ("http.probe_listen", http.probe_listen, "read the metrics"),
+    ];
+    for (path, listen, may) in addresses {
+        if let Some(listen) = listen.filter(|listen| names.is_empty() && !listen.ip().is_loopback()) {
+            let detail =
+                format!("`{listen}` is not a loopback address, and without tokens every client there may {may}");
+            let hint = "a section `[tokens.NAME]` with `sha256` and `scope`, or `127.0.0.1`";
+            r.fault(path, detail, Some(hint.into()));
+        }
     }
     let (mut tokens, mut hashes) = (BTreeMap::new(), BTreeMap::new());
     for name in names {
