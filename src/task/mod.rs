@@ -10,13 +10,13 @@ mod horizon;
 pub mod id;
 pub mod layout;
 pub mod next_due;
-mod plan;
 pub mod record;
 pub mod retry;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod schedule;
 pub mod spec;
+mod task_dues;
 pub mod trace;
 
 use std::collections::BTreeMap;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::TaskDues;
 use super::schedule::ScheduleError;
+use super::task_dues::TaskDues;
 use super::{Member, Record};
 use crate::clock::Timestamp;
 
@@ -120,17 +120,17 @@ impl NextDueSearch {
         if left == 0 {
             return Ok(known(itself, None));
         }
-        let plan = TaskDues::new(&record.task.schedule, &member.task(), record.anchor)?;
+        let dues = TaskDues::new(&record.task.schedule, &member.task(), record.anchor)?;
         if !late {
-            return Ok(known(0, plan.next_after(due)));
+            return Ok(known(0, dues.next_after(due)));
         }
         let keep = if policy == CatchUp::All { overdue.catch_up_max } else { 0 };
-        if let Some(missed) = plan.count(due, now) {
+        if let Some(missed) = dues.count(due, now) {
             let passed = missed.saturating_sub(u64::from(keep)).min(left);
-            let next = if passed < left { plan.nth_after(due, passed) } else { None };
+            let next = if passed < left { dues.nth_after(due, passed) } else { None };
             return Ok(known(itself + passed, next));
         }
-        let walk = Walk { plan, at: due, now, left, publish, passed: 0, keep, kept: VecDeque::new() };
+        let walk = Walk { dues, at: due, now, left, publish, passed: 0, keep, kept: VecDeque::new() };
         Ok(NextDueSearch(State::Walking(Box::new(walk))))
     }
 
@@ -154,7 +154,7 @@ impl NextDueSearch {
 
 /// Walks over the missed occurrences of a cron task, from the claimed due to now.
 struct Walk {
-    plan: TaskDues,
+    dues: TaskDues,
     /// The last occurrence that was visited.
     at: Timestamp,
     now: Timestamp,
@@ -169,7 +169,7 @@ struct Walk {
 
 impl Walk {
     fn step(&mut self) -> Option<NextDue> {
-        let next = self.plan.next_after(self.at);
+        let next = self.dues.next_after(self.at);
         match next.filter(|next| *next <= self.now) {
             None => return Some(self.end(self.kept.front().copied().or(next))),
             Some(missed) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::TaskId;
-use super::plan::TaskDues;
+use super::task_dues::TaskDues;
 use crate::clock::Timestamp;
 
 /// When a task is due.

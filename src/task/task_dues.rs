@@ -32,22 +32,22 @@ enum Series {
 }
 
 impl TaskDues {
-    /// The plan of the task with this id.
+    /// The dues of the task with this id.
     ///
     /// # Errors
     /// If the cron expression or the zone cannot be parsed.
     pub(super) fn new(schedule: &Schedule, id: &TaskId, anchor: Timestamp) -> Result<TaskDues, ScheduleError> {
-        let mut plan = TaskDues::unspread(schedule, anchor)?;
-        plan.spread = schedule.spread.map_or(0, ms);
-        if let Series::Every { gap, .. } = plan.series {
+        let mut dues = TaskDues::unspread(schedule, anchor)?;
+        dues.spread = schedule.spread.map_or(0, ms);
+        if let Series::Every { gap, .. } = dues.series {
             // True for every valid schedule; the closed form below relies on it.
-            plan.spread = plan.spread.min(gap);
+            dues.spread = dues.spread.min(gap);
         }
-        plan.id = Some(id.clone());
-        Ok(plan)
+        dues.id = Some(id.clone());
+        Ok(dues)
     }
 
-    /// The plan of any task with this schedule, before the spread.
+    /// The dues of any task with this schedule, before the spread.
     ///
     /// # Errors
     /// If the cron expression or the zone cannot be parsed.
@@ -71,7 +71,7 @@ impl TaskDues {
         Ok(TaskDues { id: None, series, anchor: put, end, spread: 0 })
     }
 
-    /// The same plan without an end.
+    /// The same dues without an end.
     pub(super) fn without_end(self) -> TaskDues {
         TaskDues { end: Timestamp::MAX_DUE.as_millis(), ..self }
     }
@@ -201,5 +201,5 @@ fn ms(span: Duration) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
+#[path = "task_dues_tests.rs"]
 mod tests;

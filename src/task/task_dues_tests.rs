@@ -114,8 +114,8 @@ fn a_spread_sets_tasks_apart_and_is_the_same_whoever_works_it_out() {
 const PINNED: [i64; 3] = [29_755, 12_184, 3106];
 
 /// All dues of a schedule in a range, computed by spreading each time on its own.
-fn naive(plan: &TaskDues, times: impl Iterator<Item = i64>, to: i64) -> Vec<i64> {
-    let put_off = times.map(|time| plan.put_off(time)).filter(|due| *due > PUT && *due <= to.min(plan.end));
+fn naive(computed: &TaskDues, times: impl Iterator<Item = i64>, to: i64) -> Vec<i64> {
+    let put_off = times.map(|time| computed.put_off(time)).filter(|due| *due > PUT && *due <= to.min(computed.end));
     let mut dues: Vec<i64> = put_off.collect();
     dues.sort_unstable();
     dues
@@ -133,16 +133,16 @@ proptest! {
         let mut schedule = schedule(every(gap, start.map(|start| PUT + start)));
         schedule.end = end.map(|end| at(PUT + end));
         schedule.spread = spread.filter(|spread| *spread < gap).map(span);
-        let plan = TaskDues::new(&schedule, &id("a"), at(PUT)).unwrap();
+        let computed = TaskDues::new(&schedule, &id("a"), at(PUT)).unwrap();
         let base = start.map_or(PUT + gap, |start| PUT + start);
         let horizon = PUT + 100_000;
-        let dues = naive(&plan, (0..).map(|k| base + k * gap).take_while(|time| *time <= horizon), horizon);
+        let dues = naive(&computed, (0..).map(|k| base + k * gap).take_while(|time| *time <= horizon), horizon);
         let (from, to) = (PUT + one.min(two), PUT + one.max(two));
         let later: Vec<i64> = dues.iter().copied().filter(|due| *due > from).collect();
-        prop_assert_eq!(plan.next_after(at(from)), later.first().copied().map(at));
+        prop_assert_eq!(computed.next_after(at(from)), later.first().copied().map(at));
         let counted = later.iter().filter(|due| **due <= to).count();
-        prop_assert_eq!(plan.count(at(from), at(to)), Some(counted as u64));
-        prop_assert_eq!(plan.nth_after(at(from), 3), later.get(3).copied().map(at));
+        prop_assert_eq!(computed.count(at(from), at(to)), Some(counted as u64));
+        prop_assert_eq!(computed.nth_after(at(from), 3), later.get(3).copied().map(at));
     }
 
     #[test]
@@ -154,12 +154,12 @@ proptest! {
         let mut schedule = schedule(cron(expression, start.map(|start| PUT + start)));
         let gap = schedule.shortest_gap(at(PUT), at(PUT)).unwrap().unwrap();
         schedule.spread = spread.map(span).filter(|spread| *spread < gap);
-        let plan = TaskDues::new(&schedule, &id("a"), at(PUT)).unwrap();
+        let computed = TaskDues::new(&schedule, &id("a"), at(PUT)).unwrap();
         let to = PUT + 600_000;
         let early = PUT - 60_000;
-        let times = std::iter::successors(plan.unspread_after(early), |time| plan.unspread_after(*time));
-        let expected = naive(&plan, times.take_while(|time| *time <= to), to);
-        let dues = std::iter::successors(plan.first(), |due| plan.next_after(*due)).map(Timestamp::as_millis);
+        let times = std::iter::successors(computed.unspread_after(early), |time| computed.unspread_after(*time));
+        let expected = naive(&computed, times.take_while(|time| *time <= to), to);
+        let dues = std::iter::successors(computed.first(), |due| computed.next_after(*due)).map(Timestamp::as_millis);
         prop_assert_eq!(dues.take_while(|due| *due <= to).collect::<Vec<_>>(), expected);
     }
 }

@@ -7,8 +7,8 @@ use super::time::{self, Rounding};
 use crate::clock::Timestamp;
 use crate::task::cron::{self, Timetable};
 use crate::task::duration::format;
-use crate::task::plan::TaskDues;
 use crate::task::schedule::ScheduleError;
+use crate::task::task_dues::TaskDues;
 use crate::task::{Schedule, When};
 
 /// The members that select the kind of a schedule. Exactly one is required.
@@ -109,8 +109,8 @@ fn check_cron(expression: Option<&str>, zone: Option<&str>, path: Path<'_>) {
 /// Checks that there is a due, and that `end` and `spread` fit.
 fn check_dues(schedule: &Schedule, path: Path<'_>, now: Timestamp) {
     // Every part was checked before, so it can be parsed.
-    let Ok(plan) = TaskDues::unspread(schedule, now) else { return };
-    let Some(first) = plan.without_end().first() else {
+    let Ok(dues) = TaskDues::unspread(schedule, now) else { return };
+    let Some(first) = dues.without_end().first() else {
         let (name, code) = match schedule.when {
             When::At(_) => ("at", "out_of_range"),
             When::In(_) => ("in", "out_of_range"),
