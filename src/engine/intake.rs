@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
-use tracing::{info, warn};
 
+use super::put_refusals::PutRefusals;
 use crate::clock::{Backoff, Clock, Timestamp};
 use crate::task::schedule::ScheduleError;
 use crate::task::{Key, Lane, Record, Shard, Task, TaskId, Traceparent, When};
@@ -23,13 +22,6 @@ use crate::timeline::{
 
 /// How long a put is retried while its task is in flight, before it is refused.
 const IN_FLIGHT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How long [`Intake::refused`] reports a refused put. After that, a put has to be tried again to learn the state.
-const REFUSED_FOR: Duration = Duration::from_secs(5);
-
-/// A successful put ends the report only this long after the last refusal, because at the limit of its memory Redis
-/// refuses every other put.
-const REFUSED_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// The error of a task whose write is not confirmed while other tasks of the call were refused.
 const UNKEPT: &str = "it took effect, but its durability was not confirmed in time";
@@ -45,8 +37,7 @@ pub struct Intake {
     pub(super) destinations: Arc<BTreeMap<Lane, String>>,
     pub(super) lanes: Arc<BTreeMap<Lane, LaneRequirements>>,
     pub(super) scan_lock: ScanLock,
-    /// When the timeline last refused a put or did not confirm one, with its error text. `None` once a put succeeded.
-    refused: Arc<Mutex<Option<(Instant, String)>>>,
+    refusals: Arc<PutRefusals>,
 }
 
 /// When the next scan of the dead may begin. The caller that scans holds it: one scan runs at a time, so that
@@ -128,7 +119,7 @@ impl Intake {
             destinations: Arc::default(),
             lanes: Arc::new(lanes),
             scan_lock: ScanLock::default(),
-            refused: Arc::default(),
+            refusals: Arc::default(),
         }
     }
 
@@ -136,7 +127,7 @@ impl Intake {
     /// none since.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
-        self.refused.lock().as_ref().filter(|(at, _)| at.elapsed() < REFUSED_FOR).map(|(_, detail)| detail.clone())
+        self.refusals.lately()
     }
 
     /// The clock that decides which tasks are due.
@@ -173,7 +164,7 @@ impl Intake {
         let mut shards: BTreeMap<Shard, Vec<Prepared>> = BTreeMap::new();
         for (index, (id, lane, task)) in tasks.into_iter().enumerate() {
             // Its first due may take a search, so others get their turn.
-            if show.is_none() && matches!(task.schedule.when, When::Cron { .. }) {
+            if matches!(task.schedule.when, When::Cron { .. }) {
                 tokio::task::yield_now().await;
             }
             match self.prepare(index, id, lane, task, now, trace) {
@@ -278,14 +269,14 @@ impl Intake {
             let puts = call.iter().map(|prepared| prepared.put.clone()).collect();
             let answers = match self.timeline.put(shard, mode, puts, not_after).await {
                 Ok(answers) => {
-                    self.note_taken(&answers);
+                    self.refusals.answered(&answers);
                     if answers.iter().any(|answer| answer.result == PutResult::Unkept) {
-                        self.note_refused(&TimelineError::Unkept(UNKEPT.to_owned()));
+                        self.refusals.note(&TimelineError::Unkept(UNKEPT.to_owned()));
                     }
                     answers
                 }
                 Err(error) => {
-                    self.note_refused(&error);
+                    self.refusals.note(&error);
                     done.extend(call.into_iter().map(|prepared| (prepared.index, Err(error.clone().into()))));
                     return done;
                 }
@@ -307,30 +298,6 @@ impl Intake {
             }
             call = again;
             tokio::time::sleep(pause).await;
-        }
-    }
-
-    /// Notes that the timeline refused or did not confirm a put, and logs the first one.
-    fn note_refused(&self, error: &TimelineError) {
-        let (TimelineError::Refused(detail) | TimelineError::Unkept(detail)) = error else { return };
-        if self.refused.lock().replace((Instant::now(), detail.clone())).is_some() {
-            return;
-        }
-        if matches!(error, TimelineError::Unkept(_)) {
-            warn!(words = detail, "redis does not confirm writes; puts are answered 503 timeline_unknown");
-        } else {
-            warn!(words = detail, "redis refuses puts; waiting tasks are still published");
-        }
-    }
-
-    /// Notes that the timeline accepts puts. Only a written task counts, because a full Redis still answers
-    /// `unchanged`.
-    fn note_taken(&self, answers: &[PutAnswer]) {
-        let written = |answer: &PutAnswer| matches!(answer.result, PutResult::Created | PutResult::Replaced);
-        if answers.iter().any(written)
-            && self.refused.lock().take_if(|(at, _)| at.elapsed() >= REFUSED_AT_LEAST).is_some()
-        {
-            info!("redis accepts puts again");
         }
     }
 

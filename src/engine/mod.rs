@@ -22,6 +22,7 @@ mod judge;
 mod leases;
 mod next_claim;
 mod prober;
+mod put_refusals;
 mod reaper;
 mod renewer;
 mod retry_room;
