@@ -2,6 +2,7 @@
 //!
 //! - `stage`         one timeline of each kind (in memory, Redis, Redis Cluster; 1 and 4 shards) and short forms of its
 //!   verbs
+//! - `shared`        the Redis servers that tests share, with the user of docs/operations.md
 //! - `laws_*`        the conformance suite: one function per law, run against every kind
 //! - `raw`           the state in Redis, converted to the twin's types
 //! - `side_by_side`  random verbs on the twin and on Redis: compares every answer and the whole state
@@ -17,6 +18,7 @@ mod laws_suspects;
 mod laws_time;
 mod model;
 mod raw;
+mod shared;
 mod side_by_side;
 pub(crate) mod stage;
 
@@ -24,7 +26,8 @@ pub(crate) mod stage;
 macro_rules! laws {
     ($($law:ident),* $(,)?) => {
         $(mod $law {
-            use crate::timeline::stage::{Shape, Stage};
+            use crate::timeline::shared::Shape;
+            use crate::timeline::stage::Stage;
 
             #[tokio::test]
             async fn in_memory() {
@@ -53,7 +56,7 @@ macro_rules! laws {
 
         #[tokio::test]
         async fn all_in_redis_cluster() {
-            use crate::timeline::stage::{Shape, shared_server};
+            use crate::timeline::shared::{Shape, shared_server};
 
             let Some(_server) = shared_server(Shape::Cluster) else { return };
             for shards in [1, 4] {

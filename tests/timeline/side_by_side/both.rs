@@ -12,7 +12,8 @@ use punctual::timeline::redis::RedisTimeline;
 use punctual::timeline::{Claimed, GlanceRequest, Put, PutMode, ReapRequest, Timeline, Token, Wake};
 
 use super::super::raw::Raw;
-use super::super::stage::{self, LEASE, START, at, connect, lane_named, ms, record};
+use super::super::shared::connect;
+use super::super::stage::{self, LEASE, START, at, lane_named, ms, record};
 use super::rules::Tally;
 use super::steps::{Body, Due, Step};
 use super::wakes::{Wakes, wake_text};

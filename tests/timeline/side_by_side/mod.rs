@@ -39,7 +39,8 @@ use proptest::test_runner::{Config, TestError, TestRunner};
 use self::both::Both;
 use self::rules::{OFTEN_ENOUGH, Tally};
 use self::stories::any_story;
-use super::stage::{Shape, ms, shared_server};
+use super::shared::{Shape, shared_server};
+use super::stage::ms;
 
 /// Number of stories in one run.
 const STORIES: RangeInclusive<usize> = 80..=140;
