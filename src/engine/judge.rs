@@ -31,7 +31,7 @@ words! {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) policy: RetryPolicy,
-    /// VerdictMetrics retries so far.
+    /// Counted retries so far.
     pub(super) retries: u32,
     /// Publishes so far, including this one.
     pub(super) publishes: u32,

@@ -5,6 +5,7 @@ mod capabilities;
 mod kafka;
 mod kafka_strict;
 mod kafka_stuck;
+mod least_privileges;
 mod nats;
 mod outages;
 mod own;

@@ -4,7 +4,7 @@ mod client;
 mod closed_channels;
 mod odd;
 mod read_by_http;
-mod refusals;
+pub(super) mod refusals;
 mod scripted;
 mod secured;
 

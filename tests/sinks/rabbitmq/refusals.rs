@@ -35,7 +35,7 @@ fn to(destination: &str, number: usize) -> Message {
 }
 
 /// A direct exchange, with a queue bound under `key`.
-fn declare_exchange(rabbit: &RabbitServer, vhost: &str, name: &str) {
+pub(in super::super) fn declare_exchange(rabbit: &RabbitServer, vhost: &str, name: &str) {
     rabbit.with_channel(vhost, async |channel: Channel| {
         let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
         let none = FieldTable::default;
