@@ -31,8 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let lanes = BTreeMap::from([(Lane::default(), lane)]);
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), "embedded"));
     let engine = Engine::start(EngineConfig::new("embedded"), Arc::clone(&timeline), sinks, lanes, metrics)?;
-    let intake =
-        Intake::new(timeline, BTreeMap::from([(Lane::default(), LaneRequirements { destination_required: false })]));
+    let intake = Intake::new(timeline, BTreeMap::from([(Lane::default(), LaneRequirements::default())]));
 
     // Two orders that are cancelled unless they are paid; the second one is paid in time.
     for id in ["order-1.unpaid", "order-2.unpaid"] {

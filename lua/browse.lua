@@ -2,14 +2,15 @@
 -- WITH  prelude, places
 -- KEYS  1 dead (zset)  2 dead:records (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 after ms, "" = from the first  3 after_key  4 from ms, "" = the first  5 to ms, "" = the last
---       6 lane, "" = any  7 reason, "" = any  8 max  9 max_bytes  10 whole, "" or 1
+--       6 lane, "" = any  7 reason, "" = any  8 max  9 max_bytes  10 whole, "" or 1  11 prefix of the keys, "" = any
 -- REPLY { now, "browsed", last ms or "", last key or "", { key, buried, value or "" }... }
 -- KEEPS writes nothing and reads at most 128 entries; if it stopped before the end, it returns the position.
 
 local dead, dead_records = KEYS[1], KEYS[2]
 local after, after_key, from, to = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local lane, reason, max, max_bytes, whole = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] ~= ''
-if #KEYS ~= 2 or #ARGV ~= 10 then
+local prefix = ARGV[11]
+if #KEYS ~= 2 or #ARGV ~= 11 then
   return redis.error_reply('BADCALL browse: the numbers of keys and arguments do not fit')
 end
 
@@ -37,25 +38,29 @@ local function matches(value)
 end
 
 local reads, all = whole or lane ~= '' or reason ~= '', lane == '' and reason == ''
-local keys, bytes = {}, 0
-for i = 1, #rows, 2 do
-  -- All bytes that are read count, because they block Redis.
-  bytes = bytes + (reads and redis.call('HSTRLEN', dead_records, rows[i]) or 0)
-  if (all and #keys >= max) or (bytes > max_bytes and #keys > 0) then
-    break
+local keys, place_of, bytes, looked = {}, {}, 0, 0
+for place = 1, #rows / 2 do
+  local key = rows[2 * place - 1]
+  if string.sub(key, 1, #prefix) == prefix then
+    -- All bytes that are read count, because they block Redis.
+    bytes = bytes + (reads and redis.call('HSTRLEN', dead_records, key) or 0)
+    if (all and #keys >= max) or (bytes > max_bytes and #keys > 0) then
+      break
+    end
+    keys[#keys + 1], place_of[#keys + 1] = key, place
   end
-  keys[#keys + 1] = rows[i]
+  looked = place
 end
 local values = reads and #keys > 0 and redis.call('HMGET', dead_records, unpack(keys)) or {}
-local found, looked = {}, 0
+local found = {}
 for i = 1, #keys do
   if #found / 3 >= max then
+    looked = place_of[i] - 1
     break
   end
-  looked = i
   local value = values[i]
   if not reads or (value and matches(value)) then
-    found[#found + 1], found[#found + 2], found[#found + 3] = keys[i], rows[2 * i], whole and value or ''
+    found[#found + 1], found[#found + 2], found[#found + 3] = keys[i], rows[2 * place_of[i]], whole and value or ''
   end
 end
 local more = first + looked < beyond

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use crate::allow_list::AllowList;
 use crate::memory::MemorySink;
 use crate::networked::Networked;
+use crate::patterns::DestinationPatterns;
 use crate::redis_access;
 use crate::redis_streams::RedisStreams;
 use crate::stdout::StdoutSink;
@@ -27,6 +29,7 @@ pub struct SinkConfig {
     credentials_file: Option<PathBuf>,
     sentinel_password: Option<SecretString>,
     properties: BTreeMap<String, SecretString>,
+    destinations: Option<DestinationPatterns>,
 }
 
 /// A kind of sink with one of its URL schemes.
@@ -93,6 +96,7 @@ impl SinkConfig {
             credentials_file: None,
             sentinel_password: None,
             properties: BTreeMap::new(),
+            destinations: None,
         })
     }
 
@@ -138,6 +142,14 @@ impl SinkConfig {
         self
     }
 
+    /// Sets the destinations that it may publish to; `None` means all. For NATS, patterns that begin with `$` or `_` also
+    /// name subjects that are refused otherwise.
+    #[must_use]
+    pub fn with_destinations(mut self, destinations: Option<DestinationPatterns>) -> SinkConfig {
+        self.destinations = destinations;
+        self
+    }
+
     /// Builds the sink. It connects when it is first used, so the broker need not be running yet.
     ///
     /// # Errors
@@ -152,11 +164,18 @@ impl SinkConfig {
             Err(SinkError::option(option, format!("a {kind} sink has no `{what}`: only {who} does")))
         };
         match (self.properties.keys().next(), &self.credentials_file, &self.sentinel_password) {
-            (Some(name), ..) if kind != "kafka" => none_of(&format!("properties.{name}"), "properties", "Kafka"),
-            (_, Some(_), _) if kind != "nats" => none_of("credentials_file", "credentials_file", "NATS"),
-            (.., Some(_)) if kind != "redis" => none_of("sentinel_password", "sentinel_password", "Redis"),
-            _ => (self.entry().build)(self),
+            (Some(name), ..) if kind != "kafka" => {
+                return none_of(&format!("properties.{name}"), "properties", "Kafka");
+            }
+            (_, Some(_), _) if kind != "nats" => return none_of("credentials_file", "credentials_file", "NATS"),
+            (.., Some(_)) if kind != "redis" => return none_of("sentinel_password", "sentinel_password", "Redis"),
+            _ => {}
         }
+        let sink = (self.entry().build)(self)?;
+        Ok(match &self.destinations {
+            Some(allowed) => Arc::new(AllowList::new(sink, allowed.clone())),
+            None => sink,
+        })
     }
 
     /// The kind of sink: `kafka`, `rabbitmq`, `nats`, `redis`, `stdout`, `memory`.
@@ -207,6 +226,12 @@ impl SinkConfig {
     /// See [`with_sentinel_password`](SinkConfig::with_sentinel_password).
     pub(crate) fn sentinel_password(&self) -> Option<&SecretString> {
         self.sentinel_password.as_ref()
+    }
+
+    /// See [`with_destinations`](SinkConfig::with_destinations).
+    #[cfg(feature = "nats")]
+    pub(crate) fn destinations(&self) -> Option<&DestinationPatterns> {
+        self.destinations.as_ref()
     }
 
     /// See [`with_properties`](SinkConfig::with_properties).

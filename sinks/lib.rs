@@ -3,6 +3,7 @@
 //! A sink publishes batches and reports for each message what the broker answered. It knows nothing of tasks, timelines
 //! or HTTP, and decides nothing about retries. It never guesses: a message without an answer is [`Outcome::Retry`].
 
+mod allow_list;
 mod answers;
 mod away;
 mod config;
@@ -13,6 +14,7 @@ pub mod memory;
 #[cfg(feature = "nats")]
 mod nats;
 mod networked;
+mod patterns;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 pub mod redis_access;
@@ -34,6 +36,7 @@ use futures_util::stream::BoxStream;
 pub use away::{Away, Cause};
 pub use config::SinkConfig;
 pub use memory::MemorySink;
+pub use patterns::DestinationPatterns;
 pub use redis_access::RedisAccess;
 pub use tls::Tls;
 

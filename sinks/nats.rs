@@ -32,6 +32,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::networked::{Broker, Peer};
+use crate::patterns::DestinationPatterns;
 use crate::target::address;
 use crate::tls::Tls;
 use crate::window::Window;
@@ -51,6 +52,8 @@ pub(crate) struct Nats {
     tls: Tls,
     peer: Peer,
     namespace: String,
+    /// The reserved subjects that it may publish to.
+    allowed: Option<DestinationPatterns>,
     window: Window,
 }
 
@@ -94,6 +97,7 @@ impl Nats {
             tls: config.tls().clone(),
             peer: Peer::new(config),
             namespace: config.namespace().to_owned(),
+            allowed: config.destinations().cloned(),
             window: Window::new(WINDOW_UNITS, UNIT),
         })
     }
@@ -110,7 +114,7 @@ impl Broker for Nats {
     }
 
     fn check_destination(&self, destination: &str) -> Result<(), String> {
-        check_subject(destination)
+        self.check_subject(destination)
     }
 
     /// Connects to one of the servers and subscribes to an inbox.
@@ -147,8 +151,26 @@ impl Broker for Nats {
     }
 }
 
-/// Checks a subject: no empty tokens or wildcards, and none of the server's own subjects.
-fn check_subject(subject: &str) -> Result<(), String> {
+impl Nats {
+    /// Checks a subject: no empty tokens or wildcards, and none of the server's own subjects, unless it is named.
+    fn check_subject(&self, subject: &str) -> Result<(), String> {
+        check_form(subject)?;
+        // Otherwise a task could ask JetStream to delete a stream, change a key-value bucket, or answer another client.
+        if is_reserved(subject) && !self.allowed.as_ref().is_some_and(|allowed| allowed.name(subject)) {
+            return Err(format!(
+                "`{subject}` is a subject of the server and its services, as all that begin with `$` or `_`"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a subject belongs to the server or its services.
+fn is_reserved(subject: &str) -> bool {
+    subject.starts_with(['$', '_'])
+}
+
+fn check_form(subject: &str) -> Result<(), String> {
     let good = |token: &str| {
         !token.is_empty()
             && token != "*"
@@ -158,12 +180,6 @@ fn check_subject(subject: &str) -> Result<(), String> {
     if !subject.split('.').all(good) {
         return Err(format!("`{}` is no subject that can be published to", subject.escape_debug()));
     }
-    // Otherwise a task could ask JetStream to delete a stream, change a key-value bucket, or answer another client.
-    if subject.starts_with(['$', '_']) {
-        return Err(format!(
-            "`{subject}` is a subject of the server and its services, as all that begin with `$` or `_`"
-        ));
-    }
     Ok(())
 }
 
@@ -171,13 +187,20 @@ fn check_subject(subject: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    fn nats(allowed: Option<&str>) -> Nats {
+        let config = SinkConfig::parse("nats://127.0.0.1:1").unwrap();
+        let allowed = allowed.map(|pattern| DestinationPatterns::new(vec![pattern.to_owned()]).unwrap());
+        Nats::new(&config.with_destinations(allowed)).unwrap()
+    }
+
     #[test]
     fn only_subjects_that_can_be_published_to_pass() {
+        let any = nats(None);
         for good in ["a", "orders.timeout", "a.*b.>c", "a.$KV.b", "größe.1"] {
-            assert_eq!(check_subject(good), Ok(()), "{good}");
+            assert_eq!(any.check_subject(good), Ok(()), "{good}");
         }
         for bad in ["", ".", "a.", ".a", "a..b", "a.*", ">", "a b", "a\tb", "a\r\nPING"] {
-            assert!(check_subject(bad).is_err(), "{bad}");
+            assert!(any.check_subject(bad).is_err(), "{bad}");
         }
         for bad in [
             "$JS.API.STREAM.DELETE.S",
@@ -188,7 +211,10 @@ mod tests {
             "_INBOX.a",
             "_R_.a",
         ] {
-            assert!(check_subject(bad).is_err(), "{bad}");
+            assert!(any.check_subject(bad).is_err(), "{bad}");
+            assert!(nats(Some("*")).check_subject(bad).is_err(), "{bad}, which `*` does not name");
         }
+        assert_eq!(nats(Some("$KV.bucket.*")).check_subject("$KV.bucket.key"), Ok(()));
+        assert!(nats(Some("$KV.bucket.*")).check_subject("$KV.other.key").is_err());
     }
 }

@@ -2,10 +2,12 @@
 //! text, and a script replaces Docker.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use punctual::config::{Config, Sources};
+use punctual::http::access::Scope;
 use punctual_sinks::SinkConfig;
 use serde_json::Value;
 
@@ -40,11 +42,14 @@ fn started(profile: &str) -> BTreeSet<String> {
     services().into_iter().filter(|(_, service)| starts(service)).map(|(name, _)| name).collect()
 }
 
-/// The environment of a service.
+/// The SHA-256 of a token, as `make up` hands it to Docker.
+const HASH: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// The environment of a service, with [`HASH`].
 fn environment(service: &Value) -> Vec<(String, String)> {
     let pairs = service["environment"].as_object().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("quote it: {value}")).to_owned();
-    pairs.map(|(name, value)| (name.clone(), text(value))).collect()
+    pairs.map(|(name, value)| (name.clone(), text(value).replace("${PUNCTUAL_TOKEN_SHA256:-}", HASH))).collect()
 }
 
 /// The published ports of a service: on this machine, and in the container.
@@ -190,28 +195,20 @@ fn what_punctual_is_told_is_valid_and_leads_to_services_of_its_profile() {
 }
 
 #[test]
-fn the_token_of_the_containers_is_the_one_that_the_readme_names() {
-    let readme = file("README.md");
-    let (_, section) = readme.split_once("### With a broker in Docker\n").expect("its section");
-    let section = section.split("\n## ").next().expect("a section");
-    let named = |before: &str| {
-        let (_, rest) = section.split_once(before).unwrap_or_else(|| panic!("no `{before}`"));
-        rest.split(['`', '\'']).next().expect("a token").to_owned()
-    };
-    let token = named("export PUNCTUAL_TOKEN=");
-    assert_eq!(token, named("authorization: Bearer "));
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes());
+fn the_containers_know_the_token_of_make_up_and_no_other() {
     for (name, service) in services().into_iter().filter(|(name, _)| name.starts_with("punctual")) {
-        let mut environment = environment(&service);
-        environment.push(("PUNCTUAL__HTTP__LISTEN".to_owned(), listen()));
-        let config = Config::load(Sources { environment, ..Sources::default() }).expect("a configuration");
+        let with = |given: &str| {
+            let mut environment = environment(&service);
+            environment.push(("PUNCTUAL__HTTP__LISTEN".to_owned(), listen()));
+            environment.iter_mut().for_each(|(_, value)| *value = value.replace(HASH, given));
+            Config::load(Sources { environment, ..Sources::default() })
+        };
+        let config = with(HASH).expect("a configuration");
         let [(_, known)] = config.tokens.iter().collect::<Vec<_>>()[..] else { panic!("one token, for `{name}`") };
-        assert_eq!(hash.as_ref(), known.sha256, "`{name}` knows another token than `{token}`");
-        assert!(known.read && known.write, "`{name}`");
+        assert_eq!((known.sha256[1], known.scopes.as_slice()), (0x11, Scope::ALL), "`{name}`");
+        let refused = with("").expect_err("nobody may use it without a token").to_string();
+        assert!(refused.contains("`tokens.demo.sha256`"), "{refused}");
     }
-    // Nobody should copy the hash of a public token.
-    let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert!(!readme.to_lowercase().contains(&hash), "an example has the hash of `{token}`");
 }
 
 /// The address on which punctual listens in the image.
@@ -263,16 +260,19 @@ fn the_image_is_built_from_what_is_let_into_it() {
     assert!(file("Dockerfile").contains("cargo build --locked --release --workspace --bins"));
 }
 
-/// Runs `.ci/compose`, like `make up` and `make down`, with programs of this folder only.
-fn run(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/compose");
-    let output = Command::new("/bin/bash").arg(script).args(arguments).env("PATH", folder).output().expect("bash runs");
+/// Runs `.ci/compose` of this folder, like `make up` and `make down`, with the programs of this folder first, or alone.
+fn run(folder: &Path, alone: bool, arguments: &[&str]) -> (Option<i32>, String) {
+    let path = format!("{}{}", folder.display(), if alone { "" } else { ":/usr/bin:/bin" });
+    let mut bash = Command::new("/bin/bash");
+    let output = bash.arg(folder.join(".ci/compose")).args(arguments).env("PATH", path).output().expect("bash runs");
     (output.status.code(), String::from_utf8(output.stderr).expect("text"))
 }
 
 #[test]
 fn make_up_says_what_is_missing_and_else_starts_the_profile() {
     let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join(".ci")).unwrap();
+    std::fs::write(folder.path().join(".ci/compose"), file(".ci/compose")).unwrap();
     // Written by another process: a program that another test starts in the meantime would inherit our open file, and a
     // file that is open for writing cannot be run.
     let docker = |answers: &str| {
@@ -282,7 +282,7 @@ fn make_up_says_what_is_missing_and_else_starts_the_profile() {
         assert!(status.expect("bash runs").success());
     };
     let missing = |word: &str| {
-        let (code, said) = run(folder.path(), &["up", "nats"]);
+        let (code, said) = run(folder.path(), true, &["up", "nats"]);
         assert!(
             code == Some(2) && said.starts_with("error: ") && said.contains(word) && said.contains("\nhint: "),
             "{said}"
@@ -293,21 +293,28 @@ fn make_up_says_what_is_missing_and_else_starts_the_profile() {
     missing("no Docker engine answers");
     docker("[ \"$1\" = info ]");
     missing("no command `compose`");
-    docker("");
-    let (code, said) = run(folder.path(), &["up", "none"]);
+    docker("echo \"$PUNCTUAL_TOKEN_SHA256\" >\"$0.hash\"");
+    let (code, said) = run(folder.path(), true, &["up", "none"]);
     assert!(code == Some(2) && said.contains("there is no profile `none`"), "{said}");
     // All profiles use the same port, so another one is stopped first.
     let ours: BTreeSet<String> =
         services().into_iter().map(|(name, _)| name).filter(|name| name.starts_with("punctual")).collect();
     for profile in BROKERS.into_iter().chain(["all"]) {
-        assert_eq!(run(folder.path(), &["up", profile]), (Some(0), String::new()));
+        assert_eq!(run(folder.path(), false, &["up", profile]), (Some(0), String::new()));
         let asked = std::fs::read_to_string(folder.path().join("docker.log")).unwrap();
         let [.., removed, started] = asked.lines().collect::<Vec<_>>()[..] else { panic!("{asked}") };
         let removed = removed.strip_prefix("compose --profile * rm --stop --force ").expect(removed);
         assert_eq!(removed.split(' ').map(str::to_owned).collect::<BTreeSet<_>>(), ours);
         assert_eq!(started, format!("compose --profile {profile} up --build --detach --wait"));
     }
-    assert_eq!(run(folder.path(), &["down"]).0, Some(0));
+    let token = folder.path().join("punctual.token");
+    assert_eq!(std::fs::metadata(&token).unwrap().permissions().mode() & 0o077, 0, "others may read the token");
+    let token = std::fs::read_to_string(token).unwrap();
+    assert!(token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes());
+    let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(std::fs::read_to_string(folder.path().join("docker.hash")).unwrap().trim(), hash);
+    assert_eq!(run(folder.path(), false, &["down"]).0, Some(0));
     let asked = std::fs::read_to_string(folder.path().join("docker.log")).unwrap();
     assert!(asked.ends_with("compose --profile * down --volumes\n"), "{asked}");
 }

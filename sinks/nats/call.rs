@@ -9,7 +9,7 @@ use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
 
 use super::inbox::{NatsConnection, NatsReply, Route};
 use super::verdict::outcome;
-use super::{Nats, check_subject};
+use super::{Nats, is_reserved};
 use crate::answers::Answers;
 use crate::link::Connection as _;
 use crate::window::{WindowRoom, WindowShare};
@@ -45,14 +45,17 @@ impl<'a> NatsPublish<'a> {
         let mut subject = Subject::from("");
         let mut share = self.broker.window.share("", 1);
         for (index, message) in self.batch.iter().enumerate() {
-            let headers =
-                match check_subject(&message.destination).and_then(|()| header_map(&self.broker.namespace, message)) {
-                    Ok(headers) => headers,
-                    Err(detail) => {
-                        self.answers.set(index, Outcome::Reject(detail));
-                        continue;
-                    }
-                };
+            let headers = match self
+                .broker
+                .check_subject(&message.destination)
+                .and_then(|()| header_map(&self.broker.namespace, message))
+            {
+                Ok(headers) => headers,
+                Err(detail) => {
+                    self.answers.set(index, Outcome::Reject(detail));
+                    continue;
+                }
+            };
             if subject.as_str() != message.destination {
                 subject = Subject::from(message.destination.as_str());
                 share = self.broker.window.share(&message.destination, self.batch.len());
@@ -170,8 +173,9 @@ fn header_map(namespace: &str, message: &Message) -> Result<HeaderMap, String> {
     let copy = if message.is_dead_copy() { "/dead" } else { "" };
     map.insert(NATS_MESSAGE_ID, value(&format!("{namespace}/{}{copy}", message.key))?);
     for (name, text) in message.all_headers() {
-        // They delete keys of a key-value bucket, whose stream may take any subject.
-        if name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("kv-")) {
+        // They delete keys of a key-value bucket, whose stream may take any subject. Whoever may publish to a reserved
+        // subject may do so.
+        if name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("kv-")) && !is_reserved(&message.destination) {
             return Err(format!("`{name}` is a header of key-value buckets"));
         }
         let known: HeaderName =

@@ -101,6 +101,7 @@ fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTr
                 .with_namespace(config.timeline.namespace.as_str())
                 .with_tls(tls.clone())
                 .with_sentinel_password(section.sentinel_password.clone())
+                .with_destinations(section.destinations.clone())
                 .with_properties(section.properties.clone());
             match &section.credentials_file {
                 Some(file) => sink.with_credentials_file(file).build(),
@@ -140,7 +141,9 @@ fn lane_rules(
             }
         }
         let needed = sink.is_some_and(|sink| sink.needs_destination());
-        rules.insert(lane.clone(), LaneRequirements { destination_required: section.destination.is_none() && needed });
+        let destination_required = section.destination.is_none() && needed;
+        let destination = section.destination.clone();
+        rules.insert(lane.clone(), LaneRequirements { destination, destination_required, sink: sink.cloned() });
     }
     rules
 }

@@ -192,15 +192,13 @@ impl Instance {
         let id = instance_id();
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), &id));
         timeline.count_calls(Arc::clone(&metrics));
-        let destinations =
-            config.lanes.iter().filter_map(|(lane, section)| Some((lane.clone(), section.destination.clone()?)));
-        let intake = Intake::new(Arc::clone(&timeline), rules).with_destinations(destinations);
+        let intake = Intake::new(Arc::clone(&timeline), rules);
         let engine = EngineConfig { instance: id.clone(), ..config.engine.clone() };
         let engine = Engine::start(engine, timeline, sinks, config.lanes.clone(), Arc::clone(&metrics));
         let engine = engine.map_err(Failure::usage)?;
         let engine = Arc::new(engine);
         let watched = Arc::clone(&engine);
-        let access = Access::by_tokens(config.tokens.values().copied());
+        let access = Access::by_tokens(config.tokens.values().cloned());
         let api = Arc::new(Api {
             intake: intake.clone(),
             engine: Box::new(move || watched.state()),

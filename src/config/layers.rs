@@ -20,9 +20,9 @@ pub(super) const PREFIX: &str = "PUNCTUAL__";
 
 /// The sections with any number of named subsections, and the options of one of them.
 pub(super) const NAMED: [(&str, &[&str]); 3] = [
-    ("sinks", &["url", "answer_timeout", "patience", "credentials_file", "sentinel_password"]),
+    ("sinks", &["url", "answer_timeout", "patience", "destinations", "credentials_file", "sentinel_password"]),
     ("lanes", &["sink", "destination", "dead_destination"]),
-    ("tokens", &["sha256", "scope"]),
+    ("tokens", &["sha256", "scope", "lanes", "prefix", "destinations", "pending_max", "puts"]),
 ];
 
 /// Maximum number of syntax errors to report, because text that is not TOML has one per line.
@@ -72,6 +72,8 @@ pub(super) enum Value {
     Whole(i64),
     /// `true` or `false`.
     Flag(bool),
+    /// An array of strings.
+    List(Vec<String>),
     /// A value on a line that is not valid TOML. The error is reported, and the intended value is unknown.
     Unreadable,
     /// A value that no option accepts; the name of its type.
@@ -337,6 +339,14 @@ fn leaf(value: &Spanned<DeValue<'_>>) -> Value {
         }
         DeValue::Boolean(flag) => Value::Flag(*flag),
         DeValue::Table(_) => Value::Section,
+        DeValue::Array(elements) => {
+            let text = |element: &Spanned<DeValue<'_>>| element.get_ref().as_str().map(str::to_owned);
+            elements
+                .iter()
+                .map(text)
+                .collect::<Option<_>>()
+                .map_or(Value::Other(value.get_ref().type_str()), Value::List)
+        }
         other => Value::Other(other.type_str()),
     }
 }

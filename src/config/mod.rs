@@ -9,6 +9,7 @@ mod read;
 mod secret;
 mod sections;
 mod settings;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use crate::engine::{EngineConfig, EngineLane};
+use crate::engine::{DestinationPatterns, EngineConfig, EngineLane};
 use crate::http::ApiLimits;
 use crate::http::access::KnownToken;
 use crate::http::server::ServerLimits;
@@ -112,6 +113,8 @@ pub struct SinkSection {
     pub answer_timeout: Duration,
     /// How long a destination may be at fault while others accept messages.
     pub patience: Duration,
+    /// The destinations that it may publish to; `None` means all.
+    pub destinations: Option<DestinationPatterns>,
     /// A user's JWT and key. Only for NATS.
     pub credentials_file: Option<PathBuf>,
     /// The password of the Sentinels of a Redis.
@@ -293,9 +296,9 @@ impl Config {
         let shards = u16::try_from(r.whole("timeline.shards", 1, 256)).unwrap_or(1);
         let engine = sections::engine(r);
         let http = sections::http(r);
-        let tokens = sections::tokens(r, &http);
         let sinks = sections::sinks(r, engine.lease);
         let lanes = sections::lanes(r, &sinks);
+        let tokens = tokens::tokens(r, &http, &lanes);
         let shutdown = r.duration("shutdown.deadline", SECOND, HOUR);
         let log = sections::log(r);
         let timeline = TimelineSection { namespace: namespace.unwrap_or_default(), shards };

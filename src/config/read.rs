@@ -50,6 +50,16 @@ impl ConfigReader {
         })
     }
 
+    /// Texts: an array of strings, or one string with spaces between them, for variables have no arrays. `None` if it is
+    /// not set.
+    pub(super) fn texts<T>(&mut self, path: &str, parse: impl Fn(Vec<String>) -> Result<T, String>) -> Option<T> {
+        self.value(path, |value| match value {
+            Value::List(texts) => parse(texts.clone()),
+            Value::Text(text) => parse(text.split_whitespace().map(str::to_owned).collect()),
+            other => Err(format!("an array of strings is expected, not {}", shown(other))),
+        })
+    }
+
     /// `true` or `false`.
     pub(super) fn flag(&mut self, path: &str) -> bool {
         let read = self.value(path, |value| match value {
@@ -178,7 +188,7 @@ impl ConfigReader {
             let number = match value {
                 Value::Whole(number) => u64::try_from(*number).ok(),
                 Value::Text(text) => parse(text.trim()),
-                Value::Flag(_) | Value::Other(_) | Value::Section | Value::Unreadable => None,
+                Value::Flag(_) | Value::List(_) | Value::Other(_) | Value::Section | Value::Unreadable => None,
             };
             number
                 .filter(|number| (from..=to).contains(number))
@@ -224,6 +234,7 @@ fn shown(value: &Value) -> String {
         Value::Text(_) => "this text".to_owned(),
         Value::Whole(number) => format!("the number {number}"),
         Value::Flag(_) => "this boolean".to_owned(),
+        Value::List(_) => "this array".to_owned(),
         Value::Other(TOO_LARGE) => format!("a {TOO_LARGE}"),
         Value::Other(kind) => format!("this {kind}"),
         Value::Section => "a section".to_owned(),

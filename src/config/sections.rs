@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use super::read::{ConfigReader, list};
 use super::{DAY, DEFAULT_NAME, HOUR, HttpSection, LogSection, SECOND, SinkSection};
-use crate::engine::{EngineConfig, EngineLane};
+use crate::engine::{DestinationPatterns, EngineConfig, EngineLane};
 use crate::http::ApiLimits;
-use crate::http::access::KnownToken;
 use crate::http::server::ServerLimits;
 use crate::task::{CatchUpLimits, Lane, Limits, duration};
 use crate::timeline::redis::Durability;
@@ -105,75 +104,6 @@ fn limits(r: &mut ConfigReader, body: usize) -> Limits {
     Limits { payload, headers, header_bytes }
 }
 
-/// `[tokens.NAME]`. Required unless the API listens on loopback.
-pub(super) fn tokens(r: &mut ConfigReader, http: &HttpSection) -> BTreeMap<String, KnownToken> {
-    let names = r.names("tokens");
-    let addresses = [
-        ("http.listen", Some(http.listen), "do everything"),
-        ("http.probe_listen", http.probe_listen, "read the metrics"),
-    ];
-    for (path, listen, may) in addresses {
-        if let Some(listen) = listen.filter(|listen| names.is_empty() && !listen.ip().is_loopback()) {
-            let detail =
-                format!("`{listen}` is not a loopback address, and without tokens every client there may {may}");
-            let hint = "a section `[tokens.NAME]` with `sha256` and `scope`, or `127.0.0.1`";
-            r.fault(path, detail, Some(hint.into()));
-        }
-    }
-    let (mut tokens, mut hashes) = (BTreeMap::new(), BTreeMap::new());
-    for name in names {
-        if let Err(bad) = name.parse::<Lane>() {
-            r.fault(&format!("tokens.{name}"), bad.to_string(), None);
-        }
-        let path = |key: &str| format!("tokens.{name}.{key}");
-        for key in ["sha256", "scope"] {
-            if !r.has(&path(key)) {
-                r.fault(&path(key), format!("a token needs its `{key}`"), None);
-            }
-        }
-        let sha256 = r.text(&path("sha256"), |text| match sha256(text.trim()) {
-            Some(OF_NOTHING) => Err("it is the SHA-256 of an empty text: was the variable empty?".to_owned()),
-            Some(sha256) => Ok(sha256),
-            None => Err("the SHA-256 of the token is expected, 64 hexadecimal digits".to_owned()),
-        });
-        let scope = r.text(&path("scope"), scope);
-        if let Some(other) = sha256.as_ref().and_then(|sha256| hashes.insert(*sha256, name.clone())) {
-            r.fault(&path("sha256"), format!("it is the token of `tokens.{other}` too: its scopes would add up"), None);
-        }
-        if let (Some(sha256), Some((read, write))) = (sha256, scope) {
-            tokens.insert(name, KnownToken { sha256, read, write });
-        }
-    }
-    tokens
-}
-
-/// The SHA-256 of an empty text, which is no valid token.
-const OF_NOTHING: [u8; 32] = [
-    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae, 0x41,
-    0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
-];
-
-fn sha256(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    let digits = text.as_bytes();
-    if digits.len() != 64 {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-        let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        *byte = digit(pair[0])? * 16 + digit(pair[1])?;
-    }
-    Some(bytes)
-}
-
-/// Whether a scope allows reading and writing.
-fn scope(text: &str) -> Result<(bool, bool), String> {
-    let expected = || "a scope is expected: `read`, `write` or `read write`".to_owned();
-    let words: Vec<_> = text.split_whitespace().collect();
-    let known = !words.is_empty() && words.iter().all(|word| ["read", "write"].contains(word));
-    known.then(|| (words.contains(&"read"), words.contains(&"write"))).ok_or_else(expected)
-}
-
 /// `[log]`
 pub(super) fn log(r: &mut ConfigReader) -> LogSection {
     let filter = r.text("log.filter", |text| crate::telemetry::filter(text).map(|_| text.to_owned()));
@@ -220,6 +150,7 @@ pub(super) fn sinks(r: &mut ConfigReader, lease: Duration) -> BTreeMap<String, S
                 url,
                 answer_timeout,
                 patience,
+                destinations: r.texts(&path("destinations"), DestinationPatterns::new),
                 credentials_file: r.file(&path("credentials_file")),
                 sentinel_password: r.secret(&path("sentinel_password")),
                 properties: r.properties(&name),

@@ -31,6 +31,7 @@ impl Setting {
             Value::Text(text) => Json::from(text.clone()),
             Value::Whole(number) => Json::from(*number),
             Value::Flag(flag) => Json::from(*flag),
+            Value::List(texts) => Json::from(texts.clone()),
             // A configuration without faults has none of these.
             Value::Other(kind) => Json::from(*kind),
             Value::Section | Value::Unreadable => Json::Null,

@@ -1,6 +1,8 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::http::access::Scope;
+use crate::http::{PutRate, TokenLimits};
 
 fn load(
     file: &str,
@@ -329,7 +331,7 @@ fn beyond_loopback_there_has_to_be_a_token() {
         let token = format!("{address}[tokens.deploy]\nsha256 = \"{HASH}\"\nscope = \"write\"\n");
         let config = load(&token, &[], &[SINK]).unwrap();
         let of = &config.tokens["deploy"];
-        assert_eq!((of.sha256[1], of.sha256[31], of.read, of.write), (0x11, 0xff, false, true));
+        assert_eq!((of.sha256[1], of.sha256[31], of.scopes.as_slice()), (0x11, 0xff, &[Scope::Write][..]));
         let warnings: Vec<_> = config.warnings.iter().map(ToString::to_string).collect();
         assert!(warnings.len() == 1 && warnings[0].contains("without TLS"), "{warnings:?}");
         let tls = [("PUNCTUAL__HTTP__CERTIFICATE_FILE", "c.pem"), ("PUNCTUAL__HTTP__KEY_FILE", "k.pem")];
@@ -346,7 +348,7 @@ fn a_token_has_a_hash_and_a_scope_and_shows_neither_the_one_nor_what_was_taken_f
     let faults = load(file, &[("PUNCTUAL__TOKENS__C__SHA256", HASH)], &[SINK]).unwrap_err();
     for line in [
         "`tokens.a.sha256` (punctual.toml:2): the SHA-256 of the token is expected, 64 hexadecimal digits",
-        "`tokens.a.scope` (punctual.toml:3): `all`: a scope is expected: `read`, `write` or `read write`",
+        "`tokens.a.scope` (punctual.toml:3): `all`: one or several of `read`, `write`, `discard` are expected",
         "`tokens.b.sha256` (punctual.toml:4): a token needs its `sha256`",
         "`tokens.b.scope` (punctual.toml:4): a token needs its `scope`",
         "`tokens.c.scope` (PUNCTUAL__TOKENS__C__SHA256): a token needs its `scope`",
@@ -358,7 +360,8 @@ fn a_token_has_a_hash_and_a_scope_and_shows_neither_the_one_nor_what_was_taken_f
     assert!(!faults.contains("hunter2") && !faults.contains(HASH), "{faults}");
     let environment = [("PUNCTUAL__TOKENS__MY_OWN__SHA256", HASH), ("PUNCTUAL__TOKENS__MY_OWN__SCOPE", "write read")];
     let config = load("", &environment, &[SINK]).unwrap();
-    assert!(config.tokens["my-own"].read && config.tokens["my-own"].write);
+    assert_eq!(config.tokens["my-own"].scopes, [Scope::Write, Scope::Read]);
+    assert!(config.tokens["my-own"].limits.prefix.is_empty());
     let shown = format!("{config:?}").to_lowercase();
     assert!(shown.contains("tokens") && !shown.contains(&HASH.to_lowercase()[..8]), "{shown}");
     assert!(!shown.contains("17, 34, 51"), "{shown}");
@@ -467,4 +470,51 @@ fn a_secret_without_its_quotes_is_not_shown() {
     let faults = load("redis.sentinel_password = 12345678\n", &[], &[SINK]).unwrap_err();
     let expected = "`redis.sentinel_password` (punctual.toml:1): a string is expected, not this number";
     assert!(faults.contains(expected) && !faults.contains("12345678"), "{faults}");
+}
+
+#[test]
+fn a_token_is_limited_to_lanes_ids_and_destinations_and_in_number() {
+    let token = format!("[lanes.shop]\n[lanes.news]\n[tokens.t]\nsha256 = \"{HASH}\"\nscope = \"write\"\n");
+    let limits = "lanes = [\"shop\", \"news\"]\nprefix = \"shop.\"\ndestinations = [\"orders.*\"]\npending_max = 100\nputs = \"30/m\"\n";
+    let TokenLimits { lanes, prefix, destinations, pending_max, puts } =
+        load(&(token.clone() + limits), &[], &[SINK]).unwrap().tokens["t"].limits.clone();
+    assert_eq!(lanes.iter().map(Lane::as_str).collect::<Vec<_>>(), ["shop", "news"]);
+    assert!(destinations.is_some_and(|allowed| allowed.allow("orders.a") && !allowed.allow("news")));
+    assert_eq!((prefix.as_str(), pending_max), ("shop.", Some(100)));
+    assert_eq!(puts, Some(PutRate { puts: 30, per: Duration::from_secs(60) }));
+    // Variables have no arrays.
+    let environment = [("PUNCTUAL__TOKENS__T__LANES", "news shop"), ("PUNCTUAL__TOKENS__T__PREFIX", "a.")];
+    let config = load(&token, &environment, &[SINK]).unwrap();
+    assert_eq!(config.tokens["t"].limits.lanes.len(), 2);
+    assert!(config.settings().iter().any(|setting| setting.path == "tokens.t.lanes"));
+    for (limits, line) in [
+        (
+            "lanes = [\"shop\"]",
+            "`tokens.t.lanes` (punctual.toml:6): without `prefix` the token could replace and cancel",
+        ),
+        ("lanes = [\"shp\"]\nprefix = \"a.\"", "`shp` is not configured, only `default`, `news`, `shop`"),
+        ("lanes = []\nprefix = \"a.\"", "the names of lanes are expected"),
+        ("lanes = [1]\nprefix = \"a.\"", "an array of strings is expected, not this array"),
+        ("lanes = 7\nprefix = \"a.\"", "an array of strings is expected, not the number 7"),
+        ("lanes = [\"A\"]\nprefix = \"a.\"", "`A`: a name is 1 to 32"),
+        ("prefix = \".a\"", "the beginning of ids is expected"),
+        ("prefix = \"\"", "the beginning of ids is expected"),
+        ("destinations = []", "patterns of destinations are expected"),
+        ("pending_max = 0", "a whole number from 1 to"),
+        ("puts = \"5\"", "`5`: a rate is expected"),
+        ("puts = \"0/s\"", "`0/s`: a rate is expected"),
+        ("puts = \"5/d\"", "`5/d`: a rate is expected"),
+    ] {
+        let faults = load(&format!("{token}{limits}\n"), &[], &[SINK]).unwrap_err();
+        assert!(faults.contains(line), "no `{line}` in:\n{faults}");
+    }
+}
+
+#[test]
+fn a_sink_may_have_a_list_of_destinations() {
+    let sink = "[sinks.a]\nurl = \"stdout:\"\ndestinations = [\"orders.*\", \"news\"]\n";
+    let config = load(sink, &[], &[]).unwrap();
+    let allowed = config.sinks["a"].destinations.clone().unwrap();
+    assert!(allowed.allow("news") && !allowed.allow("other"));
+    assert!(config.settings().iter().any(|s| s.toml() == "sinks.a.destinations = [\"orders.*\",\"news\"]"));
 }

@@ -4,7 +4,6 @@
 //! It keeps only a few slices in memory, however many occurrences are dead. Every request has a time limit; if some are
 //! left, the answer contains the position to continue from.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -64,13 +63,6 @@ pub enum RequeueError {
 }
 
 impl Intake {
-    /// The same intake with the default destination of each lane.
-    #[must_use]
-    pub fn with_destinations(mut self, destinations: impl IntoIterator<Item = (Lane, String)>) -> Intake {
-        self.destinations = Arc::new(destinations.into_iter().collect());
-        self
-    }
-
     /// Lists up to `max` dead occurrences after `after`, the oldest first. Starts no further scan once `patience` has
     /// passed, so a page can be empty although more follow.
     ///
@@ -184,7 +176,7 @@ impl Intake {
             Ok(record) => (Some(record.lane), record.task.message.destination),
             Err(_) => (None, None),
         };
-        let destination = own.or_else(|| self.destinations.get(lane.as_ref()?).cloned());
+        let destination = own.or_else(|| self.lanes.get(lane.as_ref()?)?.destination.clone());
         DeadSummary { cursor: dead.cursor, lane, destination, reason, detail }
     }
 

@@ -38,8 +38,11 @@ fn stage(count: u16) -> (Intake, Arc<MemoryTimeline>, Arc<ManualClock>, Vec<Key>
         cursors.push(DeadCursor { buried, key });
     }
     cursors.sort();
-    let served = BTreeMap::from([(Lane::default(), LaneRequirements { destination_required: false })]);
-    let intake = Intake::new(timeline.clone(), served).with_destinations([(Lane::default(), "news".to_owned())]);
+    let served = BTreeMap::from([(
+        Lane::default(),
+        LaneRequirements { destination: Some("news".to_owned()), ..LaneRequirements::default() },
+    )]);
+    let intake = Intake::new(timeline.clone(), served);
     (intake, timeline, clock, cursors.into_iter().map(|cursor| cursor.key).collect())
 }
 

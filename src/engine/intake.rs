@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use punctual_sinks::Sink;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
 use super::put_refusals::PutRefusals;
 use crate::clock::{Backoff, Clock, Timestamp};
 use crate::task::schedule::ScheduleError;
-use crate::task::{Key, Lane, Record, Shard, Task, TaskId, Traceparent, When};
+use crate::task::{Key, Lane, Message, Record, Shard, Task, TaskId, Traceparent, When};
 use crate::timeline::{
     self, CancelAnswer, MAX_PUT_BYTES, MAX_PUTS, PutAnswer, PutMode, PutResult, StoredTask, Timeline, TimelineError,
 };
@@ -33,8 +34,6 @@ const SHOWN: usize = 3;
 #[derive(Clone)]
 pub struct Intake {
     pub(super) timeline: Arc<dyn Timeline>,
-    /// By lane: the destination of messages that name none.
-    pub(super) destinations: Arc<BTreeMap<Lane, String>>,
     pub(super) lanes: Arc<BTreeMap<Lane, LaneRequirements>>,
     pub(super) scan_lock: ScanLock,
     refusals: Arc<PutRefusals>,
@@ -45,10 +44,14 @@ pub struct Intake {
 pub(super) type ScanLock = Arc<AsyncMutex<Option<Instant>>>;
 
 /// What a lane requires of its tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub struct LaneRequirements {
+    /// The destination of messages that name none.
+    pub destination: Option<String>,
     /// Whether a task must name a destination, because the lane has none and its sink needs one.
     pub destination_required: bool,
+    /// The sink, which refuses destinations that it can never publish to; `None` refuses none.
+    pub sink: Option<Arc<dyn Sink>>,
 }
 
 /// A put that took effect.
@@ -79,6 +82,9 @@ pub enum PutError {
     /// Neither the task nor its lane names a destination.
     #[error("neither the message nor the lane `{0}` names a destination")]
     NoDestination(Lane),
+    /// The sink of the lane can never publish to this destination. Contains its explanation.
+    #[error("{0}")]
+    BadDestination(String),
     /// The schedule has no occurrence left.
     #[error("the schedule has no occurrence")]
     Never,
@@ -114,13 +120,7 @@ impl Intake {
     /// An intake for tasks of `lanes`.
     #[must_use]
     pub fn new(timeline: Arc<dyn Timeline>, lanes: BTreeMap<Lane, LaneRequirements>) -> Intake {
-        Intake {
-            timeline,
-            destinations: Arc::default(),
-            lanes: Arc::new(lanes),
-            scan_lock: ScanLock::default(),
-            refusals: Arc::default(),
-        }
+        Intake { timeline, lanes: Arc::new(lanes), scan_lock: ScanLock::default(), refusals: Arc::default() }
     }
 
     /// The error text of the timeline if it refused a put, or did not confirm one, in the last 5 s and has accepted
@@ -206,16 +206,27 @@ impl Intake {
         }
     }
 
-    /// Checks that the lane exists, and that a destination is named if it requires one.
+    /// Checks that the lane exists and, if the message is known, that it names a destination where one is required,
+    /// and none that the sink can never publish to.
     ///
     /// # Errors
-    /// [`PutError::UnknownLane`] and [`PutError::NoDestination`].
-    pub fn check(&self, lane: &Lane, names_destination: bool) -> Result<(), PutError> {
-        match self.lanes.get(lane) {
-            None => Err(PutError::UnknownLane(lane.clone())),
-            Some(rule) if rule.destination_required && !names_destination => Err(PutError::NoDestination(lane.clone())),
-            Some(_) => Ok(()),
+    /// [`PutError::UnknownLane`], [`PutError::NoDestination`] and [`PutError::BadDestination`].
+    pub fn check(&self, lane: &Lane, message: Option<&Message>) -> Result<(), PutError> {
+        let Some(required) = self.lanes.get(lane) else { return Err(PutError::UnknownLane(lane.clone())) };
+        match message.map(|message| message.destination.as_deref()) {
+            Some(None) if required.destination_required => Err(PutError::NoDestination(lane.clone())),
+            Some(Some(destination)) => match &required.sink {
+                Some(sink) => sink.check_destination(destination).map_err(PutError::BadDestination),
+                None => Ok(()),
+            },
+            _ => Ok(()),
         }
+    }
+
+    /// The destination of a message: its own, else that of the lane.
+    #[must_use]
+    pub fn destination<'a>(&'a self, lane: &Lane, message: &'a Message) -> Option<&'a str> {
+        message.destination.as_deref().or_else(|| self.lanes.get(lane)?.destination.as_deref())
     }
 
     /// Computes the record and the first due of a task.
@@ -228,7 +239,7 @@ impl Intake {
         now: Timestamp,
         trace: Option<Traceparent>,
     ) -> Result<Prepared, PutError> {
-        self.check(&lane, task.message.destination.is_some())?;
+        self.check(&lane, Some(&task.message))?;
         let due = task.schedule.first(&id, now)?.ok_or(PutError::Never)?;
         if !due.is_due() {
             return Err(PutError::BadDue);

@@ -48,6 +48,7 @@ use tracing::{info, warn};
 pub use breaker::BreakerState;
 pub use intake::{Intake, LaneRequirements};
 pub use judge::Reason;
+pub use punctual_sinks::DestinationPatterns;
 pub use state::{EngineState, LaneState, SinkState};
 
 use breaker::Breaker;

@@ -1,4 +1,4 @@
-//! Access control: tokens with the scopes `read` and `write`, stored as hashes.
+//! Access control: tokens with scopes, stored as hashes. What a token reaches besides is in [`caller`](super::caller).
 //!
 //! A request is checked before its body is read. Only the header `authorization: Bearer ...` can carry a token, because
 //! URLs end up in logs. Each request is compared with all tokens in constant time, so that the time of an answer
@@ -18,6 +18,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::caller::{Caller, TokenLimits};
 use super::problem::Problem;
 
 /// What a route requires of its caller.
@@ -27,66 +28,116 @@ pub(super) enum Need {
     Nothing,
     /// A token with any scope: paths without a route.
     Known,
-    /// The scope `read`.
-    Read,
-    /// The scope `write`.
-    Write,
-    /// Both scopes: routes that are missing in [`ROUTES`].
-    Both,
+    /// A scope.
+    Scope(Scope),
+    /// All scopes: routes that are missing in [`ROUTES`].
+    All,
 }
 
-/// What each route requires; a route that is not listed requires both scopes.
-const ROUTES: &[(&str, &str, Need)] = &[
-    ("GET", "/v1/tasks/{id}", Need::Read),
-    ("PUT", "/v1/tasks/{id}", Need::Write),
-    ("DELETE", "/v1/tasks/{id}", Need::Write),
-    ("POST", "/v1/tasks", Need::Write),
-    ("POST", "/v1/tasks:batch", Need::Write),
-    ("POST", "/v1/preview", Need::Read),
-    ("GET", "/v1/dead", Need::Read),
-    ("GET", "/v1/dead/{key}", Need::Read),
-    ("DELETE", "/v1/dead/{key}", Need::Write),
-    ("POST", "/v1/dead/{key}/requeue", Need::Write),
-    ("POST", "/v1/dead:requeue", Need::Write),
-    ("POST", "/v1/dead:discard", Need::Write),
-    ("GET", "/v1/stats", Need::Read),
-    ("GET", "/metrics", Need::Read),
-    ("GET", "/healthz", Need::Nothing),
-    ("GET", "/readyz", Need::Nothing),
-    ("GET", "/openapi.json", Need::Nothing),
+words! {
+    /// What a token may do.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Scope {
+        /// Read tasks, the dead, and the state.
+        Read = "read",
+        /// Put and cancel tasks, requeue the dead.
+        Write = "write",
+        /// Discard the dead.
+        Discard = "discard",
+    }
+}
+
+/// What a token with limits may do on a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limited {
+    /// The same as others: the route concerns no task.
+    Anything,
+    /// What is its own. The handler asks the [`Caller`].
+    Own,
+    /// Nothing: the route shows or changes what belongs to others.
+    Nothing,
+}
+
+/// What each route requires. A route that is not listed requires all scopes, and a token without limits.
+const ROUTES: &[(&str, &str, Need, Limited)] = &[
+    ("GET", "/v1/tasks/{id}", Need::Scope(Scope::Read), Limited::Own),
+    ("PUT", "/v1/tasks/{id}", Need::Scope(Scope::Write), Limited::Own),
+    ("DELETE", "/v1/tasks/{id}", Need::Scope(Scope::Write), Limited::Own),
+    ("POST", "/v1/tasks", Need::Scope(Scope::Write), Limited::Own),
+    ("POST", "/v1/tasks:batch", Need::Scope(Scope::Write), Limited::Own),
+    ("POST", "/v1/preview", Need::Scope(Scope::Read), Limited::Anything),
+    ("GET", "/v1/dead", Need::Scope(Scope::Read), Limited::Own),
+    ("GET", "/v1/dead/{key}", Need::Scope(Scope::Read), Limited::Own),
+    ("DELETE", "/v1/dead/{key}", Need::Scope(Scope::Discard), Limited::Own),
+    ("POST", "/v1/dead/{key}/requeue", Need::Scope(Scope::Write), Limited::Own),
+    ("POST", "/v1/dead:requeue", Need::Scope(Scope::Write), Limited::Own),
+    ("POST", "/v1/dead:discard", Need::Scope(Scope::Discard), Limited::Own),
+    ("GET", "/v1/stats", Need::Scope(Scope::Read), Limited::Own),
+    ("GET", "/metrics", Need::Scope(Scope::Read), Limited::Nothing),
+    ("GET", "/healthz", Need::Nothing, Limited::Anything),
+    ("GET", "/readyz", Need::Nothing, Limited::Anything),
+    ("GET", "/openapi.json", Need::Nothing, Limited::Anything),
 ];
 
 /// A configured token, by its hash.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct KnownToken {
     /// The SHA-256 of the token.
     pub sha256: [u8; 32],
-    /// Whether it has the scope `read`.
-    pub read: bool,
-    /// Whether it has the scope `write`.
-    pub write: bool,
+    /// What it may do.
+    pub scopes: Vec<Scope>,
+    /// What it is limited to.
+    pub limits: TokenLimits,
 }
 
 /// Does not show the hash, because it helps to guess the token.
 impl fmt::Debug for KnownToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KnownToken").field("read", &self.read).field("write", &self.write).finish_non_exhaustive()
+        f.debug_struct("KnownToken").field("scopes", &self.scopes).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
+/// Without the tokens, whose hashes help to guess them.
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").field("on_loopback", &self.on_loopback).finish_non_exhaustive()
+    }
+}
+
+/// A token and its caller.
+struct TokenEntry {
+    sha256: [u8; 32],
+    scopes: Vec<Scope>,
+    caller: Arc<Caller>,
+}
+
 /// The configured tokens.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone)]
 pub struct Access {
-    tokens: Arc<[KnownToken]>,
+    tokens: Arc<[TokenEntry]>,
+    /// A caller without limits, for requests without a token.
+    anyone: Arc<Caller>,
     /// Whether the API listens on loopback.
     on_loopback: bool,
+}
+
+impl Default for Access {
+    fn default() -> Access {
+        Access::by_tokens([])
+    }
 }
 
 impl Access {
     /// With these tokens; without any, every caller may do everything.
     #[must_use]
     pub fn by_tokens(tokens: impl IntoIterator<Item = KnownToken>) -> Access {
-        Access { tokens: tokens.into_iter().collect(), on_loopback: false }
+        let entry = |KnownToken { sha256, scopes, limits }| TokenEntry {
+            sha256,
+            scopes,
+            caller: Arc::new(Caller::new(limits)),
+        };
+        let anyone = Arc::new(Caller::new(TokenLimits::default()));
+        Access { tokens: tokens.into_iter().map(entry).collect(), anyone, on_loopback: false }
     }
 
     /// For an API that listens on loopback: requests must name it by an IP address or `localhost`, with a token too.
@@ -95,55 +146,64 @@ impl Access {
         Access { on_loopback, ..self }
     }
 
-    /// Whether the caller has the scope `read`, on a route that shows others less.
-    pub(super) fn may_read(&self, headers: &HeaderMap) -> bool {
-        self.check_token(Need::Read, headers).is_ok()
+    /// Whether the caller has the scope `read` and no limits, on a route that shows others less.
+    pub(super) fn may_read_all(&self, headers: &HeaderMap) -> bool {
+        self.check_token(Need::Scope(Scope::Read), headers).is_ok_and(|caller| !caller.is_limited())
     }
 
-    /// Whether the headers of a request satisfy the requirement.
-    fn check(&self, need: Need, headers: &HeaderMap) -> Result<(), Problem> {
+    /// The caller, if the headers of a request satisfy the requirement.
+    fn check(&self, need: Need, limited: Limited, headers: &HeaderMap) -> Result<Arc<Caller>, Problem> {
         own_origin(headers)?;
         if self.tokens.is_empty() || self.on_loopback {
             own_host(headers)?;
         }
-        self.check_token(need, headers)
+        let caller = self.check_token(need, headers)?;
+        if limited == Limited::Nothing && caller.is_limited() {
+            let detail = "the token has limits, and this shows or changes what belongs to others";
+            return Err(Problem::new(StatusCode::FORBIDDEN, "limited_token", detail));
+        }
+        Ok(caller)
     }
 
-    fn check_token(&self, need: Need, headers: &HeaderMap) -> Result<(), Problem> {
-        if self.tokens.is_empty() {
-            return Ok(());
-        }
-        if need == Need::Nothing {
-            return Ok(());
+    fn check_token(&self, need: Need, headers: &HeaderMap) -> Result<Arc<Caller>, Problem> {
+        if self.tokens.is_empty() || need == Need::Nothing {
+            return Ok(Arc::clone(&self.anyone));
         }
         let given = token(headers)?;
         let hash = digest(&SHA256, given);
-        let (mut known, mut read, mut write) = (false, false, false);
-        for token in self.tokens.iter() {
-            let same = verify_slices_are_equal(hash.as_ref(), &token.sha256).is_ok();
-            known |= same;
-            read |= same & token.read;
-            write |= same & token.write;
+        let mut found = None;
+        for entry in self.tokens.iter() {
+            // All are compared, however early one is found.
+            if verify_slices_are_equal(hash.as_ref(), &entry.sha256).is_ok() {
+                found = Some(entry);
+            }
         }
-        if !known {
-            return Err(unauthorized("unknown_token", "the token is not known here"));
-        }
-        let missing = match need {
-            Need::Read | Need::Both if !read => "read",
-            Need::Write | Need::Both if !write => "write",
-            _ => return Ok(()),
+        let Some(entry) = found else { return Err(unauthorized("unknown_token", "the token is not known here")) };
+        let needed = match &need {
+            Need::Scope(scope) => std::slice::from_ref(scope),
+            Need::All => Scope::ALL,
+            Need::Nothing | Need::Known => &[],
         };
-        let detail = format!("the token has no scope `{missing}`, which this needs");
-        Err(Problem::new(StatusCode::FORBIDDEN, "missing_scope", detail))
+        if let Some(missing) = needed.iter().find(|scope| !entry.scopes.contains(scope)) {
+            let detail = format!("the token has no scope `{}`, which this needs", missing.as_str());
+            return Err(Problem::new(StatusCode::FORBIDDEN, "missing_scope", detail));
+        }
+        Ok(Arc::clone(&entry.caller))
     }
 }
 
 /// Passes a request on, or answers it with an error.
-pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
+///
+/// Handlers find the [`Caller`] in the extensions of the request.
+pub(super) async fn guard(State(access): State<Access>, mut request: Request, next: Next) -> Response {
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
-    let need = request.extensions().get::<MatchedPath>().map(|path| need(method, path.as_str()));
-    match access.check(need.unwrap_or(Need::Known), request.headers()) {
-        Ok(()) => next.run(request).await,
+    let required = request.extensions().get::<MatchedPath>().map(|path| required(method, path.as_str()));
+    let (need, limited) = required.unwrap_or((Need::Known, Limited::Anything));
+    match access.check(need, limited, request.headers()) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
         Err(problem) => {
             tracing::debug!(code = problem.code, path = request.uri().path(), "a request was not allowed");
             problem.into_response()
@@ -153,13 +213,17 @@ pub(super) async fn guard(State(access): State<Access>, request: Request, next: 
 
 /// What a method requires on a path, in the router's form.
 pub(super) fn need(method: &str, path: &str) -> Need {
-    let known = ROUTES.iter().find(|(known, route, _)| *known == method && *route == path);
-    known.map_or(Need::Both, |(.., need)| *need)
+    required(method, path).0
+}
+
+fn required(method: &str, path: &str) -> (Need, Limited) {
+    let known = ROUTES.iter().find(|(known, route, ..)| *known == method && *route == path);
+    known.map_or((Need::All, Limited::Nothing), |(_, _, need, limited)| (*need, *limited))
 }
 
 /// The path of a route with a static lifetime.
 pub(super) fn route(path: &str) -> Option<&'static str> {
-    ROUTES.iter().map(|(_, route, _)| *route).find(|route| *route == path)
+    ROUTES.iter().map(|(_, route, ..)| *route).find(|route| *route == path)
 }
 
 /// Whether the request was sent to an IP address or to `localhost`, or has no host.

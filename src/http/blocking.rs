@@ -9,9 +9,10 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use super::Api;
+use super::caller::Caller;
 use super::problem::Problem;
-use crate::task::spec::{self, Read};
-use crate::task::{Fault, Lane};
+use crate::task::spec::{self, Read, ReadOptions};
+use crate::task::{Fault, Lane, Message};
 
 /// Maximum number of threads.
 const MAX_THREADS: usize = 2;
@@ -84,29 +85,39 @@ impl Api {
     ///
     /// # Errors
     /// Every fault of the task; 503 if too many calls wait for a thread.
-    pub(super) async fn read_task(self: &Arc<Api>, json: Bytes) -> Result<Result<Read, Vec<Fault>>, Problem> {
+    pub(super) async fn read_task(
+        self: &Arc<Api>,
+        caller: &Arc<Caller>,
+        json: Bytes,
+    ) -> Result<Result<Read, Vec<Fault>>, Problem> {
         if !may_take_long(&json) {
-            return Ok(self.read_now(&json, false));
+            return Ok(self.read_now(caller, &json, false));
         }
-        let api = Arc::clone(self);
-        self.blocking.run(move || api.read_now(&json, false)).await
+        let (api, caller) = (Arc::clone(self), Arc::clone(caller));
+        self.blocking.run(move || api.read_now(&caller, &json, false)).await
     }
 
     /// Parses a line of a batch, on a blocking thread if that may take long.
-    pub(super) async fn read_line(self: &Arc<Api>, line: &[u8]) -> Result<Result<Read, Vec<Fault>>, Problem> {
+    pub(super) async fn read_line(
+        self: &Arc<Api>,
+        caller: &Arc<Caller>,
+        line: &[u8],
+    ) -> Result<Result<Read, Vec<Fault>>, Problem> {
         if !may_take_long(line) {
-            return Ok(self.read_now(line, true));
+            return Ok(self.read_now(caller, line, true));
         }
-        let (api, line) = (Arc::clone(self), Bytes::copy_from_slice(line));
-        self.blocking.run_for_batch(move || api.read_now(&line, true)).await
+        let (api, caller, line) = (Arc::clone(self), Arc::clone(caller), Bytes::copy_from_slice(line));
+        self.blocking.run_for_batch(move || api.read_now(&caller, &line, true)).await
     }
 
-    fn read_now(&self, json: &[u8], expect_id: bool) -> Result<Read, Vec<Fault>> {
-        let lanes = |lane: &Lane, names_destination| {
-            let refused = self.intake.check(lane, names_destination).err()?;
+    fn read_now(&self, caller: &Caller, json: &[u8], expect_id: bool) -> Result<Read, Vec<Fault>> {
+        let lanes = |lane: &Lane, message: Option<&Message>| {
+            // The put of a task in a foreign lane is refused in any case, and this must not tell whether there is one.
+            let refused = self.intake.check(lane, message).err().filter(|_| caller.may_use(lane))?;
             Problem::from(refused).errors.pop()
         };
-        spec::read_checked(json, &self.limits.task, expect_id, self.intake.clock().now(), &lanes)
+        let options = ReadOptions { limits: &self.limits.task, expect_id, lane: caller.default_lane() };
+        spec::read_checked(json, &options, self.intake.clock().now(), &lanes)
     }
 }
 

@@ -8,6 +8,7 @@ mod batch;
 mod blocking;
 mod body;
 mod body_budget;
+mod caller;
 mod connections;
 mod dead;
 mod openapi;
@@ -38,6 +39,7 @@ use crate::task::Limits;
 pub use access::Access;
 pub use blocking::BlockingPool;
 pub use body_budget::BodyBudget;
+pub use caller::{PutRate, TokenLimits};
 pub use openapi::openapi;
 pub use problem::Problem;
 

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use uuid::{NoContext, Uuid};
 
-use super::openapi::{self, BODY, TIMELINE};
+use super::caller::Caller;
+use super::openapi::{self, BODY, LIMITED_PUT, TIMELINE};
 use super::problem::Problem;
 use super::tasks::PutView;
 use super::{Api, body, tasks};
@@ -48,14 +49,20 @@ const MAX_KEY_BYTES: usize = 255;
             example = json!({"id": "0bafe221-56d2-898c-943b-86040446d366", "result": "unchanged", "status": "scheduled",
                 "due": "2026-11-21T12:15:00.000Z", "due_ms": 1_795_263_300_000_i64, "next": []})),
     ),
-    extensions(("x-codes" = json!([BODY, TIMELINE, &["busy", "in_flight", "key_reused"]].concat()))),
+    extensions(("x-codes" = json!([BODY, TIMELINE, LIMITED_PUT, &["busy", "in_flight", "key_reused"]].concat()))),
 )]
-pub(super) async fn post(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn post(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let prefix = caller.prefix();
     let id = key(request.headers()).map(|key| match key {
-        Some(key) => id(id_of_key(key)),
-        None => id(new_id(api.intake.clock().now())),
+        // With the prefix, so that callers with the same key do not learn of each other.
+        Some(key) => id(prefix, id_of_key(&[prefix.as_bytes(), key].concat())),
+        None => id(prefix, new_id(api.intake.clock().now())),
     });
-    tasks::put_one(&api, PutMode::Post, id, request).await
+    tasks::put_one(&api, &caller, PutMode::Post, id, request).await
 }
 
 /// The key, without the quotes that the header may contain.
@@ -90,8 +97,9 @@ fn new_id(now: Timestamp) -> Uuid {
     Uuid::new_v7(uuid::Timestamp::from_unix(NoContext, ms / 1000, nanos))
 }
 
-fn id(uuid: Uuid) -> TaskId {
-    uuid.to_string().parse().expect("its letters are lower case, and it begins with a letter or digit")
+fn id(prefix: &str, uuid: Uuid) -> TaskId {
+    // The configuration checks the prefix: its length, its characters, and that it begins with a letter or digit.
+    format!("{prefix}{uuid}").parse().expect("a prefix and a UUID are an id")
 }
 
 #[cfg(test)]

@@ -19,6 +19,10 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("no_token", 401, "the request has no token"),
     ("unknown_token", 401, "the token is not known"),
     ("missing_scope", 403, "the token may not do this"),
+    ("limited_token", 403, "the token has limits, and this concerns what belongs to others"),
+    ("foreign_id", 403, "the token is limited to ids with another beginning"),
+    ("foreign_lane", 403, "the token is limited to other lanes"),
+    ("foreign_destination", 403, "the token is limited to other destinations"),
     ("foreign_host", 403, "on loopback or without tokens, and `host` is neither an IP address nor `localhost`"),
     ("foreign_origin", 403, "the request is from a page of another site"),
     ("unknown", 404, "there is no such task, or no such dead occurrence"),
@@ -30,6 +34,8 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("unsupported_media_type", 415, "the body is of another media type"),
     ("invalid", 422, "the input is invalid; `errors` lists every fault"),
     ("key_reused", 422, "the idempotency key was used for another body"),
+    ("full", 429, "as many tasks as the token may have wait in its lanes"),
+    ("too_many_puts", 429, "the token puts more often than it may"),
     ("internal", 500, "a bug in punctual"),
     ("unreadable", 500, "the task was written by another version of punctual"),
     ("busy", 503, "other requests take all the memory for bodies, or wait until their schedules are computed"),
@@ -52,6 +58,7 @@ pub(super) const FAULTS: &[&str] = &[
     "bad_key",
     "bad_lane",
     "unknown_lane",
+    "bad_destination",
     "bad_time",
     "bad_duration",
     "bad_cron",
@@ -83,6 +90,8 @@ pub struct Problem {
     pub errors: Vec<Fault>,
     /// The idempotency key that is in flight.
     pub key: Option<String>,
+    /// After how many seconds the request may be repeated.
+    pub retry_after: Option<u64>,
 }
 
 /// A problem in JSON.
@@ -120,7 +129,8 @@ impl Problem {
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
         let known = |(known, its, _): &(&str, u16, &str)| *known == code && *its == status.as_u16();
         debug_assert!(CODES.iter().any(known), "`{code}` with {status} is not in the document");
-        Problem { status, code, detail: detail.into(), errors: Vec::new(), key: None }
+        let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
+        Problem { status, code, detail: detail.into(), errors: Vec::new(), key: None, retry_after }
     }
 
     /// Input with faults.
@@ -179,8 +189,8 @@ impl IntoResponse for Problem {
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, PROBLEM_JSON);
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -227,6 +237,7 @@ impl From<PutError> for Problem {
             PutError::KeyReused => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", detail),
             PutError::UnknownLane(_) => Problem::fault("/lane", "unknown_lane", detail),
             PutError::NoDestination(_) => Problem::fault("/message/destination", "missing_field", detail),
+            PutError::BadDestination(_) => Problem::fault("/message/destination", "bad_destination", detail),
             PutError::Never => Problem::fault("/schedule", "never_due", detail),
             PutError::BadDue => Problem::fault("/schedule", "out_of_range", detail),
             PutError::Schedule(ScheduleError::Cron(_)) => Problem::fault("/schedule/cron", "bad_cron", detail),

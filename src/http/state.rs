@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::caller::Caller;
 use super::openapi::words;
 use crate::engine::{BreakerState, EngineState, LaneState, SinkState};
 use crate::timeline::Link;
@@ -30,7 +31,10 @@ struct StatsView {
     timeline: TimelineView,
     lanes: BTreeMap<String, LaneView>,
     sinks: BTreeMap<String, SinkView>,
-    dead: u64,
+    /// Number of dead occurrences; missing for tokens with limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    dead: Option<u64>,
 }
 
 /// Whether the timeline is reachable.
@@ -42,6 +46,13 @@ struct TimelineView {
     #[serde(rename = "words", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     detail: Option<String>,
+}
+
+impl TimelineView {
+    /// Without addresses, which are not for tokens with limits.
+    fn without_detail(self) -> TimelineView {
+        TimelineView { detail: None, ..self }
+    }
 }
 
 /// A lane.
@@ -71,7 +82,7 @@ struct SinkView {
     detail: Option<String>,
 }
 
-/// The answer of `/readyz`. Callers without the scope `read` see `ready` only.
+/// The answer of `/readyz`. Callers without the scope `read`, or with limits, see `ready` only.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Readiness)]
 struct ReadyView {
@@ -115,16 +126,22 @@ struct HealthView {
                 "head_ms": 1_795_263_300_000_i64}},
             "sinks": {"orders": {"kind": "kafka", "breaker": "closed"}}, "dead": 0}))),
 )]
-pub(super) async fn stats(State(api): State<Arc<Api>>) -> Response {
-    let state = (api.engine)();
+pub(super) async fn stats(State(api): State<Arc<Api>>, Extension(caller): Extension<Arc<Caller>>) -> Response {
+    let mut state = (api.engine)();
+    state.lanes.retain(|lane| caller.may_use(&lane.lane));
+    if caller.is_limited() {
+        let own = |sink: &SinkState| state.lanes.iter().any(|lane| lane.sink.as_ref() == Some(&sink.name));
+        state.sinks.retain(own);
+    }
+    let timeline = timeline(&api, &state.link);
     let view = StatsView {
         instance: api.instance.clone(),
         version: env!("CARGO_PKG_VERSION"),
         now: api.intake.clock().now().to_string(),
-        timeline: timeline(&api, &state.link),
+        timeline: if caller.is_limited() { timeline.without_detail() } else { timeline },
         lanes: state.lanes.iter().map(lane).collect(),
-        sinks: state.sinks.iter().map(|sink| (sink.name.clone(), sink_view(sink))).collect(),
-        dead: state.dead,
+        sinks: state.sinks.iter().map(|sink| (sink.name.clone(), sink_view(sink, caller.is_limited()))).collect(),
+        dead: (!caller.is_limited()).then_some(state.dead),
     };
     Json(view).into_response()
 }
@@ -171,7 +188,7 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
     let state = (api.engine)();
-    let view = ready(&api, &state, api.access.may_read(&headers));
+    let view = ready(&api, &state, api.access.may_read_all(&headers));
     (if view.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(view)).into_response()
 }
 
@@ -185,6 +202,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>, headers: HeaderMap) -> R
     responses((status = 200, body = String, description = "OpenMetrics text.",
         content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8",
         example = json!("# TYPE punctual_timeline_up gauge\npunctual_timeline_up 1\n# EOF\n"))),
+    extensions(("x-codes" = json!(["limited_token"]))),
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
     let up = matches!((api.engine)().link, Link::Up(_));
@@ -230,11 +248,12 @@ fn lane(state: &LaneState) -> (String, LaneView) {
     (state.lane.to_string(), view)
 }
 
-fn sink_view(sink: &SinkState) -> SinkView {
+/// A sink. Why it is absent contains addresses, which are not for tokens with limits.
+fn sink_view(sink: &SinkState, is_limited: bool) -> SinkView {
     let (breaker, detail) = match &sink.breaker {
         BreakerState::Closed => ("closed", None),
         BreakerState::HalfOpen { .. } => ("half-open", None),
         BreakerState::Open { detail, .. } => ("open", Some(detail.clone())),
     };
-    SinkView { kind: sink.kind, breaker, detail }
+    SinkView { kind: sink.kind, breaker, detail: detail.filter(|_| !is_limited) }
 }

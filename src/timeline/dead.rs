@@ -39,6 +39,8 @@ impl PartialOrd for DeadCursor {
 pub struct DeadFilter {
     /// Only those of this lane.
     pub lane: Option<Lane>,
+    /// Only those whose keys begin with this.
+    pub prefix: String,
     /// Only those with this reason.
     pub reason: Option<String>,
     /// Only those that died at this time or later.

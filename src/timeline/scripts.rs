@@ -161,7 +161,7 @@ pub static BROWSE: Script = script!(
     "browse",
     ["places"],
     ["dead", "dead:records"],
-    ["now", "after", "after_key", "from", "to", "lane", "reason", "max", "max_bytes", "whole"]
+    ["now", "after", "after_key", "from", "to", "lane", "reason", "max", "max_bytes", "whole", "prefix"]
 );
 /// Reads one dead occurrence.
 pub static SHOW: Script = script!(Show, "show", [], ["dead", "dead:records"], ["now", "key"]);

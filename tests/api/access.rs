@@ -1,14 +1,15 @@
 //! Tokens and scopes: every route with every kind of token, and invalid tokens.
 
 use aws_lc_rs::digest::{SHA256, digest};
-use punctual::http::Access;
-use punctual::http::access::KnownToken;
+use punctual::http::access::{KnownToken, Scope};
+use punctual::http::{Access, TokenLimits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Stage;
 use super::client::Answer;
 
-/// What each route requires according to this test: `-` nothing, `r` the scope read, `w` the scope write.
+/// What each route requires according to this test: `-` nothing, `r` the scope read, `w` the scope
+/// write, `d` the scope discard.
 pub(super) const NEEDS: &[(&str, &str, char)] = &[
     ("GET", "/v1/tasks/{id}", 'r'),
     ("PUT", "/v1/tasks/{id}", 'w'),
@@ -18,10 +19,10 @@ pub(super) const NEEDS: &[(&str, &str, char)] = &[
     ("POST", "/v1/preview", 'r'),
     ("GET", "/v1/dead", 'r'),
     ("GET", "/v1/dead/{key}", 'r'),
-    ("DELETE", "/v1/dead/{key}", 'w'),
+    ("DELETE", "/v1/dead/{key}", 'd'),
     ("POST", "/v1/dead/{key}/requeue", 'w'),
     ("POST", "/v1/dead:requeue", 'w'),
-    ("POST", "/v1/dead:discard", 'w'),
+    ("POST", "/v1/dead:discard", 'd'),
     ("GET", "/v1/stats", 'r'),
     ("GET", "/metrics", 'r'),
     ("GET", "/healthz", '-'),
@@ -38,12 +39,22 @@ pub(super) fn paths(router: &str) -> Vec<String> {
     listed.map(|(path, _)| path.to_owned()).collect()
 }
 
-fn known(token: &str, read: bool, write: bool) -> KnownToken {
-    KnownToken { sha256: digest(&SHA256, token.as_bytes()).as_ref().try_into().unwrap(), read, write }
+pub(super) fn known(token: &str, scopes: &[Scope], limits: TokenLimits) -> KnownToken {
+    KnownToken {
+        sha256: digest(&SHA256, token.as_bytes()).as_ref().try_into().unwrap(),
+        scopes: scopes.to_vec(),
+        limits,
+    }
 }
 
 pub(super) fn access() -> Access {
-    Access::by_tokens([known("reader", true, false), known("writer", false, true), known("boss", true, true)])
+    let unlimited = |token, scopes: &[Scope]| known(token, scopes, TokenLimits::default());
+    Access::by_tokens([
+        unlimited("reader", &[Scope::Read]),
+        unlimited("writer", &[Scope::Write]),
+        unlimited("discarder", &[Scope::Discard]),
+        unlimited("boss", Scope::ALL),
+    ])
 }
 
 async fn stage() -> Stage {
@@ -68,7 +79,7 @@ fn bearer(token: &str) -> String {
 async fn every_route_asks_for_its_scope_and_for_nothing_else() {
     let stage = stage().await;
     assert!(stage.paths.len() >= 6 && stage.paths.contains(&"/v1/tasks/{id}".to_owned()), "{:?}", stage.paths);
-    let tokens = [("", ""), ("stranger", ""), ("reader", "r"), ("writer", "w"), ("boss", "rw")];
+    let tokens = [("", ""), ("stranger", ""), ("reader", "r"), ("writer", "w"), ("discarder", "d"), ("boss", "rwd")];
     for path in &stage.paths {
         for method in METHODS {
             let as_known = if method == "HEAD" { "GET" } else { method };
@@ -78,11 +89,11 @@ async fn every_route_asks_for_its_scope_and_for_nothing_else() {
                 let headers = if token.is_empty() { String::new() } else { bearer(token) };
                 let answer = call(&stage, method, &target, &headers).await;
                 let what = format!("{method} {path} by `{token}`: {answer:?}");
-                // A route that this table does not know requires both scopes.
+                // A route that this table does not know requires all scopes.
                 let allowed = match need {
                     Some('-') => true,
                     Some(scope) => has.contains(scope),
-                    None => has == "rw",
+                    None => has == "rwd",
                 };
                 let code = match (allowed, token) {
                     (true, _) => {
@@ -274,7 +285,7 @@ async fn on_loopback_or_without_tokens_no_page_of_another_name_may_do_anything()
 
 #[test]
 fn no_hash_of_a_token_shows() {
-    let shown = format!("{:?}", known("reader", true, false));
-    assert_eq!(shown, "KnownToken { read: true, write: false, .. }");
-    assert!(format!("{:?}", access()).contains(&shown));
+    let shown = format!("{:?}", known("reader", &[Scope::Read], TokenLimits::default()));
+    assert!(shown.starts_with("KnownToken { scopes: [Read], limits: ") && !shown.contains("sha256"), "{shown}");
+    assert_eq!(format!("{:?}", access()), "Access { on_loopback: false, .. }");
 }

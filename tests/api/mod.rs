@@ -17,6 +17,7 @@ mod post;
 mod preview;
 mod state;
 mod tls;
+mod tokens;
 mod traces;
 
 use std::collections::BTreeMap;
@@ -135,8 +136,9 @@ impl<T: Timeline> Stage<T> {
             deadline: Duration::from_secs(20),
         };
         change(&mut terms);
-        let rules = [("default", false), ("alerts", true)]
-            .map(|(lane, destination_required)| (lane.parse().unwrap(), LaneRequirements { destination_required }));
+        let rules = [("default", false), ("alerts", true)].map(|(lane, destination_required)| {
+            (lane.parse().unwrap(), LaneRequirements { destination_required, ..LaneRequirements::default() })
+        });
         let metrics = Arc::new(Metrics::new("0", "i0"));
         let link = Link::Up(1);
         let state = EngineState { link, lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };

@@ -181,6 +181,7 @@ async fn the_document_knows_which_operations_ask_for_a_token() {
         let scopes = match super::access::NEEDS.iter().find(|need| (need.0, need.1) == (&method, &path)).unwrap().2 {
             '-' => json!([]),
             'r' => json!([{"token": ["read"]}]),
+            'd' => json!([{"token": ["discard"]}]),
             _ => json!([{"token": ["write"]}]),
         };
         assert_eq!(value["security"], scopes, "{method} {path}");

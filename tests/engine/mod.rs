@@ -57,8 +57,7 @@ impl Bed {
         let mut bed = Bed::start_full(|_| {}, None);
         bed.engine = None;
         bed.timeline = Arc::new(MemoryTimeline::new(Arc::clone(&bed.clock), shards));
-        let lanes = ["default", "side", "other"]
-            .map(|lane| (lane.parse().unwrap(), LaneRequirements { destination_required: false }));
+        let lanes = ["default", "side", "other"].map(|lane| (lane.parse().unwrap(), LaneRequirements::default()));
         bed.intake = Intake::new(bed.timeline.clone(), BTreeMap::from(lanes));
         let mut config = EngineConfig::new("i0");
         config.lease = Duration::from_secs(5);
@@ -70,8 +69,7 @@ impl Bed {
     fn start_full(configure: impl FnOnce(&mut EngineConfig), dead_destination: Option<String>) -> Bed {
         let clock: Arc<dyn Clock> = Arc::new(LocalClock::new());
         let timeline = Arc::new(MemoryTimeline::new(Arc::clone(&clock), 1));
-        let lanes = ["default", "side", "other"]
-            .map(|lane| (lane.parse().unwrap(), LaneRequirements { destination_required: false }));
+        let lanes = ["default", "side", "other"].map(|lane| (lane.parse().unwrap(), LaneRequirements::default()));
         let intake = Intake::new(timeline.clone(), BTreeMap::from(lanes));
         let mut bed = Bed {
             timeline,

@@ -156,7 +156,7 @@ fn are_of_their_lines(input: &[u8], answers: &[Value]) -> Verdict {
 /// Answers to a body that arrives in these chunks, from an API with a timeline of its own.
 async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
     let timeline = Arc::new(MemoryTimeline::new(Arc::new(ManualClock::new(NOW)), 1));
-    let rules = BTreeMap::from([(Lane::default(), LaneRequirements { destination_required: false })]);
+    let rules = BTreeMap::from([(Lane::default(), LaneRequirements::default())]);
     let state = EngineState { link: Link::Up(1), lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };
     let minute = Duration::from_secs(60);
     let limits =

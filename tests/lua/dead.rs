@@ -101,7 +101,7 @@ async fn what_is_discarded_is_gone() {
 async fn looking_at_the_dead_changes_nothing_and_shows_all_that_is_kept() {
     let Some(stage) = dead().await else { return };
     let before = stage.state();
-    let filter = DeadFilter { lane: Some(lane("other")), reason: Some("rejected".into()), from: None, to: None };
+    let filter = DeadFilter { lane: Some(lane("other")), reason: Some("rejected".into()), ..DeadFilter::default() };
     let request = BrowseRequest { filter, after: None, max: 10, whole: true };
     let browsed = stage.timeline.browse(stage.shard, request.clone()).await.unwrap();
     let shown = stage.timeline.show(stage.shard, &"a:900".parse().unwrap()).await.unwrap().unwrap();

@@ -129,7 +129,10 @@ async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
         reason: reason.map(str::to_owned),
         from: from.map(at),
         to: to.map(at),
+        prefix: String::new(),
     };
+    let prefix = |prefix: &str| DeadFilter { prefix: prefix.to_owned(), ..DeadFilter::default() };
+    let first_id = rejected.task.as_str();
     for (filter, meant) in [
         (filter(None, None, None, None), &all[..]),
         (filter(Some("default"), None, None, None), &all[..2]),
@@ -145,6 +148,11 @@ async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
         (filter(None, None, None, Some(10)), &[]),
         (filter(None, None, Some(21), None), &[]),
         (filter(None, None, Some(20), Some(10)), &[]),
+        // With a prefix.
+        (prefix(first_id), &all[..1]),
+        (prefix(&format!("{first_id}:")), &all[..1]),
+        (prefix(&format!("{first_id}.")), &[]),
+        (DeadFilter { prefix: first_id.to_owned(), ..filter(Some("other"), None, None, None) }, &[]),
     ] {
         for max in [1, 1000] {
             let mut shown = stage.browse_all(&filter, max).await.0;

@@ -40,7 +40,7 @@ async fn put_while_in_flight(ids: &[&str]) -> Vec<Option<PutResult>> {
         })
     });
     let timeline = connected(&scripted.url(), Durability::Fsync).await;
-    let lanes = BTreeMap::from([(Lane::default(), LaneRequirements { destination_required: false })]);
+    let lanes = BTreeMap::from([(Lane::default(), LaneRequirements::default())]);
     let (intake, tasks) = (Intake::new(timeline, lanes), ids.iter().map(|id| another(id)).collect());
     let putting = tokio::spawn(async move { intake.put(PutMode::Put, tasks, SOON).await });
     while tries.load(Ordering::Relaxed) < 2 && !putting.is_finished() {

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use crate::http::body_budget::{FREE_BYTES, HeldBytes};
+use crate::http::caller::Caller;
 use crate::http::problem::Problem;
 use crate::http::{Api, body};
 use crate::task::{Fault, Lane, Task, TaskId, spec};
@@ -48,6 +49,7 @@ impl Group {
 /// Reads the lines of one batch.
 pub(super) struct LineReader {
     api: Arc<Api>,
+    caller: Arc<Caller>,
     line: u64,
     /// The beginning of an incomplete line.
     rest: Vec<u8>,
@@ -67,10 +69,11 @@ pub(super) struct LineReader {
 struct Gone;
 
 impl LineReader {
-    pub(super) fn new(api: Arc<Api>, groups: mpsc::Sender<Group>) -> LineReader {
+    pub(super) fn new(api: Arc<Api>, caller: Arc<Caller>, groups: mpsc::Sender<Group>) -> LineReader {
         let (rest, breathed, rest_held) = (Vec::new(), Instant::now(), api.bodies.open());
         LineReader {
             api,
+            caller,
             line: 0,
             rest,
             rest_held,
@@ -200,7 +203,7 @@ impl LineReader {
         self.hold(line.len()).await?;
         self.breathe().await;
         let api = Arc::clone(&self.api);
-        match api.read_line(line).await {
+        match api.read_line(&self.caller, line).await {
             Err(problem) => self.wrong(id_of(line), problem).await,
             Ok(read) => self.took(line, read).await,
         }
@@ -208,7 +211,12 @@ impl LineReader {
 
     async fn took(&mut self, line: &[u8], read: Result<spec::Read, Vec<Fault>>) -> Result<(), Gone> {
         match read {
-            Ok(spec::Read { id: Some(id), lane, task }) => self.add(Line::Task(id, lane, Box::new(task))).await,
+            Ok(spec::Read { id: Some(id), lane, task }) => {
+                match self.caller.admit_put(&self.api, &id, &lane, &task.message) {
+                    Ok(()) => self.add(Line::Task(id, lane, Box::new(task))).await,
+                    Err(problem) => self.wrong(Some(id.to_string()), problem).await,
+                }
+            }
             Ok(_) => self.wrong(None, Problem::fault("/id", "missing_field", "a line of a batch names its task")).await,
             Err(faults) => self.wrong(id_of(line), Problem::invalid(faults)).await,
         }
@@ -314,7 +322,8 @@ mod tests {
             blocking: crate::http::BlockingPool::default(),
         };
         let (groups, inbox) = mpsc::channel(1);
-        (LineReader::new(Arc::new(api), groups), inbox)
+        let caller = Arc::new(Caller::new(crate::http::TokenLimits::default()));
+        (LineReader::new(Arc::new(api), caller, groups), inbox)
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
 use self::lines::{Group, Line, LineReader};
+use super::caller::Caller;
 use super::openapi::words;
 use super::problem::Problem;
 use super::{Api, body};
@@ -86,12 +87,16 @@ fn problem_ref() -> utoipa::openapi::Ref {
         example = json!("{\"line\":1,\"id\":\"order-1\",\"result\":\"created\",\"due_ms\":1795263300000}\n{\"line\":2,\"id\":\"order-2\",\"error\":{\"type\":\"about:blank\",\"title\":\"Unprocessable Entity\",\"status\":422,\"code\":\"invalid\",\"detail\":\"/schedule: one of `at`, `in`, `every` and `cron` is needed\",\"errors\":[{\"pointer\":\"/schedule\",\"code\":\"missing_field\",\"detail\":\"one of `at`, `in`, `every` and `cron` is needed\"}]}}\n"))),
     extensions(("x-codes" = json!(["unsupported_media_type"]))),
 )]
-pub(super) async fn put(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn put(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    request: Request,
+) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     body::media_type(&parts.headers, &[NDJSON])?;
     let trace = body::trace(&parts.headers);
     let (groups, inbox) = mpsc::channel(1);
-    tokio::spawn(LineReader::new(Arc::clone(&api), groups).run(body));
+    tokio::spawn(LineReader::new(Arc::clone(&api), caller, groups).run(body));
     let answers = stream::unfold((api, inbox), move |(api, mut inbox)| async move {
         let group = inbox.recv().await?;
         let answers = put_group(&api, group, trace).await;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 
 use super::views::{DiscardedView, RequeuedView};
 use super::{bad_cursor, cursor_text, meant, read_grave, reasons};
 use crate::clock::Timestamp;
 use crate::engine::dead_bulk::BulkPosition;
+use crate::http::caller::Caller;
 use crate::http::openapi::{BODY, TIMELINE};
 use crate::http::problem::Problem;
 use crate::http::{Api, body, openapi};
@@ -30,8 +31,12 @@ use crate::timeline::DeadFilter;
         example = json!({"requeued": 12, "in_flight": 0, "more": false}))),
     extensions(("x-codes" = json!([BODY, TIMELINE].concat()))),
 )]
-pub(in crate::http) async fn requeue(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let (filter, from) = read(&api, request).await?;
+pub(in crate::http) async fn requeue(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (filter, from) = read(&api, &caller, request).await?;
     let result = api.intake.requeue_all(&filter, from, api.limits.timeline_timeout).await?;
     api.metrics.requeue("requeued", result.done);
     api.metrics.requeue("in_flight", result.in_flight);
@@ -63,21 +68,25 @@ pub(in crate::http) async fn requeue(State(api): State<Arc<Api>>, request: Reque
         example = json!({"discarded": 12, "more": false}))),
     extensions(("x-codes" = json!([BODY, TIMELINE].concat()))),
 )]
-pub(in crate::http) async fn discard(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let (filter, from) = read(&api, request).await?;
+pub(in crate::http) async fn discard(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (filter, from) = read(&api, &caller, request).await?;
     let result = api.intake.discard_all(&filter, from, api.limits.timeline_timeout).await?;
     api.metrics.discard("discarded", result.done);
     let next_cursor = result.next.as_ref().map(position_text);
     Ok(Json(DiscardedView { discarded: result.done, more: next_cursor.is_some(), next_cursor }).into_response())
 }
 
-async fn read(api: &Api, request: Request) -> Result<(DeadFilter, Option<BulkPosition>), Problem> {
+async fn read(api: &Api, caller: &Caller, request: Request) -> Result<(DeadFilter, Option<BulkPosition>), Problem> {
     let (parts, body) = request.into_parts();
     let body = body::small_json(&parts.headers, body, api).await?;
     let filter = spec::read_filter(&body, &reasons(), None).map_err(Problem::invalid)?;
     let from =
         filter.cursor.as_deref().map(read_position).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
-    Ok((meant(filter), from))
+    Ok((meant(caller, filter), from))
 }
 
 /// Where a bulk request continues, as a cursor: the start of the scan, a tilde, the last position.

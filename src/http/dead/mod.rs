@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Extension, Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use utoipa::IntoParams;
 
 use self::views::{DeadListView, DeadView, DoneView, WholeDeadView, whole_view};
+use super::caller::Caller;
 use super::openapi::words::ReasonSchema;
 use super::openapi::{BODY, TIMELINE};
 use super::problem::Problem;
@@ -84,12 +85,17 @@ struct ListQuery {
             "words": "message too large", "buried": "2026-11-21T13:00:00.012Z", "buried_ms": 1_795_266_000_012_i64}]}))),
     extensions(("x-codes" = json!([TIMELINE, &["invalid"]].concat()))),
 )]
-pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    request: Request,
+) -> Result<Response, Problem> {
     let asked = query(request.uri())?;
     let filter = spec::read_filter(asked.as_bytes(), &reasons(), Some(MAX_SHOWN)).map_err(Problem::invalid)?;
     let after = filter.cursor.as_deref().map(read_grave).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
     let limit = filter.limit.unwrap_or(LIMIT);
-    let page = api.intake.dead(&meant(filter), after, limit, api.limits.timeline_timeout / 2).await?;
+    let filter = meant(&caller, filter);
+    let page = api.intake.dead(&filter, after, limit, api.limits.timeline_timeout / 2).await?;
     let next_cursor = page.next.as_ref().map(cursor_text);
     let items = page.dead.into_iter().map(DeadView::from).collect();
     Ok(Json(DeadListView { items, next_cursor }).into_response())
@@ -110,8 +116,12 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
             "message": {"destination": "orders.report", "payload": {"order": 1}}}))),
     extensions(("x-codes" = json!([TIMELINE, &["unknown", "invalid", "unreadable"]].concat()))),
 )]
-pub(super) async fn show(State(api): State<Arc<Api>>, key: KeyInPath) -> Result<Response, Problem> {
-    let key = read_key(key)?;
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    key: KeyInPath,
+) -> Result<Response, Problem> {
+    let key = own_key(&caller, read_key(key)?)?;
     let Some((dead, record)) = api.intake.dead_one(&key).await? else { return Err(unknown(&key)) };
     match whole_view(dead, &record) {
         Ok(view) => Ok(json(StatusCode::OK, view)),
@@ -131,8 +141,12 @@ pub(super) async fn show(State(api): State<Arc<Api>>, key: KeyInPath) -> Result<
         example = json!({"key": "order-1:1795266000000", "result": "discarded"}))),
     extensions(("x-codes" = json!([TIMELINE, &["unknown", "invalid"]].concat()))),
 )]
-pub(super) async fn discard(State(api): State<Arc<Api>>, key: KeyInPath) -> Result<Response, Problem> {
-    let key = read_key(key)?;
+pub(super) async fn discard(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    key: KeyInPath,
+) -> Result<Response, Problem> {
+    let key = own_key(&caller, read_key(key)?)?;
     if !api.intake.discard(&key, api.limits.timeline_timeout).await? {
         api.metrics.discard("unknown", 1);
         return Err(unknown(&key));
@@ -158,6 +172,7 @@ pub(super) async fn discard(State(api): State<Arc<Api>>, key: KeyInPath) -> Resu
 )]
 pub(super) async fn requeue(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
     key: KeyInPath,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -171,6 +186,7 @@ pub(super) async fn requeue(
             return Err(Problem::invalid(faults));
         }
     };
+    let key = own_key(&caller, key)?;
     let requeued = api.intake.requeue(&key, api.limits.timeline_timeout).await;
     match requeued.map_err(|error| not_requeued(&api, error))? {
         RequeueAnswer::Requeued => {
@@ -213,8 +229,10 @@ fn reasons() -> Vec<&'static str> {
     Reason::ALL.iter().map(|reason| reason.as_str()).collect()
 }
 
-fn meant(filter: Filter) -> DeadFilter {
-    DeadFilter { lane: filter.lane, reason: filter.reason, from: filter.from, to: filter.to }
+/// The filter, of what is the caller's own.
+fn meant(caller: &Caller, filter: Filter) -> DeadFilter {
+    let Filter { lane, reason, from, to, .. } = filter;
+    DeadFilter { lane, reason, prefix: caller.prefix().to_owned(), from, to }
 }
 
 /// Converts query parameters to JSON, so that they are parsed and their faults reported like a body's.
@@ -253,6 +271,11 @@ fn bad_cursor() -> Fault {
 
 fn read_key(key: KeyInPath) -> Result<Key, Problem> {
     key_of(key).map_err(|fault| Problem::invalid(vec![fault]))
+}
+
+/// A key of the caller's own. What is dead under another does not exist for it.
+fn own_key(caller: &Caller, key: Key) -> Result<Key, Problem> {
+    if caller.owns(&key.task) { Ok(key) } else { Err(unknown(&key)) }
 }
 
 fn key_of(key: KeyInPath) -> Result<Key, Fault> {

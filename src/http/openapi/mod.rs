@@ -17,7 +17,7 @@ use utoipa::openapi::SecurityRequirement;
 use utoipa::openapi::path::PathItem;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
-use super::access::{self, Need};
+use super::access::{self, Need, Scope};
 
 /// Codes of requests with a body.
 pub(super) const BODY: &[&str] = &["malformed", "broken", "too_slow", "too_large", "unsupported_media_type", "invalid"];
@@ -29,6 +29,9 @@ pub(super) const TIMELINE: &[&str] =
 /// Codes of requests that require a token.
 const ACCESS: &[&str] = &["no_token", "unknown_token", "missing_scope"];
 
+/// Codes of puts by a token with limits.
+pub(super) const LIMITED_PUT: &[&str] = &["foreign_id", "foreign_lane", "foreign_destination", "full", "too_many_puts"];
+
 /// Codes of all requests.
 const ALWAYS: &[&str] = &["foreign_host", "foreign_origin"];
 
@@ -36,8 +39,9 @@ const ALWAYS: &[&str] = &["foreign_host", "foreign_origin"];
 const CODES: &str = "x-codes";
 
 /// What a token is and where it comes from.
-const TOKEN: &str = "A token of the configuration, with the scope `read` (what shows) or `write` (what changes). An \
-                     instance on loopback may be configured without any: then everybody may who calls it by an IP \
+const TOKEN: &str = "A token of the configuration, with the scope `read` (what shows), `write` (what puts, cancels and \
+                     requeues) or `discard` (what discards the dead). It may be limited to lanes, ids and destinations. \
+                     An instance on loopback may be configured without any: then everybody may who calls it by an IP \
                      address or as `localhost`.";
 
 /// What the document says beside the routes, and the schemas that no route refers to: a batch's lines and their
@@ -96,14 +100,13 @@ fn guard(path: &str, item: &mut PathItem) {
     for (method, operation) in [("GET", get), ("PUT", put), ("POST", post), ("DELETE", delete)] {
         let Some(operation) = operation else { continue };
         let need = access::need(method, path);
-        let scopes: Option<&[&str]> = match need {
+        let scopes: Option<Vec<&str>> = match need {
             Need::Nothing => None,
-            Need::Known => Some(&[]),
-            Need::Read => Some(&["read"]),
-            Need::Write => Some(&["write"]),
-            Need::Both => Some(&["read", "write"]),
+            Need::Known => Some(Vec::new()),
+            Need::Scope(scope) => Some(vec![scope.as_str()]),
+            Need::All => Some(Scope::ALL.iter().map(|scope| scope.as_str()).collect()),
         };
-        let token = scopes.map(|scopes| SecurityRequirement::new("token", scopes.iter().copied()));
+        let token = scopes.map(|scopes| SecurityRequirement::new("token", scopes));
         operation.security = Some(token.into_iter().collect());
         let access = if need == Need::Nothing { &[] } else { ACCESS };
         problems::add(operation, &[access, ALWAYS]);

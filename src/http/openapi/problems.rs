@@ -100,7 +100,7 @@ fn answer(status: u16, codes: &[(&'static str, &str)]) -> utoipa::openapi::Respo
                 HeaderBuilder::new().schema(Some(one_of(["Bearer"]))).description(Some("How to authenticate."));
             answer.header("www-authenticate", bearer.build())
         }
-        503 => {
+        429 | 503 => {
             let seconds = HeaderBuilder::new().schema(Some(Object::with_type(Type::Integer)));
             answer.header("retry-after", seconds.description(Some("Seconds to wait before the next attempt.")).build())
         }

@@ -5,14 +5,15 @@ mod views;
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use utoipa::IntoParams;
 
 use self::views::{CancelView, HeldTaskView, put_view, task_view};
 use super::body::WholeBody;
-use super::openapi::{self, BODY, TIMELINE};
+use super::caller::Caller;
+use super::openapi::{self, BODY, LIMITED_PUT, TIMELINE};
 use super::problem::Problem;
 use super::{Api, body, json};
 use crate::engine::intake;
@@ -56,10 +57,15 @@ struct Id {
             example = json!({"id": "order-1", "result": "unchanged", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z",
                 "due_ms": 1_795_266_000_000_i64, "next": [{"due": "2026-11-21T14:00:00.000Z", "due_ms": 1_795_269_600_000_i64}]})),
     ),
-    extensions(("x-codes" = json!([BODY, TIMELINE, &["busy", "in_flight"]].concat()))),
+    extensions(("x-codes" = json!([BODY, TIMELINE, LIMITED_PUT, &["busy", "in_flight"]].concat()))),
 )]
-pub(super) async fn put(State(api): State<Arc<Api>>, id: IdInPath, request: Request) -> Result<Response, Problem> {
-    put_one(&api, PutMode::Put, read_id(id), request).await
+pub(super) async fn put(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    id: IdInPath,
+    request: Request,
+) -> Result<Response, Problem> {
+    put_one(&api, &caller, PutMode::Put, read_id(id), request).await
 }
 
 /// `GET`: the task as it was put, and its state.
@@ -75,10 +81,15 @@ pub(super) async fn put(State(api): State<Arc<Api>>, id: IdInPath, request: Requ
             "due_ms": 1_795_266_000_000_i64, "created": "2026-11-21T12:00:00.000Z", "updated": "2026-11-21T12:00:00.000Z",
             "revision": 1, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "counts": {"accepted": 0, "dead": 0, "passed_over": 0}, "schedule": {"every": "1h", "limit": 2},
             "message": {"destination": "orders.report", "payload": {"order": 1}}, "lane": "default"}))),
-    extensions(("x-codes" = json!([TIMELINE, &["unknown", "invalid", "unreadable"]].concat()))),
+    extensions(("x-codes" = json!([TIMELINE, &["foreign_id", "unknown", "invalid", "unreadable"]].concat()))),
 )]
-pub(super) async fn get(State(api): State<Arc<Api>>, id: IdInPath) -> Result<Response, Problem> {
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    id: IdInPath,
+) -> Result<Response, Problem> {
     let id = read_id(id).map_err(|fault| Problem::invalid(vec![fault]))?;
+    caller.check_id(&id)?;
     match api.intake.get(&id).await? {
         Some((record, held)) => match task_view(&id, &record, &held) {
             Ok(view) => Ok(json(StatusCode::OK, view)),
@@ -98,10 +109,15 @@ pub(super) async fn get(State(api): State<Arc<Api>>, id: IdInPath) -> Result<Res
     params(Id),
     responses((status = 200, body = CancelView, description = "The task is gone.",
         example = json!({"id": "order-1", "result": "cancelled"}))),
-    extensions(("x-codes" = json!([TIMELINE, &["unknown", "invalid"]].concat()))),
+    extensions(("x-codes" = json!([TIMELINE, &["foreign_id", "unknown", "invalid"]].concat()))),
 )]
-pub(super) async fn cancel(State(api): State<Arc<Api>>, id: IdInPath) -> Result<Response, Problem> {
+pub(super) async fn cancel(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    id: IdInPath,
+) -> Result<Response, Problem> {
     let id = read_id(id).map_err(|fault| Problem::invalid(vec![fault]))?;
+    caller.check_id(&id)?;
     let key = |due| crate::task::Key { task: id.clone(), due }.to_string();
     let view = match api.intake.cancel(&id, api.limits.timeline_timeout).await? {
         CancelAnswer::Cancelled { handed_out } => {
@@ -122,11 +138,12 @@ pub(super) async fn cancel(State(api): State<Arc<Api>>, id: IdInPath) -> Result<
 /// Puts the task in the body of a request, and counts the result.
 pub(super) async fn put_one(
     api: &Arc<Api>,
+    caller: &Arc<Caller>,
     mode: PutMode,
     id: Result<TaskId, Fault>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let put = put_read(api, mode, id, request).await;
+    let put = put_read(api, caller, mode, id, request).await;
     api.metrics.put(put.as_ref().map_or_else(|problem| problem.code, |(_, put)| put.result.as_str()), 1);
     put.map(|(id, put)| put_view(&id, put))
 }
@@ -134,13 +151,14 @@ pub(super) async fn put_one(
 /// Reports faults of the id and of the body together.
 async fn put_read(
     api: &Arc<Api>,
+    caller: &Arc<Caller>,
     mode: PutMode,
     id: Result<TaskId, Fault>,
     request: Request,
 ) -> Result<(TaskId, intake::EffectivePut), Problem> {
     let (parts, body) = request.into_parts();
     let WholeBody { bytes, held: _until_it_is_put } = body::json(&parts.headers, body, api).await?;
-    let read = api.read_task(bytes).await?;
+    let read = api.read_task(caller, bytes).await?;
     let (id, read) = match (id, read) {
         (Ok(id), Ok(read)) => (id, read),
         (id, read) => {
@@ -150,6 +168,7 @@ async fn put_read(
             return Err(Problem::invalid(faults));
         }
     };
+    caller.admit_put(api, &id, &read.lane, &read.task.message)?;
     let tasks = vec![(id.clone(), read.lane, read.task)];
     let trace = body::trace(&parts.headers);
     match api.intake.put_traced(mode, tasks, trace, api.limits.timeline_timeout).await.pop() {

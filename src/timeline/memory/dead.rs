@@ -85,18 +85,23 @@ impl Twin {
                 && to.is_none_or(|to| *at < to.as_millis())
                 && after.as_ref().is_none_or(|after| (*at, &***key) > (after.0, &*after.1))
         });
-        let (mut browsed, mut last, mut bytes) = (Browsed::default(), None, 0);
+        let (mut browsed, mut last, mut read, mut bytes) = (Browsed::default(), None, 0, 0);
         for (looked, (at, key)) in meant.enumerate() {
-            let dead_record = self.dead_records.get(key).filter(|_| reads);
+            let is_asked_for = key.starts_with(&request.filter.prefix);
+            let dead_record = self.dead_records.get(key).filter(|_| reads && is_asked_for);
             bytes += dead_record.map_or(0, size);
-            let full = looked >= MAX_BROWSED || browsed.dead.len() >= request.max;
-            if full || (bytes > MAX_BROWSED_BYTES && looked > 0) {
+            let full = browsed.dead.len() >= request.max || (bytes > MAX_BROWSED_BYTES && read > 0);
+            if looked >= MAX_BROWSED || (is_asked_for && full) {
                 browsed.last = last;
                 break;
             }
             let Ok(key) = key.parse() else { continue };
             let cursor = DeadCursor { buried: Timestamp::from_millis(at), key };
             last = Some(cursor.clone());
+            if !is_asked_for {
+                continue;
+            }
+            read += 1;
             if !reads || dead_record.is_some_and(|dead_record| is_meant(&request.filter, dead_record)) {
                 browsed.dead.push(Dead { cursor, dead_record: dead_record.filter(|_| request.whole).cloned() });
             }

@@ -25,7 +25,8 @@ impl RedisTimeline {
             .arg(filter.reason.as_deref().unwrap_or_default())
             .arg(request.max.clamp(1, MAX_BROWSED))
             .arg(MAX_BROWSED_BYTES)
-            .arg(if request.whole { "1" } else { "" });
+            .arg(if request.whole { "1" } else { "" })
+            .arg(&filter.prefix);
         let mut reply = self.call(call, None).await?;
         if reply.code != Code::Browsed {
             return Err(reply.unexpected());

@@ -78,6 +78,7 @@ pub(crate) enum Step {
         from: Option<i64>,
         to: Option<i64>,
         lane: Option<usize>,
+        prefix: &'static str,
         reason: Option<&'static str>,
         max: usize,
         whole: bool,
@@ -219,7 +220,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         prop::option::of(any::<Index>()),
         time(),
         time(),
-        prop::option::weighted(0.3, lane()),
+        (prop::option::weighted(0.3, lane()), select(vec!["", "", "x", "y", "x:1:"])),
         reason,
         select(vec![1, 2, 1000]),
         any::<bool>(),
@@ -241,8 +242,8 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         6 => glance.prop_map(|(id, lanes, depth)| Step::Glance { id, lanes, depth }),
         3 => (any::<Index>(), meant(), late()).prop_map(|(key, meant, late)| Step::Requeue { key, meant, late }),
         2 => (any::<Index>(), meant(), late()).prop_map(|(key, meant, late)| Step::Discard { key, meant, late }),
-        3 => browse.prop_map(|(id, after, from, to, lane, reason, max, whole)| {
-            Step::Browse { id, after, from, to, lane, reason, max, whole }
+        3 => browse.prop_map(|(id, after, from, to, (lane, prefix), reason, max, whole)| {
+            Step::Browse { id, after, from, to, lane, prefix, reason, max, whole }
         }),
         1 => any::<Index>().prop_map(|key| Step::Show { key }),
         5 => span.prop_map(Step::Advance),

@@ -107,7 +107,7 @@ impl Both {
     }
 
     pub(super) async fn browse(&mut self, step: &Step) -> Result<Shard, TestCaseError> {
-        let Step::Browse { id, after, from, to, lane, reason, max, whole } = step else { unreachable!() };
+        let Step::Browse { id, after, from, to, lane, prefix, reason, max, whole } = step else { unreachable!() };
         let shard = self.id(*id).1;
         // After a record that exists or existed, with its time or another.
         let after = after.filter(|_| !self.keys.is_empty()).map(|place| {
@@ -117,6 +117,7 @@ impl Both {
         });
         let filter = DeadFilter {
             lane: lane.map(Both::lane),
+            prefix: (*prefix).to_owned(),
             reason: reason.map(str::to_owned),
             from: from.map(at),
             to: to.map(at),

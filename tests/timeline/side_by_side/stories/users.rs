@@ -148,7 +148,8 @@ pub(super) fn browsed(about: About) -> Vec<Step> {
     steps.extend([claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], RestOfClaim::Keep, false)]);
     for (max, after) in [(1, None), (1, Some(about.key)), (1000, None)] {
         let (whole, reason) = (about.flag, (about.count == 0).then_some("rejected"));
-        steps.push(Step::Browse { id: about.id, after, from: None, to: None, lane: None, reason, max, whole });
+        let (lane, prefix) = (None, "");
+        steps.push(Step::Browse { id: about.id, after, from: None, to: None, lane, prefix, reason, max, whole });
     }
     steps
 }

@@ -1,0 +1,215 @@
+//! What a caller may reach. Every rule for tokens that are limited to lanes, ids or destinations, or in number, is here.
+//!
+//! [`access`](super::access) finds the caller of a request by its token. A token without limits reaches everything that
+//! its scopes allow, and so does every caller while no token is configured.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::Api;
+use super::problem::Problem;
+use crate::engine::{DestinationPatterns, LaneState};
+use crate::task::{Lane, Message, TaskId};
+
+/// How long the depth of the lanes is used before it is read again.
+const DEPTH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a token is limited to. By default to nothing.
+#[derive(Clone, Debug, Default)]
+pub struct TokenLimits {
+    /// The lanes that it may use, the first for tasks that name none; empty means all, and `default`.
+    pub lanes: Vec<Lane>,
+    /// The beginning of all ids that it may use; empty means any.
+    pub prefix: String,
+    /// The destinations that it may name, itself or by a lane; `None` means all.
+    pub destinations: Option<DestinationPatterns>,
+    /// Maximum number of tasks that wait or are in flight in its lanes, above which it puts no more.
+    pub pending_max: Option<u64>,
+    /// The rate of its puts.
+    pub puts: Option<PutRate>,
+}
+
+/// A rate of puts, which may all come at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutRate {
+    /// Number of puts, 1 or more.
+    pub puts: u32,
+    /// In this time.
+    pub per: Duration,
+}
+
+/// A caller with its limits, and what it has used of them at this instance.
+pub(super) struct Caller {
+    limits: TokenLimits,
+    rate: Mutex<RateUse>,
+    depth: Mutex<LaneDepth>,
+}
+
+/// The puts that a caller may make now.
+struct RateUse {
+    left: f64,
+    at: Instant,
+}
+
+/// How many tasks wait or are in flight in the lanes of a caller.
+#[derive(Default)]
+struct LaneDepth {
+    read: Option<Instant>,
+    tasks: u64,
+    /// Number of puts since then.
+    puts: u64,
+}
+
+impl Caller {
+    pub(super) fn new(limits: TokenLimits) -> Caller {
+        let left = limits.puts.map_or(0.0, |rate| f64::from(rate.puts));
+        let rate = Mutex::new(RateUse { left, at: Instant::now() });
+        Caller { limits, rate, depth: Mutex::default() }
+    }
+
+    /// Whether it reaches only a part of what there is, so that what concerns everybody is not for it.
+    pub(super) fn is_limited(&self) -> bool {
+        let TokenLimits { lanes, prefix, destinations, pending_max, puts } = &self.limits;
+        !lanes.is_empty() || !prefix.is_empty() || destinations.is_some() || pending_max.is_some() || puts.is_some()
+    }
+
+    /// The lane of tasks that name none.
+    pub(super) fn default_lane(&self) -> Lane {
+        self.limits.lanes.first().cloned().unwrap_or_default()
+    }
+
+    /// The beginning of all ids that it may use, and of those that the server makes for it.
+    pub(super) fn prefix(&self) -> &str {
+        &self.limits.prefix
+    }
+
+    /// Whether it may use a lane.
+    pub(super) fn may_use(&self, lane: &Lane) -> bool {
+        self.limits.lanes.is_empty() || self.limits.lanes.contains(lane)
+    }
+
+    /// Whether an id is its own, whatever the lane. What is dead under another id does not exist for it.
+    pub(super) fn owns(&self, id: &TaskId) -> bool {
+        id.as_str().starts_with(&self.limits.prefix)
+    }
+
+    /// Checks that it may use an id.
+    ///
+    /// # Errors
+    /// 403, whether there is such a task or not.
+    pub(super) fn check_id(&self, id: &TaskId) -> Result<(), Problem> {
+        if self.owns(id) {
+            return Ok(());
+        }
+        Err(forbidden("foreign_id", format!("the token is limited to ids that begin with `{}`", self.limits.prefix)))
+    }
+
+    /// Checks that it may put a task, and counts the put.
+    ///
+    /// # Errors
+    /// 403 if id, lane or destination is not its own; 429 if it puts too much.
+    pub(super) fn admit_put(&self, api: &Api, id: &TaskId, lane: &Lane, message: &Message) -> Result<(), Problem> {
+        self.check_id(id)?;
+        self.check_lane(lane)?;
+        if let Some(allowed) = &self.limits.destinations
+            && !allowed.allow(api.intake.destination(lane, message).unwrap_or_default())
+        {
+            return Err(forbidden("foreign_destination", format!("the token is limited to destinations {allowed}")));
+        }
+        self.admit_depth(|| (api.engine)().lanes, Instant::now())?;
+        self.admit_rate(Instant::now())
+    }
+
+    fn check_lane(&self, lane: &Lane) -> Result<(), Problem> {
+        if self.may_use(lane) {
+            return Ok(());
+        }
+        let own: Vec<_> = self.limits.lanes.iter().map(Lane::as_str).collect();
+        Err(forbidden("foreign_lane", format!("the token is limited to the lanes `{}`", own.join("`, `"))))
+    }
+
+    /// Counts a put against the depth of its lanes. The depth is a second old at most, and other instances are not
+    /// counted meanwhile.
+    fn admit_depth(&self, lanes: impl FnOnce() -> Vec<LaneState>, now: Instant) -> Result<(), Problem> {
+        let Some(pending_max) = self.limits.pending_max else { return Ok(()) };
+        let mut depth = self.depth.lock();
+        if depth.read.is_none_or(|read| now.duration_since(read) >= DEPTH_INTERVAL) {
+            let own = lanes().into_iter().filter(|state| self.may_use(&state.lane));
+            *depth = LaneDepth { read: Some(now), tasks: own.map(|lane| lane.waiting + lane.in_flight).sum(), puts: 0 };
+        }
+        if depth.tasks + depth.puts >= pending_max {
+            let detail = format!("{} tasks wait in the lanes of the token; it may have {pending_max}", depth.tasks);
+            return Err(too_many("full", detail, 1));
+        }
+        depth.puts += 1;
+        Ok(())
+    }
+
+    fn admit_rate(&self, now: Instant) -> Result<(), Problem> {
+        let Some(PutRate { puts, per }) = self.limits.puts else { return Ok(()) };
+        let a_put = per.as_secs_f64() / f64::from(puts);
+        let mut rate = self.rate.lock();
+        let came = now.saturating_duration_since(rate.at).as_secs_f64() / a_put;
+        rate.left = (rate.left + came).min(f64::from(puts));
+        rate.at = now;
+        if rate.left < 1.0 {
+            let wait = Duration::from_secs_f64((1.0 - rate.left) * a_put);
+            let detail = format!("the token may put {puts} tasks in {}", crate::task::duration::format(per));
+            return Err(too_many("too_many_puts", detail, wait.as_secs() + 1));
+        }
+        rate.left -= 1.0;
+        Ok(())
+    }
+}
+
+fn forbidden(code: &'static str, detail: String) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, code, detail)
+}
+
+fn too_many(code: &'static str, detail: String, retry_after: u64) -> Problem {
+    Problem { retry_after: Some(retry_after), ..Problem::new(StatusCode::TOO_MANY_REQUESTS, code, detail) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codes(answers: impl IntoIterator<Item = Result<(), Problem>>) -> Vec<&'static str> {
+        answers.into_iter().map(|answer| answer.err().map_or("", |problem| problem.code)).collect()
+    }
+
+    #[test]
+    fn a_rate_admits_as_many_at_once_and_then_one_by_one() {
+        let rate = PutRate { puts: 3, per: Duration::from_secs(60) };
+        let caller = Caller::new(TokenLimits { puts: Some(rate), ..TokenLimits::default() });
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(codes((0..4).map(|_| caller.admit_rate(start))), ["", "", "", "too_many_puts"]);
+        let problem = caller.admit_rate(at(5)).unwrap_err();
+        assert!(problem.retry_after.is_some_and(|seconds| (15..=17).contains(&seconds)), "{problem:?}");
+        assert_eq!(codes([21, 21, 41].map(|seconds| caller.admit_rate(at(seconds)))), ["", "too_many_puts", ""]);
+        assert_eq!(codes((0..4).map(|_| caller.admit_rate(at(10_000)))), ["", "", "", "too_many_puts"]);
+    }
+
+    #[test]
+    fn what_waits_in_other_lanes_does_not_count() {
+        let lane = |name: &str, waiting, in_flight| LaneState {
+            lane: name.parse().unwrap(),
+            sink: None,
+            head: None,
+            waiting,
+            in_flight,
+        };
+        let limits = TokenLimits { lanes: vec!["a".parse().unwrap()], pending_max: Some(10), ..TokenLimits::default() };
+        let caller = Caller::new(limits);
+        let start = Instant::now();
+        let lanes = |waiting| move || vec![lane("a", waiting, 2), lane("b", 1000, 0)];
+        assert_eq!(codes((0..3).map(|_| caller.admit_depth(lanes(6), start))), ["", "", "full"]);
+        let later = start + DEPTH_INTERVAL;
+        assert_eq!(codes([caller.admit_depth(lanes(0), later), caller.admit_depth(lanes(8), later)]), ["", ""]);
+        assert_eq!(codes([caller.admit_depth(lanes(8), later + DEPTH_INTERVAL)]), ["full"]);
+    }
+}
