@@ -39,6 +39,11 @@ pub(crate) trait Connection: Send + Sync + 'static {
     /// Whether the connection seems usable.
     fn alive(&self) -> bool;
 
+    /// Whether the next caller should have another connection. Those who use this one go on with it.
+    fn is_worn(&self) -> bool {
+        false
+    }
+
     /// Ends the connection at once, for all its users.
     fn end(&self);
 }
@@ -72,6 +77,7 @@ impl<C: Connection> SharedConnection<C> {
         if let Some(connection) = slot.connection.take_if(|connection| !connection.alive()) {
             connection.end();
         }
+        slot.connection.take_if(|connection| connection.is_worn());
         if let Some(connection) = &slot.connection {
             return Ok(Arc::clone(connection));
         }

@@ -2,6 +2,7 @@
 //!
 //! - `api`         the HTTP API over the in-memory timeline and Redis: answers, bad input, the batch, limits, the
 //!   OpenAPI document
+//! - `attacks`     what one caller may take from others: `make attack` runs them whole
 //! - `cli`         the program: exit codes, output, signals, the demo, the commands of README and docs
 //! - `compose`     docker-compose.yml, Dockerfile and README agree; read, not started
 //! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and the log
@@ -30,6 +31,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
 mod api;
+mod attacks;
 mod cli;
 mod compose;
 mod connections;

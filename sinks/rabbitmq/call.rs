@@ -4,22 +4,17 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
 
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 
 use super::carry::{check, publishing, size, target};
-use super::connection::{Channel, Failed, RabbitConnection};
+use super::connection::{Channel, Failed, MAX_UNUSED_CHANNELS, RabbitConnection};
 use super::refusal::{Blame, Refusal, blame};
 use super::under_way::{Event, Judged, UnderWay};
 use crate::answers::Answers;
 use crate::window::Window;
 use crate::{Fault, Message, Outcome, Trouble};
-
-/// Maximum number of exchanges that are checked at once.
-const LOOKED_FOR: usize = 16;
-
-/// How many channels that RabbitMQ closed before their first message one publish replaces.
-const MAX_UNUSED_CHANNELS: usize = 3;
 
 /// One publish.
 pub(super) struct RabbitPublish<'a> {
@@ -88,11 +83,8 @@ impl<'a> RabbitPublish<'a> {
     /// Checks the exchanges of these messages. Returns the messages whose exchanges exist, and answers the others.
     async fn look_for(&self, indices: Vec<usize>) -> Result<Vec<usize>, Failed> {
         let exchanges: HashSet<&str> = indices.iter().map(|index| self.exchange(*index)).collect();
-        let looking: Vec<_> = exchanges
-            .into_iter()
-            .map(|exchange| async move { (exchange, self.connection.find(exchange).await) })
-            .collect();
-        let mut looking = stream::iter(looking).buffer_unordered(LOOKED_FOR);
+        let look = |exchange| async move { (exchange, self.connection.find(exchange).await) };
+        let mut looking: FuturesUnordered<_> = exchanges.into_iter().map(look).collect();
         let mut missing: HashMap<&str, Refusal> = HashMap::new();
         while let Some((exchange, found)) = looking.next().await {
             match found {

@@ -3,8 +3,8 @@
 //! It never reconnects by itself. Messages that lapin still buffers are dropped with the connection, or with their
 //! channel, so that a message whose publish was given up is never sent later.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,12 +18,33 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use super::login::{LoggedIn, Login};
-use super::refusal::Refusal;
+use super::refusal::{Blame, Refusal, blame};
 use super::socket::Socket;
 use crate::{Away, Fault, link};
 
 /// Maximum number of channels in use or being closed. Half as many are kept for later use.
 const MAX_CHANNELS: u16 = 64;
+
+/// How many channels that RabbitMQ closed before their first message one caller replaces.
+pub(super) const MAX_UNUSED_CHANNELS: usize = 3;
+
+/// The reply code of a refusal that the server did not explain.
+const NO_CODE: u16 = 0;
+
+/// A connection is replaced once the server has closed channels with one in this many of its numbers.
+const SPENT_NUMBERS: usize = 4;
+
+/// Maximum number of exchanges that are looked for at once. The other channels are for messages.
+const MAX_LOOKS: usize = 16;
+
+/// How long a missing exchange is remembered.
+const MISSING_TIME: Duration = Duration::from_secs(5);
+
+/// How often old ones are removed.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum number of missing exchanges that are remembered.
+const MAX_MISSING: usize = 10_000;
 
 /// How long the server may take to confirm the close of a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -34,6 +55,8 @@ pub(crate) struct RabbitConnection {
     free: Arc<Semaphore>,
     /// Maximum number of channels in use or being closed.
     most: usize,
+    /// Numbers that channels of this connection can have.
+    numbers: usize,
     /// Maximum frame size, in bytes.
     pub(super) frame: usize,
     /// A live server sends something within this time.
@@ -53,8 +76,21 @@ struct Shared {
     one_behind: AtomicBool,
     /// Open channels in confirm mode without messages under way.
     idle: Mutex<Vec<lapin::Channel>>,
-    /// Exchanges that are known to exist.
-    exchanges: Mutex<HashSet<String>>,
+    exchanges: Mutex<Exchanges>,
+    /// Limits how many exchanges are looked for at once.
+    looks: Semaphore,
+    /// Number of channels that the server closed.
+    spent: AtomicUsize,
+}
+
+/// What is known of exchanges.
+#[derive(Default)]
+struct Exchanges {
+    existing: HashSet<String>,
+    /// Those that did not exist or were forbidden lately, with the refusal.
+    missing: HashMap<String, (Instant, Refusal)>,
+    /// When old ones were last removed.
+    swept: Option<Instant>,
 }
 
 /// A channel. Dropping it closes the channel; messages that lapin still buffers for it are not sent.
@@ -78,6 +114,25 @@ pub(super) enum Failed {
     Lost,
 }
 
+impl Exchanges {
+    /// The refusal of an exchange that was looked for lately.
+    fn missing(&self, exchange: &str) -> Option<Refusal> {
+        let (at, refusal) = self.missing.get(exchange)?;
+        (at.elapsed() < MISSING_TIME).then(|| refusal.clone())
+    }
+
+    fn note_missing(&mut self, exchange: &str, refusal: &Refusal) {
+        let swept_lately = self.swept.is_some_and(|at| at.elapsed() < SWEEP_INTERVAL);
+        if self.missing.len() >= MAX_MISSING && !swept_lately {
+            self.swept = Some(Instant::now());
+            self.missing.retain(|_, (at, _)| at.elapsed() < MISSING_TIME);
+        }
+        if self.missing.len() < MAX_MISSING {
+            self.missing.insert(exchange.to_owned(), (Instant::now(), refusal.clone()));
+        }
+    }
+}
+
 impl RabbitConnection {
     /// Logs in within `limit`. A channel that is given up is closed within `answer_timeout`, or the connection is cut.
     pub(super) async fn connect(
@@ -87,7 +142,8 @@ impl RabbitConnection {
     ) -> Result<RabbitConnection, Away> {
         let LoggedIn { lapin, socket } = login.connect(limit).await?;
         let settings = lapin.configuration();
-        let most = usize::from(settings.channel_max().min(2 * MAX_CHANNELS) / 2);
+        let numbers = usize::from(settings.channel_max());
+        let most = numbers.min(2 * usize::from(MAX_CHANNELS)) / 2;
         let (frame, heartbeat) = (settings.frame_max() as usize, Duration::from_secs(settings.heartbeat().into()));
         let shared = Arc::new(Shared {
             lapin,
@@ -98,19 +154,36 @@ impl RabbitConnection {
             one_behind: AtomicBool::new(false),
             idle: Mutex::default(),
             exchanges: Mutex::default(),
+            looks: Semaphore::new(MAX_LOOKS),
+            spent: AtomicUsize::new(0),
         });
         shared.listen();
-        Ok(RabbitConnection { shared, free: Arc::new(Semaphore::new(most)), most, frame, heartbeat, answer_timeout })
+        let free = Arc::new(Semaphore::new(most));
+        Ok(RabbitConnection { shared, free, most, numbers, frame, heartbeat, answer_timeout })
     }
 
     /// A channel in confirm mode without messages under way.
+    ///
+    /// A refusal here is that of an earlier channel with the same number, so the next number is tried. See
+    /// [`is_worn`](link::Connection::is_worn).
     pub(super) async fn channel(&self) -> Result<Channel, Failed> {
+        for _ in 0..self.numbers {
+            match self.try_channel().await {
+                Err(Failed::Refused(_)) => {}
+                other => return other,
+            }
+        }
+        Err(Failed::Lost)
+    }
+
+    async fn try_channel(&self) -> Result<Channel, Failed> {
         let permit = Arc::clone(&self.free).acquire_owned().await.map_err(|_| Failed::Lost)?;
         let idle = loop {
             let idle = self.shared.idle.lock().pop();
             if idle.as_ref().is_none_or(|channel| channel.status().connected()) {
                 break idle;
             }
+            self.shared.spent.fetch_add(1, Ordering::Relaxed);
         };
         let is_new = idle.is_none();
         let lapin = match idle {
@@ -133,7 +206,7 @@ impl RabbitConnection {
             (true, Some(refusal), _) => Failed::Refused(refusal),
             // lapin has no error for an unknown reply code, and drops the server's text.
             (true, None, ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidChannel(_)) => {
-                Failed::Refused(Refusal { code: 0, detail: error.to_string() })
+                Failed::Refused(Refusal { code: NO_CODE, detail: error.to_string() })
             }
             _ => Failed::Lost,
         }
@@ -141,24 +214,57 @@ impl RabbitConnection {
 
     /// Whether an exchange is known to exist.
     pub(super) fn knows(&self, exchange: &str) -> bool {
-        exchange.is_empty() || self.shared.exchanges.lock().contains(exchange)
+        exchange.is_empty() || self.shared.exchanges.lock().existing.contains(exchange)
     }
 
     /// Checks that an exchange exists, on a channel without messages under way: the server closes the channel if not.
+    /// A refusal is remembered for [`MISSING_TIME`], because each costs the server a channel.
     pub(super) async fn find(&self, exchange: &str) -> Result<(), Failed> {
+        let _look = self.shared.looks.acquire().await.map_err(|_| Failed::Lost)?;
+        if self.knows(exchange) {
+            return Ok(());
+        }
+        if let Some(refusal) = self.shared.exchanges.lock().missing(exchange) {
+            return Err(Failed::Refused(refusal));
+        }
+        // Those who wait here got this connection before it was worn.
+        if self.shared.spent.load(Ordering::Relaxed) >= self.numbers / 2 {
+            let detail = "too many exchanges are unknown; another connection looks for this one".to_owned();
+            return Err(Failed::Refused(Refusal { code: NO_CODE, detail }));
+        }
+        let mut found = self.declare_passively(exchange).await;
+        for _ in 1..MAX_UNUSED_CHANNELS {
+            // As in `channel`: the refusal of another one.
+            let is_foreign = |refusal: &Refusal| refusal.names_another(exchange);
+            if !matches!(&found, Err(Failed::Refused(refusal)) if is_foreign(refusal)) {
+                break;
+            }
+            found = self.declare_passively(exchange).await;
+        }
+        let mut exchanges = self.shared.exchanges.lock();
+        match &found {
+            Ok(()) => drop(exchanges.existing.insert(exchange.to_owned())),
+            Err(Failed::Refused(refusal)) if blame(refusal.code) == Blame::Destination => {
+                exchanges.note_missing(exchange, refusal);
+            }
+            Err(_) => {}
+        }
+        found
+    }
+
+    async fn declare_passively(&self, exchange: &str) -> Result<(), Failed> {
         let channel = self.channel().await?;
         let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
         let kind = ExchangeKind::Direct;
         let declare = channel.lapin.exchange_declare(exchange.into(), kind, options, FieldTable::default());
         declare.await.map_err(|error| self.failed(&error))?;
         self.keep(channel);
-        self.shared.exchanges.lock().insert(exchange.to_owned());
         Ok(())
     }
 
     /// Forgets that an exchange exists.
     pub(super) fn forget(&self, exchange: &str) {
-        self.shared.exchanges.lock().remove(exchange);
+        self.shared.exchanges.lock().existing.remove(exchange);
     }
 
     /// Keeps a channel without messages under way for later use.
@@ -221,6 +327,12 @@ impl link::Connection for RabbitConnection {
         self.shared.lapin.status().connected() && !self.shared.socket.is_cut()
     }
 
+    /// lapin never uses the number of a channel again that the server closed, in the lifetime of a connection: what is
+    /// sent on it fails with the former refusal. So a connection is replaced before its numbers are used up.
+    fn is_worn(&self) -> bool {
+        self.shared.spent.load(Ordering::Relaxed) >= (self.numbers / SPENT_NUMBERS).max(1)
+    }
+
     /// Closes the connection in order. If messages were given up, it is cut instead, because the server would read them
     /// before the close.
     fn end(&self) {
@@ -232,6 +344,15 @@ impl link::Connection for RabbitConnection {
             timeout(CLOSE_TIMEOUT, shared.lapin.close(200, "done".into())).await.ok();
             shared.cut("the connection was given up".to_owned());
         });
+    }
+}
+
+impl Drop for RabbitConnection {
+    /// Nobody uses it any more: it was replaced, or ended before.
+    fn drop(&mut self) {
+        if link::Connection::alive(self) {
+            link::Connection::end(self);
+        }
     }
 }
 
@@ -277,7 +398,11 @@ impl Shared {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if self.kept || !self.lapin.status().connected() {
+        if self.kept {
+            return;
+        }
+        if !self.lapin.status().connected() {
+            self.shared.spent.fetch_add(1, Ordering::Relaxed);
             return;
         }
         self.shared.socket.give_up(self.lapin.id());

@@ -6,8 +6,13 @@
 //! `patience`, it is given up. Its messages are then dead, except for one trial every few seconds until one is
 //! accepted. Only observed failures count: time without attempts, or with an absent sink, does not count against a
 //! destination.
+//!
+//! Destinations that never accepted a message share one `patience`: they may be names that a caller made up, as many as
+//! it likes. Once some of them have failed for that long, another one is given up as soon as it has failed for two
+//! seconds itself. While some of them are at fault, only few messages for others of them are sent at once, until they
+//! accept one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -28,20 +33,57 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of entries. Beyond that, the entries without news for longest are removed.
 const MAX_DESTINATIONS: usize = 10_000;
 
+/// Maximum number of destinations in each half of [`AcceptingDestinations`].
+const MAX_ACCEPTING: usize = 10_000;
+
 /// The destinations of one sink that failed lately.
 pub(super) struct Destinations {
     patience: Duration,
     standings: HashMap<String, DestinationHealth>,
+    accepting: AcceptingDestinations,
+    /// The failures of all destinations that never accepted a message.
+    newcomers: FailingTime,
     /// The send time of the last message that any destination accepted.
     accepted: Option<Instant>,
     swept: Option<Instant>,
 }
 
-struct DestinationHealth {
+/// Destinations that accepted a message, at least the last 10 000 of them. Those of before are forgotten half by half.
+#[derive(Default)]
+struct AcceptingDestinations {
+    recent: HashSet<String>,
+    before: HashSet<String>,
+}
+
+impl AcceptingDestinations {
+    fn contains(&self, destination: &str) -> bool {
+        self.recent.contains(destination) || self.before.contains(destination)
+    }
+
+    /// Returns whether it is a new one.
+    fn insert(&mut self, destination: &str) -> bool {
+        if self.recent.contains(destination) {
+            return false;
+        }
+        if self.recent.len() >= MAX_ACCEPTING {
+            self.before = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(destination.to_owned());
+        !self.before.contains(destination)
+    }
+}
+
+/// For how long messages have failed.
+#[derive(Default)]
+struct FailingTime {
     /// The first and the last failure since a message was accepted.
     failing: Option<(Instant, Instant)>,
     /// Whether the sink named the destination as the cause.
     told: bool,
+}
+
+struct DestinationHealth {
+    failures: FailingTime,
     /// The send time of the last accepted message.
     accepted: Option<Instant>,
     /// The time of the last trial, if the destination is given up.
@@ -50,17 +92,20 @@ struct DestinationHealth {
     news: Instant,
 }
 
-impl DestinationHealth {
-    fn new(now: Instant) -> DestinationHealth {
-        DestinationHealth { failing: None, told: false, accepted: None, trial: None, detail: String::new(), news: now }
+impl FailingTime {
+    fn forgive(&mut self) {
+        *self = FailingTime::default();
     }
 
-    fn forgive(&mut self) {
-        (self.failing, self.told, self.trial) = (None, false, None);
+    /// Notes a failure.
+    fn failed(&mut self, now: Instant, told: bool, patience: Duration) {
+        let since = self.since(now, patience).unwrap_or(now);
+        self.failing = Some((since, now));
+        self.told |= told;
     }
 
     /// Start of the current failures. Failures long ago without later attempts are forgotten.
-    fn failing_since(&mut self, now: Instant, patience: Duration) -> Option<Instant> {
+    fn since(&mut self, now: Instant, patience: Duration) -> Option<Instant> {
         if self.failing.is_some_and(|(_, last)| now.duration_since(last) > patience.max(TRIAL_INTERVAL * 2)) {
             self.forgive();
         }
@@ -76,12 +121,25 @@ impl DestinationHealth {
         at_fault && last.duration_since(first) >= span
     }
 
-    fn given_up(&self, accepted: Option<Instant>, patience: Duration) -> bool {
-        self.at_fault_for(accepted, patience)
-    }
-
     fn at_fault(&self, accepted: Option<Instant>, patience: Duration) -> bool {
         self.at_fault_for(accepted, if self.told { Duration::ZERO } else { FAULT_DELAY.min(patience) })
+    }
+}
+
+impl DestinationHealth {
+    fn new(now: Instant) -> DestinationHealth {
+        DestinationHealth {
+            failures: FailingTime::default(),
+            accepted: None,
+            trial: None,
+            detail: String::new(),
+            news: now,
+        }
+    }
+
+    fn forgive(&mut self) {
+        self.failures.forgive();
+        self.trial = None;
     }
 }
 
@@ -95,6 +153,8 @@ pub(super) struct FailureContext {
     pub(super) at_fault: bool,
     /// The destination is at fault and has failed for `patience`.
     pub(super) given_up: bool,
+    /// The destination never accepted a message, as far as is remembered.
+    pub(super) is_new: bool,
     /// Since the first failure of this occurrence the sink accepted no message at all, for `patience`.
     pub(super) sink_silent: bool,
 }
@@ -104,10 +164,18 @@ pub(super) struct FailureContext {
 pub(super) enum DestinationGate {
     /// It may.
     Open,
-    /// Only if the destination holds less than its limit: it is at fault.
-    AtFault,
+    /// Only if first tries hold less than their limit: it never accepted a message, and others of that kind are at fault.
+    FirstTry,
+    /// Only if the destinations at fault hold less than their limit: it is one of them.
+    AtFault {
+        /// It never accepted a message.
+        is_new: bool,
+    },
     /// It may, as the trial of a destination that is given up.
-    Trial,
+    Trial {
+        /// It never accepted a message.
+        is_new: bool,
+    },
     /// It may not: the destination is given up. Carries the broker's error text.
     GivenUp(String),
 }
@@ -115,21 +183,31 @@ pub(super) enum DestinationGate {
 impl Destinations {
     /// No destination has failed yet. A failing destination is given up after `patience`.
     pub(super) fn new(patience: Duration) -> Destinations {
-        Destinations { patience, standings: HashMap::new(), accepted: None, swept: None }
+        Destinations {
+            patience,
+            standings: HashMap::new(),
+            accepting: AcceptingDestinations::default(),
+            newcomers: FailingTime::default(),
+            accepted: None,
+            swept: None,
+        }
     }
 
-    /// A message that was sent at `sent` was accepted. Returns whether this ended failures of its destination.
+    /// A message that was sent at `sent` was accepted. Returns whether this ended failures of its destination, or was the
+    /// first message that it accepted: others may have been turned back until then.
     pub(super) fn accepted(&mut self, destination: &str, sent: Instant) -> bool {
         self.accepted = self.accepted.max(Some(sent));
-        let Some(standing) = self.standings.get_mut(destination) else { return false };
+        let is_first = self.accepting.insert(destination);
+        let Some(standing) = self.standings.get_mut(destination) else { return is_first };
         standing.accepted = standing.accepted.max(Some(sent));
         standing.news = Instant::now();
-        let forgiven = standing.failing.is_some_and(|(first, _)| first <= sent) || standing.told;
+        let failures = &standing.failures;
+        let forgiven = failures.failing.is_some_and(|(first, _)| first <= sent) || failures.told;
         if forgiven {
             standing.forgive();
         }
         self.sweep(Instant::now());
-        forgiven
+        forgiven || is_first
     }
 
     /// How long a destination may be at fault before its messages are dead.
@@ -140,6 +218,7 @@ impl Destinations {
     /// Forgets all failures, because the whole sink was absent.
     pub(super) fn forgive_all(&mut self) {
         self.standings.values_mut().for_each(DestinationHealth::forgive);
+        self.newcomers.forgive();
     }
 
     /// A message failed whose first failure was at `first_failure`. `told`: the sink named the destination as the
@@ -154,16 +233,28 @@ impl Destinations {
     ) -> FailureContext {
         self.sweep(now);
         let (accepted, patience) = (self.accepted, self.patience);
+        let is_new = !self.accepting.contains(destination);
+        if is_new {
+            self.newcomers.failed(now, told, patience);
+        }
         let standing = self.standings.entry(destination.to_owned()).or_insert_with(|| DestinationHealth::new(now));
-        let since = standing.failing_since(now, patience).unwrap_or(now);
-        standing.failing = Some((since, now));
-        standing.told |= told;
+        standing.failures.failed(now, told, patience);
         standing.news = now;
         detail.clone_into(&mut standing.detail);
+        let given_up = match is_new && self.newcomers.at_fault_for(accepted, patience) {
+            // An entry may have been removed among many, so the time of the occurrence itself counts too.
+            true => {
+                let shortest = FAULT_DELAY.min(patience);
+                let tried_for = now.duration_since(first_failure);
+                standing.failures.at_fault_for(accepted, shortest) || (told && tried_for >= shortest)
+            }
+            false => standing.failures.at_fault_for(accepted, patience),
+        };
         FailureContext {
             others_accepted: standing.accepted.is_some_and(|accepted| accepted > first_failure),
-            at_fault: standing.at_fault(accepted, patience),
-            given_up: standing.given_up(accepted, patience),
+            at_fault: standing.failures.at_fault(accepted, patience),
+            given_up,
+            is_new,
             sink_silent: accepted.is_none_or(|accepted| accepted < first_failure)
                 && now.duration_since(first_failure) >= patience,
         }
@@ -173,18 +264,31 @@ impl Destinations {
     /// A `spared` message is not declared dead, whatever the state of its destination.
     pub(super) fn gate(&mut self, destination: &str, spared: bool, now: Instant) -> DestinationGate {
         let (patience, accepted) = (self.patience, self.accepted);
-        let Some(standing) = self.standings.get_mut(destination) else { return DestinationGate::Open };
-        if standing.failing_since(now, patience).is_none() || !standing.at_fault(accepted, patience) {
-            return DestinationGate::Open;
+        let is_new = !self.accepting.contains(destination);
+        let others_fail =
+            is_new && self.newcomers.since(now, patience).is_some() && self.newcomers.at_fault(accepted, patience);
+        let unseen = if others_fail { DestinationGate::FirstTry } else { DestinationGate::Open };
+        let Some(standing) = self.standings.get_mut(destination) else { return unseen };
+        if standing.failures.since(now, patience).is_none() || !standing.failures.at_fault(accepted, patience) {
+            return unseen;
         }
-        if spared || !standing.given_up(accepted, patience) {
-            return DestinationGate::AtFault;
+        let shared = is_new && self.newcomers.at_fault_for(accepted, patience);
+        let span = if shared { FAULT_DELAY.min(patience) } else { patience };
+        if spared || !standing.failures.at_fault_for(accepted, span) {
+            return DestinationGate::AtFault { is_new };
         }
         if standing.trial.is_none_or(|last| now.duration_since(last) >= TRIAL_INTERVAL) {
             standing.trial = Some(now);
-            return DestinationGate::Trial;
+            return DestinationGate::Trial { is_new };
         }
         DestinationGate::GivenUp(standing.detail.clone())
+    }
+
+    /// The trial that the gate allowed is not sent.
+    pub(super) fn trial_unused(&mut self, destination: &str) {
+        if let Some(standing) = self.standings.get_mut(destination) {
+            standing.trial = None;
+        }
     }
 
     /// Whether no destination failed lately, so that the gate can be skipped.
@@ -214,6 +318,10 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
+    const TRIAL: DestinationGate = DestinationGate::Trial { is_new: true };
+
+    const AT_FAULT: DestinationGate = DestinationGate::AtFault { is_new: true };
+
     fn at(start: Instant, seconds: u64) -> Instant {
         start + Duration::from_secs(seconds)
     }
@@ -224,12 +332,18 @@ mod tests {
         let mut all = Destinations::new(PATIENCE);
         assert!(!all.failed("gone", start, start, true, "no such topic").given_up);
         assert!(!all.failed("gone", start, at(start, 15), true, "no such topic").given_up);
-        assert_eq!(all.gate("gone", false, at(start, 29)), DestinationGate::AtFault, "not yet");
+        assert_eq!(all.gate("gone", false, at(start, 29)), AT_FAULT, "not yet");
         assert!(all.failed("gone", start, at(start, 30), true, "no such topic").given_up);
-        assert_eq!(all.gate("gone", true, at(start, 31)), DestinationGate::AtFault, "one that is spared is no trial");
-        assert_eq!(all.gate("gone", false, at(start, 31)), DestinationGate::Trial, "the first trial");
+        assert_eq!(all.gate("gone", true, at(start, 31)), AT_FAULT, "one that is spared is no trial");
+        assert_eq!(all.gate("gone", false, at(start, 31)), TRIAL, "the first trial");
         assert_eq!(all.gate("gone", false, at(start, 32)), DestinationGate::GivenUp("no such topic".into()));
-        assert_eq!(all.gate("gone", false, at(start, 36)), DestinationGate::Trial, "the next trial");
+        assert_eq!(all.gate("gone", false, at(start, 36)), TRIAL, "the next trial");
+        assert_eq!(
+            all.gate("other", false, at(start, 36)),
+            DestinationGate::FirstTry,
+            "it may be one of many made-up names"
+        );
+        assert!(all.accepted("other", at(start, 36)));
         assert_eq!(all.gate("other", false, at(start, 36)), DestinationGate::Open);
         assert!(all.accepted("gone", at(start, 36)));
         assert!(!all.accepted("gone", at(start, 36)) && !all.accepted("other", at(start, 36)), "no news");
@@ -260,7 +374,7 @@ mod tests {
         assert!(!all.failed("busy", after(0), after(1900), false, "nack").at_fault, "a moment only");
         assert_eq!(all.gate("busy", false, after(1900)), DestinationGate::Open);
         assert!(all.failed("busy", after(0), after(2000), false, "nack").at_fault);
-        assert_eq!(all.gate("busy", false, after(2000)), DestinationGate::AtFault);
+        assert_eq!(all.gate("busy", false, after(2000)), AT_FAULT);
     }
 
     #[test]
@@ -297,5 +411,70 @@ mod tests {
             all.failed(&n.to_string(), start, start + Duration::from_millis(n), false, "nack");
         }
         assert!(all.standings.len() <= MAX_DESTINATIONS);
+    }
+
+    #[test]
+    fn destinations_that_never_accepted_anything_share_one_patience() {
+        let start = Instant::now();
+        let mut all = Destinations::new(PATIENCE);
+        for second in 0..30 {
+            let found = all.failed(&format!("nobody-{second}"), at(start, second), at(start, second), true, "unknown");
+            assert!(found.is_new && found.at_fault && !found.given_up);
+        }
+        // From then on each has to fail for two seconds by itself.
+        assert!(!all.failed("late", at(start, 31), at(start, 31), true, "unknown").given_up);
+        assert!(!all.failed("late", at(start, 31), at(start, 32), true, "unknown").given_up);
+        assert!(all.failed("late", at(start, 31), at(start, 33), true, "unknown").given_up);
+        assert_eq!(all.gate("late", false, at(start, 33)), TRIAL);
+        assert_eq!(all.gate("late", false, at(start, 34)), DestinationGate::GivenUp("unknown".into()));
+        assert_eq!(all.gate("late", true, at(start, 34)), AT_FAULT, "one that is spared");
+        // Until they accept a message, few messages are sent to others.
+        assert_eq!(all.gate("made", false, at(start, 34)), DestinationGate::FirstTry);
+        all.accepted("made", at(start, 34));
+        assert_eq!(all.gate("made", false, at(start, 34)), DestinationGate::Open);
+        // One that accepted a message has all its patience.
+        assert!(!all.failed("made", at(start, 35), at(start, 35), true, "unknown").given_up);
+        let found = all.failed("made", at(start, 35), at(start, 64), true, "unknown");
+        assert!(found.at_fault && !found.given_up && !found.is_new);
+        assert_eq!(all.gate("made", false, at(start, 64)), DestinationGate::AtFault { is_new: false });
+        assert!(all.failed("made", at(start, 35), at(start, 65), true, "unknown").given_up);
+        // Without failures for long, all is well for new ones.
+        assert_eq!(all.gate("new", false, at(start, 96)), DestinationGate::Open);
+    }
+
+    #[test]
+    fn the_patience_is_shared_although_most_names_are_forgotten() {
+        let start = Instant::now();
+        let mut all = Destinations::new(PATIENCE);
+        let name = |n: u64| format!("nobody-{n}");
+        for n in 0..MAX_DESTINATIONS as u64 * 3 {
+            let now = start + Duration::from_millis(n);
+            assert!(!all.failed(&name(n), now, now, true, "unknown").given_up);
+        }
+        let found = all.failed(&name(0), at(start, 29), at(start, 31), true, "unknown");
+        assert!(found.given_up, "its own occurrence has failed for two seconds");
+    }
+
+    #[test]
+    fn the_destinations_that_accepted_are_bounded() {
+        let mut accepting = AcceptingDestinations::default();
+        for n in 0..MAX_ACCEPTING * 5 {
+            accepting.insert(&n.to_string());
+            accepting.insert("often");
+        }
+        assert!(accepting.contains("often") && accepting.contains(&(MAX_ACCEPTING * 5 - 1).to_string()));
+        assert!(!accepting.contains("0") && accepting.recent.len() + accepting.before.len() <= 2 * MAX_ACCEPTING);
+    }
+
+    #[test]
+    fn a_trial_that_was_not_sent_can_be_had_again() {
+        let start = Instant::now();
+        let mut all = Destinations::new(PATIENCE);
+        for second in [0, 15, 30] {
+            all.failed("gone", start, at(start, second), true, "unknown");
+        }
+        assert_eq!(all.gate("gone", false, at(start, 31)), TRIAL);
+        all.trial_unused("gone");
+        assert_eq!(all.gate("gone", false, at(start, 32)), TRIAL);
     }
 }

@@ -87,7 +87,8 @@ mod tests {
     use super::*;
 
     fn facts(retries: u32, others_accepted: bool, given_up: bool) -> Facts {
-        let destination = FailureContext { others_accepted, at_fault: given_up, given_up, sink_silent: false };
+        let destination =
+            FailureContext { others_accepted, at_fault: given_up, given_up, is_new: false, sink_silent: false };
         Facts { policy: RetryPolicy::DEFAULT, retries, publishes: retries + 1, destination, random: 0.0 }
     }
 
@@ -150,7 +151,7 @@ mod tests {
             others_accepted: bool, given_up: bool, sink_silent: bool, random in 0.0..1.0,
         ) {
             let policy = RetryPolicy { max, ..RetryPolicy::DEFAULT };
-            let destination = FailureContext { others_accepted, at_fault: given_up, given_up, sink_silent };
+            let destination = FailureContext { others_accepted, at_fault: given_up, given_up, is_new: false, sink_silent };
             let facts = Facts { policy, retries, publishes: retries + 1 + more, destination, random };
             let fault = match &outcome {
                 Outcome::Retry(trouble) => Some(trouble.fault),
@@ -187,7 +188,7 @@ mod tests {
             let millis = Duration::from_millis;
             let policy = RetryPolicy { max, interval: millis(interval), jitter: millis(jitter) };
             let (mut retries, mut waited) = (0, Duration::ZERO);
-            let destination = FailureContext { others_accepted: true, at_fault: false, given_up: false, sink_silent: false };
+            let destination = FailureContext { others_accepted: true, at_fault: false, given_up: false, is_new: false, sink_silent: false };
             loop {
                 let facts = Facts { policy, retries, publishes: retries + 1, destination, random };
                 match judge(retry(Fault::Unclear), &facts) {

@@ -1,8 +1,11 @@
 //! Limits how much of a lane's room the failing destinations hold with messages that wait for a retry, over all shards.
 //!
-//! A destination at fault holds at most a quarter of the room, and all failing destinations together hold at most three
-//! quarters. So the other destinations always have room, and they show whether the sink still accepts messages. The
-//! same limits hold for the room of a sink, so that many lanes with one bad destination each cannot fill it.
+//! All destinations at fault together hold at most a quarter of the room, and all failing destinations together at most
+//! three quarters. So the other destinations always have room, and they show whether the sink still accepts messages. A
+//! destination that accepted messages before may hold one occurrence in any case, so that its recovery is noticed
+//! however many others are at fault. First tries of new destinations, while others of their kind fail, have a quarter of
+//! their own, so that neither hinders the other. The same limits hold for the room of a sink, so that many lanes with one bad
+//! destination each cannot fill it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,17 +21,43 @@ struct Amount {
 
 /// What failing destinations hold of one room.
 pub(super) struct RetryRoom {
-    /// The limit of one destination at fault.
-    one: Amount,
+    /// The limit of all destinations at fault together, and of first tries.
+    quarter: Amount,
     /// The limit of all failing destinations together.
-    all: Amount,
+    three_quarters: Amount,
     taken: Mutex<HeldAmounts>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct HeldAmounts {
-    all: Amount,
-    by_destination: HashMap<String, Amount>,
+    first_tries: Amount,
+    /// Of failing destinations, at fault or not.
+    failing: Amount,
+    at_fault: Amount,
+    /// Number of occurrences by destinations at fault that accepted messages before.
+    accepting: HashMap<String, usize>,
+}
+
+/// Why an occurrence holds a part of the room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RetryReason {
+    /// Its destination never accepted a message, and others of that kind are at fault.
+    FirstTry,
+    /// Its destination fails.
+    Failing,
+    /// Its destination is at fault.
+    AtFault,
+}
+
+/// An occurrence that asks for a part of the room.
+#[derive(Clone, Copy)]
+pub(super) struct RetryRequest<'a> {
+    pub(super) destination: &'a str,
+    /// Size of its record.
+    pub(super) bytes: usize,
+    pub(super) reason: RetryReason,
+    /// Whether its destination never accepted a message.
+    pub(super) is_new: bool,
 }
 
 /// The parts of the lane's and the sink's room that one occurrence holds until this is dropped.
@@ -40,8 +69,10 @@ pub(super) struct RetryShare {
 /// The part of one room that one occurrence holds.
 struct ShareOfRoom {
     held: Arc<RetryRoom>,
-    destination: String,
     bytes: usize,
+    reason: RetryReason,
+    /// Its destination, if that accepted messages before.
+    accepting: Option<String>,
 }
 
 impl Amount {
@@ -74,64 +105,105 @@ impl Amount {
 impl RetryRoom {
     /// An empty account of a room of this size.
     pub(super) fn new(occurrences: usize, bytes: usize) -> Arc<RetryRoom> {
-        let (one, all) = (Amount::quarters(1, occurrences, bytes), Amount::quarters(3, occurrences, bytes));
-        Arc::new(RetryRoom { one, all, taken: Mutex::default() })
+        let quarters = |n| Amount::quarters(n, occurrences, bytes);
+        Arc::new(RetryRoom { quarter: quarters(1), three_quarters: quarters(3), taken: Mutex::default() })
     }
 
     /// Takes a part of one room for one occurrence, if it fits.
-    fn take(self: &Arc<RetryRoom>, destination: &str, bytes: usize, at_fault: bool) -> Option<ShareOfRoom> {
+    fn take(self: &Arc<RetryRoom>, request: RetryRequest<'_>) -> Option<ShareOfRoom> {
+        let RetryRequest { destination, bytes, reason, is_new } = request;
         let mut taken = self.taken.lock();
-        let own = taken.by_destination.get(destination).copied().unwrap_or_default();
-        if !self.all.admits(taken.all, bytes) || (at_fault && !self.one.admits(own, bytes)) {
+        let is_only = || !is_new && !taken.accepting.contains_key(destination);
+        let fits = match reason {
+            RetryReason::FirstTry => self.quarter.admits(taken.first_tries, bytes),
+            RetryReason::Failing => self.three_quarters.admits(taken.failing, bytes),
+            RetryReason::AtFault => {
+                self.three_quarters.admits(taken.failing, bytes)
+                    && (self.quarter.admits(taken.at_fault, bytes) || is_only())
+            }
+        };
+        if !fits {
             return None;
         }
-        taken.all.add(bytes);
-        match taken.by_destination.get_mut(destination) {
-            Some(own) => own.add(bytes),
-            None => taken.by_destination.entry(destination.to_owned()).or_default().add(bytes),
+        let accepting = (!is_new).then(|| destination.to_owned());
+        taken.add(reason, bytes, accepting.as_deref());
+        Some(ShareOfRoom { held: Arc::clone(self), bytes, reason, accepting })
+    }
+}
+
+impl HeldAmounts {
+    fn add(&mut self, reason: RetryReason, bytes: usize, accepting: Option<&str>) {
+        match reason {
+            RetryReason::FirstTry => self.first_tries.add(bytes),
+            RetryReason::Failing => self.failing.add(bytes),
+            RetryReason::AtFault => {
+                self.failing.add(bytes);
+                self.at_fault.add(bytes);
+                if let Some(destination) = accepting {
+                    *self.accepting.entry(destination.to_owned()).or_default() += 1;
+                }
+            }
         }
-        Some(ShareOfRoom { held: Arc::clone(self), destination: destination.to_owned(), bytes })
+    }
+
+    fn remove(&mut self, reason: RetryReason, bytes: usize, accepting: Option<&str>) {
+        match reason {
+            RetryReason::FirstTry => self.first_tries.remove(bytes),
+            RetryReason::Failing => self.failing.remove(bytes),
+            RetryReason::AtFault => {
+                self.failing.remove(bytes);
+                self.at_fault.remove(bytes);
+                let Some(destination) = accepting else { return };
+                let Some(count) = self.accepting.get_mut(destination) else { return };
+                *count -= 1;
+                if *count == 0 {
+                    self.accepting.remove(destination);
+                }
+            }
+        }
     }
 }
 
 impl RetryShare {
     /// Takes parts of both rooms for one occurrence, if it fits in both.
-    pub(super) fn take(
-        lane: &Arc<RetryRoom>,
-        sink: &Arc<RetryRoom>,
-        destination: &str,
-        bytes: usize,
-        at_fault: bool,
-    ) -> Option<RetryShare> {
-        let of_sink = sink.take(destination, bytes, at_fault)?;
-        let of_lane = lane.take(destination, bytes, at_fault)?;
+    pub(super) fn take(lane: &Arc<RetryRoom>, sink: &Arc<RetryRoom>, request: RetryRequest<'_>) -> Option<RetryShare> {
+        let of_sink = sink.take(request)?;
+        let of_lane = lane.take(request)?;
         Some(RetryShare { of_lane, of_sink })
     }
 
-    /// Whether the destination, which is at fault, holds no more than its limit. It may hold more if it was only
-    /// failing before.
-    pub(super) fn is_within(&self) -> bool {
+    /// Whether it is for a first try only.
+    pub(super) fn is_first_try(&self) -> bool {
+        self.of_lane.reason == RetryReason::FirstTry
+    }
+
+    /// Notes that the destination is at fault. Returns whether those at fault hold no more than their limit. They may
+    /// hold more if some of them were only failing before.
+    pub(super) fn is_within_at_fault(&mut self) -> bool {
+        self.of_lane.turn_at_fault();
+        self.of_sink.turn_at_fault();
         self.of_lane.is_within() && self.of_sink.is_within()
     }
 }
 
 impl ShareOfRoom {
+    fn turn_at_fault(&mut self) {
+        let mut taken = self.held.taken.lock();
+        taken.remove(self.reason, self.bytes, self.accepting.as_deref());
+        self.reason = RetryReason::AtFault;
+        taken.add(self.reason, self.bytes, self.accepting.as_deref());
+    }
+
     fn is_within(&self) -> bool {
         let taken = self.held.taken.lock();
-        taken.by_destination.get(&self.destination).is_none_or(|own| self.held.one.covers(*own))
+        let is_only = self.accepting.as_ref().is_some_and(|destination| taken.accepting.get(destination) == Some(&1));
+        is_only || self.held.quarter.covers(taken.at_fault)
     }
 }
 
 impl Drop for ShareOfRoom {
     fn drop(&mut self) {
-        let mut taken = self.held.taken.lock();
-        taken.all.remove(self.bytes);
-        if let Some(own) = taken.by_destination.get_mut(&self.destination) {
-            own.remove(self.bytes);
-            if own.occurrences == 0 {
-                taken.by_destination.remove(&self.destination);
-            }
-        }
+        self.held.taken.lock().remove(self.reason, self.bytes, self.accepting.as_deref());
     }
 }
 
@@ -139,39 +211,58 @@ impl Drop for ShareOfRoom {
 mod tests {
     use super::*;
 
+    /// An occurrence of a destination that accepted messages before, if its name says so.
+    fn waiting(destination: &str, bytes: usize, at_fault: bool) -> RetryRequest<'_> {
+        let reason = if at_fault { RetryReason::AtFault } else { RetryReason::Failing };
+        RetryRequest { destination, bytes, reason, is_new: !destination.starts_with("known") }
+    }
+
     fn take(held: &Arc<RetryRoom>, destination: &str, count: usize, bytes: usize, at_fault: bool) -> Vec<ShareOfRoom> {
-        (0..count).map_while(|_| held.take(destination, bytes, at_fault)).collect()
+        (0..count).map_while(|_| held.take(waiting(destination, bytes, at_fault))).collect()
     }
 
     #[test]
-    fn one_destination_at_fault_holds_a_quarter_and_all_that_fail_three() {
+    fn all_at_fault_hold_a_quarter_together_and_all_that_fail_three() {
         let held = RetryRoom::new(100, 1 << 20);
-        let a = take(&held, "a", 100, 1, true);
-        assert_eq!(a.len(), 25);
+        let a = take(&held, "a", 20, 1, true);
         let b = take(&held, "b", 100, 1, true);
-        assert_eq!(b.len(), 25, "each has its own quarter");
+        assert_eq!((a.len(), b.len()), (20, 5), "a quarter together");
         let c = take(&held, "c", 100, 1, false);
-        assert_eq!(c.len(), 25, "three quarters are held");
-        assert!(held.take("d", 1, true).is_none(), "the last is for those that do not fail");
+        assert_eq!(c.len(), 50, "three quarters are held");
+        assert!(held.take(waiting("d", 1, true)).is_none(), "the last is for those that do not fail");
         drop(a);
-        assert_eq!(take(&held, "d", 100, 1, false).len(), 25);
+        assert_eq!(take(&held, "d", 100, 1, true).len(), 20);
         drop((b, c));
         assert_eq!(take(&held, "c", 100, 1, true).len(), 25);
         assert_eq!(*held.taken.lock(), HeldAmounts::default(), "nothing is left behind");
     }
 
     #[test]
+    fn many_names_at_fault_leave_a_place_for_each_that_accepted_before() {
+        let held = RetryRoom::new(100, 1 << 20);
+        let names: Vec<String> = (0..100).map(|n| format!("nobody-{n}")).collect();
+        let many: Vec<_> = names.iter().map_while(|name| held.take(waiting(name, 1, true))).collect();
+        assert_eq!(many.len(), 25);
+        let (one, other) = (take(&held, "known-1", 9, 1, true), take(&held, "known-2", 9, 1, true));
+        assert_eq!((one.len(), other.len()), (1, 1));
+        assert!(one[0].is_within() && !many[0].is_within());
+        drop((many, one, other));
+        assert_eq!(*held.taken.lock(), HeldAmounts::default());
+    }
+
+    #[test]
     fn many_lanes_leave_something_of_their_sinks_room() {
         let (lanes, sink) = ([(); 8].map(|()| RetryRoom::new(100, 1 << 20)), RetryRoom::new(200, 2 << 20));
-        let take = |lane: &Arc<RetryRoom>, destination: &str| RetryShare::take(lane, &sink, destination, 1, true);
         let mut holds = Vec::new();
         for (n, lane) in lanes.iter().enumerate() {
-            holds.extend(std::iter::from_fn(|| take(lane, &format!("bad{n}"))));
+            let destination = format!("bad{n}");
+            let take = || RetryShare::take(lane, &sink, waiting(&destination, 1, true));
+            holds.extend(std::iter::from_fn(take));
         }
-        assert_eq!(holds.len(), 150, "three quarters of the sink's room");
-        assert!(holds.iter().all(RetryShare::is_within));
-        let seventh = lanes[6].taken.lock().all;
-        assert_eq!(seventh, Amount::default(), "what the sink has no room for, its lane does not hold");
+        assert_eq!(holds.len(), 50, "a quarter of the sink's room");
+        assert!(holds.iter_mut().all(RetryShare::is_within_at_fault));
+        let third = lanes[2].taken.lock().failing;
+        assert_eq!(third, Amount::default(), "what the sink has no room for, its lane does not hold");
         drop(holds);
         assert_eq!(*sink.taken.lock(), HeldAmounts::default(), "nothing is left behind");
     }
@@ -179,21 +270,35 @@ mod tests {
     #[test]
     fn bytes_count_too_and_the_first_is_let_in_whatever_its_size() {
         let held = RetryRoom::new(100, 4000);
-        let large = held.take("a", 10_000, true).expect("the first");
-        assert!(held.take("a", 1, true).is_none() && held.take("b", 1, true).is_none());
+        let large = held.take(waiting("a", 10_000, true)).expect("the first");
+        assert!(held.take(waiting("a", 1, true)).is_none() && held.take(waiting("b", 1, true)).is_none());
         assert!(large.is_within(), "one is never too much");
         drop(large);
         assert_eq!(take(&held, "a", 100, 400, true).len(), 2);
     }
 
     #[test]
-    fn one_that_turns_out_at_fault_holds_too_much_until_enough_have_gone() {
+    fn those_that_turn_out_at_fault_hold_too_much_until_enough_have_gone() {
         let held = RetryRoom::new(100, 1 << 20);
         let mut failing = take(&held, "a", 100, 1, false);
         assert_eq!(failing.len(), 75);
+        failing.iter_mut().for_each(ShareOfRoom::turn_at_fault);
         while failing.last().is_some_and(|hold| !hold.is_within()) {
             failing.pop();
         }
         assert_eq!(failing.len(), 25);
+    }
+
+    #[test]
+    fn first_tries_have_a_quarter_of_their_own() {
+        let held = RetryRoom::new(100, 1 << 20);
+        let failing = take(&held, "a", 100, 1, true);
+        let first = RetryRequest { reason: RetryReason::FirstTry, ..waiting("b", 1, true) };
+        let mut tries: Vec<_> = (0..100).map_while(|_| held.take(first)).collect();
+        assert_eq!((failing.len(), tries.len()), (25, 25));
+        tries[0].turn_at_fault();
+        assert!(!tries[0].is_within() && held.take(first).is_some(), "it is no first try any more");
+        drop((failing, tries));
+        assert_eq!(*held.taken.lock(), HeldAmounts::default());
     }
 }

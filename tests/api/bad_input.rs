@@ -168,6 +168,8 @@ fn policies() -> Vec<Case> {
         more(in_1s, r#""lane":"""#).at("/lane", "bad_lane"),
         more(in_1s, r#""lane":"a{b}""#).at("/lane", "bad_lane"),
         more(in_1s, r#""lane":"alerts""#).at("/message/destination", "missing_field"),
+        put(r#"{"schedule":{"in":"1s"},"message":{"destination":"$SYS.a"},"lane":"alerts"}"#)
+            .at("/message/destination", "bad_destination"),
     ]
 }
 

@@ -35,6 +35,7 @@ use punctual::task::{Lane, Limits, Namespace, Shard};
 use punctual::timeline::memory::MemoryTimeline;
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{ClaimRequest, Claimed, Link, MAX_BATCH, MAX_CLAIM_BYTES, Timeline, Token};
+use punctual_sinks::SinkConfig;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -137,7 +138,9 @@ impl<T: Timeline> Stage<T> {
         };
         change(&mut terms);
         let rules = [("default", false), ("alerts", true)].map(|(lane, destination_required)| {
-            (lane.parse().unwrap(), LaneRequirements { destination_required, ..LaneRequirements::default() })
+            let sink = SinkConfig::parse("nats://127.0.0.1:1").unwrap().build().unwrap();
+            let sink = destination_required.then_some(sink);
+            (lane.parse().unwrap(), LaneRequirements { destination_required, sink, destination: None })
         });
         let metrics = Arc::new(Metrics::new("0", "i0"));
         let link = Link::Up(1);

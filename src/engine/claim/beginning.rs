@@ -7,7 +7,7 @@ use super::flight::{Flight, FlightStage};
 use super::task::{ClaimTask, Decision};
 use crate::engine::destinations::DestinationGate;
 use crate::engine::judge::Reason;
-use crate::engine::retry_room::RetryShare;
+use crate::engine::retry_room::RetryReason;
 use crate::task::Record;
 
 /// Why an occurrence is not published.
@@ -75,14 +75,22 @@ impl ClaimTask {
         let spared = flight.is_spared(context.clock.now(), destinations.patience());
         match destinations.gate(destination, spared, Instant::now()) {
             DestinationGate::Open => None,
-            DestinationGate::AtFault => {
-                let bytes = flight.occurrence.record.len();
-                flight.retry_share =
-                    RetryShare::take(&lane.retry_room, &lane.sink.retry_room, destination, bytes, true);
-                destination.clone_into(&mut flight.destination);
-                flight.retry_share.is_none().then_some(NotPublished::TurnedBack)
+            DestinationGate::FirstTry => {
+                let fits = flight.hold_retry_room(lane, destination, RetryReason::FirstTry, true);
+                (!fits).then_some(NotPublished::TurnedBack)
             }
-            DestinationGate::Trial => {
+            DestinationGate::AtFault { is_new } => {
+                let fits = flight.hold_retry_room(lane, destination, RetryReason::AtFault, is_new);
+                (!fits).then_some(NotPublished::TurnedBack)
+            }
+            // Callers can make up names without end, so their trials need room too.
+            DestinationGate::Trial { is_new: true }
+                if !flight.hold_retry_room(lane, destination, RetryReason::FirstTry, true) =>
+            {
+                destinations.trial_unused(destination);
+                Some(NotPublished::TurnedBack)
+            }
+            DestinationGate::Trial { .. } => {
                 self.trials.begin(destination, index);
                 None
             }

@@ -7,8 +7,9 @@ use punctual_sinks::Message;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
+use crate::engine::context::LaneContext;
 use crate::engine::judge::Reason;
-use crate::engine::retry_room::RetryShare;
+use crate::engine::retry_room::{RetryReason, RetryRequest, RetryShare};
 use crate::task::record::RecordError;
 use crate::task::{CatchUp, CatchUpLimits, Counts, NextDue, NextDueSearch, Record, Traceparent};
 use crate::timeline::{DeadRecord, Occurrence, Settlement, Verdict};
@@ -155,6 +156,20 @@ impl Flight {
         self.stage = FlightStage::Waiting;
         self.unclear |= !definite;
         *self.first_failure.get_or_insert(now)
+    }
+
+    /// Takes a part of the rooms of lane and sink for the time that it waits. Returns whether it fits.
+    pub(super) fn hold_retry_room(
+        &mut self,
+        lane: &LaneContext,
+        destination: &str,
+        reason: RetryReason,
+        is_new: bool,
+    ) -> bool {
+        destination.clone_into(&mut self.destination);
+        let request = RetryRequest { destination, bytes: self.occurrence.record.len(), reason, is_new };
+        self.retry_share = RetryShare::take(&lane.retry_room, &lane.sink.retry_room, request);
+        self.retry_share.is_some()
     }
 
     /// The destination accepted it.

@@ -15,7 +15,7 @@ use super::task::{ClaimTask, Decision};
 use crate::engine::destinations::FailureContext;
 use crate::engine::fault::{self, Point};
 use crate::engine::judge::{Facts, Judgement, Reason, judge};
-use crate::engine::retry_room::RetryShare;
+use crate::engine::retry_room::RetryReason;
 use crate::task::{Record, RetryPolicy};
 
 /// The pause before a publish that did not fit into the lease; the lease will be renewed soon.
@@ -137,7 +137,7 @@ impl ClaimTask {
                 self.flights[index].retries += 1;
                 self.outbox.retry_at(now + after, index);
             }
-            Judgement::Again { after, .. } if self.may_wait(index, facts.destination.at_fault) => {
+            Judgement::Again { after, .. } if self.may_wait(index, &facts.destination) => {
                 self.outbox.retry_at(now + after, index);
             }
             Judgement::Again { .. } => self.turn_back(index),
@@ -146,15 +146,14 @@ impl ClaimTask {
     }
 
     /// Whether a flight may wait here for a retry, given that its destination has accepted nothing since it failed.
-    fn may_wait(&mut self, index: usize, at_fault: bool) -> bool {
+    fn may_wait(&mut self, index: usize, destination: &FailureContext) -> bool {
         let flight = &mut self.flights[index];
-        if let Some(share) = &flight.retry_share {
-            return !at_fault || share.is_within();
+        if let Some(share) = flight.retry_share.as_mut().filter(|share| !share.is_first_try()) {
+            return !destination.at_fault || share.is_within_at_fault();
         }
-        let (lane, bytes) = (&self.claim.lane, flight.occurrence.record.len());
-        flight.retry_share =
-            RetryShare::take(&lane.retry_room, &lane.sink.retry_room, &flight.destination, bytes, at_fault);
-        flight.retry_share.is_some()
+        let name = std::mem::take(&mut flight.destination);
+        let reason = if destination.at_fault { RetryReason::AtFault } else { RetryReason::Failing };
+        flight.hold_retry_room(&self.claim.lane, &name, reason, destination.is_new)
     }
 
     /// Notes an outcome for the sink and the destination, and collects the facts for the judge.

@@ -112,7 +112,28 @@ async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
     }
     assert_eq!(broker.received("a").len(), 3 * 97);
     declare_exchange(&broker.server, &broker.vhost, "absent");
-    assert_eq!(publish(&sink, vec![to("absent/key", 1)]).await, accepted(1));
+    let outcomes = publish(&sink, vec![to("absent/key", 1)]).await;
+    assert!(is_destinations(&outcomes[0]), "it is not looked for again at once: {outcomes:?}");
+    publish_until_accepted(&sink, vec![to("absent/key", 1)]).await;
+}
+
+/// RabbitMQ closes a channel for each unknown exchange, and lapin cannot use its number again. A connection has 2047.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_unknown_exchanges_than_a_connection_has_channels_harm_no_one_else() {
+    let Some(broker) = Shared::start() else { return };
+    let sink = broker.sink(PATIENCE);
+    for round in 0..4 {
+        let mut mixed = batch("a", round * 1000..round * 1000 + 1000);
+        for (number, message) in mixed.iter_mut().enumerate().filter(|(number, _)| number % 10 != 0) {
+            message.destination = format!("nobody-{round}-{number}/key");
+        }
+        let outcomes = publish(&sink, mixed).await;
+        for (index, outcome) in outcomes.iter().enumerate() {
+            let definite = matches!(outcome, Outcome::Retry(t) if t.definite && t.fault != Fault::Sink);
+            assert!(if index % 10 == 0 { *outcome == Outcome::Accepted } else { definite }, "{index}: {outcome:?}");
+        }
+    }
+    assert_eq!(broker.received("a").len(), 400);
 }
 
 /// The exchange existed once, and the sink does not ask for it again: the refusal closes the channel that others use,

@@ -1,0 +1,78 @@
+//! Attacks on a running instance by one caller. What it takes from others must stay within bounds.
+//!
+//! Each attack has a short form, which runs with all tests, and a whole one, which `make attack` runs: that measures how
+//! late tasks of others are, how long their puts take and how much memory the instance needs, prints it, and fails
+//! beyond the limits. The short form measures the same and has no limit of time, because machines differ.
+
+/// A test of the short form and one of the whole form, for each attack.
+macro_rules! forms {
+    ($($attack:ident),+) => {
+        $(mod $attack {
+            use crate::attacks::Form;
+
+            #[test]
+            fn short() {
+                super::$attack(Form::Short);
+            }
+
+            #[test]
+            #[ignore = "for minutes, with limits of time: make attack"]
+            fn whole() {
+                super::$attack(Form::Whole);
+            }
+        })+
+    };
+}
+
+mod names;
+mod victim;
+
+use crate::support::punctual::Punctual;
+use crate::support::say;
+use victim::VictimFigures;
+
+/// Begins the lines that `make attack` shows.
+const REPORT: &str = "attack:";
+
+/// Maximum memory of an instance under attack.
+const MAX_MEMORY: u64 = 300 << 20;
+
+/// How much of an attack is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Short,
+    Whole,
+}
+
+impl Form {
+    fn is_short(self) -> bool {
+        self == Form::Short
+    }
+
+    /// A number for each form.
+    fn choose<T>(self, short: T, whole: T) -> T {
+        if self.is_short() { short } else { whole }
+    }
+
+    /// Checks a figure, in the whole form.
+    fn at_most(self, what: &str, figure: i64, limit: i64) {
+        if figure > limit {
+            say(&format!("{REPORT} {what}: {figure} is more than {limit}"));
+        }
+        assert!(self.is_short() || figure <= limit, "{what}: {figure} is more than {limit}");
+    }
+
+    /// Checks what a victim noticed, and the memory.
+    fn judge(self, instance: &Punctual, before: &VictimFigures, during: &VictimFigures) {
+        self.at_most("late, p99 in ms", during.late[1], before.late[1] + 50);
+        self.at_most("puts, p99 in ms", during.puts[1], 200);
+        self.memory_at_most(instance);
+    }
+
+    /// Checks how much memory the instance needed at most.
+    fn memory_at_most(self, instance: &Punctual) {
+        let most = instance.memory("VmHWM");
+        say(&format!("{REPORT} {} MiB of memory at most", most >> 20));
+        assert!(most <= MAX_MEMORY, "{} MiB of memory are more than {}", most >> 20, MAX_MEMORY >> 20);
+    }
+}
