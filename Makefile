@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PROFILE ?= nats
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down quick test test-room verify bench profile model mutants fuzz bench-peers lint fmt audit ci
+.PHONY: help setup demo up down quick test test-room verify bench profile model mutants attack fuzz bench-peers lint fmt audit ci
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ model: ## the model check, deeper: each plan with one more of each thing, STATES
 mutants: ## break each law in one line and see that a test notices: make mutants ARGS=04
 	@.ci/setup all
 	@exec .ci/mutants $(ARGS)
+
+attack: ## take from an instance what one caller can, and measure what others notice: ten minutes
+	@.ci/setup all
+	@exec .ci/attack
 
 fuzz: ## a minute of made-up input for each reader, and 10 000 requests of the OpenAPI document: make fuzz SEED=2 SECONDS=600
 	@.ci/setup fuzz

@@ -2,7 +2,7 @@
 -- WITH  prelude, places
 -- KEYS  1 dead (zset)  2 dead:records (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 after ms, "" = from the first  3 after_key  4 from ms, "" = the first  5 to ms, "" = the last
---       6 lane, "" = any  7 reason, "" = any  8 max  9 max_bytes  10 whole, "" or 1  11 prefix of the keys, "" = any
+--       6 lane, "" = any  7 reason, "" = any  8 max  9 max_bytes  10 whole, "" or 1  11 prefix of the ids, "" = any
 -- REPLY { now, "browsed", last ms or "", last key or "", { key, buried, value or "" }... }
 -- KEEPS writes nothing and reads at most 128 entries; if it stopped before the end, it returns the position.
 
@@ -41,7 +41,8 @@ local reads, all = whole or lane ~= '' or reason ~= '', lane == '' and reason ==
 local keys, place_of, bytes, looked = {}, {}, 0, 0
 for place = 1, #rows / 2 do
   local key = rows[2 * place - 1]
-  if string.sub(key, 1, #prefix) == prefix then
+  -- The prefix is one of the id; the key has the due behind it.
+  if prefix == '' or string.sub(string.match(key, '^(.*):') or '', 1, #prefix) == prefix then
     -- All bytes that are read count, because they block Redis.
     bytes = bytes + (reads and redis.call('HSTRLEN', dead_records, key) or 0)
     if (all and #keys >= max) or (bytes > max_bytes and #keys > 0) then

@@ -1,12 +1,12 @@
 -- discard: deletes a dead occurrence.
--- WITH  prelude
--- KEYS  1 dead (zset)  2 dead:records (hash)
+-- WITH  prelude, dead
+-- KEYS  1 dead (zset)  2 dead:records (hash)  3 dead:order (zset)  4 dead:bytes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 key  4 buried ms, "" = whenever
 -- REPLY { now, "discarded" } | { now, "unknown" } | { now, "late" }
 -- KEEPS dead and dead:records have the same keys; another burial of the same key stays.
 
 local dead, dead_records, key, buried = KEYS[1], KEYS[2], ARGV[3], ARGV[4]
-if #KEYS ~= 2 or #ARGV ~= 4 then
+if #KEYS ~= 4 or #ARGV ~= 4 then
   return redis.error_reply('BADCALL discard: the numbers of keys and arguments do not fit')
 end
 
@@ -14,12 +14,17 @@ if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
 
-if buried ~= '' and redis.call('ZSCORE', dead, key) ~= buried then
+local since = redis.call('ZSCORE', dead, key)
+if buried ~= '' and since ~= buried then
   return { micros, 'unknown' }
 end
+local value = redis.call('HGET', dead_records, key)
 local full, gone = first_write('HDEL', dead_records, key)
 if full then
   return full
 end
 redis.call('ZREM', dead, key)
+if value and since then
+  leave_order(KEYS[3], KEYS[4], value, since, key)
+end
 return { micros, gone == 1 and 'discarded' or 'unknown' }

@@ -1,7 +1,8 @@
 -- reap: ends expired claims; their occurrences return to the lane with the due they had.
--- WITH  prelude, marks
+-- WITH  prelude, marks, dead
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
 --       8 dead (zset)  9 dead:records (hash)  10 lanes (set)  11 reap-at (string)  12 largest (string)
+--       13 dead:order (zset)  14 dead:bytes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 lease ms  4 served, "" or 1  5 dead_keep ms  6 wake channel  7 lane
 -- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more, 0 or 1 } | { now, "late" }
 -- KEEPS an occurrence returns with the due it had, or the one of a later put, so its key never changes.
@@ -9,7 +10,7 @@
 local due, leases, claims, tasks, changes, crashes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local counts, dead, dead_records, lanes, reap_at, largest = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local lease, served, dead_keep, lane = tonumber(ARGV[3]), ARGV[4] ~= '', tonumber(ARGV[5]), ARGV[7]
-if #KEYS ~= 12 or #ARGV ~= 7 then
+if #KEYS ~= 14 or #ARGV ~= 7 then
   return redis.error_reply('BADCALL reap: the numbers of keys and arguments do not fit')
 end
 
@@ -109,11 +110,23 @@ if redis.call('EXISTS', leases) == 0 then
 end
 
 local dropped = 0
-local old = redis.call('ZRANGEBYSCORE', dead, '-inf', string.format('%.0f', now - dead_keep), 'LIMIT', 0, 101)
-if #old > 0 then
-  more, dropped = more or #old > 100, math.min(#old, 100)
-  redis.call('ZREM', dead, unpack(old, 1, dropped))
-  redis.call('HDEL', dead_records, unpack(old, 1, dropped))
+local last = string.format('%.0f', now - dead_keep)
+local old, gone, read = redis.call('ZRANGEBYSCORE', dead, '-inf', last, 'WITHSCORES', 'LIMIT', 0, 101), {}, 0
+for i = 1, #old, 2 do
+  read = read + redis.call('HSTRLEN', dead_records, old[i])
+  if #gone == 100 or (read > 1048576 and #gone > 0) then
+    more = true
+    break
+  end
+  local value = redis.call('HGET', dead_records, old[i])
+  if value then
+    leave_order(KEYS[13], KEYS[14], value, old[i + 1], old[i])
+  end
+  gone[#gone + 1] = old[i]
+end
+if #gone > 0 then
+  dropped = redis.call('ZREM', dead, unpack(gone))
+  redis.call('HDEL', dead_records, unpack(gone))
 end
 
 wake(ARGV[6], lane, earliest, before)

@@ -1,9 +1,9 @@
 -- requeue: returns a dead occurrence to its lane, due now, under its old key.
--- WITH  prelude, lanes, records
+-- WITH  prelude, lanes, records, dead
 -- KEYS  1 dead (zset)  2 dead:records (hash)  3 tasks (hash)  4 changes (hash)  5 crashes (hash)  6 lanes (set)
---       7 largest (string)  8.. due (zset), one per lane
+--       7 largest (string)  8 dead:order (zset)  9 dead:bytes (hash)  10.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 parent, the id in the key  4 due in the key  5 buried ms, "" = whenever
---       6 wake channel  7.. lane, the name for each key from 8 on
+--       6 wake channel  7.. lane, the name for each key from 10 on
 -- REPLY { now, "requeued" } | { now, "in_flight" } | { now, "unknown" } | { now, "unreadable" } | { now, "elsewhere", lane } |
 --       { now, "late" }
 -- KEEPS a key is requeued only if no waiting or claimed occurrence has it; another burial of the same key stays.
@@ -12,16 +12,17 @@ local dead, dead_records, tasks, changes, crashes, lanes, largest = KEYS[1], KEY
 local parent, its_due, buried = ARGV[3], ARGV[4], ARGV[5]
 local key = parent .. ':' .. its_due
 local member = '!' .. key
-if #KEYS ~= #ARGV + 1 then
+if #KEYS ~= #ARGV + 3 then
   return redis.error_reply('BADCALL requeue: the numbers of keys and arguments do not fit')
 end
-local due_of = due_by_lane(8, 7)
+local due_of = due_by_lane(10, 7)
 
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
 
-if buried ~= '' and redis.call('ZSCORE', dead, key) ~= buried then
+local since = redis.call('ZSCORE', dead, key)
+if buried ~= '' and since ~= buried then
   return { micros, 'unknown' }
 end
 if redis.call('HEXISTS', tasks, member) == 1 then
@@ -29,7 +30,7 @@ if redis.call('HEXISTS', tasks, member) == 1 then
 end
 if redis.call('HEXISTS', tasks, parent) == 1 then
   local stands = false
-  for i = 8, #KEYS do
+  for i = 10, #KEYS do
     local score = redis.call('ZSCORE', KEYS[i], parent)
     if score and (score == its_due or score == '-' .. its_due or redis.call('HGET', changes, parent) == its_due) then
       return { micros, 'in_flight' }
@@ -64,6 +65,9 @@ if full then
 end
 local due = string.format('%.0f', now)
 redis.call('ZREM', dead, key)
+if since then
+  leave_order(KEYS[8], KEYS[9], value, since, key)
+end
 -- As in put: if an older version wrote the other records, their maximum size is unknown.
 if #record > largest_of(tasks, largest) then
   redis.call('SET', largest, string.format('%.0f', #record))

@@ -1,23 +1,24 @@
 -- settle: writes verdicts; the occurrences that they name leave their claim.
--- WITH  prelude, marks
+-- WITH  prelude, marks, dead
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
---       8 dead (zset)  9 dead:records (hash)
--- ARGV  1 now ms, "" = Redis' time  2 token  3 rest, keep or back  4 lease ms  5 dead_cap  6 wake channel  7 lane
+--       8 dead (zset)  9 dead:records (hash)  10 dead:order (zset)  11 dead:bytes (hash)
+-- ARGV  1 now ms, "" = Redis' time  2 token  3 rest, keep or back  4 lease ms  5 dead_cap, number per lane  6 wake channel  7 lane
 --       8 quiet, "" or 1: no wake-up for returned ones  9 ended, their number  10 ended_dead, how many of them (the last) are dead
 --       11 nexts, their number  12 nexts_dead, how many of them (the last) are dead  13 backs, their number
 --       14 begun, how many of them (the first) had begun  15 unreadable, how many of them (the last) are unreadable
---       16 named, all of them as "id due id due..."  17.. ended: id  18.. next: new due, id  19.. counted: id, counts
---       20.. back: due, id  21.. burial: key, value
+--       16 named, all of them as "id due id due..."  17 dead_cap_bytes, per lane  18.. ended: id  19.. next: new due, id
+--       20.. counted: id, counts  21.. back: due, id  22.. burial: key, value
 -- REPLY { now, "settled", dropped, { skipped id... }, { changed id... } } | { now, "lost" }
 -- KEEPS an occurrence that has left a claim cannot be ended through this claim again.
 
 local due, leases, claims, tasks, changes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local crashes, counts, dead, dead_records = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local crashes, counts, dead, dead_records, dead_order, dead_bytes = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local token, rest, lease, cap, quiet = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[8] ~= ''
+local cap_bytes = tonumber(ARGV[17])
 local e, e_dead, n, n_dead = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 local b, begun, unreadable = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local buried, named = e_dead + n_dead, e + n + b
-if #KEYS ~= 9 or #ARGV ~= 16 + e + 4 * n + 2 * b + 2 * buried or named > 1000 or e_dead > e or n_dead > n
+if #KEYS ~= 11 or #ARGV ~= 17 + e + 4 * n + 2 * b + 2 * buried or named > 1000 or e_dead > e or n_dead > n
   or begun + unreadable > b then
   return redis.error_reply('BADCALL settle: the numbers of keys and arguments do not fit')
 end
@@ -84,12 +85,12 @@ local function leaves(id, its_due)
 end
 
 -- The verdicts to write; after a short cut, all of them.
-local next_at, back_at = 16 + e, 16 + e + 4 * n
+local next_at, back_at = 17 + e, 17 + e + 4 * n
 local grave = back_at + 2 * b
 local function slice(from, count)
   return short and { unpack(ARGV, from + 1, from + count) } or {}
 end
-local ended, nexts, counted = slice(16, e), slice(next_at, 2 * n), slice(next_at + 2 * n, 2 * n)
+local ended, nexts, counted = slice(17, e), slice(next_at, 2 * n), slice(next_at + 2 * n, 2 * n)
 local backs, kinds, burials = slice(back_at, 2 * b), {}, slice(grave, 2 * buried)
 local function bury(which)
   if which > 0 then
@@ -97,7 +98,7 @@ local function bury(which)
   end
 end
 for i = 1, short and 0 or e do
-  local id = ARGV[16 + i]
+  local id = ARGV[17 + i]
   if leaves(id, due_of[id]) then
     ended[#ended + 1] = id
     bury(i - (e - e_dead))
@@ -182,17 +183,52 @@ call_with(changed, 'HDEL', crashes)
 
 local dropped = 0
 if #burials > 0 then
-  local stamps = {}
-  for i = 1, #burials, 2 do
-    push(stamps, string.format('%.0f', now), burials[i])
+  local stamps, keys, entries, grown = {}, {}, {}, {}
+  local known = {}
+  -- A task and its requeued occurrence may have the same key. As with HSET, the last one counts.
+  for i = #burials - 1, 1, -2 do
+    local key, value = burials[i], burials[i + 1]
+    local place, its_lane = order_of(value, now, key)
+    if place and not known[key] then
+      push(entries, 0, place)
+      grown[its_lane] = (grown[its_lane] or 0) + #value
+    end
+    if not known[key] then
+      push(stamps, string.format('%.0f', now), key)
+      keys[#keys + 1], known[key] = key, true
+    end
+  end
+  local former = redis.call('HMGET', dead_records, unpack(keys))
+  for i = 1, #keys do
+    local before = former[i] and redis.call('ZSCORE', dead, keys[i])
+    if before then
+      leave_order(dead_order, dead_bytes, former[i], before, keys[i])
+    end
   end
   redis.call('HSET', dead_records, unpack(burials))
   redis.call('ZADD', dead, unpack(stamps))
-  local over = math.min(redis.call('ZCARD', dead) - cap, 1000)
-  if over > 0 then
-    local oldest = redis.call('ZRANGE', dead, 0, over - 1)
-    dropped = redis.call('ZREM', dead, unpack(oldest))
-    redis.call('HDEL', dead_records, unpack(oldest))
+  call_with(entries, 'ZADD', dead_order)
+  for its_lane, size in pairs(grown) do
+    local bytes = redis.call('HINCRBY', dead_bytes, its_lane, size)
+    local from, upto = '[' .. its_lane .. ' ', '(' .. its_lane .. '!'
+    local count = redis.call('ZLEXCOUNT', dead_order, from, upto)
+    -- The last one stays, whatever its size.
+    if count > cap or (bytes > cap_bytes and count > 1) then
+      local oldest = redis.call('ZRANGEBYLEX', dead_order, from, upto, 'LIMIT', 0, 1000)
+      local gone, over, freed = {}, {}, 0
+      for i = 1, #oldest do
+        local kept = count - #over
+        if kept <= cap and (bytes - freed <= cap_bytes or kept <= 1) then
+          break
+        end
+        local key, its_size = string.match(oldest[i], ' (%S+) (%d+)$')
+        over[i], gone[i], freed = key, oldest[i], freed + its_size
+      end
+      redis.call('ZREM', dead_order, unpack(gone))
+      redis.call('HINCRBY', dead_bytes, its_lane, -freed)
+      dropped = dropped + redis.call('ZREM', dead, unpack(over))
+      redis.call('HDEL', dead_records, unpack(over))
+    end
   end
 end
 

@@ -5,7 +5,7 @@
 //! that a broker that is down sees one attempt at a time. Nothing reconnects while no messages are published.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
@@ -14,6 +14,9 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{Away, Cause, SinkError, Trouble};
+
+/// How long a worn connection is used before another attempt to replace it.
+const WORN_PAUSE: Duration = Duration::from_secs(5);
 
 /// The deadline of a publish. It is a twentieth of `answer_timeout` early, at most 100 ms, so that the last answers are
 /// reported in time.
@@ -57,12 +60,14 @@ pub(crate) struct SharedConnection<C> {
 struct Slot<C> {
     connection: Option<Arc<C>>,
     failed: Option<(Instant, Away)>,
+    /// Worn connections that were replaced and are still in use.
+    replaced: Vec<Weak<C>>,
 }
 
 impl<C: Connection> SharedConnection<C> {
     pub(crate) fn new() -> SharedConnection<C> {
         SharedConnection {
-            slot: Mutex::new(Slot { connection: None, failed: None }),
+            slot: Mutex::new(Slot { connection: None, failed: None, replaced: Vec::new() }),
             closed: watch::Sender::new(false),
         }
     }
@@ -77,8 +82,9 @@ impl<C: Connection> SharedConnection<C> {
         if let Some(connection) = slot.connection.take_if(|connection| !connection.alive()) {
             connection.end();
         }
-        slot.connection.take_if(|connection| connection.is_worn());
-        if let Some(connection) = &slot.connection {
+        let worn = slot.connection.clone().filter(|connection| connection.is_worn());
+        let failed_lately = slot.failed.as_ref().is_some_and(|(at, _)| at.elapsed() < WORN_PAUSE);
+        if let Some(connection) = slot.connection.as_ref().filter(|_| worn.is_none() || failed_lately) {
             return Ok(Arc::clone(connection));
         }
         if let Some((at, away)) = &slot.failed
@@ -93,10 +99,15 @@ impl<C: Connection> SharedConnection<C> {
             connected = connect => connected,
         };
         match connected {
-            Ok(connection) => Ok(Arc::clone(slot.connection.insert(Arc::new(connection)))),
+            Ok(connection) => {
+                slot.replaced.retain(|former| former.strong_count() > 0);
+                slot.replaced.extend(worn.as_ref().map(Arc::downgrade));
+                Ok(Arc::clone(slot.connection.insert(Arc::new(connection))))
+            }
             Err(away) => {
                 slot.failed = Some((Instant::now(), away.clone()));
-                Err(away)
+                // What is worn can still be used.
+                worn.ok_or(away)
             }
         }
     }
@@ -105,10 +116,10 @@ impl<C: Connection> SharedConnection<C> {
     pub(crate) async fn close(&self, until: Instant) {
         self.closed.send_replace(true);
         // A caller that keeps the slot for longer is still connecting, and will fail because the link is closed.
-        if let Ok(mut slot) = timeout_at(until, self.slot.lock()).await
-            && let Some(connection) = slot.connection.take()
-        {
-            connection.end();
+        if let Ok(mut slot) = timeout_at(until, self.slot.lock()).await {
+            let replaced = std::mem::take(&mut slot.replaced);
+            let replaced = replaced.into_iter().filter_map(|former| former.upgrade());
+            slot.connection.take().into_iter().chain(replaced).for_each(|connection| connection.end());
         }
     }
 }

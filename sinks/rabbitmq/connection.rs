@@ -228,7 +228,7 @@ impl RabbitConnection {
             return Err(Failed::Refused(refusal));
         }
         // Those who wait here got this connection before it was worn.
-        if self.shared.spent.load(Ordering::Relaxed) >= self.numbers / 2 {
+        if self.shared.spent.load(Ordering::Relaxed) >= self.numbers / 8 * 7 {
             let detail = "too many exchanges are unknown; another connection looks for this one".to_owned();
             return Err(Failed::Refused(Refusal { code: NO_CODE, detail }));
         }

@@ -10,6 +10,7 @@ use crate::engine::{DestinationPatterns, EngineConfig, EngineLane};
 use crate::http::ApiLimits;
 use crate::http::server::ServerLimits;
 use crate::task::{CatchUpLimits, Lane, Limits, duration};
+use crate::timeline::DeadCap;
 use crate::timeline::redis::Durability;
 
 /// `redis.durability`
@@ -44,7 +45,10 @@ pub(super) fn engine(r: &mut ConfigReader) -> EngineConfig {
         overdue: CatchUpLimits { grace, catch_up_max: small(r.whole("claim.catch_up_max", 0, 1_000_000)) },
         poison_limit: small(r.whole("claim.poison_limit", 1, 1000)),
         dead_keep: r.duration("dead.keep", HOUR, 3650 * DAY),
-        dead_cap: r.whole("dead.cap", 1, 1 << 32),
+        dead_cap: DeadCap {
+            entries: r.whole("dead.cap", 1, 1 << 32),
+            bytes: r.size("dead.cap_bytes", 1 << 20, 1 << 36) as u64,
+        },
     }
 }
 

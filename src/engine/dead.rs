@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::intake::{GetError, Intake};
 use crate::task::record::RecordError;
-use crate::task::{Key, Lane, Record, Shard};
+use crate::task::{Key, Lane, Record, Shard, TaskId};
 use crate::timeline::{
     BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, DeadRecord, MAX_BROWSED, RequeueAnswer, TimelineError,
 };
@@ -62,6 +62,28 @@ pub enum RequeueError {
     Timeline(#[from] TimelineError),
 }
 
+/// Where to continue, without telling a caller whose filter has a prefix of the keys of others: behind the last of its
+/// own, or else in front of everything that died in the same millisecond.
+pub(super) fn shown_position(
+    filter: &DeadFilter,
+    next: Option<DeadCursor>,
+    last_own: Option<&DeadCursor>,
+) -> Option<DeadCursor> {
+    let next = next?;
+    if filter.has_prefix(&next.key.to_string()) {
+        return Some(next);
+    }
+    Some(last_own.cloned().unwrap_or_else(|| DeadCursor {
+        buried: next.buried.minus(Duration::from_millis(1)),
+        key: Key { task: last_id(), due: next.buried },
+    }))
+}
+
+/// The last id in the order of bytes.
+fn last_id() -> TaskId {
+    "z".repeat(200).parse().expect("an id has up to 200 characters")
+}
+
 impl Intake {
     /// Lists up to `max` dead occurrences after `after`, the oldest first. Starts no further scan once `patience` has
     /// passed, so a page can be empty although more follow.
@@ -81,6 +103,7 @@ impl Intake {
             let (found, next) = self.look_through(filter, after, max - dead.len(), true).await?;
             dead.extend(found);
             if next.is_none() || dead.len() >= max || begun.elapsed() >= patience {
+                let next = shown_position(filter, next, dead.last().map(|dead| &dead.cursor));
                 return Ok(DeadPage { dead, next });
             }
             after = next;

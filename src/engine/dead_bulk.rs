@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use tokio::time::Instant;
 
-use super::dead::DeadSummary;
+use super::dead::{DeadSummary, shown_position};
 use super::intake::Intake;
 use crate::clock::Timestamp;
 use crate::timeline::{DeadCursor, DeadFilter, RequeueAnswer, TimelineError};
@@ -112,7 +112,7 @@ impl Intake {
         let mut after = from.and_then(|position| position.after);
         let mut result = BulkResult::default();
         // The first few of the first slice are always started, so that each request makes progress.
-        let mut at_least = MAX_CONCURRENT;
+        let (mut at_least, mut last_own) = (MAX_CONCURRENT, None);
         loop {
             let looked =
                 self.look_through(&filter, after.clone(), SLICE_ENTRIES, matches!(action, BulkAction::Requeue)).await;
@@ -120,6 +120,7 @@ impl Intake {
                 Ok((dead, next)) => {
                     let begins = |index| index < at_least || Instant::now() < give_up;
                     let (last, end) = self.bulk_slice(action, &dead, begins, not_after, &mut result).await;
+                    last_own = dead.last().map(|dead| dead.cursor.clone()).or(last_own);
                     match end {
                         SliceEnd::Complete if next.is_none() => return Ok(result),
                         SliceEnd::Complete => after = next,
@@ -133,6 +134,7 @@ impl Intake {
                 SliceEnd::Failed(error) if result.done == 0 => return Err(error),
                 SliceEnd::Complete if Instant::now() < give_up => {}
                 _ => {
+                    let after = shown_position(&filter, after, last_own.as_ref());
                     result.next = Some(BulkPosition { after, until });
                     return Ok(result);
                 }

@@ -7,9 +7,9 @@
 //! accepted. Only observed failures count: time without attempts, or with an absent sink, does not count against a
 //! destination.
 //!
-//! Destinations that never accepted a message share one `patience`: they may be names that a caller made up, as many as
-//! it likes. Once some of them have failed for that long, another one is given up as soon as it has failed for two
-//! seconds itself. While some of them are at fault, only few messages for others of them are sent at once, until they
+//! Destinations that never accepted a message may be names that a caller made up, as many as it likes. If more than a
+//! hundred of them fail, they share one `patience`: once they have failed for that long, another one is given up as soon
+//! as it has failed for two seconds itself. Meanwhile only few messages for others of them are sent at once, until they
 //! accept one.
 
 use std::collections::{HashMap, HashSet};
@@ -33,6 +33,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of entries. Beyond that, the entries without news for longest are removed.
 const MAX_DESTINATIONS: usize = 10_000;
 
+/// How many destinations that never accepted a message may fail, each with a patience of its own.
+const MAX_NEW_FAILING: usize = 100;
+
 /// Maximum number of destinations in each half of [`AcceptingDestinations`].
 const MAX_ACCEPTING: usize = 10_000;
 
@@ -41,8 +44,7 @@ pub(super) struct Destinations {
     patience: Duration,
     standings: HashMap<String, DestinationHealth>,
     accepting: AcceptingDestinations,
-    /// The failures of all destinations that never accepted a message.
-    newcomers: FailingTime,
+    newcomers: Newcomers,
     /// The send time of the last message that any destination accepted.
     accepted: Option<Instant>,
     swept: Option<Instant>,
@@ -70,6 +72,36 @@ impl AcceptingDestinations {
         }
         self.recent.insert(destination.to_owned());
         !self.before.contains(destination)
+    }
+}
+
+/// Destinations that never accepted a message and fail.
+#[derive(Default)]
+struct Newcomers {
+    /// The first of them, at most [`MAX_NEW_FAILING`].
+    names: HashSet<String>,
+    /// The failures of all of them, from the time on when there were that many.
+    failures: FailingTime,
+    /// The last failure of one of them.
+    news: Option<Instant>,
+}
+
+impl Newcomers {
+    fn failed(&mut self, destination: &str, now: Instant, told: bool, patience: Duration) {
+        if self.news.is_some_and(|last| now.duration_since(last) > patience.max(TRIAL_INTERVAL * 2)) {
+            *self = Newcomers::default();
+        }
+        self.news = Some(now);
+        if self.names.len() >= MAX_NEW_FAILING {
+            self.failures.failed(now, told, patience);
+        } else if !self.names.contains(destination) {
+            self.names.insert(destination.to_owned());
+        }
+    }
+
+    /// It accepted a message.
+    fn accepted(&mut self, destination: &str) {
+        self.names.remove(destination);
     }
 }
 
@@ -181,13 +213,16 @@ pub(super) enum DestinationGate {
 }
 
 impl Destinations {
-    /// No destination has failed yet. A failing destination is given up after `patience`.
-    pub(super) fn new(patience: Duration) -> Destinations {
+    /// No destination has failed yet. A failing destination is given up after `patience`. Those of the configuration,
+    /// `configured`, are made up by nobody.
+    pub(super) fn new<'a>(patience: Duration, configured: impl IntoIterator<Item = &'a str>) -> Destinations {
+        let mut accepting = AcceptingDestinations::default();
+        configured.into_iter().for_each(|destination| _ = accepting.insert(destination));
         Destinations {
             patience,
             standings: HashMap::new(),
-            accepting: AcceptingDestinations::default(),
-            newcomers: FailingTime::default(),
+            accepting,
+            newcomers: Newcomers::default(),
             accepted: None,
             swept: None,
         }
@@ -198,6 +233,9 @@ impl Destinations {
     pub(super) fn accepted(&mut self, destination: &str, sent: Instant) -> bool {
         self.accepted = self.accepted.max(Some(sent));
         let is_first = self.accepting.insert(destination);
+        if is_first {
+            self.newcomers.accepted(destination);
+        }
         let Some(standing) = self.standings.get_mut(destination) else { return is_first };
         standing.accepted = standing.accepted.max(Some(sent));
         standing.news = Instant::now();
@@ -218,7 +256,7 @@ impl Destinations {
     /// Forgets all failures, because the whole sink was absent.
     pub(super) fn forgive_all(&mut self) {
         self.standings.values_mut().for_each(DestinationHealth::forgive);
-        self.newcomers.forgive();
+        self.newcomers = Newcomers::default();
     }
 
     /// A message failed whose first failure was at `first_failure`. `told`: the sink named the destination as the
@@ -235,13 +273,13 @@ impl Destinations {
         let (accepted, patience) = (self.accepted, self.patience);
         let is_new = !self.accepting.contains(destination);
         if is_new {
-            self.newcomers.failed(now, told, patience);
+            self.newcomers.failed(destination, now, told, patience);
         }
         let standing = self.standings.entry(destination.to_owned()).or_insert_with(|| DestinationHealth::new(now));
         standing.failures.failed(now, told, patience);
         standing.news = now;
         detail.clone_into(&mut standing.detail);
-        let given_up = match is_new && self.newcomers.at_fault_for(accepted, patience) {
+        let given_up = match is_new && self.newcomers.failures.at_fault_for(accepted, patience) {
             // An entry may have been removed among many, so the time of the occurrence itself counts too.
             true => {
                 let shortest = FAULT_DELAY.min(patience);
@@ -265,14 +303,15 @@ impl Destinations {
     pub(super) fn gate(&mut self, destination: &str, spared: bool, now: Instant) -> DestinationGate {
         let (patience, accepted) = (self.patience, self.accepted);
         let is_new = !self.accepting.contains(destination);
-        let others_fail =
-            is_new && self.newcomers.since(now, patience).is_some() && self.newcomers.at_fault(accepted, patience);
+        let others_fail = is_new
+            && self.newcomers.failures.since(now, patience).is_some()
+            && self.newcomers.failures.at_fault(accepted, patience);
         let unseen = if others_fail { DestinationGate::FirstTry } else { DestinationGate::Open };
         let Some(standing) = self.standings.get_mut(destination) else { return unseen };
         if standing.failures.since(now, patience).is_none() || !standing.failures.at_fault(accepted, patience) {
             return unseen;
         }
-        let shared = is_new && self.newcomers.at_fault_for(accepted, patience);
+        let shared = is_new && self.newcomers.failures.at_fault_for(accepted, patience);
         let span = if shared { FAULT_DELAY.min(patience) } else { patience };
         if spared || !standing.failures.at_fault_for(accepted, span) {
             return DestinationGate::AtFault { is_new };
@@ -329,7 +368,7 @@ mod tests {
     #[test]
     fn a_destination_that_the_sink_names_is_given_up_after_patience_and_then_tried_every_five_seconds() {
         let start = Instant::now();
-        let mut all = Destinations::new(PATIENCE);
+        let mut all = Destinations::new(PATIENCE, []);
         assert!(!all.failed("gone", start, start, true, "no such topic").given_up);
         assert!(!all.failed("gone", start, at(start, 15), true, "no such topic").given_up);
         assert_eq!(all.gate("gone", false, at(start, 29)), AT_FAULT, "not yet");
@@ -338,13 +377,8 @@ mod tests {
         assert_eq!(all.gate("gone", false, at(start, 31)), TRIAL, "the first trial");
         assert_eq!(all.gate("gone", false, at(start, 32)), DestinationGate::GivenUp("no such topic".into()));
         assert_eq!(all.gate("gone", false, at(start, 36)), TRIAL, "the next trial");
-        assert_eq!(
-            all.gate("other", false, at(start, 36)),
-            DestinationGate::FirstTry,
-            "it may be one of many made-up names"
-        );
-        assert!(all.accepted("other", at(start, 36)));
         assert_eq!(all.gate("other", false, at(start, 36)), DestinationGate::Open);
+        assert!(all.accepted("other", at(start, 36)), "its first one");
         assert!(all.accepted("gone", at(start, 36)));
         assert!(!all.accepted("gone", at(start, 36)) && !all.accepted("other", at(start, 36)), "no news");
         assert_eq!(all.gate("gone", false, at(start, 37)), DestinationGate::Open, "one was accepted: all is well");
@@ -353,7 +387,7 @@ mod tests {
     #[test]
     fn a_silent_destination_is_at_fault_only_while_the_sink_accepts_elsewhere() {
         let start = Instant::now();
-        let mut all = Destinations::new(PATIENCE);
+        let mut all = Destinations::new(PATIENCE, []);
         for seconds in [0, 20, 40, 60] {
             let standpoint = all.failed("slow", start, at(start, seconds), false, "no answer");
             assert!(!standpoint.given_up, "the sink accepts nobody");
@@ -367,7 +401,7 @@ mod tests {
     #[test]
     fn one_that_fails_now_and_then_is_not_at_fault() {
         let start = Instant::now();
-        let mut all = Destinations::new(PATIENCE);
+        let mut all = Destinations::new(PATIENCE, []);
         let after = |millis| start + Duration::from_millis(millis);
         assert!(!all.failed("busy", after(0), after(0), false, "nack").at_fault);
         all.accepted("other", after(10));
@@ -380,7 +414,7 @@ mod tests {
     #[test]
     fn time_in_which_nothing_was_tried_is_no_evidence() {
         let start = Instant::now();
-        let mut all = Destinations::new(PATIENCE);
+        let mut all = Destinations::new(PATIENCE, []);
         all.failed("quiet", start, start, true, "no responders");
         all.accepted("other", at(start, 40));
         assert_eq!(all.gate("quiet", false, at(start, 45)), DestinationGate::Open, "one failure, long ago");
@@ -395,7 +429,7 @@ mod tests {
     #[test]
     fn others_count_only_when_they_were_sent_after_the_first_failure() {
         let start = Instant::now();
-        let mut all = Destinations::new(PATIENCE);
+        let mut all = Destinations::new(PATIENCE, []);
         all.failed("busy", at(start, 10), at(start, 10), false, "nack");
         all.accepted("busy", at(start, 9));
         assert!(!all.failed("busy", at(start, 10), at(start, 11), false, "nack").others_accepted);
@@ -406,7 +440,7 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded() {
         let start = Instant::now();
-        let mut all = Destinations::new(PATIENCE);
+        let mut all = Destinations::new(PATIENCE, []);
         for n in 0..MAX_DESTINATIONS as u64 * 2 {
             all.failed(&n.to_string(), start, start + Duration::from_millis(n), false, "nack");
         }
@@ -416,7 +450,11 @@ mod tests {
     #[test]
     fn destinations_that_never_accepted_anything_share_one_patience() {
         let start = Instant::now();
-        let mut all = Destinations::new(PATIENCE);
+        let mut all = Destinations::new(PATIENCE, []);
+        for n in 0..=MAX_NEW_FAILING {
+            assert_eq!(all.gate("other", false, start), DestinationGate::Open, "few fail");
+            all.failed(&format!("few-{n}"), start, start, true, "unknown");
+        }
         for second in 0..30 {
             let found = all.failed(&format!("nobody-{second}"), at(start, second), at(start, second), true, "unknown");
             assert!(found.is_new && found.at_fault && !found.given_up);
@@ -445,7 +483,7 @@ mod tests {
     #[test]
     fn the_patience_is_shared_although_most_names_are_forgotten() {
         let start = Instant::now();
-        let mut all = Destinations::new(PATIENCE);
+        let mut all = Destinations::new(PATIENCE, []);
         let name = |n: u64| format!("nobody-{n}");
         for n in 0..MAX_DESTINATIONS as u64 * 3 {
             let now = start + Duration::from_millis(n);
@@ -469,7 +507,7 @@ mod tests {
     #[test]
     fn a_trial_that_was_not_sent_can_be_had_again() {
         let start = Instant::now();
-        let mut all = Destinations::new(PATIENCE);
+        let mut all = Destinations::new(PATIENCE, []);
         for second in [0, 15, 30] {
             all.failed("gone", start, at(start, second), true, "unknown");
         }

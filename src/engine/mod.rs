@@ -62,7 +62,7 @@ use throttle::Throttle;
 
 use crate::metrics::Metrics;
 use crate::task::{CatchUpLimits, Lane, Shard};
-use crate::timeline::{Glance, Timeline};
+use crate::timeline::{DeadCap, Glance, Timeline};
 
 /// The settings of an engine. The default configuration file explains the defaults.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ pub struct EngineConfig {
     /// How long dead occurrences are kept.
     pub dead_keep: Duration,
     /// Maximum number of dead occurrences per shard.
-    pub dead_cap: u64,
+    pub dead_cap: DeadCap,
 }
 
 impl EngineConfig {
@@ -100,7 +100,7 @@ impl EngineConfig {
             overdue: CatchUpLimits { grace: Duration::from_secs(60), catch_up_max: 100 },
             poison_limit: 5,
             dead_keep: Duration::from_secs(30 * 24 * 3600),
-            dead_cap: 100_000,
+            dead_cap: DeadCap { entries: 100_000, bytes: 64 << 20 },
         }
     }
 }
@@ -157,8 +157,8 @@ impl Engine {
         let sinks: BTreeMap<_, _> = sinks
             .into_iter()
             .map(|(name, sink)| {
-                let served = lanes.values().filter(|lane| lane.sink == name).count();
-                (name.clone(), sink_context(&config, &metrics, name, sink, served))
+                let served: Vec<_> = lanes.values().filter(|lane| lane.sink == name).collect();
+                (name.clone(), sink_context(&config, &metrics, name, sink, &served))
             })
             .collect();
         let mut served = BTreeMap::new();
@@ -267,15 +267,16 @@ fn sink_context(
     metrics: &Metrics,
     name: String,
     sink: EngineSink,
-    lanes: usize,
+    lanes: &[&EngineLane],
 ) -> Arc<SinkContext> {
     let metrics = metrics.sink(&name);
-    let rooms = lanes.clamp(1, 2);
+    let rooms = lanes.len().clamp(1, 2);
+    let configured = lanes.iter().filter_map(|lane| lane.destination.as_deref());
     Arc::new(SinkContext {
         name,
         sink: sink.sink,
         breaker: Breaker::new(metrics.clone()),
-        destinations: Mutex::new(Destinations::new(sink.patience)),
+        destinations: Mutex::new(Destinations::new(sink.patience, configured)),
         room: Room::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
         retry_room: RetryRoom::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
         metrics,

@@ -112,8 +112,9 @@ impl Api {
 
     fn read_now(&self, caller: &Caller, json: &[u8], expect_id: bool) -> Result<Read, Vec<Fault>> {
         let lanes = |lane: &Lane, message: Option<&Message>| {
-            // The put of a task in a foreign lane is refused in any case, and this must not tell whether there is one.
-            let refused = self.intake.check(lane, message).err().filter(|_| caller.may_use(lane))?;
+            // A put that is refused to the caller in any case must not tell it what there is.
+            let refused = self.intake.check(lane, message).err();
+            let refused = refused.filter(|_| caller.may_put(&self.intake, lane, message))?;
             Problem::from(refused).errors.pop()
         };
         let options = ReadOptions { limits: &self.limits.task, expect_id, lane: caller.default_lane() };

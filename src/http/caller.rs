@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Api;
 use super::problem::Problem;
-use crate::engine::{DestinationPatterns, LaneState};
+use crate::engine::{DestinationPatterns, Intake, LaneState};
 use crate::task::{Lane, Message, TaskId};
 
 /// How long the depth of the lanes is used before it is read again.
@@ -107,6 +107,17 @@ impl Caller {
         Err(forbidden("foreign_id", format!("the token is limited to ids that begin with `{}`", self.limits.prefix)))
     }
 
+    /// Whether the put of a message into a lane is not refused because of the caller. A fault of the lane or the sink
+    /// tells it something only then.
+    pub(super) fn may_put(&self, intake: &Intake, lane: &Lane, message: Option<&Message>) -> bool {
+        let may_name = |message: &Message| {
+            let destination = intake.destination(lane, message);
+            let allowed = self.limits.destinations.as_ref();
+            destination.is_none_or(|destination| allowed.is_none_or(|allowed| allowed.allow(destination)))
+        };
+        self.may_use(lane) && message.is_none_or(may_name)
+    }
+
     /// Checks that it may put a task, and counts the put.
     ///
     /// # Errors
@@ -119,8 +130,27 @@ impl Caller {
         {
             return Err(forbidden("foreign_destination", format!("the token is limited to destinations {allowed}")));
         }
-        self.admit_depth(|| (api.engine)().lanes, Instant::now())?;
-        self.admit_rate(Instant::now())
+        self.admit_numbers(|| (api.engine)().lanes, Instant::now())
+    }
+
+    /// Checks that it may requeue one dead occurrence, which counts as a put.
+    ///
+    /// # Errors
+    /// 429 if it puts too much.
+    pub(super) fn admit_requeue(&self, api: &Api) -> Result<(), Problem> {
+        self.admit_numbers(|| (api.engine)().lanes, Instant::now())
+    }
+
+    /// Checks that it may requeue any number at once.
+    ///
+    /// # Errors
+    /// 403 if its puts are limited in number.
+    pub(super) fn check_bulk_requeue(&self) -> Result<(), Problem> {
+        if self.limits.pending_max.is_none() && self.limits.puts.is_none() {
+            return Ok(());
+        }
+        let detail = "the token is limited by `pending_max` or `puts`: requeue one at a time".to_owned();
+        Err(forbidden("limited_token", detail))
     }
 
     fn check_lane(&self, lane: &Lane) -> Result<(), Problem> {
@@ -129,6 +159,17 @@ impl Caller {
         }
         let own: Vec<_> = self.limits.lanes.iter().map(Lane::as_str).collect();
         Err(forbidden("foreign_lane", format!("the token is limited to the lanes `{}`", own.join("`, `"))))
+    }
+
+    /// Counts a put against depth and rate, if both admit it.
+    fn admit_numbers(&self, lanes: impl FnOnce() -> Vec<LaneState>, now: Instant) -> Result<(), Problem> {
+        self.admit_depth(lanes, now)?;
+        let admitted = self.admit_rate(now);
+        if admitted.is_err() && self.limits.pending_max.is_some() {
+            let mut depth = self.depth.lock();
+            depth.puts = depth.puts.saturating_sub(1);
+        }
+        admitted
     }
 
     /// Counts a put against the depth of its lanes. The depth is a second old at most, and other instances are not
@@ -154,7 +195,8 @@ impl Caller {
         let mut rate = self.rate.lock();
         let came = now.saturating_duration_since(rate.at).as_secs_f64() / a_put;
         rate.left = (rate.left + came).min(f64::from(puts));
-        rate.at = now;
+        // Another thread may have come first with a later time.
+        rate.at = rate.at.max(now);
         if rate.left < 1.0 {
             let wait = Duration::from_secs_f64((1.0 - rate.left) * a_put);
             let detail = format!("the token may put {puts} tasks in {}", crate::task::duration::format(per));

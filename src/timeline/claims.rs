@@ -125,10 +125,27 @@ pub struct Settle {
     pub rest: RestOfClaim,
     /// The new lease, if occurrences stay in the claim.
     pub lease: Duration,
-    /// Maximum number of dead occurrences that a shard keeps.
-    pub dead_cap: u64,
+    /// How many dead occurrences of a lane a shard keeps.
+    pub dead_cap: DeadCap,
     /// Sends no wake-up for occurrences that return to the lane, because a new claim could not publish them either.
     pub quiet: bool,
+}
+
+/// How many dead occurrences of a lane a shard keeps; the oldest are dropped beyond it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadCap {
+    /// Maximum number, 1 or more.
+    pub entries: u64,
+    /// Maximum size of all together, in bytes. A single one is kept whatever its size.
+    pub bytes: u64,
+}
+
+impl DeadCap {
+    /// A number of any size.
+    #[must_use]
+    pub fn of(entries: u64) -> DeadCap {
+        DeadCap { entries, bytes: u64::MAX >> 12 }
+    }
 }
 
 /// One occurrence and its verdict.

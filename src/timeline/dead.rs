@@ -39,7 +39,7 @@ impl PartialOrd for DeadCursor {
 pub struct DeadFilter {
     /// Only those of this lane.
     pub lane: Option<Lane>,
-    /// Only those whose keys begin with this.
+    /// Only those of tasks whose ids begin with this.
     pub prefix: String,
     /// Only those with this reason.
     pub reason: Option<String>,
@@ -47,6 +47,14 @@ pub struct DeadFilter {
     pub from: Option<Timestamp>,
     /// Only those that died before this time.
     pub to: Option<Timestamp>,
+}
+
+impl DeadFilter {
+    /// Whether a key belongs to an id with the prefix.
+    #[must_use]
+    pub fn has_prefix(&self, key: &str) -> bool {
+        self.prefix.is_empty() || key.rsplit_once(':').is_some_and(|(id, _)| id.starts_with(&self.prefix))
+    }
 }
 
 /// The request of a browse.

@@ -96,6 +96,18 @@ impl Keys {
         self.of_shard("dead:records")
     }
 
+    /// Sorted set with scores of 0: the dead by lane and burial time.
+    #[must_use]
+    pub fn dead_order(&self) -> String {
+        self.of_shard("dead:order")
+    }
+
+    /// Hash: lane to the size of its dead, in bytes.
+    #[must_use]
+    pub fn dead_bytes(&self) -> String {
+        self.of_shard("dead:bytes")
+    }
+
     /// Set: every lane that ever had a task.
     #[must_use]
     pub fn lanes(&self) -> String {
@@ -148,6 +160,8 @@ mod tests {
             keys.counts(),
             keys.dead(),
             keys.dead_records(),
+            keys.dead_order(),
+            keys.dead_bytes(),
             keys.lanes(),
             keys.largest(),
             keys.wake(),

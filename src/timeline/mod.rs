@@ -20,8 +20,8 @@ use tokio::sync::{broadcast, watch};
 
 pub use self::calls::Verb;
 pub use self::claims::{
-    ClaimRequest, Claimed, DeadRecord, DuePosition, Occurrence, ReapRequest, Reaped, RestOfClaim, Settle, Settled,
-    Settlement, SuspectsRequest, Token, Verdict,
+    ClaimRequest, Claimed, DeadCap, DeadRecord, DuePosition, Occurrence, ReapRequest, Reaped, RestOfClaim, Settle,
+    Settled, Settlement, SuspectsRequest, Token, Verdict,
 };
 pub use self::dead::{BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES};
 use crate::clock::{Clock, Timestamp};

@@ -92,8 +92,20 @@ pub static CLAIM_SUSPECTS: Script = script!(
 pub static SETTLE: Script = script!(
     Settle,
     "settle",
-    ["marks"],
-    ["due", "leases", "claims", "tasks", "changes", "crashes", "counts", "dead", "dead:records"],
+    ["marks", "dead"],
+    [
+        "due",
+        "leases",
+        "claims",
+        "tasks",
+        "changes",
+        "crashes",
+        "counts",
+        "dead",
+        "dead:records",
+        "dead:order",
+        "dead:bytes"
+    ],
     [
         "now",
         "token",
@@ -111,6 +123,7 @@ pub static SETTLE: Script = script!(
         "begun",
         "unreadable",
         "named",
+        "dead_cap_bytes",
         "ended..",
         "next..",
         "counted..",
@@ -124,7 +137,7 @@ pub static EXTEND: Script = script!(Extend, "extend", [], ["leases.."], ["now", 
 pub static REAP: Script = script!(
     Reap,
     "reap",
-    ["marks"],
+    ["marks", "dead"],
     [
         "due",
         "leases",
@@ -137,7 +150,9 @@ pub static REAP: Script = script!(
         "dead:records",
         "lanes",
         "reap-at",
-        "largest"
+        "largest",
+        "dead:order",
+        "dead:bytes"
     ],
     ["now", "not_after", "lease", "served", "dead_keep", "wake", "lane"]
 );
@@ -148,13 +163,18 @@ pub static GLANCE: Script =
 pub static REQUEUE: Script = script!(
     Requeue,
     "requeue",
-    ["lanes", "records"],
-    ["dead", "dead:records", "tasks", "changes", "crashes", "lanes", "largest", "due.."],
+    ["lanes", "records", "dead"],
+    ["dead", "dead:records", "tasks", "changes", "crashes", "lanes", "largest", "dead:order", "dead:bytes", "due.."],
     ["now", "not_after", "parent", "due", "buried", "wake", "lane.."]
 );
 /// Deletes a dead occurrence.
-pub static DISCARD: Script =
-    script!(Discard, "discard", [], ["dead", "dead:records"], ["now", "not_after", "key", "buried"]);
+pub static DISCARD: Script = script!(
+    Discard,
+    "discard",
+    ["dead"],
+    ["dead", "dead:records", "dead:order", "dead:bytes"],
+    ["now", "not_after", "key", "buried"]
+);
 /// Lists dead occurrences.
 pub static BROWSE: Script = script!(
     Browse,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use punctual::clock::Timestamp;
 use punctual::timeline::Verb;
 use punctual::timeline::memory::InjectedFault;
-use punctual::timeline::{RestOfClaim, Settle, Settlement, Timeline, Token, Verdict};
+use punctual::timeline::{DeadCap, RestOfClaim, Settle, Settlement, Timeline, Token, Verdict};
 use serde_json::json;
 
 use super::{NOON, Stage, shard};
@@ -139,7 +139,7 @@ async fn settled(verdict: Verdict) -> Stage {
         verdicts: vec![Settlement { member: occurrence.member.clone(), due: occurrence.due, verdict }],
         rest: RestOfClaim::Keep,
         lease: Duration::from_secs(15),
-        dead_cap: 100,
+        dead_cap: DeadCap::of(100),
         quiet: false,
     };
     stage.timeline.settle(shard(), &"default".parse().unwrap(), settle).await.unwrap();

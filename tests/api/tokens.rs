@@ -260,3 +260,57 @@ async fn a_token_puts_as_often_as_it_may_and_no_more_than_may_wait() {
     assert_eq!(answer.problem(), (429, "full".to_owned()));
     assert_eq!(answer.header("retry-after"), Some("1"));
 }
+
+#[tokio::test]
+async fn no_cursor_tells_what_of_others_is_dead() {
+    let stage = stage(shop()).await;
+    for (n, id) in ["shop.a", "bank.secret", "shop.b", "bank.other", "shop.c", "bank.last"].into_iter().enumerate() {
+        stage.bury(id, -100 + i64::try_from(n).unwrap(), "rejected", "alerts");
+    }
+    let (mut seen, mut cursor) = (Vec::new(), String::new());
+    for _ in 0..9 {
+        let page = stage.ask("shop", "GET", &format!("/v1/dead?limit=1{cursor}"), "").await.json();
+        seen.extend(page["items"].as_array().unwrap().iter().map(|item| item["task"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        assert!(!next.contains("bank"), "{next}");
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(seen, ["shop.a", "shop.b", "shop.c"]);
+}
+
+#[tokio::test]
+async fn a_prefix_is_one_of_ids_and_not_of_keys() {
+    let stage = stage(TokenLimits { prefix: "shop:".to_owned(), ..TokenLimits::default() }).await;
+    let key = stage.bury("shop", -10, "rejected", "alerts");
+    stage.bury("shop:1", -10, "rejected", "alerts");
+    assert_eq!(stage.ask("shop", "GET", &format!("/v1/dead/{key}"), "").await.problem().1, "unknown");
+    let items = stage.ask("shop", "GET", "/v1/dead", "").await.json()["items"].as_array().unwrap().clone();
+    assert_eq!(items.iter().map(|item| item["task"].as_str().unwrap()).collect::<Vec<_>>(), ["shop:1"]);
+    assert_eq!(stage.ask("shop", "POST", "/v1/dead:discard", "{}").await.json()["discarded"], 1);
+    assert!(stage.timeline.twin(super::shard()).dead_records.contains_key(key.to_string().as_str()));
+}
+
+#[tokio::test]
+async fn a_requeue_counts_as_a_put() {
+    let rate = PutRate { puts: 2, per: std::time::Duration::from_secs(3600) };
+    let stage = stage(TokenLimits { puts: Some(rate), ..shop() }).await;
+    let keys = ["shop.1", "shop.2", "shop.3"].map(|id| stage.bury(id, -10, "rejected", "alerts"));
+    assert_eq!(stage.ask("shop", "POST", "/v1/dead:requeue", "{}").await.problem(), (403, "limited_token".to_owned()));
+    let requeue = async |key: &punctual::task::Key| {
+        let answer = stage.ask("shop", "POST", &format!("/v1/dead/{key}/requeue"), "{}").await;
+        if answer.status == 200 { "requeued".to_owned() } else { answer.problem().1 }
+    };
+    let answers = [requeue(&keys[0]).await, requeue(&keys[1]).await, requeue(&keys[2]).await];
+    assert_eq!(answers, ["requeued", "requeued", "too_many_puts"]);
+}
+
+#[tokio::test]
+async fn a_foreign_destination_is_told_from_one_that_the_sink_refuses() {
+    let stage = stage(shop()).await;
+    let put = async |token: &str, destination: &str| {
+        let task = json!({"schedule": {"in": "1h"}, "message": {"destination": destination}, "lane": "alerts"});
+        stage.ask(token, "PUT", "/v1/tasks/shop.1", &task.to_string()).await.problem()
+    };
+    assert_eq!(put("shop", "$SYS.a").await, (403, "foreign_destination".to_owned()));
+    assert_eq!(put("writer", "$SYS.a").await, (422, "invalid".to_owned()));
+}

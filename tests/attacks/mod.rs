@@ -24,12 +24,18 @@ macro_rules! forms {
     };
 }
 
+mod bodies;
+mod connections;
+mod dead;
 mod names;
+mod previews;
 mod victim;
 
+use crate::support::published::read_stream;
 use crate::support::punctual::Punctual;
-use crate::support::say;
-use victim::VictimFigures;
+use crate::support::redis::RedisServer;
+use crate::support::{have, say};
+use victim::{Victim, VictimFigures};
 
 /// Begins the lines that `make attack` shows.
 const REPORT: &str = "attack:";
@@ -74,5 +80,37 @@ impl Form {
         let most = instance.memory("VmHWM");
         say(&format!("{REPORT} {} MiB of memory at most", most >> 20));
         assert!(most <= MAX_MEMORY, "{} MiB of memory are more than {}", most >> 20, MAX_MEMORY >> 20);
+    }
+}
+
+/// An instance with the lane `victim`, whose tasks go to a stream of the same Redis.
+struct Stage {
+    redis: RedisServer,
+    instance: Punctual,
+}
+
+impl Stage {
+    /// Starts it with more lines for its file, which begin in the section `[http]`; `None` if Redis is not installed.
+    fn start(config: &str) -> Option<Stage> {
+        if !have("redis-server") {
+            return None;
+        }
+        let redis = RedisServer::start(&[]);
+        let url = redis.url();
+        let instance = Punctual::start(&format!(
+            "{config}\n[redis]\nurl = \"{url}\"\n[sinks.default]\nurl = \"{url}\"\n\
+             [lanes.default]\nsink = \"default\"\n[lanes.victim]\nsink = \"default\"\n"
+        ));
+        Some(Stage { redis, instance })
+    }
+
+    /// Has a victim put tasks during an act, and says what it noticed.
+    fn watch(&self, what: &'static str, act: &dyn Fn()) -> VictimFigures {
+        let stream = what.replace([' ', ','], "-");
+        let victim = Victim::start(&self.instance.api(), "victim", &stream);
+        act();
+        let figures = victim.stop(&|_| read_stream(self.redis.server.port, &stream));
+        say(&format!("{REPORT} {what}: {figures}"));
+        figures
     }
 }

@@ -27,7 +27,7 @@ struct Broker<'a> {
 /// Puts tasks for many unknown destinations, due at once, beside good tasks of the same lane and of another.
 fn make_up_names(broker: &Broker, form: Form) {
     let redis = RedisServer::start(&[]);
-    let patience = form.choose(4, 30);
+    let patience = form.choose(3, 30);
     let instance = Punctual::start(&format!(
         "[redis]\nurl = \"{}\"\n[sinks.default]\nurl = \"{}\"\npatience = \"{patience}s\"\n\
          [lanes.default]\nsink = \"default\"\n[lanes.other]\nsink = \"default\"\n",
@@ -47,9 +47,9 @@ fn make_up_names(broker: &Broker, form: Form) {
         }
         figures
     };
-    let span = Duration::from_secs(form.choose(2, 20));
+    let span = Duration::from_secs(form.choose(1, 20));
     let before = watch("before", &|| std::thread::sleep(span));
-    let count = form.choose(3000, 20_000);
+    let count = form.choose(1500, 20_000);
     let dead = || api.metric("punctual_dead_total{lane=\"default\",reason=\"destination\"}") as usize;
     let during = watch("meanwhile", &|| {
         let line = |n: usize| {

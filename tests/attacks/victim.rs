@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::support::http::Api;
 use crate::support::patient;
@@ -76,6 +77,7 @@ impl Victim {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "Redis and the brokers run on the same machine")]
 fn put(api: &Api, lane: &str, destination: &str, number: usize) -> Option<Put> {
     let due = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970") + AHEAD;
     let at = jiff::Timestamp::from_millisecond(i64::try_from(due.as_millis()).expect("a time")).expect("a time");

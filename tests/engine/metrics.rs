@@ -4,7 +4,7 @@ use punctual::metrics::Metrics;
 use punctual::task::{CatchUp, Key, Record};
 use punctual::timeline::Verb;
 use punctual::timeline::memory::{InjectedFault, MemoryTimeline};
-use punctual::timeline::{ClaimRequest, Put, Token};
+use punctual::timeline::{ClaimRequest, DeadCap, Put, Token};
 use punctual_sinks::memory::Answer;
 
 use super::*;
@@ -42,7 +42,7 @@ impl Bed {
 
 #[tokio::test(start_paused = true)]
 async fn claims_publishes_and_deaths_are_counted_by_what_came_of_them() {
-    let bed = Bed::start_with(|config| config.dead_cap = 1);
+    let bed = Bed::start_with(|config| config.dead_cap = DeadCap::of(1));
     bed.sink.answer_by(|message| match (message.task.as_str(), message.attempt) {
         ("shaky", 1) => unclear("not now"),
         ("bad" | "worse", _) => Answer::Reject("no".into()),

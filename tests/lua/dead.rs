@@ -40,8 +40,14 @@ async fn a_requeued_occurrence_is_due_now_under_its_old_key() {
     stage.timeline.claim(stage.shard, &lane("other"), claim_of("i.2", 10)).await.unwrap();
     assert_eq!(stage.requeue("a:900").await, RequeueAnswer::InFlight);
     let verdicts = vec![settlement("!a:900", 1000, Verdict::Dead(dead_record("again")))];
-    let settle =
-        Settle { token: token("i.2"), verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: 10, quiet: false };
+    let settle = Settle {
+        token: token("i.2"),
+        verdicts,
+        rest: RestOfClaim::Keep,
+        lease: LEASE,
+        dead_cap: DeadCap::of(10),
+        quiet: false,
+    };
     stage.timeline.settle(stage.shard, &lane("other"), settle).await.unwrap();
     let dead: Vec<_> = stage.state().into_iter().filter(|line| line.starts_with("dead")).collect();
     assert_eq!(dead, ["dead a:900 1000", "dead:records a:900 r1 c1000 default:again \"rejected\\nno\\nway\""]);

@@ -177,7 +177,7 @@ async fn the_cap_drops_the_oldest_dead() {
             verdicts,
             rest: RestOfClaim::Keep,
             lease: LEASE,
-            dead_cap: 2,
+            dead_cap: DeadCap::of(2),
             quiet: false,
         };
         assert_eq!(stage.settle_with(settle).await.dropped, u64::from(n >= 2));
@@ -224,7 +224,7 @@ async fn a_next_due_that_does_not_follow_is_refused() {
             verdicts: vec![settlement("a", 900, next(due, 1))],
             rest: RestOfClaim::Keep,
             lease: LEASE,
-            dead_cap: 10,
+            dead_cap: DeadCap::of(10),
             quiet: false,
         };
         let refused = stage.timeline.settle(stage.shard, &Lane::default(), settle).await;

@@ -1,8 +1,8 @@
 //! Bounded: every call in entries and bytes; every key is removed by someone; lanes are independent.
 
-use punctual::task::Shard;
+use punctual::task::{Lane, Shard, TaskId};
 use punctual::timeline::{
-    ClaimRequest, GlanceRequest, PutMode, PutResult, ReapRequest, RequeueAnswer, RestOfClaim, Settle, Verdict,
+    ClaimRequest, DeadCap, GlanceRequest, PutMode, PutResult, ReapRequest, RequeueAnswer, RestOfClaim, Settle, Verdict,
 };
 
 use super::stage::{
@@ -16,6 +16,7 @@ super::laws! {
     a_reap_ends_whole_claims_of_up_to_a_thousand_and_says_if_there_is_more,
     nothing_stays_behind,
     the_oldest_dead_beyond_the_cap_are_dropped_and_counted,
+    the_cap_of_the_dead_holds_for_each_lane_by_itself_in_number_and_bytes,
     the_dead_are_dropped_once_they_have_outlived_their_keep,
     lanes_stand_apart,
     a_lane_that_nobody_serves_is_known_until_it_is_empty,
@@ -120,7 +121,8 @@ async fn the_oldest_dead_beyond_the_cap_are_dropped_and_counted(stage: Stage) {
         stage.create(once(id, at(0), "a")).await;
         let (token, occurrence) = stage.claim_one().await;
         let verdicts = vec![settlement(&occurrence, Verdict::Dead(dead_record(&occurrence, "rejected")))];
-        let settle = Settle { token, verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: 4, quiet: false };
+        let settle =
+            Settle { token, verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: DeadCap::of(4), quiet: false };
         dropped.push(stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap().dropped);
     }
     assert_eq!(dropped, [0, 0, 0, 0, 1, 1]);
@@ -128,6 +130,51 @@ async fn the_oldest_dead_beyond_the_cap_are_dropped_and_counted(stage: Stage) {
     let kept: Vec<_> = ids[2..].iter().map(|id| key(id, at(0)).to_string()).collect();
     assert_eq!(state.dead.iter().map(|(_, key)| key.to_string()).collect::<Vec<_>>(), kept);
     assert_eq!(state.dead_records.len(), 4);
+}
+
+/// Nobody can push out what is dead in another lane, neither by number nor by size.
+async fn the_cap_of_the_dead_holds_for_each_lane_by_itself_in_number_and_bytes(stage: Stage) {
+    let ids = stage.ids(20);
+    let other = lane_named("other");
+    let die = async |id: &TaskId, lane: &Lane, payload: &str, dead_cap: DeadCap| {
+        stage.clock.advance(ms(1));
+        stage.create(once_in(id, at(0), payload, lane)).await;
+        let request = stage.request();
+        let token = request.token.clone();
+        let claimed = stage.timeline.claim(stage.shard(), lane, request).await.unwrap();
+        let one = &claimed.occurrences[0];
+        let verdicts = vec![settlement(one, Verdict::Dead(dead_record(one, "rejected")))];
+        let settle = Settle { token, verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap, quiet: false };
+        stage.timeline.settle(stage.shard(), lane, settle).await.unwrap().dropped
+    };
+    let kept = || -> Vec<String> { stage.state().dead.iter().map(|(_, key)| key.to_string()).collect() };
+    let keys = |ids: &[TaskId]| -> Vec<String> { ids.iter().map(|id| key(id, at(0)).to_string()).collect() };
+    for id in &ids[..2] {
+        assert_eq!(die(id, &other, "theirs", DeadCap::of(2)).await, 0);
+    }
+    for (n, id) in ids[2..8].iter().enumerate() {
+        assert_eq!(die(id, &lane(), "own", DeadCap::of(3)).await, u64::from(n >= 3), "{n}");
+    }
+    assert_eq!(kept(), [keys(&ids[..2]), keys(&ids[5..8])].concat());
+
+    // By size: the oldest go until the rest fits, and the last one stays.
+    let large = "x".repeat(10_000);
+    let cap = DeadCap { entries: 100, bytes: 25_000 };
+    assert_eq!(die(&ids[8], &lane(), &large, cap).await, 0);
+    assert_eq!(die(&ids[9], &lane(), &large, cap).await, 0);
+    assert_eq!(die(&ids[10], &lane(), &large, cap).await, 4, "three small ones and a large one");
+    assert_eq!(kept(), [keys(&ids[..2]), keys(&ids[9..11])].concat());
+    assert_eq!(die(&ids[11], &lane(), &"x".repeat(30_000), cap).await, 2);
+    assert_eq!(kept(), [keys(&ids[..2]), keys(&ids[11..12])].concat(), "the last one stays");
+
+    // What is requeued or discarded counts no more.
+    assert!(stage.timeline.discard(stage.shard(), &key(&ids[11], at(0)), None, stage.soon()).await.unwrap());
+    stage.timeline.requeue(stage.shard(), &key(&ids[0], at(0)), None, stage.soon()).await.unwrap();
+    for id in &ids[12..14] {
+        assert_eq!(die(id, &lane(), &large, cap).await, 0);
+    }
+    assert_eq!(die(&ids[14], &other, "theirs", DeadCap::of(2)).await, 0, "one of two was requeued");
+    assert_eq!(stage.state().dead.len(), 4);
 }
 
 async fn the_dead_are_dropped_once_they_have_outlived_their_keep(stage: Stage) {
@@ -220,7 +267,8 @@ async fn a_task_is_found_in_a_lane_that_the_caller_never_saw(stage: Stage) {
     let claimed = stage.timeline.claim(stage.shard(), &east, request).await.unwrap();
     let occurrence = &claimed.occurrences[0];
     let verdicts = vec![settlement(occurrence, Verdict::Dead(dead_record(occurrence, "rejected")))];
-    let settle = Settle { token, verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: 9, quiet: false };
+    let settle =
+        Settle { token, verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: DeadCap::of(9), quiet: false };
     stage.timeline.settle(stage.shard(), &east, settle).await.unwrap();
     stage.create(once_in(&ids[0], at(5), "b", &lane_named("up"))).await;
     let dead = key(&ids[0], at(0));

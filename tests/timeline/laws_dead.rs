@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use punctual::task::{Key, TaskId};
 use punctual::timeline::{
-    BrowseRequest, Browsed, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES, PutMode, RequeueAnswer,
+    BrowseRequest, Browsed, DeadCap, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES, PutMode, RequeueAnswer,
     RestOfClaim, Settle, Verdict,
 };
 
@@ -37,7 +37,7 @@ impl Stage {
                     verdicts: dead.collect(),
                     rest: RestOfClaim::Keep,
                     lease: LEASE,
-                    dead_cap: 1 << 40,
+                    dead_cap: DeadCap::of(1 << 40),
                     quiet: false,
                 };
                 self.timeline.settle(self.shard(), &lane(), settle).await.unwrap();
@@ -119,7 +119,8 @@ async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
     let claimed = stage.timeline.claim(stage.shard(), &other, request).await.unwrap();
     let one = &claimed.occurrences[0];
     let verdicts = vec![settlement(one, Verdict::Dead(dead_record(one, "rejected")))];
-    let settle = Settle { token, verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: 9, quiet: false };
+    let settle =
+        Settle { token, verdicts, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: DeadCap::of(9), quiet: false };
     stage.timeline.settle(stage.shard(), &other, settle).await.unwrap();
     let elsewhere = key(&ids[2], at(0));
 
@@ -150,7 +151,8 @@ async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
         (filter(None, None, Some(20), Some(10)), &[]),
         // With a prefix.
         (prefix(first_id), &all[..1]),
-        (prefix(&format!("{first_id}:")), &all[..1]),
+        (prefix(&format!("{first_id}:")), &[]),
+        (prefix(&format!("{first_id}:0")), &[]),
         (prefix(&format!("{first_id}.")), &[]),
         (DeadFilter { prefix: first_id.to_owned(), ..filter(Some("other"), None, None, None) }, &[]),
     ] {

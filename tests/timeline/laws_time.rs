@@ -2,7 +2,7 @@
 
 use punctual::task::{Lane, TaskId};
 use punctual::timeline::{
-    PutMode, PutResult, ReapRequest, RequeueAnswer, RestOfClaim, Settle, TimelineError, Verdict, Wake,
+    DeadCap, PutMode, PutResult, ReapRequest, RequeueAnswer, RestOfClaim, Settle, TimelineError, Verdict, Wake,
 };
 use tokio::sync::broadcast;
 
@@ -178,7 +178,17 @@ async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage
     let quiet = async || {
         let (token, claimed) = stage.claim().await;
         let back = claimed.occurrences.iter().map(|one| super::stage::settlement(one, super::stage::BACK)).collect();
-        (Settle { token, verdicts: back, rest: RestOfClaim::Keep, lease: LEASE, dead_cap: 9, quiet: true }, claimed)
+        (
+            Settle {
+                token,
+                verdicts: back,
+                rest: RestOfClaim::Keep,
+                lease: LEASE,
+                dead_cap: DeadCap::of(9),
+                quiet: true,
+            },
+            claimed,
+        )
     };
     let settle = quiet().await.0;
     stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap();

@@ -1,11 +1,12 @@
 //! The state in Redis, read key by key without any script, as the twin's types.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use punctual::clock::Timestamp;
+use punctual::task::layout::lane_of;
 use punctual::task::{Counts, Lane, Member, Shard};
 use punctual::timeline::memory::{Change, Claim, OccurrenceMark, ReapAt, Twin, Zset};
 use punctual::timeline::{DeadRecord, Token};
@@ -64,7 +65,9 @@ impl Raw {
         pipe.cmd("PING").ignore();
         for key in &keys {
             match key[prefix.len()..].split(':').collect::<Vec<_>>()[..] {
-                ["due" | "leases", _] | ["dead"] => pipe.cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES"),
+                ["due" | "leases", _] | ["dead"] | ["dead", "order"] => {
+                    pipe.cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES")
+                }
                 ["lanes"] => pipe.cmd("SMEMBERS").arg(key),
                 ["reap-at", _] | ["largest"] => pipe.cmd("GET").arg(key),
                 _ => pipe.cmd("HGETALL").arg(key),
@@ -75,8 +78,32 @@ impl Raw {
         for (key, value) in keys.iter().zip(values) {
             read(&mut twin, &key[prefix.len()..], value);
         }
+        check_order(&twin, connection, &prefix);
         twin
     }
+}
+
+/// Compares the order of the dead in their lanes, and the bytes of each lane, with the records.
+fn check_order(twin: &Twin, connection: &mut ::redis::Connection, prefix: &str) {
+    let mut order = BTreeSet::new();
+    let mut bytes: BTreeMap<String, usize> = BTreeMap::new();
+    for (buried, key) in twin.dead.iter() {
+        let Some(DeadRecord { record, reason, detail }) = twin.dead_records.get(key) else { continue };
+        let Some(lane) = lane_of(record) else { continue };
+        let size = 4 + record.len() + reason.len() + 1 + detail.len();
+        order.insert(format!("{lane} {buried:015} {key} {size}"));
+        *bytes.entry(lane.to_string()).or_default() += size;
+    }
+    let (stored, sums): (BTreeSet<String>, BTreeMap<String, usize>) = ::redis::pipe()
+        .cmd("ZRANGE")
+        .arg(format!("{prefix}dead:order"))
+        .arg(0)
+        .arg(-1)
+        .cmd("HGETALL")
+        .arg(format!("{prefix}dead:bytes"))
+        .query(connection)
+        .unwrap();
+    assert_eq!((stored, sums), (order, bytes), "the order of the dead");
 }
 
 fn read(twin: &mut Twin, key: &str, value: ::redis::Value) {
@@ -93,6 +120,8 @@ fn read(twin: &mut Twin, key: &str, value: ::redis::Value) {
         ["counts"] => twin.counts = hash(value, parse, |bytes| counts(&utf8(&bytes))),
         ["dead"] => twin.dead = zset(value, |text| Arc::from(text)),
         ["dead", "records"] => twin.dead_records = hash(value, |text| Arc::from(text), |bytes| dead_record(&bytes)),
+        // What follows from the records is compared once all are read.
+        ["dead", "order" | "bytes"] => {}
         ["lanes"] => {
             twin.lanes = ::redis::from_redis_value::<Vec<String>>(value).unwrap().iter().map(|n| lane(n)).collect()
         }

@@ -11,9 +11,9 @@ use punctual::task::{
 };
 use punctual::timeline::memory::{MemoryTimeline, Twin};
 use punctual::timeline::{
-    CancelAnswer, ClaimRequest, Claimed, DeadRecord, GlanceRequest, LaneGlance, Occurrence, Put, PutAnswer, PutMode,
-    PutResult, ReapRequest, Reaped, RestOfClaim, Settle, Settled, Settlement, StoredTask, SuspectsRequest, Timeline,
-    TimelineError, Token, Verdict,
+    CancelAnswer, ClaimRequest, Claimed, DeadCap, DeadRecord, GlanceRequest, LaneGlance, Occurrence, Put, PutAnswer,
+    PutMode, PutResult, ReapRequest, Reaped, RestOfClaim, Settle, Settled, Settlement, StoredTask, SuspectsRequest,
+    Timeline, TimelineError, Token, Verdict,
 };
 
 use super::raw::Raw;
@@ -268,7 +268,8 @@ impl Stage {
     }
 
     pub(crate) async fn settle(&self, token: &Token, rest: RestOfClaim, verdicts: Vec<Settlement>) -> Settled {
-        let settle = Settle { token: token.clone(), verdicts, rest, lease: LEASE, dead_cap: 1000, quiet: false };
+        let settle =
+            Settle { token: token.clone(), verdicts, rest, lease: LEASE, dead_cap: DeadCap::of(1000), quiet: false };
         self.timeline.settle(self.shard(), &lane(), settle).await.unwrap()
     }
 

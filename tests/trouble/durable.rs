@@ -51,7 +51,7 @@ async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
         verdicts: taken.iter().map(dead).collect(),
         rest: RestOfClaim::Keep,
         lease: SOON,
-        dead_cap: 100,
+        dead_cap: DeadCap::of(100),
         quiet: false,
     };
     let settled = timeline.settle(shard(), &Lane::default(), settle).await.unwrap();

@@ -47,8 +47,14 @@ async fn put_while_in_flight(ids: &[&str]) -> Vec<Option<PutResult>> {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let token = Token("i.1".to_owned());
-    let settle =
-        Settle { token, verdicts: Vec::new(), rest: RestOfClaim::Back, lease: SOON, dead_cap: 100, quiet: false };
+    let settle = Settle {
+        token,
+        verdicts: Vec::new(),
+        rest: RestOfClaim::Back,
+        lease: SOON,
+        dead_cap: DeadCap::of(100),
+        quiet: false,
+    };
     plain.settle(shard(), &Lane::default(), settle).await.unwrap();
     ended.store(true, Ordering::Relaxed);
     let answers = putting.await.unwrap();

@@ -29,13 +29,14 @@ use crate::timeline::DeadFilter;
     request_body(content = openapi::task::DeadFilterSchema, example = json!({"lane": "default", "reason": "destination"})),
     responses((status = 200, body = RequeuedView, description = "The result.",
         example = json!({"requeued": 12, "in_flight": 0, "more": false}))),
-    extensions(("x-codes" = json!([BODY, TIMELINE].concat()))),
+    extensions(("x-codes" = json!([BODY, TIMELINE, &["limited_token"]].concat()))),
 )]
 pub(in crate::http) async fn requeue(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Arc<Caller>>,
     request: Request,
 ) -> Result<Response, Problem> {
+    caller.check_bulk_requeue()?;
     let (filter, from) = read(&api, &caller, request).await?;
     let result = api.intake.requeue_all(&filter, from, api.limits.timeline_timeout).await?;
     api.metrics.requeue("requeued", result.done);

@@ -168,7 +168,7 @@ pub(super) async fn discard(
     request_body(content = views::NothingMore, example = json!({})),
     responses((status = 200, body = DoneView, description = "It is due now.",
         example = json!({"key": "order-1:1795266000000", "result": "requeued"}))),
-    extensions(("x-codes" = json!([BODY, TIMELINE, &["unknown", "in_flight", "unreadable"]].concat()))),
+    extensions(("x-codes" = json!([BODY, TIMELINE, &["full", "too_many_puts", "unknown", "in_flight", "unreadable"]].concat()))),
 )]
 pub(super) async fn requeue(
     State(api): State<Arc<Api>>,
@@ -187,6 +187,7 @@ pub(super) async fn requeue(
         }
     };
     let key = own_key(&caller, key)?;
+    caller.admit_requeue(&api)?;
     let requeued = api.intake.requeue(&key, api.limits.timeline_timeout).await;
     match requeued.map_err(|error| not_requeued(&api, error))? {
         RequeueAnswer::Requeued => {

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use super::twin::{AnswerWithWakes, Change, OccurrenceMark, Twin};
 use crate::clock::Timestamp;
 use crate::task::layout::lane_of;
-use crate::task::{Key, Member};
+use crate::task::{Key, Lane, Member};
 use crate::timeline::{
-    BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, DeadRecord, MAX_BROWSED, MAX_BROWSED_BYTES, RequeueAnswer,
-    TimelineError,
+    BrowseRequest, Browsed, Dead, DeadCap, DeadCursor, DeadFilter, DeadRecord, MAX_BROWSED, MAX_BROWSED_BYTES,
+    RequeueAnswer, TimelineError,
 };
+
+/// How many bytes of outlived occurrences one reap reads, as in `reap.lua`.
+const MAX_DROPPED_BYTES: usize = 1 << 20;
 
 impl Twin {
     /// Returns a dead occurrence to its lane, due now, under its old key. With `buried`, only if it died at that time.
@@ -87,7 +90,7 @@ impl Twin {
         });
         let (mut browsed, mut last, mut read, mut bytes) = (Browsed::default(), None, 0, 0);
         for (looked, (at, key)) in meant.enumerate() {
-            let is_asked_for = key.starts_with(&request.filter.prefix);
+            let is_asked_for = request.filter.has_prefix(key);
             let dead_record = self.dead_records.get(key).filter(|_| reads && is_asked_for);
             bytes += dead_record.map_or(0, size);
             let full = browsed.dead.len() >= request.max || (bytes > MAX_BROWSED_BYTES && read > 0);
@@ -118,28 +121,49 @@ impl Twin {
         Some(Dead { cursor: DeadCursor { buried, key: key.clone() }, dead_record: Some(dead_record) })
     }
 
-    /// Drops the oldest dead occurrences beyond `cap`, at most `max` of them. Returns how many.
-    pub(super) fn drop_dead_over(&mut self, cap: u64, max: usize) -> u64 {
-        let over = (self.dead.len() as u64).saturating_sub(cap);
-        let over = usize::try_from(over).unwrap_or(max).min(max);
-        let oldest: Vec<_> = self.dead.iter().take(over).map(|(_, key)| key.clone()).collect();
-        for key in &oldest {
-            self.forget_dead(key);
-        }
-        oldest.len() as u64
+    /// The dead of a lane, the oldest first, each with its size.
+    fn dead_of(&self, lane: &Lane) -> Vec<(Arc<str>, u64)> {
+        let of_lane = |(_, key): (i64, &Arc<str>)| {
+            let dead_record = self.dead_records.get(key)?;
+            let is_one = lane_of(&dead_record.record).as_ref() == Some(lane);
+            is_one.then(|| (key.clone(), size(dead_record) as u64))
+        };
+        self.dead.iter().filter_map(of_lane).collect()
     }
 
-    /// Drops the occurrences that died at `time` or before, at most `max` of them. Returns how many, and whether more
-    /// are left.
+    /// Drops the oldest dead occurrences of a lane beyond `cap`, at most `max` of them. Returns how many.
+    pub(super) fn drop_dead_over(&mut self, lane: &Lane, cap: DeadCap, max: usize) -> u64 {
+        let dead = self.dead_of(lane);
+        let (mut left, mut bytes) = (dead.len() as u64, dead.iter().map(|(_, size)| size).sum::<u64>());
+        let mut dropped = 0;
+        for (key, size) in dead.into_iter().take(max) {
+            if left <= cap.entries && (bytes <= cap.bytes || left <= 1) {
+                break;
+            }
+            self.forget_dead(&key);
+            (left, bytes, dropped) = (left - 1, bytes - size, dropped + 1);
+        }
+        dropped
+    }
+
+    /// Drops the occurrences that died at `time` or before, at most `max` of them and not many bytes. Returns how many,
+    /// and whether more are left.
     pub(super) fn drop_dead_until(&mut self, time: Timestamp, max: usize) -> (u64, bool) {
         let old = self.dead.iter().take(max + 1).take_while(|(at, _)| *at <= time.as_millis());
-        let mut old: Vec<_> = old.map(|(_, key)| key.clone()).collect();
-        let more = old.len() > max;
-        old.truncate(max);
-        for key in &old {
+        let (mut gone, mut read) = (Vec::new(), 0);
+        let mut more = false;
+        for (_, key) in old {
+            read += self.dead_records.get(key).map_or(0, size);
+            if gone.len() == max || (read > MAX_DROPPED_BYTES && !gone.is_empty()) {
+                more = true;
+                break;
+            }
+            gone.push(key.clone());
+        }
+        for key in &gone {
             self.forget_dead(key);
         }
-        (old.len() as u64, more)
+        (gone.len() as u64, more)
     }
 
     /// Whether the occurrence died at this time; true if any time will do.

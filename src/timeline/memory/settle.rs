@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::twin::{AnswerWithWakes, OccurrenceMark, Twin};
 use crate::clock::Timestamp;
+use crate::task::layout::lane_of;
 use crate::task::{Counts, Lane, Member};
 use crate::timeline::{DeadRecord, MAX_BATCH, RestOfClaim, Settle, Settled, Settlement, TimelineError, Token, Verdict};
 
@@ -32,7 +33,7 @@ impl Twin {
         let before = self.head(lane);
         let mut settled = Settled::default();
         // `waits`: the dues of occurrences that wait again, for the wake-up.
-        let (mut named, mut buried, mut waits) = (BTreeSet::new(), false, Vec::new());
+        let (mut named, mut buried, mut waits) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         // The short cut: nothing has left the claim and all its occurrences are named, so none has to be looked up.
         let all = claim.whole && settle.verdicts.len() == claim.pairs.len() && self.changes.is_empty();
         let held: BTreeMap<Member, Timestamp> =
@@ -50,7 +51,9 @@ impl Twin {
                 continue;
             }
             self.judge(now, lane, settlement);
-            buried |= matches!(verdict, Verdict::Dead(_) | Verdict::DeadNext { .. });
+            if let Verdict::Dead(dead_record) | Verdict::DeadNext { dead_record, .. } = verdict {
+                buried.extend(lane_of(&dead_record.record));
+            }
             waits.extend(match verdict {
                 Verdict::Finished | Verdict::Dead(_) => None,
                 Verdict::Next { due, .. } | Verdict::DeadNext { due, .. } => Some(*due),
@@ -74,8 +77,8 @@ impl Twin {
                 }
             }
         }
-        if buried {
-            settled.dropped = self.drop_dead_over(settle.dead_cap, MAX_BATCH);
+        for lane in buried {
+            settled.dropped += self.drop_dead_over(&lane, settle.dead_cap, MAX_BATCH);
         }
         if claim.pairs.is_empty() {
             self.remove_claim(lane, &settle.token);

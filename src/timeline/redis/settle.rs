@@ -63,6 +63,8 @@ impl RedisTimeline {
             keys.counts(),
             keys.dead(),
             keys.dead_records(),
+            keys.dead_order(),
+            keys.dead_bytes(),
         ];
         let rest = match settle.rest {
             RestOfClaim::Keep => "keep",
@@ -82,13 +84,14 @@ impl RedisTimeline {
             .arg(&settle.token.0)
             .arg(rest)
             .arg(settle.lease.as_millis().to_string())
-            .arg(settle.dead_cap)
+            .arg(settle.dead_cap.entries)
             .arg(keys.wake())
             .arg(lane.as_str())
             .arg(if settle.quiet { "1" } else { "" })
             .arg(&[ended.len(), groups.ended_dead.len(), nexts.len(), groups.nexts_dead.len()][..])
             .arg(&[backs.len(), groups.begun.len(), groups.unreadable.len()][..])
-            .arg(pairs.join(" "));
+            .arg(pairs.join(" "))
+            .arg(settle.dead_cap.bytes);
         for one in &ended {
             call.push(one.member.as_str());
         }

@@ -73,6 +73,8 @@ impl RedisTimeline {
                 keys.crashes(),
                 keys.lanes(),
                 keys.largest(),
+                keys.dead_order(),
+                keys.dead_bytes(),
             ]
         };
         let build = |keys: &[String]| {
@@ -97,7 +99,8 @@ impl RedisTimeline {
         not_after: Timestamp,
     ) -> Result<bool, TimelineError> {
         let keys = self.keys(shard)?;
-        let call = self.script(&scripts::DISCARD, &[keys.dead(), keys.dead_records()]);
+        let call =
+            self.script(&scripts::DISCARD, &[keys.dead(), keys.dead_records(), keys.dead_order(), keys.dead_bytes()]);
         let call = call.arg(not_after.as_millis()).arg(key.to_string()).arg(or_nothing(buried));
         let reply = self.call(call, Some(not_after)).await?;
         match reply.code {
@@ -217,6 +220,8 @@ impl RedisTimeline {
             keys.lanes(),
             keys.reap_at(lane),
             keys.largest(),
+            keys.dead_order(),
+            keys.dead_bytes(),
         ];
         let call = self
             .script(&scripts::REAP, &named)

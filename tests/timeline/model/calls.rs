@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use punctual::timeline::{Put, PutResult, RestOfClaim, Settle, Settled};
+use punctual::timeline::{DeadCap, Put, PutResult, RestOfClaim, Settle, Settled};
 
 use super::choices::Take;
 use super::holder::{Item, Sent, Status};
@@ -129,7 +129,7 @@ impl World {
     pub(super) fn settle(&mut self, rules: Rules, number: u8, at: u8, what: &Sent) -> Settled {
         let verdicts: Vec<_> = what.named.iter().map(|item| item.settlement(rules)).collect();
         let rest = if what.back { RestOfClaim::Back } else { RestOfClaim::Keep };
-        let dead_cap = u64::from(rules.plan.dead_cap);
+        let dead_cap = DeadCap::of(u64::from(rules.plan.dead_cap));
         let settle =
             Settle { token: token(rules, number), verdicts, rest, lease: rules.lease(), dead_cap, quiet: false };
         let settled = rules.settle(Arc::make_mut(&mut self.twin), self.now, &lane(at), &settle);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use punctual::clock::Timestamp;
-use punctual::timeline::{PutMode, RestOfClaim};
+use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
 
 /// One verb, with small numbers for its arguments.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub(crate) enum Step {
         claim: Option<Index>,
         verdicts: Vec<Word>,
         rest: RestOfClaim,
-        dead_cap: u64,
+        dead_cap: DeadCap,
         quiet: bool,
         order: Order,
     },
@@ -225,6 +225,9 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         select(vec![1, 2, 1000]),
         any::<bool>(),
     );
+    // A record has some 60 bytes and more.
+    let bytes = select(vec![1, 150, 1 << 40]);
+    let caps = (select(vec![1, 2, 100]), bytes).prop_map(|(entries, bytes)| DeadCap { entries, bytes });
     prop_oneof![
         8 => (puts, mode, late()).prop_map(|(puts, mode, late)| Step::Put { puts, mode, late }),
         1 => many.prop_map(|(id, due, spread, count)| Step::Many { id, due, spread, count }),
@@ -233,7 +236,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         8 => claim.prop_map(|(id, lane, max, max_bytes, kind, after, lease, late)| {
             Step::Claim { id, lane, max, max_bytes, kind, after, lease, late }
         }),
-        8 => (any::<Index>().prop_map(Some), detail, rest, select(vec![1, 2, 100]), prop::bool::weighted(0.3), order).prop_map(
+        8 => (any::<Index>().prop_map(Some), detail, rest, caps, prop::bool::weighted(0.3), order).prop_map(
             |(claim, verdicts, rest, dead_cap, quiet, order)| Step::Settle { claim, verdicts, rest, dead_cap, quiet, order }
         ),
         1 => prop::collection::vec(any::<Index>(), 1..4).prop_map(|claims| Step::Extend { claims }),

@@ -18,7 +18,8 @@ use super::{Missing, Options, Tell, millis, process, storm};
 use punctual::clock::Timestamp;
 use punctual::task::{Lane, Shard};
 use punctual::timeline::{
-    ClaimRequest, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence, RestOfClaim, Settle, Settlement, Timeline, Token, Verdict,
+    ClaimRequest, DeadCap, MAX_BATCH, MAX_CLAIM_BYTES, Occurrence, RestOfClaim, Settle, Settlement, Timeline, Token,
+    Verdict,
 };
 
 /// How far ahead the waiting tasks are due, and their interval.
@@ -196,7 +197,8 @@ async fn claim(shelf: &TaskNamespace, shard: Shard, token: Token, now: Timestamp
     if verdicts.is_empty() {
         return Ok(None);
     }
-    let settle = Settle { token, verdicts, rest: RestOfClaim::Back, lease: LEASE, dead_cap: 1, quiet: false };
+    let settle =
+        Settle { token, verdicts, rest: RestOfClaim::Back, lease: LEASE, dead_cap: DeadCap::of(1), quiet: false };
     timeline.settle(shard, &lane, settle).await.context("cannot settle")?;
     Ok(Some(took))
 }

@@ -1,6 +1,6 @@
 //! Stories of claims, leases and marks.
 
-use punctual::timeline::{PutMode, RestOfClaim};
+use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
 
 use super::super::steps::{Body, Due, Kind, Order, Step, Word};
 use super::{About, claim, glance, put, reap, settle};
@@ -49,7 +49,7 @@ pub(super) fn too_old(about: About) -> Vec<Step> {
         claim: None,
         verdicts: vec![Word::Dead],
         rest: RestOfClaim::Keep,
-        dead_cap: 1,
+        dead_cap: DeadCap::of(1),
         quiet: false,
         order: Order::Kept,
     };

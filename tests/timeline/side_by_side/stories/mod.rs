@@ -5,7 +5,7 @@ mod users;
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use punctual::timeline::{PutMode, RestOfClaim};
+use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
 
 use self::instances::{
     clock_steps, ends, in_parts, left_lane, looks, lost_record, stranded, suspects, too_late, too_old, unreadable,
@@ -92,7 +92,7 @@ fn claim(about: &About, kind: Kind, max: usize) -> Step {
 
 /// Settles the last claim.
 fn settle(detail: Vec<Word>, rest: RestOfClaim, quiet: bool) -> Step {
-    Step::Settle { claim: None, verdicts: detail, rest, dead_cap: 100, quiet, order: Order::Kept }
+    Step::Settle { claim: None, verdicts: detail, rest, dead_cap: DeadCap::of(100), quiet, order: Order::Kept }
 }
 
 fn reap(about: &About) -> Step {
