@@ -85,10 +85,12 @@ fn by_nats(form: Form) {
             name: "NATS",
             url: &nats.url(),
             unknown: &|n| format!("nobody.{n}"),
-            // The tests' client reads a stream that has come to rest.
-            read: &|subject, count| match nats.connect().stream_length(subject) as usize {
-                length if length < count => Vec::new(),
-                _ => read_subject(&nats, subject),
+            read: &|subject, _| {
+                // The tests' client reads a stream that has come to rest.
+                let mut client = nats.connect();
+                let length = client.stream_length(subject);
+                std::thread::sleep(Duration::from_millis(300));
+                if client.stream_length(subject) == length { read_subject(&nats, subject) } else { Vec::new() }
             },
         },
         form,
