@@ -12,17 +12,13 @@
 //! as it has failed for two seconds itself. Meanwhile only few messages for others of them are sent at once, until they
 //! accept one.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// If the sink does not name the destination as the cause, it is at fault only after failing this long. A nack or a
-/// change of leader ends sooner.
-const FAULT_DELAY: Duration = Duration::from_secs(2);
-
-/// The pause between two trials of a destination that is given up.
-const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
+use super::failing_time::{FAULT_DELAY, FailingTime, TRIAL_INTERVAL};
+use super::new_destinations::{AcceptingDestinations, Newcomers};
 
 /// How long a destination without new failures is remembered: longer than the retries of any occurrence.
 const MEMORY_TIME: Duration = Duration::from_secs(600);
@@ -32,12 +28,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of entries. Beyond that, the entries without news for longest are removed.
 const MAX_DESTINATIONS: usize = 10_000;
-
-/// How many destinations that never accepted a message may fail, each with a patience of its own.
-const MAX_NEW_FAILING: usize = 100;
-
-/// Maximum number of destinations in each half of [`AcceptingDestinations`].
-const MAX_ACCEPTING: usize = 10_000;
 
 /// The destinations of one sink that failed lately.
 pub(super) struct Destinations {
@@ -50,70 +40,6 @@ pub(super) struct Destinations {
     swept: Option<Instant>,
 }
 
-/// Destinations that accepted a message, at least the last 10 000 of them. Those of before are forgotten half by half.
-#[derive(Default)]
-struct AcceptingDestinations {
-    recent: HashSet<String>,
-    before: HashSet<String>,
-}
-
-impl AcceptingDestinations {
-    fn contains(&self, destination: &str) -> bool {
-        self.recent.contains(destination) || self.before.contains(destination)
-    }
-
-    /// Returns whether it is a new one.
-    fn insert(&mut self, destination: &str) -> bool {
-        if self.recent.contains(destination) {
-            return false;
-        }
-        if self.recent.len() >= MAX_ACCEPTING {
-            self.before = std::mem::take(&mut self.recent);
-        }
-        self.recent.insert(destination.to_owned());
-        !self.before.contains(destination)
-    }
-}
-
-/// Destinations that never accepted a message and fail.
-#[derive(Default)]
-struct Newcomers {
-    /// The first of them, at most [`MAX_NEW_FAILING`].
-    names: HashSet<String>,
-    /// The failures of all of them, from the time on when there were that many.
-    failures: FailingTime,
-    /// The last failure of one of them.
-    news: Option<Instant>,
-}
-
-impl Newcomers {
-    fn failed(&mut self, destination: &str, now: Instant, told: bool, patience: Duration) {
-        if self.news.is_some_and(|last| now.duration_since(last) > patience.max(TRIAL_INTERVAL * 2)) {
-            *self = Newcomers::default();
-        }
-        self.news = Some(now);
-        if self.names.len() >= MAX_NEW_FAILING {
-            self.failures.failed(now, told, patience);
-        } else if !self.names.contains(destination) {
-            self.names.insert(destination.to_owned());
-        }
-    }
-
-    /// It accepted a message.
-    fn accepted(&mut self, destination: &str) {
-        self.names.remove(destination);
-    }
-}
-
-/// For how long messages have failed.
-#[derive(Default)]
-struct FailingTime {
-    /// The first and the last failure since a message was accepted.
-    failing: Option<(Instant, Instant)>,
-    /// Whether the sink named the destination as the cause.
-    told: bool,
-}
-
 struct DestinationHealth {
     failures: FailingTime,
     /// The send time of the last accepted message.
@@ -122,40 +48,6 @@ struct DestinationHealth {
     trial: Option<Instant>,
     detail: String,
     news: Instant,
-}
-
-impl FailingTime {
-    fn forgive(&mut self) {
-        *self = FailingTime::default();
-    }
-
-    /// Notes a failure.
-    fn failed(&mut self, now: Instant, told: bool, patience: Duration) {
-        let since = self.since(now, patience).unwrap_or(now);
-        self.failing = Some((since, now));
-        self.told |= told;
-    }
-
-    /// Start of the current failures. Failures long ago without later attempts are forgotten.
-    fn since(&mut self, now: Instant, patience: Duration) -> Option<Instant> {
-        if self.failing.is_some_and(|(_, last)| now.duration_since(last) > patience.max(TRIAL_INTERVAL * 2)) {
-            self.forgive();
-        }
-        self.failing.map(|(first, _)| first)
-    }
-
-    /// Whether the destination is at fault and failures were observed for `span`. `accepted` is the sink's last
-    /// accepted message.
-    fn at_fault_for(&self, accepted: Option<Instant>, span: Duration) -> bool {
-        let Some((first, last)) = self.failing else { return false };
-        // This destination accepted nothing since `first`, so a later accepted message went to another destination.
-        let at_fault = self.told || accepted.is_some_and(|accepted| accepted >= first);
-        at_fault && last.duration_since(first) >= span
-    }
-
-    fn at_fault(&self, accepted: Option<Instant>, patience: Duration) -> bool {
-        self.at_fault_for(accepted, if self.told { Duration::ZERO } else { FAULT_DELAY.min(patience) })
-    }
 }
 
 impl DestinationHealth {
@@ -354,6 +246,7 @@ impl Destinations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::new_destinations::MAX_NEW_FAILING;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -491,17 +384,6 @@ mod tests {
         }
         let found = all.failed(&name(0), at(start, 29), at(start, 31), true, "unknown");
         assert!(found.given_up, "its own occurrence has failed for two seconds");
-    }
-
-    #[test]
-    fn the_destinations_that_accepted_are_bounded() {
-        let mut accepting = AcceptingDestinations::default();
-        for n in 0..MAX_ACCEPTING * 5 {
-            accepting.insert(&n.to_string());
-            accepting.insert("often");
-        }
-        assert!(accepting.contains("often") && accepting.contains(&(MAX_ACCEPTING * 5 - 1).to_string()));
-        assert!(!accepting.contains("0") && accepting.recent.len() + accepting.before.len() <= 2 * MAX_ACCEPTING);
     }
 
     #[test]
