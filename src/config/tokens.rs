@@ -66,7 +66,6 @@ pub(super) fn tokens(
 /// What a token is limited to.
 fn limits(r: &mut ConfigReader, name: &str, configured: &BTreeMap<Lane, EngineLane>) -> TokenLimits {
     let path = |key: &str| format!("tokens.{name}.{key}");
-    let there: Vec<String> = configured.keys().map(ToString::to_string).collect();
     let lanes = r.texts(&path("lanes"), |names| {
         if names.is_empty() {
             return Err("the names of lanes are expected".to_owned());
@@ -75,6 +74,7 @@ fn limits(r: &mut ConfigReader, name: &str, configured: &BTreeMap<Lane, EngineLa
         lanes.collect::<Result<Vec<_>, _>>()
     });
     if let Some(unknown) = lanes.iter().flatten().find(|lane| !configured.contains_key(lane)) {
+        let there: Vec<String> = configured.keys().map(ToString::to_string).collect();
         r.unknown_name(&path("lanes"), unknown.as_str(), &there);
     }
     let prefix = r.text(&path("prefix"), |text| {

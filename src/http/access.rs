@@ -36,7 +36,7 @@ pub(super) enum Need {
 
 words! {
     /// What a token may do.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Scope {
         /// Read tasks, the dead, and the state.
         Read = "read",

@@ -110,12 +110,8 @@ impl Caller {
     /// Whether the put of a message into a lane is not refused because of the caller. A fault of the lane or the sink
     /// tells it something only then.
     pub(super) fn may_put(&self, intake: &Intake, lane: &Lane, message: Option<&Message>) -> bool {
-        let may_name = |message: &Message| {
-            let destination = intake.destination(lane, message);
-            let allowed = self.limits.destinations.as_ref();
-            destination.is_none_or(|destination| allowed.is_none_or(|allowed| allowed.allow(destination)))
-        };
-        self.may_use(lane) && message.is_none_or(may_name)
+        let destination = message.and_then(|message| intake.destination(lane, message));
+        self.may_use(lane) && destination.is_none_or(|destination| self.check_destination(destination).is_ok())
     }
 
     /// Checks that it may put a task, and counts the put.
@@ -125,19 +121,15 @@ impl Caller {
     pub(super) fn admit_put(&self, api: &Api, id: &TaskId, lane: &Lane, message: &Message) -> Result<(), Problem> {
         self.check_id(id)?;
         self.check_lane(lane)?;
-        if let Some(allowed) = &self.limits.destinations
-            && !allowed.allow(api.intake.destination(lane, message).unwrap_or_default())
-        {
-            return Err(forbidden("foreign_destination", format!("the token is limited to destinations {allowed}")));
-        }
-        self.admit_numbers(|| (api.engine)().lanes, Instant::now())
+        self.check_destination(api.intake.destination(lane, message).unwrap_or_default())?;
+        self.count_put(api)
     }
 
-    /// Checks that it may requeue one dead occurrence, which counts as a put.
+    /// Counts a put, or a requeue of one dead occurrence.
     ///
     /// # Errors
     /// 429 if it puts too much.
-    pub(super) fn admit_requeue(&self, api: &Api) -> Result<(), Problem> {
+    pub(super) fn count_put(&self, api: &Api) -> Result<(), Problem> {
         self.admit_numbers(|| (api.engine)().lanes, Instant::now())
     }
 
@@ -161,21 +153,19 @@ impl Caller {
         Err(forbidden("foreign_lane", format!("the token is limited to the lanes `{}`", own.join("`, `"))))
     }
 
-    /// Counts a put against depth and rate, if both admit it.
-    fn admit_numbers(&self, lanes: impl FnOnce() -> Vec<LaneState>, now: Instant) -> Result<(), Problem> {
-        self.admit_depth(lanes, now)?;
-        let admitted = self.admit_rate(now);
-        if admitted.is_err() && self.limits.pending_max.is_some() {
-            let mut depth = self.depth.lock();
-            depth.puts = depth.puts.saturating_sub(1);
+    fn check_destination(&self, destination: &str) -> Result<(), Problem> {
+        match &self.limits.destinations {
+            Some(allowed) if !allowed.allow(destination) => {
+                Err(forbidden("foreign_destination", format!("the token is limited to destinations {allowed}")))
+            }
+            _ => Ok(()),
         }
-        admitted
     }
 
-    /// Counts a put against the depth of its lanes. The depth is a second old at most, and other instances are not
-    /// counted meanwhile.
-    fn admit_depth(&self, lanes: impl FnOnce() -> Vec<LaneState>, now: Instant) -> Result<(), Problem> {
-        let Some(pending_max) = self.limits.pending_max else { return Ok(()) };
+    /// Counts a put against the depth of its lanes and the rate, if both admit it. The depth is a second old at most, and
+    /// other instances are not counted meanwhile.
+    fn admit_numbers(&self, lanes: impl FnOnce() -> Vec<LaneState>, now: Instant) -> Result<(), Problem> {
+        let Some(pending_max) = self.limits.pending_max else { return self.admit_rate(now) };
         let mut depth = self.depth.lock();
         if depth.read.is_none_or(|read| now.duration_since(read) >= DEPTH_INTERVAL) {
             let own = lanes().into_iter().filter(|state| self.may_use(&state.lane));
@@ -185,6 +175,7 @@ impl Caller {
             let detail = format!("{} tasks wait in the lanes of the token; it may have {pending_max}", depth.tasks);
             return Err(too_many("full", detail, 1));
         }
+        self.admit_rate(now)?;
         depth.puts += 1;
         Ok(())
     }
@@ -249,9 +240,9 @@ mod tests {
         let caller = Caller::new(limits);
         let start = Instant::now();
         let lanes = |waiting| move || vec![lane("a", waiting, 2), lane("b", 1000, 0)];
-        assert_eq!(codes((0..3).map(|_| caller.admit_depth(lanes(6), start))), ["", "", "full"]);
+        assert_eq!(codes((0..3).map(|_| caller.admit_numbers(lanes(6), start))), ["", "", "full"]);
         let later = start + DEPTH_INTERVAL;
-        assert_eq!(codes([caller.admit_depth(lanes(0), later), caller.admit_depth(lanes(8), later)]), ["", ""]);
-        assert_eq!(codes([caller.admit_depth(lanes(8), later + DEPTH_INTERVAL)]), ["full"]);
+        assert_eq!(codes([caller.admit_numbers(lanes(0), later), caller.admit_numbers(lanes(8), later)]), ["", ""]);
+        assert_eq!(codes([caller.admit_numbers(lanes(8), later + DEPTH_INTERVAL)]), ["full"]);
     }
 }

@@ -187,7 +187,7 @@ pub(super) async fn requeue(
         }
     };
     let key = own_key(&caller, key)?;
-    caller.admit_requeue(&api)?;
+    caller.count_put(&api)?;
     let requeued = api.intake.requeue(&key, api.limits.timeline_timeout).await;
     match requeued.map_err(|error| not_requeued(&api, error))? {
         RequeueAnswer::Requeued => {
