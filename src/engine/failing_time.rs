@@ -11,6 +11,11 @@ pub(super) const FAULT_DELAY: Duration = Duration::from_secs(2);
 /// The pause between two trials of a destination that is given up.
 pub(super) const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Whether the last failure is so long ago that all of them are forgotten.
+pub(super) fn is_long_ago(last: Instant, now: Instant, patience: Duration) -> bool {
+    now.duration_since(last) > patience.max(TRIAL_INTERVAL * 2)
+}
+
 /// For how long messages have failed.
 #[derive(Default)]
 pub(super) struct FailingTime {
@@ -34,7 +39,7 @@ impl FailingTime {
 
     /// Start of the current failures. Failures long ago without later attempts are forgotten.
     pub(super) fn since(&mut self, now: Instant, patience: Duration) -> Option<Instant> {
-        if self.failing.is_some_and(|(_, last)| now.duration_since(last) > patience.max(TRIAL_INTERVAL * 2)) {
+        if self.failing.is_some_and(|(_, last)| is_long_ago(last, now, patience)) {
             self.forgive();
         }
         self.failing.map(|(first, _)| first)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::failing_time::{FailingTime, TRIAL_INTERVAL};
+use super::failing_time::{FailingTime, is_long_ago};
 
 /// How many destinations that never accepted a message may fail, each with a patience of its own.
 pub(super) const MAX_NEW_FAILING: usize = 100;
@@ -52,7 +52,7 @@ pub(super) struct Newcomers {
 
 impl Newcomers {
     pub(super) fn failed(&mut self, destination: &str, now: Instant, told: bool, patience: Duration) {
-        if self.news.is_some_and(|last| now.duration_since(last) > patience.max(TRIAL_INTERVAL * 2)) {
+        if self.news.is_some_and(|last| is_long_ago(last, now, patience)) {
             *self = Newcomers::default();
         }
         self.news = Some(now);

@@ -188,6 +188,9 @@ impl RetryShare {
 
 impl ShareOfRoom {
     fn turn_at_fault(&mut self) {
+        if self.reason == RetryReason::AtFault {
+            return;
+        }
         let mut taken = self.held.taken.lock();
         taken.remove(self.reason, self.bytes, self.accepting.as_deref());
         self.reason = RetryReason::AtFault;
