@@ -21,6 +21,7 @@
 mod call;
 mod carry;
 mod connection;
+mod exchanges;
 mod frames;
 mod login;
 mod refusal;

@@ -9,12 +9,15 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 
 use super::carry::{check, publishing, size, target};
-use super::connection::{Channel, Failed, MAX_UNUSED_CHANNELS, RabbitConnection};
+use super::connection::{Channel, Failed, RabbitConnection};
 use super::refusal::{Blame, Refusal, blame};
 use super::under_way::{Event, Judged, UnderWay};
 use crate::answers::Answers;
 use crate::window::Window;
 use crate::{Fault, Message, Outcome, Trouble};
+
+/// How many channels that RabbitMQ closed before their first message one publish replaces.
+const MAX_UNUSED_CHANNELS: usize = 3;
 
 /// One publish.
 pub(super) struct RabbitPublish<'a> {

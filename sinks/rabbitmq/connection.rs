@@ -3,7 +3,6 @@
 //! It never reconnects by itself. Messages that lapin still buffers are dropped with the connection, or with their
 //! channel, so that a message whose publish was given up is never sent later.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
+use super::exchanges::Exchanges;
 use super::login::{LoggedIn, Login};
 use super::refusal::{Blame, Refusal, blame};
 use super::socket::Socket;
@@ -24,9 +24,6 @@ use crate::{Away, Fault, link};
 
 /// Maximum number of channels in use or being closed. Half as many are kept for later use.
 const MAX_CHANNELS: u16 = 64;
-
-/// How many channels that RabbitMQ closed before their first message one caller replaces.
-pub(super) const MAX_UNUSED_CHANNELS: usize = 3;
 
 /// The reply code of a refusal that the server did not explain.
 const NO_CODE: u16 = 0;
@@ -36,15 +33,6 @@ const SPENT_NUMBERS: usize = 4;
 
 /// Maximum number of exchanges that are looked for at once. The other channels are for messages.
 const MAX_LOOKS: usize = 16;
-
-/// How long a missing exchange is remembered.
-const MISSING_TIME: Duration = Duration::from_secs(5);
-
-/// How often old ones are removed.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Maximum number of missing exchanges that are remembered.
-const MAX_MISSING: usize = 10_000;
 
 /// How long the server may take to confirm the close of a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -83,16 +71,6 @@ struct Shared {
     spent: AtomicUsize,
 }
 
-/// What is known of exchanges.
-#[derive(Default)]
-struct Exchanges {
-    existing: HashSet<String>,
-    /// Those that did not exist or were forbidden lately, with the refusal.
-    missing: HashMap<String, (Instant, Refusal)>,
-    /// When old ones were last removed.
-    swept: Option<Instant>,
-}
-
 /// A channel. Dropping it closes the channel; messages that lapin still buffers for it are not sent.
 pub(super) struct Channel {
     pub(super) lapin: lapin::Channel,
@@ -112,25 +90,6 @@ pub(super) enum Failed {
     Refused(Refusal),
     /// The connection is lost.
     Lost,
-}
-
-impl Exchanges {
-    /// The refusal of an exchange that was looked for lately.
-    fn missing(&self, exchange: &str) -> Option<Refusal> {
-        let (at, refusal) = self.missing.get(exchange)?;
-        (at.elapsed() < MISSING_TIME).then(|| refusal.clone())
-    }
-
-    fn note_missing(&mut self, exchange: &str, refusal: &Refusal) {
-        let swept_lately = self.swept.is_some_and(|at| at.elapsed() < SWEEP_INTERVAL);
-        if self.missing.len() >= MAX_MISSING && !swept_lately {
-            self.swept = Some(Instant::now());
-            self.missing.retain(|_, (at, _)| at.elapsed() < MISSING_TIME);
-        }
-        if self.missing.len() < MAX_MISSING {
-            self.missing.insert(exchange.to_owned(), (Instant::now(), refusal.clone()));
-        }
-    }
 }
 
 impl RabbitConnection {
@@ -218,7 +177,7 @@ impl RabbitConnection {
     }
 
     /// Checks that an exchange exists, on a channel without messages under way: the server closes the channel if not.
-    /// A refusal is remembered for [`MISSING_TIME`], because each costs the server a channel.
+    /// A refusal is remembered for some seconds, because each costs the server a channel.
     pub(super) async fn find(&self, exchange: &str) -> Result<(), Failed> {
         let _look = self.shared.looks.acquire().await.map_err(|_| Failed::Lost)?;
         if self.knows(exchange) {
@@ -232,15 +191,7 @@ impl RabbitConnection {
             let detail = "too many exchanges are unknown; another connection looks for this one".to_owned();
             return Err(Failed::Refused(Refusal { code: NO_CODE, detail }));
         }
-        let mut found = self.declare_passively(exchange).await;
-        for _ in 1..MAX_UNUSED_CHANNELS {
-            // As in `channel`: the refusal of another one.
-            let is_foreign = |refusal: &Refusal| refusal.names_another(exchange);
-            if !matches!(&found, Err(Failed::Refused(refusal)) if is_foreign(refusal)) {
-                break;
-            }
-            found = self.declare_passively(exchange).await;
-        }
+        let found = self.declare_passively(exchange).await;
         let mut exchanges = self.shared.exchanges.lock();
         match &found {
             Ok(()) => drop(exchanges.existing.insert(exchange.to_owned())),

@@ -73,13 +73,6 @@ impl Refusal {
         named.and_then(|(_, rest)| rest.strip_prefix(exchange)).is_some_and(|rest| rest.starts_with("' in vhost '"))
     }
 
-    /// Whether the text says that another exchange does not exist. The server truncates long texts, so that a long name is
-    /// never another.
-    pub(super) fn names_another(&self, exchange: &str) -> bool {
-        const MAX_WHOLE: usize = 128;
-        self.detail.contains("no exchange '") && exchange.len() <= MAX_WHOLE && !self.names(exchange)
-    }
-
     /// The maximum message size in `message size 70000 is larger than configured max size 65536`; without that number,
     /// less than the named size.
     pub(super) fn limit(&self) -> Option<u64> {
@@ -162,16 +155,6 @@ mod tests {
         ] {
             assert!(!refusal(detail).names("x") && !refusal(detail).names(""), "{detail}");
         }
-    }
-
-    #[test]
-    fn a_refusal_of_another_exchange_is_told_apart() {
-        let refusal = |detail: &str| Refusal { code: 404, detail: detail.to_owned() };
-        assert!(refusal("NOT_FOUND - no exchange 'x' in vhost '/'").names_another("y"));
-        assert!(!refusal("NOT_FOUND - no exchange 'x' in vhost '/'").names_another("x"));
-        assert!(!refusal("ACCESS_REFUSED - access to exchange 'x' in vhost '/' refused").names_another("y"));
-        let long = "x".repeat(200);
-        assert!(!refusal(&format!("NOT_FOUND - no exchange '{}", &long[..100])).names_another(&long));
     }
 
     #[test]
