@@ -188,14 +188,14 @@ if #burials > 0 then
   -- A task and its requeued occurrence may have the same key. As with HSET, the last one counts.
   for i = #burials - 1, 1, -2 do
     local key, value = burials[i], burials[i + 1]
-    local place, its_lane = order_of(value, now, key)
-    if place and not known[key] then
-      push(entries, 0, place)
-      grown[its_lane] = (grown[its_lane] or 0) + #value
-    end
     if not known[key] then
       push(stamps, string.format('%.0f', now), key)
       keys[#keys + 1], known[key] = key, true
+      local place, its_lane = order_of(value, now, key)
+      if place then
+        push(entries, 0, place)
+        grown[its_lane] = (grown[its_lane] or 0) + #value
+      end
     end
   end
   local former = redis.call('HMGET', dead_records, unpack(keys))
