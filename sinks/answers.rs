@@ -82,14 +82,20 @@ impl Answers {
     /// Answers every open message with `Retry`. A message that was handed over is at least [`Fault::Unclear`] and not
     /// definite; the others are definite.
     pub(crate) fn give_up(&self, fault: Fault, detail: &str) {
+        let all = self.state.lock().answered.len();
+        self.give_up_these(0..all, fault, detail);
+    }
+
+    /// As [`give_up`](Answers::give_up), for some messages.
+    pub(crate) fn give_up_these(&self, indices: impl IntoIterator<Item = usize>, fault: Fault, detail: &str) {
         let mut state = self.state.lock();
-        let state = &mut *state;
-        for (index, answered) in state.answered.iter_mut().enumerate().filter(|(_, answered)| !**answered) {
-            *answered = true;
-            let trouble = Trouble { fault, definite: index >= state.handed, detail: detail.to_owned() };
-            state.known.push_back((index, Outcome::Retry(trouble)));
+        for index in indices {
+            if !std::mem::replace(&mut state.answered[index], true) {
+                let trouble = Trouble { fault, definite: index >= state.handed, detail: detail.to_owned() };
+                state.known.push_back((index, Outcome::Retry(trouble)));
+                state.open -= 1;
+            }
         }
-        state.open = 0;
     }
 }
 

@@ -13,14 +13,17 @@
 //! - librdkafka's memory is bounded, and one topic gets at most a quarter of it. No message stays there for longer than
 //!   the answer timeout: librdkafka gives up earlier, and a publish hands over no message that it might still send
 //!   later. With an answer timeout below 7 s it might; messages left over are then purged with the producer.
-//! - librdkafka never forgets a topic. Each costs some kB until the producer ends.
+//! - librdkafka never forgets a topic, and each costs some kB until the producer ends. So it gets messages only for
+//!   topics that the brokers list (`topics`).
 
 mod context;
 mod producer;
 mod round;
 mod settings;
+mod topics;
 mod verdict;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,16 +31,18 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use producer::Producer;
 use rdkafka::ClientConfig;
+use rdkafka::types::RDKafkaErrorCode;
 use round::{PublishRound, PublishTimeouts};
 use settings::Settings;
 use tokio::time::{Instant, timeout_at};
+use topics::Topics;
 
 use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{Connection as _, SharedConnection};
 use crate::networked::{Broker, Peer};
 use crate::window::Window;
-use crate::{Away, Fault, Message, Outcome, SinkError};
+use crate::{Away, Fault, Message, Outcome, SinkError, Trouble};
 
 /// The window of librdkafka: 8 Ki messages and 8 MiB. A quarter, the share of one destination, is about 20 ms of a
 /// broker's work. Other destinations wait that long behind it, because the requests of a connection are answered in
@@ -52,6 +57,7 @@ pub(crate) struct Kafka {
     window: Window,
     /// The second producer, which puts each message into a batch of its own.
     alone: SharedConnection<Producer>,
+    topics: Topics,
     /// The topic for metadata requests.
     topic: Mutex<Option<String>>,
 }
@@ -77,6 +83,7 @@ impl Kafka {
             peer: Peer::new(config),
             window: Window::new(WINDOW_UNITS, UNIT),
             alone: SharedConnection::new(),
+            topics: Topics::default(),
             topic: Mutex::default(),
         })
     }
@@ -125,16 +132,15 @@ impl Broker for Kafka {
         self.connect_with(self.settings.client.clone()).await
     }
 
-    /// Rejects destinations that cannot be topics, even without a connection. The first other one is the topic for
+    /// Rejects destinations that cannot be topics, even without a connection. The first one that exists is the topic for
     /// metadata requests.
     fn prepare(&self, batch: &[Message], answers: &Answers) {
-        let mut topic = None;
         for (index, message) in batch.iter().enumerate() {
-            match check_topic(&message.destination) {
-                Ok(()) => topic = topic.or(Some(message.destination.as_str())),
-                Err(detail) => answers.set(index, Outcome::Reject(detail)),
+            if let Err(detail) = check_topic(&message.destination) {
+                answers.set(index, Outcome::Reject(detail));
             }
         }
+        let topic = batch.iter().map(|message| message.destination.as_str()).find(|topic| self.topics.contain(topic));
         let mut known = self.topic.lock();
         if topic.is_some() && known.as_deref() != topic {
             *known = topic.map(str::to_owned);
@@ -147,9 +153,19 @@ impl Broker for Kafka {
 
     async fn publish(&self, producer: &Arc<Producer>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
         let times = PublishTimeouts { hand_over: deadline - settings::longest(self.peer.answer_timeout), deadline };
-        let mut call = Call { broker: self, batch: &batch, answers, times, round: None };
-        if timeout_at(deadline, call.run(producer)).await.is_err() {
-            call.give_up();
+        let call = || Call { broker: self, batch: &batch, answers, times, round: None };
+        let (mut at_once, mut later) = (call(), call());
+        let (known, others) = at_once.sendable();
+        let listed = async {
+            let found = later.look_for(producer, others).await;
+            later.run(producer, found).await;
+        };
+        let both = async { tokio::join!(at_once.run(producer, known), listed) };
+        if timeout_at(deadline, both).await.is_err() {
+            let troubles = [at_once.give_up(), later.give_up()];
+            let unclear = || (Fault::Unclear, self.peer.no_answer());
+            let (fault, detail) = troubles.into_iter().flatten().next().unwrap_or_else(unclear);
+            answers.give_up(fault, &detail);
         }
     }
 
@@ -168,7 +184,7 @@ impl Broker for Kafka {
     }
 }
 
-/// One publish: the whole batch first, then one by one the messages that were refused with others.
+/// Some messages of a publish: all of them first, then one by one those that were refused with others.
 struct Call<'a> {
     broker: &'a Kafka,
     batch: &'a [Message],
@@ -178,10 +194,34 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn run(&mut self, together: &Arc<Producer>) {
+    /// The messages for topics that are known, and those for others that could be topics.
+    fn sendable(&self) -> (Vec<usize>, Vec<usize>) {
+        // Looked up once per topic: another publish may learn of one in the meantime, and the messages for one
+        // destination must stay together.
+        let mut known: HashMap<&str, bool> = HashMap::new();
+        let topic = |index: usize| self.batch[index].destination.as_str();
+        let fits = (0..self.batch.len()).filter(|&index| check_topic(topic(index)).is_ok());
+        fits.partition(|&index| *known.entry(topic(index)).or_insert_with(|| self.broker.topics.contain(topic(index))))
+    }
+
+    /// Returns the messages whose topics exist, and answers the others. Without a list of the brokers all may exist.
+    async fn look_for(&self, producer: &Producer, indices: Vec<usize>) -> Vec<usize> {
+        let limit = self.broker.peer.answer_timeout / 4;
+        if indices.is_empty() || !self.broker.topics.renew(producer, limit).await {
+            return indices;
+        }
+        let exists = |&index: &usize| self.broker.topics.contain(&self.batch[index].destination);
+        let (found, unknown): (Vec<usize>, Vec<usize>) = indices.into_iter().partition(exists);
+        for index in unknown {
+            let detail = verdict::detail(RDKafkaErrorCode::UnknownTopicOrPartition);
+            let detail = format!("{detail}: there is no such topic, or this user may not write to it");
+            self.answers.set(index, Outcome::Retry(Trouble { fault: Fault::Destination, definite: true, detail }));
+        }
+        found
+    }
+
+    async fn run(&mut self, together: &Arc<Producer>, mut indices: Vec<usize>) {
         let (batch, answers) = (self.batch, self.answers);
-        let fits = |&index: &usize| check_topic(&batch[index].destination).is_ok();
-        let mut indices: Vec<usize> = (0..batch.len()).filter(fits).collect();
         for alone in [false, true] {
             if indices.is_empty() {
                 return;
@@ -189,10 +229,10 @@ impl Call<'_> {
             let producer = if alone { self.broker.producer_alone().await } else { Ok(Arc::clone(together)) };
             let producer = match producer {
                 Ok(producer) => producer,
-                Err(away) => return answers.give_up(Fault::Sink, &away.detail),
+                Err(away) => return answers.give_up_these(indices, Fault::Sink, &away.detail),
             };
-            let round = self.round.insert(PublishRound::new(producer, alone, batch, answers, self.times));
-            if !round.run(&self.broker.window, &indices).await {
+            let round = self.round.insert(PublishRound::new(producer, alone, batch, answers, self.times, indices));
+            if !round.run(&self.broker.window).await {
                 return;
             }
             indices = std::mem::take(&mut round.again);
@@ -200,20 +240,15 @@ impl Call<'_> {
         }
     }
 
-    /// The deadline has passed: purges the messages that librdkafka still holds.
-    fn give_up(&mut self) {
-        let trouble = self.round.take().and_then(|mut round| {
-            round.take();
-            let trouble = round.producer.trouble();
-            if round.away > 0 {
-                round.producer.end();
-            }
-            trouble
-        });
-        match trouble {
-            Some((fault, detail)) => self.answers.give_up(fault, &detail),
-            None => self.answers.give_up(Fault::Unclear, &self.broker.peer.no_answer()),
+    /// The deadline has passed: purges the messages that librdkafka still holds. Returns the trouble with the brokers.
+    fn give_up(&mut self) -> Option<(Fault, String)> {
+        let mut round = self.round.take()?;
+        round.take();
+        let trouble = round.producer.trouble();
+        if round.away > 0 {
+            round.producer.end();
         }
+        trouble
     }
 }
 

@@ -43,6 +43,7 @@ use crate::{Away, Cause, Fault, Message, SinkError};
 use call::RabbitPublish;
 use carry::{MAX_TEXT_BYTES, check_target};
 use connection::{Failed, RabbitConnection};
+use exchanges::MissingExchanges;
 use login::Login;
 use refusal::{Blame, blame};
 
@@ -55,6 +56,7 @@ pub(crate) struct Rabbit {
     login: Login,
     peer: Peer,
     window: Window,
+    missing: Arc<MissingExchanges>,
 }
 
 impl Rabbit {
@@ -84,7 +86,7 @@ impl Rabbit {
             // machine for dead.
             heartbeat: u16::try_from(config.answer_timeout().as_secs() / 2).unwrap_or(u16::MAX).clamp(2, 60),
         };
-        Ok(Rabbit { login, peer: Peer::new(config), window: Window::new(MAX_UNDER_WAY, UNIT) })
+        Ok(Rabbit { login, peer: Peer::new(config), window: Window::new(MAX_UNDER_WAY, UNIT), missing: Arc::default() })
     }
 
     /// Answers the remaining messages at the deadline. If the server is blocked or silent, the connection is cut at
@@ -120,7 +122,8 @@ impl Broker for Rabbit {
     /// on the way and could be published at any later time.
     async fn connect(&self) -> Result<RabbitConnection, Away> {
         let answer_timeout = self.peer.answer_timeout;
-        let connection = RabbitConnection::connect(&self.login, answer_timeout / 2, answer_timeout).await?;
+        let missing = Arc::clone(&self.missing);
+        let connection = RabbitConnection::connect(&self.login, missing, answer_timeout / 2, answer_timeout).await?;
         let share = answer_timeout / 4;
         match timeout(share, connection.probe()).await {
             // A refusal shows that the server reads messages.

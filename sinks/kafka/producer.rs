@@ -127,29 +127,45 @@ impl Producer {
         })
     }
 
-    /// Requests the metadata of the cluster and one topic from a broker. librdkafka refreshes this topic for ever, so
-    /// it should be one that is published to; `None` requests all topics. Creates no topic.
+    /// Asks a broker for the metadata of the cluster and one topic. See [`metadata`](Producer::metadata).
     pub(super) async fn ask(&self, topic: Option<String>, limit: Duration) -> Result<(), Away> {
+        self.metadata(topic, limit).await.map(drop)
+    }
+
+    /// The names of all topics that this user may write to or describe.
+    pub(super) async fn topics(&self, limit: Duration) -> Result<Vec<String>, Away> {
+        self.metadata(None, limit).await
+    }
+
+    /// Requests the metadata of the cluster and one topic from a broker, and returns the topics in it. librdkafka
+    /// refreshes this topic for ever, so it should be one that is published to; `None` requests all topics. Creates no
+    /// topic.
+    async fn metadata(&self, topic: Option<String>, limit: Duration) -> Result<Vec<String>, Away> {
         let client = self.client().clone();
         let asked = on_thread(move || {
-            let ask = || client.client().fetch_metadata(topic.as_deref(), limit / 2).map(drop);
+            let ask = || client.client().fetch_metadata(topic.as_deref(), limit / 2);
             // If one broker does not answer, another one may.
-            ask().or_else(|error| match error.rdkafka_error_code() {
+            let metadata = ask().or_else(|error| match error.rdkafka_error_code() {
                 Some(RDKafkaErrorCode::OperationTimedOut) => ask(),
                 _ => Err(error),
-            })
+            })?;
+            Ok(metadata.topics().iter().map(|topic| topic.name().to_owned()).collect())
         });
         match asked.await {
-            Ok(Ok(())) => {
+            Ok(Ok(topics)) => {
                 self.health.set_well();
-                Ok(())
+                Ok(topics)
             }
-            Ok(Err(error)) => Err(match (self.away(), error.rdkafka_error_code()) {
-                (Some(away), _) => away,
-                (None, Some(code)) => verdict::detail(code).into(),
-                (None, None) => error.to_string().into(),
-            }),
+            Ok(Err(error)) => Err(self.why_unanswered(&error)),
             Err(_) => Err("the client library did not finish".to_owned().into()),
+        }
+    }
+
+    fn why_unanswered(&self, error: &KafkaError) -> Away {
+        match (self.away(), error.rdkafka_error_code()) {
+            (Some(away), _) => away,
+            (None, Some(code)) => verdict::detail(code).into(),
+            (None, None) => error.to_string().into(),
         }
     }
 

@@ -24,6 +24,8 @@ pub(super) struct PublishRound<'a> {
     batch: &'a [Message],
     answers: &'a Answers,
     times: PublishTimeouts,
+    /// The messages of this round.
+    indices: Vec<usize>,
     /// Number of messages that librdkafka holds.
     pub(super) away: usize,
     /// Messages to send again alone.
@@ -48,25 +50,27 @@ impl<'a> PublishRound<'a> {
         batch: &'a [Message],
         answers: &'a Answers,
         times: PublishTimeouts,
+        indices: Vec<usize>,
     ) -> PublishRound<'a> {
-        PublishRound { producer, inbox: Arc::default(), alone, batch, answers, times, away: 0, again: Vec::new() }
+        let (inbox, again) = (Arc::default(), Vec::new());
+        PublishRound { producer, inbox, alone, batch, answers, times, indices, away: 0, again }
     }
 
     /// Hands messages over and waits for all their reports. Returns whether there is time and a producer for another
     /// round; otherwise all messages are answered.
-    pub(super) async fn run(&mut self, window: &Window, indices: &[usize]) -> bool {
+    pub(super) async fn run(&mut self, window: &Window) -> bool {
         let producer = Arc::clone(&self.producer);
-        let topic = indices.first().map(|&index| self.batch[index].destination.as_str());
+        let topic = self.indices.first().map(|&index| self.batch[index].destination.as_str());
         let mut lost = pin!(producer.lost(topic));
         let (mut in_time, mut alive) = (true, true);
         let mut share: Option<(&str, WindowShare)> = None;
-        for (turn, &index) in indices.iter().enumerate() {
+        for turn in 0..self.indices.len() {
+            let index = self.indices[turn];
             let message = &self.batch[index];
             let known = share.take().filter(|(topic, _)| *topic == message.destination);
-            let (_, share) =
-                share.insert(known.unwrap_or_else(|| {
-                    (message.destination.as_str(), window.share(&message.destination, indices.len()))
-                }));
+            let (_, share) = share.insert(known.unwrap_or_else(|| {
+                (message.destination.as_str(), window.share(&message.destination, self.indices.len()))
+            }));
             if turn % 32 == 0 {
                 self.take();
             }
@@ -102,7 +106,7 @@ impl<'a> PublishRound<'a> {
             let (fault, detail) = producer.trouble().unwrap_or_else(|| {
                 (Fault::Unclear, "not handed over in time: too much is under way, to its topic or to all".to_owned())
             });
-            self.answers.give_up(fault, &detail);
+            self.give_up(fault, &detail);
         }
         in_time
     }
@@ -174,8 +178,12 @@ impl<'a> PublishRound<'a> {
             self.take();
         }
         let (fault, detail) = self.producer.end_of();
-        self.answers.give_up(fault, &detail);
+        self.give_up(fault, &detail);
         false
+    }
+
+    fn give_up(&self, fault: Fault, detail: &str) {
+        self.answers.give_up_these(self.indices.iter().copied(), fault, detail);
     }
 
     /// Handles the reports that have arrived.

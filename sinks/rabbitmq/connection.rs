@@ -3,6 +3,7 @@
 //! It never reconnects by itself. Messages that lapin still buffers are dropped with the connection, or with their
 //! channel, so that a message whose publish was given up is never sent later.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,23 +17,24 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
-use super::exchanges::Exchanges;
+use super::exchanges::MissingExchanges;
 use super::login::{LoggedIn, Login};
-use super::refusal::{Blame, Refusal, blame};
+use super::refusal::{Blame, NO_CODE, NOT_LOOKED_FOR, Refusal, blame};
 use super::socket::Socket;
 use crate::{Away, Fault, link};
 
 /// Maximum number of channels in use or being closed. Half as many are kept for later use.
 const MAX_CHANNELS: u16 = 64;
 
-/// The reply code of a refusal that the server did not explain.
-const NO_CODE: u16 = 0;
-
 /// A connection is replaced once the server has closed channels with one in this many of its numbers.
 const SPENT_NUMBERS: usize = 4;
 
 /// Maximum number of exchanges that are looked for at once. The other channels are for messages.
 const MAX_LOOKS: usize = 16;
+
+/// Maximum number of exchanges that are looked for or wait for it. A caller can make up any number of names, and the
+/// messages for them would hold the whole room of their lane while they wait.
+const MAX_WAITING_LOOKS: usize = 256;
 
 /// How long the server may take to confirm the close of a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -64,9 +66,13 @@ struct Shared {
     one_behind: AtomicBool,
     /// Open channels in confirm mode without messages under way.
     idle: Mutex<Vec<lapin::Channel>>,
-    exchanges: Mutex<Exchanges>,
+    /// Exchanges that are known to exist.
+    existing: Mutex<HashSet<String>>,
+    missing: Arc<MissingExchanges>,
     /// Limits how many exchanges are looked for at once.
     looks: Semaphore,
+    /// Limits how many are looked for or wait for it.
+    waiting_looks: Semaphore,
     /// Number of channels that the server closed.
     spent: AtomicUsize,
 }
@@ -96,6 +102,7 @@ impl RabbitConnection {
     /// Logs in within `limit`. A channel that is given up is closed within `answer_timeout`, or the connection is cut.
     pub(super) async fn connect(
         login: &Login,
+        missing: Arc<MissingExchanges>,
         limit: Duration,
         answer_timeout: Duration,
     ) -> Result<RabbitConnection, Away> {
@@ -112,8 +119,10 @@ impl RabbitConnection {
             why: OnceLock::new(),
             one_behind: AtomicBool::new(false),
             idle: Mutex::default(),
-            exchanges: Mutex::default(),
+            existing: Mutex::default(),
+            missing,
             looks: Semaphore::new(MAX_LOOKS),
+            waiting_looks: Semaphore::new(MAX_WAITING_LOOKS),
             spent: AtomicUsize::new(0),
         });
         shared.listen();
@@ -173,30 +182,34 @@ impl RabbitConnection {
 
     /// Whether an exchange is known to exist.
     pub(super) fn knows(&self, exchange: &str) -> bool {
-        exchange.is_empty() || self.shared.exchanges.lock().existing.contains(exchange)
+        exchange.is_empty() || self.shared.existing.lock().contains(exchange)
     }
 
     /// Checks that an exchange exists, on a channel without messages under way: the server closes the channel if not.
-    /// A refusal is remembered for some seconds, because each costs the server a channel.
+    /// A refusal is remembered for some seconds, because each costs the server a channel. If too many exchanges are
+    /// looked for already, this one is refused at once.
     pub(super) async fn find(&self, exchange: &str) -> Result<(), Failed> {
+        let refused = |detail: &str| Err(Failed::Refused(Refusal { code: NOT_LOOKED_FOR, detail: detail.to_owned() }));
+        let remembered =
+            || self.shared.missing.refusal(exchange).map_or(Ok(()), |refusal| Err(Failed::Refused(refusal)));
+        remembered()?;
+        let Ok(_waiting) = self.shared.waiting_looks.try_acquire() else {
+            return refused("too many other exchanges are looked for: this one was not looked for yet");
+        };
         let _look = self.shared.looks.acquire().await.map_err(|_| Failed::Lost)?;
         if self.knows(exchange) {
             return Ok(());
         }
-        if let Some(refusal) = self.shared.exchanges.lock().missing(exchange) {
-            return Err(Failed::Refused(refusal));
-        }
+        remembered()?;
         // Those who wait here got this connection before it was worn.
         if self.shared.spent.load(Ordering::Relaxed) >= self.numbers / 8 * 7 {
-            let detail = "too many exchanges are unknown; another connection looks for this one".to_owned();
-            return Err(Failed::Refused(Refusal { code: NO_CODE, detail }));
+            return refused("too many exchanges are unknown: another connection looks for this one");
         }
         let found = self.declare_passively(exchange).await;
-        let mut exchanges = self.shared.exchanges.lock();
         match &found {
-            Ok(()) => drop(exchanges.existing.insert(exchange.to_owned())),
+            Ok(()) => drop(self.shared.existing.lock().insert(exchange.to_owned())),
             Err(Failed::Refused(refusal)) if blame(refusal.code) == Blame::Destination => {
-                exchanges.note_missing(exchange, refusal);
+                self.shared.missing.insert(exchange, refusal);
             }
             Err(_) => {}
         }
@@ -215,7 +228,7 @@ impl RabbitConnection {
 
     /// Forgets that an exchange exists.
     pub(super) fn forget(&self, exchange: &str) {
-        self.shared.exchanges.lock().existing.remove(exchange);
+        self.shared.existing.lock().remove(exchange);
     }
 
     /// Keeps a channel without messages under way for later use.

@@ -1,8 +1,9 @@
-//! What a connection knows of exchanges: those that exist, and those that were missing lately.
+//! Exchanges that were missing lately, by whichever connection. Each look for one costs the server a channel.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::refusal::Refusal;
@@ -16,31 +17,34 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of missing exchanges that are remembered.
 const MAX_MISSING: usize = 10_000;
 
-/// What is known of exchanges.
+/// Exchanges that did not exist or were forbidden lately, with the refusal.
 #[derive(Default)]
-pub(super) struct Exchanges {
-    pub(super) existing: HashSet<String>,
-    /// Those that did not exist or were forbidden lately, with the refusal.
-    missing: HashMap<String, (Instant, Refusal)>,
+pub(super) struct MissingExchanges(Mutex<Refused>);
+
+#[derive(Default)]
+struct Refused {
+    exchanges: HashMap<String, (Instant, Refusal)>,
     /// When old ones were last removed.
     swept: Option<Instant>,
 }
 
-impl Exchanges {
+impl MissingExchanges {
     /// The refusal of an exchange that was looked for lately.
-    pub(super) fn missing(&self, exchange: &str) -> Option<Refusal> {
-        let (at, refusal) = self.missing.get(exchange)?;
+    pub(super) fn refusal(&self, exchange: &str) -> Option<Refusal> {
+        let refused = self.0.lock();
+        let (at, refusal) = refused.exchanges.get(exchange)?;
         (at.elapsed() < MISSING_TIME).then(|| refusal.clone())
     }
 
-    pub(super) fn note_missing(&mut self, exchange: &str, refusal: &Refusal) {
-        let swept_lately = self.swept.is_some_and(|at| at.elapsed() < SWEEP_INTERVAL);
-        if self.missing.len() >= MAX_MISSING && !swept_lately {
-            self.swept = Some(Instant::now());
-            self.missing.retain(|_, (at, _)| at.elapsed() < MISSING_TIME);
+    pub(super) fn insert(&self, exchange: &str, refusal: &Refusal) {
+        let mut refused = self.0.lock();
+        let swept_lately = refused.swept.is_some_and(|at| at.elapsed() < SWEEP_INTERVAL);
+        if refused.exchanges.len() >= MAX_MISSING && !swept_lately {
+            refused.swept = Some(Instant::now());
+            refused.exchanges.retain(|_, (at, _)| at.elapsed() < MISSING_TIME);
         }
-        if self.missing.len() < MAX_MISSING {
-            self.missing.insert(exchange.to_owned(), (Instant::now(), refusal.clone()));
+        if refused.exchanges.len() < MAX_MISSING {
+            refused.exchanges.insert(exchange.to_owned(), (Instant::now(), refusal.clone()));
         }
     }
 }

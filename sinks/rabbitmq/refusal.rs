@@ -6,6 +6,12 @@ use lapin::ErrorKind;
 
 use crate::Cause;
 
+/// The code of a refusal that the server did not explain.
+pub(super) const NO_CODE: u16 = 0;
+
+/// The code of our own refusal to look for an exchange. The codes of AMQP have three digits.
+pub(super) const NOT_LOOKED_FOR: u16 = 1;
+
 /// A reply code of AMQP with the server's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -33,6 +39,7 @@ pub(super) fn blame(code: u16) -> Blame {
         311 | 406 => Blame::Message,
         // No route, no consumers; access refused, not found, locked; not allowed (publishing to an internal exchange).
         312 | 313 | 403 | 404 | 405 | 530 => Blame::Destination,
+        NOT_LOOKED_FOR => Blame::Destination,
         // The server stops, or an operator has closed the connection; no such virtual host; out of resources; internal
         // error.
         320 | 402 | 506 | 541 => Blame::Sink,
@@ -87,7 +94,10 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} ({})", self.detail, self.code)
+        match self.code {
+            NO_CODE | NOT_LOOKED_FOR => formatter.write_str(&self.detail),
+            code => write!(formatter, "{} ({code})", self.detail),
+        }
     }
 }
 
@@ -99,6 +109,8 @@ mod tests {
     #[test]
     fn every_reply_code_has_its_blame() {
         for (code, expected) in [
+            (NO_CODE, Blame::Unclear),
+            (NOT_LOOKED_FOR, Blame::Destination),
             (200, Blame::Unclear),
             (311, Blame::Message),
             (312, Blame::Destination),

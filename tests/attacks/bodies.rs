@@ -10,7 +10,7 @@ use crate::support::say;
 /// The size of the body of a put, less one byte.
 const BODY: usize = (1 << 20) - 1;
 
-fn send_bodies_that_do_not_end(form: Form) {
+pub(super) fn send_bodies_that_do_not_end(form: Form) {
     let Some(stage) = Stage::start("") else { return };
     let before = stage.watch("bodies, before", &|| std::thread::sleep(Duration::from_secs(form.choose(1, 10))));
     let body = vec![b' '; BODY];
@@ -41,4 +41,4 @@ fn send_bodies_that_do_not_end(form: Form) {
     form.judge(&stage.instance, &before, &during);
 }
 
-forms!(send_bodies_that_do_not_end);
+whole_forms!(send_bodies_that_do_not_end);

@@ -10,7 +10,7 @@ use crate::support::server::free_port;
 use crate::support::{patient, say};
 
 /// Holds more connections than there are places, each of which was used once.
-fn hold_all_places(form: Form) {
+pub(super) fn hold_all_places(form: Form) {
     let probe_port = free_port();
     let places = form.choose(64, 400);
     let config = format!("connections = {places}\nprobe_listen = \"127.0.0.1:{probe_port}\"");
@@ -43,4 +43,4 @@ fn hold(port: u16) -> TcpStream {
     stream
 }
 
-forms!(hold_all_places);
+whole_forms!(hold_all_places);

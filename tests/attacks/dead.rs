@@ -8,7 +8,7 @@ use crate::support::{patient, say};
 /// A destination that is no stream: what is published to it is rejected at once.
 const STRING: &str = "a-string";
 
-fn fill_the_dead(form: Form) {
+pub(super) fn fill_the_dead(form: Form) {
     let Some(stage) = Stage::start("[dead]\ncap = 200\ncap_bytes = \"1MiB\"") else { return };
     let mut redis = stage.redis.connect();
     redis::cmd("SET").arg(STRING).arg("x").exec(&mut redis).expect("an answer");
@@ -57,4 +57,4 @@ fn fill_the_dead(form: Form) {
     form.judge(&stage.instance, &before, &during);
 }
 
-forms!(fill_the_dead);
+whole_forms!(fill_the_dead);

@@ -1,24 +1,17 @@
 //! Attacks on a running instance by one caller. What it takes from others must stay within bounds.
 //!
-//! Each attack has a short form, which runs with all tests, and a whole one, which `make attack` runs: that measures how
-//! late tasks of others are, how long their puts take and how much memory the instance needs, prints it, and fails
-//! beyond the limits. The short form measures the same and has no limit of time, because machines differ.
+//! Each attack has a short form and a whole one. The whole one, by `make attack`, measures how late tasks of others are,
+//! how long their puts take and how much memory the instance needs, prints it, and fails beyond the limits. The short
+//! form, which runs with all tests, measures the same and has no limit of time, because machines differ.
 
-/// A test of the short form and one of the whole form, for each attack.
-macro_rules! forms {
+/// A test of the whole form of each attack.
+macro_rules! whole_forms {
     ($($attack:ident),+) => {
         $(mod $attack {
-            use crate::attacks::Form;
-
-            #[test]
-            fn short() {
-                super::$attack(Form::Short);
-            }
-
             #[test]
             #[ignore = "for minutes, with limits of time: make attack"]
             fn whole() {
-                super::$attack(Form::Whole);
+                super::$attack(crate::attacks::Form::Whole);
             }
         })+
     };
@@ -81,6 +74,22 @@ impl Form {
         say(&format!("{REPORT} {} MiB of memory at most", most >> 20));
         assert!(most <= MAX_MEMORY, "{} MiB of memory are more than {}", most >> 20, MAX_MEMORY >> 20);
     }
+}
+
+/// One after the other: at once they would slow each other and all other tests down. Those by names mostly wait.
+///
+/// Takes more than five seconds: seven attacks, on three brokers that are started for it.
+#[test]
+fn each_attack_in_its_short_form() {
+    previews::ask_for_previews(Form::Short);
+    connections::hold_all_places(Form::Short);
+    bodies::send_bodies_that_do_not_end(Form::Short);
+    dead::fill_the_dead(Form::Short);
+    std::thread::scope(|scope| {
+        for by_names in [names::by_nats, names::by_rabbitmq, names::by_kafka] {
+            scope.spawn(move || by_names(Form::Short));
+        }
+    });
 }
 
 /// An instance with the lane `victim`, whose tasks go to a stream of the same Redis.

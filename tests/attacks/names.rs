@@ -49,7 +49,7 @@ fn make_up_names(broker: &Broker, form: Form) {
     };
     let span = Duration::from_secs(form.choose(1, 20));
     let before = watch("before", &|| std::thread::sleep(span));
-    let count = form.choose(1500, 20_000);
+    let count = form.choose(600, 20_000);
     let dead = || api.metric("punctual_dead_total{lane=\"default\",reason=\"destination\"}") as usize;
     let during = watch("meanwhile", &|| {
         let line = |n: usize| {
@@ -72,7 +72,7 @@ fn make_up_names(broker: &Broker, form: Form) {
     }
 }
 
-fn by_nats(form: Form) {
+pub(super) fn by_nats(form: Form) {
     if !have("redis-server") || !have("nats-server") {
         return;
     }
@@ -97,7 +97,7 @@ fn by_nats(form: Form) {
     );
 }
 
-fn by_rabbitmq(form: Form) {
+pub(super) fn by_rabbitmq(form: Form) {
     if !have("redis-server") || !have("rabbitmq-server") {
         return;
     }
@@ -119,7 +119,7 @@ fn by_rabbitmq(form: Form) {
     );
 }
 
-fn by_kafka(form: Form) {
+pub(super) fn by_kafka(form: Form) {
     if !have("redis-server") || !have_kafka() {
         return;
     }
@@ -136,4 +136,4 @@ fn by_kafka(form: Form) {
     );
 }
 
-forms!(by_nats, by_rabbitmq, by_kafka);
+whole_forms!(by_nats, by_rabbitmq, by_kafka);

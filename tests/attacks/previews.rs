@@ -10,7 +10,7 @@ use crate::support::say;
 const CONNECTIONS: usize = 8;
 
 /// The 29th of February, if it is a Monday, in a time zone whose rules change every year.
-fn ask_for_previews(form: Form) {
+pub(super) fn ask_for_previews(form: Form) {
     let Some(stage) = Stage::start("") else { return };
     let before = stage.watch("previews, before", &|| std::thread::sleep(Duration::from_secs(form.choose(1, 10))));
     let (ending, answered, busy) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
@@ -44,4 +44,4 @@ fn ask_for_previews(form: Form) {
     form.judge(&stage.instance, &before, &during);
 }
 
-forms!(ask_for_previews);
+whole_forms!(ask_for_previews);

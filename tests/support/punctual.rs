@@ -10,6 +10,11 @@ use super::http::Api;
 use super::patient;
 use super::server::free_port;
 
+/// The program that the instances run: that of this build, or another one, as where `make attack` measures.
+fn program() -> String {
+    std::env::var("PUNCTUAL_TEST_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_punctual").to_owned())
+}
+
 /// A running instance. It is killed when this value is dropped or the test process dies.
 pub(crate) struct Punctual {
     keeper: Keeper,
@@ -48,8 +53,7 @@ impl Punctual {
             std::fs::write(&file, format!("[http]\nlisten = \"127.0.0.1:{port}\"\n{config}"))?;
             let mut command = vec!["env".to_owned()];
             command.extend_from_slice(environment);
-            command.extend([env!("CARGO_BIN_EXE_punctual"), "serve", "--config"].map(str::to_owned));
-            command.push(file.display().to_string());
+            command.extend([program(), "serve".to_owned(), "--config".to_owned(), file.display().to_string()]);
             Ok(command)
         });
         let keeper = keeper.expect("a folder for the instance");
