@@ -361,7 +361,7 @@ fn a_token_has_a_hash_and_a_scope_and_shows_neither_the_one_nor_what_was_taken_f
     let environment = [("PUNCTUAL__TOKENS__MY_OWN__SHA256", HASH), ("PUNCTUAL__TOKENS__MY_OWN__SCOPE", "write read")];
     let config = load("", &environment, &[SINK]).unwrap();
     assert_eq!(config.tokens["my-own"].scopes, [Scope::Write, Scope::Read]);
-    assert!(config.tokens["my-own"].limits.prefix.is_empty());
+    assert!(config.tokens["my-own"].limits.prefix.as_str().is_empty());
     let shown = format!("{config:?}").to_lowercase();
     assert!(shown.contains("tokens") && !shown.contains(&HASH.to_lowercase()[..8]), "{shown}");
     assert!(!shown.contains("17, 34, 51"), "{shown}");

@@ -7,11 +7,8 @@ use super::HttpSection;
 use super::read::ConfigReader;
 use crate::engine::{DestinationPatterns, EngineLane};
 use crate::http::access::{KnownToken, Scope};
-use crate::http::{PutRate, TokenLimits};
-use crate::task::{Lane, TaskId};
-
-/// Maximum length of a prefix, so that the server can make ids with it.
-const MAX_PREFIX_BYTES: usize = 100;
+use crate::http::{IdPrefix, PutRate, TokenLimits};
+use crate::task::Lane;
 
 /// The units of a rate.
 const UNITS: [(&str, u64); 3] = [("s", 1), ("m", 60), ("h", 3600)];
@@ -77,12 +74,7 @@ fn limits(r: &mut ConfigReader, name: &str, configured: &BTreeMap<Lane, EngineLa
         let there: Vec<String> = configured.keys().map(ToString::to_string).collect();
         r.unknown_name(&path("lanes"), unknown.as_str(), &there);
     }
-    let prefix = r.text(&path("prefix"), |text| {
-        let is_id = text.parse::<TaskId>().is_ok() && text.len() <= MAX_PREFIX_BYTES;
-        let expected =
-            || format!("the beginning of ids is expected, at most {MAX_PREFIX_BYTES} characters, such as `{name}.`");
-        if is_id { Ok(text.to_owned()) } else { Err(expected()) }
-    });
+    let prefix = r.text(&path("prefix"), str::parse::<IdPrefix>);
     if lanes.is_some() && prefix.is_none() && !r.is_wrong(&path("prefix")) {
         let detail = "without `prefix` the token could replace and cancel tasks of other lanes by their ids";
         r.fault(&path("lanes"), detail.to_owned(), Some(format!("`prefix = \"{name}.\"`")));

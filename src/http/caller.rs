@@ -3,6 +3,7 @@
 //! [`access`](super::access) finds the caller of a request by its token. A token without limits reaches everything that
 //! its scopes allow, and so does every caller while no token is configured.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -17,13 +18,16 @@ use crate::task::{Lane, Message, TaskId};
 /// How long the depth of the lanes is used before it is read again.
 const DEPTH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Maximum length of a prefix, so that the server can make ids with it.
+const MAX_PREFIX_BYTES: usize = 100;
+
 /// What a token is limited to. By default to nothing.
 #[derive(Clone, Debug, Default)]
 pub struct TokenLimits {
     /// The lanes that it may use, the first for tasks that name none; empty means all, and `default`.
     pub lanes: Vec<Lane>,
-    /// The beginning of all ids that it may use; empty means any.
-    pub prefix: String,
+    /// The beginning of all ids that it may use.
+    pub prefix: IdPrefix,
     /// The destinations that it may name, itself or by a lane; `None` means all.
     pub destinations: Option<DestinationPatterns>,
     /// Maximum number of tasks that wait or are in flight in its lanes, above which it puts no more.
@@ -31,6 +35,10 @@ pub struct TokenLimits {
     /// The rate of its puts.
     pub puts: Option<PutRate>,
 }
+
+/// The beginning of ids; empty by default, which means any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdPrefix(String);
 
 /// A rate of puts, which may all come at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +71,30 @@ struct LaneDepth {
     puts: u64,
 }
 
+impl IdPrefix {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for IdPrefix {
+    type Err = String;
+
+    /// # Errors
+    /// With what is expected, if the server could not make ids with it.
+    fn from_str(text: &str) -> Result<IdPrefix, String> {
+        let is_id = text.parse::<TaskId>().is_ok() && text.len() <= MAX_PREFIX_BYTES;
+        let expected = "the beginning of ids is expected, such as `orders.`";
+        if is_id {
+            Ok(IdPrefix(text.to_owned()))
+        } else {
+            Err(format!("{expected}, at most {MAX_PREFIX_BYTES} characters"))
+        }
+    }
+}
+
 impl Caller {
     pub(super) fn new(limits: TokenLimits) -> Caller {
         let left = limits.puts.map_or(0.0, |rate| f64::from(rate.puts));
@@ -73,7 +105,7 @@ impl Caller {
     /// Whether it reaches only a part of what there is, so that what concerns everybody is not for it.
     pub(super) fn is_limited(&self) -> bool {
         let TokenLimits { lanes, prefix, destinations, pending_max, puts } = &self.limits;
-        !lanes.is_empty() || !prefix.is_empty() || destinations.is_some() || pending_max.is_some() || puts.is_some()
+        !lanes.is_empty() || !prefix.0.is_empty() || destinations.is_some() || pending_max.is_some() || puts.is_some()
     }
 
     /// The lane of tasks that name none.
@@ -83,7 +115,7 @@ impl Caller {
 
     /// The beginning of all ids that it may use, and of those that the server makes for it.
     pub(super) fn prefix(&self) -> &str {
-        &self.limits.prefix
+        self.limits.prefix.as_str()
     }
 
     /// Whether it may use a lane.
@@ -93,7 +125,7 @@ impl Caller {
 
     /// Whether an id is its own, whatever the lane. What is dead under another id does not exist for it.
     pub(super) fn owns(&self, id: &TaskId) -> bool {
-        id.as_str().starts_with(&self.limits.prefix)
+        id.as_str().starts_with(self.prefix())
     }
 
     /// Checks that it may use an id.
@@ -104,7 +136,7 @@ impl Caller {
         if self.owns(id) {
             return Ok(());
         }
-        Err(forbidden("foreign_id", format!("the token is limited to ids that begin with `{}`", self.limits.prefix)))
+        Err(forbidden("foreign_id", format!("the token is limited to ids that begin with `{}`", self.prefix())))
     }
 
     /// Whether the put of a message into a lane is not refused because of the caller. A fault of the lane or the sink

@@ -39,7 +39,7 @@ use crate::task::Limits;
 pub use access::Access;
 pub use blocking::BlockingPool;
 pub use body_budget::BodyBudget;
-pub use caller::{PutRate, TokenLimits};
+pub use caller::{IdPrefix, PutRate, TokenLimits};
 pub use openapi::openapi;
 pub use problem::Problem;
 

@@ -98,7 +98,7 @@ fn new_id(now: Timestamp) -> Uuid {
 }
 
 fn id(prefix: &str, uuid: Uuid) -> TaskId {
-    // The configuration checks the prefix: its length, its characters, and that it begins with a letter or digit.
+    // A prefix begins an id and leaves room for a UUID.
     format!("{prefix}{uuid}").parse().expect("a prefix and a UUID are an id")
 }
 

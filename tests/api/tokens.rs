@@ -38,7 +38,7 @@ const COLUMNS: [(&str, &str, About); 7] = [
 fn shop() -> TokenLimits {
     TokenLimits {
         lanes: vec!["alerts".parse().unwrap()],
-        prefix: "shop.".to_owned(),
+        prefix: "shop.".parse().expect("a prefix"),
         destinations: Some(DestinationPatterns::new(vec!["orders.*".to_owned()]).unwrap()),
         ..TokenLimits::default()
     }
@@ -280,7 +280,7 @@ async fn no_cursor_tells_what_of_others_is_dead() {
 
 #[tokio::test]
 async fn a_prefix_is_one_of_ids_and_not_of_keys() {
-    let stage = stage(TokenLimits { prefix: "shop:".to_owned(), ..TokenLimits::default() }).await;
+    let stage = stage(TokenLimits { prefix: "shop:".parse().expect("a prefix"), ..TokenLimits::default() }).await;
     let key = stage.bury("shop", -10, "rejected", "alerts");
     stage.bury("shop:1", -10, "rejected", "alerts");
     assert_eq!(stage.ask("shop", "GET", &format!("/v1/dead/{key}"), "").await.problem().1, "unknown");

@@ -8,7 +8,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ExchangeKind};
-use punctual_sinks::{Fault, Message, Outcome};
+use punctual_sinks::{Fault, Message, Outcome, Sink};
 use tokio::time::Instant;
 
 use super::super::{
@@ -122,18 +122,48 @@ async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
 async fn more_unknown_exchanges_than_a_connection_has_channels_harm_no_one_else() {
     let Some(broker) = Shared::start() else { return };
     let sink = broker.sink(PATIENCE);
-    for round in 0..4 {
-        let mut mixed = batch("a", round * 1000..round * 1000 + 1000);
-        for (number, message) in mixed.iter_mut().enumerate().filter(|(number, _)| number % 10 != 0) {
-            message.destination = format!("nobody-{round}-{number}/key");
-        }
-        let outcomes = publish(&sink, mixed).await;
-        for (index, outcome) in outcomes.iter().enumerate() {
-            let definite = matches!(outcome, Outcome::Retry(t) if t.definite && t.fault != Fault::Sink);
-            assert!(if index % 10 == 0 { *outcome == Outcome::Accepted } else { definite }, "{index}: {outcome:?}");
+    for round in 0..12 {
+        let (mixed, outcomes) = publish_beside_unknown(&sink, round, 250).await;
+        let is_unknown =
+            |outcome: &Outcome| is_destinations(outcome) && detail(outcome).contains("no exchange 'nobody-");
+        for (message, outcome) in mixed.iter().zip(&outcomes) {
+            let is_good = message.destination == "a";
+            assert!(if is_good { *outcome == Outcome::Accepted } else { is_unknown(outcome) }, "{outcome:?}");
         }
     }
-    assert_eq!(broker.received("a").len(), 400);
+    assert_eq!(broker.received("a").len(), 12 * 25);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_many_exchanges_are_looked_for_others_are_refused_at_once() {
+    let Some(broker) = Shared::start() else { return };
+    let sink = broker.sink(PATIENCE);
+    let (mixed, outcomes) = publish_beside_unknown(&sink, 0, 1000).await;
+    let again = publish(&sink, mixed.clone()).await;
+    let is_looked_for = |outcome: &Outcome| detail(outcome).contains("no exchange 'nobody-");
+    let (mut at_first, mut then) = (0, 0);
+    for (message, (outcome, later)) in mixed.iter().zip(outcomes.iter().zip(&again)) {
+        if message.destination == "a" {
+            assert_eq!((outcome, later), (&Outcome::Accepted, &Outcome::Accepted));
+        } else {
+            assert!(is_destinations(outcome) && is_destinations(later), "{outcome:?}, {later:?}");
+            at_first += usize::from(is_looked_for(outcome));
+            then += usize::from(is_looked_for(outcome) || is_looked_for(later));
+        }
+    }
+    assert_eq!(at_first, 256);
+    assert!(then > 256, "those that were refused are looked for the next time");
+}
+
+/// Publishes messages for unknown exchanges, and one for `a` before every tenth of them.
+async fn publish_beside_unknown(sink: &Arc<dyn Sink>, round: usize, unknown: usize) -> (Vec<Message>, Vec<Outcome>) {
+    let all = unknown + unknown / 10;
+    let mut mixed = batch("a", round * all..(round + 1) * all);
+    for (number, message) in mixed.iter_mut().enumerate().filter(|(number, _)| number % 11 != 0) {
+        message.destination = format!("nobody-{round}-{number}/key");
+    }
+    let outcomes = publish(sink, mixed.clone()).await;
+    (mixed, outcomes)
 }
 
 /// The exchange existed once, and the sink does not ask for it again: the refusal closes the channel that others use,
