@@ -1,6 +1,6 @@
 //! State that the loops of the engine share: for the whole engine, and for each shard, lane and sink.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::EngineConfig;
 use super::breaker::Breaker;
 use super::destinations::Destinations;
 use super::leases::Leases;
-use super::next_claim::OLDEST_AGAIN;
 use super::retry_room::RetryRoom;
 use super::room::Room;
 use super::suspect_lock::SuspectLock;
 use super::throttle::Throttle;
+use super::turned_back::TurnedBack;
 use super::wake_signal::WakeSignal;
 use crate::clock::Clock;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
@@ -30,10 +30,6 @@ use crate::timeline::{Glance, Timeline, Token};
 
 /// The pause between two log lines about dead occurrences of a lane.
 const LOG_PAUSE: Duration = Duration::from_secs(60);
-
-/// Maximum number of destinations per lane that are noted as turned back. Beyond that the noted ones are
-/// representative.
-const MAX_TURNED_BACK: usize = 1000;
 
 /// State of the engine.
 pub(super) struct Context {
@@ -80,9 +76,7 @@ pub(super) struct LaneContext {
     pub(super) room: Room,
     /// How much of the lane's room failing destinations hold.
     pub(super) retry_room: Arc<RetryRoom>,
-    /// By destination: when an occurrence last returned to the lane because its destination holds all it may. At most
-    /// [`MAX_TURNED_BACK`] entries.
-    pub(super) turned_back: Mutex<HashMap<String, Instant>>,
+    pub(super) turned_back: Mutex<TurnedBack>,
     pub(super) metrics: LaneMetrics,
     /// While it pauses, this lane is not claimed, so that other lanes of the sink get their turn.
     pub(super) claims: Throttle,
@@ -156,26 +150,18 @@ impl LaneContext {
 
     /// Notes that an occurrence returned to the lane because its destination holds all it may.
     pub(super) fn turns_back(&self, destination: &str) {
-        let mut turned_back = self.turned_back.lock();
-        if let Some(last) = turned_back.get_mut(destination) {
-            *last = Instant::now();
-            return;
-        }
-        turned_back.retain(|_, last| is_lately(*last));
-        if turned_back.len() < MAX_TURNED_BACK {
-            turned_back.insert(destination.to_owned(), Instant::now());
-        }
+        self.turned_back.lock().insert(destination, Instant::now());
     }
 
     /// Whether such an occurrence returned lately, so that the next claim from the oldest task on may find more of
     /// them.
     pub(super) fn goes_back(&self) -> bool {
-        self.turned_back.lock().values().any(|last| is_lately(*last))
+        self.turned_back.lock().any(Instant::now())
     }
 
     /// Forgets this note for a destination that accepts messages again. Returns whether there was one.
     pub(super) fn turns_back_no_more(&self, destination: &str) -> bool {
-        self.turned_back.lock().remove(destination).is_some_and(is_lately)
+        self.turned_back.lock().remove(destination, Instant::now())
     }
 }
 
@@ -199,11 +185,6 @@ impl SinkContext {
     pub(super) fn answered_since(&self, then: Instant) -> bool {
         self.answered.lock().is_some_and(|last| last >= then)
     }
-}
-
-/// Whether `last` is so recent that more of these occurrences may follow.
-fn is_lately(last: Instant) -> bool {
-    last.elapsed() <= 2 * OLDEST_AGAIN
 }
 
 /// The last step of each loop. A loop without a step for long is stuck.

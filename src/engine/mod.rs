@@ -33,6 +33,7 @@ mod settling;
 mod state;
 mod suspect_lock;
 mod throttle;
+mod turned_back;
 mod wake_signal;
 
 use std::collections::BTreeMap;
