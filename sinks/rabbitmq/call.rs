@@ -83,27 +83,24 @@ impl<'a> RabbitPublish<'a> {
         sendable.into_iter().partition(|index| knows(self.exchange(*index)))
     }
 
-    /// Checks the exchanges of these messages. Returns the messages whose exchanges exist, and answers the others.
+    /// Checks the exchanges of these messages. Returns the messages whose exchanges exist, and answers each other one as
+    /// soon as its exchange is known to be missing.
     async fn look_for(&self, indices: Vec<usize>) -> Result<Vec<usize>, Failed> {
-        let exchanges: HashSet<&str> = indices.iter().map(|index| self.exchange(*index)).collect();
-        let look = |exchange| async move { (exchange, self.connection.find(exchange).await) };
+        let mut exchanges: HashMap<&str, Vec<usize>> = HashMap::new();
+        for index in indices {
+            exchanges.entry(self.exchange(index)).or_default().push(index);
+        }
+        let look = |(exchange, indices)| async move { (indices, self.connection.find(exchange).await) };
         let mut looking: FuturesUnordered<_> = exchanges.into_iter().map(look).collect();
-        let mut missing: HashMap<&str, Refusal> = HashMap::new();
-        while let Some((exchange, found)) = looking.next().await {
-            match found {
-                Ok(()) => {}
-                Err(Failed::Refused(refusal)) => drop(missing.insert(exchange, refusal)),
+        let mut found = Vec::new();
+        while let Some((indices, look)) = looking.next().await {
+            match look {
+                Ok(()) => found.extend(indices),
+                Err(Failed::Refused(refusal)) => indices.iter().for_each(|index| self.retry(*index, &refusal, true)),
                 Err(Failed::Lost) => return Err(Failed::Lost),
             }
         }
-        let is_there = |index: &usize| match missing.get(self.exchange(*index)) {
-            Some(refusal) => {
-                self.retry(*index, refusal, true);
-                false
-            }
-            None => true,
-        };
-        Ok(indices.into_iter().filter(is_there).collect())
+        Ok(merged(found))
     }
 
     fn exchange(&self, index: usize) -> &'a str {
