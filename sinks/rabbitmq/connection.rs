@@ -34,7 +34,7 @@ const MAX_LOOKS: usize = 16;
 
 /// Maximum number of exchanges that are looked for or wait for it. A caller can make up any number of names, and the
 /// messages for them would hold the whole room of their lane while they wait.
-const MAX_WAITING_LOOKS: usize = 256;
+const MAX_WAITING_LOOKS: usize = 64;
 
 /// How long the server may take to confirm the close of a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
