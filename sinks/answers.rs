@@ -25,7 +25,7 @@ struct State {
     known: VecDeque<(usize, Outcome)>,
     answered: Vec<bool>,
     open: usize,
-    /// Messages before this index were handed over, or answered without being sent.
+    /// Messages before this index may be handed over; those from it on are not.
     handed: usize,
 }
 

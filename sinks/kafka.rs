@@ -132,18 +132,20 @@ impl Broker for Kafka {
         self.connect_with(self.settings.client.clone()).await
     }
 
-    /// Rejects destinations that cannot be topics, even without a connection. The first one that exists is the topic for
-    /// metadata requests.
+    /// Rejects destinations that cannot be topics, even without a connection. The first one that a list contains is the
+    /// topic for metadata requests; before the first list, it is the first one that could be a topic.
     fn prepare(&self, batch: &[Message], answers: &Answers) {
         for (index, message) in batch.iter().enumerate() {
             if let Err(detail) = check_topic(&message.destination) {
                 answers.set(index, Outcome::Reject(detail));
             }
         }
-        let topic = batch.iter().map(|message| message.destination.as_str()).find(|topic| self.topics.contain(topic));
-        let mut known = self.topic.lock();
-        if topic.is_some() && known.as_deref() != topic {
-            *known = topic.map(str::to_owned);
+        let topics = || batch.iter().map(|message| message.destination.as_str());
+        let mut topic = self.topic.lock();
+        let first = || topics().find(|name| check_topic(name).is_ok()).filter(|_| topic.is_none());
+        let new = topics().find(|name| self.topics.contain(name)).or_else(first);
+        if new.is_some() && topic.as_deref() != new {
+            *topic = new.map(str::to_owned);
         }
     }
 
@@ -154,15 +156,16 @@ impl Broker for Kafka {
     async fn publish(&self, producer: &Arc<Producer>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
         let times = PublishTimeouts { hand_over: deadline - settings::longest(self.peer.answer_timeout), deadline };
         let call = || Call { broker: self, batch: &batch, answers, times, round: None };
-        let (mut at_once, mut later) = (call(), call());
-        let (known, others) = at_once.sendable();
-        let listed = async {
-            let found = later.look_for(producer, others).await;
-            later.run(producer, found).await;
+        let (mut listed, mut unlisted) = (call(), call());
+        let fits = (0..batch.len()).filter(|&index| check_topic(&batch[index].destination).is_ok());
+        let (at_once, later) = listed.listed(fits.collect());
+        let after_the_list = async {
+            let found = unlisted.look_for(producer, later).await;
+            unlisted.run(producer, found).await;
         };
-        let both = async { tokio::join!(at_once.run(producer, known), listed) };
+        let both = async { tokio::join!(listed.run(producer, at_once), after_the_list) };
         if timeout_at(deadline, both).await.is_err() {
-            let troubles = [at_once.give_up(), later.give_up()];
+            let troubles = [listed.give_up(), unlisted.give_up()];
             let unclear = || (Fault::Unclear, self.peer.no_answer());
             let (fault, detail) = troubles.into_iter().flatten().next().unwrap_or_else(unclear);
             answers.give_up(fault, &detail);
@@ -194,24 +197,25 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The messages for topics that are known, and those for others that could be topics.
-    fn sendable(&self) -> (Vec<usize>, Vec<usize>) {
-        // Looked up once per topic: another publish may learn of one in the meantime, and the messages for one
+    /// The messages for topics that a list contained, and the others. All are the former if librdkafka may create topics.
+    fn listed(&self, indices: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
+        // Looked up once per topic: another publish may get a new list in the meantime, and the messages for one
         // destination must stay together.
         let mut known: HashMap<&str, bool> = HashMap::new();
-        let topic = |index: usize| self.batch[index].destination.as_str();
-        let fits = (0..self.batch.len()).filter(|&index| check_topic(topic(index)).is_ok());
-        fits.partition(|&index| *known.entry(topic(index)).or_insert_with(|| self.broker.topics.contain(topic(index))))
+        let contain = |topic| self.broker.settings.creates_topics || self.broker.topics.contain(topic);
+        indices.into_iter().partition(|index| {
+            let topic = self.batch[*index].destination.as_str();
+            *known.entry(topic).or_insert_with(|| contain(topic))
+        })
     }
 
-    /// Returns the messages whose topics exist, and answers the others. Without a list of the brokers all may exist.
+    /// Gets a list. Returns the messages whose topics are in it, and answers the others. Without a list all may exist.
     async fn look_for(&self, producer: &Producer, indices: Vec<usize>) -> Vec<usize> {
         let limit = self.broker.peer.answer_timeout / 4;
         if indices.is_empty() || !self.broker.topics.renew(producer, limit).await {
             return indices;
         }
-        let exists = |&index: &usize| self.broker.topics.contain(&self.batch[index].destination);
-        let (found, unknown): (Vec<usize>, Vec<usize>) = indices.into_iter().partition(exists);
+        let (found, unknown) = self.listed(indices);
         for index in unknown {
             let detail = verdict::detail(RDKafkaErrorCode::UnknownTopicOrPartition);
             let detail = format!("{detail}: there is no such topic, or this user may not write to it");

@@ -43,7 +43,7 @@ use crate::{Away, Cause, Fault, Message, SinkError};
 use call::RabbitPublish;
 use carry::{MAX_TEXT_BYTES, check_target};
 use connection::{Failed, RabbitConnection};
-use exchanges::MissingExchanges;
+use exchanges::Exchanges;
 use login::Login;
 use refusal::{Blame, blame};
 
@@ -56,7 +56,7 @@ pub(crate) struct Rabbit {
     login: Login,
     peer: Peer,
     window: Window,
-    missing: Arc<MissingExchanges>,
+    exchanges: Arc<Exchanges>,
 }
 
 impl Rabbit {
@@ -86,7 +86,12 @@ impl Rabbit {
             // machine for dead.
             heartbeat: u16::try_from(config.answer_timeout().as_secs() / 2).unwrap_or(u16::MAX).clamp(2, 60),
         };
-        Ok(Rabbit { login, peer: Peer::new(config), window: Window::new(MAX_UNDER_WAY, UNIT), missing: Arc::default() })
+        Ok(Rabbit {
+            login,
+            peer: Peer::new(config),
+            window: Window::new(MAX_UNDER_WAY, UNIT),
+            exchanges: Arc::default(),
+        })
     }
 
     /// Answers the remaining messages at the deadline. If the server is blocked or silent, the connection is cut at
@@ -122,8 +127,8 @@ impl Broker for Rabbit {
     /// on the way and could be published at any later time.
     async fn connect(&self) -> Result<RabbitConnection, Away> {
         let answer_timeout = self.peer.answer_timeout;
-        let missing = Arc::clone(&self.missing);
-        let connection = RabbitConnection::connect(&self.login, missing, answer_timeout / 2, answer_timeout).await?;
+        let exchanges = Arc::clone(&self.exchanges);
+        let connection = RabbitConnection::connect(&self.login, exchanges, answer_timeout / 2, answer_timeout).await?;
         let share = answer_timeout / 4;
         match timeout(share, connection.probe()).await {
             // A refusal shows that the server reads messages.

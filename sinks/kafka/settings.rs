@@ -62,6 +62,8 @@ const MECHANISMS: &[&str] = &["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"];
 /// The settings of librdkafka, and the secrets to remove from its messages.
 pub(super) struct Settings {
     pub(super) client: ClientConfig,
+    /// Whether librdkafka asks the brokers to create unknown topics.
+    pub(super) creates_topics: bool,
     secrets: Vec<String>,
     /// Warnings that were logged already.
     warned: Mutex<HashSet<String>>,
@@ -102,7 +104,13 @@ impl Settings {
                 );
             }
         }
-        let mut settings = Settings { client: ClientConfig::new(), secrets: secrets(config), warned: Mutex::default() };
+        let creates_topics = properties.get("allow.auto.create.topics");
+        let mut settings = Settings {
+            client: ClientConfig::new(),
+            creates_topics: creates_topics.is_some_and(|value| ["true", "t", "1"].contains(&value.expose_secret())),
+            secrets: secrets(config),
+            warned: Mutex::default(),
+        };
         let mut set = |name: &str, value: String| {
             let alias = ALIASES.iter().find(|(one, _)| *one == name).map_or(name, |(_, other)| other);
             if !properties.contains_key(name) && !properties.contains_key(alias) {

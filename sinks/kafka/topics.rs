@@ -1,4 +1,4 @@
-//! The topics of the cluster, by the brokers' last list. Messages for other topics are not handed to librdkafka, because
+//! The topics of the cluster, by the lists of its brokers. Messages for other topics are not handed to librdkafka, because
 //! it never forgets a topic and asks for each one by itself: names that a caller makes up would fill its memory and
 //! delay all other messages.
 
@@ -6,47 +6,76 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Mutex as ListTurn;
-use tokio::time::Instant;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, timeout};
 
 use super::producer::Producer;
-/// How old a list may be that does not contain a topic: one that was just created is found after this time.
+
+/// How old a list may be that does not contain a topic. One that was just created is found after this time.
 const LIST_AGE: Duration = Duration::from_secs(1);
+
+/// A list that took long, because the cluster has many topics, is used for this many times as long.
+const AGE_TO_DURATION: u32 = 20;
 
 /// The known topics.
 #[derive(Default)]
 pub(super) struct Topics {
-    listed: Mutex<TopicList>,
-    /// Held by the publish that asks for a new list.
-    turn: ListTurn<()>,
+    listed: Mutex<ListedTopics>,
+    /// Held by the publish that asks for a list.
+    asking: AsyncMutex<()>,
 }
 
 #[derive(Default)]
-struct TopicList {
+struct ListedTopics {
+    /// All that a list ever contained. Of one that was deleted librdkafka tells; and a broker that has just started may
+    /// not know all of them.
     names: HashSet<String>,
-    /// When the brokers were last asked, and whether one answered.
-    asked: Option<(Instant, bool)>,
+    last: Option<LastList>,
+}
+
+/// The last answer of the brokers, or that there was none.
+#[derive(Clone, Copy)]
+struct LastList {
+    /// When it came.
+    at: Instant,
+    took: Duration,
+    answered: bool,
+}
+
+impl LastList {
+    fn is_new(&self) -> bool {
+        self.at.elapsed() < LIST_AGE.max(self.took * AGE_TO_DURATION)
+    }
 }
 
 impl Topics {
-    /// Whether the last list contains a topic.
+    /// Whether a list contained a topic.
     pub(super) fn contain(&self, topic: &str) -> bool {
         self.listed.lock().names.contains(topic)
     }
 
-    /// Gets a new list within `limit`, unless the last one is new enough. Returns whether there is one: without an answer
-    /// of the brokers nothing is known of a topic that is not in the last list.
+    /// Gets a list within `limit`, unless the last one is new enough. Returns whether there is one: otherwise nothing is
+    /// known of a topic that no list contained.
     pub(super) async fn renew(&self, producer: &Producer, limit: Duration) -> bool {
-        let _turn = self.turn.lock().await;
-        if let Some((at, answered)) = self.listed.lock().asked
-            && at.elapsed() < LIST_AGE
-        {
-            return answered;
-        }
-        let asked = Instant::now();
-        let topics = producer.topics(limit).await;
+        let asked = timeout(limit, async {
+            let _asking = self.asking.lock().await;
+            let last = self.listed.lock().last.filter(LastList::is_new);
+            match last {
+                Some(last) => last.answered,
+                None => self.ask(producer, limit).await,
+            }
+        });
+        asked.await.unwrap_or(false)
+    }
+
+    async fn ask(&self, producer: &Producer, limit: Duration) -> bool {
+        let begun = Instant::now();
+        let names = producer.topics(limit).await.unwrap_or_default();
+        // A broker that has just started may know no topic yet.
+        let answered = !names.is_empty();
         let mut listed = self.listed.lock();
-        listed.asked = Some((asked, topics.is_ok()));
-        topics.map(|names| listed.names = names.into_iter().collect()).is_ok()
+        listed.names.extend(names);
+        listed.last = Some(LastList { at: Instant::now(), took: begun.elapsed(), answered });
+        answered
     }
 }

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
-use super::exchanges::MissingExchanges;
+use super::exchanges::Exchanges;
 use super::login::{LoggedIn, Login};
 use super::refusal::{Blame, NO_CODE, NOT_LOOKED_FOR, Refusal, blame};
 use super::socket::Socket;
@@ -31,10 +31,6 @@ const SPENT_NUMBERS: usize = 4;
 
 /// Maximum number of exchanges that are looked for at once. The other channels are for messages.
 const MAX_LOOKS: usize = 16;
-
-/// Maximum number of exchanges that are looked for or wait for it. A caller can make up any number of names, and the
-/// messages for them would hold the whole room of their lane while they wait.
-const MAX_WAITING_LOOKS: usize = 64;
 
 /// How long the server may take to confirm the close of a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -68,11 +64,10 @@ struct Shared {
     idle: Mutex<Vec<lapin::Channel>>,
     /// Exchanges that are known to exist.
     existing: Mutex<HashSet<String>>,
-    missing: Arc<MissingExchanges>,
+    /// What the sink remembers of exchanges.
+    exchanges: Arc<Exchanges>,
     /// Limits how many exchanges are looked for at once.
     looks: Semaphore,
-    /// Limits how many are looked for or wait for it.
-    waiting_looks: Semaphore,
     /// Number of channels that the server closed.
     spent: AtomicUsize,
 }
@@ -102,7 +97,7 @@ impl RabbitConnection {
     /// Logs in within `limit`. A channel that is given up is closed within `answer_timeout`, or the connection is cut.
     pub(super) async fn connect(
         login: &Login,
-        missing: Arc<MissingExchanges>,
+        exchanges: Arc<Exchanges>,
         limit: Duration,
         answer_timeout: Duration,
     ) -> Result<RabbitConnection, Away> {
@@ -120,9 +115,8 @@ impl RabbitConnection {
             one_behind: AtomicBool::new(false),
             idle: Mutex::default(),
             existing: Mutex::default(),
-            missing,
+            exchanges,
             looks: Semaphore::new(MAX_LOOKS),
-            waiting_looks: Semaphore::new(MAX_WAITING_LOOKS),
             spent: AtomicUsize::new(0),
         });
         shared.listen();
@@ -186,34 +180,46 @@ impl RabbitConnection {
     }
 
     /// Checks that an exchange exists, on a channel without messages under way: the server closes the channel if not.
-    /// A refusal is remembered for some seconds, because each costs the server a channel. If too many exchanges are
-    /// looked for already, this one is refused at once.
+    /// A refusal is remembered for some seconds. If many exchanges are missing and many others wait to be looked for, this
+    /// one is refused at once.
     pub(super) async fn find(&self, exchange: &str) -> Result<(), Failed> {
-        let refused = |detail: &str| Err(Failed::Refused(Refusal { code: NOT_LOOKED_FOR, detail: detail.to_owned() }));
-        let remembered =
-            || self.shared.missing.refusal(exchange).map_or(Ok(()), |refusal| Err(Failed::Refused(refusal)));
-        remembered()?;
-        let Ok(_waiting) = self.shared.waiting_looks.try_acquire() else {
-            return refused("too many other exchanges are looked for: this one was not looked for yet");
-        };
-        let _look = self.shared.looks.acquire().await.map_err(|_| Failed::Lost)?;
-        if self.knows(exchange) {
-            return Ok(());
+        if let Some(known) = self.known(exchange) {
+            return known;
         }
-        remembered()?;
+        let refused = |detail: &str| Err(Failed::Refused(Refusal { code: NOT_LOOKED_FOR, detail: detail.to_owned() }));
+        let too_many = || refused("many exchanges are missing: this one was not looked for yet");
+        let Some(waiting) = self.shared.exchanges.wait(exchange) else { return too_many() };
+        let _look = self.shared.looks.acquire().await.map_err(|_| Failed::Lost)?;
+        if let Some(known) = self.known(exchange) {
+            return known;
+        }
+        if !waiting.is_admitted(exchange) {
+            return too_many();
+        }
         // Those who wait here got this connection before it was worn.
         if self.shared.spent.load(Ordering::Relaxed) >= self.numbers / 8 * 7 {
-            return refused("too many exchanges are unknown: another connection looks for this one");
+            return refused("many exchanges are missing: another connection looks for this one");
         }
         let found = self.declare_passively(exchange).await;
         match &found {
-            Ok(()) => drop(self.shared.existing.lock().insert(exchange.to_owned())),
+            Ok(()) => {
+                self.shared.existing.lock().insert(exchange.to_owned());
+                self.shared.exchanges.exists(exchange);
+            }
             Err(Failed::Refused(refusal)) if blame(refusal.code) == Blame::Destination => {
-                self.shared.missing.insert(exchange, refusal);
+                self.shared.exchanges.is_missing(exchange, refusal);
             }
             Err(_) => {}
         }
         found
+    }
+
+    /// What is known of an exchange without looking for it.
+    fn known(&self, exchange: &str) -> Option<Result<(), Failed>> {
+        if self.knows(exchange) {
+            return Some(Ok(()));
+        }
+        self.shared.exchanges.refusal(exchange).map(|refusal| Err(Failed::Refused(refusal)))
     }
 
     async fn declare_passively(&self, exchange: &str) -> Result<(), Failed> {

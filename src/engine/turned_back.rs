@@ -14,7 +14,7 @@ const MEMORY_TIME: Duration = Duration::from_secs(2 * OLDEST_AGAIN.as_secs());
 /// How often old ones are removed. A caller can make up names, and each of them may come here once.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of destinations.
+/// Maximum number of destinations. Beyond that the first ones stand for all.
 const MAX_DESTINATIONS: usize = 1000;
 
 /// When occurrences of destinations last returned.
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_thousand_are_remembered_for_four_seconds() {
+    fn a_thousand_are_remembered_for_four_seconds() {
         let (mut all, start) = (TurnedBack::default(), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         assert!(!all.any(start));

@@ -1,13 +1,15 @@
 //! Kafka: a server with access control that would create topics automatically.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_sinks::{Fault, Outcome, Sink, SinkConfig, Trouble};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use secrecy::SecretString;
 
-use super::{accepted, batch, publish};
+use super::{accepted, batch, publish, publish_until_accepted};
 use crate::support::kafka::{KafkaServer, More, have_kafka};
 
 const PROPERTIES: &str = "auto.create.topics.enable=true
@@ -51,6 +53,10 @@ async fn it_creates_no_topic_and_says_who_may_not_write() {
     assert_eq!(publish(&all, batch("a", 0..3)).await, accepted(3));
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(topics(&kafka), ["a"]);
+    let creates = BTreeMap::from([("allow.auto.create.topics".to_owned(), SecretString::from("true"))]);
+    let creates =
+        SinkConfig::parse(&kafka.url()).expect("a good URL").with_properties(creates).build().expect("a sink");
+    publish_until_accepted(&creates, batch("made", 0..3)).await;
 
     // A client that may write to no topic gets no producer id, or is told first that it may not use this topic.
     let nobody = sink(&format!("kafka://nobody:hunter2@127.0.0.1:{}", kafka.second_port));

@@ -151,8 +151,9 @@ async fn while_many_exchanges_are_looked_for_others_are_refused_at_once() {
             then += usize::from(is_looked_for(outcome) || is_looked_for(later));
         }
     }
-    assert_eq!(at_first, 64);
-    assert!(then > 64, "those that were refused are looked for the next time");
+    // 64 until many are missing, 64 that may wait then, and those under way.
+    assert!((100..160).contains(&at_first), "{at_first}");
+    assert_eq!(then, 1000, "those that were refused are looked for the next time");
 }
 
 /// Publishes messages for unknown exchanges, and one for `a` before every tenth of them.
