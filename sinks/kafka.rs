@@ -14,7 +14,7 @@
 //!   the answer timeout: librdkafka gives up earlier, and a publish hands over no message that it might still send
 //!   later. With an answer timeout below 7 s it might; messages left over are then purged with the producer.
 //! - librdkafka never forgets a topic, and each costs some kB until the producer ends. So it gets messages only for
-//!   topics that the brokers list (`topics`).
+//!   topics that the brokers list (`topics`), unless it may create them.
 
 mod context;
 mod producer;
@@ -31,7 +31,6 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use producer::Producer;
 use rdkafka::ClientConfig;
-use rdkafka::types::RDKafkaErrorCode;
 use round::{PublishRound, PublishTimeouts};
 use settings::Settings;
 use tokio::time::{Instant, timeout_at};
@@ -42,7 +41,7 @@ use crate::config::SinkConfig;
 use crate::link::{Connection as _, SharedConnection};
 use crate::networked::{Broker, Peer};
 use crate::window::Window;
-use crate::{Away, Fault, Message, Outcome, SinkError, Trouble};
+use crate::{Away, Fault, Message, Outcome, SinkError};
 
 /// The window of librdkafka: 8 Ki messages and 8 MiB. A quarter, the share of one destination, is about 20 ms of a
 /// broker's work. Other destinations wait that long behind it, because the requests of a connection are answered in
@@ -109,6 +108,14 @@ impl Kafka {
     fn topic(&self) -> Option<String> {
         self.topic.lock().clone()
     }
+
+    /// Makes it the topic for metadata requests.
+    fn ask_for(&self, topic: &str) {
+        let mut current = self.topic.lock();
+        if current.as_deref() != Some(topic) {
+            *current = Some(topic.to_owned());
+        }
+    }
 }
 
 #[async_trait]
@@ -132,21 +139,18 @@ impl Broker for Kafka {
         self.connect_with(self.settings.client.clone()).await
     }
 
-    /// Rejects destinations that cannot be topics, even without a connection. The first one that a list contains is the
-    /// topic for metadata requests; before the first list, it is the first one that could be a topic.
+    /// Rejects destinations that cannot be topics, even without a connection. Before the first publish, the first other one
+    /// is the topic for metadata requests.
     fn prepare(&self, batch: &[Message], answers: &Answers) {
+        let mut first = None;
         for (index, message) in batch.iter().enumerate() {
-            if let Err(detail) = check_topic(&message.destination) {
-                answers.set(index, Outcome::Reject(detail));
+            match check_topic(&message.destination) {
+                Ok(()) => first = first.or(Some(message.destination.as_str())),
+                Err(detail) => answers.set(index, Outcome::Reject(detail)),
             }
         }
-        let topics = || batch.iter().map(|message| message.destination.as_str());
         let mut topic = self.topic.lock();
-        let first = || topics().find(|name| check_topic(name).is_ok()).filter(|_| topic.is_none());
-        let new = topics().find(|name| self.topics.contain(name)).or_else(first);
-        if new.is_some() && topic.as_deref() != new {
-            *topic = new.map(str::to_owned);
-        }
+        *topic = topic.take().or_else(|| first.map(str::to_owned));
     }
 
     async fn there(&self, producer: &Producer) -> bool {
@@ -159,6 +163,9 @@ impl Broker for Kafka {
         let (mut listed, mut unlisted) = (call(), call());
         let fits = (0..batch.len()).filter(|&index| check_topic(&batch[index].destination).is_ok());
         let (at_once, later) = listed.listed(fits.collect());
+        if let Some(&index) = at_once.first() {
+            self.ask_for(&batch[index].destination);
+        }
         let after_the_list = async {
             let found = unlisted.look_for(producer, later).await;
             unlisted.run(producer, found).await;
@@ -216,11 +223,7 @@ impl Call<'_> {
             return indices;
         }
         let (found, unknown) = self.listed(indices);
-        for index in unknown {
-            let detail = verdict::detail(RDKafkaErrorCode::UnknownTopicOrPartition);
-            let detail = format!("{detail}: there is no such topic, or this user may not write to it");
-            self.answers.set(index, Outcome::Retry(Trouble { fault: Fault::Destination, definite: true, detail }));
-        }
+        unknown.into_iter().for_each(|index| self.answers.set(index, verdict::unlisted()));
         found
     }
 

@@ -20,6 +20,13 @@ pub(super) fn detail(code: RDKafkaErrorCode) -> String {
     inner.unwrap_or(&text).to_owned()
 }
 
+/// The outcome of a message whose topic the brokers do not list. It was not handed to librdkafka.
+pub(super) fn unlisted() -> Outcome {
+    let detail = detail(RDKafkaErrorCode::UnknownTopicOrPartition);
+    let detail = format!("{detail}: there is no such topic, or this user may not write to it");
+    Outcome::Retry(Trouble { fault: Fault::Destination, definite: true, detail })
+}
+
 /// Interprets the error of a delivery; `alone`: the message was alone in its record batch.
 ///
 /// No error is definite, not even one that says that nothing was written, because it describes only the last of several

@@ -193,7 +193,7 @@ impl RabbitConnection {
         if let Some(known) = self.known(exchange) {
             return known;
         }
-        if !waiting.is_admitted(exchange) {
+        if !waiting.is_admitted() {
             return too_many();
         }
         // Those who wait here got this connection before it was worn.
@@ -204,10 +204,10 @@ impl RabbitConnection {
         match &found {
             Ok(()) => {
                 self.shared.existing.lock().insert(exchange.to_owned());
-                self.shared.exchanges.exists(exchange);
+                self.shared.exchanges.note_existing(exchange);
             }
             Err(Failed::Refused(refusal)) if blame(refusal.code) == Blame::Destination => {
-                self.shared.exchanges.is_missing(exchange, refusal);
+                self.shared.exchanges.note_missing(exchange, refusal);
             }
             Err(_) => {}
         }

@@ -44,7 +44,7 @@ struct Remembered {
 /// An exchange that waits to be looked for, until this is dropped.
 pub(super) struct Waiting<'a> {
     exchanges: &'a Exchanges,
-    is_preferred: bool,
+    exchange: &'a str,
 }
 
 impl Exchanges {
@@ -56,23 +56,17 @@ impl Exchanges {
     }
 
     /// Lets an exchange wait to be looked for. `None` if too many do.
-    pub(super) fn wait(&self, exchange: &str) -> Option<Waiting<'_>> {
-        let mut remembered = self.0.lock();
-        let is_preferred = remembered.preferred.contains(exchange);
-        remembered.sweep();
-        if !is_preferred && remembered.waiting >= MAX_WAITING && remembered.missing.len() >= MANY_MISSING {
-            remembered.prefer(exchange);
-            return None;
-        }
-        remembered.waiting += 1;
-        Some(Waiting { exchanges: self, is_preferred })
+    pub(super) fn wait<'a>(&'a self, exchange: &'a str) -> Option<Waiting<'a>> {
+        self.0.lock().waiting += 1;
+        let waiting = Waiting { exchanges: self, exchange };
+        waiting.is_admitted().then_some(waiting)
     }
 
-    pub(super) fn exists(&self, exchange: &str) {
+    pub(super) fn note_existing(&self, exchange: &str) {
         self.0.lock().prefer(exchange);
     }
 
-    pub(super) fn is_missing(&self, exchange: &str, refusal: &Refusal) {
+    pub(super) fn note_missing(&self, exchange: &str, refusal: &Refusal) {
         let mut remembered = self.0.lock();
         remembered.preferred.remove(exchange);
         if remembered.missing.len() < MAX_REMEMBERED {
@@ -82,13 +76,14 @@ impl Exchanges {
 }
 
 impl Waiting<'_> {
-    /// Whether it may still be looked for now that its turn has come: while it waited, many may have turned out to be
+    /// Whether it may be looked for. Asked again when its turn has come: while it waited, many may have turned out to be
     /// missing.
-    pub(super) fn is_admitted(&self, exchange: &str) -> bool {
+    pub(super) fn is_admitted(&self) -> bool {
         let mut remembered = self.exchanges.0.lock();
+        remembered.sweep();
         let too_many = remembered.waiting > MAX_WAITING && remembered.missing.len() >= MANY_MISSING;
-        if too_many && !self.is_preferred {
-            remembered.prefer(exchange);
+        if too_many && !remembered.preferred.contains(self.exchange) {
+            remembered.prefer(self.exchange);
             return false;
         }
         true
@@ -102,10 +97,12 @@ impl Drop for Waiting<'_> {
 }
 
 impl Remembered {
+    /// Of those that were refused and never named again none leaves, so all do once there are too many.
     fn prefer(&mut self, exchange: &str) {
-        if self.preferred.len() < MAX_REMEMBERED {
-            self.preferred.insert(exchange.to_owned());
+        if self.preferred.len() >= MAX_REMEMBERED {
+            self.preferred.clear();
         }
+        self.preferred.insert(exchange.to_owned());
     }
 
     fn sweep(&mut self) {

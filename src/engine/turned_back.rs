@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::next_claim::OLDEST_AGAIN;
 
 /// How long a destination is remembered.
-const MEMORY_TIME: Duration = Duration::from_secs(2 * OLDEST_AGAIN.as_secs());
+const MEMORY_TIME: Duration = OLDEST_AGAIN.saturating_mul(2);
 
 /// How often old ones are removed. A caller can make up names, and each of them may come here once.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);

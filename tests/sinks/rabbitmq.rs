@@ -2,6 +2,7 @@
 
 mod client;
 mod closed_channels;
+mod exchanges;
 mod odd;
 mod read_by_http;
 pub(super) mod refusals;
