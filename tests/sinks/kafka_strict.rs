@@ -56,6 +56,9 @@ async fn it_creates_no_topic_and_says_who_may_not_write() {
     let creates = BTreeMap::from([("allow.auto.create.topics".to_owned(), SecretString::from("true"))]);
     let creates =
         SinkConfig::parse(&kafka.url()).expect("a good URL").with_properties(creates).build().expect("a sink");
+    // The first topic is asked for when the sink connects; a later one is not.
+    kafka.create_topic("b", 1, &[]);
+    publish_until_accepted(&creates, batch("b", 0..3)).await;
     publish_until_accepted(&creates, batch("made", 0..3)).await;
 
     // A client that may write to no topic gets no producer id, or is told first that it may not use this topic.
