@@ -74,8 +74,8 @@ lint: ## rustfmt, clippy and luacheck, all without complaint
 	@.ci/setup all
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets --features punctual/fault-points --locked -- -D warnings
-	cargo clippy --lib --bins --locked -- -D warnings
-	cargo clippy --no-default-features --lib --example embedded --locked -- -D warnings
+	cargo clippy --workspace --lib --bins --locked -- -D warnings
+	cargo clippy --no-default-features --lib --locked -- -D warnings
 	luacheck -- lua/*.lua lua/parts/*.lua
 
 fmt: ## format the Rust code

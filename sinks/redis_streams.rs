@@ -59,7 +59,7 @@ impl RedisStreams {
     pub(crate) fn new(config: &SinkConfig) -> Result<RedisStreams, SinkError> {
         let access = RedisAccess::new(config.target().clone(), config.tls())?;
         let access = access.with_sentinel_password(config.sentinel_password().cloned())?;
-        let peer = Peer { address: access.address(), answer_timeout: config.answer_timeout() };
+        let peer = Peer { address: access.address(), ..Peer::new(config) };
         Ok(RedisStreams { access, peer })
     }
 }

@@ -17,7 +17,7 @@ use super::client::{ApiAnswer, Client};
 use super::out::{self, Words};
 use super::target::ApiTarget;
 use super::{Failure, batch, say};
-use crate::task::spec::{MessageView, ScheduleView, TaskView};
+use crate::task::spec::write::{MessageView, ScheduleView, TaskView};
 
 /// The characters of a task id are valid in a path; all others must be escaped.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');

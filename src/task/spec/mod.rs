@@ -26,7 +26,7 @@ mod preview;
 mod retry;
 mod schedule;
 mod time;
-mod write;
+pub(crate) mod write;
 
 use serde::Serialize;
 
@@ -39,7 +39,6 @@ pub use filter::{Filter, read_filter, read_nothing};
 pub use object::MAX_FAULTS;
 pub use preview::{Preview, read_preview};
 pub use write::write;
-pub(crate) use write::{MessageView, ScheduleView, TaskView};
 
 /// One thing wrong with a task, in the form of `errors` in a problem document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
