@@ -45,10 +45,10 @@ fn the_limit_of_open_files_is_raised_and_leaves_some_for_redis_and_the_sinks() {
     let config = "probe_listen = \"127.0.0.1:0\"\n[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"stdout:\"\n";
     let limited = ["prlimit", "--nofile=64:300"].map(str::to_owned);
     let mut instance = Punctual::start_unready_in(&limited, config);
+    instance.until("serving", |instance| !instance.log_lines(&["serving probes and metrics"]).is_empty());
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", instance.pid())).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert_eq!(files.split_whitespace().collect::<Vec<_>>()[3..5], ["300", "300"]);
-    instance.until("serving", |instance| !instance.log_lines(&["serving probes and metrics"]).is_empty());
     let warned = instance.log_lines(&[" WARN ", "files=300", "connections=172", "wanted=4096"]);
     assert_eq!(warned.len(), 1, "{}", instance.log());
     let line = instance.log_lines(&["serving probes and metrics"]).remove(0);
