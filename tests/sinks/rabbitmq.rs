@@ -28,21 +28,29 @@ struct Shared {
     vhost: String,
 }
 
+/// A server while a test uses it, and how many of its virtual hosts are taken.
+type Running = Mutex<(Weak<RabbitServer>, usize)>;
+
 /// More virtual hosts than tests that share a server.
 const VHOSTS: usize = 32;
 
-impl Broker for Shared {
-    fn start() -> Option<Shared> {
-        static RUNNING: Mutex<(Weak<RabbitServer>, usize)> = Mutex::new((Weak::new(), 0));
+impl Shared {
+    /// On a server that takes messages of 64 KiB at most.
+    fn small() -> Option<Shared> {
+        static RUNNING: Running = Mutex::new((Weak::new(), 0));
+        Shared::on(&RUNNING, "max_message_size = 65536")
+    }
+
+    fn on(running: &Running, config: &str) -> Option<Shared> {
         if !have("rabbitmq-server") {
             return None;
         }
-        let mut running = RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut running = running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let server = running.0.upgrade().filter(|_| running.1 < VHOSTS).unwrap_or_else(|| {
             let vhosts: Vec<String> = (1..=VHOSTS).map(|number| format!("v{number}")).collect();
             let vhosts: Vec<&str> = vhosts.iter().map(String::as_str).collect();
             running.1 = 0;
-            Arc::new(RabbitServer::start("", &vhosts, &[]))
+            Arc::new(RabbitServer::start(config, &vhosts, &[("us@er", "s3cret/:"), ("narrow", "pass")]))
         });
         running.0 = Arc::downgrade(&server);
         running.1 += 1;
@@ -50,6 +58,13 @@ impl Broker for Shared {
         drop(running);
         shared.server.declare_queues(&shared.vhost, &["a", "b", "c"]);
         Some(shared)
+    }
+}
+
+impl Broker for Shared {
+    fn start() -> Option<Shared> {
+        static RUNNING: Running = Mutex::new((Weak::new(), 0));
+        Shared::on(&RUNNING, "")
     }
 
     fn sink(&self, answer_timeout: Duration) -> Arc<dyn Sink> {
@@ -63,7 +78,7 @@ impl Broker for Shared {
 
 impl Broker for RabbitServer {
     fn start() -> Option<RabbitServer> {
-        let rabbit = start("", &[])?;
+        let rabbit = start()?;
         rabbit.declare_queues("", &["a", "b", "c"]);
         Some(rabbit)
     }
@@ -83,8 +98,8 @@ impl Process for RabbitServer {
     }
 }
 
-fn start(config: &str, users: &[(&str, &str)]) -> Option<RabbitServer> {
-    have("rabbitmq-server").then(|| RabbitServer::start(config, &[], users))
+fn start() -> Option<RabbitServer> {
+    have("rabbitmq-server").then(|| RabbitServer::start("", &[], &[]))
 }
 
 fn sink(url: &str, answer_timeout: Duration) -> Arc<dyn Sink> {

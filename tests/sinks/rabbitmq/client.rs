@@ -7,7 +7,8 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError};
 use lapin::{BasicProperties, Channel, Confirmation, ErrorKind};
 
-use super::start;
+use super::super::Broker;
+use super::Shared;
 
 /// Publishes all messages at once, each to its queue, mandatory or not; returns the result of each.
 async fn publish(channel: &Channel, messages: &[(&str, bool, &[u8])]) -> Vec<lapin::Result<Confirmation>> {
@@ -23,12 +24,11 @@ async fn publish(channel: &Channel, messages: &[(&str, bool, &[u8])]) -> Vec<lap
 /// RabbitMQ acknowledges several messages at once, some of which it returned before. Here it returns every other one.
 #[test]
 fn lapin_attaches_a_return_to_whichever_confirm_completes_next() {
-    let Some(rabbit) = start("", &[]) else { return };
-    rabbit.declare_queues("", &["a"]);
+    let Some(broker) = Shared::start() else { return };
     let (mut rounds, mut mismatch) = (0, None);
     while mismatch.is_none() && rounds < 20 {
         rounds += 1;
-        mismatch = rabbit.with_channel("", async |channel: Channel| {
+        mismatch = broker.server.with_channel(&broker.vhost, async |channel: Channel| {
             let messages = [("a", true, &b"x"[..]), ("nobody", true, &b"x"[..])].repeat(1000);
             for (index, confirmation) in publish(&channel, &messages).await.into_iter().enumerate() {
                 let returned = confirmation.expect("an answer").take_message();
@@ -50,10 +50,9 @@ fn lapin_attaches_a_return_to_whichever_confirm_completes_next() {
 /// RabbitMQ rejects one message for its size and closes the channel. The messages behind it end the whole connection.
 #[test]
 fn lapin_goes_on_sending_on_a_channel_that_the_server_closed() {
-    let Some(rabbit) = start("max_message_size = 65536", &[]) else { return };
-    rabbit.declare_queues("", &["a"]);
+    let Some(broker) = Shared::small() else { return };
     let lost = (0..20).any(|_| {
-        rabbit.with_channel("", async |channel: Channel| {
+        broker.server.with_channel(&broker.vhost, async |channel: Channel| {
             let (large, good) = (vec![b'x'; 70_000], vec![b'x'; 60_000]);
             let mut messages = vec![("a", true, &good[..]); 1000];
             messages[3].2 = &large;

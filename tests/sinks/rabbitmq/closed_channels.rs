@@ -10,16 +10,15 @@ use futures_util::future::join_all;
 use punctual_sinks::{Fault, Message, Outcome};
 
 use super::super::{Broker, PATIENCE, accepted, batch, keys, message, publish};
-use super::{Shared, start};
+use super::Shared;
 
 /// Again and again, the server closes a channel for a message that is too large, and the sink closes one whose publish
 /// was dropped. A frame sent after either would end the connection, and the other publish with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_or_dropped_harms_no_other_publish() {
     const ROUNDS: usize = 40;
-    let Some(rabbit) = start("max_message_size = 65536", &[]) else { return };
-    rabbit.declare_queues("", &["a", "b", "c"]);
-    let sink = rabbit.sink(PATIENCE);
+    let Some(broker) = Shared::small() else { return };
+    let sink = broker.sink(PATIENCE);
     let of_size = |batch: Vec<Message>, size: usize| -> Vec<Message> {
         let payload = Bytes::from(vec![b'x'; size]);
         batch.into_iter().map(|message| Message { payload: payload.clone(), ..message }).collect()
@@ -51,7 +50,7 @@ async fn what_is_refused_or_dropped_harms_no_other_publish() {
     }
     stop.store(true, Ordering::SeqCst);
     let published = other.await.expect("no panic");
-    let received = rabbit.received("b");
+    let received = broker.received("b");
     let mut distinct = keys(&received);
     distinct.sort_unstable();
     distinct.dedup();

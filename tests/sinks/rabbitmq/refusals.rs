@@ -89,14 +89,11 @@ async fn two_of_one_key_are_told_apart() {
     assert!(is_destinations(&outcomes[1]) && is_destinations(&outcomes[3]), "{outcomes:?}");
 }
 
-const SMALL: &str = "max_message_size = 65536";
-
 /// Rejecting one message closes the channel with two hundred others on it, while a second sink publishes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_is_rejected_and_the_two_hundred_around_it_are_not() {
-    let Some(rabbit) = start(SMALL, &[]) else { return };
-    rabbit.declare_queues("", &["a", "b"]);
-    let sink = rabbit.sink(PATIENCE);
+    let Some(broker) = Shared::small() else { return };
+    let sink = broker.sink(PATIENCE);
     for (size, round) in [(1, 0), (60_000, 1), (65_536, 2)] {
         let mut mixed = batch("a", round * 1000..round * 1000 + 203);
         mixed.iter_mut().for_each(|message| message.payload = Bytes::from(vec![b'x'; size]));
@@ -119,30 +116,29 @@ async fn what_is_too_large_is_rejected_and_the_two_hundred_around_it_are_not() {
         }
         assert_eq!(other.await.expect("no panic"), accepted(500), "another call notices");
     }
-    let received = rabbit.received("a");
+    let received = broker.received("a");
     let mut distinct = keys(&received);
     distinct.sort_unstable();
     distinct.dedup();
     assert_eq!(distinct.len(), 600);
-    assert_eq!(rabbit.received("b").len(), 1500);
+    assert_eq!(broker.received("b").len(), 1500);
 }
 
 /// All are too large, each less than the one before. Each is rejected alone, in time. Messages that fit are sent twice
 /// at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_that_are_too_large_are_all_rejected() {
-    let Some(rabbit) = start(SMALL, &[]) else { return };
-    rabbit.declare_queues("", &["a"]);
+    let Some(broker) = Shared::small() else { return };
     let mut mixed = batch("a", 0..200);
     for (index, message) in mixed.iter_mut().enumerate().step_by(2) {
         message.payload = Bytes::from(vec![b'x'; 65_736 - index]);
     }
-    let sink = rabbit.sink(PATIENCE);
+    let sink = broker.sink(PATIENCE);
     for (index, outcome) in publish(&sink, mixed).await.iter().enumerate() {
         let is = if index % 2 == 0 { matches!(outcome, Outcome::Reject(_)) } else { *outcome == Outcome::Accepted };
         assert!(is, "{index}: {outcome:?}");
     }
-    let received = rabbit.received("a").len();
+    let received = broker.received("a").len();
     assert!((100..=200).contains(&received), "{received}");
 }
 
@@ -205,7 +201,7 @@ async fn what_amqp_cannot_carry_is_rejected() {
 /// The node's memory is full: it stops reading from publishers and tells them so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
-    let Some(rabbit) = start("", &[]) else { return };
+    let Some(rabbit) = start() else { return };
     rabbit.declare_queues("", &["a", "b", "c"]);
     // A new connection must be told within a quarter of this.
     let answer_timeout = ANSWER_TIMEOUT * 2;
@@ -270,10 +266,9 @@ fn a_user_without_a_password_is_refused() {
 /// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_let_in_is_told_why_without_the_secret() {
-    let Some(rabbit) = start("", &[("us@er", "s3cret/:")]) else { return };
-    rabbit.declare_queues("", &["a"]);
-    let port = rabbit.server.port;
-    let good = sink(&format!("amqp://us%40er:s3cret%2F%3A@127.0.0.1:{port}/%2f"), PATIENCE);
+    let Some(broker) = Shared::start() else { return };
+    let (port, vhost) = (broker.server.server.port, &broker.vhost);
+    let good = sink(&format!("amqp://us%40er:s3cret%2F%3A@127.0.0.1:{port}/{vhost}"), PATIENCE);
     good.check().await.expect("let in");
     assert_eq!(publish(&good, batch("a", 0..1)).await, accepted(1));
     for (url, expected) in [
@@ -296,12 +291,12 @@ async fn who_is_not_let_in_is_told_why_without_the_secret() {
 /// An operation that the user may not do is the destination's fault; other destinations continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_user_may_not_do_is_the_destinations_fault() {
-    let Some(rabbit) = start("", &[("narrow", "pass")]) else { return };
-    rabbit.declare_queues("", &["a", "b"]);
-    declare_exchange(&rabbit, "", "mine");
-    declare_exchange(&rabbit, "", "theirs");
-    rabbit.control(&["set_permissions", "narrow", "", "mine|amq\\.default", ""]);
-    let url = format!("amqp://narrow:pass@127.0.0.1:{}", rabbit.server.port);
+    let Some(Shared { server: rabbit, vhost }) = Shared::start() else { return };
+    declare_exchange(&rabbit, &vhost, "mine");
+    declare_exchange(&rabbit, &vhost, "theirs");
+    let permit = |write| rabbit.control(&["set_permissions", "--vhost", &vhost, "narrow", "", write, ""]);
+    permit("mine|amq\\.default");
+    let url = format!("amqp://narrow:pass@127.0.0.1:{}/{vhost}", rabbit.server.port);
     let narrow = sink(&url, PATIENCE);
     narrow.check().await.expect("this user may publish");
     let mut mixed: Vec<Message> = (0..100).map(|number| to(["a", "mine/key"][number % 2], number)).collect();
@@ -315,7 +310,7 @@ async fn what_the_user_may_not_do_is_the_destinations_fault() {
             assert_eq!(*outcome, Outcome::Accepted, "{index}");
         }
     }
-    rabbit.control(&["set_permissions", "narrow", "", "nothing", ""]);
+    permit("nothing");
     narrow.check().await.expect("the server answers");
 }
 
