@@ -27,7 +27,7 @@ struct Broker<'a> {
 /// Puts tasks for many unknown destinations, due at once, beside good tasks of the same lane and of another.
 fn make_up_names(broker: &Broker, form: Form) {
     let redis = RedisServer::start(&[]);
-    let patience = form.choose(3, 30);
+    let patience = form.choose(1, 30);
     let instance = Punctual::start(&format!(
         "[redis]\nurl = \"{}\"\n[sinks.default]\nurl = \"{}\"\npatience = \"{patience}s\"\n\
          [lanes.default]\nsink = \"default\"\n[lanes.other]\nsink = \"default\"\n",

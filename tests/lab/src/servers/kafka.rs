@@ -1,8 +1,11 @@
 //! An Apache Kafka for tests: one node that is broker and controller.
 
+use std::ffi::OsString;
+use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rdkafka::config::ClientConfig;
@@ -15,6 +18,9 @@ const JAVA: &[&str] = &["java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC"];
 
 /// Without the optimising compiler, for a fast start.
 const QUICK: &str = "-XX:TieredStopAtLevel=1";
+
+/// The folder of its data, in its folder.
+const DATA: &str = "data";
 
 /// The session of the broker is short, because a killed broker can only register again when its last session has ended.
 const PROPERTIES: &str = "process.roles=broker,controller
@@ -79,17 +85,36 @@ pub async fn start_kafka(options: &KafkaOptions<'_>) -> anyhow::Result<Server> {
     let jars = format!("{}/*", jars().unwrap_or_default().display());
     Server::start("Kafka server", answers, |port, dir| {
         let file = write(dir, "server.properties", &properties(port, controller, options, dir))?;
-        let mut format = java(&jars, "kafka.tools.StorageTool", true);
-        format.extend(["format", "--cluster-id", "cHVuY3R1YWwtdmVyaWZ5LQ", "--config", &file].map(str::to_owned));
-        for (user, password) in options.scram_users {
-            format.extend(["--add-scram".to_owned(), format!("SCRAM-SHA-512=[name={user},password={password}]")]);
-        }
-        run(&format)?;
+        format_data(&jars, &file, &dir.join(DATA), options.scram_users)?;
         let mut command = java(&jars, "kafka.Kafka", options.is_quick);
         command.push(file);
         Ok(command)
     })
     .await
+}
+
+/// What the first broker without users was given; a process in Java takes seconds to make the same once more.
+static FORMATTED: OnceLock<Vec<(OsString, Vec<u8>)>> = OnceLock::new();
+
+/// Makes the folder of a broker's data, which a broker needs before its first start.
+fn format_data(jars: &str, properties: &str, data: &Path, users: &[(&str, &str)]) -> io::Result<()> {
+    if let Some(files) = FORMATTED.get().filter(|_| users.is_empty()) {
+        std::fs::create_dir(data)?;
+        return files.iter().try_for_each(|(name, content)| std::fs::write(data.join(name), content));
+    }
+    let mut format = java(jars, "kafka.tools.StorageTool", true);
+    format.extend(["format", "--cluster-id", "cHVuY3R1YWwtdmVyaWZ5LQ", "--config", properties].map(str::to_owned));
+    for (user, password) in users {
+        format.extend(["--add-scram".to_owned(), format!("SCRAM-SHA-512=[name={user},password={password}]")]);
+    }
+    run(&format)?;
+    if users.is_empty() {
+        let file = |entry: io::Result<DirEntry>| entry.and_then(|it| Ok((it.file_name(), std::fs::read(it.path())?)));
+        let files = std::fs::read_dir(data)?.map(file).collect::<io::Result<Vec<_>>>()?;
+        // Another thread may have been first, with as good a folder.
+        FORMATTED.set(files).ok();
+    }
+    Ok(())
 }
 
 fn properties(port: u16, controller: u16, options: &KafkaOptions, dir: &Path) -> String {
@@ -107,7 +132,7 @@ fn properties(port: u16, controller: u16, options: &KafkaOptions, dir: &Path) ->
     format!(
         "{PROPERTIES}listeners={listeners},CONTROLLER://127.0.0.1:{controller}\nadvertised.listeners={advertised}\n\
          listener.security.protocol.map={protocols}\ncontroller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={}\n{}\n",
-        dir.join("data").display(),
+        dir.join(DATA).display(),
         options.properties
     )
 }
