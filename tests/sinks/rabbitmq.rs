@@ -78,7 +78,7 @@ impl Broker for Shared {
 
 impl Broker for RabbitServer {
     fn start() -> Option<RabbitServer> {
-        let rabbit = start()?;
+        let rabbit = have("rabbitmq-server").then(|| RabbitServer::start("", &[], &[]))?;
         rabbit.declare_queues("", &["a", "b", "c"]);
         Some(rabbit)
     }
@@ -96,10 +96,6 @@ impl Process for RabbitServer {
     fn server(&mut self) -> &mut Server {
         &mut self.server
     }
-}
-
-fn start() -> Option<RabbitServer> {
-    have("rabbitmq-server").then(|| RabbitServer::start("", &[], &[]))
 }
 
 fn sink(url: &str, answer_timeout: Duration) -> Arc<dyn Sink> {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::super::{
     ANSWER_TIMEOUT, Broker, PATIENCE, SOON, accepted, batch, in_time, keys, message, publish, publish_until_accepted,
 };
-use super::{Shared, sink, start};
+use super::{Shared, sink};
 use crate::support::rabbitmq::RabbitServer;
 
 /// Whether the outcome blames the destination, and the message certainly did not arrive.
@@ -201,8 +201,7 @@ async fn what_amqp_cannot_carry_is_rejected() {
 /// The node's memory is full: it stops reading from publishers and tells them so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
-    let Some(rabbit) = start() else { return };
-    rabbit.declare_queues("", &["a", "b", "c"]);
+    let Some(rabbit) = <RabbitServer as Broker>::start() else { return };
     // A new connection must be told within a quarter of this.
     let answer_timeout = ANSWER_TIMEOUT * 2;
     let sink = rabbit.sink(answer_timeout);

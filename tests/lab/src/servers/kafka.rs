@@ -19,7 +19,7 @@ const JAVA: &[&str] = &["java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC"];
 /// Without the optimising compiler, for a fast start.
 const QUICK: &str = "-XX:TieredStopAtLevel=1";
 
-/// The folder of its data, in its folder.
+/// Where a broker keeps its data, in its own folder.
 const DATA: &str = "data";
 
 /// The session of the broker is short, because a killed broker can only register again when its last session has ended.
