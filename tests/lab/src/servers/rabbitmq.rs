@@ -1,6 +1,8 @@
 //! A RabbitMQ node for tests, with a port mapper of its own, because the one that Erlang starts by itself would keep
 //! running.
 
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -59,7 +61,8 @@ pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Serve
         ];
         let variables = variables.into_iter().map(|(name, value)| format!("{name}={value}"));
         let command = ["env".to_owned()].into_iter().chain(environment).chain(variables);
-        Ok(command.chain([program("rabbitmq-server")]).collect::<Vec<String>>())
+        let script = if options.plugins.is_empty() { without_plugins(dir)? } else { program("rabbitmq-server") };
+        Ok(command.chain([script.display().to_string()]).collect::<Vec<String>>())
     })
     .await?;
     server._beside = Some(mapper);
@@ -70,7 +73,7 @@ pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Serve
 ///
 /// # Errors
 /// If no node was started there, or no port is free.
-pub fn rabbitmqctl(node: &Server) -> std::io::Result<Command> {
+pub fn rabbitmqctl(node: &Server) -> io::Result<Command> {
     let environment = std::fs::read_to_string(node.log().with_file_name(ENVIRONMENT))?;
     let own = free_port()?;
     let mut command = Command::new("env");
@@ -96,9 +99,33 @@ fn environment(dir: &Path, mapper: u16) -> Vec<String> {
 }
 
 /// Debian's wrappers on the PATH insist on one of two users.
-fn program(name: &str) -> String {
+fn program(name: &str) -> PathBuf {
     let path = PathBuf::from("/usr/lib/rabbitmq/bin").join(name);
-    if path.is_file() { path.display().to_string() } else { name.to_owned() }
+    if path.is_file() { path } else { name.into() }
+}
+
+/// The script that starts a broker, in a folder like that of the installation but without plugins, where it starts in
+/// half of the CPU time: Erlang looks for each module in all folders, one after the other. Where the installation looks
+/// different from what is known here, its own script.
+fn without_plugins(dir: &Path) -> io::Result<PathBuf> {
+    let script = program("rabbitmq-server");
+    let installed = script.canonicalize().ok();
+    let Some(installed) = installed.as_deref().and_then(Path::parent).and_then(Path::parent) else { return Ok(script) };
+    let Ok(parts) = std::fs::read_dir(installed.join("plugins")) else { return Ok(script) };
+    let home = dir.join("home");
+    std::fs::create_dir_all(home.join("plugins"))?;
+    for part in parts {
+        let part = part?;
+        let name = part.file_name();
+        let name = name.to_string_lossy();
+        // This is no plugin, though it is named like one: the broker begins with it.
+        if !name.starts_with("rabbitmq_") || name.starts_with("rabbitmq_prelaunch") {
+            symlink(part.path(), home.join("plugins").join(&*name))?;
+        }
+    }
+    symlink(installed.join("escript"), home.join("escript"))?;
+    symlink(installed.join("sbin"), home.join("sbin"))?;
+    Ok(home.join("sbin").join("rabbitmq-server"))
 }
 
 fn definitions(options: &RabbitOptions) -> Value {
