@@ -11,7 +11,8 @@ use punctual::task::{Counts, Lane, Member, Shard};
 use punctual::timeline::memory::{Change, Claim, OccurrenceMark, ReapAt, Twin, Zset};
 use punctual::timeline::{DeadRecord, Token};
 
-/// Reads and edits one namespace.
+/// Reads and edits one namespace. Dropping it removes the namespace's keys: `KEYS` looks at all keys of a server, those that
+/// other tests have left, too.
 pub(crate) struct Raw {
     connection: Mutex<::redis::Connection>,
     namespace: String,
@@ -80,6 +81,21 @@ impl Raw {
         }
         check_order(&twin, connection, &prefix);
         twin
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // Who failed may have poisoned the lock or ended the server.
+        let Ok(connection) = self.connection.get_mut() else { return };
+        let all = format!("punctual:{{{}:*", self.namespace);
+        let Ok(keys) = ::redis::cmd("KEYS").arg(all).query::<Vec<String>>(connection) else { return };
+        let mut pipe = ::redis::pipe();
+        // One by one, for a cluster removes at once only what is in one slot.
+        for key in keys {
+            pipe.cmd("UNLINK").arg(key);
+        }
+        pipe.exec(connection).ok();
     }
 }
 
