@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PROFILE ?= nats
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down quick test test-room verify bench profile model mutants attack fuzz bench-peers lint fmt audit ci
+.PHONY: help setup demo up down quick test test-room verify bench profile model mutants attack fuzz bench-peers lint style features fmt audit ci
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,12 +70,18 @@ bench-peers: ## measure BullMQ, Asynq, NATS schedules and db-scheduler: make ben
 	@.ci/setup peers
 	@exec .ci/peers $(ARGS)
 
-lint: ## rustfmt, clippy and luacheck, all without complaint
+lint: style features ## rustfmt, clippy and luacheck, all without complaint
+	cargo clippy --workspace --all-targets --features punctual/fault-points --locked -- -D warnings
+
+style: ## rustfmt and luacheck
 	@.ci/setup all
 	cargo fmt --all -- --check
-	cargo clippy --workspace --all-targets --features punctual/fault-points --locked -- -D warnings
-	cargo clippy --no-default-features --lib --locked -- -D warnings
 	luacheck -- lua/*.lua lua/parts/*.lua
+
+# Who embeds the library may do without each of its features.
+features: ## clippy of the library without any of its features
+	@.ci/setup all
+	cargo clippy --no-default-features --lib --locked -- -D warnings
 
 fmt: ## format the Rust code
 	cargo fmt --all
