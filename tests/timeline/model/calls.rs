@@ -1,7 +1,9 @@
 //! Calls in transit, and their effect when they arrive.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
+use punctual::task::Member;
+use punctual::timeline::memory::Twin;
 use punctual::timeline::{DeadCap, Put, PutResult, RestOfClaim, Settle, Settled};
 
 use super::choices::Take;
@@ -73,9 +75,9 @@ impl World {
                 Ok(())
             }
             Call::Reap { sent } => {
-                let before = self.twin.clone();
-                if !rules.reap(Arc::make_mut(&mut self.twin), self.now, sent) {
-                    return self.wrote_nothing(&before, "a late reap");
+                let (before, now) = (self.print, self.now);
+                if !self.on_shard(("reap", sent), |twin| rules.reap(twin, now, sent)) {
+                    return self.wrote_nothing(before, "a late reap");
                 }
                 self.ledger.reaped(rules, self.now);
                 Ok(())
@@ -84,55 +86,62 @@ impl World {
     }
 
     pub(super) fn put(&mut self, rules: Rules, sent: u8, wish: Wish, heard: bool) -> Result<(), String> {
-        let record = record(wish.kind, wish.due, wish.payload, wish.lane);
-        let put = Put { id: task_id(wish.id), lane: lane(wish.lane), due: due(wish.due), record };
-        let before = self.twin.clone();
-        let Ok(answer) = rules.put(Arc::make_mut(&mut self.twin), self.now, sent, &put, wish.mode) else {
-            return self.wrote_nothing(&before, "a late put");
-        };
+        let (before, now) = (self.print, self.now);
+        let answer = self.on_shard(("put", sent, wish), |twin| {
+            let record = record(wish.kind, wish.due, wish.payload, wish.lane);
+            let put = Put { id: task_id(wish.id), lane: lane(wish.lane), due: due(wish.due), record };
+            rules.put(twin, now, sent, &put, wish.mode).ok()
+        });
+        let Some(answer) = answer else { return self.wrote_nothing(before, "a late put") };
         if !matches!(answer.result, PutResult::Created | PutResult::Replaced) {
-            self.wrote_nothing(&before, "a put that was answered as if it had not")?;
+            self.wrote_nothing(before, "a put that was answered as if it had not")?;
         }
         // A put that was answered 503 is not part of what users count on, whatever it does.
         if self.now > sent { Ok(()) } else { self.ledger.put(wish, answer, heard, &self.twin) }
     }
 
     fn cancel(&mut self, rules: Rules, sent: u8, id: u8, heard: bool) -> Result<(), String> {
-        let before = self.twin.clone();
-        let Ok(answer) = rules.cancel(Arc::make_mut(&mut self.twin), self.now, sent, &task_id(id)) else {
-            return self.wrote_nothing(&before, "a late cancel");
-        };
+        let (before, print, now) = (self.twin.clone(), self.print, self.now);
+        let answer = self.on_shard(("cancel", sent, id), |twin| rules.cancel(twin, now, sent, &task_id(id)).ok());
+        let Some(answer) = answer else { return self.wrote_nothing(print, "a late cancel") };
         if self.now > sent { Ok(()) } else { self.ledger.cancel(id, answer, heard, &before) }
     }
 
     fn requeue(&mut self, rules: Rules, sent: u8, id: u8, due: u8) -> Result<(), String> {
-        let before = self.twin.clone();
-        let Ok(answer) = rules.requeue(Arc::make_mut(&mut self.twin), self.now, sent, &key_of(id, due)) else {
-            return self.wrote_nothing(&before, "a late requeue");
-        };
+        let (before, print, now) = (self.twin.clone(), self.print, self.now);
+        let requeue = |twin: &mut Twin| rules.requeue(twin, now, sent, &key_of(id, due)).ok();
+        let answer = self.on_shard(("requeue", sent, id, due), requeue);
+        let Some(answer) = answer else { return self.wrote_nothing(print, "a late requeue") };
         if self.now > sent { Ok(()) } else { self.ledger.requeue(id, due, answer, &before) }
     }
 
     pub(super) fn discard(&mut self, sent: u8, id: u8, due: u8) -> Result<(), String> {
-        let told = Arc::make_mut(&mut self.twin).discard(time(self.now), &key_of(id, due), None, time(sent));
-        self.ledger.discard(id, due, told.unwrap().answer)
+        let now = self.now;
+        let discard = |twin: &mut Twin| twin.discard(time(now), &key_of(id, due), None, time(sent)).unwrap().answer;
+        let was_dead = self.on_shard(("discard", sent, id, due), discard);
+        self.ledger.discard(id, due, was_dead)
     }
 
     pub(super) fn claim(&mut self, rules: Rules, sent: u8, number: u8, at: u8, take: Take) -> Vec<Item> {
-        let claimed =
-            rules.claim(Arc::make_mut(&mut self.twin), self.now, sent, &token(rules, number), (&lane(at), take));
-        let id = |member: &punctual::task::Member| u8::from(member.task() != task_id(0));
-        let occurrences = claimed.map(|claimed| claimed.occurrences).unwrap_or_default();
-        occurrences.iter().map(|one| Item::new(one, id(&one.member), at)).collect()
+        let now = self.now;
+        self.on_shard(("claim", sent, number, at, take), |twin| {
+            let claimed = rules.claim(twin, now, sent, &token(rules, number), (&lane(at), take));
+            let id = |member: &Member| u8::from(member.task() != task_id(0));
+            let occurrences = claimed.map(|claimed| claimed.occurrences).unwrap_or_default();
+            occurrences.iter().map(|one| Item::new(one, id(&one.member), at)).collect()
+        })
     }
 
-    pub(super) fn settle(&mut self, rules: Rules, number: u8, at: u8, what: &Sent) -> Settled {
-        let verdicts: Vec<_> = what.named.iter().map(|item| item.settlement(rules)).collect();
-        let rest = if what.back { RestOfClaim::Back } else { RestOfClaim::Keep };
-        let dead_cap = DeadCap::of(u64::from(rules.plan.dead_cap));
-        let settle =
-            Settle { token: token(rules, number), verdicts, rest, lease: rules.lease(), dead_cap, quiet: false };
-        let settled = rules.settle(Arc::make_mut(&mut self.twin), self.now, &lane(at), &settle);
+    pub(super) fn settle(&mut self, rules: Rules, number: u8, at: u8, what: &Sent) -> Rc<Settled> {
+        let now = self.now;
+        let settled = self.on_shard(("settle", number, at, what), |twin| {
+            let verdicts: Vec<_> = what.named.iter().map(|item| item.settlement(rules)).collect();
+            let rest = if what.back { RestOfClaim::Back } else { RestOfClaim::Keep };
+            let dead_cap = DeadCap::of(u64::from(rules.plan.dead_cap));
+            let settle =
+                Settle { token: token(rules, number), verdicts, rest, lease: rules.lease(), dead_cap, quiet: false };
+            Rc::new(rules.settle(twin, now, &lane(at), &settle))
+        });
         for item in what.named.iter().filter(|_| !settled.lost) {
             let member = item.member();
             if settled.changed.contains(&member) {
@@ -150,10 +159,13 @@ impl World {
     }
 
     pub(super) fn extend(&mut self, rules: Rules, number: u8, at: u8) -> bool {
-        Arc::make_mut(&mut self.twin).extend(time(self.now), &[(lane(at), token(rules, number))], rules.lease())[0]
+        let now = time(self.now);
+        let extend = |twin: &mut Twin| twin.extend(now, &[(lane(at), token(rules, number))], rules.lease())[0];
+        self.on_shard(("extend", number, at), extend)
     }
 
-    fn wrote_nothing(&self, before: &Arc<punctual::timeline::memory::Twin>, what: &str) -> Result<(), String> {
-        if self.twin == *before { Ok(()) } else { Err(format!("law 9: {what} wrote something")) }
+    /// `before`: fingerprint of the shard before the call.
+    fn wrote_nothing(&self, before: u64, what: &str) -> Result<(), String> {
+        if self.print == before { Ok(()) } else { Err(format!("law 9: {what} wrote something")) }
     }
 }

@@ -9,6 +9,7 @@
 //! - `ledger`   what users were told and consumers may have received; the laws. `cursors`: dead records; `copies`: sets
 //!   of occurrences
 //! - `structure` rules of a shard's keys
+//! - `shards`   what each call does to each shard, and what becomes of it when all claims have ended
 //! - `plans`    start states, and how often each event may happen
 //! - `rules`    the twin's verbs, and the same with one rule removed
 //!
@@ -27,6 +28,7 @@ mod ledger;
 mod plans;
 mod rules;
 mod search;
+mod shards;
 mod structure;
 mod world;
 

@@ -205,24 +205,22 @@ impl Rules {
     ) -> Result<PutAnswer, TimelineError> {
         let mode = if self.has(Flaw::PostReplaces) { PutMode::Put } else { mode };
         let member = Member::from(&put.id);
-        let before = twin.place(&member);
-        let marks = twin.crashes.clone();
+        let before = self.flaw.and_then(|_| twin.place(&member));
+        let marks = self.flaw.map(|_| twin.crashes.clone()).unwrap_or_default();
         if self.has(Flaw::PutForgetsMarks) {
             twin.crashes.clear();
         }
-        let requeued: Vec<_> = twin.crashes.iter().filter(|(member, _)| member.requeued_key().is_some()).collect();
-        let requeued: Vec<_> = requeued.into_iter().map(|(member, mark)| (member.clone(), *mark)).collect();
         if self.has(Flaw::PutOverlooksRequeued) {
             twin.crashes.retain(|member, _| member.requeued_key().is_none());
         }
         let answers = twin.put(time(now), mode, std::slice::from_ref(put), self.not_after(sent))?;
         if self.has(Flaw::PutForgetsMarks) {
-            twin.crashes = marks;
+            twin.crashes.clone_from(&marks);
             twin.crashes.retain(|member, mark| score(&twin.due, member) == Some(mark.due.as_millis()));
         }
         let mut answer = answers.answer[0];
         if self.has(Flaw::PutOverlooksRequeued) {
-            twin.crashes.extend(requeued);
+            twin.crashes.extend(marks.into_iter().filter(|(member, _)| member.requeued_key().is_some()));
         }
         if self.has(Flaw::UnchangedNamesNoKey) && answer.result == PutResult::Unchanged {
             answer.in_flight = None;
@@ -306,8 +304,7 @@ impl Rules {
 
     /// A settle.
     pub(crate) fn settle(self, twin: &mut Twin, now: u8, lane: &Lane, settle: &Settle) -> Settled {
-        let claims = twin.claims.clone();
-        let changes = twin.changes.clone();
+        let before = self.flaw.map(|_| twin.clone());
         if self.has(Flaw::ShortCutAlways) {
             for claim in twin.claims.values_mut().flat_map(|claims| claims.values_mut()) {
                 claim.whole = true;
@@ -316,25 +313,31 @@ impl Rules {
         if self.has(Flaw::SettleIgnoresChanges) {
             twin.changes.clear();
         }
-        let (dead, records) = (twin.dead.clone(), twin.dead_records.clone());
         let settled = twin.settle(time(now), lane, settle).unwrap().answer;
+        if let Some(before) = before {
+            self.after_settle(twin, before, (lane, settle), &settled);
+        }
+        settled
+    }
+
+    /// What the removed rule would have prevented in a settle.
+    fn after_settle(self, twin: &mut Twin, before: Twin, (lane, settle): (&Lane, &Settle), settled: &Settled) {
         if self.has(Flaw::NewestDeadDropped) && settled.dropped > 0 {
-            (twin.dead, twin.dead_records) = (dead, records);
+            (twin.dead, twin.dead_records) = (before.dead, before.dead_records);
         }
         for mark in twin.crashes.values_mut().filter(|mark| mark.unreadable && self.has(Flaw::UnreadableForgets)) {
             mark.count = None;
         }
         if self.has(Flaw::SettleIgnoresChanges) {
-            twin.changes = changes;
+            twin.changes = before.changes;
             twin.changes.retain(|member, _| score(&twin.due, member).is_some_and(|score| score < 0));
         }
         if self.has(Flaw::SettledPairStays)
             && let Some(claim) = twin.claims.get_mut(lane).and_then(|claims| claims.get_mut(&settle.token))
         {
-            claim.pairs.clone_from(&claims[lane][&settle.token].pairs);
+            claim.pairs.clone_from(&before.claims[lane][&settle.token].pairs);
         }
         self.forget_marks(twin);
-        settled
     }
 
     /// A reap that was sent at `sent`; returns whether it took effect.
@@ -345,8 +348,8 @@ impl Rules {
         if self.has(Flaw::ReapDropsChanges) && now <= sent {
             twin.changes.clear();
         }
-        let flew: Vec<_> =
-            twin.due.values().flat_map(|line| line.negative()).map(|(_, member)| member.clone()).collect();
+        let flying = || twin.due.values().flat_map(|line| line.negative()).map(|(_, member)| member.clone()).collect();
+        let flew: Vec<_> = self.flaw.map(|_| flying()).unwrap_or_default();
         for leases in twin.leases.values_mut().filter(|_| self.has(Flaw::ReapCutsToItsOwnLease)) {
             let end = time(now).as_millis() + 1;
             let long: Vec<_> = leases.iter().filter(|(at, _)| *at > end).map(|(_, token)| token.clone()).collect();

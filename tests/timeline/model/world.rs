@@ -1,6 +1,8 @@
 //! The world of the model: one shard, two instances, calls in transit, and what users and consumers know.
 
+use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use punctual::task::{Key, Member, TaskId};
@@ -13,15 +15,16 @@ use super::holder::{Claim, Item, Status};
 use super::ledger::Ledger;
 use super::rules::{Budget, Rules, due, lane};
 use super::search::fingerprint;
-use super::structure::check_structure;
+use super::shards::Shards;
 
 /// Everything that the next step depends on.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct World {
-    /// Shared by the worlds of steps that do not change it.
     pub(crate) twin: Arc<Twin>,
     /// Fingerprint of the twin.
-    print: u64,
+    pub(super) print: u64,
+    /// Shared by all worlds of a search.
+    pub(super) shards: Rc<RefCell<Shards>>,
     /// The server's time in ticks; it may jump.
     pub(crate) now: u8,
     /// Ticks that have passed: the time by which instances count leases.
@@ -64,7 +67,8 @@ impl World {
     pub(crate) fn new(rules: Rules) -> World {
         let mut world = World {
             twin: Arc::default(),
-            print: 0,
+            print: fingerprint(&Twin::default()),
+            shards: Rc::default(),
             now: 1,
             age: 1,
             reaps_from: 1,
@@ -77,7 +81,6 @@ impl World {
         for wish in rules.plan.standing {
             world.put(rules, world.now, *wish, true).unwrap();
         }
-        world.print = fingerprint(&world.twin);
         world
     }
 
@@ -85,9 +88,6 @@ impl World {
     pub(crate) fn step(&self, action: Action, rules: Rules) -> Result<World, String> {
         let mut world = self.clone();
         world.act(action, rules)?;
-        if !Arc::ptr_eq(&world.twin, &self.twin) {
-            world.print = fingerprint(&world.twin);
-        }
         world.instances.iter_mut().for_each(|claims| claims.sort());
         world.instances.sort();
         world.network.sort();
@@ -259,24 +259,13 @@ impl World {
 
     /// Rules that hold in every state.
     pub(crate) fn check(&self, rules: Rules) -> Result<(), String> {
-        if !rules.outside_only {
-            check_structure(&self.twin)?;
-        }
         self.ledger.check(rules, &self.twin)?;
         // From any state, the shard becomes idle without help.
-        let (mut twin, mut ledger) = ((*self.twin).clone(), self.ledger.clone());
-        for later in 2..6 {
-            if !twin.leases.is_empty() && rules.reap(&mut twin, self.now + later, self.now + later) {
-                ledger.reaped(rules, self.now + later);
-            }
-        }
-        if twin.due.values().any(|line| line.negative().next().is_some()) {
-            return Err("law 2: a claim that nobody holds does not end".into());
-        }
-        if !(twin.changes.is_empty() && twin.claims.is_empty() && twin.leases.is_empty()) {
-            return Err("law 10: at rest something is left of claims".into());
-        }
-        ledger.check(rules, &twin).map_err(|law| format!("{law}, once all claims have ended"))
+        self.at_rest(rules, |rest| {
+            let mut ledger = self.ledger.clone();
+            rest.reaps.iter().for_each(|now| ledger.reaped(rules, *now));
+            ledger.check(rules, &rest.twin).map_err(|law| format!("{law}, once all claims have ended"))
+        })?
     }
 }
 
