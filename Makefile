@@ -73,14 +73,12 @@ bench-peers: ## measure BullMQ, Asynq, NATS schedules and db-scheduler: make ben
 lint: style features ## rustfmt, clippy and luacheck, all without complaint
 	cargo clippy --workspace --all-targets --features punctual/fault-points --locked -- -D warnings
 
-style: ## rustfmt and luacheck
-	@.ci/setup all
+style: setup ## rustfmt and luacheck
 	cargo fmt --all -- --check
 	luacheck -- lua/*.lua lua/parts/*.lua
 
-# Who embeds the library may do without each of its features.
-features: ## clippy of the library without any of its features
-	@.ci/setup all
+# Who embeds the library may switch off any feature.
+features: setup ## clippy of the library without any of its features
 	cargo clippy --no-default-features --lib --locked -- -D warnings
 
 fmt: ## format the Rust code

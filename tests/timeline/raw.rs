@@ -11,8 +11,8 @@ use punctual::task::{Counts, Lane, Member, Shard};
 use punctual::timeline::memory::{Change, Claim, OccurrenceMark, ReapAt, Twin, Zset};
 use punctual::timeline::{DeadRecord, Token};
 
-/// Reads and edits one namespace. Dropping it removes the namespace's keys: `KEYS` looks at all keys of a server, those that
-/// other tests have left, too.
+/// Reads and edits one namespace. Dropping it removes the keys of its shards. Otherwise `KEYS` would also look at what other
+/// tests have left.
 pub(crate) struct Raw {
     connection: Mutex<::redis::Connection>,
     namespace: String,
@@ -86,7 +86,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // Who failed may have poisoned the lock or ended the server.
+        // A test that failed may have poisoned the lock or ended the server.
         let Ok(connection) = self.connection.get_mut() else { return };
         let all = format!("punctual:{{{}:*", self.namespace);
         let Ok(keys) = ::redis::cmd("KEYS").arg(all).query::<Vec<String>>(connection) else { return };

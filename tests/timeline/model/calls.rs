@@ -75,9 +75,9 @@ impl World {
                 Ok(())
             }
             Call::Reap { sent } => {
-                let (before, now) = (self.print, self.now);
+                let (print, now) = (self.print, self.now);
                 if !self.on_shard(("reap", sent), |twin| rules.reap(twin, now, sent)) {
-                    return self.wrote_nothing(before, "a late reap");
+                    return self.wrote_nothing(print, "a late reap");
                 }
                 self.ledger.reaped(rules, self.now);
                 Ok(())
@@ -86,15 +86,15 @@ impl World {
     }
 
     pub(super) fn put(&mut self, rules: Rules, sent: u8, wish: Wish, heard: bool) -> Result<(), String> {
-        let (before, now) = (self.print, self.now);
+        let (print, now) = (self.print, self.now);
         let answer = self.on_shard(("put", sent, wish), |twin| {
             let record = record(wish.kind, wish.due, wish.payload, wish.lane);
             let put = Put { id: task_id(wish.id), lane: lane(wish.lane), due: due(wish.due), record };
             rules.put(twin, now, sent, &put, wish.mode).ok()
         });
-        let Some(answer) = answer else { return self.wrote_nothing(before, "a late put") };
+        let Some(answer) = answer else { return self.wrote_nothing(print, "a late put") };
         if !matches!(answer.result, PutResult::Created | PutResult::Replaced) {
-            self.wrote_nothing(before, "a put that was answered as if it had not")?;
+            self.wrote_nothing(print, "a put that was answered as if it had not")?;
         }
         // A put that was answered 503 is not part of what users count on, whatever it does.
         if self.now > sent { Ok(()) } else { self.ledger.put(wish, answer, heard, &self.twin) }
@@ -164,8 +164,8 @@ impl World {
         self.on_shard(("extend", number, at), extend)
     }
 
-    /// `before`: fingerprint of the shard before the call.
-    fn wrote_nothing(&self, before: u64, what: &str) -> Result<(), String> {
-        if self.print == before { Ok(()) } else { Err(format!("law 9: {what} wrote something")) }
+    /// `print`: fingerprint of the shard before the call.
+    fn wrote_nothing(&self, print: u64, what: &str) -> Result<(), String> {
+        if self.print == print { Ok(()) } else { Err(format!("law 9: {what} wrote something")) }
     }
 }

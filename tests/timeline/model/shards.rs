@@ -15,7 +15,7 @@ use super::search::fingerprint;
 use super::structure::check_structure;
 use super::world::World;
 
-/// What is known of the shards of one search.
+/// What is known of the shards of one search, and so by one set of rules.
 #[derive(Default)]
 pub(crate) struct Shards {
     /// By fingerprint of a shard, its time and the call.
@@ -46,7 +46,9 @@ impl World {
         let effect = shards.effects.entry(fingerprint(&(self.print, self.now, call))).or_insert_with(|| {
             let mut twin = Twin::clone(&self.twin);
             let answer = Box::new(act(&mut twin));
-            Effect { print: fingerprint(&twin), after: Arc::new(twin), answer }
+            let print = fingerprint(&twin);
+            let after = if print == self.print { self.twin.clone() } else { Arc::new(twin) };
+            Effect { after, print, answer }
         });
         (self.twin, self.print) = (effect.after.clone(), effect.print);
         effect.answer.downcast_ref::<A>().expect("each kind of call has its kind of answer").clone()

@@ -260,7 +260,7 @@ impl World {
     /// Rules that hold in every state.
     pub(crate) fn check(&self, rules: Rules) -> Result<(), String> {
         self.ledger.check(rules, &self.twin)?;
-        // From any state, the shard becomes idle without help.
+        // From any state, all claims end without help.
         self.at_rest(rules, |rest| {
             let mut ledger = self.ledger.clone();
             rest.reaps.iter().for_each(|now| ledger.reaped(rules, *now));

@@ -105,27 +105,31 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// The script that starts a broker, in a folder like that of the installation but without plugins, where it starts in
-/// half of the CPU time: Erlang looks for each module in all folders, one after the other. Where the installation looks
-/// different from what is known here, its own script.
+/// half of the CPU time: Erlang looks for each module in all folders, one after the other. If the installation has other
+/// folders, its own script.
 fn without_plugins(dir: &Path) -> io::Result<PathBuf> {
     let script = program("rabbitmq-server");
     let installed = script.canonicalize().ok();
     let Some(installed) = installed.as_deref().and_then(Path::parent).and_then(Path::parent) else { return Ok(script) };
-    let Ok(parts) = std::fs::read_dir(installed.join("plugins")) else { return Ok(script) };
-    let home = dir.join("home");
-    std::fs::create_dir_all(home.join("plugins"))?;
-    for part in parts {
+    let installed = |part: &str| installed.join(part);
+    if !(installed("plugins").is_dir() && installed("escript").is_dir() && installed("sbin/rabbitmq-server").is_file())
+    {
+        return Ok(script);
+    }
+    let copy = dir.join("without-plugins");
+    std::fs::create_dir_all(copy.join("plugins"))?;
+    for part in std::fs::read_dir(installed("plugins"))? {
         let part = part?;
         let name = part.file_name();
         let name = name.to_string_lossy();
         // This is no plugin, though it is named like one: the broker begins with it.
         if !name.starts_with("rabbitmq_") || name.starts_with("rabbitmq_prelaunch") {
-            symlink(part.path(), home.join("plugins").join(&*name))?;
+            symlink(part.path(), copy.join("plugins").join(&*name))?;
         }
     }
-    symlink(installed.join("escript"), home.join("escript"))?;
-    symlink(installed.join("sbin"), home.join("sbin"))?;
-    Ok(home.join("sbin").join("rabbitmq-server"))
+    symlink(installed("escript"), copy.join("escript"))?;
+    symlink(installed("sbin"), copy.join("sbin"))?;
+    Ok(copy.join("sbin").join("rabbitmq-server"))
 }
 
 fn definitions(options: &RabbitOptions) -> Value {
