@@ -1,6 +1,7 @@
 //! Calls in transit, and their effect when they arrive.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use punctual::task::Member;
 use punctual::timeline::memory::Twin;
@@ -75,9 +76,9 @@ impl World {
                 Ok(())
             }
             Call::Reap { sent } => {
-                let (print, now) = (self.print, self.now);
+                let (before, now) = (self.twin.clone(), self.now);
                 if !self.on_shard(("reap", sent), |twin| rules.reap(twin, now, sent)) {
-                    return self.wrote_nothing(print, "a late reap");
+                    return self.wrote_nothing(&before, "a late reap");
                 }
                 self.ledger.reaped(rules, self.now);
                 Ok(())
@@ -86,32 +87,32 @@ impl World {
     }
 
     pub(super) fn put(&mut self, rules: Rules, sent: u8, wish: Wish, heard: bool) -> Result<(), String> {
-        let (print, now) = (self.print, self.now);
+        let (before, now) = (self.twin.clone(), self.now);
         let answer = self.on_shard(("put", sent, wish), |twin| {
             let record = record(wish.kind, wish.due, wish.payload, wish.lane);
             let put = Put { id: task_id(wish.id), lane: lane(wish.lane), due: due(wish.due), record };
             rules.put(twin, now, sent, &put, wish.mode).ok()
         });
-        let Some(answer) = answer else { return self.wrote_nothing(print, "a late put") };
+        let Some(answer) = answer else { return self.wrote_nothing(&before, "a late put") };
         if !matches!(answer.result, PutResult::Created | PutResult::Replaced) {
-            self.wrote_nothing(print, "a put that was answered as if it had not")?;
+            self.wrote_nothing(&before, "a put that was answered as if it had not")?;
         }
         // A put that was answered 503 is not part of what users count on, whatever it does.
         if self.now > sent { Ok(()) } else { self.ledger.put(wish, answer, heard, &self.twin) }
     }
 
     fn cancel(&mut self, rules: Rules, sent: u8, id: u8, heard: bool) -> Result<(), String> {
-        let (before, print, now) = (self.twin.clone(), self.print, self.now);
+        let (before, now) = (self.twin.clone(), self.now);
         let answer = self.on_shard(("cancel", sent, id), |twin| rules.cancel(twin, now, sent, &task_id(id)).ok());
-        let Some(answer) = answer else { return self.wrote_nothing(print, "a late cancel") };
+        let Some(answer) = answer else { return self.wrote_nothing(&before, "a late cancel") };
         if self.now > sent { Ok(()) } else { self.ledger.cancel(id, answer, heard, &before) }
     }
 
     fn requeue(&mut self, rules: Rules, sent: u8, id: u8, due: u8) -> Result<(), String> {
-        let (before, print, now) = (self.twin.clone(), self.print, self.now);
+        let (before, now) = (self.twin.clone(), self.now);
         let requeue = |twin: &mut Twin| rules.requeue(twin, now, sent, &key_of(id, due)).ok();
         let answer = self.on_shard(("requeue", sent, id, due), requeue);
-        let Some(answer) = answer else { return self.wrote_nothing(print, "a late requeue") };
+        let Some(answer) = answer else { return self.wrote_nothing(&before, "a late requeue") };
         if self.now > sent { Ok(()) } else { self.ledger.requeue(id, due, answer, &before) }
     }
 
@@ -164,8 +165,7 @@ impl World {
         self.on_shard(("extend", number, at), extend)
     }
 
-    /// `print`: fingerprint of the shard before the call.
-    fn wrote_nothing(&self, print: u64, what: &str) -> Result<(), String> {
-        if self.print == print { Ok(()) } else { Err(format!("law 9: {what} wrote something")) }
+    fn wrote_nothing(&self, before: &Arc<Twin>, what: &str) -> Result<(), String> {
+        if self.twin == *before { Ok(()) } else { Err(format!("law 9: {what} wrote something")) }
     }
 }

@@ -47,7 +47,7 @@ impl World {
             let mut twin = Twin::clone(&self.twin);
             let answer = Box::new(act(&mut twin));
             let print = fingerprint(&twin);
-            let after = if print == self.print { self.twin.clone() } else { Arc::new(twin) };
+            let after = if twin == *self.twin { self.twin.clone() } else { Arc::new(twin) };
             Effect { after, print, answer }
         });
         (self.twin, self.print) = (effect.after.clone(), effect.print);
