@@ -6,12 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use anyhow::Context;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use tokio::sync::OnceCell;
 
-use super::{Server, free_port, write};
+use super::{Server, find_program, free_port, write};
 
 /// A heap for some hundred thousand small messages.
 const JAVA: &[&str] = &["java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC"];
@@ -51,13 +53,18 @@ pub fn have_kafka() -> bool {
 
 /// The folder of Kafka's jars: a named one, else that of an installed Kafka, else that of `make setup`.
 fn jars() -> Option<PathBuf> {
-    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = || {
-        let home = || var("HOME").or_else(std::env::home_dir);
-        let cache = || var("XDG_CACHE_HOME").or_else(|| Some(home()?.join(".cache")));
-        Some(var("PUNCTUAL_CACHE").or_else(|| Some(cache()?.join("punctual")))?.join("kafka-4.3.1"))
-    };
-    var("PUNCTUAL_KAFKA").or_else(|| Some(var("KAFKA_HOME")?.join("libs"))).or_else(cache)
+    var("PUNCTUAL_KAFKA").or_else(|| Some(var("KAFKA_HOME")?.join("libs"))).or_else(cached_jars)
+}
+
+/// The folder where `make setup` puts Kafka's jars.
+fn cached_jars() -> Option<PathBuf> {
+    let home = || var("HOME").or_else(std::env::home_dir);
+    let cache = || var("XDG_CACHE_HOME").or_else(|| Some(home()?.join(".cache")));
+    Some(var("PUNCTUAL_CACHE").or_else(|| Some(cache()?.join("punctual")))?.join("kafka-4.3.1"))
+}
+
+fn var(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// Options of a broker.
@@ -81,12 +88,41 @@ pub struct KafkaOptions<'a> {
 /// # Errors
 /// If it cannot be started.
 pub async fn start_kafka(options: &KafkaOptions<'_>) -> anyhow::Result<Server> {
+    static ARCHIVE: OnceCell<Option<PathBuf>> = OnceCell::const_new();
+    // Without an archive a broker starts slower, and no worse.
+    let archive = ARCHIVE.get_or_init(async || archive_classes().await.ok()).await;
+    start_with(options, archive.as_ref().map(|file| format!("-XX:SharedArchiveFile={}", file.display()))).await
+}
+
+/// Java's archive of the classes that a broker loads, beside the jars of `make setup`: with it a broker starts in half of
+/// the CPU time. The first broker of all writes it when it ends. Another Java has another archive.
+async fn archive_classes() -> anyhow::Result<PathBuf> {
+    let ours = cached_jars().filter(|ours| jars().as_ref() == Some(ours)).context("the jars are not ours")?;
+    let java = find_program("java").context("no Java")?.canonicalize()?;
+    let age = std::fs::metadata(java)?.modified()?.duration_since(UNIX_EPOCH)?.as_secs();
+    let file = |end: &str| ours.with_file_name(format!("kafka-4.3.1-java-{age}{end}"));
+    let archive = file(".jsa");
+    if !archive.is_file() {
+        // Another process may write one, too.
+        let own = file(&format!("-{}.jsa", std::process::id()));
+        let options = KafkaOptions { is_quick: true, ..KafkaOptions::default() };
+        let broker = start_with(&options, Some(format!("-XX:ArchiveClassesAtExit={}", own.display()))).await?;
+        broker.signal("TERM")?;
+        broker.await_end().await?;
+        std::fs::rename(own, &archive)?;
+    }
+    Ok(archive)
+}
+
+/// Starts a broker whose Java has one more option.
+async fn start_with(options: &KafkaOptions<'_>, archive: Option<String>) -> anyhow::Result<Server> {
     let controller = free_port()?;
     let jars = format!("{}/*", jars().unwrap_or_default().display());
     Server::start("Kafka server", answers, |port, dir| {
         let file = write(dir, "server.properties", &properties(port, controller, options, dir))?;
         format_data(&jars, &file, &dir.join(DATA), options.scram_users)?;
         let mut command = java(&jars, "kafka.Kafka", options.is_quick);
+        command.splice(1..1, archive.clone());
         command.push(file);
         Ok(command)
     })

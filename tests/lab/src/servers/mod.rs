@@ -119,6 +119,14 @@ impl Server {
     /// If it does not end in time.
     pub async fn kill(&self) -> anyhow::Result<()> {
         self.keeper.signal("KILL")?;
+        self.await_end().await
+    }
+
+    /// Returns when it has ended.
+    ///
+    /// # Errors
+    /// If it does not end in time.
+    async fn await_end(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         while self.keeper.pid().is_some() && self.keeper.ended()?.is_none() {
             if begun.elapsed() > READY {
