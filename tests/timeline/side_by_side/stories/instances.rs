@@ -10,7 +10,7 @@ pub(super) fn unreadable(about: About) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     let mut steps = vec![
         put(id, Due::Start(-5), Body::At("a"), lane),
-        Step::Mark { id, count: about.flag.then_some(about.count), unreadable: true },
+        Step::Mark { id, count: (about.flag || about.count == 3).then_some(about.count), unreadable: true },
         Step::Get { id },
         claim(&about, Kind::Ordinary, 400),
     ];
@@ -27,7 +27,8 @@ pub(super) fn unreadable(about: About) -> Vec<Step> {
 
 /// Several occurrences whose holders died, some twice.
 pub(super) fn suspects(about: About) -> Vec<Step> {
-    let (lane, other) = (about.lane, about.other);
+    let lane = about.lane;
+    let other = if about.other == about.id { (about.id + 1) % 4 } else { about.other };
     let count = Some(2 + about.count / 3);
     let mut steps = vec![
         put(about.id, Due::Start(-5), about.body, lane),
