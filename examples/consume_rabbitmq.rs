@@ -3,7 +3,8 @@
 //! ```sh
 //! cargo run --example consume_rabbitmq -- amqp://guest:guest@127.0.0.1:5672 orders.cancel
 //! ```
-//! Prints each delivery as JSON until it is killed. After an error it prints the error and reconnects in a second.
+//! Prints each delivery as JSON until it is killed. After an error it prints the error and reconnects in a second. For
+//! `amqps://`, give lapin its feature `rustls`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
 

@@ -37,7 +37,7 @@ pub(crate) fn have_kafka() -> bool {
 }
 
 impl KafkaServer {
-    /// Starts a server with a listener on 127.0.0.1 without login. Returns when it answers, after about 3 s.
+    /// Starts a server with a listener on 127.0.0.1 without login. Returns when it answers, after some seconds.
     pub(crate) fn start() -> KafkaServer {
         KafkaServer::start_with(&More::default())
     }

@@ -12,14 +12,18 @@ use anyhow::Context;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 
-use super::{Server, find_program, free_port, write};
+use super::{READY, Server, find_program, free_port, write};
 
 /// A heap for some hundred thousand small messages.
 const JAVA: &[&str] = &["java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC"];
 
 /// Without the optimising compiler, for a fast start.
 const QUICK: &str = "-XX:TieredStopAtLevel=1";
+
+/// The exit code of a broker after SIGTERM.
+const ENDED_BY_TERM: i32 = 128 + 15;
 
 /// Where a broker keeps its data, in its own folder.
 const DATA: &str = "data";
@@ -89,40 +93,53 @@ pub struct KafkaOptions<'a> {
 /// If it cannot be started.
 pub async fn start_kafka(options: &KafkaOptions<'_>) -> anyhow::Result<Server> {
     static ARCHIVE: OnceCell<Option<PathBuf>> = OnceCell::const_new();
-    // Without an archive a broker starts slower, and no worse.
-    let archive = ARCHIVE.get_or_init(async || archive_classes().await.ok()).await;
-    start_with(options, archive.as_ref().map(|file| format!("-XX:SharedArchiveFile={}", file.display()))).await
+    // Without an archive a broker only starts slower.
+    let archive = async || match timeout(READY, archive_classes()).await {
+        Ok(Ok(file)) => Some(file),
+        Ok(Err(error)) => {
+            tracing::debug!("Kafka starts without an archive of its classes: {error:#}");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("Kafka starts without an archive of its classes: there is none within {READY:?}");
+            None
+        }
+    };
+    let archive = ARCHIVE.get_or_init(archive).await;
+    let option = archive.as_ref().map(|file| format!("-XX:SharedArchiveFile={}", file.display()));
+    start_with(options, option.as_deref()).await
 }
 
 /// Java's archive of the classes that a broker loads, beside the jars of `make setup`: with it a broker starts in half of
-/// the CPU time. The first broker of all writes it when it ends. Another Java has another archive.
+/// the CPU time. If there is none, a broker is started and stopped first, because Java writes it at its end. An updated
+/// Java has another one.
 async fn archive_classes() -> anyhow::Result<PathBuf> {
     let ours = cached_jars().filter(|ours| jars().as_ref() == Some(ours)).context("the jars are not ours")?;
     let java = find_program("java").context("no Java")?.canonicalize()?;
-    let age = std::fs::metadata(java)?.modified()?.duration_since(UNIX_EPOCH)?.as_secs();
-    let file = |end: &str| ours.with_file_name(format!("kafka-4.3.1-java-{age}{end}"));
-    let archive = file(".jsa");
+    let changed = std::fs::metadata(java)?.modified()?.duration_since(UNIX_EPOCH)?.as_secs();
+    let archive = ours.join(format!("java-{changed}.jsa"));
     if !archive.is_file() {
         // Another process may write one, too.
-        let own = file(&format!("-{}.jsa", std::process::id()));
+        let own = tempfile::tempdir_in(&ours)?;
+        let file = own.path().join("classes.jsa");
         let options = KafkaOptions { is_quick: true, ..KafkaOptions::default() };
-        let broker = start_with(&options, Some(format!("-XX:ArchiveClassesAtExit={}", own.display()))).await?;
+        let broker = start_with(&options, Some(&format!("-XX:ArchiveClassesAtExit={}", file.display()))).await?;
         broker.signal("TERM")?;
-        broker.await_end().await?;
-        std::fs::rename(own, &archive)?;
+        let code = broker.await_end().await?;
+        anyhow::ensure!(code == Some(ENDED_BY_TERM), "the broker ended with code {code:?}");
+        std::fs::rename(file, &archive)?;
     }
     Ok(archive)
 }
 
 /// Starts a broker whose Java has one more option.
-async fn start_with(options: &KafkaOptions<'_>, archive: Option<String>) -> anyhow::Result<Server> {
+async fn start_with(options: &KafkaOptions<'_>, option: Option<&str>) -> anyhow::Result<Server> {
     let controller = free_port()?;
     let jars = format!("{}/*", jars().unwrap_or_default().display());
     Server::start("Kafka server", answers, |port, dir| {
         let file = write(dir, "server.properties", &properties(port, controller, options, dir))?;
         format_data(&jars, &file, &dir.join(DATA), options.scram_users)?;
-        let mut command = java(&jars, "kafka.Kafka", options.is_quick);
-        command.splice(1..1, archive.clone());
+        let mut command = java(&jars, "kafka.Kafka", options.is_quick, option);
         command.push(file);
         Ok(command)
     })
@@ -138,7 +155,7 @@ fn format_data(jars: &str, properties: &str, data: &Path, users: &[(&str, &str)]
         std::fs::create_dir(data)?;
         return files.iter().try_for_each(|(name, content)| std::fs::write(data.join(name), content));
     }
-    let mut format = java(jars, "kafka.tools.StorageTool", true);
+    let mut format = java(jars, "kafka.tools.StorageTool", true, None);
     format.extend(["format", "--cluster-id", "cHVuY3R1YWwtdmVyaWZ5LQ", "--config", properties].map(str::to_owned));
     for (user, password) in users {
         format.extend(["--add-scram".to_owned(), format!("SCRAM-SHA-512=[name={user},password={password}]")]);
@@ -173,10 +190,11 @@ fn properties(port: u16, controller: u16, options: &KafkaOptions, dir: &Path) ->
     )
 }
 
-fn java(jars: &str, class: &str, quick: bool) -> Vec<String> {
+fn java(jars: &str, class: &str, is_quick: bool, option: Option<&str>) -> Vec<String> {
     let quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn";
-    let quick: &[&str] = if quick { &[QUICK] } else { &[] };
-    JAVA.iter().chain(quick).chain(&[quiet, "-cp", jars, class]).map(|&argument| argument.to_owned()).collect()
+    let options = is_quick.then_some(QUICK).into_iter().chain(option);
+    let rest = [quiet, "-cp", jars, class];
+    JAVA.iter().copied().chain(options).chain(rest).map(str::to_owned).collect()
 }
 
 /// Runs a command that is needed before the first start.

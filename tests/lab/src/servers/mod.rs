@@ -119,22 +119,25 @@ impl Server {
     /// If it does not end in time.
     pub async fn kill(&self) -> anyhow::Result<()> {
         self.keeper.signal("KILL")?;
-        self.await_end().await
+        self.await_end().await.map(drop)
     }
 
-    /// Returns when it has ended.
+    /// Returns when it has ended, with its exit code if nobody was told it before.
     ///
     /// # Errors
     /// If it does not end in time.
-    async fn await_end(&self) -> anyhow::Result<()> {
+    async fn await_end(&self) -> anyhow::Result<Option<i32>> {
         let begun = Instant::now();
-        while self.keeper.pid().is_some() && self.keeper.ended()?.is_none() {
+        while self.keeper.pid().is_some() {
+            if let Some(code) = self.keeper.ended()? {
+                return Ok(Some(code));
+            }
             if begun.elapsed() > READY {
                 bail!("the {} does not end", self.name);
             }
             sleep(Duration::from_millis(2)).await;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The exit code, if it has ended by itself or by a signal.

@@ -13,14 +13,14 @@ use rdkafka::message::{Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{ANSWER, BrokerSide, Take};
 
 /// Partitions of each topic.
 const PARTITIONS: i32 = 4;
 
-/// Poll timeout, after which the thread checks whether it is still needed.
+/// Poll timeout, after which the thread checks whether it is still needed; and how often leaders are asked for.
 const POLL: Duration = Duration::from_millis(100);
 
 /// A Kafka cluster with topics.
@@ -48,6 +48,20 @@ impl Topics {
         let asking = config.create().context("a client of Kafka")?;
         Ok(Topics { config, asking: Arc::new(asking) })
     }
+
+    /// Returns when each partition has a leader: brokers learn of a topic a moment after it was made.
+    async fn await_leaders(&self, topic: &str) -> Result<()> {
+        loop {
+            let (asking, name) = (Arc::clone(&self.asking), topic.to_owned());
+            let metadata = tokio::task::spawn_blocking(move || asking.fetch_metadata(Some(&name), ANSWER)).await??;
+            let partitions = metadata.topics().first().map_or(&[][..], |topic| topic.partitions());
+            let led = partitions.iter().filter(|partition| partition.leader() >= 0).count();
+            if i32::try_from(led)? == PARTITIONS {
+                return Ok(());
+            }
+            sleep(POLL).await;
+        }
+    }
 }
 
 #[async_trait]
@@ -57,7 +71,10 @@ impl BrokerSide for Topics {
         let topic = NewTopic::new(destination, PARTITIONS, TopicReplication::Fixed(1));
         let made = admin.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(ANSWER))).await;
         match made.context("making a topic")?.into_iter().next() {
-            Some(Ok(_)) => Ok(()),
+            Some(Ok(_)) => {
+                let led = timeout(ANSWER, self.await_leaders(destination)).await;
+                led.with_context(|| format!("the topic `{destination}` has no leaders within {ANSWER:?}"))?
+            }
             Some(Err((name, error))) => bail!("making the topic `{name}`: {error}"),
             None => bail!("Kafka does not say that the topic `{destination}` was made"),
         }
