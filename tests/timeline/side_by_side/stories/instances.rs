@@ -8,9 +8,10 @@ use super::{About, claim, glance, put, reap, settle};
 /// An occurrence is marked as unreadable, with or without a count.
 pub(super) fn unreadable(about: About) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
+    let counts = about.flag || about.count == 3 && about.key.index(2) == 0;
     let mut steps = vec![
         put(id, Due::Start(-5), Body::At("a"), lane),
-        Step::Mark { id, count: (about.flag || about.count == 3).then_some(about.count), unreadable: true },
+        Step::Mark { id, count: counts.then_some(about.count), unreadable: true },
         Step::Get { id },
         claim(&about, Kind::Ordinary, 400),
     ];

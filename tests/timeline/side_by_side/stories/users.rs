@@ -101,8 +101,8 @@ pub(super) fn buried_twice(about: About) -> Vec<Step> {
     steps
 }
 
-/// Hundreds in one claim, some of which leave it. Most of the rest ends, too: it would make each later comparison of states
-/// ten times as long.
+/// Hundreds in one claim, some of which leave it. Most of the others end, too; otherwise each later comparison of states
+/// takes ten times as long.
 pub(super) fn many(about: About) -> Vec<Step> {
     let about = About { lane: 0, ..about };
     vec![
