@@ -94,16 +94,10 @@ pub struct KafkaOptions<'a> {
 pub async fn start_kafka(options: &KafkaOptions<'_>) -> anyhow::Result<Server> {
     static ARCHIVE: OnceCell<Option<PathBuf>> = OnceCell::const_new();
     // Without an archive a broker only starts slower.
-    let archive = async || match timeout(READY, archive_classes()).await {
-        Ok(Ok(file)) => Some(file),
-        Ok(Err(error)) => {
-            tracing::debug!("Kafka starts without an archive of its classes: {error:#}");
-            None
-        }
-        Err(_) => {
-            tracing::debug!("Kafka starts without an archive of its classes: there is none within {READY:?}");
-            None
-        }
+    let archive = async || {
+        let archive = timeout(READY, archive_classes()).await.map_err(anyhow::Error::from).flatten();
+        let why = |error: &anyhow::Error| tracing::debug!("Kafka starts without an archive of its classes: {error:#}");
+        archive.inspect_err(why).ok()
     };
     let archive = ARCHIVE.get_or_init(archive).await;
     let option = archive.as_ref().map(|file| format!("-XX:SharedArchiveFile={}", file.display()));
