@@ -1,5 +1,9 @@
 -- prelude: the time, first writes, the head of a lane and its wake-up. It precedes every script.
 
+-- The last key of a call never exists. Without it, a cluster would start a script while it moves the slot, and stop it at the
+-- first key that the script has emptied, after other writes. With it, the cluster refuses the call. Scripts do not see this key.
+KEYS[#KEYS] = nil
+
 -- Redis' time in ms, and in microseconds as every reply begins with it. In tests ARGV[1] replaces it.
 local time = redis.call('TIME')
 local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), string.format('%.0f', time[1] * 1000000 + time[2])

@@ -120,7 +120,8 @@ impl Keys {
         self.of_shard("largest")
     }
 
-    /// A key that never exists. A read of it shows whether a server serves the slot of the shard.
+    /// A key that never exists. A delete of it shows whether a server serves the slot of the shard. Every call names it, so
+    /// that no script starts while the slot moves.
     #[must_use]
     pub fn nothing(&self) -> String {
         self.of_shard("nothing")

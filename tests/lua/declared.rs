@@ -135,6 +135,86 @@ fn every_channel_is_the_one_that_was_given() {
     }
 }
 
+/// While a slot moves, some keys are here and others there. A script that starts although is stopped half way, at a key that
+/// it has emptied. Here all keys of every call exist, so only the key that never exists keeps a script from starting.
+#[tokio::test]
+async fn no_script_starts_while_its_slot_moves() {
+    if !have("redis-server") {
+        return;
+    }
+    let [node, other] = RedisServer::start_masters(16384);
+    let stage = Stage::on(Arc::new(node)).await;
+    stage.put(&[put("a", 900, "x"), put_in("default", RECURRING, "b", 900, "x"), put("c", 5000, "x")]).await;
+    stage.claim("i.1", 10).await;
+    stage.settle("i.1", RestOfClaim::Keep, vec![settlement("a", 900, Verdict::Dead(dead_record("x")))]).await;
+    stage.put(&[put("d", 900, "x")]).await;
+    stage.claim("i.2", 1).await;
+    stage.glance(&[("default", true)]).await;
+    let mut raw = stage.raw();
+    for hash in ["changes", "crashes", "counts"] {
+        ::redis::cmd("HSET").arg(stage.key(hash)).arg("z").arg("1:0").exec(&mut raw).unwrap();
+    }
+    let names = [
+        "due:default",
+        "leases:default",
+        "claims:default",
+        "reap-at:default",
+        "tasks",
+        "changes",
+        "crashes",
+        "counts",
+        "dead",
+        "dead:records",
+        "dead:order",
+        "dead:bytes",
+        "lanes",
+        "largest",
+    ];
+    let keys: Vec<String> = names.iter().map(|name| stage.key(name)).collect();
+    let existing: usize = ::redis::cmd("EXISTS").arg(&keys).query(&mut raw).unwrap();
+    assert_eq!(existing, keys.len(), "{:?}", stage.state());
+    let before = stage.state();
+
+    let slot = stage.server.slot(&keys[0]).to_string();
+    stage.server.cluster(&["SETSLOT", &slot, "MIGRATING", &other.node_id()]);
+    let (timeline, shard, default) = (&stage.timeline, stage.shard, Lane::default());
+    let key: Key = "a:900".parse().unwrap();
+    let settle = Settle {
+        token: token("i.2"),
+        verdicts: vec![settlement("d", 900, Verdict::Finished)],
+        rest: RestOfClaim::Keep,
+        lease: LEASE,
+        dead_cap: DeadCap::of(1000),
+        quiet: false,
+    };
+    let ClaimRequest { token: claim, max, max_bytes, lease, not_after, .. } = claim_of("i.3", 1);
+    let suspects = SuspectsRequest { token: claim, max, max_bytes, lease, not_after, unreadable: false, after: None };
+    let browse = BrowseRequest { filter: DeadFilter::default(), after: None, max: 9, whole: true };
+    stage.now(100_000);
+    let answers = [
+        timeline.put(shard, PutMode::Put, vec![put("c", 6000, "y")], NEVER).await.map(drop),
+        timeline.get(shard, &task("c")).await.map(drop),
+        timeline.cancel(shard, &task("c"), NEVER).await.map(drop),
+        timeline.claim(shard, &default, claim_of("i.3", 10)).await.map(drop),
+        timeline.claim_suspects(shard, &default, suspects).await.map(drop),
+        timeline.settle(shard, &default, settle).await.map(drop),
+        timeline.extend(shard, &[(lane("default"), token("i.2"))], LEASE).await.map(drop),
+        timeline.reap(shard, &default, reaping()).await.map(drop),
+        timeline.glance(shard, glancing(&[("default", true)])).await.map(drop),
+        timeline.requeue(shard, &key, None, NEVER).await.map(drop),
+        timeline.discard(shard, &key, None, NEVER).await.map(drop),
+        timeline.browse(shard, browse).await.map(drop),
+        timeline.show(shard, &key).await.map(drop),
+    ];
+    assert_eq!(answers.len(), ALL.len());
+    for (place, answer) in answers.into_iter().enumerate() {
+        let refused = matches!(&answer, Err(TimelineError::Refused(detail)) if detail.starts_with("TRYAGAIN"));
+        assert!(refused, "call {place}: {answer:?}");
+    }
+    stage.server.cluster(&["SETSLOT", &slot, "STABLE"]);
+    assert_eq!(stage.state(), before);
+}
+
 /// A cluster rejects a call with keys in different slots, and a script that uses a key of another slot.
 #[tokio::test]
 async fn all_scripts_run_in_a_cluster() {

@@ -12,6 +12,7 @@ use super::RedisTimeline;
 use super::reply::Reply;
 use super::session::Session;
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
+use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{ALL, Code, Script};
 use crate::timeline::{TimelineError, Verb};
 
@@ -58,11 +59,14 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A call with its keys and its first argument, the time.
-    pub(super) fn new(script: &'static Script, time: &Time, keys: &[String]) -> Call {
+    /// A call with its keys and its first argument, the time. The last key is the one of the shard that never exists,
+    /// so that a cluster refuses the call while it moves the slot (rule 1 of `lua/README.md`).
+    pub(super) fn new(script: &'static Script, time: &Time, shard: &Keys, keys: &[String]) -> Call {
         debug_assert!(script.takes_keys(keys.len()), "{} does not take {} keys", script.verb.as_str(), keys.len());
         let mut command = redis::cmd("EVALSHA");
-        command.arg(SHAS[&script.verb].as_str()).arg(keys.len()).arg(keys).arg(time.argument());
+        command.arg(SHAS[&script.verb].as_str()).arg(keys.len() + 1).arg(keys);
+        command.arg(shard.nothing());
+        command.arg(time.argument());
         Call { script, command }
     }
 
@@ -91,8 +95,8 @@ const MAX_LOADS: u32 = 5;
 
 impl RedisTimeline {
     /// Starts a call of a script.
-    pub(super) fn script(&self, script: &'static Script, keys: &[String]) -> Call {
-        Call::new(script, &self.time, keys)
+    pub(super) fn script(&self, script: &'static Script, shard: &Keys, keys: &[String]) -> Call {
+        Call::new(script, &self.time, shard, keys)
     }
 
     /// Sends a call. With `not_after`, it returns [`TimelineError::Unknown`] only after that time.

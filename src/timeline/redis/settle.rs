@@ -80,7 +80,7 @@ impl RedisTimeline {
         let pairs: Vec<String> = settle.verdicts.iter().map(pair).collect();
 
         let mut call = self
-            .script(&scripts::SETTLE, &named)
+            .script(&scripts::SETTLE, keys, &named)
             .arg(&settle.token.0)
             .arg(rest)
             .arg(settle.lease.as_millis().to_string())

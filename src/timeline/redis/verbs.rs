@@ -21,7 +21,7 @@ pub(super) const MAX_ROUNDS: usize = 4;
 impl RedisTimeline {
     pub(super) async fn get_one(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError> {
         let fixed = |keys: &Keys| vec![keys.tasks(), keys.changes(), keys.counts(), keys.crashes()];
-        let build = |keys: &[String]| self.script(&scripts::GET, keys).arg(id.as_str());
+        let build = |keys: &Keys, named: &[String]| self.script(&scripts::GET, keys, named).arg(id.as_str());
         let mut reply = self.in_its_lane(shard, None, fixed, build).await?;
         match reply.code {
             Code::Unknown => Ok(None),
@@ -46,7 +46,9 @@ impl RedisTimeline {
         not_after: Timestamp,
     ) -> Result<CancelAnswer, TimelineError> {
         let fixed = |keys: &Keys| vec![keys.tasks(), keys.changes(), keys.crashes(), keys.counts()];
-        let build = |keys: &[String]| self.script(&scripts::CANCEL, keys).arg(not_after.as_millis()).arg(id.as_str());
+        let build = |keys: &Keys, named: &[String]| {
+            self.script(&scripts::CANCEL, keys, named).arg(not_after.as_millis()).arg(id.as_str())
+        };
         let mut reply = self.in_its_lane(shard, Some(not_after), fixed, build).await?;
         match reply.code {
             Code::Unknown => Ok(CancelAnswer::Unknown),
@@ -63,7 +65,6 @@ impl RedisTimeline {
         buried: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<RequeueAnswer, TimelineError> {
-        let wake = self.keys(shard)?.wake();
         let fixed = |keys: &Keys| {
             vec![
                 keys.dead(),
@@ -77,9 +78,9 @@ impl RedisTimeline {
                 keys.dead_bytes(),
             ]
         };
-        let build = |keys: &[String]| {
-            let call = self.script(&scripts::REQUEUE, keys).arg(not_after.as_millis());
-            call.arg(key.task.as_str()).arg(key.due.as_millis()).arg(or_nothing(buried)).arg(&wake)
+        let build = |keys: &Keys, named: &[String]| {
+            let call = self.script(&scripts::REQUEUE, keys, named).arg(not_after.as_millis());
+            call.arg(key.task.as_str()).arg(key.due.as_millis()).arg(or_nothing(buried)).arg(keys.wake())
         };
         let reply = self.in_its_lane(shard, Some(not_after), fixed, build).await?;
         match reply.code {
@@ -99,8 +100,8 @@ impl RedisTimeline {
         not_after: Timestamp,
     ) -> Result<bool, TimelineError> {
         let keys = self.keys(shard)?;
-        let call =
-            self.script(&scripts::DISCARD, &[keys.dead(), keys.dead_records(), keys.dead_order(), keys.dead_bytes()]);
+        let named = [keys.dead(), keys.dead_records(), keys.dead_order(), keys.dead_bytes()];
+        let call = self.script(&scripts::DISCARD, keys, &named);
         let call = call.arg(not_after.as_millis()).arg(key.to_string()).arg(or_nothing(buried));
         let reply = self.call(call, Some(not_after)).await?;
         match reply.code {
@@ -119,7 +120,7 @@ impl RedisTimeline {
         let keys = self.keys(shard)?;
         let [due, leases, claims, tasks, crashes, counts] = claiming(keys, lane);
         let call = self
-            .script(&scripts::CLAIM, &[due, leases, claims, tasks, crashes, counts, keys.largest()])
+            .script(&scripts::CLAIM, keys, &[due, leases, claims, tasks, crashes, counts, keys.largest()])
             .arg(request.not_after.as_millis())
             .arg(&request.token.0)
             .arg(request.lease.as_millis().to_string())
@@ -138,8 +139,9 @@ impl RedisTimeline {
         lane: &Lane,
         request: &SuspectsRequest,
     ) -> Result<Claimed, TimelineError> {
+        let keys = self.keys(shard)?;
         let call = self
-            .script(&scripts::CLAIM_SUSPECTS, &claiming(self.keys(shard)?, lane))
+            .script(&scripts::CLAIM_SUSPECTS, keys, &claiming(keys, lane))
             .arg(request.not_after.as_millis())
             .arg(&request.token.0)
             .arg(request.lease.as_millis().to_string())
@@ -188,7 +190,7 @@ impl RedisTimeline {
             claims.push((place + 1, token));
         }
         let named: Vec<String> = lanes.into_iter().map(|lane| keys.leases(lane)).collect();
-        let mut call = self.script(&scripts::EXTEND, &named).arg(lease.as_millis().to_string());
+        let mut call = self.script(&scripts::EXTEND, keys, &named).arg(lease.as_millis().to_string());
         for (place, token) in &claims {
             call.push(place);
             call.push(&token.0);
@@ -224,7 +226,7 @@ impl RedisTimeline {
             keys.dead_bytes(),
         ];
         let call = self
-            .script(&scripts::REAP, &named)
+            .script(&scripts::REAP, keys, &named)
             .arg(request.not_after.as_millis())
             .arg(request.lease.as_millis().to_string())
             .arg(if request.served { "1" } else { "" })
@@ -252,7 +254,7 @@ impl RedisTimeline {
             named.extend([keys.due(lane), keys.leases(lane), keys.reap_at(lane)]);
         }
         let mut call = self
-            .script(&scripts::GLANCE, &named)
+            .script(&scripts::GLANCE, keys, &named)
             .arg(request.lease.as_millis().to_string())
             .arg(request.dead_keep.as_millis().to_string())
             .arg(if request.depth { "1" } else { "" });
@@ -283,14 +285,14 @@ impl RedisTimeline {
         shard: Shard,
         not_after: Option<Timestamp>,
         fixed: impl Fn(&Keys) -> Vec<String>,
-        build: impl Fn(&[String]) -> Call,
+        build: impl Fn(&Keys, &[String]) -> Call,
     ) -> Result<Reply, TimelineError> {
         let keys = self.keys(shard)?;
         let mut lanes = self.known_lanes();
         for _ in 0..MAX_ROUNDS {
             let mut named = fixed(keys);
             named.extend(lanes.iter().map(|lane| keys.due(lane)));
-            let mut call = build(&named);
+            let mut call = build(keys, &named);
             for lane in &lanes {
                 call.push(lane.as_str());
             }
