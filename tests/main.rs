@@ -9,6 +9,7 @@
 //! - `consumers`   the example consumers, each run against a broker that has every message twice
 //! - `crash_points` an instance is killed at every step between claim and settle, for each sink (feature
 //!   `fault-points`)
+//! - `crontabs`    three crontabs around clock changes, against a walk over the minutes; the page on cron
 //! - `destinations` messages that a broker never accepts end dead with the broker's reason, and delay no others
 //! - `embedded`    the example that embeds punctual, run as it is
 //! - `end_to_end`  three instances, one killed, one stopped: exactly the requested messages are published
@@ -38,6 +39,7 @@ mod connections;
 mod consumers;
 #[cfg(feature = "fault-points")]
 mod crash_points;
+mod crontabs;
 mod destinations;
 mod embedded;
 mod end_to_end;

@@ -6,7 +6,6 @@
 
 mod cron;
 pub mod duration;
-mod horizon;
 pub mod id;
 pub mod layout;
 pub mod next_due;

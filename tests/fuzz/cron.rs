@@ -179,7 +179,6 @@ fn gaps_are_no_shorter(asked: &Question) -> Verdict {
 /// One field, parsed without the library: `*`, `*/n`, `a`, `a-b`, `a-b/n`, joined by commas.
 struct Field {
     values: Vec<i64>,
-    /// A single plain number.
     fixed: bool,
     star: bool,
 }
@@ -205,7 +204,7 @@ impl Field {
         }
         values.sort_unstable();
         values.dedup();
-        Some(Field { values, fixed: number(text).is_some(), star: text == "*" })
+        Some(Field { values, fixed: !text.starts_with('*'), star: text == "*" })
     }
 }
 
@@ -224,10 +223,8 @@ impl Walker {
         }
         let fields = texts.iter().zip(ranges).map(|(text, range)| Field::read(text, range));
         let fields: Vec<Field> = fields.collect::<Option<_>>().filter(|_| texts.len() == 6)?;
-        // A single value that is not written as a number: the library decides whether that is a fixed time.
-        let plain = |field: &Field| field.fixed || field.values.len() > 1;
         let zone = zone.map_or(Some(TimeZone::UTC), |name| TimeZone::get(name).ok())?;
-        fields[..3].iter().all(plain).then_some(Walker { fields, zone })
+        Some(Walker { fields, zone })
     }
 
     fn names(&self, time: DateTime) -> bool {

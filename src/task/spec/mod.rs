@@ -27,6 +27,7 @@ mod retry;
 mod schedule;
 mod time;
 pub(crate) mod write;
+mod zone;
 
 use serde::Serialize;
 

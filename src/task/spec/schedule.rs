@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::object::{self, Field, Object, Path};
 use super::time::{self, Rounding};
+use super::zone;
 use crate::clock::Timestamp;
-use crate::task::cron::{self, Timetable};
+use crate::task::cron::Timetable;
 use crate::task::duration::format;
 use crate::task::schedule::ScheduleError;
 use crate::task::task_dues::TaskDues;
@@ -97,12 +98,8 @@ fn check_cron(expression: Option<&str>, zone: Option<&str>, path: Path<'_>) {
         let detail = format!("`{shown}` is not a cron expression of five fields, or six with seconds first: {detail}");
         path.member("cron").fault::<()>("bad_cron", detail);
     }
-    if let Some(zone) = zone.filter(|zone| !cron::is_zone(zone)) {
-        let names = cron::zone_names();
-        let hint = object::hint(zone, names.iter().map(String::as_str));
-        let shown = object::shown(zone);
-        let detail = format!("`{shown}` is not a known time zone, such as Europe/Berlin{hint}");
-        path.member("zone").fault::<()>("bad_zone", detail);
+    if let Some(zone) = zone {
+        zone::check(zone, path);
     }
 }
 

@@ -1,8 +1,14 @@
 //! Cron expressions in time zones: parsed once, cached, evaluated often.
 //!
-//! When clocks change, an expression with a fixed time (one second, minute and hour) is due right after the gap that
-//! skips it. In an overlap it is due once, in the first pass. Every other expression skips the gap and is due in both
-//! passes. After a gap of more than two hours (a zone that crosses the date line), all of them simply continue.
+//! An expression names fixed times if none of its seconds, minutes and hours begins with `*`. When clocks change, all
+//! that fall into the gap are due once, at its end, and each in an overlap is due once, in the first pass. Every other
+//! expression skips the gap and is due in both passes. After a gap of more than two hours (a zone that crosses the date
+//! line), all of them simply continue.
+
+mod fields;
+mod fixed;
+mod horizon;
+pub(super) mod zones;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
@@ -11,12 +17,13 @@ use std::time::Duration;
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
+use jiff::civil::DateTime;
 use jiff::tz::{TimeZone, TimeZoneTransition};
 use jiff::{SignedDuration, Zoned};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::horizon::{self, Start};
+use self::horizon::Start;
 use super::schedule::ScheduleError;
 
 /// How many of the next occurrences are compared for the shortest gap.
@@ -39,6 +46,8 @@ pub(super) struct Timetable {
     expression: String,
     zone: Option<String>,
     cron: Cron,
+    /// Whether it names fixed times of the day.
+    is_fixed: bool,
     /// Whether it names any day; 31 February, for example, never occurs.
     has_days: bool,
     time_zone: TimeZone,
@@ -69,18 +78,17 @@ impl Timetable {
     }
 
     fn read(expression: &str, zone: Option<&str>) -> Result<Timetable, ScheduleError> {
-        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
-        let cron = parser.parse(expression).map_err(|error| ScheduleError::Cron(error.to_string()))?;
-        if let Some(field) = horizon::empty_field(&cron) {
-            return Err(ScheduleError::Cron(format!("the field of the {field} names no value")));
-        }
+        let fields = fields::read(expression).map_err(ScheduleError::Cron)?;
+        let parser = CronParser::builder().seconds(Seconds::Required).year(Year::Disallowed).build();
+        let cron = parser.parse(&fields.text).map_err(|error| ScheduleError::Cron(error.to_string()))?;
         let has_days = horizon::has_days(&cron);
         let time_zone = match zone {
             None => TimeZone::UTC,
-            Some(name) => TimeZone::get(name).map_err(|_| ScheduleError::Zone(name.to_owned()))?,
+            Some(name) => zones::find(name).ok_or_else(|| ScheduleError::Zone(name.to_owned()))?,
         };
         let (expression, zone) = (expression.to_owned(), zone.map(str::to_owned));
-        Ok(Timetable { expression, zone, cron, has_days, time_zone, known: Mutex::default() })
+        let is_fixed = fields.is_fixed;
+        Ok(Timetable { expression, zone, cron, is_fixed, has_days, time_zone, known: Mutex::default() })
     }
 
     /// The first time later than `after`, both in epoch ms; `None` if there is none within 41 years, or if
@@ -122,8 +130,17 @@ impl Timetable {
         // millisecond.
         let second = jiff::Timestamp::from_second(after.max(0).div_euclid(1000)).ok()?;
         let start = second.to_zoned(self.time_zone.clone());
-        let found = self.find(&start, false).or_else(|| self.after_long_gap(&start));
+        let found = match self.is_fixed {
+            true => fixed::search(&start, |wall| self.next_on_the_wall(wall)),
+            false => self.find(&start, false).or_else(|| self.after_long_gap(&start)),
+        };
         found.map(|time| time.timestamp().as_millisecond())
+    }
+
+    /// The first time later than a time of a wall clock that never changes.
+    fn next_on_the_wall(&self, after: DateTime) -> Option<DateTime> {
+        let start = after.to_zoned(TimeZone::UTC).ok()?;
+        self.find(&start, false).map(|time| time.datetime())
     }
 
     /// The search gives up at a gap of more than two hours. Continues after the first such gap.
@@ -141,18 +158,8 @@ impl Timetable {
 
     fn is_long_gap(&self, change: &TimeZoneTransition<'_>) -> bool {
         let Ok(before) = change.timestamp().checked_sub(SignedDuration::from_secs(1)) else { return false };
-        change.offset().seconds() - self.time_zone.to_offset(before).seconds() > 2 * 3600
+        change.offset().seconds() - self.time_zone.to_offset(before).seconds() > fixed::MAX_GAP
     }
-}
-
-/// Whether there is a time zone of this name.
-pub(super) fn is_zone(name: &str) -> bool {
-    TimeZone::get(name).is_ok()
-}
-
-/// The names of all time zones.
-pub(super) fn zone_names() -> Vec<String> {
-    jiff::tz::db().available().map(|name| name.to_string()).collect()
 }
 
 /// Timetables by the hash of expression and zone. The least recently used are removed.
@@ -184,5 +191,4 @@ fn hash(expression: &str, zone: Option<&str>) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "cron_tests.rs"]
 mod tests;

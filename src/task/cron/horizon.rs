@@ -82,21 +82,6 @@ impl CronDateTime for Start {
     }
 }
 
-/// The name of a field without any value, such as `,`. The parser accepts it, and a search for it would never end.
-pub(super) fn empty_field(cron: &Cron) -> Option<&'static str> {
-    let pattern = &cron.pattern;
-    let fields = [
-        ("seconds", &pattern.seconds),
-        ("minutes", &pattern.minutes),
-        ("hours", &pattern.hours),
-        ("day of the month", &pattern.days),
-        ("month", &pattern.months),
-        ("day of the week", &pattern.days_of_week),
-    ];
-    let empty = |field: &croner::CronComponent| field.values().is_empty() && !field.has_modifiers();
-    fields.into_iter().find(|(_, field)| empty(field)).map(|(name, _)| name)
-}
-
 /// Whether the expression names any day. 28 consecutive years contain every kind of year: 14 kinds by first weekday and
 /// length. One year of each kind is enough.
 pub(super) fn has_days(cron: &Cron) -> bool {

@@ -1,0 +1,50 @@
+//! Time zones by their IANA names.
+
+use jiff::tz::TimeZone;
+
+/// Names that machines know and that are no zones of this place or that: two depend on the machine, so that two instances
+/// would compute different dues, and two name no place.
+const NO_PLACES: [&str; 4] = ["localtime", "posixrules", "Factory", "Etc/Unknown"];
+
+/// Folders of copies that some machines have; those in `right` count leap seconds.
+const COPIES: [&str; 2] = ["posix/", "right/"];
+
+/// The time zone of this name, in any case of letters.
+pub(in crate::task) fn find(name: &str) -> Option<TimeZone> {
+    let begins = |copy: &&str| name.get(..copy.len()).is_some_and(|start| start.eq_ignore_ascii_case(copy));
+    if NO_PLACES.iter().any(|known| name.eq_ignore_ascii_case(known)) || COPIES.iter().any(|copy| begins(copy)) {
+        return None;
+    }
+    TimeZone::get(name).ok()
+}
+
+/// The names of all time zones.
+pub(in crate::task) fn names() -> Vec<String> {
+    let names = jiff::tz::db().available().map(|name| name.to_string());
+    names.filter(|name| find(name).is_some()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_places_or_depend_on_the_machine_are_no_zones() {
+        for name in [
+            "localtime",
+            "LOCALTIME",
+            "posixrules",
+            "Factory",
+            "factory",
+            "Etc/Unknown",
+            "right/UTC",
+            "posix/Europe/Berlin",
+        ] {
+            assert!(find(name).is_none(), "{name}");
+            assert!(!names().iter().any(|known| known == name), "{name}");
+        }
+        for name in ["UTC", "Europe/Berlin", "europe/berlin", "Etc/GMT-5", "Asia/Kolkata", "EST5EDT"] {
+            assert!(find(name).is_some(), "{name}");
+        }
+    }
+}
