@@ -12,7 +12,7 @@ const COPIES: [&str; 2] = ["posix/", "right/"];
 /// The time zone of this name, in any case of letters.
 pub(in crate::task) fn find(name: &str) -> Option<TimeZone> {
     let begins = |copy: &&str| name.get(..copy.len()).is_some_and(|start| start.eq_ignore_ascii_case(copy));
-    if NO_PLACES.iter().any(|known| name.eq_ignore_ascii_case(known)) || COPIES.iter().any(|copy| begins(copy)) {
+    if NO_PLACES.iter().any(|known| name.eq_ignore_ascii_case(known)) || COPIES.iter().any(begins) {
         return None;
     }
     TimeZone::get(name).ok()
