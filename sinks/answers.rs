@@ -79,8 +79,8 @@ impl Answers {
         self.state.lock().open == 0
     }
 
-    /// Answers every open message with `Retry`. A message that was handed over is at least [`Fault::Unclear`] and not
-    /// definite; the others are definite.
+    /// Answers every open message with `Retry`. Messages that were not handed over are definite. If only the answers are
+    /// missing, those waited for others, so they are [`Fault::Unavailable`].
     pub(crate) fn give_up(&self, fault: Fault, detail: &str) {
         let all = self.state.lock().answered.len();
         self.give_up_these(0..all, fault, detail);
@@ -91,7 +91,9 @@ impl Answers {
         let mut state = self.state.lock();
         for index in indices {
             if !std::mem::replace(&mut state.answered[index], true) {
-                let trouble = Trouble { fault, definite: index >= state.handed, detail: detail.to_owned() };
+                let definite = index >= state.handed;
+                let fault = if definite && fault == Fault::Unanswered { Fault::Unavailable } else { fault };
+                let trouble = Trouble { fault, definite, detail: detail.to_owned() };
                 state.known.push_back((index, Outcome::Retry(trouble)));
                 state.open -= 1;
             }
@@ -109,15 +111,15 @@ mod tests {
             answers.handed(2);
             answers.set(1, Outcome::Accepted);
             answers.set(1, Outcome::Reject("late".to_owned()));
-            answers.give_up(Fault::Unclear, "no answer");
+            answers.give_up(Fault::Unanswered, "no answer");
         });
         let all: Vec<_> = stream.collect().await;
         assert_eq!(
             all,
             [
                 (1, Outcome::Accepted),
-                (0, Outcome::Retry(Trouble::open(Fault::Unclear, "no answer"))),
-                (2, Outcome::Retry(Trouble::definite(Fault::Unclear, "no answer"))),
+                (0, Outcome::Retry(Trouble::open(Fault::Unanswered, "no answer"))),
+                (2, Outcome::Retry(Trouble::definite(Fault::Unavailable, "no answer"))),
             ]
         );
     }

@@ -125,7 +125,7 @@ impl Broker for Kafka {
     const KIND: &'static str = "kafka";
 
     // librdkafka may have connected, and only the reply to the next request may be missing.
-    const UNCONNECTED: Fault = Fault::Unclear;
+    const UNCONNECTED: Fault = Fault::Unanswered;
 
     fn peer(&self) -> &Peer {
         &self.peer
@@ -173,8 +173,8 @@ impl Broker for Kafka {
         let both = async { tokio::join!(listed.run(producer, at_once), after_the_list) };
         if timeout_at(deadline, both).await.is_err() {
             let troubles = [listed.give_up(), unlisted.give_up()];
-            let unclear = || (Fault::Unclear, self.peer.no_answer());
-            let (fault, detail) = troubles.into_iter().flatten().next().unwrap_or_else(unclear);
+            let unavailable = || (Fault::Unavailable, self.peer.no_answer());
+            let (fault, detail) = troubles.into_iter().flatten().next().unwrap_or_else(unavailable);
             answers.give_up(fault, &detail);
         }
     }

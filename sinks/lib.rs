@@ -144,9 +144,16 @@ impl Trouble {
 /// The cause of a [`Trouble`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// Unknown: a timeout, a nack, a closed channel.
+    /// Unknown: a refusal that no rule explains, a closed channel. The message itself may be the cause.
     Unclear,
-    /// The destination: it is unknown, unroutable, has no stream, or is not authorised.
+    /// Unknown, because no answer arrived in time. The message itself may be the cause if others, sent later, were
+    /// answered.
+    Unanswered,
+    /// The part of the destination that would take the message cannot take any at present: a partition without a leader
+    /// or with too few replicas, a quota. The message is not the cause.
+    Unavailable,
+    /// The destination: it is unknown, unroutable, full, has no stream, or is not authorised. The message is not the
+    /// cause.
     Destination,
     /// The whole sink: connection refused or closed, login refused, server loading or out of memory.
     Sink,
@@ -159,7 +166,7 @@ pub trait Sink: Send + Sync + 'static {
     ///
     /// # Contract
     /// A message without an outcome when the stream ends, or once [`answer_timeout`](Sink::answer_timeout) has passed,
-    /// counts as [`Outcome::Retry`] with [`Fault::Unclear`], not definite. The stream ends within `answer_timeout`.
+    /// counts as [`Outcome::Retry`] with [`Fault::Unanswered`], not definite. The stream ends within `answer_timeout`.
     /// Nothing is sent before the stream is first polled. Once it is dropped, no more messages are handed to the client
     /// library, and those that the library holds end within `answer_timeout`. Messages for one destination are handed
     /// over in the order of the batch.

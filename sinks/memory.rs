@@ -152,7 +152,7 @@ impl Sink for MemorySink {
         Answers::stream(batch.len(), |answers| async move {
             let detail = no_answer("memory:", sink.inner.answer_timeout);
             if tokio::time::timeout_at(deadline, sink.run(batch, answers.clone())).await.is_err() {
-                answers.give_up(Fault::Unclear, &detail);
+                answers.give_up(Fault::Unanswered, &detail);
             }
         })
     }
@@ -218,7 +218,7 @@ mod tests {
         let mut all: Vec<_> = sink.publish(batch.to_vec()).collect().await;
         assert!(before.elapsed() <= Duration::from_secs(7));
         all.sort_by_key(|(index, _)| *index);
-        let lost = Outcome::Retry(Trouble::open(Fault::Unclear, "no answer from `memory:` within 7s"));
+        let lost = Outcome::Retry(Trouble::open(Fault::Unanswered, "no answer from `memory:` within 7s"));
         let outcomes: Vec<_> = all.into_iter().map(|(_, outcome)| outcome).collect();
         assert_eq!(outcomes, [lost.clone(), Outcome::Accepted, lost, Outcome::Reject("no".to_owned())]);
         let keys: Vec<_> = sink.published().into_iter().map(|message| message.key).collect();

@@ -104,7 +104,7 @@ impl Rabbit {
             connection.cut();
             answers.give_up(Fault::Sink, &self.peer.no_answer());
         } else {
-            answers.give_up(Fault::Unclear, &self.peer.no_answer());
+            answers.give_up(Fault::Unanswered, &self.peer.no_answer());
         }
     }
 }

@@ -106,7 +106,7 @@ impl Broker for RedisStreams {
     ) {
         if timeout_at(deadline, publish(connection, batch, answers)).await.is_err() {
             connection.end_if_silent_for(self.peer.answer_timeout / 2);
-            answers.give_up(Fault::Unclear, &self.peer.no_answer());
+            answers.give_up(Fault::Unanswered, &self.peer.no_answer());
         }
     }
 

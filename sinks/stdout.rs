@@ -84,7 +84,7 @@ impl Sink for StdoutSink {
                 Err(trouble) => return answers.give_up(trouble.fault, &trouble.detail),
             };
             if tokio::time::timeout_at(deadline, publish(&inner, batch, &answers)).await.is_err() {
-                answers.give_up(Fault::Unclear, &no_answer("stdout:", inner.answer_timeout));
+                answers.give_up(Fault::Unanswered, &no_answer("stdout:", inner.answer_timeout));
             }
         })
     }
@@ -298,7 +298,7 @@ mod tests {
 
         Arc::get_mut(&mut sink.inner).unwrap().answer_timeout = short;
         let blocked = one(&sink, "b").await;
-        assert!(matches!(&blocked[..], [(0, Outcome::Retry(t))] if t.fault == Fault::Unclear), "{blocked:?}");
+        assert!(matches!(&blocked[..], [(0, Outcome::Retry(t))] if t.fault == Fault::Unanswered), "{blocked:?}");
         let waiting = one(&sink, "c").await;
         assert!(matches!(&waiting[..], [(0, Outcome::Retry(_))]), "{waiting:?}");
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use lapin::types::AMQPValue;
 use serde_json::json;
 
 use crate::support::consumer::Consumer;
@@ -103,6 +104,36 @@ fn what_rabbitmq_refuses_ends_dead_and_delays_nothing_else() {
             read_arrivals(consumer, expected)
         },
     });
+}
+
+/// The queue holds three messages and refuses more, its consumer takes four a second: room appears again and again. Takes
+/// more than five seconds, because 30 messages go through it.
+#[test]
+fn what_a_full_queue_of_rabbitmq_refuses_arrives_later() {
+    if !have("redis-server") || !have("rabbitmq-server") {
+        return;
+    }
+    let (redis, rabbit) = (RedisServer::start(&[]), RabbitServer::start("", &[], &[]));
+    let full =
+        [("x-max-length", AMQPValue::LongInt(3)), ("x-overflow", AMQPValue::LongString("reject-publish".into()))];
+    rabbit.declare_queue("", "slow", &full);
+    let instance = Punctual::start(&format!(
+        "[redis]\nurl = \"{}\"\n[timeline]\nshards = 1\n[sinks.default]\nurl = \"{}\"\n",
+        redis.url(),
+        rabbit.url("")
+    ));
+    let mut shards = Shards::new(&redis, 1, &["default"]);
+    let due = shards.now() + 500;
+    let body: String = (0..30).map(|number| put_line(&format!("slow-{number}"), due, "slow", "x")).collect();
+    put_all(&instance, &body, 30);
+    let mut keys = BTreeSet::new();
+    let all = patient(SOON * 2, || {
+        std::thread::sleep(Duration::from_millis(250));
+        keys.extend(rabbit.take("", "slow"));
+        keys.len() == 30
+    });
+    assert!(all && shards.dead().is_empty(), "{} of 30; {:?}\n{}", keys.len(), shards.dead(), instance.log());
+    assert_eq!(keys, (0..30).map(|number| format!("slow-{number}:{due}")).collect());
 }
 
 fn refused_by(broker: &Broker) {

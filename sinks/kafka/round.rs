@@ -104,7 +104,10 @@ impl<'a> PublishRound<'a> {
         }
         if !in_time {
             let (fault, detail) = producer.trouble().unwrap_or_else(|| {
-                (Fault::Unclear, "not handed over in time: too much is under way, to its topic or to all".to_owned())
+                (
+                    Fault::Unavailable,
+                    "not handed over in time: too much is under way, to its topic or to all".to_owned(),
+                )
             });
             self.give_up(fault, &detail);
         }

@@ -85,8 +85,32 @@ pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> ReportVerdict {
         | Code::GaplessGuarantee
         | Code::Inconsistent => open(Fault::Sink),
 
-        // Timeouts; a partition or broker that is temporarily unavailable; too few replicas; messages that were purged
-        // "in the queue" after an attempt; and all other errors.
+        // Timeouts; a partition or broker that is temporarily unavailable; a change of its leader; too few replicas; a
+        // quota; a full disk; messages that were purged "in the queue" after an attempt; the numbers of the idempotent
+        // producer.
+        Code::MessageTimedOut
+        | Code::TimedOutQueue
+        | Code::OperationTimedOut
+        | Code::RequestTimedOut
+        | Code::NotLeaderForPartition
+        | Code::LeaderNotAvailable
+        | Code::NotEnoughReplicas
+        | Code::NotEnoughReplicasAfterAppend
+        | Code::BrokerNotAvailable
+        | Code::ReplicaNotAvailable
+        | Code::BrokerTransportFailure
+        | Code::NetworkException
+        | Code::KafkaStorageError
+        | Code::FencedLeaderEpoch
+        | Code::UnknownLeaderEpoch
+        | Code::ThrottlingQuotaExceeded
+        | Code::PurgeQueue
+        | Code::PurgeInflight
+        | Code::QueueFull
+        | Code::OutOfOrderSequenceNumber
+        | Code::DuplicateSequenceNumber
+        | Code::UnknownProducerId => open(Fault::Unavailable),
+
         _ => open(Fault::Unclear),
     }
 }
@@ -103,7 +127,7 @@ mod tests {
 
     #[test]
     fn every_error_has_its_verdict() {
-        use Fault::{Destination, Sink, Unclear};
+        use Fault::{Destination, Sink, Unavailable, Unclear};
         assert_eq!(verdict(Code::NoError, false), ReportVerdict::Is(Outcome::Accepted));
         let table: &[(Fault, &[Code])] = &[
             (
@@ -129,24 +153,25 @@ mod tests {
                 ],
             ),
             (
-                Unclear,
+                Unavailable,
                 &[
                     Code::MessageTimedOut,
                     Code::TimedOutQueue,
                     Code::PurgeInflight,
                     Code::PurgeQueue,
                     Code::NotLeaderForPartition,
+                    Code::LeaderNotAvailable,
                     Code::NotEnoughReplicas,
                     Code::NotEnoughReplicasAfterAppend,
-                    Code::InvalidMessage,
+                    Code::KafkaStorageError,
+                    Code::ThrottlingQuotaExceeded,
                     Code::BrokerTransportFailure,
                     Code::NetworkException,
                     Code::OutOfOrderSequenceNumber,
                     Code::UnknownProducerId,
-                    Code::InvalidDifferentRecord,
-                    Code::Unknown,
                 ],
             ),
+            (Unclear, &[Code::InvalidMessage, Code::InvalidDifferentRecord, Code::Unknown]),
         ];
         for (fault, codes) in table {
             for code in *codes {

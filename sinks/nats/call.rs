@@ -152,7 +152,7 @@ impl<'a> NatsPublish<'a> {
         for (index, detail) in self.strange.drain() {
             self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Destination, detail)));
         }
-        self.answers.give_up(Fault::Unclear, &self.broker.peer.no_answer());
+        self.answers.give_up(Fault::Unanswered, &self.broker.peer.no_answer());
     }
 
     fn set(&mut self, index: usize, outcome: Outcome) {

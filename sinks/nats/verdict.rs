@@ -59,9 +59,9 @@ fn refusal(error: &ApiError<'_>) -> Outcome {
         // unavailable.
         10002 | 10023 | 10028 | 10047 | 10076 | 10039 | 10008 => retry(Fault::Sink, true),
         // The server has too many messages under way.
-        10167 => retry(Fault::Unclear, true),
+        10167 => retry(Fault::Unavailable, true),
         // The same message is being stored already.
-        10158 | 10201 => retry(Fault::Unclear, false),
+        10158 | 10201 => retry(Fault::Unavailable, false),
         // Other errors come from replication, so the message may be stored after all.
         _ => retry(Fault::Destination, false),
     }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn every_answer_has_its_outcome() {
-        use Fault::{Destination, Sink, Unclear};
+        use Fault::{Destination, Sink, Unavailable};
         for accepted in [r#"{"stream":"S","seq":1}"#, r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#] {
             assert_eq!(outcome(&reply(None, accepted)), Ok(Outcome::Accepted));
         }
@@ -139,9 +139,9 @@ mod tests {
             (10076, "jetstream not enabled", Sink, true),
             (10039, "jetstream not enabled for account", Sink, true),
             (10008, "JetStream system temporarily unavailable", Sink, true),
-            (10167, "too many requests", Unclear, true),
-            (10158, "duplicate message id is in process", Unclear, false),
-            (10201, "duplicate message id is in process", Unclear, false),
+            (10167, "too many requests", Unavailable, true),
+            (10158, "duplicate message id is in process", Unavailable, false),
+            (10201, "duplicate message id is in process", Unavailable, false),
             (10041, "raft error", Destination, false),
             (0, "raft: not leader", Destination, false),
             (65000, "something new", Destination, false),

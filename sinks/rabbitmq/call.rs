@@ -202,8 +202,9 @@ impl<'a> RabbitPublish<'a> {
                         Judged::Accepted => self.answers.set(index, Outcome::Accepted),
                         Judged::Returned(refusal) => self.retry(index, &refusal, true),
                         Judged::Nacked => {
+                            // Whatever the reason, it is one of the queue: it is full, or could not store the message.
                             let detail = "nack: RabbitMQ did not take it (its queue is full, or could not store it)";
-                            self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, detail)));
+                            self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Destination, detail)));
                         }
                     }
                 }

@@ -70,7 +70,7 @@ impl DestinationHealth {
 /// What is known of a destination when a message fails there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FailureContext {
-    /// It accepted a message that was sent after the first failure of this occurrence, so the message itself is at
+    /// It accepted a message that was sent after the first failure of this occurrence, so the message itself may be at
     /// fault.
     pub(super) others_accepted: bool,
     /// The destination is at fault, given up or not.
@@ -188,6 +188,12 @@ impl Destinations {
             sink_silent: accepted.is_none_or(|accepted| accepted < first_failure)
                 && now.duration_since(first_failure) >= patience,
         }
+    }
+
+    /// Whether the destination accepted a message that was sent later than `sent`.
+    pub(super) fn accepted_since(&self, destination: &str, sent: Instant) -> bool {
+        let health = self.standings.get(destination);
+        health.and_then(|health| health.accepted).is_some_and(|accepted| accepted > sent)
     }
 
     /// Whether a newly claimed message may be sent. If its destination is given up, one message every five seconds may.

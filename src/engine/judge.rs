@@ -7,8 +7,9 @@ use punctual_sinks::{Fault, Outcome};
 use super::destinations::FailureContext;
 use crate::task::RetryPolicy;
 
-/// The pause before a message is retried at a destination at fault.
-pub(super) const DESTINATION_RETRY: Duration = Duration::from_secs(2);
+/// The mean pause before a message is retried at a destination at fault. Pauses go from half of it to one and a half, so
+/// that a queue with little room does not get all messages at the same moment.
+const DESTINATION_RETRY: Duration = Duration::from_secs(2);
 
 words! {
     /// Why an occurrence is dead.
@@ -68,14 +69,14 @@ pub(super) fn judge(outcome: Outcome, facts: &Facts) -> Judgement {
     match trouble.fault {
         Fault::Sink => Judgement::Absent(trouble.detail),
         _ if facts.destination.given_up => Judgement::Dead(Reason::Destination, trouble.detail),
-        Fault::Destination => Judgement::Again { after: DESTINATION_RETRY, counted: false },
-        Fault::Unclear if facts.destination.sink_silent => Judgement::Absent(trouble.detail),
-        Fault::Unclear if !facts.destination.others_accepted => {
+        Fault::Destination => Judgement::Again { after: DESTINATION_RETRY.mul_f64(0.5 + facts.random), counted: false },
+        _ if facts.destination.sink_silent => Judgement::Absent(trouble.detail),
+        _ if !facts.destination.others_accepted => {
             let wait = facts.policy.wait(facts.publishes.saturating_sub(1), facts.random);
             Judgement::Again { after: wait.min(DESTINATION_RETRY), counted: false }
         }
-        Fault::Unclear if facts.retries >= facts.policy.max => Judgement::Dead(Reason::Retries, trouble.detail),
-        Fault::Unclear => Judgement::Again { after: facts.policy.wait(facts.retries, facts.random), counted: true },
+        _ if facts.retries >= facts.policy.max => Judgement::Dead(Reason::Retries, trouble.detail),
+        _ => Judgement::Again { after: facts.policy.wait(facts.retries, facts.random), counted: true },
     }
 }
 
@@ -107,7 +108,7 @@ mod tests {
             ("accepted", Outcome::Accepted, facts(0, false, false), Judgement::Accepted),
             ("rejected", Outcome::Reject(detail()), facts(0, true, false), Judgement::Dead(Reason::Rejected, detail())),
             ("absent", retry(Fault::Sink), facts(9, true, true), Judgement::Absent(detail())),
-            ("unknown topic", retry(Fault::Destination), facts(9, true, false), again(2000, false)),
+            ("unknown topic", retry(Fault::Destination), facts(9, true, false), again(1000, false)),
             (
                 "given up",
                 retry(Fault::Destination),
@@ -174,7 +175,7 @@ mod tests {
                     // A retry counts only if other messages are accepted, and then waits exactly as its policy says.
                     prop_assert_eq!(counted, fault == Some(Fault::Unclear) && others_accepted);
                     let whole = policy.wait(retries, random);
-                    let right = if counted { after == whole } else { after <= DESTINATION_RETRY };
+                    let right = if counted { after == whole } else { after <= DESTINATION_RETRY.mul_f64(1.5) };
                     prop_assert!(right);
                 }
             }

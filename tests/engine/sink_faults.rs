@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use punctual::engine::BreakerState;
 use punctual_sinks::memory::Answer;
 use punctual_sinks::{Fault, Trouble};
+use tokio::time::Instant;
 
 use super::log::Log;
 use super::*;
@@ -47,6 +48,45 @@ async fn out_of_retries_is_dead_only_where_others_are_accepted() {
     alone.put([("bad", after(millis(10)))]).await;
     alone.pass(seconds(600)).await;
     assert!(alone.dead().is_empty(), "the sink accepts nobody: {:?}", alone.dead());
+}
+
+/// A partition without a leader, a quota, a full queue: whatever its policy says, a message waits, while others for the
+/// same destination are accepted.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_says_nothing_about_the_message_is_no_retry() {
+    for fault in [Fault::Unavailable, Fault::Destination] {
+        let bed = Bed::start();
+        let opens = Instant::now() + seconds(100);
+        bed.sink.answer_by(move |message| match message.task.starts_with("waits") && Instant::now() < opens {
+            true => Answer::Retry(Trouble::definite(fault, "not now")),
+            false => Answer::Accept,
+        });
+        let due = bed.put([("waits", after(millis(10)))]).await;
+        let others: Vec<String> = (0..600).map(|n| format!("t{n}")).collect();
+        bed.put(others.iter().enumerate().map(|(n, id)| (id.as_str(), after(millis(n as u64 * 200))))).await;
+        bed.pass(seconds(90)).await;
+        assert!(bed.dead().is_empty(), "{fault:?}: {:?}", bed.dead());
+        bed.pass(seconds(40)).await;
+        assert!(bed.dead().is_empty() && bed.keys().contains(&expected(["waits"], &due)[0]), "{fault:?}");
+        assert_eq!(bed.sink.accepted(), 601);
+        bed.assert_at_rest();
+    }
+}
+
+/// An overloaded broker answers the messages that were sent first, and others too late. Only an answer to a message that was
+/// sent later shows that the missing one is due to the message.
+#[tokio::test(start_paused = true)]
+async fn a_missing_answer_is_a_retry_only_if_a_later_message_was_answered() {
+    for (others, reason) in [(vec![2050, 2100], None), ((0..150).map(|n| n * 200).collect(), Some("retries"))] {
+        let bed = Bed::start();
+        bed.sink.answer_by(|message| if message.task == "slow" { Answer::Hang } else { Answer::Accept });
+        bed.put([("slow", after(millis(10)))]).await;
+        let ids: Vec<String> = (0..others.len()).map(|n| format!("t{n}")).collect();
+        bed.put(ids.iter().zip(others).map(|(id, at)| (id.as_str(), after(millis(at))))).await;
+        bed.pass(seconds(29)).await;
+        let reasons: Vec<String> = bed.dead().into_iter().map(|(_, reason, _)| reason).collect();
+        assert_eq!(reasons, reason.into_iter().collect::<Vec<_>>());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,7 +55,9 @@ async fn a_topic_without_a_leader_ends_nothing_of_the_others() {
     }
     for call in calls {
         for outcome in call.await.expect("no panic") {
-            let Outcome::Retry(Trouble { fault: Fault::Unclear, detail, .. }) = outcome else { panic!("{outcome:?}") };
+            let Outcome::Retry(Trouble { fault: Fault::Unavailable, detail, .. }) = outcome else {
+                panic!("{outcome:?}")
+            };
             assert!(detail.contains("min.insync.replicas") || detail.contains("not handed over"), "{detail}");
         }
     }
@@ -107,7 +109,7 @@ async fn what_may_have_been_written_is_left_open() {
         let outcomes = publishing.await.expect("no panic");
         match &outcomes[..] {
             [Outcome::Retry(Trouble { fault: Fault::Sink, definite: false, .. })] => return,
-            [Outcome::Retry(Trouble { fault: Fault::Unclear, definite: false, .. })] => {}
+            [Outcome::Retry(Trouble { fault: Fault::Unavailable, definite: false, .. })] => {}
             _ => panic!("{outcomes:?}"),
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::message::Delivery;
-use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, QueueDeclareOptions};
-use lapin::types::FieldTable;
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ConnectionProperties};
 use punctual_lab::servers::{RabbitOptions, rabbitmqctl, start_rabbitmq};
 use punctual_lab::testing::block_on;
@@ -57,6 +57,26 @@ impl RabbitServer {
                 channel.queue_declare((*name).into(), options, FieldTable::default()).await.expect("a queue");
             }
         });
+    }
+
+    /// Declares a durable queue with arguments, such as a maximum length.
+    pub(crate) fn declare_queue(&self, vhost: &str, name: &str, arguments: &[(&str, AMQPValue)]) {
+        self.with_channel(vhost, async |channel: Channel| {
+            let mut table = FieldTable::default();
+            for (name, value) in arguments {
+                table.insert((*name).into(), value.clone());
+            }
+            let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+            channel.queue_declare(name.into(), options, table).await.expect("a queue");
+        });
+    }
+
+    /// Takes the first message out of a queue and returns its key; `None` if the queue is empty.
+    pub(crate) fn take(&self, vhost: &str, name: &str) -> Option<String> {
+        self.with_channel(vhost, async |channel: Channel| {
+            let message = channel.basic_get(name.into(), BasicGetOptions { no_ack: true }).await.expect("an answer")?;
+            message.properties.message_id().as_ref().map(ToString::to_string)
+        })
     }
 
     /// Number of messages in a queue.

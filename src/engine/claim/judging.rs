@@ -105,7 +105,7 @@ impl ClaimTask {
         }
         let detail = format!("no answer within {:?}", sink.sink.answer_timeout());
         for (index, publish) in flights {
-            let trouble = Trouble { fault: Fault::Unclear, definite: false, detail: detail.clone() };
+            let trouble = Trouble::open(Fault::Unanswered, detail.as_str());
             self.judge(*index, *publish, Outcome::Retry(trouble));
         }
     }
@@ -191,6 +191,12 @@ impl ClaimTask {
                 if trouble.fault != Fault::Sink {
                     let mut destinations = sink.destinations.lock();
                     facts.destination = destinations.failed(&flight.destination, first, now, told, &trouble.detail);
+                    // Only an accepted message that was sent after this one shows that a missing answer is its own
+                    // fault. An overloaded broker answers the others, too, but later.
+                    facts.destination.others_accepted &= match trouble.fault {
+                        Fault::Unanswered => destinations.accepted_since(&flight.destination, sent),
+                        fault => fault == Fault::Unclear,
+                    };
                     let patience = destinations.patience();
                     drop(destinations);
                     let now = self.claim.context.clock.now();

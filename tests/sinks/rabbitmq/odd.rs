@@ -256,7 +256,7 @@ async fn a_server_whose_terms_cannot_be_is_told_at_the_log_in() {
 /// A server that asks for no heartbeats still sends them when the client asks. Otherwise no one would notice its death.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_server_is_told_from_a_slow_destination() {
-    for (beats, fault) in [(true, Fault::Unclear), (false, Fault::Sink)] {
+    for (beats, fault) in [(true, Fault::Unanswered), (false, Fault::Sink)] {
         let mut told = Vec::new();
         // The heartbeat timeout is some tenths of a second. Try again if the machine paused for longer.
         for _ in 0..3 {
