@@ -15,12 +15,13 @@ words! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum CatchUp {
-        /// Publish this one. The next due is the first after now; those in between are passed over.
+        /// Publish this one, then those that are overdue by at most `grace`; those in between are passed over.
         #[default]
         Once = "once",
-        /// Publish this one, then the newest [`CatchUpLimits::catch_up_max`] of the missed ones, one by one.
+        /// Publish this one, then the newest [`CatchUpLimits::catch_up_max`] of the missed ones, then those that are
+        /// overdue by at most `grace`, one by one.
         All = "all",
-        /// Pass this one over. The next due is the first after now. A one-shot is dead, reason `too late`.
+        /// Pass over all that are overdue by more than `grace`. A one-shot is dead, reason `too late`.
         None = "none",
     }
 }
@@ -124,13 +125,15 @@ impl NextDueSearch {
         if !late {
             return Ok(known(0, dues.next_after(due)));
         }
+        // The last time at which an occurrence is missed. Later ones are published, whatever the policy.
+        let missed_until = now.minus(overdue.grace).minus(Duration::from_millis(1));
         let keep = if policy == CatchUp::All { overdue.catch_up_max } else { 0 };
-        if let Some(missed) = dues.count(due, now) {
+        if let Some(missed) = dues.count(due, missed_until) {
             let passed = missed.saturating_sub(u64::from(keep)).min(left);
             let next = if passed < left { dues.nth_after(due, passed) } else { None };
             return Ok(known(itself + passed, next));
         }
-        let walk = Walk { dues, at: due, now, left, publish, passed: 0, keep, kept: VecDeque::new() };
+        let walk = Walk { dues, at: due, missed_until, left, publish, passed: 0, keep, kept: VecDeque::new() };
         Ok(NextDueSearch(State::Walking(Box::new(walk))))
     }
 
@@ -152,12 +155,12 @@ impl NextDueSearch {
     }
 }
 
-/// Walks over the missed occurrences of a cron task, from the claimed due to now.
+/// Walks over the missed occurrences of a cron task, from the claimed due on.
 struct Walk {
     dues: TaskDues,
     /// The last occurrence that was visited.
     at: Timestamp,
-    now: Timestamp,
+    missed_until: Timestamp,
     /// How many occurrences may come due after the claimed one.
     left: u64,
     publish: bool,
@@ -170,7 +173,7 @@ struct Walk {
 impl Walk {
     fn step(&mut self) -> Option<NextDue> {
         let next = self.dues.next_after(self.at);
-        match next.filter(|next| *next <= self.now) {
+        match next.filter(|next| *next <= self.missed_until) {
             None => return Some(self.end(self.kept.front().copied().or(next))),
             Some(missed) => {
                 self.at = missed;
