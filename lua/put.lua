@@ -48,14 +48,14 @@ local function is_requeued(id, due)
   return any_mark and redis.call('HEXISTS', crashes, '!' .. id .. ':' .. due) == 1
 end
 
--- The answer if nothing has to be written for an existing task. `repeated`: the task is in flight, or was handed out.
-local function answer_as_is(due, record, former, held, change, repeated)
+-- The answer if nothing has to be written for an existing task.
+local function answer_as_is(due, record, former, held, change)
   local same = ask_the_same(former, record)
   if post and not same then
     return 'key_reused ' .. (change or held)
   elseif same and (post or bit.band(string.byte(record, 2), 2) == 0) then
     return 'unchanged ' .. (change and change .. ' ' .. held or held)
-  elseif same and repeated and not change and due == held then
+  elseif same and not change and due == held then
     return 'unchanged'
   end
 end
@@ -77,7 +77,7 @@ local function answer(id, due, record, former, score, change, mark)
   local handed_out = marked and mark ~= held .. ':unreadable'
   local lane, former_lane = lane_of(record), former and lane_of(former)
   local as_is = former and change ~= 'cancelled'
-    and answer_as_is(due, record, former, held, change, flying or handed_out)
+    and answer_as_is(due, record, former, held, change)
   if as_is then
     return as_is
   elseif (flying or handed_out) and due == held or flying and former_lane ~= lane then

@@ -1,9 +1,12 @@
 //! Connections that break, hang, or lead to the wrong server; and calls without a reply.
 
+use std::sync::atomic::AtomicU32;
+
 use punctual::timeline::redis::RedisError;
 use tokio::time::Instant;
 
 use super::*;
+use crate::support::scripted::Scripted;
 
 const PATIENCE: Duration = Duration::from_millis(300);
 
@@ -143,6 +146,112 @@ async fn a_redis_that_was_killed_is_found_again() {
         assert_eq!(up(&timeline).await, generation);
         assert_eq!(put_now(&timeline, "a").await, Ok(PutResult::Created), "with its scripts, though it lost its data");
     }
+}
+
+/// Redis, or a proxy, closes connections without notice. The calls of users that follow are sent on the next connection.
+#[tokio::test]
+async fn calls_after_closed_connections_are_answered() {
+    let Some(server) = own_server(&[]) else { return };
+    let timeline = connected(&server).await;
+    let cut = || {
+        for kind in ["normal", "pubsub"] {
+            ::redis::cmd("CLIENT")
+                .arg("KILL")
+                .arg("TYPE")
+                .arg(kind)
+                .arg("SKIPME")
+                .arg("yes")
+                .exec(&mut server.connect())
+                .unwrap();
+        }
+    };
+    for id in ["a", "b", "c"] {
+        cut();
+        assert_eq!(put_now(&timeline, id).await, Ok(PutResult::Created));
+    }
+    cut();
+    assert!(timeline.get(shard(), &task("a")).await.unwrap().is_some());
+    cut();
+    let cancelled = timeline.cancel(shard(), &task("a"), within(&timeline, AT_EASE)).await;
+    assert_eq!(cancelled, Ok(CancelAnswer::Cancelled { handed_out: None }));
+    let keys = [one_dead(&timeline, "d").await, one_dead(&timeline, "e").await];
+    cut();
+    let requeued = timeline.requeue(shard(), &keys[0], None, within(&timeline, AT_EASE)).await;
+    assert_eq!(requeued, Ok(RequeueAnswer::Requeued));
+    cut();
+    assert_eq!(timeline.discard(shard(), &keys[1], None, within(&timeline, AT_EASE)).await, Ok(true));
+}
+
+/// A dead occurrence; returns its key.
+async fn one_dead(timeline: &RedisTimeline, id: &str) -> Key {
+    let puts = vec![put(id, 1000, "x")];
+    timeline.put(shard(), PutMode::Put, puts, within(timeline, AT_EASE)).await.unwrap();
+    timeline.claim(shard(), &Lane::default(), claim_of(&format!("{id}.1"), 1)).await.unwrap();
+    let settle = Settle {
+        token: token(&format!("{id}.1")),
+        verdicts: vec![settlement(id, 1000, Verdict::Dead(dead_record("x")))],
+        rest: RestOfClaim::Keep,
+        lease: LEASE,
+        dead_cap: DeadCap::of(1000),
+        quiet: false,
+    };
+    timeline.settle(shard(), &Lane::default(), settle).await.unwrap();
+    format!("{id}:1000").parse().unwrap()
+}
+
+/// Redis runs a call, and the connection ends before its reply. A put is sent again and tells the truth. The others may
+/// have had their effect, which their second reply does not tell; so nobody knows.
+#[tokio::test]
+async fn a_call_whose_reply_is_lost_is_sent_again_and_answered_with_what_is_certain() {
+    let Some(server) = own_server(&[]) else { return };
+    let (next, lost) = (Arc::new(Mutex::new(None::<String>)), Arc::new(AtomicU32::new(0)));
+    let (wanted, count) = (Arc::clone(&next), Arc::clone(&lost));
+    let relay = Scripted::losing(
+        server.server.port,
+        |_| None,
+        move |asked| {
+            let mut wanted = wanted.lock().unwrap();
+            let loses = asked.is("EVALSHA") && wanted.as_ref() == asked.detail.get(1);
+            if loses {
+                *wanted = None;
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            loses
+        },
+    );
+    let mut config = config(&relay.url());
+    (config.connect_timeout, config.response_timeout) = (AT_EASE, AT_EASE);
+    let timeline = RedisTimeline::connect(config).unwrap();
+    up(&timeline).await;
+    let lose = |script: &scripts::Script| {
+        *next.lock().unwrap() = Some(::redis::Script::new(script.source).get_hash().to_owned());
+    };
+    let soon = || within(&timeline, Duration::from_secs(2));
+
+    lose(&scripts::PUT);
+    assert_eq!(put_now(&timeline, "a").await, Ok(PutResult::Unchanged), "the first copy created it");
+    let counted = || vec![put_in("default", IN, "in", 9_000_000_000_000, "x")];
+    lose(&scripts::PUT);
+    let answers = timeline.put(shard(), PutMode::Put, counted(), within(&timeline, AT_EASE)).await.unwrap();
+    assert_eq!(short(&answers[0]), "unchanged 9000000000000");
+    lose(&scripts::PUT);
+    let answers = timeline.put(shard(), PutMode::Post, vec![put("post", 9_000_000_000_000, "x")], soon()).await;
+    assert_eq!(short(&answers.unwrap()[0]), "unchanged 9000000000000");
+    lose(&scripts::GET);
+    assert!(timeline.get(shard(), &task("a")).await.unwrap().is_some());
+
+    let is_unknown = |answer: &Result<bool, TimelineError>| matches!(answer, Err(TimelineError::Unknown(_)));
+    let keys = [one_dead(&timeline, "d").await, one_dead(&timeline, "e").await];
+    lose(&scripts::CANCEL);
+    let not_after = soon();
+    assert!(is_unknown(&timeline.cancel(shard(), &task("a"), not_after).await.map(|_| true)));
+    assert!(timeline.clock().now() > not_after, "no copy can take effect any more");
+    assert!(timeline.get(shard(), &task("a")).await.unwrap().is_none());
+    lose(&scripts::REQUEUE);
+    assert!(is_unknown(&timeline.requeue(shard(), &keys[0], None, soon()).await.map(|_| true)));
+    lose(&scripts::DISCARD);
+    assert!(is_unknown(&timeline.discard(shard(), &keys[1], None, soon()).await));
+    assert_eq!(lost.load(Ordering::Relaxed), 7);
 }
 
 #[tokio::test]

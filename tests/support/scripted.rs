@@ -25,6 +25,9 @@ impl Asked<'_> {
 /// Reply instead of the server's, in wire format; `None` lets the server reply.
 type Answer = dyn Fn(&Asked) -> Option<String> + Send + Sync;
 
+/// Whether the reply to this command is lost.
+type Loses = dyn Fn(&Asked) -> bool + Send + Sync;
+
 /// The relay. Its threads end with their connections, or with the test process.
 pub(crate) struct Scripted {
     /// The port it listens on, on 127.0.0.1.
@@ -35,20 +38,30 @@ pub(crate) struct Scripted {
 impl Scripted {
     /// Listens in front of the server on this port. `answer` may block: it delays no other connection.
     pub(crate) fn before(server: u16, answer: impl Fn(&Asked) -> Option<String> + Send + Sync + 'static) -> Scripted {
+        Scripted::losing(server, answer, |_| false)
+    }
+
+    /// The same; where `loses` says so, the server runs the command, and the connection ends without its reply.
+    pub(crate) fn losing(
+        server: u16,
+        answer: impl Fn(&Asked) -> Option<String> + Send + Sync + 'static,
+        loses: impl Fn(&Asked) -> bool + Send + Sync + 'static,
+    ) -> Scripted {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        let (answer, connections): (Arc<Answer>, _) = (Arc::new(answer), Arc::new(Mutex::new(HashMap::new())));
+        let (answer, loses): (Arc<Answer>, Arc<Loses>) = (Arc::new(answer), Arc::new(loses));
+        let connections = Arc::new(Mutex::new(HashMap::new()));
         let known = Arc::clone(&connections);
         std::thread::spawn(move || {
             static NEXT: AtomicUsize = AtomicUsize::new(0);
             for client in listener.incoming().map_while(Result::ok) {
-                let (number, answer, known) =
-                    (NEXT.fetch_add(1, Ordering::Relaxed), Arc::clone(&answer), Arc::clone(&known));
+                let (answer, loses, known) = (Arc::clone(&answer), Arc::clone(&loses), Arc::clone(&known));
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
                 let copy = client.try_clone().expect("a socket");
                 known.lock().expect("nobody panics holding it").insert(number, copy);
                 // An error means that one side has closed; then close both.
                 std::thread::spawn(move || {
-                    drop(relay(number, &client, server, &*answer));
+                    drop(relay(number, &client, server, &*answer, &*loses));
                     drop(client.shutdown(Shutdown::Both));
                     known.lock().expect("nobody panics holding it").remove(&number);
                 });
@@ -72,7 +85,7 @@ impl Scripted {
 }
 
 /// Serves one connection: a command, its reply, the next command.
-fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer) -> std::io::Result<()> {
+fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer, loses: &Loses) -> std::io::Result<()> {
     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server))?;
     for socket in [client, &server] {
         socket.set_nodelay(true)?;
@@ -97,6 +110,9 @@ fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer) ->
         }
         let mut reply = Vec::new();
         read_value(&mut answers, &mut reply, &mut Vec::new())?;
+        if loses(&asked) {
+            return Ok(());
+        }
         to_client.write_all(&reply)?;
     }
 }

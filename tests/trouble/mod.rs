@@ -9,6 +9,7 @@ mod durable;
 mod durable_disk;
 mod hostile;
 mod late_disk;
+mod layouts;
 mod states;
 mod stopped;
 mod strict;

@@ -75,9 +75,9 @@ impl Twin {
             if equal && (mode == PutMode::Post || !has(&put.record, RESETS)) {
                 return unchanged;
             }
-            // An `in` that leads to the same due as the occurrence in flight or handed out changes nothing: a second
-            // message, with another trace, must not use its key.
-            if equal && (in_flight || marked) && change.is_none() && put.due == held {
+            // An `in` that leads to the same due changes nothing: a second message, with another trace, must not use the
+            // key, and a call that is sent twice is one put.
+            if equal && change.is_none() && put.due == held {
                 return unchanged;
             }
         }

@@ -1,5 +1,8 @@
 //! Runs one script: sends the call, waits for the reply, and tells after a failure whether anything may have been
 //! written.
+//!
+//! Calls for users ([`Call::again`]) wait for a connection that is being replaced. If the connection ends before the
+//! reply, they are sent again on the next one while their `not_after` allows it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -21,6 +24,9 @@ const ROUNDING: Duration = Duration::from_millis(2);
 
 /// Upper bound of the extra wait when the estimate of the server's clock is uncertain.
 const DOUBT_MAX: Duration = Duration::from_secs(5);
+
+/// A call is sent at least this long before its `not_after`, so that its reply can arrive in time.
+const REPLY_TIME: Duration = Duration::from_millis(100);
 
 static SHAS: LazyLock<HashMap<Verb, String>> = LazyLock::new(|| {
     ALL.iter().map(|script| (script.verb, redis::Script::new(script.source).get_hash().to_owned())).collect()
@@ -56,6 +62,7 @@ impl Time {
 pub(super) struct Call {
     script: &'static Script,
     command: Cmd,
+    again: bool,
 }
 
 impl Call {
@@ -67,7 +74,14 @@ impl Call {
         command.arg(SHAS[&script.verb].as_str()).arg(keys.len() + 1).arg(keys);
         command.arg(shard.nothing());
         command.arg(time.argument());
-        Call { script, command }
+        Call { script, command, again: false }
+    }
+
+    /// Lets the call wait for a connection, and sends it again if the connection ends. The reply then says that an
+    /// earlier copy may have run ([`Reply::is_repeated`]).
+    pub(super) fn again(mut self) -> Call {
+        self.again = true;
+        self
     }
 
     /// Adds an argument.
@@ -86,8 +100,14 @@ impl Call {
 pub(super) enum CallError {
     /// The server replied with an error: nothing was written.
     Refused(ServerError),
-    /// No reply arrived.
+    /// No reply arrived in time. The server may still run the command.
     Unanswered(String),
+    /// The connection ended. The server has run the command, or it never will, because it reads nothing more from a
+    /// connection that it has closed. What a proxy still passes on arrives while the next connection logs in and loads
+    /// the scripts.
+    Ended(String),
+    /// The command was not sent.
+    Unsent(String),
 }
 
 /// Maximum number of times one call loads its script, in case another client keeps flushing the scripts.
@@ -102,40 +122,89 @@ impl RedisTimeline {
     /// Sends a call. With `not_after`, it returns [`TimelineError::Unknown`] only after that time.
     pub(super) async fn call(&self, call: Call, not_after: Option<Timestamp>) -> Result<Reply, TimelineError> {
         let expiry = not_after.map(|not_after| CallExpiry::new(self.clock.clone(), not_after));
-        let session = self.hub.session().map_err(TimelineError::Away)?;
+        let last_send = expiry.as_ref().map_or(Instant::now() + self.response_timeout, CallExpiry::last_send);
+        // Why the reply to a copy was lost that may have run.
+        let mut lost = None;
+        loop {
+            let session = match call.again {
+                true => self.hub.session_by(last_send).await,
+                false => self.hub.session(),
+            };
+            let answer = match session {
+                Ok(session) => session.run(&call, self.response_timeout, expiry.as_ref()).await,
+                Err(reason) => Err(CallError::Unsent(reason)),
+            };
+            let error = match answer {
+                Ok((sent, value)) => {
+                    let mut reply = Reply::read(value).map_err(|error| named(call.script, error))?;
+                    self.time.observe(sent, reply.micros);
+                    if reply.code != Code::Late {
+                        reply.is_repeated = lost.is_some();
+                        return Ok(reply);
+                    }
+                    TimelineError::Late
+                }
+                Err(CallError::Ended(reason)) if call.again && Instant::now() < last_send => {
+                    lost = Some(reason);
+                    continue;
+                }
+                Err(CallError::Refused(error)) => TimelineError::Refused(detail(&error)),
+                Err(CallError::Unsent(reason)) => TimelineError::Away(reason),
+                Err(CallError::Unanswered(reason) | CallError::Ended(reason)) => {
+                    lost = Some(reason);
+                    TimelineError::Moving
+                }
+            };
+            let Some(reason) = lost else { return Err(error) };
+            return Err(unknown(expiry.as_ref(), reason).await);
+        }
+    }
+
+    /// The error of a repeated call whose reply does not tell what the first copy did.
+    pub(super) async fn unknown(&self, not_after: Timestamp) -> TimelineError {
+        let expiry = CallExpiry::new(self.clock.clone(), not_after);
+        unknown(Some(&expiry), "the connection ended before the first answer".to_owned()).await
+    }
+}
+
+/// Waits until no copy of a call can take effect any more.
+async fn unknown(expiry: Option<&CallExpiry>, reason: String) -> TimelineError {
+    if let Some(expiry) = expiry {
+        expiry.surely_past().await;
+    }
+    TimelineError::Unknown(reason)
+}
+
+impl Session {
+    /// Runs a call and returns when it was sent, and the reply. Loads its script if the server does not know it.
+    async fn run(
+        &self,
+        call: &Call,
+        timeout: Duration,
+        expiry: Option<&CallExpiry>,
+    ) -> Result<(Instant, Value), CallError> {
         let mut loads = 0;
         loop {
             let sent = Instant::now();
-            match session.ask(&call.command, self.response_timeout, expiry.as_ref()).await {
+            match self.ask(&call.command, timeout, expiry).await {
                 Ok(value) => {
-                    session.answered();
-                    let reply = Reply::read(value).map_err(|error| named(call.script, error))?;
-                    self.time.observe(sent, reply.micros);
-                    return if reply.code == Code::Late { Err(TimelineError::Late) } else { Ok(reply) };
+                    self.answered();
+                    return Ok((sent, value));
                 }
                 Err(CallError::Refused(error)) if error.code() == "NOSCRIPT" && loads < MAX_LOADS => {
                     // After SCRIPT FLUSH or a failover the script is missing. Nothing ran, so the call can be sent
                     // again once the script is loaded. Other scripts are loaded by their own calls.
                     loads += 1;
-                    let loaded = load(&session, call.script, self.response_timeout).await;
-                    loaded.map_err(|failure| match failure {
-                        CallError::Refused(error) => TimelineError::Refused(detail(&error)),
-                        CallError::Unanswered(reason) => TimelineError::Away(reason),
+                    load(self, call.script, timeout).await.map_err(|failure| match failure {
+                        CallError::Unanswered(reason) | CallError::Ended(reason) => CallError::Unsent(reason),
+                        failure => failure,
                     })?;
                 }
-                Err(CallError::Refused(error)) => return Err(TimelineError::Refused(detail(&error))),
-                Err(CallError::Unanswered(reason)) => {
-                    if let Some(expiry) = expiry {
-                        expiry.surely_past().await;
-                    }
-                    return Err(TimelineError::Unknown(reason));
-                }
+                Err(failure) => return Err(failure),
             }
         }
     }
-}
 
-impl Session {
     /// Sends a command and waits for the reply until `timeout` has passed or `expiry` ends, whichever is later.
     pub(super) async fn ask(
         &self,
@@ -168,7 +237,7 @@ impl Session {
                 Err(error) => {
                     let reason = error.to_string();
                     self.break_off(&reason);
-                    Err(CallError::Unanswered(reason))
+                    Err(CallError::Ended(reason))
                 }
             },
         }
@@ -230,6 +299,11 @@ impl CallExpiry {
         let doubt = clock.uncertainty().saturating_mul(2).min(DOUBT_MAX) + Duration::from_secs(1);
         let bound = Instant::now() + not_after.since(clock.now()) + doubt;
         CallExpiry { clock, not_after, bound }
+    }
+
+    /// When the call may be sent for the last time.
+    fn last_send(&self) -> Instant {
+        Instant::now() + self.not_after.since(self.clock.now()).saturating_sub(REPLY_TIME)
     }
 
     async fn surely_past(&self) {

@@ -17,6 +17,7 @@ impl RedisTimeline {
         let filter = &request.filter;
         let call = self
             .script(&scripts::BROWSE, keys, &[keys.dead(), keys.dead_records()])
+            .again()
             .arg(or_nothing(request.after.as_ref().map(|cursor| cursor.buried)))
             .arg(request.after.as_ref().map(|cursor| cursor.key.to_string()).unwrap_or_default())
             .arg(or_nothing(filter.from))
@@ -47,7 +48,7 @@ impl RedisTimeline {
 
     pub(super) async fn show_dead(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {
         let keys = self.keys(shard)?;
-        let call = self.script(&scripts::SHOW, keys, &[keys.dead(), keys.dead_records()]).arg(key.to_string());
+        let call = self.script(&scripts::SHOW, keys, &[keys.dead(), keys.dead_records()]).again().arg(key.to_string());
         let mut reply = self.call(call, None).await?;
         match reply.code {
             Code::Unknown => Ok(None),

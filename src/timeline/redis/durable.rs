@@ -210,7 +210,8 @@ impl RedisTimeline {
             return call.await;
         }
         // Taken before the call is sent: a later session may lead to another process, which does not know of the write.
-        let session = self.hub.session().map_err(TimelineError::Away)?;
+        let until = Instant::now() + not_after.since(self.clock.now());
+        let session = self.hub.session_by(until).await.map_err(TimelineError::Away)?;
         let witness = session.witness().map_err(|detail| TimelineError::Refused(detail.to_owned()))?;
         let answer = call.await?;
         if answer.unsure().is_none() {

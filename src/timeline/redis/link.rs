@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 use punctual_sinks::RedisAccess;
 use punctual_sinks::redis_access::RedisSocket;
 use redis::aio::{PubSub, PubSubSink};
@@ -35,6 +36,9 @@ const SUBSCRIPTION_CHECK: Duration = Duration::from_secs(10);
 /// The pauses between two attempts to connect.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
+/// How long calls of users wait for a new connection. Usually it takes less than 100 ms.
+const RECONNECT_TIME: Duration = Duration::from_secs(2);
+
 /// How many wake-ups a slow receiver may fall behind before it misses some.
 const WAKES_KEPT: usize = 1024;
 
@@ -46,6 +50,10 @@ pub(super) const SOCKET: RedisSocket = RedisSocket {
     discard_unsent: false,
 };
 
+/// How often the stored layout is read, because somebody may empty Redis or restore an old backup. Together with the
+/// glances this stays within the idle budget.
+const LAYOUT_CHECK: Duration = Duration::from_secs(5);
+
 /// The reason of [`Link::Down`] before the first attempt has ended.
 const CONNECTING: &str = "connecting";
 
@@ -56,6 +64,8 @@ pub(super) struct LinkState {
     /// The result of the layout check, once there is one.
     pub(super) layout: watch::Sender<Option<Result<(), RedisError>>>,
     session: watch::Sender<Option<Session>>,
+    /// Since when there is no connection.
+    away_since: Mutex<Option<Instant>>,
 }
 
 impl LinkState {
@@ -65,6 +75,7 @@ impl LinkState {
             wakes: broadcast::Sender::new(WAKES_KEPT),
             layout: watch::Sender::new(None),
             session: watch::Sender::new(None),
+            away_since: Mutex::new(Some(Instant::now())),
         }
     }
 
@@ -78,6 +89,16 @@ impl LinkState {
                 Link::Up(_) => Err(CONNECTING.to_owned()),
             },
         }
+    }
+
+    /// The connection for commands. Waits for a new one until `deadline`, or until there has been none for
+    /// [`RECONNECT_TIME`].
+    pub(super) async fn session_by(&self, deadline: Instant) -> Result<Session, String> {
+        let since = self.away_since.lock().unwrap_or_else(Instant::now);
+        let mut sessions = self.session.subscribe();
+        let usable = sessions.wait_for(|session| session.as_ref().is_some_and(|session| !session.broken()));
+        drop(tokio::time::timeout_at(deadline.min(since + RECONNECT_TIME), usable).await);
+        self.session()
     }
 
     /// The result of the first attempt to connect.
@@ -147,7 +168,7 @@ impl Connector {
             }
         }
         load_scripts(&session, self.response_timeout).await.map_err(|failure| failure.to_string())?;
-        let layout = self.check_layout(&session).await?;
+        let layout = self.check_layout(&session, !first).await?;
         session.witness = self.witness(&session).await?;
         let layout = match &session.witness {
             Some(Err(detail)) if first => layout.and_then(|()| Err(RedisError::Durability(detail.clone()))),
@@ -208,12 +229,21 @@ impl Connector {
         }
     }
 
-    /// Stores this layout if there is none yet. The inner error means that there is another one.
-    async fn check_layout(&self, session: &Session) -> Result<Result<(), RedisError>, String> {
+    /// Stores this layout if there is none yet; if it was `known` to be stored, that is an error for the log. The inner
+    /// error means that there is another one.
+    async fn check_layout(&self, session: &Session, known: bool) -> Result<Result<(), RedisError>, String> {
         let (key, wanted) = (keys::layout(&self.namespace), keys::layout_value(self.shards));
         let get = redis::cmd("GET").arg(&key).to_owned();
         let mut found = self.ask(session, &get).await?;
         if found == Value::Nil {
+            if known {
+                tracing::error!(
+                    address = self.address,
+                    namespace = %self.namespace,
+                    hint = "somebody has emptied Redis, or it has evicted keys: its tasks may be lost",
+                    "the layout of the timeline is gone from redis; writing it again"
+                );
+            }
             // SET is sent only if needed: a full Redis would refuse it although the layout is stored.
             self.ask(session, redis::cmd("SET").arg(&key).arg(&wanted).arg("NX")).await?;
             found = self.ask(session, &get).await?;
@@ -246,7 +276,7 @@ impl std::fmt::Display for CallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             CallError::Refused(error) => f.write_str(&detail(error)),
-            CallError::Unanswered(reason) => f.write_str(reason),
+            CallError::Unanswered(reason) | CallError::Ended(reason) | CallError::Unsent(reason) => f.write_str(reason),
         }
     }
 }
@@ -292,6 +322,7 @@ struct LinkTask {
 impl LinkTask {
     fn up(&mut self, session: &Session) {
         self.generation += 1;
+        *self.hub.away_since.lock() = None;
         self.hub.session.send_replace(Some(session.clone()));
         self.hub.link.send_replace(Link::Up(self.generation));
         tracing::info!(address = self.connector.address, link = self.generation, "connected to redis");
@@ -299,6 +330,7 @@ impl LinkTask {
 
     fn down(&self, reason: &str) {
         self.hub.session.send_replace(None);
+        self.hub.away_since.lock().get_or_insert_with(Instant::now);
         let reason = format!("redis at `{}`: {reason}", self.connector.address);
         self.hub.link.send_if_modified(|link| {
             if *link == Link::Down(reason.clone()) {
@@ -312,9 +344,13 @@ impl LinkTask {
 
     /// Serves both connections until the one for commands is lost; returns the reason.
     async fn hold(&mut self, session: &Session, mut subscription: PubSub) -> String {
+        let (connector, hub) = (self.connector.clone(), Arc::clone(&self.hub));
+        let layout = watch_layout(&connector, &hub, session);
+        tokio::pin!(layout);
         loop {
             let lost = tokio::select! {
                 reason = session.lost() => return reason,
+                reason = &mut layout => return reason,
                 lost = self.listen(subscription) => lost,
             };
             tracing::warn!(
@@ -331,6 +367,7 @@ impl LinkTask {
                 let renewed = async { tokio::join!(self.connector.ask(session, &ping), subscribing).1 };
                 tokio::select! {
                     reason = session.lost() => return reason,
+                    reason = &mut layout => return reason,
                     renewed = renewed => if let Ok(renewed) = renewed { break renewed },
                 }
                 tokio::time::sleep(jittered(backoff.next())).await;
@@ -363,6 +400,21 @@ impl LinkTask {
         if let (Some((_, shard)), Some((lane, due))) = (shard, wake) {
             // An error means that there is no receiver yet.
             drop(self.hub.wakes.send(Wake { shard: *shard, lane, due: Timestamp::from_millis(due) }));
+        }
+    }
+}
+
+/// Reads the stored layout again and again, and stores it if it is missing. Returns once another layout is stored: the
+/// timeline then refuses this Redis for good, because instances with different layouts do not see each other's tasks.
+async fn watch_layout(connector: &Connector, hub: &LinkState, session: &Session) -> String {
+    loop {
+        tokio::time::sleep(LAYOUT_CHECK).await;
+        // Without an answer, the calls of others notice that the connection is lost.
+        if let Ok(Err(error)) = connector.check_layout(session, true).await {
+            let reason = error.to_string();
+            session.break_off(&reason);
+            hub.layout.send_replace(Some(Err(error)));
+            return reason;
         }
     }
 }

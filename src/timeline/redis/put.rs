@@ -82,7 +82,7 @@ impl RedisTimeline {
             PutMode::Put => "put",
             PutMode::Post => "post",
         };
-        let mut call = self.script(&scripts::PUT, keys, &named).arg(not_after.as_millis()).arg(mode);
+        let mut call = self.script(&scripts::PUT, keys, &named).again().arg(not_after.as_millis()).arg(mode);
         call = call.arg(keys.wake()).arg(lanes.len());
         for lane in lanes {
             call.push(lane.as_str());

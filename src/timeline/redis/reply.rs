@@ -13,6 +13,8 @@ pub(super) struct Reply {
     pub(super) code: Code,
     /// The server's time in microseconds.
     pub(super) micros: i64,
+    /// Whether the call was sent before and its reply was lost; it may have run then.
+    pub(super) is_repeated: bool,
     rest: Fields,
 }
 
@@ -22,7 +24,7 @@ impl Reply {
         let micros = rest.number()?;
         let word = rest.text()?;
         let code = Code::of(&word).ok_or_else(|| broken(&format!("an unknown code `{word}`")))?;
-        Ok(Reply { code, micros, rest })
+        Ok(Reply { code, micros, is_repeated: false, rest })
     }
 
     /// The values after the code.

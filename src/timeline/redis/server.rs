@@ -154,7 +154,7 @@ pub(super) async fn advice(
 fn away(failure: CallError) -> ServerCheckError {
     ServerCheckError::Away(match failure {
         CallError::Refused(error) => Away::new(redis_access::cause(error.code()), detail(&error)),
-        CallError::Unanswered(detail) => detail.into(),
+        CallError::Unanswered(detail) | CallError::Ended(detail) | CallError::Unsent(detail) => detail.into(),
     })
 }
 

@@ -21,7 +21,7 @@ pub(super) const MAX_ROUNDS: usize = 4;
 impl RedisTimeline {
     pub(super) async fn get_one(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError> {
         let fixed = |keys: &Keys| vec![keys.tasks(), keys.changes(), keys.counts(), keys.crashes()];
-        let build = |keys: &Keys, named: &[String]| self.script(&scripts::GET, keys, named).arg(id.as_str());
+        let build = |keys: &Keys, named: &[String]| self.script(&scripts::GET, keys, named).again().arg(id.as_str());
         let mut reply = self.in_its_lane(shard, None, fixed, build).await?;
         match reply.code {
             Code::Unknown => Ok(None),
@@ -47,10 +47,12 @@ impl RedisTimeline {
     ) -> Result<CancelAnswer, TimelineError> {
         let fixed = |keys: &Keys| vec![keys.tasks(), keys.changes(), keys.crashes(), keys.counts()];
         let build = |keys: &Keys, named: &[String]| {
-            self.script(&scripts::CANCEL, keys, named).arg(not_after.as_millis()).arg(id.as_str())
+            self.script(&scripts::CANCEL, keys, named).again().arg(not_after.as_millis()).arg(id.as_str())
         };
         let mut reply = self.in_its_lane(shard, Some(not_after), fixed, build).await?;
         match reply.code {
+            // The first copy may have removed the task.
+            Code::Unknown if reply.is_repeated => Err(self.unknown(not_after).await),
             Code::Unknown => Ok(CancelAnswer::Unknown),
             Code::Cancelled => Ok(CancelAnswer::Cancelled { handed_out: reply.fields().optional_time()? }),
             Code::InFlight => Ok(CancelAnswer::InFlight { due: reply.fields().time()? }),
@@ -79,11 +81,13 @@ impl RedisTimeline {
             ]
         };
         let build = |keys: &Keys, named: &[String]| {
-            let call = self.script(&scripts::REQUEUE, keys, named).arg(not_after.as_millis());
+            let call = self.script(&scripts::REQUEUE, keys, named).again().arg(not_after.as_millis());
             call.arg(key.task.as_str()).arg(key.due.as_millis()).arg(or_nothing(buried)).arg(keys.wake())
         };
         let reply = self.in_its_lane(shard, Some(not_after), fixed, build).await?;
         match reply.code {
+            // The first copy may have requeued it.
+            Code::InFlight | Code::Unknown if reply.is_repeated => Err(self.unknown(not_after).await),
             Code::Requeued => Ok(RequeueAnswer::Requeued),
             Code::InFlight => Ok(RequeueAnswer::InFlight),
             Code::Unknown => Ok(RequeueAnswer::Unknown),
@@ -101,11 +105,13 @@ impl RedisTimeline {
     ) -> Result<bool, TimelineError> {
         let keys = self.keys(shard)?;
         let named = [keys.dead(), keys.dead_records(), keys.dead_order(), keys.dead_bytes()];
-        let call = self.script(&scripts::DISCARD, keys, &named);
+        let call = self.script(&scripts::DISCARD, keys, &named).again();
         let call = call.arg(not_after.as_millis()).arg(key.to_string()).arg(or_nothing(buried));
         let reply = self.call(call, Some(not_after)).await?;
         match reply.code {
             Code::Discarded => Ok(true),
+            // The first copy may have deleted it.
+            Code::Unknown if reply.is_repeated => Err(self.unknown(not_after).await),
             Code::Unknown => Ok(false),
             _ => Err(reply.unexpected()),
         }

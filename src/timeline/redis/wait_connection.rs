@@ -86,7 +86,8 @@ impl WaitTask {
             let first = tokio::select! {
                 first = asked.recv() => first,
                 () = tokio::time::sleep(KEPT_ALIVE) => {
-                    if let Err(CallError::Unanswered(reason)) = self.ask(&redis::cmd("PING"), Duration::ZERO).await {
+                    if let Err(CallError::Unanswered(reason) | CallError::Ended(reason)) =
+                        self.ask(&redis::cmd("PING"), Duration::ZERO).await {
                         self.renew(&reason).await;
                     }
                     continue;
@@ -107,7 +108,9 @@ impl WaitTask {
             together.retain(|one| !one.answer.is_closed());
             let Some(until) = together.iter().map(|one| one.until).max() else { return };
             match self.wait(until).await {
-                Err(CallError::Unanswered(reason)) if !self.beside.broken() => self.renew(&reason).await,
+                Err(CallError::Unanswered(reason) | CallError::Ended(reason)) if !self.beside.broken() => {
+                    self.renew(&reason).await;
+                }
                 Ok(true) => break Ok(()),
                 Ok(false) => break Err(self.connector.durability.not_reached().to_owned()),
                 Err(failure) => break Err(failure.to_string()),

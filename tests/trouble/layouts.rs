@@ -1,0 +1,30 @@
+//! Somebody empties Redis under a running instance, or restores a backup: never do two layouts run beside each other.
+
+use super::*;
+use crate::outage::{config, until_logged};
+use crate::support::punctual::Punctual;
+use crate::support::{have, patient};
+
+fn stored(redis: &RedisServer) -> Option<String> {
+    ::redis::cmd("GET").arg("punctual:{default}:layout").query(&mut redis.connect()).unwrap()
+}
+
+/// Takes more than five seconds: the layout is read every five.
+#[test]
+fn a_layout_that_is_gone_is_written_again_and_another_one_ends_the_instance() {
+    if !have("redis-server") {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let mut instance = Punctual::start(&config(&redis, "memory:"));
+    let own = stored(&redis).expect("a layout");
+    ::redis::cmd("FLUSHALL").exec(&mut redis.connect()).unwrap();
+    assert!(patient(SOON, || stored(&redis).as_deref() == Some(&own)), "{:?}", stored(&redis));
+    until_logged(&mut instance, &[" ERROR ", "layout of the timeline is gone"]);
+
+    ::redis::cmd("SET").arg("punctual:{default}:layout").arg("1 8").exec(&mut redis.connect()).unwrap();
+    assert_eq!(instance.wait(), 2, "{}", instance.log());
+    let said = instance.log();
+    assert!(said.contains("layout and shards `1 8`") && said.contains(&format!("`{own}` is configured")), "{said}");
+    assert_eq!(stored(&redis).as_deref(), Some("1 8"));
+}
