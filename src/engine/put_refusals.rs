@@ -15,6 +15,18 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 /// refuses every other put.
 const REFUSED_AT_LEAST: Duration = Duration::from_secs(1);
 
+/// What an error of Redis means for the tasks that wait. A full Redis refuses only what needs memory, and claims and
+/// settles need none.
+fn consequence(detail: &str) -> &'static str {
+    match detail.split(' ').next().unwrap_or_default() {
+        "OOM" => "waiting tasks are still published",
+        "NOREPLICAS" | "MISCONF" | "BUSY" | "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => {
+            "it refuses all writes, so nothing is published either"
+        }
+        _ => "other calls may be refused, too",
+    }
+}
+
 /// What is known of refused puts.
 #[derive(Default)]
 pub(super) struct PutRefusals {
@@ -37,7 +49,7 @@ impl PutRefusals {
         if matches!(error, TimelineError::Unkept(_)) {
             warn!(words = detail, "redis does not confirm writes; puts are answered 503 timeline_unknown");
         } else {
-            warn!(words = detail, "redis refuses puts; waiting tasks are still published");
+            warn!(words = detail, "redis refuses puts; {}", consequence(detail));
         }
     }
 
@@ -48,6 +60,26 @@ impl PutRefusals {
         if answers.iter().any(written) && self.last.lock().take_if(|(at, _)| at.elapsed() >= REFUSED_AT_LEAST).is_some()
         {
             info!("redis accepts puts again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_full_redis_is_said_to_publish_still() {
+        for (detail, expected) in [
+            ("OOM command not allowed when used memory > 'maxmemory'.", "are still published"),
+            ("NOREPLICAS Not enough good replicas to write.", "nothing is published either"),
+            ("MISCONF Redis is configured to save RDB snapshots", "nothing is published either"),
+            ("BUSY Redis is busy running a script.", "nothing is published either"),
+            ("READONLY You can't write against a read only replica.", "nothing is published either"),
+            ("NOPERM this user has no permissions to run the 'hset' command", "may be refused, too"),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", "may be refused, too"),
+        ] {
+            assert!(consequence(detail).contains(expected), "{detail}");
         }
     }
 }

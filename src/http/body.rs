@@ -13,20 +13,36 @@ use super::body_budget::{FREE_BYTES, HeldBytes};
 use super::problem::Problem;
 use crate::task::Traceparent;
 
-/// Checks that the body has one of these media types.
+/// The mark that some editors write at the beginning of a file. It is no part of the text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// A body, or the first line of one, without a byte-order mark.
+pub(super) fn without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)
+}
+
+/// Checks that the body has one of these media types, in UTF-8, and is not compressed.
 ///
 /// A body without a media type is refused: a browser may send such a body to another origin without a preflight
 /// request, and then any page could use an API on loopback.
 pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let given = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    if accepted.contains(&given.as_str()) {
-        return Ok(());
-    }
+    let given = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
+    let content_type = given(header::CONTENT_TYPE);
+    let mut parts = content_type.split(';').map(str::trim);
+    let media = parts.next().unwrap_or_default();
+    let charset = parts.find_map(|part| part.strip_prefix("charset=")).map(|charset| charset.trim_matches('"'));
+    let encoding = given(header::CONTENT_ENCODING);
     let wanted = accepted.first().unwrap_or(&"");
-    let detail = match given.as_str() {
-        "" => format!("the request has no content-type, `{wanted}` is expected"),
-        given => format!("the content-type is `{given}`, `{wanted}` is expected"),
+    let detail = if media.is_empty() {
+        format!("the request has no content-type, `{wanted}` is expected")
+    } else if !accepted.contains(&media) {
+        format!("the content-type is `{media}`, `{wanted}` is expected")
+    } else if let Some(charset) = charset.filter(|charset| !["utf-8", "utf8", "us-ascii"].contains(charset)) {
+        format!("the charset is `{charset}`, UTF-8 is expected")
+    } else if !["", "identity"].contains(&encoding.as_str()) {
+        format!("the content-encoding is `{encoding}`; send the body as it is, without an encoding")
+    } else {
+        return Ok(());
     };
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail))
 }
@@ -92,7 +108,9 @@ async fn collect(body: Body, limit: usize, mut held: HeldBytes) -> Result<WholeB
         held.hold(whole.len() + part.len())?;
         whole.extend_from_slice(&part);
     }
-    Ok(WholeBody { bytes: whole.into(), held })
+    let bytes = Bytes::from(whole);
+    let text = bytes.slice(bytes.len() - without_mark(&bytes).len()..);
+    Ok(WholeBody { bytes: text, held })
 }
 
 pub(super) fn too_large(limit: usize) -> Problem {

@@ -60,6 +60,23 @@ async fn a_bad_line_harms_no_other() {
     assert!(text.contains("punctual_puts_total{result=\"invalid\"} 3"), "{text}");
 }
 
+/// Some editors write a byte-order mark at the beginning of a file. Within a text it is an ordinary character.
+#[tokio::test]
+async fn a_byte_order_mark_at_the_beginning_is_skipped() {
+    let stage = Stage::start().await;
+    let answers = stage.batch(&format!("\u{feff}{}\u{feff}{}", line("a", 1), line("b", 1))).await.lines();
+    assert_eq!(answers[0], created(1, "a", 1));
+    assert_eq!(answers[1]["error"]["code"], "malformed", "{answers:?}");
+    let task = "\u{feff}{\"schedule\":{\"in\":\"1s\"},\"message\":{}}";
+    assert_eq!(stage.put("c", task).await.status, 201);
+}
+
+#[tokio::test]
+async fn a_delay_of_nothing_is_due_now() {
+    let stage = Stage::start().await;
+    assert_eq!(stage.batch(&line("a", 0)).await.lines(), [created(1, "a", 0)]);
+}
+
 #[tokio::test]
 async fn thousands_of_lines_are_answered_in_order() {
     let stage = Stage::start().await;

@@ -332,6 +332,35 @@ fn the_redis_user_of_the_page_may_do_what_is_needed() {
     assert!(!log.contains("NOPERM") && !log.contains(" ERROR "), "{log}");
 }
 
+/// Tables without their second row, or with rows of other lengths, are shown as plain text.
+#[test]
+fn the_tables_of_the_pages_are_tables() {
+    let cells = |row: &str| row.replace("\\|", "").matches('|').count();
+    let is_rule = |row: &str| {
+        row.split('|').filter(|cell| !cell.is_empty()).all(|cell| cell.trim_matches([':', '-', ' ']).is_empty())
+    };
+    let mut tables = 0;
+    for (page, text) in pages() {
+        let mut fenced = false;
+        let mut rows: Vec<&str> = Vec::new();
+        for line in text.lines().chain([""]) {
+            fenced ^= line.starts_with("```");
+            if line.starts_with('|') && !fenced {
+                rows.push(line);
+                continue;
+            }
+            let table = std::mem::take(&mut rows);
+            let Some(first) = table.first() else { continue };
+            assert!(table.get(1).is_some_and(|second| is_rule(second)), "{page}: no rule under `{first}`");
+            for row in &table {
+                assert_eq!(cells(row), cells(first), "{page}: `{row}`");
+            }
+            tables += 1;
+        }
+    }
+    assert!(tables > 20, "{tables}");
+}
+
 #[test]
 fn the_targets_of_the_pages_are_made() {
     // Building the program for the demo would take minutes; the program of these tests is used instead.

@@ -84,6 +84,10 @@ fn check(input: &[u8]) -> Verdict {
         let lines: Vec<&[u8]> = input.split(|&byte| byte == b'\n').collect();
         for answer in answers.iter().filter(|answer| answer["error"].is_object()).take(5) {
             let line = lines[usize::try_from(answer["line"].as_u64().unwrap()).unwrap() - 1];
+            // Alone it would be the first line, where a byte-order mark is skipped.
+            if line.trim_ascii_start().starts_with(MARK) {
+                continue;
+            }
             let alone = put(vec![line.to_vec()]).await;
             prop_assert_eq!(alone.len(), 1);
             prop_assert_eq!(&alone[0]["error"], &answer["error"]);
@@ -109,13 +113,16 @@ fn cuts(input: &[u8]) -> Vec<Vec<Vec<u8>>> {
     vec![parts(small), parts(few), after, before]
 }
 
+const MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// One answer per line that is not blank, in order: its task's result, or its faults.
 fn are_of_their_lines(input: &[u8], answers: &[Value]) -> Verdict {
     let mut answers = answers.iter();
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     for (number, line) in input.split(|&byte| byte == b'\n').enumerate() {
         let line = line.trim_ascii_start();
-        if line.is_empty() {
+        let is_mark = number == 0 && line.trim_ascii_end() == MARK;
+        if line.is_empty() || is_mark {
             continue;
         }
         let Some(answer) = answers.next() else {
@@ -127,6 +134,7 @@ fn are_of_their_lines(input: &[u8], answers: &[Value]) -> Verdict {
             prop_assert_eq!(code, "too_large");
             continue;
         }
+        let line = if number == 0 { line.strip_prefix(MARK).unwrap_or(line).trim_ascii_start() } else { line };
         match spec::read(line.trim_ascii_end(), &LIMITS, true, NOW) {
             Err(faults) => {
                 prop_assert!(["invalid", "malformed"].map(Value::from).contains(code), "{answer}");
@@ -138,10 +146,10 @@ fn are_of_their_lines(input: &[u8], answers: &[Value]) -> Verdict {
             Ok(read) => {
                 let (id, task) = (read.id.unwrap().to_string(), spec::write(&read.task, &read.lane).to_string());
                 prop_assert_eq!(&answer["id"], &Value::from(id.as_str()));
-                let again = task.contains("\"in\":");
                 let expected = match known.insert(id, task.clone()) {
                     None => "created",
-                    Some(former) if former == task && !again => "unchanged",
+                    // Also with `in`, because the clock stands still: the due is the same.
+                    Some(former) if former == task => "unchanged",
                     Some(_) => "replaced",
                 };
                 prop_assert_eq!(&answer["result"], &json!(expected), "{}", answer);

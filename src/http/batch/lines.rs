@@ -198,7 +198,11 @@ impl LineReader {
         if line.len() > self.api.limits.body {
             return self.wrong(None, body::too_large(self.api.limits.body)).await;
         }
+        let line = if self.line == 1 { body::without_mark(line).trim_ascii_start() } else { line };
         let line = line.trim_ascii_end();
+        if line.is_empty() {
+            return Ok(());
+        }
         // Invalid lines count too, so that memory is bounded by the input.
         self.hold(line.len()).await?;
         self.breathe().await;

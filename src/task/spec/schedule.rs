@@ -28,7 +28,7 @@ pub(super) fn read(field: Field<'_, '_>, now: Timestamp) -> Option<Schedule> {
     let mut object = field.object()?;
     check_members(&object);
     let at = object.optional("at", |field| time::read(field, Rounding::Up)).map(When::At);
-    let after = object.optional("in", |field| field.duration()).map(When::In);
+    let after = object.optional("in", |field| field.duration_or_zero()).map(When::In);
     let gap = object.optional("every", |field| field.duration());
     let expression = object.optional("cron", |field| field.text());
     let zone = object.optional("zone", |field| field.text());

@@ -106,7 +106,7 @@ fn each_rule_of_schedules_is_told_at_its_place() {
         (r#"{"in":"1s","end":"2026-12-20T12:00:00Z"}"#, "/end", "not_applicable"),
         (r#"{"every":"1s","zone":"UTC"}"#, "/zone", "not_applicable"),
         (r#"{"in":30}"#, "/in", "wrong_type"),
-        (r#"{"in":"0ms"}"#, "/in", "bad_duration"),
+        (r#"{"every":"0ms"}"#, "/every", "bad_duration"),
         (r#"{"in":"-5s"}"#, "/in", "bad_duration"),
         (r#"{"in":"2932896d"}"#, "/in", "out_of_range"),
         (r#"{"every":"2932896d"}"#, "/every", "out_of_range"),
