@@ -24,8 +24,8 @@ use crate::timeline::redis::{NOT_SET_UP, RedisError, ServerCheckError, check_ser
 /// What a check may take in addition to its own limit.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Time limit for Redis: one connection and four replies.
-const TIMELINE: Duration = Duration::from_secs(8);
+/// Time limit for Redis: two connections, and some replies.
+const TIMELINE: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 #[command(

@@ -35,6 +35,42 @@ fn check(config: &str) -> (Run, Value) {
     (text, found)
 }
 
+/// Redis 7 gives a new user no channel. `serve` would start, and answer 503 for ever.
+#[test]
+fn a_user_of_redis_without_a_right_is_told_which() {
+    if !have("redis-server") {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let keys = ["~punctual:{default}:*", "~punctual:{default:[0-9]*}:*"];
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["&*", "+@all"], 0, ""),
+        (&["resetchannels", "+@all"], 1, "wake channels"),
+        (&["&*", "+@all", "-subscribe"], 1, "'subscribe'"),
+        (&["&*", "+@all", "-evalsha"], 1, "'evalsha'"),
+        (&["&*", "+@all", "-script|load"], 1, "script|load"),
+        (&["&*", "+@all", "-ping"], 1, "'ping'"),
+        (&["&*", "+@all", "-hset"], 1, "the right to HSET;"),
+        (&["&*", "+@all", "-zadd", "-hincrby"], 1, "the right to HINCRBY, ZADD;"),
+        (&["&*", "+@all", "-publish"], 1, "the right to PUBLISH;"),
+    ];
+    for (rights, code, words) in cases {
+        let mut user = ::redis::cmd("ACL");
+        user.arg("SETUSER").arg("weak").arg("reset").arg("on").arg(format!(">{PASSWORD}")).arg(&keys).arg(rights);
+        user.exec(&mut redis.connect()).unwrap();
+        let port = redis.server.port;
+        let (run, found) = check(&format!(
+            "[redis]\nurl = \"redis://weak:{PASSWORD}@127.0.0.1:{port}\"\n[sinks.default]\nurl = \"memory:\"\n"
+        ));
+        assert_eq!(run.code, Some(code), "{rights:?}: {}", run.out);
+        assert!(run.out.contains(words), "{rights:?}: {}", run.out);
+        let timeline = found["checks"].as_array().unwrap().iter().find(|check| check["check"] == "timeline").unwrap();
+        assert_eq!(timeline["result"], if code == 0 { "ok" } else { "failed" }, "{found}");
+    }
+    let keys: u64 = ::redis::cmd("DBSIZE").query(&mut redis.connect()).unwrap();
+    assert_eq!(keys, 0, "a check leaves nothing behind");
+}
+
 /// A failure: its kind and exit code, and how it is caused.
 const CASES: [(&str, i32, &str, bool, bool); 4] = [
     ("ok", 0, PASSWORD, true, true),

@@ -12,6 +12,7 @@ mod durable;
 mod link;
 mod put;
 mod reply;
+mod rights;
 mod server;
 mod session;
 mod settle;

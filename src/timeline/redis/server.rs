@@ -1,18 +1,20 @@
 //! Checks a Redis server: whether it is reachable, accepts the login and writes, and keeps what it is given.
 //!
-//! Reads `INFO`, because managed servers forbid `CONFIG`. Writes nothing and stores no layout.
+//! Reads `INFO`, because managed servers forbid `CONFIG`. Stores the scripts in the cache of Redis, writes no key and
+//! stores no layout.
 
 use std::time::Duration;
 
 use punctual_sinks::{Away, Cause, redis_access};
 use redis::{AsyncConnectionConfig, Cmd, Value};
+use tokio::time::timeout;
 
 use super::call::{CallError, detail};
 use super::cluster::{self, SlotsError, ask_slots};
 use super::durable::{ConfirmError, Durability, can_confirm, unproven};
 use super::link::SOCKET;
 use super::session::Session;
-use super::{RedisConfig, RedisError, access};
+use super::{RedisConfig, RedisError, access, rights};
 use crate::task::Shard;
 use crate::timeline::keys::{self, Keys};
 
@@ -81,7 +83,8 @@ pub enum ServerCheckError {
     Redis(RedisError),
 }
 
-/// Checks whether this Redis can store the timeline. Takes at most one connection timeout and four response timeouts.
+/// Checks whether this Redis can store the timeline, and whether its user has all rights. Each step is limited by the
+/// timeout of a connection or a response.
 ///
 /// # Errors
 /// Why it cannot.
@@ -116,6 +119,26 @@ pub async fn check_server(config: &RedisConfig) -> Result<ServerCheck, ServerChe
             true
         }
     };
+    let names: Vec<String> = keys.iter().map(Keys::wake).collect();
+    let subscribed = access.subscribe(&session.commands, SOCKET, config.connect_timeout).await;
+    let mut subscription = subscribed.map_err(ServerCheckError::Away)?;
+    match timeout(config.response_timeout, subscription.subscribe(names)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            let detail = format!("cannot subscribe to its wake channels: {error}");
+            return Err(ServerCheckError::Away(Away::new(Cause::Refused, detail)));
+        }
+        Err(_) => {
+            let detail = format!("no answer within {:?}", config.response_timeout);
+            return Err(ServerCheckError::Away(detail.into()));
+        }
+    }
+    if let Some(keys) = keys.first() {
+        rights::check(&session, keys, config.response_timeout).await.map_err(|failure| match failure {
+            CallError::Unsent(missing) => ServerCheckError::Away(Away::new(Cause::Refused, missing)),
+            failure => away(failure),
+        })?;
+    }
     match can_confirm(config.durability, &session, None, config.response_timeout).await {
         Ok(()) => {}
         Err(ConfirmError::Never(detail)) => return Err(ServerCheckError::Redis(RedisError::Durability(detail))),

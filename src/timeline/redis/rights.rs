@@ -1,0 +1,92 @@
+//! Checks that the Redis user has every right that the timeline needs: its commands, its keys, and the wake channels.
+//! Otherwise an instance would start, and be answered `NOPERM` later.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::call::{CallError, load_scripts};
+use super::session::Session;
+use crate::timeline::keys::Keys;
+use crate::timeline::scripts::ALL;
+
+/// Asks Redis which of the commands in ARGV the user may not run: those on the key KEYS[1], and PUBLISH on the channel
+/// ARGV[1]. Redis before 7.0 cannot tell.
+const ASK: &str = "if not redis.acl_check_cmd then return {} end
+local missing = {}
+for i = 2, #ARGV do
+  local target = ARGV[i] == 'PUBLISH' and ARGV[1] or KEYS[1]
+  if not redis.acl_check_cmd(ARGV[i], target, target, target) then missing[#missing + 1] = ARGV[i] end
+end
+return missing";
+
+/// The commands that scripts run.
+fn commands() -> BTreeSet<&'static str> {
+    let calls = ["call('", "first_write('"];
+    let mut found = BTreeSet::new();
+    for source in ALL.iter().map(|script| script.source) {
+        for call in calls {
+            found.extend(source.split(call).skip(1).filter_map(|rest| rest.split('\'').next()));
+        }
+        // The command is the second argument; the definition of the function names none.
+        let listed = source.split("call_with(").skip(1).filter_map(|rest| rest.split_once(", '")?.1.split('\'').next());
+        found.extend(listed.filter(|command| command.bytes().all(|byte| byte.is_ascii_uppercase())));
+    }
+    found
+}
+
+/// Checks the rights on one shard. The error text names those that are missing. Stores scripts in the cache of Redis, and
+/// writes nothing else.
+///
+/// # Errors
+/// `NOPERM` in the words of Redis, or the names of commands.
+pub(super) async fn check(session: &Session, keys: &Keys, timeout: Duration) -> Result<(), CallError> {
+    session.ask(&redis::cmd("PING"), timeout, None).await?;
+    load_scripts(session, timeout).await?;
+    let hash = session.ask(redis::cmd("SCRIPT").arg("LOAD").arg(ASK), timeout, None).await?;
+    let commands: Vec<&str> = commands().into_iter().collect();
+    let mut ask = redis::cmd("EVALSHA");
+    ask.arg(redis::from_redis_value::<String>(hash).unwrap_or_default()).arg(1).arg(keys.nothing()).arg(keys.wake());
+    let missing: Vec<String> = match session.ask(ask.arg(commands), timeout, None).await? {
+        Value::Array(names) => redis::from_redis_value(Value::Array(names)).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(CallError::Unsent(format!(
+            "its user lacks the right to {}; docs/operations.md lists all that it needs",
+            missing.join(", ")
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every command in upper case that follows a call, and nothing else, such as an option.
+    #[test]
+    fn the_commands_of_the_scripts_are_found() {
+        let found = commands();
+        for command in
+            ["TIME", "HSET", "HDEL", "HMGET", "ZADD", "ZREM", "ZRANGEBYSCORE", "PUBLISH", "SADD", "SET", "GET"]
+        {
+            assert!(found.contains(command), "{command} in {found:?}");
+        }
+        assert!(found.iter().all(|command| command.bytes().all(|byte| byte.is_ascii_uppercase())), "{found:?}");
+        for option in ["XX", "LIMIT", "WITHSCORES", "BADCALL"] {
+            assert!(!found.contains(option), "{option}");
+        }
+    }
+
+    /// The user of docs/operations.md has exactly these and those that instances send themselves.
+    #[test]
+    fn the_user_of_the_documentation_may_run_them_all() {
+        let page = include_str!("../../../docs/operations.md");
+        let allowed: BTreeSet<&str> = page.split_whitespace().filter_map(|word| word.strip_prefix('+')).collect();
+        let missing: Vec<_> =
+            commands().into_iter().filter(|command| !allowed.contains(&*command.to_lowercase())).collect();
+        assert_eq!(missing, Vec::<&str>::new());
+    }
+}
