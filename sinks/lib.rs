@@ -111,6 +111,8 @@ pub mod headers {
 pub enum Outcome {
     /// The broker confirmed that it has the message.
     Accepted,
+    /// The broker confirmed that it has a message with this key, and dropped this one. Counts as accepted.
+    Duplicate,
     /// Not known to be accepted. The same message may be accepted later.
     Retry(Trouble),
     /// The broker can never accept this message. Carries its error text.

@@ -47,6 +47,8 @@ type Rule = Box<dyn FnMut(&Message) -> Answer + Send>;
 pub enum Answer {
     /// Accepts it.
     Accept,
+    /// Does not take it, because it has one with this key.
+    Duplicate,
     /// Does not take it, and answers this.
     Retry(Trouble),
     /// Does not take it, and rejects it.
@@ -105,6 +107,7 @@ impl MemorySink {
                     self.take(message).await;
                     answers.set(index, Outcome::Accepted);
                 }
+                Answer::Duplicate => answers.set(index, Outcome::Duplicate),
                 Answer::Lose => self.take(message).await,
                 Answer::Retry(trouble) => answers.set(index, Outcome::Retry(trouble)),
                 Answer::Reject(detail) => answers.set(index, Outcome::Reject(detail)),

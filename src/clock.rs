@@ -115,6 +115,18 @@ pub struct RedisClock {
     sample: watch::Sender<Sample>,
 }
 
+/// Smaller corrections of the server's clock are no steps.
+const MIN_STEP_MICROS: i64 = 1_000_000;
+
+/// The server's clock was set: what it showed would have been `before`, and was `after`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockStep {
+    /// The time by the former clock.
+    pub before: Timestamp,
+    /// The time by the new clock.
+    pub after: Timestamp,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     /// Server time minus time since `zero`, in microseconds.
@@ -141,22 +153,31 @@ impl RedisClock {
     }
 
     /// Adds a sample: the call was sent at `sent`, answered by `received`, and its reply contained the server's time in
-    /// microseconds.
-    pub fn observe(&self, sent: Instant, received: Instant, server_micros: i64) {
+    /// microseconds. Returns a step if the server's clock was set by a second or
+    /// more.
+    pub fn observe(&self, sent: Instant, received: Instant, server_micros: i64) -> Option<ClockStep> {
+        let mut step = None;
         let (sent, received) = (self.micros(sent), self.micros(received));
         let fresh =
             Sample { offset: server_micros - (sent + received) / 2, error: (received - sent) / 2 + 1, taken: received };
         self.sample.send_if_modified(|kept| {
             let known = kept.error_at(received);
-            let jumped = (fresh.offset - kept.offset).abs() > known + fresh.error;
+            let by = (fresh.offset - kept.offset).abs();
+            let jumped = by > known + fresh.error;
             let better = fresh.error <= known;
             if !(jumped || better) {
                 return false;
+            }
+            // Before the first sample there was only the wall clock.
+            if jumped && by >= MIN_STEP_MICROS && kept.taken > 0 {
+                let at = |offset: i64| Timestamp((received + offset).div_euclid(1000));
+                step = Some(ClockStep { before: at(kept.offset), after: at(fresh.offset) });
             }
             *kept = fresh;
             // Sleepers only need to wake up for a change that they could notice.
             jumped
         });
+        step
     }
 
     /// The estimated server time at a local moment, in microseconds.
@@ -300,14 +321,14 @@ mod tests {
     async fn observed(server: i64) -> RedisClock {
         let clock = RedisClock::new();
         tokio::time::advance(Duration::from_secs(10)).await;
-        observe(&clock, 2, server);
+        assert_eq!(observe(&clock, 2, server), None, "the first sample is no step");
         clock
     }
 
     /// Adds a reply to a call that was sent `round_trip` ms ago.
-    fn observe(clock: &RedisClock, round_trip: u64, server: i64) {
+    fn observe(clock: &RedisClock, round_trip: u64, server: i64) -> Option<ClockStep> {
         let received = Instant::now();
-        clock.observe(received - Duration::from_millis(round_trip), received, server * 1000);
+        clock.observe(received - Duration::from_millis(round_trip), received, server * 1000)
     }
 
     #[tokio::test(start_paused = true)]
@@ -325,7 +346,9 @@ mod tests {
     async fn a_server_whose_clock_was_set_is_believed_at_once() {
         for set in [5_000_000 - 3_600_000, 5_000_000 + 3_600_000] {
             let clock = observed(5_000_000).await;
-            observe(&clock, 400, set);
+            let step = observe(&clock, 400, set);
+            let (before, after) = (Timestamp(5_000_001), Timestamp(set + 200));
+            assert_eq!(step, Some(ClockStep { before, after }));
             assert_eq!(clock.now().as_millis(), set + 200, "however slow the reply");
         }
     }

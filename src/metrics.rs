@@ -74,6 +74,8 @@ pub struct Metrics {
     pub lanes_unserved: Gauge,
     /// 1 while the timeline is reachable, else 0.
     pub timeline_up: Gauge,
+    /// Steps of the timeline's clock by a second or more.
+    pub clock_steps: Counter,
 }
 
 /// The metrics of one lane. Cheap to clone.
@@ -116,6 +118,8 @@ pub struct LaneMetrics {
 pub struct SinkMetrics {
     /// Messages that the sink accepted.
     pub accepted: Counter,
+    /// Messages that the broker dropped, because it has one with this key.
+    pub duplicate: Counter,
     /// Messages with an unknown outcome, or that may be accepted later.
     pub retry: Counter,
     /// Messages that can never be accepted.
@@ -165,6 +169,7 @@ impl Metrics {
             dead_kept: Gauge::default(),
             lanes_unserved: Gauge::default(),
             timeline_up: Gauge::default(),
+            clock_steps: Counter::default(),
         };
         metrics.register_tasks();
         metrics.register_lanes();
@@ -249,6 +254,7 @@ impl Metrics {
             |outcome| self.published.get_or_create_owned(&PublishedLabel { sink: sink.to_owned(), outcome });
         SinkMetrics {
             accepted: published("accepted"),
+            duplicate: published("duplicate"),
             retry: published("retry"),
             rejected: published("rejected"),
             retries: self.retries.get_or_create_owned(&label),
@@ -337,6 +343,11 @@ impl Metrics {
         r.register_with_unit("publish", publish, Unit::Seconds, self.publish_seconds.clone());
         r.register("breaker", "0 closed, 1 half-open, 2 open (the sink is absent)", self.breaker.clone());
         r.register("timeline_up", "1 while the timeline is reachable", self.timeline_up.clone());
+        r.register(
+            "clock_steps",
+            "Times that the clock of Redis was set by a second or more",
+            self.clock_steps.clone(),
+        );
         r.register("timeline_calls", "Calls of the timeline, by verb and result", self.calls.clone());
         let call = "How long calls of the timeline took";
         r.register_with_unit("timeline_call", call, Unit::Seconds, self.call_seconds.clone());

@@ -15,6 +15,8 @@ struct Ack<'a> {
     stream: Cow<'a, str>,
     #[serde(default)]
     seq: u64,
+    #[serde(default)]
+    duplicate: bool,
     #[serde(borrow)]
     error: Option<ApiError<'a>>,
 }
@@ -39,7 +41,8 @@ pub(super) fn outcome(reply: &async_nats::Message) -> Result<Outcome, String> {
     let ack = serde_json::from_slice::<Ack<'_>>(&reply.payload).ok();
     let strange = || "something other than a stream answers on this subject".to_owned();
     let ack = ack.filter(|ack| ack.error.is_some() || (ack.seq > 0 && !ack.stream.is_empty())).ok_or_else(strange)?;
-    Ok(ack.error.map_or(Outcome::Accepted, |error| refusal(&error)))
+    let accepted = if ack.duplicate { Outcome::Duplicate } else { Outcome::Accepted };
+    Ok(ack.error.map_or(accepted, |error| refusal(&error)))
 }
 
 fn refusal(error: &ApiError<'_>) -> Outcome {
@@ -109,9 +112,9 @@ mod tests {
     #[test]
     fn every_answer_has_its_outcome() {
         use Fault::{Destination, Sink, Unavailable};
-        for accepted in [r#"{"stream":"S","seq":1}"#, r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#] {
-            assert_eq!(outcome(&reply(None, accepted)), Ok(Outcome::Accepted));
-        }
+        assert_eq!(outcome(&reply(None, r#"{"stream":"S","seq":1}"#)), Ok(Outcome::Accepted));
+        let known = r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#;
+        assert_eq!(outcome(&reply(None, known)), Ok(Outcome::Duplicate));
         let nobody = outcome(&reply(Some(StatusCode::NO_RESPONDERS), ""));
         assert!(matches!(nobody, Ok(Outcome::Retry(Trouble { fault: Destination, definite: true, .. }))));
         for strange in ["", "pong", "{}", "[]", r#"{"stream":"","seq":1}"#, r#"{"success":true}"#] {

@@ -153,7 +153,7 @@ impl Sink for Watch {
         let (book, clock) = (Arc::clone(&self.book), Arc::clone(&self.clock));
         let answers = self.inner.publish(through).map(move |(position, outcome)| {
             let (index, ours) = &watched[position];
-            if let (Outcome::Accepted, Some((key, due, early))) = (&outcome, ours) {
+            if let (Outcome::Accepted | Outcome::Duplicate, Some((key, due, early))) = (&outcome, ours) {
                 book.accepted(key, *due, *early, clock.now());
             }
             (*index, outcome)

@@ -97,6 +97,8 @@ pub(super) struct SinkContext {
     pub(super) room: Room,
     /// How much of the sink's room failing destinations hold.
     pub(super) retry_room: Arc<RetryRoom>,
+    /// Limits log lines about messages that the broker dropped as duplicates.
+    pub(super) telling_of_duplicates: Throttle,
     pub(super) metrics: SinkMetrics,
     /// When the sink last answered a message.
     pub(super) answered: Mutex<Option<Instant>>,

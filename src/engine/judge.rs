@@ -62,7 +62,7 @@ pub(super) enum Judgement {
 /// blame.
 pub(super) fn judge(outcome: Outcome, facts: &Facts) -> Judgement {
     let trouble = match outcome {
-        Outcome::Accepted => return Judgement::Accepted,
+        Outcome::Accepted | Outcome::Duplicate => return Judgement::Accepted,
         Outcome::Reject(detail) => return Judgement::Dead(Reason::Rejected, detail),
         Outcome::Retry(trouble) => trouble,
     };
@@ -106,6 +106,7 @@ mod tests {
         let detail = || "words".to_owned();
         let cases = [
             ("accepted", Outcome::Accepted, facts(0, false, false), Judgement::Accepted),
+            ("duplicate", Outcome::Duplicate, facts(0, false, false), Judgement::Accepted),
             ("rejected", Outcome::Reject(detail()), facts(0, true, false), Judgement::Dead(Reason::Rejected, detail())),
             ("absent", retry(Fault::Sink), facts(9, true, true), Judgement::Absent(detail())),
             ("unknown topic", retry(Fault::Destination), facts(9, true, false), again(1000, false)),
@@ -156,7 +157,7 @@ mod tests {
             let facts = Facts { policy, retries, publishes: retries + 1 + more, destination, random };
             let fault = match &outcome {
                 Outcome::Retry(trouble) => Some(trouble.fault),
-                Outcome::Accepted | Outcome::Reject(_) => None,
+                Outcome::Accepted | Outcome::Duplicate | Outcome::Reject(_) => None,
             };
             let refused = matches!(outcome, Outcome::Reject(_));
             let out_of_retries = others_accepted && !sink_silent && retries >= max;
@@ -212,6 +213,7 @@ mod tests {
     fn any_outcome() -> impl Strategy<Value = Outcome> {
         proptest::sample::select(vec![
             Outcome::Accepted,
+            Outcome::Duplicate,
             Outcome::Reject("words".to_owned()),
             retry(Fault::Sink),
             retry(Fault::Destination),

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 
 use super::TimelineError;
+use crate::clock::ClockStep;
 use crate::metrics::Metrics;
 
 words! {
@@ -38,6 +39,20 @@ impl Calls {
         metrics.timeline_verbs(Verb::ALL.iter().map(|verb| verb.as_str()));
         if self.0.set(metrics).is_err() {
             tracing::debug!("the calls of this timeline are counted elsewhere already");
+        }
+    }
+
+    /// Counts and logs that the timeline's clock was set.
+    pub(super) fn clock_stepped(&self, step: ClockStep) {
+        let ClockStep { before, after } = step;
+        tracing::warn!(
+            %before,
+            %after,
+            hint = "tasks wait for the new time; keep the clock of Redis right by NTP",
+            "the clock of redis was set"
+        );
+        if let Some(metrics) = self.0.get() {
+            metrics.clock_steps.inc();
         }
     }
 

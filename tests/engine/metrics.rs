@@ -19,7 +19,7 @@ fn find(metrics: &Metrics, name: &str) -> Option<f64> {
 impl Bed {
     /// Value of a metric of lane `default` or sink `sink`, with or without more labels.
     #[track_caller]
-    fn shows(&self, name: &str) -> f64 {
+    pub(super) fn shows(&self, name: &str) -> f64 {
         find(&self.metrics, name).unwrap_or_else(|| panic!("no `{name}` in\n{}", self.metrics.text()))
     }
 

@@ -89,6 +89,32 @@ async fn a_missing_answer_is_a_retry_only_if_a_later_message_was_answered() {
     }
 }
 
+/// The broker has a message with this key from elsewhere, and drops ours. After a publish without an answer, that is what
+/// deduplication is for.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_dropped_as_a_duplicate_is_counted_and_told_if_it_was_the_first() {
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start();
+    let tries = AtomicU32::new(0);
+    bed.sink.answer_by(move |message| match message.task.as_str() {
+        "again" if tries.fetch_add(1, Ordering::Relaxed) == 0 => unclear("nack"),
+        "again" => Answer::Duplicate,
+        _ => Answer::Accept,
+    });
+    let told = || log.text().matches("dropped a message as a duplicate").count();
+    bed.put([("again", after(millis(10)))]).await;
+    bed.pass(seconds(5)).await;
+    assert_eq!(told(), 0, "{}", log.text());
+    bed.sink.answer_by(|_| Answer::Duplicate);
+    let due = bed.put([("first", after(millis(10))), ("second", after(millis(20)))]).await;
+    bed.pass(seconds(5)).await;
+    assert_eq!(told(), 1, "once a minute: {}", log.text());
+    assert!(log.text().contains(&format!("key={}", expected(["first"], &due[..1])[0])), "{}", log.text());
+    assert_eq!(bed.shows("punctual_published_total{sink=\"sink\",outcome=\"duplicate\"}"), 3.0);
+    assert!(bed.dead().is_empty());
+    bed.assert_at_rest();
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_the_sink_refuses_for_good_is_dead_at_once_with_its_words() {
     let bed = Bed::start();

@@ -119,6 +119,7 @@ pub(super) async fn closing_under_load_loses_nothing_that_was_accepted(broker: i
             match outcome {
                 Outcome::Accepted => accepted_keys.push(message("a", call * 1000 + index).key),
                 Outcome::Retry(trouble) => assert!(trouble.definite && trouble.fault == Fault::Sink, "{trouble:?}"),
+                Outcome::Duplicate => panic!("each was sent once"),
                 Outcome::Reject(detail) => panic!("rejected: {detail}"),
             }
         }

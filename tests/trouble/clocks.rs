@@ -191,6 +191,9 @@ fn redis_steps_back(by: i64) {
     let stepped = before - now(&timeline);
     assert!(stepped > (by - 2) * 1000, "the clock stepped back by {stepped} ms alone");
 
+    crate::outage::until_logged(&mut other, &[" WARN ", "clock of redis was set", "before=", "after="]);
+    let metrics = other.api().send("GET", "/metrics", None).unwrap().text;
+    assert!(metrics.contains("punctual_clock_steps_total 1\n"), "{metrics}");
     until_published(&timeline, &sink, &overdue, SOON);
     // The holder may have published some of them before it was stopped.
     let reaped = patient(SOON, || {

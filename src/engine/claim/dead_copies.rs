@@ -147,7 +147,7 @@ async fn publish(
         while let Some((at, outcome)) = answers.next().await {
             let Some(copy) = open.get_mut(at).and_then(Option::take) else { continue };
             let done = match outcome {
-                Outcome::Accepted => Ok(()),
+                Outcome::Accepted | Outcome::Duplicate => Ok(()),
                 // Only this copy is refused; others may be accepted.
                 Outcome::Reject(detail) => Err(DeadCopyFailure { detail, others_too: false }),
                 Outcome::Retry(trouble) => {

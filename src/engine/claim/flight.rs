@@ -83,6 +83,11 @@ impl Flight {
             && self.claimed.since(self.occurrence.due) > overdue.grace
     }
 
+    /// Whether it was claimed so soon after its due that no claim can have expired before, and was not requeued.
+    pub(super) fn is_fresh(&self, lease: Duration) -> bool {
+        self.occurrence.member.requeued_key().is_none() && self.claimed.since(self.occurrence.due) < lease
+    }
+
     /// The destination of a message: that of the task, else that of its lane.
     pub(super) fn destination<'a>(record: &'a Record, lane: Option<&'a str>) -> &'a str {
         record.task.message.destination.as_deref().or(lane).unwrap_or_default()

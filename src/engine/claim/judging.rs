@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use punctual_sinks::{Fault, Outcome, Trouble};
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{debug, warn};
 
-use super::flight::FlightStage;
+use super::flight::{Flight, FlightStage};
 use super::outbox::{PublishBatch, SinkAnswer};
-use super::task::{ClaimTask, Decision};
+use super::task::{ClaimContext, ClaimTask, Decision};
 use crate::engine::destinations::FailureContext;
 use crate::engine::fault::{self, Point};
 use crate::engine::judge::{Facts, Judgement, Reason, judge};
@@ -24,8 +24,31 @@ const LEASE_PAUSE: Duration = Duration::from_millis(100);
 /// How long a lane pauses after a trial of its sink without an answer.
 const TRIAL_PAUSE: Duration = Duration::from_secs(1);
 
+/// How often a log line tells of dropped duplicates, for each sink.
+const TELL_OF_DUPLICATES: Duration = Duration::from_secs(60);
+
 /// Maximum number of answers that are handled in one step.
 const MAX_ANSWERS_AT_ONCE: usize = 1000;
+
+/// Warns if the broker has dropped the first publish of an occurrence as a duplicate: its consumers will not get this
+/// message. Says nothing where an earlier publish is likely: after an expired lease, a requeue, or a return to the lane.
+fn tell_of_duplicate(claim: &ClaimContext, flight: &Flight) {
+    let sink = &claim.lane.sink;
+    if flight.publishes == 1
+        && flight.is_fresh(claim.context.config.lease)
+        && sink.telling_of_duplicates.passes(TELL_OF_DUPLICATES)
+    {
+        let key = flight.occurrence.member.key(flight.occurrence.due);
+        warn!(
+            sink = sink.name,
+            lane = %claim.lane.lane,
+            destination = flight.destination,
+            %key,
+            hint = "another task, or another installation with this namespace, has used the key",
+            "the broker dropped a message as a duplicate although it was published for the first time"
+        );
+    }
+}
 
 impl ClaimTask {
     /// Publishes flights, one batch per destination.
@@ -168,8 +191,13 @@ impl ClaimTask {
             random: rand::random(),
         };
         match outcome {
-            Outcome::Accepted => {
-                sink.metrics.accepted.inc();
+            Outcome::Accepted | Outcome::Duplicate => {
+                if *outcome == Outcome::Duplicate {
+                    sink.metrics.duplicate.inc();
+                    tell_of_duplicate(&self.claim, flight);
+                } else {
+                    sink.metrics.accepted.inc();
+                }
                 sink.answered();
                 let forgiven = sink.destinations.lock().accepted(&flight.destination, sent);
                 // Occurrences that were turned back can be published now, so claims start at the oldest again.

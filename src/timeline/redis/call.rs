@@ -15,6 +15,7 @@ use super::RedisTimeline;
 use super::reply::Reply;
 use super::session::Session;
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
+use crate::timeline::calls::Calls;
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{ALL, Code, Script};
 use crate::timeline::{TimelineError, Verb};
@@ -35,8 +36,8 @@ static SHAS: LazyLock<HashMap<Verb, String>> = LazyLock::new(|| {
 /// The clock that scripts use.
 #[derive(Clone)]
 pub(super) enum Time {
-    /// The server's clock. Every reply updates the estimate of it.
-    Server(Arc<RedisClock>),
+    /// The server's clock. Every reply updates the estimate of it. Steps are counted.
+    Server(Arc<RedisClock>, Arc<Calls>),
     /// The clock of a test.
     Given(Arc<ManualClock>),
 }
@@ -45,15 +46,17 @@ impl Time {
     /// The first argument of every script: empty for the server's clock.
     fn argument(&self) -> String {
         match self {
-            Time::Server(_) => String::new(),
+            Time::Server(..) => String::new(),
             Time::Given(clock) => clock.now().as_millis().to_string(),
         }
     }
 
     /// Updates the estimate of the server's clock from a reply.
     pub(super) fn observe(&self, sent: Instant, micros: i64) {
-        if let Time::Server(clock) = self {
-            clock.observe(sent, Instant::now(), micros);
+        if let Time::Server(clock, calls) = self
+            && let Some(step) = clock.observe(sent, Instant::now(), micros)
+        {
+            calls.clock_stepped(step);
         }
     }
 }

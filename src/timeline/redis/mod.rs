@@ -162,7 +162,7 @@ pub struct RedisTimeline {
     durability: Durability,
     response_timeout: Duration,
     lanes: Mutex<Vec<Lane>>,
-    calls: Calls,
+    calls: Arc<Calls>,
 }
 
 impl RedisTimeline {
@@ -173,10 +173,10 @@ impl RedisTimeline {
     /// If the URL cannot be parsed.
     pub fn connect(config: RedisConfig) -> Result<Arc<RedisTimeline>, RedisError> {
         let access = access(&config)?;
-        let redis_clock = Arc::new(RedisClock::new());
+        let (redis_clock, calls) = (Arc::new(RedisClock::new()), Arc::new(Calls::default()));
         let (clock, time): (Arc<dyn Clock>, _) = match &config.time {
             Some(clock) => (clock.clone(), Time::Given(clock.clone())),
-            None => (redis_clock.clone(), Time::Server(redis_clock)),
+            None => (redis_clock.clone(), Time::Server(redis_clock, Arc::clone(&calls))),
         };
         let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
         let connector = Connector::new(access, &config, &keys, time.clone());
@@ -192,7 +192,7 @@ impl RedisTimeline {
             durability: config.durability,
             response_timeout: config.response_timeout,
             lanes: Mutex::new(vec![Lane::default()]),
-            calls: Calls::default(),
+            calls,
         }))
     }
 

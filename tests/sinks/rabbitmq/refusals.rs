@@ -22,7 +22,7 @@ pub(super) fn is_destinations(outcome: &Outcome) -> bool {
 
 pub(super) fn detail(outcome: &Outcome) -> &str {
     match outcome {
-        Outcome::Accepted => "",
+        Outcome::Accepted | Outcome::Duplicate => "",
         Outcome::Retry(trouble) => &trouble.detail,
         Outcome::Reject(detail) => detail,
     }
