@@ -17,7 +17,7 @@ use crate::redis_streams::RedisStreams;
 use crate::stdout::StdoutSink;
 use crate::target::{Scheme, Target};
 use crate::tls::Tls;
-use crate::{Sink, SinkError};
+use crate::{Password, Sink, SinkError};
 
 /// Where and how to publish. The password of the URL does not appear in `Debug`, errors or logs.
 #[derive(Clone)]
@@ -125,6 +125,25 @@ impl SinkConfig {
     #[must_use]
     pub fn with_credentials_file(mut self, path: impl Into<PathBuf>) -> SinkConfig {
         self.credentials_file = Some(path.into());
+        self
+    }
+
+    /// Sets a file with the password of the user in the URL. It is read for each login.
+    ///
+    /// # Errors
+    /// [`SinkError::Config`] if the URL has a password, the sink has no login, or the file cannot be read.
+    pub fn with_password_file(mut self, path: &std::path::Path) -> Result<SinkConfig, SinkError> {
+        let password = Password::in_file(path);
+        let wrong = |detail| SinkError::option("password_file", detail);
+        password.read().map_err(wrong)?;
+        self.target.set_password(password).map_err(wrong)?;
+        Ok(self)
+    }
+
+    /// Replaces the password in the URL, if there is one, by another source, which is asked at each login.
+    #[must_use]
+    pub fn with_password(mut self, password: Password) -> SinkConfig {
+        self.target.replace_password(password);
         self
     }
 
@@ -294,7 +313,8 @@ mod tests {
         let target = parse("redis://us%40er:p%3Aw@d@[::1],host:7000/3").expect("a good URL");
         assert_eq!(target.hosts, [("::1".to_owned(), 6379), ("host".to_owned(), 7000)]);
         assert_eq!(target.user.as_deref(), Some("us@er"));
-        assert_eq!(target.password.as_ref().map(|password| password.expose_secret()), Some("p:w@d"));
+        let password = target.password.as_ref().map(|password| password.read().expect("a password"));
+        assert_eq!(password.as_ref().map(ExposeSecret::expose_secret), Some("p:w@d"));
         assert_eq!(target.address(), "redis://[::1]:6379,host:7000/3");
         assert_eq!(SinkConfig::parse("stdout:").expect("a good URL").address(), "stdout:");
     }

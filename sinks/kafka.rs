@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 use producer::Producer;
 use rdkafka::ClientConfig;
 use round::{PublishRound, PublishTimeouts};
+use secrecy::ExposeSecret;
 use settings::Settings;
 use tokio::time::{Instant, timeout_at};
 use topics::Topics;
@@ -41,7 +42,7 @@ use crate::config::SinkConfig;
 use crate::link::{Connection as _, SharedConnection};
 use crate::networked::{Broker, Peer};
 use crate::window::Window;
-use crate::{Away, Fault, Message, Outcome, SinkError};
+use crate::{Away, Fault, Message, Outcome, Password, SinkError};
 
 /// The window of librdkafka: 8 Ki messages and 8 MiB. A quarter, the share of one destination, is about 20 ms of a
 /// broker's work. Other destinations wait that long behind it, because the requests of a connection are answered in
@@ -59,6 +60,8 @@ pub(crate) struct Kafka {
     topics: Topics,
     /// The topic for metadata requests.
     topic: Mutex<Option<String>>,
+    /// The password of the user in the URL, unless a property sets one.
+    password: Option<Password>,
 }
 
 impl Kafka {
@@ -77,6 +80,8 @@ impl Kafka {
             };
             Producer::try_out(client, &settings).map_err(refused)?;
         }
+        let of_url = !config.properties().contains_key("sasl.password");
+        let password = config.target().password.clone().filter(|_| of_url);
         Ok(Kafka {
             settings: Arc::new(settings),
             peer: Peer::new(config),
@@ -84,6 +89,7 @@ impl Kafka {
             alone: SharedConnection::new(),
             topics: Topics::default(),
             topic: Mutex::default(),
+            password,
         })
     }
 
@@ -97,7 +103,10 @@ impl Kafka {
         if self.there(&producer).await { Ok(producer) } else { self.alone.get(connect()).await }
     }
 
-    async fn connect_with(&self, client: ClientConfig) -> Result<Producer, Away> {
+    async fn connect_with(&self, mut client: ClientConfig) -> Result<Producer, Away> {
+        if let Some(password) = &self.password {
+            client.set("sasl.password", password.for_login()?.expose_secret());
+        }
         let answer_timeout = self.peer.answer_timeout;
         // Long enough for a broker that only closed an idle connection to be back.
         let patience = (answer_timeout / 4).min(Duration::from_secs(1));

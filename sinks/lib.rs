@@ -14,6 +14,7 @@ pub mod memory;
 #[cfg(feature = "nats")]
 mod nats;
 mod networked;
+mod password;
 mod patterns;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
@@ -36,6 +37,7 @@ use futures_util::stream::BoxStream;
 pub use away::{Away, Cause};
 pub use config::SinkConfig;
 pub use memory::MemorySink;
+pub use password::Password;
 pub use patterns::DestinationPatterns;
 pub use redis_access::RedisAccess;
 pub use tls::Tls;

@@ -31,7 +31,7 @@ mod under_way;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use secrecy::SecretString;
+
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answers::Answers;
@@ -39,7 +39,7 @@ use crate::config::SinkConfig;
 use crate::networked::{Broker, Peer};
 use crate::target::decode;
 use crate::window::Window;
-use crate::{Away, Cause, Fault, Message, SinkError};
+use crate::{Away, Cause, Fault, Message, Password, SinkError};
 use call::RabbitPublish;
 use carry::{MAX_TEXT_BYTES, check_target};
 use connection::{Failed, RabbitConnection};
@@ -79,7 +79,7 @@ impl Rabbit {
         let login = Login {
             hosts: target.hosts.clone(),
             user: target.user.clone().unwrap_or_else(|| "guest".to_owned()),
-            password: target.password.clone().unwrap_or_else(|| SecretString::from("guest")),
+            password: target.password.clone().unwrap_or_else(|| Password::given("guest".into())),
             vhost,
             tls: target.scheme.tls.then(|| login::TrustedCertificates::new(config.tls())).transpose()?,
             // After twice this time without a sign of the server, it counts as dead. A lower value would take a busy

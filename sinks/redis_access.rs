@@ -6,6 +6,7 @@
 //! connection does not follow a failover: a caller that gets `READONLY`, or loses the connection, makes a new one.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,11 +24,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use crate::SinkError;
 use crate::away::{Away, Cause};
 use crate::redis_replies::LimitedReplies;
 use crate::target::{Scheme, Target, address};
 use crate::tls::Tls;
+use crate::{Password, SinkError};
 
 /// The URL schemes of Redis.
 pub(crate) const SERVER: Scheme = Scheme::plain("redis", 6379);
@@ -45,6 +46,18 @@ pub struct RedisAccess {
     sentinel_password: Option<SecretString>,
     connector: Option<TlsConnector>,
     tls: Tls,
+}
+
+/// The scheme of the URL of a Redis, and the rest behind its colon.
+fn scheme_of(url: &str) -> Result<(Scheme, &str), SinkError> {
+    let schemes = [SERVER, SERVER_TLS, SENTINEL, SENTINEL_TLS];
+    let url = url.trim();
+    let (name, rest) = url.split_once(':').unwrap_or((url, ""));
+    let Some(scheme) = schemes.into_iter().find(|scheme| scheme.name == name) else {
+        let known: Vec<_> = schemes.iter().map(|scheme| scheme.example()).collect();
+        return Err(SinkError::url(format!("a Redis is named by a URL: {}", known.join(", "))));
+    };
+    Ok((scheme, rest))
 }
 
 /// Keep-alive settings of a socket.
@@ -104,14 +117,30 @@ impl RedisAccess {
     /// # Errors
     /// [`SinkError::Config`] if the URL is malformed (the text never quotes it), or if TLS has no trusted certificates.
     pub fn parse(url: &str, tls: &Tls) -> Result<RedisAccess, SinkError> {
-        let schemes = [SERVER, SERVER_TLS, SENTINEL, SENTINEL_TLS];
-        let url = url.trim();
-        let (name, rest) = url.split_once(':').unwrap_or((url, ""));
-        let Some(scheme) = schemes.iter().find(|scheme| scheme.name == name) else {
-            let known: Vec<_> = schemes.iter().map(|scheme| scheme.example()).collect();
-            return Err(SinkError::url(format!("a Redis is named by a URL: {}", known.join(", "))));
-        };
-        RedisAccess::new(Target::parse(*scheme, rest).map_err(SinkError::url)?, tls)
+        let (scheme, rest) = scheme_of(url)?;
+        RedisAccess::new(Target::parse(scheme, rest).map_err(SinkError::url)?, tls)
+    }
+
+    /// Like [`parse`](RedisAccess::parse), with a file that contains the password of the user in the URL. It is read for
+    /// each login.
+    ///
+    /// # Errors
+    /// As `parse`; also if the URL has a password, or the file cannot be read.
+    pub fn parse_with_password_file(url: &str, path: &Path, tls: &Tls) -> Result<RedisAccess, SinkError> {
+        let wrong = |detail| SinkError::option("password_file", detail);
+        let password = Password::in_file(path);
+        password.read().map_err(wrong)?;
+        let (scheme, rest) = scheme_of(url)?;
+        let mut target = Target::parse(scheme, rest).map_err(SinkError::url)?;
+        target.set_password(password).map_err(wrong)?;
+        RedisAccess::new(target, tls)
+    }
+
+    /// Replaces the password in the URL, if there is one, by another source, which is asked at each login.
+    #[must_use]
+    pub fn with_password(mut self, password: Password) -> RedisAccess {
+        self.target.replace_password(password);
+        self
     }
 
     pub(crate) fn new(target: Target, tls: &Tls) -> Result<RedisAccess, SinkError> {
@@ -226,7 +255,7 @@ impl RedisAccess {
         let server = &commands.server;
         let subscribing = async {
             let stream = self.stream(server, socket).await?;
-            PubSub::new(&self.log_in(), stream).await.map_err(|error| away(&error))
+            PubSub::new(&self.log_in()?, stream).await.map_err(|error| away(&error))
         };
         let silent = |_| Err(format!("no answer within {limit:?}").into());
         let made = timeout(limit, subscribing).await.unwrap_or_else(silent);
@@ -261,7 +290,7 @@ impl RedisAccess {
         config: AsyncConnectionConfig,
     ) -> Result<Commands, Away> {
         let stream = self.stream(server, socket).await?;
-        commands(server, &self.log_in(), stream, config).await
+        commands(server, &self.log_in()?, stream, config).await
     }
 
     /// Adds the address of a server that the URL does not contain.
@@ -306,15 +335,16 @@ impl RedisAccess {
         Ok(Box::new(LimitedReplies::new(connecting.map_err(|error| self.tls.away(&error))?)))
     }
 
-    fn log_in(&self) -> RedisConnectionInfo {
+    /// User and password. The password is read now, because it may have been replaced.
+    fn log_in(&self) -> Result<RedisConnectionInfo, Away> {
         let mut info = RedisConnectionInfo::default().set_db(self.database);
         if let Some(user) = &self.target.user {
             info = info.set_username(user);
         }
         if let Some(password) = &self.target.password {
-            info = info.set_password(password.expose_secret());
+            info = info.set_password(password.for_login()?.expose_secret());
         }
-        info
+        Ok(info)
     }
 }
 

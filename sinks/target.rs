@@ -1,6 +1,6 @@
 //! Splits the URL of a sink into hosts, user, password and path.
 
-use secrecy::SecretString;
+use crate::Password;
 
 /// The scheme of a URL, and what it says about the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(crate) struct Target {
     /// Name or address, and port.
     pub(crate) hosts: Vec<(String, u16)>,
     pub(crate) user: Option<String>,
-    pub(crate) password: Option<SecretString>,
+    pub(crate) password: Option<Password>,
     /// The path without its leading `/`; may be empty.
     pub(crate) path: String,
 }
@@ -82,8 +82,28 @@ impl Target {
         });
         let decode = |text: &str| decode(text).ok_or_else(|| malformed("has `%` only before two hex digits"));
         let user = user.filter(|user| !user.is_empty()).map(decode).transpose()?;
-        let password = password.map(decode).transpose()?.map(SecretString::from);
+        let password = password.map(decode).transpose()?.map(|password| Password::given(password.into()));
         Ok(Target { scheme, hosts, user, password, path: path.to_owned() })
+    }
+
+    /// Sets a password that is not in the URL.
+    ///
+    /// # Errors
+    /// If the URL has one, or no login is possible there.
+    pub(crate) fn set_password(&mut self, password: Password) -> Result<(), String> {
+        if self.hosts.is_empty() {
+            return Err(format!("`{}:` has no login", self.scheme.name));
+        }
+        if self.password.is_some() {
+            return Err("the URL has a password too; leave it out there".to_owned());
+        }
+        self.password = Some(password);
+        Ok(())
+    }
+
+    /// Takes the place of the password in the URL, if there is one.
+    pub(crate) fn replace_password(&mut self, password: Password) {
+        self.password = self.password.take().map(|_| password);
     }
 
     /// The URL without user and password.
@@ -145,7 +165,8 @@ mod tests {
         {
             let target = Target::parse(scheme, &format!("//me:{written}@h,i:7/path"));
             let target = target.unwrap_or_else(|detail| panic!("{written}: {detail}"));
-            assert_eq!(target.password.as_ref().map(ExposeSecret::expose_secret), Some(meant));
+            let password = target.password.as_ref().map(|password| password.read().expect("a password"));
+            assert_eq!(password.as_ref().map(ExposeSecret::expose_secret), Some(meant));
             assert_eq!((target.user.as_deref(), target.address().as_str()), (Some("me"), "nats://h:4222,i:7/path"));
         }
         for (rest, detail) in [

@@ -10,7 +10,7 @@ use crate::support::certificates::Certificates;
 use crate::support::http::Api;
 use crate::support::nats::NatsServer;
 use crate::support::punctual::Punctual;
-use crate::support::redis::SecureRedis;
+use crate::support::redis::{RedisServer, SecureRedis};
 use crate::support::server::Server;
 use crate::support::{have, patient, say};
 
@@ -48,6 +48,58 @@ fn put(api: &Api, lane: &str, destination: &str, numbers: std::ops::Range<u32>) 
 
 fn length(connection: &mut redis::Connection, stream: &str) -> u32 {
     redis::cmd("XLEN").arg(stream).query(connection).expect("a length")
+}
+
+/// A new password applies at the next login: in a file of its own, and in the URL of punctual.toml.
+#[test]
+fn a_password_that_is_replaced_needs_no_restart() {
+    if !have("redis-server") {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("password");
+    let set = |password: &str, former: Option<&str>| {
+        let former = former.map(|former| format!(":{former}@")).unwrap_or_default();
+        let client = redis::Client::open(format!("redis://{former}127.0.0.1:{}", server.server.port));
+        let mut admin = client.and_then(|client| client.get_connection()).expect("a connection");
+        redis::cmd("CONFIG").arg("SET").arg("requirepass").arg(password).exec(&mut admin).expect("a new password");
+        std::fs::write(&file, format!("{password}\n")).expect("a file");
+        for kind in ["normal", "pubsub"] {
+            let mut kill = redis::cmd("CLIENT");
+            kill.arg("KILL").arg("TYPE").arg(kind).arg("SKIPME").arg("yes");
+            kill.exec(&mut admin).expect("connections that are closed");
+        }
+    };
+    let config = |password: &str, in_file: bool| {
+        let port = server.server.port;
+        let url = |password: &str| match in_file {
+            true => format!("url = \"redis://default@127.0.0.1:{port}\"\npassword_file = \"{}\"", file.display()),
+            false => format!("url = \"redis://:{password}@127.0.0.1:{port}\""),
+        };
+        format!("[redis]\n{0}\n[sinks.default]\n{0}\n[lanes.default]\ndestination = \"out\"\n", url(password))
+    };
+    let mut former = None;
+    for in_file in [true, false] {
+        let (one, two) = (format!("hunter-one-{in_file}"), format!("hunter-two-{in_file}"));
+        set(&one, former.as_deref());
+        let mut instance = Punctual::start(&config(&one, in_file));
+        put(&instance.api(), "default", &format!("out-{in_file}"), 0..1);
+        instance.rewrite(&config(&two, in_file));
+        set(&two, Some(&one));
+        instance.until("ready with the new password", |instance| {
+            instance.api().ready().is_some_and(|answer| answer.status == 200)
+                && !instance.log_lines(&["link=2"]).is_empty()
+        });
+        put(&instance.api(), "default", &format!("out-{in_file}"), 1..2);
+        let client = redis::Client::open(format!("redis://:{two}@127.0.0.1:{}", server.server.port));
+        let mut raw = client.and_then(|client| client.get_connection()).expect("a connection");
+        let arrived = patient(SOON, || length(&mut raw, &format!("out-{in_file}")) == 2);
+        assert!(arrived, "{}", instance.log());
+        assert!(!instance.log().contains("hunter"), "{}", instance.log());
+        redis::cmd("FLUSHALL").exec(&mut raw).expect("an empty server");
+        former = Some(two);
+    }
 }
 
 /// NATS and Redis over TLS, each with a password.

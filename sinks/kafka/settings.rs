@@ -133,6 +133,7 @@ impl Settings {
             set("sasl.username", user.clone());
         }
         if let Some(password) = &target.password {
+            let password = password.read().map_err(|detail| SinkError::option("password_file", detail))?;
             set("sasl.password", password.expose_secret().to_owned());
         }
         if let Some(pem) = config.tls().ca_pem().filter(|_| target.scheme.tls) {
@@ -220,7 +221,8 @@ const SECRET: &[&str] = &["password", "secret", "key", "pem", "jaas", "oauthbear
 fn secrets(config: &SinkConfig) -> Vec<String> {
     let secret = |name: &str| SECRET.iter().any(|part| name.contains(part));
     let properties = config.properties().iter().filter(|(name, _)| secret(name)).map(|(_, value)| value);
-    let all = properties.chain(&config.target().password).map(|value| value.expose_secret().to_owned());
+    let password = config.target().password.as_ref().and_then(|password| password.read().ok());
+    let all = properties.chain(&password).map(|value| value.expose_secret().to_owned());
     all.filter(|value| !value.is_empty()).collect()
 }
 

@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 
 use async_nats::{Auth, AuthError};
 use nkeys::KeyPair;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
+
+use crate::Password;
 
 /// The login. `Debug` shows no secret.
 #[derive(Clone)]
 pub(super) enum Credentials {
     /// Without a password the user is a token.
-    User(Option<String>, Option<SecretString>),
+    User(Option<String>, Option<Password>),
     /// A file as `nsc` writes it. It is read for each login, because JWTs are renewed.
     File(PathBuf),
 }
@@ -31,7 +33,7 @@ impl Credentials {
         match self {
             Credentials::User(user, Some(password)) => {
                 auth.username = Some(user.clone().unwrap_or_default());
-                auth.password = Some(password.expose_secret().to_owned());
+                auth.password = Some(password.read().map_err(AuthError::new)?.expose_secret().to_owned());
             }
             Credentials::User(token, None) => auth.token.clone_from(token),
             Credentials::File(path) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
 use lapin::{AsyncTcpStream, ConnectionProperties};
 use rustls::pki_types::ServerName;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
@@ -16,7 +16,7 @@ use super::frames::MAX_FRAME_BYTES;
 use super::refusal::Refusal;
 use super::socket::{Socket, Transport, runtime};
 use crate::target::address;
-use crate::{Away, Cause, SinkError, Tls};
+use crate::{Away, Cause, Password, SinkError, Tls};
 
 /// The highest channel number to negotiate, and the minimum number of channels.
 const MAX_CHANNEL: u16 = 2047;
@@ -26,7 +26,7 @@ const MIN_CHANNELS: u16 = 4;
 pub(super) struct Login {
     pub(super) hosts: Vec<(String, u16)>,
     pub(super) user: String,
-    pub(super) password: SecretString,
+    pub(super) password: Password,
     pub(super) vhost: String,
     pub(super) tls: Option<TrustedCertificates>,
     /// Heartbeat interval to negotiate, in seconds; each side sends two in this time.
@@ -62,7 +62,7 @@ impl Login {
         let for_lapin = socket.for_lapin();
         let connect = async move |_, _| Ok(AsyncTcpStream::Plain(for_lapin.clone()));
         let properties = ConnectionProperties::default().with_client_property("product".into(), "punctual".into());
-        let connected = lapin::Connection::connector(self.uri(host, port), runtime(), connect, properties).await;
+        let connected = lapin::Connection::connector(self.uri(host, port)?, runtime(), connect, properties).await;
         let lapin = connected.map_err(|error| match Refusal::of(&error) {
             Some(refusal) => Away::new(refusal.of_log_in(), refusal.to_string()),
             None => Away::new(Cause::Unreachable, error.to_string()),
@@ -85,9 +85,9 @@ impl Login {
         Ok(Box::new(connecting.await.map_err(|error| trust.tls.away(&error))?))
     }
 
-    fn uri(&self, host: &str, port: u16) -> AMQPUri {
-        let password = self.password.expose_secret().to_owned();
-        AMQPUri {
+    fn uri(&self, host: &str, port: u16) -> Result<AMQPUri, Away> {
+        let password = self.password.for_login()?.expose_secret().to_owned();
+        Ok(AMQPUri {
             scheme: AMQPScheme::AMQP,
             authority: AMQPAuthority {
                 userinfo: AMQPUserInfo { username: self.user.clone(), password },
@@ -101,7 +101,7 @@ impl Login {
                 heartbeat: Some(self.heartbeat),
                 ..AMQPQueryString::default()
             },
-        }
+        })
     }
 }
 

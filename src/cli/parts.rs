@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use punctual_sinks::{RedisAccess, SinkConfig, SinkError, Tls};
+use punctual_sinks::{Password, RedisAccess, SinkConfig, SinkError, Tls};
 
 use crate::config::{Config, ConfigFault, SinkSection};
 use crate::engine::{EngineSink, LaneRequirements};
@@ -69,13 +69,23 @@ fn look_at_redis(config: &Config, tls: &Tls) -> Result<bool, ConfigFault> {
         if config.strict {
             return Err(config.fault("redis.strict", "a timeline in memory keeps no task when the process ends"));
         }
+        if config.password_file.is_some() {
+            return Err(config.fault("redis.password_file", "a timeline in memory has no login"));
+        }
         return match config.sentinel_password {
             Some(_) => Err(config.fault(sentinels, "a timeline in memory has no Sentinels")),
             None => Ok(false),
         };
     }
-    let access = RedisAccess::parse(config.redis.expose(), tls)
-        .map_err(|error| config.fault("redis.url", error.to_string()))?
+    let access = match &config.password_file {
+        Some(file) => RedisAccess::parse_with_password_file(config.redis.expose(), file, tls),
+        None => RedisAccess::parse(config.redis.expose(), tls),
+    };
+    let access = access
+        .map_err(|error| match &error {
+            SinkError::Config { option, .. } => config.fault(&format!("redis.{option}"), error.to_string()),
+            _ => config.fault("redis.url", error.to_string()),
+        })?
         .with_sentinel_password(config.sentinel_password.clone())
         .map_err(|error| config.fault(sentinels, error.to_string()))?;
     Ok(access.over_tls())
@@ -96,6 +106,15 @@ fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTr
     let mut sinks = BTreeMap::new();
     for (name, section) in &config.sinks {
         let built = SinkConfig::parse(section.url.expose()).and_then(|sink| {
+            let sink = match &section.password_file {
+                Some(file) => sink.with_password_file(file)?,
+                None => sink,
+            };
+            let in_file = config.url_in_file(&format!("sinks.{name}.url")).and_then(Password::in_url);
+            let sink = match in_file {
+                Some(password) => sink.with_password(password),
+                None => sink,
+            };
             let sink = sink
                 .with_answer_timeout(section.answer_timeout)
                 .with_namespace(config.timeline.namespace.as_str())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use punctual_sinks::Tls;
+use punctual_sinks::{Password, Tls};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -168,6 +168,8 @@ pub(super) fn redis_config(config: &Config, tls: &Tls) -> RedisConfig {
     let namespace = config.timeline.namespace.clone();
     RedisConfig {
         tls: tls.clone(),
+        password_file: config.password_file.clone(),
+        password: config.url_in_file("redis.url").and_then(Password::in_url),
         sentinel_password: config.sentinel_password.clone(),
         durability: config.durability,
         strict: config.strict,

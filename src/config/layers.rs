@@ -20,7 +20,18 @@ pub(super) const PREFIX: &str = "PUNCTUAL__";
 
 /// The sections with any number of named subsections, and the options of one of them.
 pub(super) const NAMED: [(&str, &[&str]); 3] = [
-    ("sinks", &["url", "answer_timeout", "patience", "destinations", "credentials_file", "sentinel_password"]),
+    (
+        "sinks",
+        &[
+            "url",
+            "answer_timeout",
+            "patience",
+            "destinations",
+            "credentials_file",
+            "password_file",
+            "sentinel_password",
+        ],
+    ),
     ("lanes", &["sink", "destination", "dead_destination"]),
     ("tokens", &["sha256", "scope", "lanes", "prefix", "destinations", "pending_max", "puts"]),
 ];

@@ -54,6 +54,8 @@ pub struct Config {
     pub durability: Durability,
     /// Whether to refuse a Redis that is not set up to keep tasks.
     pub strict: bool,
+    /// A file with the password of the user in the URL of Redis.
+    pub password_file: Option<PathBuf>,
     /// The password of the Sentinels.
     pub sentinel_password: Option<SecretString>,
     /// The trusted authorities for TLS; the default is those of the system.
@@ -117,6 +119,8 @@ pub struct SinkSection {
     pub destinations: Option<DestinationPatterns>,
     /// A user's JWT and key. Only for NATS.
     pub credentials_file: Option<PathBuf>,
+    /// The password of the user in the URL.
+    pub password_file: Option<PathBuf>,
     /// The password of the Sentinels of a Redis.
     pub sentinel_password: Option<SecretString>,
     /// Options of the client library by its own names. Only for Kafka. Values may be secrets.
@@ -291,6 +295,7 @@ impl Config {
         let schemes = ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "memory"];
         let redis = r.url("redis.url", &schemes);
         let (sentinel_password, ca_file) = (r.secret("redis.sentinel_password"), r.file("tls.ca_file"));
+        let password_file = r.file("redis.password_file");
         let (durability, strict) = (sections::durability(r), r.flag("redis.strict"));
         let namespace = r.text("timeline.namespace", |text| text.parse::<Namespace>().map_err(|bad| bad.to_string()));
         let shards = u16::try_from(r.whole("timeline.shards", 1, 256)).unwrap_or(1);
@@ -307,6 +312,7 @@ impl Config {
             redis: redis.unwrap_or_else(|| SecretUrl::new("redis+sentinel://unknown/unknown".to_owned())),
             durability,
             strict,
+            password_file,
             sentinel_password,
             ca_file,
             timeline,
@@ -326,6 +332,19 @@ impl Config {
         config
     }
 
+    /// Reads the URL of an option again whenever it is called, if a file has set it: the file may have a new password.
+    /// `None` if the URL was set elsewhere.
+    pub fn url_in_file(&self, option: &str) -> Option<impl Fn() -> Option<SecretString> + Send + Sync + use<>> {
+        let Origin::File { path, .. } = self.settings.get(option)?.origin.clone() else { return None };
+        let names: Vec<String> = option.split('.').map(str::to_owned).collect();
+        Some(move || {
+            let text = layers::text_of(read_file(Path::new(&path)).ok()?).ok()?;
+            let table = toml::Value::Table(text.parse().ok()?);
+            let value = names.iter().try_fold(&table, |value, name| value.get(name));
+            value?.as_str().map(|url| url.trim().into())
+        })
+    }
+
     fn tokens_in_the_clear(&self) -> Option<ConfigFault> {
         let clear = !self.http.listen.ip().is_loopback() && self.http.tls.is_none();
         let detail = "this is not a loopback address, and without TLS the tokens can be read on the network";
@@ -339,8 +358,13 @@ impl Config {
         let credentials = self.sinks.iter().filter_map(|(name, sink)| {
             Some((format!("sinks.{name}.credentials_file"), sink.credentials_file.as_ref()?))
         });
-        let readable =
-            key.chain(credentials).filter(|(_, file)| std::fs::metadata(file).is_ok_and(|file| others_may_read(&file)));
+        let passwords = self
+            .sinks
+            .iter()
+            .filter_map(|(name, sink)| Some((format!("sinks.{name}.password_file"), sink.password_file.as_ref()?)));
+        let of_redis = self.password_file.iter().map(|file| ("redis.password_file".to_owned(), file));
+        let all = key.chain(credentials).chain(passwords).chain(of_redis);
+        let readable = all.filter(|(_, file)| std::fs::metadata(file).is_ok_and(|file| others_may_read(&file)));
         let told = readable.map(|(path, file)| ConfigFault {
             hint: Some(format!("chmod o-r {}", file.display())),
             ..self.fault(&path, "every user of this machine may read this file")

@@ -156,6 +156,7 @@ pub(super) fn sinks(r: &mut ConfigReader, lease: Duration) -> BTreeMap<String, S
                 patience,
                 destinations: r.texts(&path("destinations"), DestinationPatterns::new),
                 credentials_file: r.file(&path("credentials_file")),
+                password_file: r.file(&path("password_file")),
                 sentinel_password: r.secret(&path("sentinel_password")),
                 properties: r.properties(&name),
             };

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use lapin::message::Delivery;
 use lapin::types::AMQPValue;
-use punctual_sinks::{Sink, SinkConfig};
+use punctual_sinks::{Fault, Outcome, Sink, SinkConfig};
 
-use super::{Broker, Process, Received, suite};
+use super::{Broker, Process, Received, batch, publish, publish_until_accepted, suite};
 use crate::support::have;
 use crate::support::rabbitmq::RabbitServer;
 use crate::support::server::Server;
@@ -101,6 +101,31 @@ impl Process for RabbitServer {
 fn sink(url: &str, answer_timeout: Duration) -> Arc<dyn Sink> {
     let config = SinkConfig::parse(url).expect("a good URL").with_answer_timeout(answer_timeout);
     config.build().expect("a sink")
+}
+
+/// A new password in the file applies at the next login.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_in_a_file_is_read_again_at_each_login() {
+    if !have("rabbitmq-server") {
+        return;
+    }
+    let rabbit = RabbitServer::start("", &[], &[]);
+    rabbit.declare_queues("", &["a"]);
+    rabbit.control(&["add_user", "rotated", "one"]);
+    rabbit.control(&["set_permissions", "rotated", ".*", ".*", ".*"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("password");
+    std::fs::write(&file, "one\n").expect("a file");
+    let url = rabbit.url("").replace("amqp://", "amqp://rotated@");
+    let config = SinkConfig::parse(&url).expect("a good URL").with_answer_timeout(Duration::from_secs(3));
+    let sink = config.with_password_file(&file).expect("a password").build().expect("a sink");
+    publish_until_accepted(&sink, batch("a", 0..1)).await;
+    rabbit.control(&["change_password", "rotated", "two"]);
+    rabbit.control(&["close_all_connections", "the password is replaced"]);
+    let refused = publish(&sink, batch("a", 1..2)).await;
+    assert!(matches!(&refused[0], Outcome::Retry(t) if t.fault == Fault::Sink), "{refused:?}");
+    std::fs::write(&file, "two\n").expect("a file");
+    publish_until_accepted(&sink, batch("a", 2..3)).await;
 }
 
 /// The messages of a queue. They are persistent, with the key as their id.

@@ -78,6 +78,13 @@ impl Punctual {
         id
     }
 
+    /// Writes its configuration file again. The instance may read parts of it later.
+    pub(crate) fn rewrite(&self, config: &str) {
+        let file = self.keeper.log().with_file_name("punctual.toml");
+        assert!(file.exists(), "{}", file.display());
+        std::fs::write(file, format!("[http]\nlisten = \"127.0.0.1:{}\"\n{config}", self.port)).expect("a file");
+    }
+
     /// A new client of its API.
     pub(crate) fn api(&self) -> Api {
         Api::new(self.port)

@@ -19,12 +19,13 @@ mod settle;
 mod verbs;
 mod wait_connection;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use punctual_sinks::{RedisAccess, Tls};
+use punctual_sinks::{Password, RedisAccess, Tls};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{broadcast, watch};
 use tokio::task::AbortHandle;
@@ -61,6 +62,10 @@ pub struct RedisConfig {
     pub url: SecretString,
     /// The trusted certificates, if the connection uses TLS.
     pub tls: Tls,
+    /// A file with the password of the user in the URL, which then has none. It is read for each login.
+    pub password_file: Option<PathBuf>,
+    /// Takes the place of the password in the URL. It is read for each login.
+    pub password: Option<Password>,
     /// The password of the Sentinels.
     pub sentinel_password: Option<SecretString>,
     /// Separates installations that share one Redis.
@@ -86,6 +91,8 @@ impl RedisConfig {
         RedisConfig {
             url: url.into(),
             tls: Tls::default(),
+            password_file: None,
+            password: None,
             sentinel_password: None,
             namespace,
             shards: shards.max(1),
@@ -262,7 +269,17 @@ impl RedisTimeline {
 
 /// Parses the address of Redis.
 fn access(config: &RedisConfig) -> Result<RedisAccess, RedisError> {
-    RedisAccess::parse(config.url.expose_secret(), &config.tls)
+    let url = config.url.expose_secret();
+    let access = match &config.password_file {
+        Some(file) => RedisAccess::parse_with_password_file(url, file, &config.tls),
+        None => RedisAccess::parse(url, &config.tls),
+    };
+    let replaced = |access: RedisAccess| match &config.password {
+        Some(password) => access.with_password(password.clone()),
+        None => access,
+    };
+    access
+        .map(replaced)
         .and_then(|access| access.with_sentinel_password(config.sentinel_password.clone()))
         .map_err(|error| RedisError::Url(error.to_string()))
 }
