@@ -66,6 +66,10 @@ impl Sink for AllowList {
         self.inner.kind()
     }
 
+    fn takes_tombstones(&self) -> bool {
+        self.inner.takes_tombstones()
+    }
+
     fn needs_destination(&self) -> bool {
         self.inner.needs_destination()
     }
@@ -92,6 +96,7 @@ mod tests {
             destination: destination.to_owned(),
             record_key: None,
             headers: Vec::new(),
+            is_tombstone: false,
             content_type: None,
             payload: Bytes::new(),
         }

@@ -133,6 +133,8 @@ impl Broker for Kafka {
 
     const KIND: &'static str = "kafka";
 
+    const TAKES_TOMBSTONES: bool = true;
+
     // librdkafka may have connected, and only the reply to the next request may be missing.
     const UNCONNECTED: Fault = Fault::Unanswered;
 
@@ -299,6 +301,7 @@ mod tests {
             destination: "a b".to_owned(),
             record_key: None,
             headers: Vec::new(),
+            is_tombstone: false,
             content_type: None,
             payload: bytes::Bytes::new(),
         };

@@ -63,6 +63,8 @@ pub struct Message {
     pub content_type: Option<String>,
     /// The payload, byte for byte.
     pub payload: Bytes,
+    /// Whether it has no value at all, which Kafka tells from an empty one. The payload is then empty.
+    pub is_tombstone: bool,
 }
 
 impl Message {
@@ -199,6 +201,11 @@ pub trait Sink: Send + Sync + 'static {
     /// Whether every message needs a destination.
     fn needs_destination(&self) -> bool {
         true
+    }
+
+    /// Whether it can publish a message without a value: a tombstone of Kafka.
+    fn takes_tombstones(&self) -> bool {
+        false
     }
 
     /// Checks the form of a destination without asking the broker. A destination that passes may still be unknown to

@@ -202,6 +202,7 @@ mod tests {
             destination: destination.to_owned(),
             record_key: None,
             headers: Vec::new(),
+            is_tombstone: false,
             content_type: None,
             payload: Bytes::new(),
         }

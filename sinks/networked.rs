@@ -55,6 +55,9 @@ pub(crate) trait Broker: Send + Sync + 'static {
     /// Connects, within at most half of the answer timeout.
     async fn connect(&self) -> Result<Self::Connection, Away>;
 
+    /// See [`Sink::takes_tombstones`].
+    const TAKES_TOMBSTONES: bool = false;
+
     /// The cause to report if the deadline passes before there is a connection.
     const UNCONNECTED: Fault = Fault::Sink;
 
@@ -164,6 +167,10 @@ impl<B: Broker> Sink for Networked<B> {
 
     fn kind(&self) -> &'static str {
         B::KIND
+    }
+
+    fn takes_tombstones(&self) -> bool {
+        B::TAKES_TOMBSTONES
     }
 
     fn check_destination(&self, destination: &str) -> Result<(), String> {

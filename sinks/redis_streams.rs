@@ -2,9 +2,8 @@
 //! <https://redis.io/docs/latest/commands/xadd/>
 //!
 //! - The idempotency key travels as field `idempotency-key`. Field `payload` is the payload; every header is a field.
-//! - A message is accepted when Redis has answered with the id of the entry. It is rejected if the destination is not a
-//!   stream (`WRONGTYPE`) or starts with `punctual:`, or if the payload exceeds the server's `proto-max-bulk-len`.
-//!   Every other outcome is `Retry`.
+//! - A message is accepted when Redis has answered with the id of the entry. It is rejected if the destination starts
+//!   with `punctual:`, or if the payload exceeds the server's `proto-max-bulk-len`. Every other outcome is `Retry`.
 //! - Streams are not trimmed. Only one Redis node is supported; a cluster answers `MOVED`, which is the destination's
 //!   fault.
 //! - The connection is made when needed. It is replaced when it is lost, or when nothing was answered on it for the

@@ -234,6 +234,7 @@ mod tests {
             destination: "d".to_owned(),
             record_key: None,
             headers: vec![("tenant".to_owned(), "a\"b".to_owned())],
+            is_tombstone: false,
             content_type: Some("text/plain".to_owned()),
             payload: Bytes::copy_from_slice(payload.as_bytes()),
         }

@@ -32,6 +32,7 @@ fn occurrences(destination: &str) -> Vec<Message> {
             destination: destination.to_owned(),
             record_key: None,
             headers: vec![("tenant".to_owned(), "acme".to_owned())],
+            is_tombstone: false,
             content_type: Some("application/json".to_owned()),
             payload: format!("{{\"order\": {number}}}").into(),
             task,

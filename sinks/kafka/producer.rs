@@ -118,10 +118,12 @@ impl Producer {
         for (key, value) in message.all_headers() {
             headers = headers.insert(Header { key, value: Some(value.as_bytes()) });
         }
-        let record = BaseRecord::with_opaque_to(&message.destination, Box::new(ticket))
+        let mut record = BaseRecord::with_opaque_to(&message.destination, Box::new(ticket))
             .key(message.record_key.as_ref().unwrap_or(&message.task))
-            .payload(&message.payload[..])
             .headers(headers);
+        if !message.is_tombstone {
+            record = record.payload(&message.payload[..]);
+        }
         self.client().send(record).map_err(|(error, record)| {
             (error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail), record.delivery_opaque)
         })

@@ -201,6 +201,7 @@ mod tests {
             destination: "orders".into(),
             record_key: None,
             headers: Vec::new(),
+            is_tombstone: false,
             content_type: None,
             payload: bytes::Bytes::new(),
         };

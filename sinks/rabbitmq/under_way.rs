@@ -262,6 +262,7 @@ mod tests {
             attempt: 1,
             record_key: None,
             headers: Vec::new(),
+            is_tombstone: false,
             content_type: None,
             payload: bytes::Bytes::new(),
         };

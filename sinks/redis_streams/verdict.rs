@@ -17,10 +17,10 @@ pub(super) fn outcome(reply: Result<Value, RedisError>) -> Outcome {
     let detail = detail(&error);
     let details = error.details().unwrap_or_default();
     let fault = match error.code() {
-        "WRONGTYPE" => return Outcome::Reject(detail),
         // The payload exceeds the server's limit, which was lowered after it was requested.
         "ERR" if details.starts_with("Protocol error: invalid bulk length") => return Outcome::Reject(detail),
-        // A key that this user may not write, a stream at its last possible id, or a slot of another node.
+        // The key is no stream, this user may not write it, the stream is at its last possible id, or its slot is elsewhere.
+        "WRONGTYPE" => Fault::Destination,
         "NOPERM" if of_a_key(details) => Fault::Destination,
         "ERR" if details.contains("exhausted the last possible ID") => Fault::Destination,
         "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT" => Fault::Destination,
@@ -83,10 +83,8 @@ mod tests {
     fn every_answer_has_its_outcome() {
         use Fault::{Destination, Sink, Unclear};
         assert_eq!(said("$15\r\n1700000000000-0"), Outcome::Accepted);
-        let wrong_type = "WRONGTYPE Operation against a key holding the wrong kind of value";
-        for reject in [wrong_type, "ERR Protocol error: invalid bulk length"] {
-            assert_eq!(said(&format!("-{reject}")), Outcome::Reject(reject.to_owned()));
-        }
+        let too_long = "ERR Protocol error: invalid bulk length";
+        assert_eq!(said(&format!("-{too_long}")), Outcome::Reject(too_long.to_owned()));
         for (fault, detail) in [
             (Sink, "LOADING Redis is loading the dataset in memory"),
             (Sink, "OOM command not allowed when used memory > 'maxmemory'."),
@@ -100,6 +98,7 @@ mod tests {
             (Sink, "NOPERM this user has no permissions to run the 'xadd' command"),
             (Sink, "ERR unknown command 'XADD', with args beginning with: "),
             (Sink, "ERR Protocol error: too big mbulk count string"),
+            (Destination, "WRONGTYPE Operation against a key holding the wrong kind of value"),
             (Destination, "NOPERM this user has no permissions to access one of the keys used as arguments"),
             (Destination, "NOPERM No permissions to access a key"),
             (Destination, "ERR The stream has exhausted the last possible ID, unable to add more items"),

@@ -177,6 +177,10 @@ impl Sink for Watch {
         self.inner.kind()
     }
 
+    fn takes_tombstones(&self) -> bool {
+        self.inner.takes_tombstones()
+    }
+
     fn needs_destination(&self) -> bool {
         self.inner.needs_destination()
     }
@@ -201,6 +205,7 @@ mod tests {
             destination: String::new(),
             record_key: None,
             headers: Vec::new(),
+            is_tombstone: false,
             content_type: None,
             payload: bytes::Bytes::new(),
         }

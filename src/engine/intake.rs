@@ -85,6 +85,9 @@ pub enum PutError {
     /// The sink of the lane can never publish to this destination. Contains its explanation.
     #[error("{0}")]
     BadDestination(String),
+    /// The message is a tombstone, and the sink of the lane is not Kafka.
+    #[error("the sink of the lane `{0}` publishes no tombstones: only Kafka has messages without a value")]
+    NoTombstones(Lane),
     /// The schedule has no occurrence left.
     #[error("the schedule has no occurrence")]
     Never,
@@ -210,9 +213,16 @@ impl Intake {
     /// and none that the sink can never publish to.
     ///
     /// # Errors
-    /// [`PutError::UnknownLane`], [`PutError::NoDestination`] and [`PutError::BadDestination`].
+    /// [`PutError::UnknownLane`], [`PutError::NoDestination`], [`PutError::BadDestination`] and
+    /// [`PutError::NoTombstones`].
     pub fn check(&self, lane: &Lane, message: Option<&Message>) -> Result<(), PutError> {
         let Some(required) = self.lanes.get(lane) else { return Err(PutError::UnknownLane(lane.clone())) };
+        if let (Some(message), Some(sink)) = (message, &required.sink)
+            && message.payload.is_tombstone()
+            && !sink.takes_tombstones()
+        {
+            return Err(PutError::NoTombstones(lane.clone()));
+        }
         match message.map(|message| message.destination.as_deref()) {
             Some(None) if required.destination_required => Err(PutError::NoDestination(lane.clone())),
             Some(Some(destination)) => match &required.sink {

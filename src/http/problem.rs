@@ -237,6 +237,7 @@ impl From<PutError> for Problem {
             PutError::KeyReused => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", detail),
             PutError::UnknownLane(_) => Problem::fault("/lane", "unknown_lane", detail),
             PutError::NoDestination(_) => Problem::fault("/message/destination", "missing_field", detail),
+            PutError::NoTombstones(_) => Problem::fault("/message/tombstone", "not_applicable", detail),
             PutError::BadDestination(_) => Problem::fault("/message/destination", "bad_destination", detail),
             PutError::Never => Problem::fault("/schedule", "never_due", detail),
             PutError::BadDue => Problem::fault("/schedule", "out_of_range", detail),

@@ -72,6 +72,8 @@ pub enum Payload {
     /// Neither `payload` nor `payload_base64` was given.
     #[default]
     Empty,
+    /// `tombstone`: no value at all, for Kafka.
+    Tombstone,
     /// `payload`: the bytes of the JSON in the request; content type `application/json`.
     Json(#[serde(with = "record::raw")] Bytes),
     /// `payload_base64`, decoded, with its `content_type` if given.
@@ -86,6 +88,12 @@ pub enum Payload {
 }
 
 impl Payload {
+    /// Whether there is no value at all, which Kafka tells from an empty one.
+    #[must_use]
+    pub fn is_tombstone(&self) -> bool {
+        matches!(self, Payload::Tombstone)
+    }
+
     /// Whether there is no payload.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -96,7 +104,7 @@ impl Payload {
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         match self {
-            Payload::Empty => Bytes::new(),
+            Payload::Empty | Payload::Tombstone => Bytes::new(),
             Payload::Json(bytes) | Payload::Raw { bytes, .. } => bytes.clone(),
         }
     }
@@ -105,7 +113,7 @@ impl Payload {
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
-            Payload::Empty => 0,
+            Payload::Empty | Payload::Tombstone => 0,
             Payload::Json(bytes) | Payload::Raw { bytes, .. } => bytes.len(),
         }
     }
@@ -114,7 +122,7 @@ impl Payload {
     #[must_use]
     pub fn content_type(&self) -> Option<&str> {
         match self {
-            Payload::Empty => None,
+            Payload::Empty | Payload::Tombstone => None,
             Payload::Json(_) => Some("application/json"),
             Payload::Raw { content_type, .. } => content_type.as_deref(),
         }

@@ -257,6 +257,7 @@ struct BodyMessage<'a> {
 enum BodyPayload<'a> {
     #[default]
     Empty,
+    Tombstone,
     Json(#[serde(borrow)] &'a serde_bytes::Bytes),
     Raw {
         #[serde(borrow)]
@@ -272,6 +273,7 @@ impl Body<'_> {
         let message = self.message;
         let payload = match message.payload {
             BodyPayload::Empty => Payload::Empty,
+            BodyPayload::Tombstone => Payload::Tombstone,
             BodyPayload::Json(bytes) => Payload::Json(whole.slice_ref(bytes)),
             BodyPayload::Raw { bytes, content_type } => Payload::Raw { bytes: whole.slice_ref(bytes), content_type },
         };

@@ -67,6 +67,7 @@ fn any_message() -> impl Strategy<Value = Message> {
     let json = prop_oneof![Just("null"), Just("{ \"a\" : [1,  2.0e5] }"), Just("\"\\u00e9\""), Just("17")];
     let payload = prop_oneof![
         Just(Payload::Empty),
+        Just(Payload::Tombstone),
         json.prop_map(|json| Payload::Json(Bytes::from_static(json.as_bytes()))),
         (prop::collection::vec(any::<u8>(), 0..40), option::of("[a-z]{1,5}/[a-z.+]{1,9}"))
             .prop_map(|(bytes, content_type)| Payload::Raw { bytes: bytes.into(), content_type }),

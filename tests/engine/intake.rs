@@ -14,6 +14,25 @@ async fn put_into(bed: &Bed, fault: InjectedFault) -> PutError {
     bed.intake.put(PutMode::Put, tasks, seconds(1)).await.remove(0).unwrap_err()
 }
 
+/// Only Kafka has messages without a value. If the lane had a Kafka sink when the task was put, and has another now, the
+/// message is dead rather than published as an empty one.
+#[tokio::test(start_paused = true)]
+async fn a_tombstone_is_refused_where_the_sink_has_none() {
+    let bed = Bed::start();
+    let mut task = after(seconds(1));
+    task.message.payload = Payload::Tombstone;
+    let lanes = [(Lane::default(), LaneRequirements { sink: Some(Arc::new(bed.sink.clone())), ..Default::default() })];
+    let intake = Intake::new(bed.timeline.clone(), BTreeMap::from(lanes));
+    let tasks = vec![(id("a"), Lane::default(), task.clone())];
+    let refused = intake.put(PutMode::Put, tasks, seconds(1)).await.remove(0);
+    assert_eq!(refused, Err(PutError::NoTombstones(Lane::default())));
+    let due = bed.put([("before", task)]).await;
+    bed.pass(seconds(5)).await;
+    let dead = bed.dead();
+    assert_eq!((dead[0].0.clone(), dead[0].1.as_str()), (expected(["before"], &due)[0].clone(), "rejected"));
+    assert_eq!(bed.sink.accepted(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_task_that_keeps_moving_says_nothing_of_others() {
     let bed = Bed::start();

@@ -206,6 +206,20 @@ async fn what_can_be_no_topic_and_what_no_client_sends_is_rejected_alone() {
     }
 }
 
+/// A message without a value, which deletes its key from a compacted topic, is not an empty one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tombstone_has_no_value() {
+    let Some(topics) = Topics::start() else { return };
+    topics.create("compacted", 1, &[]);
+    let sink = topics.sink(PATIENCE);
+    let mut messages = batch("compacted", 0..2);
+    messages.iter_mut().for_each(|message| message.payload = Bytes::new());
+    messages[1].is_tombstone = true;
+    assert_eq!(publish(&sink, messages).await, accepted(2));
+    let lengths = topics.kafka.value_lengths(&format!("{}compacted", topics.prefix));
+    assert_eq!(lengths, [Some(0), None]);
+}
+
 /// A key maps to the same partition in every client: known answers of Java's `Utils.murmur2`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_leads_to_the_partition_that_other_clients_put_it_into() {

@@ -65,6 +65,7 @@ fn message(destination: &str, number: usize) -> Message {
         destination: destination.to_owned(),
         record_key: None,
         headers: vec![("tenant".to_owned(), "acme & söhne".to_owned())],
+        is_tombstone: false,
         content_type: Some("text/plain".to_owned()),
         payload: Bytes::from(task.clone()),
         task,

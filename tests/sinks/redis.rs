@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use punctual_sinks::{Fault, Outcome, Sink, SinkConfig};
+use punctual_sinks::{Fault, Outcome, Sink, SinkConfig, Trouble};
 
 use super::{Broker, PATIENCE, Process, Received, accepted, batch, in_time, keys, message, publish, suite};
 use crate::support::redis::RedisServer;
@@ -71,7 +71,7 @@ suite!(RedisServer:
 );
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_never_be_accepted_is_rejected_and_its_neighbours_are_not() {
+async fn what_is_refused_harms_no_neighbour() {
     let Some(redis) = <RedisServer as Broker>::start() else { return };
     ::redis::cmd("SET").arg("b").arg("no stream").exec(&mut redis.connect()).expect("SET");
     let sink = redis.sink(PATIENCE);
@@ -79,7 +79,8 @@ async fn what_can_never_be_accepted_is_rejected_and_its_neighbours_are_not() {
     mixed[1].destination = "b".to_owned();
     mixed[3].destination = "punctual:{default:0}:tasks".to_owned();
     let outcomes = publish(&sink, mixed).await;
-    assert!(matches!(&outcomes[1], Outcome::Reject(detail) if detail.starts_with("WRONGTYPE ")), "{outcomes:?}");
+    let of_stream = |trouble: &Trouble| trouble.fault == Fault::Destination && trouble.detail.starts_with("WRONGTYPE ");
+    assert!(matches!(&outcomes[1], Outcome::Retry(trouble) if of_stream(trouble)), "the key is repaired: {outcomes:?}");
     assert!(matches!(&outcomes[3], Outcome::Reject(detail) if detail.contains("punctual:")), "{outcomes:?}");
     for index in [0, 2, 4] {
         assert_eq!(outcomes[index], Outcome::Accepted);

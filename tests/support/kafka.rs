@@ -145,6 +145,18 @@ impl KafkaServer {
     }
 }
 
+impl KafkaServer {
+    /// The lengths of the values in a topic of one partition, in order; `None` for a tombstone.
+    pub(crate) fn value_lengths(&self, topic: &str) -> Vec<Option<usize>> {
+        let address = self.address();
+        // kcat writes -1 for a message without a value.
+        let arguments = ["-C", "-f", "%S\n", "-e", "-q", "-o", "beginning", "-b", &address, "-t", topic];
+        let output = Command::new("kcat").args(arguments).output().expect("kcat runs");
+        let lengths = String::from_utf8(output.stdout).expect("numbers");
+        lengths.lines().map(|length| length.parse().ok()).collect()
+    }
+}
+
 /// Parses a line of `kcat -J`.
 fn record(line: &str) -> Record {
     let value: serde_json::Value =

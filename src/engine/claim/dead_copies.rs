@@ -221,6 +221,7 @@ mod tests {
             destination: "dead".to_owned(),
             record_key: None,
             headers: Vec::new(),
+            is_tombstone: false,
             content_type: None,
             payload: Bytes::new(),
         }

@@ -120,6 +120,7 @@ impl Flight {
             headers,
             content_type: message.payload.content_type().map(str::to_owned),
             payload: message.payload.bytes(),
+            is_tombstone: message.payload.is_tombstone(),
         }
     }
 

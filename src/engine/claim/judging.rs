@@ -3,6 +3,7 @@
 //! It starts a publish only if the sink's whole `answer_timeout` fits into the lease.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_sinks::{Fault, Outcome, Trouble};
@@ -26,6 +27,9 @@ const TRIAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often a log line tells of dropped duplicates, for each sink.
 const TELL_OF_DUPLICATES: Duration = Duration::from_secs(60);
+
+/// Why a tombstone is refused.
+const NO_TOMBSTONES: &str = "a tombstone is for Kafka; this sink has no messages without a value";
 
 /// Maximum number of answers that are handled in one step.
 const MAX_ANSWERS_AT_ONCE: usize = 1000;
@@ -53,7 +57,7 @@ fn tell_of_duplicate(claim: &ClaimContext, flight: &Flight) {
 impl ClaimTask {
     /// Publishes flights, one batch per destination.
     pub(super) fn publish<'a>(&mut self, batch: impl Iterator<Item = (usize, &'a Record)>) {
-        let sink = &self.claim.lane.sink;
+        let sink = &Arc::clone(&self.claim.lane.sink);
         let now = Instant::now();
         if !self.claim.lease.fits(sink.sink.answer_timeout()) {
             debug!(token = self.claim.lease.token.0, "waiting for the lease to be renewed before publishing");
@@ -62,6 +66,11 @@ impl ClaimTask {
         }
         let mut by_destination: BTreeMap<String, PublishBatch> = BTreeMap::new();
         for (index, record) in batch {
+            // The lane may have got another sink since the task was put.
+            if record.task.message.payload.is_tombstone() && !sink.sink.takes_tombstones() {
+                self.decide(index, Decision::Dead(Reason::Rejected, NO_TOMBSTONES.to_owned()));
+                continue;
+            }
             let flight = &mut self.flights[index];
             if flight.publishes > 0 {
                 sink.metrics.retries.inc();

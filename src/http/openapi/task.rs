@@ -177,6 +177,10 @@ pub(in crate::http) struct JsonMessage {
     /// Any JSON, published byte for byte as in the request; up to 512 KiB unless configured otherwise.
     #[schema(required = false)]
     payload: serde_json::Value,
+    /// Whether the message has no value at all, as a tombstone of Kafka. Then there is no payload, or it is null. For
+    /// lanes with a Kafka sink only.
+    #[schema(required = false)]
+    tombstone: bool,
 }
 
 /// A message with bytes that are not JSON.

@@ -132,10 +132,13 @@ impl Field {
         if list == "*" || (list == "?" && (self.is_day_of_month || self.is_day_of_week)) {
             return Ok(format!("{plus}*"));
         }
+        if list.is_empty() && !plus.is_empty() {
+            return Err(format!("`+` in the {}: a day follows it", self.name));
+        }
         let parts: Vec<String> = list.split(',').map(|part| self.part(part, list)).collect::<Result<_, _>>()?;
         let has = |wanted: &str| parts.iter().any(|part| part == wanted);
         if has("L") && has("LW") {
-            return Err(format!("`L` and `LW` in the {} exclude each other", self.name));
+            return Err(format!("`L` and `LW` in the {} cannot be combined", self.name));
         }
         Ok(plus.to_owned() + &parts.join(","))
     }
@@ -145,8 +148,11 @@ impl Field {
         if part.is_empty() {
             return Err(format!("`{}` in the {} has an empty part", shown(list), self.name));
         }
+        if part == "?" && !self.is_day_of_month && !self.is_day_of_week {
+            return Err(format!("`?` in the {}: only the fields of days accept it", self.name));
+        }
         if matches!(part, "*" | "?") {
-            return Err(format!("`{part}` in the {} stands alone or not at all", self.name));
+            return Err(format!("`{part}` in the {} cannot be a part of a list", self.name));
         }
         let upper = part.to_ascii_uppercase();
         if self.is_day_of_month {

@@ -87,8 +87,10 @@ fn check_header_name(name: &str, path: Path<'_>) {
     }
 }
 
-/// Parses `payload`, or `payload_base64` with an optional `content_type`, or neither.
+/// Parses `payload`, or `payload_base64` with an optional `content_type`, or `tombstone` with no payload or null, or
+/// none of them.
 fn payload(object: &mut Object<'_, '_>, limits: &Limits) -> Payload {
+    let tombstone = object.optional("tombstone", |field| field.truth()).unwrap_or_default();
     let (path, json, raw) = (object.path, object.has("payload"), object.has("payload_base64"));
     if json && raw {
         path.fault::<()>("exclusive_fields", "only one of `payload` and `payload_base64` is allowed");
@@ -111,7 +113,12 @@ fn payload(object: &mut Object<'_, '_>, limits: &Limits) -> Payload {
         fits(bytes.len(), limits, field.path)?;
         Some(Payload::Raw { bytes, content_type })
     });
-    json.or(raw).unwrap_or_default()
+    let is_null = matches!(&json, Some(Payload::Json(bytes)) if &bytes[..] == b"null");
+    if tombstone && (raw.is_some() || (json.is_some() && !is_null)) {
+        let detail = "a tombstone has no payload, or the payload null";
+        path.member("tombstone").fault::<()>("exclusive_fields", detail);
+    }
+    if tombstone { Payload::Tombstone } else { json.or(raw).unwrap_or_default() }
 }
 
 fn fits(bytes: usize, limits: &Limits, path: Path<'_>) -> Option<()> {

@@ -145,6 +145,15 @@ impl<'a, 'p> Field<'a, 'p> {
         }
     }
 
+    /// `true` or `false`.
+    pub(super) fn truth(self) -> Option<bool> {
+        match self.raw.get() {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => self.wrong_type("true or false"),
+        }
+    }
+
     /// A whole number from `low` to `high`.
     pub(super) fn number(self, low: u64, high: u64) -> Option<u64> {
         if kind(self.raw) != "a number" {

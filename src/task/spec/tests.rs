@@ -175,6 +175,9 @@ fn each_rule_of_messages_is_told_at_its_place() {
         (r#"{"headers":{"bcC":"x"}}"#, "/headers/bcC", "reserved_header"),
         (r#"{"payload":1,"payload":2}"#, "/payload", "duplicate_field"),
         (r#"{"payload":1,"payload_base64":"AA=="}"#, "", "exclusive_fields"),
+        (r#"{"payload":1,"tombstone":true}"#, "/tombstone", "exclusive_fields"),
+        (r#"{"payload_base64":"","tombstone":true}"#, "/tombstone", "exclusive_fields"),
+        (r#"{"tombstone":1}"#, "/tombstone", "wrong_type"),
         (r#"{"payload":1,"content_type":"text/plain"}"#, "/content_type", "not_applicable"),
         (r#"{"content_type":"text/plain"}"#, "/content_type", "not_applicable"),
         (r#"{"payload_base64":"AA"}"#, "/payload_base64", "bad_base64"),
@@ -268,6 +271,18 @@ fn what_is_not_json_is_one_fault() {
     }
     assert!(read(b"{\"lane\":\"\xff\"}", &Limits::default(), false, NOW).is_err());
     assert_eq!(faults("[]"), [(String::new(), "wrong_type")]);
+}
+
+#[test]
+fn a_tombstone_has_no_payload_or_null() {
+    for (message, payload) in [
+        (r#"{"tombstone":true}"#, Payload::Tombstone),
+        (r#"{"tombstone":true,"payload":null}"#, Payload::Tombstone),
+        (r#"{"tombstone":false}"#, Payload::Empty),
+        (r#"{"payload":null}"#, Payload::Json(Bytes::from_static(b"null"))),
+    ] {
+        assert_eq!(read_one(&with_message(message)).unwrap().task.message.payload, payload, "{message}");
+    }
 }
 
 #[test]

@@ -73,6 +73,8 @@ pub(crate) struct MessageView<'a> {
     pub(crate) payload_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) tombstone: bool,
 }
 
 #[derive(Serialize)]
@@ -107,7 +109,7 @@ impl ScheduleView<'_> {
 impl MessageView<'_> {
     fn of(message: &Message) -> MessageView<'_> {
         let (payload, raw, content_type) = match &message.payload {
-            Payload::Empty => (None, None, None),
+            Payload::Empty | Payload::Tombstone => (None, None, None),
             // It was JSON when it was put. A damaged payload is still shown.
             Payload::Json(bytes) => match serde_json::from_slice(bytes) {
                 Ok(json) => (Some(json), None, None),
@@ -122,6 +124,7 @@ impl MessageView<'_> {
             payload,
             payload_base64: raw.map(|bytes| STANDARD.encode(bytes)),
             content_type,
+            tombstone: message.payload.is_tombstone(),
         }
     }
 }

@@ -146,6 +146,7 @@ fn message(id: &str, due: i64, destination: &str, payload: Bytes) -> Message {
         destination: destination.to_owned(),
         record_key: None,
         headers: Vec::new(),
+        is_tombstone: false,
         content_type: Some("application/json".to_owned()),
         payload,
     }
