@@ -97,6 +97,8 @@ pub(super) struct SinkContext {
     pub(super) room: Room,
     /// How much of the sink's room failing destinations hold.
     pub(super) retry_room: Arc<RetryRoom>,
+    /// Pauses for a lease after each message without an acceptance: copies are likely then.
+    pub(super) troubled: Throttle,
     /// Limits log lines about messages that the broker dropped as duplicates.
     pub(super) telling_of_duplicates: Throttle,
     pub(super) metrics: SinkMetrics,

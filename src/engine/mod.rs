@@ -282,6 +282,7 @@ fn sink_context(
         destinations: Mutex::new(Destinations::new(sink.patience, configured)),
         room: Room::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
         retry_room: RetryRoom::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
+        troubled: Throttle::default(),
         telling_of_duplicates: Throttle::default(),
         metrics,
         answered: Mutex::new(None),

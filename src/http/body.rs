@@ -31,7 +31,9 @@ pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), P
     let mut parts = content_type.split(';').map(str::trim);
     let media = parts.next().unwrap_or_default();
     let charset = parts.find_map(|part| part.strip_prefix("charset=")).map(|charset| charset.trim_matches('"'));
-    let encoding = given(header::CONTENT_ENCODING);
+    let encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let encoding =
+        encodings.map(|value| value.to_str().unwrap_or("?")).find(|value| !value.eq_ignore_ascii_case("identity"));
     let wanted = accepted.first().unwrap_or(&"");
     let detail = if media.is_empty() {
         format!("the request has no content-type, `{wanted}` is expected")
@@ -39,7 +41,7 @@ pub(super) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), P
         format!("the content-type is `{media}`, `{wanted}` is expected")
     } else if let Some(charset) = charset.filter(|charset| !["utf-8", "utf8", "us-ascii"].contains(charset)) {
         format!("the charset is `{charset}`, UTF-8 is expected")
-    } else if !["", "identity"].contains(&encoding.as_str()) {
+    } else if let Some(encoding) = encoding {
         format!("the content-encoding is `{encoding}`; send the body as it is, without an encoding")
     } else {
         return Ok(());

@@ -48,7 +48,7 @@ impl Calls {
         tracing::warn!(
             %before,
             %after,
-            hint = "tasks wait for the new time; keep the clock of Redis right by NTP",
+            hint = "tasks wait for the new time; keep that clock right by NTP. A machine that slept sees the same",
             "the clock of redis was set"
         );
         if let Some(metrics) = self.0.get() {

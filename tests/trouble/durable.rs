@@ -35,6 +35,26 @@ async fn without_a_replica_that_follows_nothing_is_told_to_be_kept_and_all_of_it
     assert_eq!(gone, Ok(CancelAnswer::Unknown));
 }
 
+/// The connection that would confirm a put ends together with the one that carried it: the put is sent again, and confirmed
+/// on the next ones.
+#[tokio::test]
+async fn a_put_after_closed_connections_is_confirmed_on_the_next_ones() {
+    if !have("redis-server") {
+        return;
+    }
+    let pair = Pair::start();
+    let timeline = connected(&pair.master.url(), Durability::Replica).await;
+    for id in ["a", "b", "c"] {
+        for kind in ["normal", "pubsub"] {
+            let mut kill = ::redis::cmd("CLIENT");
+            kill.arg("KILL").arg("TYPE").arg(kind).arg("SKIPME").arg("yes");
+            kill.exec(&mut pair.master.connect()).unwrap();
+        }
+        let answer = put(&timeline, id, SOON).await;
+        assert!(matches!(answer, Ok(PutResult::Created | PutResult::Unchanged)), "{id}: {answer:?}");
+    }
+}
+
 /// Puts tasks that are due, and records them as dead.
 async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
     put_all(timeline, PutMode::Put, ids.iter().map(|id| new(id, 1000, "")).collect(), SOON).await;
@@ -237,7 +257,7 @@ async fn the_connection_that_is_waited_on_is_made_anew_and_takes_nothing_with_it
 }
 
 /// A wait confirms only writes of its own session. After the command connection was lost, it says nothing about earlier
-/// puts.
+/// writes. A put is then put again, and confirmed by the next session.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing() {
     if !have("redis-server") {
@@ -247,6 +267,8 @@ async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing(
     let relay: Arc<std::sync::OnceLock<Scripted>> = Arc::default();
     let (cutting, cuts) = (Arc::clone(&relay), Arc::new(std::sync::atomic::AtomicBool::new(false)));
     let (cut, opened) = (Arc::clone(&cuts), std::sync::atomic::AtomicU32::new(0));
+    let waits = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let counted = Arc::clone(&waits);
     let scripted = Scripted::before(server.server.port, move |asked| {
         // Every session begins with this command, after the previous session was given up.
         if asked.is("DEL") {
@@ -254,6 +276,7 @@ async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing(
         }
         // The waiting connection stays open: it confirms after the others are cut.
         asked.is("WAIT").then(|| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             // Only once, because the next session waits, too.
             if cut.swap(false, std::sync::atomic::Ordering::Relaxed) {
                 let before = opened.load(std::sync::atomic::Ordering::Relaxed);
@@ -266,15 +289,24 @@ async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing(
     let scripted = relay.get_or_init(|| scripted);
     let timeline = connected(&scripted.url(), Durability::Replica).await;
     assert_eq!(put(&timeline, "a", SOON).await, Ok(PutResult::Created));
-    cuts.store(true, std::sync::atomic::Ordering::Relaxed);
-    let (answer, _) = tokio::join!(put(&timeline, "b", SOON), async {
-        // Another call uses the connection and notices the loss.
+    // Another call uses the connection and notices the loss.
+    let noticed = async || {
         for _ in 0..40 {
             drop(timeline.get(shard(), &task("b")).await);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    });
+    };
+    cuts.store(true, std::sync::atomic::Ordering::Relaxed);
+    let id = task("a");
+    let (answer, ()) = tokio::join!(timeline.cancel(shard(), &id, within(&timeline, SOON)), noticed());
     assert!(matches!(answer, Err(TimelineError::Unkept(_))), "{answer:?}");
+    until_up(&timeline).await;
+    let before = waits.load(std::sync::atomic::Ordering::Relaxed);
+    cuts.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (answer, ()) = tokio::join!(put(&timeline, "b", SOON), noticed());
+    assert_eq!(answer, Ok(PutResult::Unchanged), "the first copy created it");
+    let waited = waits.load(std::sync::atomic::Ordering::Relaxed) - before;
+    assert!(waited >= 2, "the confirmation of the lost session does not count: {waited}");
 }
 
 /// Two connections to one address may lead to two servers while the address moves.

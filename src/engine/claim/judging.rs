@@ -35,11 +35,13 @@ const NO_TOMBSTONES: &str = "a tombstone is for Kafka; this sink has no messages
 const MAX_ANSWERS_AT_ONCE: usize = 1000;
 
 /// Warns if the broker has dropped the first publish of an occurrence as a duplicate: its consumers will not get this
-/// message. Says nothing where an earlier publish is likely: after an expired lease, a requeue, or a return to the lane.
+/// message. Says nothing where an earlier publish is likely: after an expired lease, after a requeue, and for a lease after
+/// any trouble with the sink, because occurrences may have returned to the lane then.
 fn tell_of_duplicate(claim: &ClaimContext, flight: &Flight) {
     let sink = &claim.lane.sink;
     if flight.publishes == 1
         && flight.is_fresh(claim.context.config.lease)
+        && sink.troubled.rests_until().is_none()
         && sink.telling_of_duplicates.passes(TELL_OF_DUPLICATES)
     {
         let key = flight.occurrence.member.key(flight.occurrence.due);
@@ -48,7 +50,7 @@ fn tell_of_duplicate(claim: &ClaimContext, flight: &Flight) {
             lane = %claim.lane.lane,
             destination = flight.destination,
             %key,
-            hint = "another task, or another installation with this namespace, has used the key",
+            hint = "another task, another installation with this namespace, or an instance that was stopped has used the key",
             "the broker dropped a message as a duplicate although it was published for the first time"
         );
     }
@@ -220,6 +222,7 @@ impl ClaimTask {
             }
             Outcome::Retry(trouble) => {
                 sink.metrics.retry.inc();
+                sink.troubled.rest(self.claim.context.config.lease);
                 let first = flight.failed(trouble.definite, now);
                 let told = trouble.fault == Fault::Destination;
                 if told {

@@ -140,7 +140,9 @@ impl Field {
         if has("L") && has("LW") {
             return Err(format!("`L` and `LW` in the {} cannot be combined", self.name));
         }
-        Ok(plus.to_owned() + &parts.join(","))
+        // Every value, which matters for days: the other field then decides.
+        let text = if parts == ["*/1"] { "*".to_owned() } else { parts.join(",") };
+        Ok(plus.to_owned() + &text)
     }
 
     /// Reads one part of a list: `*/n`, `a`, `a-b`, `a-b/n`, and what only days have.
@@ -178,6 +180,10 @@ impl Field {
 
     /// Reads `5L`, the last Friday of a month, and `5#3`, the third; `None` if it is neither.
     fn of_month(&self, upper: &str, part: &str) -> Result<Option<String>, String> {
+        // `JUL` is no last day.
+        if MONTHS.contains(&upper) {
+            return Ok(None);
+        }
         let (days, which) = match (upper.split_once('#'), upper.strip_suffix('L')) {
             (Some((days, which)), _) => (days, which),
             (None, Some(days)) => (days, "L"),

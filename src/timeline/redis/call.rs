@@ -26,6 +26,10 @@ const ROUNDING: Duration = Duration::from_millis(2);
 /// Upper bound of the extra wait when the estimate of the server's clock is uncertain.
 const DOUBT_MAX: Duration = Duration::from_secs(5);
 
+/// Maximum number of times a call is sent. It may be the call itself that makes a proxy end the connection, which then
+/// ends for all others too.
+const MAX_SENDS: u32 = 3;
+
 /// A call is sent at least this long before its `not_after`, so that its reply can arrive in time.
 const REPLY_TIME: Duration = Duration::from_millis(100);
 
@@ -128,7 +132,9 @@ impl RedisTimeline {
         let last_send = expiry.as_ref().map_or(Instant::now() + self.response_timeout, CallExpiry::last_send);
         // Why the reply to a copy was lost that may have run.
         let mut lost = None;
+        let mut sends = 0;
         loop {
+            sends += 1;
             let session = match call.again {
                 true => self.hub.session_by(last_send).await,
                 false => self.hub.session(),
@@ -147,7 +153,7 @@ impl RedisTimeline {
                     }
                     TimelineError::Late
                 }
-                Err(CallError::Ended(reason)) if call.again && Instant::now() < last_send => {
+                Err(CallError::Ended(reason)) if call.again && sends < MAX_SENDS && Instant::now() < last_send => {
                     lost = Some(reason);
                     continue;
                 }

@@ -319,7 +319,7 @@ impl Timeline for RedisTimeline {
         puts: Vec<Put>,
         not_after: Timestamp,
     ) -> Result<Vec<PutAnswer>, TimelineError> {
-        self.calls.count(Verb::Put, self.durably(not_after, self.put_all(shard, mode, &puts, not_after))).await
+        self.calls.count(Verb::Put, self.put_durably(shard, mode, &puts, not_after)).await
     }
 
     async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError> {

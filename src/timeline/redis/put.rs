@@ -2,6 +2,7 @@
 //! skipped because it had read too many bytes.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -13,7 +14,36 @@ use crate::task::{Lane, Shard};
 use crate::timeline::scripts::{self, Code};
 use crate::timeline::{Put, PutAnswer, PutMode, PutResult, TimelineError};
 
+/// How often tasks are put again because the connection that confirms writes ended.
+const MAX_CONFIRM_TRIES: usize = 3;
+
+/// A put is tried again only if at least this much time is left.
+const LEAST_TIME: Duration = Duration::from_millis(100);
+
 impl RedisTimeline {
+    /// Puts tasks, and waits until the write is confirmed. A connection that ends takes its confirmation along, so the
+    /// tasks are then put again on the next one: they are `unchanged` there, and confirmed.
+    pub(super) async fn put_durably(
+        &self,
+        shard: Shard,
+        mode: PutMode,
+        puts: &[Put],
+        not_after: Timestamp,
+    ) -> Result<Vec<PutAnswer>, TimelineError> {
+        let mut tries = 0;
+        loop {
+            let answer = self.durably(not_after, self.put_all(shard, mode, puts, not_after)).await;
+            let unkept = match &answer {
+                Ok(answers) => answers.iter().any(|answer| answer.result == PutResult::Unkept),
+                Err(error) => matches!(error, TimelineError::Unkept(_)),
+            };
+            tries += 1;
+            if !unkept || tries >= MAX_CONFIRM_TRIES || self.clock.now().plus(LEAST_TIME) >= not_after {
+                return answer;
+            }
+        }
+    }
+
     pub(super) async fn put_all(
         &self,
         shard: Shard,
