@@ -5,17 +5,14 @@ use std::time::Duration;
 use super::{Form, REPORT, Stage};
 use crate::support::{patient, say};
 
-/// A destination that is no stream: what is published to it is rejected at once.
-const STRING: &str = "a-string";
-
 pub(super) fn fill_the_dead(form: Form) {
     let Some(stage) = Stage::start("[dead]\ncap = 200\ncap_bytes = \"1MiB\"") else { return };
     let mut redis = stage.redis.connect();
-    redis::cmd("SET").arg(STRING).arg("x").exec(&mut redis).expect("an answer");
     let api = stage.instance.api();
     let line = |id: &str, lane: &str, payload: &str| {
+        // Overdue by more than its catch-up allows: dead at once.
         format!(
-            "{{\"id\":\"{id}\",\"schedule\":{{\"in\":\"1ms\"}},\"lane\":\"{lane}\",\"message\":{{\"destination\":\"{STRING}\",\"payload\":\"{payload}\"}}}}\n"
+            "{{\"id\":\"{id}\",\"schedule\":{{\"at\":\"2020-01-01T00:00:00Z\"}},\"catch_up\":\"none\",\"lane\":\"{lane}\",\"message\":{{\"destination\":\"out\",\"payload\":\"{payload}\"}}}}\n"
         )
     };
     let put = |lines: &str| api.send("POST", "/v1/tasks:batch", Some(lines)).expect("an answer");
@@ -34,7 +31,7 @@ pub(super) fn fill_the_dead(form: Form) {
             let lines: String = (0..count).map(|n| line(&format!("flood-{round}-{n}"), "default", &large)).collect();
             put(&lines);
         }
-        let dead = || api.metric("punctual_dead_total{lane=\"default\",reason=\"rejected\"}") as usize;
+        let dead = || api.metric("punctual_dead_total{lane=\"default\",reason=\"too late\"}") as usize;
         assert!(patient(Duration::from_secs(60), || dead() >= rounds * count), "{} are dead", dead());
     });
     let bytes: Vec<String> = (0..4)

@@ -6,6 +6,9 @@
 //! no more requests about that task.
 
 use std::fmt::Write as _;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::version::{Dues, EndedBefore, Plan, Version};
 
@@ -44,6 +47,18 @@ pub(super) struct Op {
     pub(super) unsure: bool,
     /// Whether it was sent before and may still take effect.
     pub(super) unexpected_message: bool,
+    /// When it was sent first.
+    sent: Instant,
+}
+
+/// An instance sends a put again if its connection to Redis ends, and no sooner than this after it was sent first.
+const RECONNECT_TIME: Duration = Duration::from_millis(50);
+
+impl Op {
+    /// A request that is about to be sent.
+    fn new(version: Option<usize>) -> Op {
+        Op { version, unsure: false, unexpected_message: false, sent: Instant::now() }
+    }
 }
 
 /// A message that was read.
@@ -80,20 +95,20 @@ impl Entry {
         let (any, some, must_below, may_below) = (dues == Dues::Untold, false, i64::MIN, i64::MAX);
         let (told, behind, ran) = (i64::MAX, None, EndedBefore::No);
         self.versions.push(Version { plan, lane, dues, any, some, must_below, may_below, told, behind, ran });
-        self.op = Some(Op { version: Some(self.versions.len() - 1), unsure: false, unexpected_message: false });
+        self.op = Some(Op::new(Some(self.versions.len() - 1)));
         self.versions.len() - 1
     }
 
     /// The current version is about to be put again; `None` if it is unknown.
     pub(super) fn put_again(&mut self) -> Option<usize> {
         let (&[version], false) = (&self.standing[..], self.gone) else { return None };
-        self.op = Some(Op { version: Some(version), unsure: false, unexpected_message: false });
+        self.op = Some(Op::new(Some(version)));
         Some(version)
     }
 
     /// A cancel is about to be sent.
     pub(super) fn cancel(&mut self) {
-        self.op = Some(Op { version: None, unsure: false, unexpected_message: false });
+        self.op = Some(Op::new(None));
     }
 
     /// The request was answered 503: it took effect before, or never will.
@@ -115,7 +130,7 @@ impl Entry {
 
     /// The request is not repeated; whether it took effect stays unknown.
     pub(super) fn leave(&mut self) {
-        let Some(Op { version, unsure, unexpected_message }) = self.op.take() else { return };
+        let Some(Op { version, unsure, unexpected_message, .. }) = self.op.take() else { return };
         self.history.push_str("; left at that");
         match version {
             // It was never sent, so its version does not exist.
@@ -136,7 +151,12 @@ impl Entry {
     /// # Errors
     /// Why no correct instance can give this answer.
     pub(super) fn told(&mut self, told: Told, at: i64) -> Result<(), String> {
-        let Some(op) = self.op.take() else { return Err("an answer to nothing".to_owned()) };
+        let Some(mut op) = self.op.take() else { return Err("an answer to nothing".to_owned()) };
+        // The instance itself may have sent it twice: then the first copy put this version.
+        let is_new = op.version.is_some_and(|version| !self.standing.contains(&version));
+        if matches!(told, Told::Unchanged { .. }) && is_new && op.sent.elapsed() >= RECONNECT_TIME {
+            op.unsure = true;
+        }
         _ = write!(self.history, "; {told:?} by {at}");
         let fault = self.contradiction(op, told);
         let found = match told {
