@@ -51,7 +51,8 @@ pub(super) struct Op {
     sent: Instant,
 }
 
-/// An instance sends a put again if its connection to Redis ends, and no sooner than this after it was sent first.
+/// An instance sends a put again on a new connection to Redis, which it opens this long after the old one ended at the
+/// earliest (half of `BACKOFF` of `timeline::redis::link`).
 const RECONNECT_TIME: Duration = Duration::from_millis(50);
 
 impl Op {
