@@ -76,8 +76,7 @@ local function answer(id, due, record, former, score, change, mark)
   local marked = former and not flying and mark and string.match(mark, '^%d+') == held
   local handed_out = marked and mark ~= held .. ':unreadable'
   local lane, former_lane = lane_of(record), former and lane_of(former)
-  local as_is = former and change ~= 'cancelled'
-    and answer_as_is(due, record, former, held, change)
+  local as_is = former and change ~= 'cancelled' and answer_as_is(due, record, former, held, change)
   if as_is then
     return as_is
   elseif (flying or handed_out) and due == held or flying and former_lane ~= lane then

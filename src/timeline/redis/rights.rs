@@ -4,8 +4,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use redis::Value;
-
 use super::call::{CallError, load_scripts};
 use super::session::Session;
 use crate::timeline::keys::Keys;
@@ -48,10 +46,8 @@ pub(super) async fn check(session: &Session, keys: &Keys, timeout: Duration) -> 
     let commands: Vec<&str> = commands().into_iter().collect();
     let mut ask = redis::cmd("EVALSHA");
     ask.arg(redis::from_redis_value::<String>(hash).unwrap_or_default()).arg(1).arg(keys.nothing()).arg(keys.wake());
-    let missing: Vec<String> = match session.ask(ask.arg(commands), timeout, None).await? {
-        Value::Array(names) => redis::from_redis_value(Value::Array(names)).unwrap_or_default(),
-        _ => Vec::new(),
-    };
+    let missing = session.ask(ask.arg(commands), timeout, None).await?;
+    let missing: Vec<String> = redis::from_redis_value(missing).unwrap_or_default();
     match missing.is_empty() {
         true => Ok(()),
         false => Err(CallError::Unsent(format!(

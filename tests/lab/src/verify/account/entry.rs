@@ -53,7 +53,7 @@ pub(super) struct Op {
 
 /// An instance sends a put again on a new connection to Redis, which it opens this long after the old one ended at the
 /// earliest (half of `BACKOFF` of `timeline::redis::link`).
-const RECONNECT_TIME: Duration = Duration::from_millis(50);
+const MIN_RECONNECT_TIME: Duration = Duration::from_millis(50);
 
 impl Op {
     /// A request that is about to be sent.
@@ -155,7 +155,7 @@ impl Entry {
         let Some(mut op) = self.op.take() else { return Err("an answer to nothing".to_owned()) };
         // The instance itself may have sent it twice: then the first copy put this version.
         let is_new = op.version.is_some_and(|version| !self.standing.contains(&version));
-        if matches!(told, Told::Unchanged { .. }) && is_new && op.sent.elapsed() >= RECONNECT_TIME {
+        if matches!(told, Told::Unchanged { .. }) && is_new && op.sent.elapsed() >= MIN_RECONNECT_TIME {
             op.unsure = true;
         }
         _ = write!(self.history, "; {told:?} by {at}");
