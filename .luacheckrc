@@ -7,8 +7,8 @@ max_line_length = 140
 -- The parts stand in front of the scripts that name them: what is local there is known here.
 local shared = {
   "now", "micros", "first_write", "head_of", "wake", "lane_of", "due_by_lane", "rank_after", "largest_of", "fits", "lock", "left_out",
-  "push", "call_with", "ask_the_same", "next_revision", "mark_of_returned", "mark_of_expired", "order_of",
-  "leave_order",
+  "push", "call_with", "ask_the_same", "next_revision", "write_marks", "mark_of_expired", "order_of", "leave_order", "add_dead",
+  "earliest_of",
 }
 for _, name in ipairs({ "browse", "cancel", "claim", "claim_suspects", "discard", "extend", "get", "glance", "put", "reap",
   "requeue", "settle", "show" }) do

@@ -1,9 +1,9 @@
--- browse: lists dead occurrences in the order of their burial, from the end of the last call on.
+-- browse: lists dead occurrences in the order of their deaths, from the end of the last call on.
 -- WITH  prelude, places
 -- KEYS  1 dead (zset)  2 dead:records (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 after ms, "" = from the first  3 after_key  4 from ms, "" = the first  5 to ms, "" = the last
 --       6 lane, "" = any  7 reason, "" = any  8 max  9 max_bytes  10 whole, "" or 1  11 prefix of the ids, "" = any
--- REPLY { now, "browsed", last ms or "", last key or "", { key, buried, value or "" }... }
+-- REPLY { now, "browsed", last ms or "", last key or "", { key, died, value or "" }... }
 -- KEEPS writes nothing and reads at most 128 entries; if it stopped before the end, it returns the position.
 
 local dead, dead_records = KEYS[1], KEYS[2]

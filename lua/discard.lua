@@ -1,11 +1,11 @@
 -- discard: deletes a dead occurrence.
 -- WITH  prelude, dead
 -- KEYS  1 dead (zset)  2 dead:records (hash)  3 dead:order (zset)  4 dead:bytes (hash)
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 key  4 buried ms, "" = whenever
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 key  4 died ms, "" = whenever
 -- REPLY { now, "discarded" } | { now, "unknown" } | { now, "late" }
--- KEEPS dead and dead:records have the same keys; another burial of the same key stays.
+-- KEEPS dead and dead:records have the same keys; another death under the same key stays.
 
-local dead, dead_records, key, buried = KEYS[1], KEYS[2], ARGV[3], ARGV[4]
+local dead, dead_records, key, died = KEYS[1], KEYS[2], ARGV[3], ARGV[4]
 if #KEYS ~= 4 or #ARGV ~= 4 then
   return redis.error_reply('BADCALL discard: the numbers of keys and arguments do not fit')
 end
@@ -15,7 +15,7 @@ if now > tonumber(ARGV[2]) then
 end
 
 local since = redis.call('ZSCORE', dead, key)
-if buried ~= '' and since ~= buried then
+if died ~= '' and since ~= died then
   return { micros, 'unknown' }
 end
 local value = redis.call('HGET', dead_records, key)

@@ -1,6 +1,6 @@
 -- glance: reads the state of a shard; tells one caller when to reap a lane.
 -- WITH  prelude
--- KEYS  1 lanes (set)  2 dead (zset)  3.. due (zset), leases (zset), reap-at (string), of each lane
+-- KEYS  1 lanes (set)  2 dead (zset)  3.. due+leases+reap-at (zset, zset, string), of each lane
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 dead_keep ms  4 depth, "" or 1  5.. lane: name, served "" or 1
 -- REPLY { now, "glanced", dead, { lane known here... }, { head or "", first lease end or "", last lease end or "", stranded 0 or 1,
 --       reap 0 or 1, waiting, in flight, first due in flight or "" }, one per lane... }

@@ -2,14 +2,14 @@
 -- WITH  prelude, lanes, records, dead
 -- KEYS  1 dead (zset)  2 dead:records (hash)  3 tasks (hash)  4 changes (hash)  5 crashes (hash)  6 lanes (set)
 --       7 largest (string)  8 dead:order (zset)  9 dead:bytes (hash)  10.. due (zset), one per lane
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 parent, the id in the key  4 due in the key  5 buried ms, "" = whenever
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 parent, the id in the key  4 due in the key  5 died ms, "" = whenever
 --       6 wake channel  7.. lane, the name for each key from 10 on
 -- REPLY { now, "requeued" } | { now, "in_flight" } | { now, "unknown" } | { now, "unreadable" } | { now, "elsewhere", lane } |
 --       { now, "late" }
--- KEEPS a key is requeued only if no waiting or claimed occurrence has it; another burial of the same key stays.
+-- KEEPS a key is requeued only if no waiting or claimed occurrence has it; another death under the same key stays.
 
 local dead, dead_records, tasks, changes, crashes, lanes, largest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local parent, its_due, buried = ARGV[3], ARGV[4], ARGV[5]
+local parent, its_due, died = ARGV[3], ARGV[4], ARGV[5]
 local key = parent .. ':' .. its_due
 local member = '!' .. key
 if #KEYS ~= #ARGV + 3 then
@@ -22,7 +22,7 @@ if now > tonumber(ARGV[2]) then
 end
 
 local since = redis.call('ZSCORE', dead, key)
-if buried ~= '' and since ~= buried then
+if died ~= '' and since ~= died then
   return { micros, 'unknown' }
 end
 if redis.call('HEXISTS', tasks, member) == 1 then

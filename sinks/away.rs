@@ -42,9 +42,9 @@ impl Away {
     /// Joins several failed attempts: all texts, and the first cause other than `Unreachable`.
     #[must_use]
     pub fn of_all(all: Vec<Away>) -> Away {
-        let told = all.iter().map(|away| away.cause).find(|cause| *cause != Cause::Unreachable);
+        let cause = all.iter().map(|away| away.cause).find(|cause| *cause != Cause::Unreachable);
         let detail: Vec<_> = all.into_iter().map(|away| away.detail).collect();
-        Away { cause: told.unwrap_or(Cause::Unreachable), detail: detail.join("; ") }
+        Away { cause: cause.unwrap_or(Cause::Unreachable), detail: detail.join("; ") }
     }
 
     /// The error of a sink at this address.

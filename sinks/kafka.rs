@@ -48,7 +48,7 @@ use crate::{Away, Fault, Message, Outcome, Password, SinkError};
 /// broker's work. Other destinations wait that long behind it, because the requests of a connection are answered in
 /// order.
 const WINDOW_UNITS: usize = 8 << 10;
-const UNIT: usize = 1 << 10;
+const UNIT_BYTES: usize = 1 << 10;
 
 /// A Kafka cluster.
 pub(crate) struct Kafka {
@@ -85,7 +85,7 @@ impl Kafka {
         Ok(Kafka {
             settings: Arc::new(settings),
             peer: Peer::new(config),
-            window: Window::new(WINDOW_UNITS, UNIT),
+            window: Window::new(WINDOW_UNITS, UNIT_BYTES),
             alone: SharedConnection::new(),
             topics: Topics::default(),
             topic: Mutex::default(),

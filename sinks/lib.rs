@@ -9,6 +9,7 @@ mod away;
 mod config;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod kinds;
 mod link;
 pub mod memory;
 #[cfg(feature = "nats")]
@@ -18,6 +19,7 @@ mod password;
 mod patterns;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
+mod recent_map;
 pub mod redis_access;
 mod redis_replies;
 mod redis_streams;
@@ -39,6 +41,7 @@ pub use config::SinkConfig;
 pub use memory::MemorySink;
 pub use password::Password;
 pub use patterns::DestinationPatterns;
+pub use recent_map::RecentMap;
 pub use redis_access::RedisAccess;
 pub use tls::Tls;
 
@@ -107,7 +110,7 @@ pub mod headers {
     /// Why the message is dead. It marks a copy, which brokers must not treat as the message itself.
     pub const DEAD_REASON: &str = "punctual-dead-reason";
     /// The broker's error text; only in copies.
-    pub const DEAD_WORDS: &str = "punctual-dead-words";
+    pub const DEAD_DETAIL: &str = "punctual-dead-detail";
 }
 
 /// The result of publishing one message.

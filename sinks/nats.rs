@@ -41,7 +41,7 @@ use crate::{Away, Cause, Message, SinkError};
 /// The limit of unanswered messages, in units of 4 KiB: 16 MiB, and 4096 messages because each takes at least one unit.
 /// This is about 25 ms of a fast server's work.
 const WINDOW_UNITS: usize = MAX_UNDER_WAY;
-const UNIT: usize = 4096;
+const UNIT_BYTES: usize = 4096;
 
 /// Requests the JetStream limits of the account. Answered wherever JetStream is enabled; writes nothing.
 const INFO_SUBJECT: &str = "$JS.API.INFO";
@@ -98,7 +98,7 @@ impl Nats {
             peer: Peer::new(config),
             namespace: config.namespace().to_owned(),
             allowed: config.destinations().cloned(),
-            window: Window::new(WINDOW_UNITS, UNIT),
+            window: Window::new(WINDOW_UNITS, UNIT_BYTES),
         })
     }
 }

@@ -49,7 +49,7 @@ use refusal::{Blame, blame};
 
 /// Maximum number of unanswered messages over all publishes, and 16 MiB. One destination gets at most a quarter.
 const MAX_UNDER_WAY: usize = 4096;
-const UNIT: usize = 4096;
+const UNIT_BYTES: usize = 4096;
 
 /// A server, or a cluster whose servers are tried in turn.
 pub(crate) struct Rabbit {
@@ -89,7 +89,7 @@ impl Rabbit {
         Ok(Rabbit {
             login,
             peer: Peer::new(config),
-            window: Window::new(MAX_UNDER_WAY, UNIT),
+            window: Window::new(MAX_UNDER_WAY, UNIT_BYTES),
             exchanges: Arc::default(),
         })
     }

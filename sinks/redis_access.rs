@@ -317,12 +317,12 @@ impl RedisAccess {
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("get-master-addr-by-name").arg(master);
         let answer = ask.query_async::<Option<(String, u16)>>(&mut commands.connection.clone()).await;
-        let told = |error: RedisError| match error.code() {
+        let describe = |error: RedisError| match error.code() {
             // A plain Redis does not know the command.
             Some("ERR") => format!("the server there is no Sentinel: {error}").into(),
             _ => away(&error),
         };
-        answer.map_err(told)?.ok_or_else(|| format!("it knows no master `{master}`").into())
+        answer.map_err(describe)?.ok_or_else(|| format!("it knows no master `{master}`").into())
     }
 
     async fn stream(&self, server: &(String, u16), socket: RedisSocket) -> Result<Box<dyn Stream>, Away> {

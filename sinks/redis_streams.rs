@@ -38,8 +38,8 @@ const PIPELINE_COMMANDS: usize = 1000;
 const PIPELINE_BYTES: usize = 1 << 20;
 
 /// 1 MiB is the minimum of `proto-max-bulk-len`, 512 MiB its default.
-const LEAST_BULK: usize = 1 << 20;
-const DEFAULT_BULK: usize = 512 << 20;
+const MIN_BULK_BYTES: usize = 1 << 20;
+const DEFAULT_BULK_BYTES: usize = 512 << 20;
 
 /// The prefix of the scheduler's own keys, which are no valid destinations.
 const OWN_KEYS: &str = "punctual:";
@@ -131,8 +131,8 @@ impl Broker for RedisStreams {
 /// Sends the batch as pipelines, two of them under way, and answers each one when Redis has.
 async fn publish(connection: &Arc<StreamsConnection>, batch: Vec<Message>, answers: &Answers) {
     // Requested only if needed: a server closes the connection on a larger argument, and its error is lost.
-    let large = batch.iter().any(|message| message.payload.len() > LEAST_BULK);
-    let max_bulk = if large { connection.max_bulk().await } else { LEAST_BULK };
+    let large = batch.iter().any(|message| message.payload.len() > MIN_BULK_BYTES);
+    let max_bulk = if large { connection.max_bulk().await } else { MIN_BULK_BYTES };
     let mut messages: VecDeque<(usize, Message)> = batch.into_iter().enumerate().collect();
     let mut under_way = FuturesOrdered::new();
     while !messages.is_empty() || !under_way.is_empty() {
@@ -260,7 +260,7 @@ impl StreamsConnection {
             let mut ask = redis::cmd("CONFIG");
             ask.arg("GET").arg("proto-max-bulk-len");
             let answer = ask.query_async::<(String, usize)>(&mut self.commands.connection.clone()).await;
-            answer.map_or(DEFAULT_BULK, |(_, limit)| limit)
+            answer.map_or(DEFAULT_BULK_BYTES, |(_, limit)| limit)
         };
         *self.max_bulk.get_or_init(ask).await
     }

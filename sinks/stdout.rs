@@ -27,7 +27,7 @@ use crate::link::{PublishTracker, deadline, no_answer};
 use crate::{Away, Fault, Message, Outcome, Sink, SinkError, Trouble};
 
 /// Lines are written and flushed in blocks of 256 KiB, so that a batch of large payloads is not in memory twice.
-const BLOCK: usize = 256 * 1024;
+const BLOCK_BYTES: usize = 256 * 1024;
 
 /// A sink that writes lines, by default to stdout.
 pub struct StdoutSink {
@@ -124,7 +124,7 @@ async fn publish(inner: &Inner, batch: Vec<Message>, answers: &Answers) {
     while messages.peek().is_some() {
         let first = next;
         let mut lines = Vec::new();
-        while lines.len() < BLOCK
+        while lines.len() < BLOCK_BYTES
             && let Some(message) = messages.next()
         {
             write_line(&mut lines, message);

@@ -17,7 +17,7 @@ pub(crate) struct Window {
 
 /// A publish with at most this many messages does not wait for its turn: it mixes little, and behind a backlog it would
 /// wait for whole batches.
-const FEW: usize = 32;
+const MAX_FEW_MESSAGES: usize = 32;
 
 /// The room that a message holds until this is dropped, in the share of its destination and in the whole window.
 pub(crate) struct WindowRoom {
@@ -52,7 +52,7 @@ impl Window {
 
     /// The share of a destination for one publish of `messages` messages.
     pub(crate) fn share(&self, destination: &str, messages: usize) -> WindowShare {
-        WindowShare { destination: self.destination(destination), takes_turns: messages > FEW, turn: None }
+        WindowShare { destination: self.destination(destination), takes_turns: messages > MAX_FEW_MESSAGES, turn: None }
     }
 
     fn destination(&self, destination: &str) -> Arc<DestinationWindow> {
@@ -108,10 +108,11 @@ mod tests {
     #[test]
     fn calls_hand_over_one_after_another() {
         let window = Window::new(16, 100);
-        let (mut first, mut second) = (window.share("a", FEW + 1), window.share("a", FEW + 1));
+        let (mut first, mut second) =
+            (window.share("a", MAX_FEW_MESSAGES + 1), window.share("a", MAX_FEW_MESSAGES + 1));
         let room = window.room(&mut first, 1).now_or_never().expect("it is the first");
         assert!(window.room(&mut second, 1).now_or_never().is_none(), "it is another's turn");
-        let mut few = window.share("a", FEW);
+        let mut few = window.share("a", MAX_FEW_MESSAGES);
         assert!(window.room(&mut few, 1).now_or_never().is_some(), "few need none");
         // Its messages are still under way.
         drop(first);

@@ -20,7 +20,7 @@
 //! everything in one small program.
 
 #[macro_use]
-mod words;
+mod string_enum;
 
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -25,16 +25,16 @@ const LATENESS_BUCKETS: [f64; 22] = [
 const CALL_BUCKETS: [f64; 12] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 /// Reasons of death. They start at zero, so that the first death of each reason counts as an increase.
-const DEAD: [&str; 5] = ["rejected", "retries", "destination", "poison", "too late"];
+const DEAD_REASONS: [&str; 5] = ["rejected", "retries", "destination", "poison", "too late"];
 
 /// Results of timeline calls that deserve an alert from the first one on. They start at zero as well.
-const ALARMING: [&str; 3] = ["refused", "broken", "unkept"];
+const ALARMING_RESULTS: [&str; 3] = ["refused", "broken", "unkept"];
 
 /// HTTP statuses that deserve an alert from the first one on. They start at zero with a route's first request.
-const FAILURES: [u16; 2] = [500, 503];
+const FAILURE_CODES: [u16; 2] = [500, 503];
 
 /// Reasons for passing over an occurrence: the catch-up of its task.
-const PASSED_OVER: [&str; 3] = ["once", "all", "none"];
+const PASSED_OVER_POLICIES: [&str; 3] = ["once", "all", "none"];
 
 /// All metrics of one instance and their registry.
 pub struct Metrics {
@@ -205,8 +205,8 @@ impl Metrics {
     #[must_use]
     pub fn lane(&self, lane: &str) -> LaneMetrics {
         let label = LaneLabel { lane: lane.to_owned() };
-        DEAD.iter().for_each(|reason| self.dead(lane, reason, 0));
-        PASSED_OVER.iter().for_each(|reason| self.passed_over(lane, reason, 0));
+        DEAD_REASONS.iter().for_each(|reason| self.dead(lane, reason, 0));
+        PASSED_OVER_POLICIES.iter().for_each(|reason| self.passed_over(lane, reason, 0));
         let copies = |result| self.dead_copies.get_or_create_owned(&CopyLabel { lane: lane.to_owned(), result });
         LaneMetrics {
             claims: self.claims.get_or_create_owned(&label),
@@ -265,7 +265,7 @@ impl Metrics {
 
     /// Registers the verbs of the timeline.
     pub fn timeline_verbs(&self, verbs: impl IntoIterator<Item = &'static str>) {
-        for (verb, result) in verbs.into_iter().flat_map(|verb| ALARMING.map(|result| (verb, result))) {
+        for (verb, result) in verbs.into_iter().flat_map(|verb| ALARMING_RESULTS.map(|result| (verb, result))) {
             self.calls.get_or_create(&CallLabel { verb, result }).inc_by(0);
         }
     }
@@ -278,7 +278,7 @@ impl Metrics {
 
     /// Counts an HTTP request by route (the pattern, never the path) and status.
     pub fn request(&self, route: &'static str, status: u16) {
-        for status in FAILURES {
+        for status in FAILURE_CODES {
             self.requests.get_or_create(&RequestLabel { route, status }).inc_by(0);
         }
         self.requests.get_or_create(&RequestLabel { route, status }).inc();
@@ -300,7 +300,7 @@ impl Metrics {
         r.register("puts", "Tasks put, by result", self.puts.clone());
         r.register("cancels", "Tasks cancelled, by result", self.cancels.clone());
         r.register("passed_over", "Occurrences passed over, by catch-up", self.passed_over.clone());
-        r.register("dead", "Occurrences buried, by reason", self.dead.clone());
+        r.register("dead", "Occurrences that became dead, by reason", self.dead.clone());
         let copies = "Copies of dead messages for the dead-letter destination, by result";
         r.register("dead_copies", copies, self.dead_copies.clone());
         r.register("requeues", "Dead occurrences requeued, by result", self.requeues.clone());

@@ -42,6 +42,6 @@ fn tell_of_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string);
         let detail = panic.payload_as_str().unwrap_or("no words");
-        tracing::error!(place, words = detail, "a part of punctual has panicked");
+        tracing::error!(place, detail, "a part of punctual has panicked");
     }));
 }

@@ -187,11 +187,11 @@ fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &Stage, shar
     body.push_str(&task("large", &"x".repeat(100_000)));
     put_all(instance, &body, 201);
     let mut dead = Vec::new();
-    let buried = patient(SOON, || {
+    let died = patient(SOON, || {
         dead = shards.dead();
         !dead.is_empty()
     });
-    assert!(buried, "nothing is dead\n{}", instance.log());
+    assert!(died, "nothing is dead\n{}", instance.log());
     let [(key, reason, detail)] = &dead[..] else { panic!("only one is too large: {dead:?}") };
     assert_eq!((key, reason.as_str()), (&format!("large:{due}"), "rejected"), "{dead:?}");
     assert!(detail.contains(broker.too_large), "{detail}");
@@ -212,12 +212,12 @@ fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &Stage, shar
     let body: String = (0..20).map(|number| put_line(&format!("lost-{number}"), due, "nobody", "x")).collect();
     put_all(instance, &body, 20);
     let mut dead = Vec::new();
-    let buried = patient(SOON, || {
+    let died = patient(SOON, || {
         dead = shards.dead();
         dead.len() > 20
     });
     let took = stage.now() - due;
-    assert!(buried, "dead are: {dead:?}\n{}", instance.log());
+    assert!(died, "dead are: {dead:?}\n{}", instance.log());
     dead.retain(|(key, ..)| key.starts_with("lost-"));
     assert_eq!(dead.len(), 20, "{dead:?}");
     for (key, reason, detail) in dead {

@@ -186,13 +186,13 @@ fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
     let apart = Load::new(vec![instance.api()], &stage, "apart", "out");
     let due = stage.now() + 500;
     (0..5).for_each(|number| put_at(&api, &format!("lost-{number}"), due, "nowhere", "text"));
-    let buried = std::thread::scope(|scope| {
+    let died = std::thread::scope(|scope| {
         let (_ends, _apart_ends) = (load.guard(), apart.guard());
         scope.spawn(|| load.run());
         scope.spawn(|| apart.run());
         patient(SOON, || left.dead().len() == 5).then(|| stage.now() - due)
     });
-    let after = buried.unwrap_or_else(|| panic!("not dead: {:?}\n{}", left.dead(), instance.log()));
+    let after = died.unwrap_or_else(|| panic!("not dead: {:?}\n{}", left.dead(), instance.log()));
     for (key, reason, detail) in left.dead() {
         assert!(
             key.starts_with("lost-") && reason == "destination" && detail.contains("responders"),

@@ -143,7 +143,7 @@ fn an_instance_listens_at_once_while_redis_is_away() {
     });
     let (mut instance, said) = found.expect("it listens before the first attempt has ended");
     assert_eq!(said.status, 503, "{said:?}");
-    assert_eq!(said.json()["timeline"], json!({"status": "down", "words": "connecting"}));
+    assert_eq!(said.json()["timeline"], json!({"status": "down", "detail": "connecting"}));
     let api = instance.api();
     let answer = |path: &str| api.send("GET", path, None).expect("an answer");
     for path in ["/healthz", "/metrics", "/v1/stats", "/openapi.json"] {

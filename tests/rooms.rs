@@ -70,7 +70,7 @@ const ROOMS: &[Room] = &[
         ],
     },
     // A macro that every room uses.
-    Room { name: "words", rooms: &[], crates: &[] },
+    Room { name: "string_enum", rooms: &[], crates: &[] },
     Room { name: "metrics", rooms: &[], crates: &["prometheus_client"] },
     Room { name: "telemetry", rooms: &[], crates: &["tracing_subscriber"] },
 ];

@@ -19,6 +19,23 @@ local function mark_of_returned(due, kind, mark)
   end
 end
 
+-- Writes the marks of returned occurrences, given as due, id, due, id... `kinds` says how each of them returned.
+local function write_marks(crashes, returned, kinds, any_mark)
+  local ids = {}
+  for i = 1, #kinds do
+    ids[i] = returned[2 * i]
+  end
+  local marks = any_mark and redis.call('HMGET', crashes, unpack(ids)) or {}
+  for i = 1, #ids do
+    local mark = mark_of_returned(returned[2 * i - 1], kinds[i], marks[i])
+    if mark then
+      redis.call('HSET', crashes, ids[i], mark)
+    elseif mark == false then
+      redis.call('HDEL', crashes, ids[i])
+    end
+  end
+end
+
 -- The mark after the claim of the occurrence expired.
 local function mark_of_expired(due, mark)
   local named, what, count = read_mark(mark)

@@ -41,6 +41,24 @@ local function head_of(due)
   return redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 end
 
+-- The earliest due of lists of due, id, due, id...
+local function earliest_of(lists)
+  local earliest, least, last = nil, math.huge, nil
+  for _, list in ipairs(lists) do
+    for i = 1, #list, 2 do
+      -- Many have the same due; compare the string once.
+      if list[i] ~= last then
+        last = list[i]
+        local ms = tonumber(last)
+        if ms < least then
+          earliest, least = last, ms
+        end
+      end
+    end
+  end
+  return earliest
+end
+
 -- Wakes the claimers of a lane after `earliest` was written; `head` is the head before that.
 local function wake(channel, lane, earliest, head)
   -- Also if the head was due already: a claimer may have gone past it and wait for a later one.

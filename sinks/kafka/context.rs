@@ -113,16 +113,16 @@ impl ClientContext for KafkaContext {
         let text = self.settings.scrub(text);
         // All other errors are reported by the breaker, once instead of every second.
         if facility == "CONFWARN" && self.settings.is_new(&text) {
-            tracing::warn!(facility, words = text, "kafka's client library warns");
+            tracing::warn!(facility, detail = text, "kafka's client library warns");
         } else {
-            tracing::debug!(facility, severity = ?level, words = text, "kafka's client library");
+            tracing::debug!(facility, severity = ?level, detail = text, "kafka's client library");
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
         let detail = self.settings.scrub(reason);
-        tracing::debug!(?code, words = detail, "kafka's client library reports an error");
+        tracing::debug!(?code, detail, "kafka's client library reports an error");
         self.health.hear(code, detail);
     }
 

@@ -22,10 +22,10 @@ use crate::{Away, Fault, Message, link};
 
 /// How long a first connection may fail: a host name can have several addresses, and librdkafka tries the next one
 /// soon.
-const FIRST_PATIENCE: Duration = Duration::from_millis(500);
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The pause between two checks of abandoned messages.
-const LOOK: Duration = Duration::from_millis(250);
+const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A producer, until it ends.
 pub(crate) struct Producer {
@@ -66,7 +66,7 @@ impl Producer {
         for _ in 0..2 {
             tokio::select! {
                 answer = producer.ask(topic.clone(), limit / 2) => answer?,
-                () = producer.health.lost(FIRST_PATIENCE) => {
+                () = producer.health.lost(FIRST_ANSWER_TIMEOUT) => {
                     return Err(producer.away().unwrap_or_else(|| "the connection was lost".to_owned().into()));
                 }
             }
@@ -273,7 +273,7 @@ pub(super) fn end_unless_back(producer: &Arc<Producer>, left: DroppedPublish) {
 impl Producer {
     /// Sleeps, then returns whether messages are left that may still get a report.
     fn awaits_what_is_left(&self) -> bool {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(STATE_CHECK_INTERVAL);
         let (mut all, now) = (self.left(), Instant::now());
         let mut late = false;
         all.retain_mut(|left| {

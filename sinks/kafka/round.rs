@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::context::{Inbox, Ticket};
 use super::producer::{DroppedPublish, Producer, end_unless_back};
-use super::verdict::{ReportVerdict, verdict};
+use super::verdict::{AfterReport, verdict};
 use crate::answers::Answers;
 use crate::link::Connection as _;
 use crate::window::{Window, WindowRoom, WindowShare};
@@ -199,7 +199,7 @@ impl<'a> PublishRound<'a> {
 
     /// `refused`: librdkafka did not take the message.
     fn report(&mut self, index: usize, code: RDKafkaErrorCode, refused: bool) {
-        let ReportVerdict::Is(mut outcome) = verdict(code, self.alone) else { return self.again.push(index) };
+        let AfterReport::Is(mut outcome) = verdict(code, self.alone) else { return self.again.push(index) };
         if let Outcome::Retry(trouble) = &mut outcome {
             trouble.definite |= refused;
             // The message timed out or lost its connection. The health of the brokers tells why.

@@ -16,7 +16,7 @@ use crate::target::address;
 
 /// The largest message that librdkafka hands to a broker: 64 MiB. The broker has its own, usually lower limit. A broker
 /// closes the connection on a request above 100 MiB, with all messages under way.
-pub(super) const LARGEST: usize = 64 << 20;
+pub(super) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// Properties that must not be set, and why.
 const OURS: &[(&str, &[&str])] = &[
@@ -186,7 +186,7 @@ fn defaults(config: &SinkConfig, set: &mut impl FnMut(&str, String)) {
     set("linger.ms", "0".to_owned());
     set("socket.nagle.disable", "true".to_owned());
     set("socket.keepalive.enable", "true".to_owned());
-    set("message.max.bytes", LARGEST.to_string());
+    set("message.max.bytes", MAX_MESSAGE_BYTES.to_string());
     // librdkafka requests the topic's metadata repeatedly, which would create a topic that is unknown or deleted.
     set("allow.auto.create.topics", "false".to_owned());
     // Report an unknown topic at once; each later publish asks again.

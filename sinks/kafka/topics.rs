@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::producer::Producer;
 
 /// How old a list may be that does not contain a topic. One that was just created is found after this time.
-const LIST_AGE: Duration = Duration::from_secs(1);
+const MAX_LIST_AGE: Duration = Duration::from_secs(1);
 
 /// A list that took long, because the cluster has many topics, is used for this many times as long.
 const AGE_TO_DURATION: u32 = 20;
@@ -44,7 +44,7 @@ struct LastList {
 
 impl LastList {
     fn is_new(&self) -> bool {
-        self.at.elapsed() < LIST_AGE.max(self.took * AGE_TO_DURATION)
+        self.at.elapsed() < MAX_LIST_AGE.max(self.took * AGE_TO_DURATION)
     }
 }
 

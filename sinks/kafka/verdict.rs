@@ -6,7 +6,7 @@ use crate::{Fault, Outcome, Trouble};
 
 /// What to do with a message after its report.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ReportVerdict {
+pub(super) enum AfterReport {
     /// Answer it with this outcome.
     Is(Outcome),
     /// Send it again alone: its record batch was refused, which says nothing about a single message in it.
@@ -32,21 +32,21 @@ pub(super) fn unlisted() -> Outcome {
 /// No error is definite, not even one that says that nothing was written, because it describes only the last of several
 /// attempts. An earlier attempt of librdkafka may have been written, and a broker that has just started may not know
 /// its topics yet.
-pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> ReportVerdict {
+pub(super) fn verdict(code: RDKafkaErrorCode, alone: bool) -> AfterReport {
     use RDKafkaErrorCode as Code;
     let detail = detail(code);
-    let open = |fault| ReportVerdict::Is(Outcome::Retry(Trouble::open(fault, detail.clone())));
+    let open = |fault| AfterReport::Is(Outcome::Retry(Trouble::open(fault, detail.clone())));
     match code {
-        Code::NoError => ReportVerdict::Is(Outcome::Accepted),
+        Code::NoError => AfterReport::Is(Outcome::Accepted),
 
         // The record batch exceeds a limit of the topic or the broker, or contains an invalid record.
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord if alone => {
-            ReportVerdict::Is(Outcome::Reject(detail))
+            AfterReport::Is(Outcome::Reject(detail))
         }
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidRecord | Code::InvalidDifferentRecord
             if !alone =>
         {
-            ReportVerdict::Again
+            AfterReport::Again
         }
 
         // The topic does not exist, is not permitted, or is configured to refuse such messages.
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn every_error_has_its_verdict() {
         use Fault::{Destination, Sink, Unavailable, Unclear};
-        assert_eq!(verdict(Code::NoError, false), ReportVerdict::Is(Outcome::Accepted));
+        assert_eq!(verdict(Code::NoError, false), AfterReport::Is(Outcome::Accepted));
         let table: &[(Fault, &[Code])] = &[
             (
                 Destination,
@@ -176,7 +176,7 @@ mod tests {
         for (fault, codes) in table {
             for code in *codes {
                 let trouble = Trouble { fault: *fault, definite: false, detail: detail(*code) };
-                assert_eq!(verdict(*code, true), ReportVerdict::Is(Outcome::Retry(trouble)), "{code:?}");
+                assert_eq!(verdict(*code, true), AfterReport::Is(Outcome::Retry(trouble)), "{code:?}");
             }
         }
         assert!(all().count() > 150, "{}", all().count());
@@ -185,14 +185,14 @@ mod tests {
     #[test]
     fn nothing_is_rejected_but_what_is_wrong_with_the_message_and_only_alone() {
         let rejected = |alone| {
-            let rejects = move |code: &Code| matches!(verdict(*code, alone), ReportVerdict::Is(Outcome::Reject(_)));
+            let rejects = move |code: &Code| matches!(verdict(*code, alone), AfterReport::Is(Outcome::Reject(_)));
             all().filter(rejects).collect::<Vec<_>>()
         };
         assert_eq!(rejected(false), []);
         assert_eq!(rejected(true), [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidRecord]);
-        let accepted = all().filter(|code| verdict(*code, true) == ReportVerdict::Is(Outcome::Accepted));
+        let accepted = all().filter(|code| verdict(*code, true) == AfterReport::Is(Outcome::Accepted));
         assert_eq!(accepted.collect::<Vec<_>>(), [Code::NoError]);
         assert_eq!(detail(Code::MessageSizeTooLarge), "Broker: Message size too large");
-        assert_eq!(verdict(Code::MessageSizeTooLarge, false), ReportVerdict::Again);
+        assert_eq!(verdict(Code::MessageSizeTooLarge, false), AfterReport::Again);
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::carry::{check, publishing, size, target};
 use super::connection::{Channel, Failed, RabbitConnection};
 use super::refusal::{Blame, Refusal, blame};
-use super::under_way::{Event, Judged, UnderWay};
+use super::under_way::{Confirmation, Event, UnderWay};
 use crate::answers::Answers;
 use crate::window::Window;
 use crate::{Fault, Message, Outcome, Trouble};
@@ -199,9 +199,9 @@ impl<'a> RabbitPublish<'a> {
             Event::Verdicts(verdicts) => {
                 for (index, verdict) in verdicts {
                     match verdict {
-                        Judged::Accepted => self.answers.set(index, Outcome::Accepted),
-                        Judged::Returned(refusal) => self.retry(index, &refusal, true),
-                        Judged::Nacked => {
+                        Confirmation::Accepted => self.answers.set(index, Outcome::Accepted),
+                        Confirmation::Returned(refusal) => self.retry(index, &refusal, true),
+                        Confirmation::Nacked => {
                             // Whatever the reason, it is one of the queue: it is full, or could not store the message.
                             let detail = "nack: RabbitMQ did not take it (its queue is full, or could not store it)";
                             self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Destination, detail)));

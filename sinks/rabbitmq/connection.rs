@@ -27,7 +27,7 @@ use crate::{Away, Fault, link};
 const MAX_CHANNELS: u16 = 64;
 
 /// A connection is replaced once the server has closed channels with one in this many of its numbers.
-const SPENT_NUMBERS: usize = 4;
+const MAX_SPENT_NUMBERS: usize = 4;
 
 /// Maximum number of exchanges that are looked for at once. The other channels are for messages.
 const MAX_LOOKS: usize = 16;
@@ -300,7 +300,7 @@ impl link::Connection for RabbitConnection {
     /// lapin never uses the number of a channel again that the server closed, in the lifetime of a connection: what is
     /// sent on it fails with the former refusal. So a connection is replaced before its numbers are used up.
     fn is_worn(&self) -> bool {
-        self.shared.spent.load(Ordering::Relaxed) >= (self.numbers / SPENT_NUMBERS).max(1)
+        self.shared.spent.load(Ordering::Relaxed) >= (self.numbers / MAX_SPENT_NUMBERS).max(1)
     }
 
     /// Closes the connection in order. If messages were given up, it is cut instead, because the server would read them
@@ -329,10 +329,10 @@ impl Drop for RabbitConnection {
 impl Shared {
     /// Handles lapin's events until the connection ends.
     fn listen(self: &Arc<Shared>) {
-        let (mut events, told) = (self.lapin.events_listener(), Arc::downgrade(self));
+        let (mut events, shared) = (self.lapin.events_listener(), Arc::downgrade(self));
         self.runtime.spawn(async move {
             while let Some(event) = events.next().await {
-                let Some(shared) = told.upgrade() else { return };
+                let Some(shared) = shared.upgrade() else { return };
                 match event {
                     Event::ConnectionBlocked(reason) => drop(shared.blocked.send_replace(Some(reason))),
                     Event::ConnectionUnblocked => drop(shared.blocked.send_replace(None)),

@@ -2,39 +2,33 @@
 //! server a channel, and a caller can make up any number of names: while many are missing, only few more are looked for
 //! at once. An exchange that was refused for that reason is looked for the next time, and so is one that existed before.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::refusal::Refusal;
+use crate::RecentMap;
 
 /// How long a missing exchange is remembered.
 const MISSING_TIME: Duration = Duration::from_secs(5);
-
-/// How often old ones are removed.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of exchanges of each kind that are remembered.
 const MAX_REMEMBERED: usize = 10_000;
 
 /// How many exchanges were missing lately when the next ones are looked for with a limit.
-const MANY_MISSING: usize = 64;
+const MIN_MANY_MISSING: usize = 64;
 
 /// Maximum number of exchanges that wait to be looked for, while many are missing.
 const MAX_WAITING: usize = 64;
 
 /// The exchanges that the sink remembers.
-#[derive(Default)]
 pub(super) struct Exchanges(Mutex<Remembered>);
 
-#[derive(Default)]
 struct Remembered {
     /// Those that did not exist or were forbidden lately, with the refusal.
-    missing: HashMap<String, (Instant, Refusal)>,
-    /// When old ones were last removed.
-    swept: Option<Instant>,
+    missing: RecentMap<Refusal>,
     /// Those that existed, or were not looked for when they were first named.
     preferred: HashSet<String>,
     /// Number of those that wait to be looked for.
@@ -47,12 +41,17 @@ pub(super) struct Waiting<'a> {
     exchange: &'a str,
 }
 
+impl Default for Exchanges {
+    fn default() -> Exchanges {
+        let missing = RecentMap::new(MISSING_TIME, MAX_REMEMBERED);
+        Exchanges(Mutex::new(Remembered { missing, preferred: HashSet::new(), waiting: 0 }))
+    }
+}
+
 impl Exchanges {
     /// The refusal of an exchange that was looked for lately.
     pub(super) fn refusal(&self, exchange: &str) -> Option<Refusal> {
-        let remembered = self.0.lock();
-        let (at, refusal) = remembered.missing.get(exchange)?;
-        (at.elapsed() < MISSING_TIME).then(|| refusal.clone())
+        self.0.lock().missing.get(exchange, Instant::now()).cloned()
     }
 
     /// Lets an exchange wait to be looked for. `None` if too many do.
@@ -69,9 +68,9 @@ impl Exchanges {
     pub(super) fn note_missing(&self, exchange: &str, refusal: &Refusal) {
         let mut remembered = self.0.lock();
         remembered.preferred.remove(exchange);
-        if remembered.missing.len() < MAX_REMEMBERED {
-            remembered.missing.insert(exchange.to_owned(), (Instant::now(), refusal.clone()));
-        }
+        let now = Instant::now();
+        remembered.missing.remove(exchange, now);
+        remembered.missing.touch(exchange, now, || refusal.clone());
     }
 }
 
@@ -80,8 +79,8 @@ impl Waiting<'_> {
     /// missing.
     pub(super) fn is_admitted(&self) -> bool {
         let mut remembered = self.exchanges.0.lock();
-        remembered.sweep();
-        let too_many = remembered.waiting > MAX_WAITING && remembered.missing.len() >= MANY_MISSING;
+        remembered.missing.sweep(Instant::now());
+        let too_many = remembered.waiting > MAX_WAITING && remembered.missing.len() >= MIN_MANY_MISSING;
         if too_many && !remembered.preferred.contains(self.exchange) {
             remembered.prefer(self.exchange);
             return false;
@@ -97,19 +96,11 @@ impl Drop for Waiting<'_> {
 }
 
 impl Remembered {
-    /// Of those that were refused and never named again none leaves, so all do once there are too many.
+    /// Entries never expire, so the set is cleared when it is full.
     fn prefer(&mut self, exchange: &str) {
         if self.preferred.len() >= MAX_REMEMBERED {
             self.preferred.clear();
         }
         self.preferred.insert(exchange.to_owned());
-    }
-
-    fn sweep(&mut self) {
-        if self.swept.is_none_or(|at| at.elapsed() >= SWEEP_INTERVAL) {
-            let now = Instant::now();
-            self.swept = Some(now);
-            self.missing.retain(|_, (at, _)| now.duration_since(*at) < MISSING_TIME);
-        }
     }
 }

@@ -10,16 +10,16 @@ use bytes::BytesMut;
 pub(super) const MAX_FRAME_BYTES: u32 = 128 * 1024;
 
 /// Bytes of a frame before and behind its payload.
-const HEAD: usize = 7;
-const END: usize = 1;
+const FRAME_HEADER_BYTES: usize = 7;
+const FRAME_END_BYTES: usize = 1;
 
 /// How many bytes of a payload are read; an acknowledgement needs the most.
-const LOOKED_AT: usize = 12;
+const PARSED_BYTES: usize = 12;
 
 /// Types of frames.
-const METHOD: u8 = 1;
-const HEADER: u8 = 2;
-const BODY: u8 = 3;
+const METHOD_FRAME: u8 = 1;
+const HEADER_FRAME: u8 = 2;
+const BODY_FRAME: u8 = 3;
 
 /// Methods, by the first four bytes of the payload: class and method.
 const CHANNEL_OPEN: [u8; 4] = [0, 20, 0, 10];
@@ -135,8 +135,8 @@ impl Channel {
             {
                 return Err("it answered a message that was never sent");
             }
-            (HEADER, _, Some(None)) => self.returning = frame.number(4).filter(|size| *size > 0).map(Some),
-            (BODY, _, Some(Some(left))) => {
+            (HEADER_FRAME, _, Some(None)) => self.returning = frame.number(4).filter(|size| *size > 0).map(Some),
+            (BODY_FRAME, _, Some(Some(left))) => {
                 self.returning = left.checked_sub(frame.size as u64).filter(|left| *left > 0).map(Some);
             }
             _ => {}
@@ -179,17 +179,17 @@ impl Reader {
             }
             return (!rest.is_empty()).then_some(FramePiece::Rest(rest));
         }
-        self.head.extend_from_slice(take(bytes, HEAD.saturating_sub(self.head.len())));
+        self.head.extend_from_slice(take(bytes, FRAME_HEADER_BYTES.saturating_sub(self.head.len())));
         let size = match self.head[..] {
             [_, _, _, a, b, c, d, ..] => u32::from_be_bytes([a, b, c, d]) as usize,
             _ => return None,
         };
-        let wanted = HEAD + size.min(LOOKED_AT);
+        let wanted = FRAME_HEADER_BYTES + size.min(PARSED_BYTES);
         self.head.extend_from_slice(take(bytes, wanted - self.head.len()));
         if self.head.len() < wanted {
             return None;
         }
-        self.left = HEAD + size + END - wanted;
+        self.left = FRAME_HEADER_BYTES + size + FRAME_END_BYTES - wanted;
         let (kind, channel) = (self.head[0], u16::from_be_bytes([self.head[1], self.head[2]]));
         Some(FramePiece::Head(Frame { kind, channel, size, bytes: &self.head }))
     }
@@ -204,12 +204,12 @@ fn take<'a>(bytes: &mut &'a [u8], most: usize) -> &'a [u8] {
 
 impl Frame<'_> {
     fn method(&self) -> Option<[u8; 4]> {
-        self.bytes[HEAD..].first_chunk().filter(|_| self.kind == METHOD).copied()
+        self.bytes[FRAME_HEADER_BYTES..].first_chunk().filter(|_| self.kind == METHOD_FRAME).copied()
     }
 
     /// The eight-byte number at this position of the payload.
     fn number(&self, at: usize) -> Option<u64> {
-        self.bytes[HEAD..].get(at..)?.first_chunk().copied().map(u64::from_be_bytes)
+        self.bytes[FRAME_HEADER_BYTES..].get(at..)?.first_chunk().copied().map(u64::from_be_bytes)
     }
 }
 
@@ -223,17 +223,18 @@ mod tests {
     }
 
     fn method(channel: u16, method: [u8; 4], arguments: &[u8]) -> Vec<u8> {
-        frame(METHOD, channel, &[&method[..], arguments].concat())
+        frame(METHOD_FRAME, channel, &[&method[..], arguments].concat())
     }
 
     fn header(channel: u16, size: u64) -> Vec<u8> {
-        frame(HEADER, channel, &[&[0, 60, 0, 0][..], &size.to_be_bytes(), &[0, 0]].concat())
+        frame(HEADER_FRAME, channel, &[&[0, 60, 0, 0][..], &size.to_be_bytes(), &[0, 0]].concat())
     }
 
     /// A message with a body in two frames.
     fn message(channel: u16, body: u8) -> Vec<u8> {
         let publish = method(channel, BASIC_PUBLISH, &[0, 0, 0, 1, b'a', 1]);
-        [publish, header(channel, 40), frame(BODY, channel, &[body; 30]), frame(BODY, channel, &[body; 10])].concat()
+        [publish, header(channel, 40), frame(BODY_FRAME, channel, &[body; 30]), frame(BODY_FRAME, channel, &[body; 10])]
+            .concat()
     }
 
     fn ack(channel: u16, tag: u64, multiple: bool) -> Vec<u8> {
@@ -296,8 +297,8 @@ mod tests {
     #[test]
     fn an_answer_that_can_be_of_no_message_ends_all() {
         let returned = method(1, BASIC_RETURN, &[1, 56, 0, 0, 0]);
-        let body = |length: usize| frame(BODY, 1, &vec![7; length]);
-        for (told, believed) in [
+        let body = |length: usize| frame(BODY_FRAME, 1, &vec![7; length]);
+        for (bytes, is_valid) in [
             (ack(1, 1, false), true),
             (ack(1, 2, true), true),
             (ack(1, 3, false), false),
@@ -313,11 +314,11 @@ mod tests {
             ([returned.clone(), header(1, 8), body(5), body(3), ack(1, 1, false)].concat(), true),
             ([returned, header(1, 0), ack(1, 1, false)].concat(), true),
         ] {
-            for size in 1..=told.len() {
+            for size in 1..=bytes.len() {
                 let (mut frames, mut out) = (Frames { greeted: true, ..Frames::default() }, BytesMut::new());
                 frames.send(&[method(1, CHANNEL_OPEN, &[0]), message(1, 1), message(1, 2)].concat(), &mut out);
-                let result = told.chunks(size).try_for_each(|piece| frames.receive(piece));
-                assert_eq!(result.is_ok(), believed, "{told:?} in pieces of {size}");
+                let result = bytes.chunks(size).try_for_each(|piece| frames.receive(piece));
+                assert_eq!(result.is_ok(), is_valid, "{bytes:?} in pieces of {size}");
             }
         }
     }

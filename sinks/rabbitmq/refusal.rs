@@ -53,8 +53,8 @@ impl Refusal {
     /// The refusal inside an error, if the server sent one.
     pub(super) fn of(error: &lapin::Error) -> Option<Refusal> {
         match error.kind() {
-            ErrorKind::ProtocolError(told) => {
-                Some(Refusal { code: told.get_id(), detail: told.get_message().as_str().to_owned() })
+            ErrorKind::ProtocolError(error) => {
+                Some(Refusal { code: error.get_id(), detail: error.get_message().as_str().to_owned() })
             }
             _ => None,
         }

@@ -21,7 +21,7 @@ use crate::window::WindowRoom;
 
 /// The final result of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Judged {
+pub(super) enum Confirmation {
     Accepted,
     Nacked,
     Returned(Refusal),
@@ -30,7 +30,7 @@ pub(super) enum Judged {
 /// An event of a channel.
 #[derive(Debug)]
 pub(super) enum Event {
-    Verdicts(Vec<(usize, Judged)>),
+    Verdicts(Vec<(usize, Confirmation)>),
     /// RabbitMQ returned a message that is none of these. No acknowledgement on this channel can be trusted any more.
     Doubt(Refusal),
     /// The channel has ended, or the connection.
@@ -169,7 +169,7 @@ impl<'a> UnderWay<'a> {
     ///
     /// # Errors
     /// If a message was returned that is none of these.
-    fn look(&mut self) -> Result<Vec<(usize, Judged)>, Refusal> {
+    fn look(&mut self) -> Result<Vec<(usize, Confirmation)>, Refusal> {
         let (mut proven, mut waiting, mut nacked) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(tag) = self.woken.pop() {
             let Some((index, confirmed)) = self.confirmed(tag) else { continue };
@@ -190,9 +190,9 @@ impl<'a> UnderWay<'a> {
         if self.open.is_empty() {
             proven.append(&mut self.waiting);
         }
-        let told = proven.into_iter().map(|index| (index, Judged::Accepted));
-        let told = told.chain(nacked.into_iter().map(|index| (index, Judged::Nacked)));
-        Ok(told.map(|(index, verdict)| (index, self.judge(index, verdict))).collect())
+        let confirmed = proven.into_iter().map(|index| (index, Confirmation::Accepted));
+        let confirmed = confirmed.chain(nacked.into_iter().map(|index| (index, Confirmation::Nacked)));
+        Ok(confirmed.map(|(index, confirmation)| (index, self.unless_returned(index, confirmation))).collect())
     }
 
     /// The acknowledgement of the message with this number.
@@ -221,8 +221,8 @@ impl<'a> UnderWay<'a> {
         Ok(())
     }
 
-    /// The judgement of a message: `told`, unless it was returned.
-    fn judge(&mut self, index: usize, told: Judged) -> Judged {
+    /// The confirmation of a message, unless it was returned.
+    fn unless_returned(&mut self, index: usize, confirmation: Confirmation) -> Confirmation {
         let key = self.batch[index].key.as_str();
         if let Some(indices) = self.unjudged.get_mut(key) {
             indices.retain(|unjudged| *unjudged != index);
@@ -230,7 +230,7 @@ impl<'a> UnderWay<'a> {
                 self.unjudged.remove(key);
             }
         }
-        self.returned.remove(&index).map_or(told, Judged::Returned)
+        self.returned.remove(&index).map_or(confirmation, Confirmation::Returned)
     }
 }
 
@@ -324,12 +324,12 @@ mod tests {
                 None => {}
                 Some(Event::Verdicts(verdicts)) => {
                     judged += verdicts.len();
-                    for (index, verdict) in verdicts {
+                    for (index, confirmation) in verdicts {
                         let truth = match order.contains(&Says::Returns(index)) {
-                            true => Judged::Returned(returned(&batch[index]).refusal),
-                            false => Judged::Accepted,
+                            true => Confirmation::Returned(returned(&batch[index]).refusal),
+                            false => Confirmation::Accepted,
                         };
-                        assert_eq!(verdict, truth, "{index} of {order:?}, looks {looks:b}");
+                        assert_eq!(confirmation, truth, "{index} of {order:?}, looks {looks:b}");
                     }
                 }
                 Some(Event::Doubt(_)) => {

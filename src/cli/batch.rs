@@ -20,10 +20,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
 use super::client::{Client, courteous};
-use super::feed::{PARTS, Progress, open, paced, read};
-use super::out::{self, Words};
+use super::fault::{FaultView, faults};
+use super::feed::{MAX_PARTS, Progress, open, paced, read};
+use super::out::{self, Printable};
 use super::program::Signals;
-use super::task::{FaultView, faults};
 use super::{Failure, say, tell};
 
 /// If this program did not read answers for longer, that may be why the instance ended the batch.
@@ -45,16 +45,16 @@ const NO_BATCH: &str = "its answer is not one to a batch; is it an instance of p
 struct LineAnswer {
     line: u64,
     #[serde(default)]
-    id: Option<Words>,
+    id: Option<Printable>,
     #[serde(default)]
-    result: Option<Words>,
+    result: Option<Printable>,
     #[serde(default)]
     error: Option<Problem>,
 }
 
 #[derive(Deserialize)]
 struct Problem {
-    detail: Words,
+    detail: Printable,
     #[serde(default)]
     errors: Vec<FaultView>,
 }
@@ -79,13 +79,13 @@ struct Tally {
     /// The beginning of an incomplete answer.
     rest: Vec<u8>,
     line: u64,
-    put: BTreeMap<Words, u64>,
+    put: BTreeMap<Printable, u64>,
     failed: u64,
 }
 
 /// Why a batch ended early.
 enum Ended {
-    Words(String),
+    Printable(String),
     Signal(&'static str),
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), 
     // From here on only threads of their own may block, otherwise signals would be ignored.
     let mut signals = Signals::listen()?;
     let progress = Arc::new(Progress::default());
-    let (parts, inbox) = mpsc::channel(PARTS);
+    let (parts, inbox) = mpsc::channel(MAX_PARTS);
     let (numbers, lines) = blocking::channel();
     let reading = Arc::clone(&progress);
     std::thread::spawn(move || read(input, &parts, &numbers, &reading));
@@ -114,13 +114,13 @@ pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), 
     }
     begun.send_replace(true);
     let bar = bar(json, size);
-    let (shown, inbox) = mpsc::channel(PARTS);
+    let (shown, inbox) = mpsc::channel(MAX_PARTS);
     let (tell_end, mut end) = oneshot::channel();
     let showing = bar.clone();
     std::thread::spawn(move || tell_end.send(show(inbox, &showing)).ok());
     let mut tally = Tally::new(json, bar, shown, lines);
     let followed = async {
-        let ended = tally.follow(client, response, &progress).await.map_err(Ended::Words);
+        let ended = tally.follow(client, response, &progress).await.map_err(Ended::Printable);
         tally.shown = None;
         (ended, (&mut end).await)
     };
@@ -317,7 +317,7 @@ impl Tally {
         let again = "put the file again from there, or as a whole: an equal task is `unchanged`, but one with `in` starts \
                      anew";
         match ended {
-            Err(Ended::Words(detail)) => {
+            Err(Ended::Printable(detail)) => {
                 Err(Failure::failed(anyhow!("{doing} at `{}`: {detail}; {known}, {beyond}", client.shown()))
                     .hint(again))
             }
@@ -337,7 +337,7 @@ impl Tally {
 }
 
 /// The error of one line.
-fn detail(line: u64, id: Option<&Words>, error: Option<Problem>) -> String {
+fn detail(line: u64, id: Option<&Printable>, error: Option<Problem>) -> String {
     let id = id.map(|id| format!(" (`{id}`)")).unwrap_or_default();
     let (detail, errors) = error.map(|error| (error.detail, error.errors)).unwrap_or_default();
     format!("line {line}{id}: {detail}{}\n", faults(&errors))

@@ -22,16 +22,16 @@ use crate::engine::EngineSink;
 use crate::timeline::redis::{NOT_SET_UP, RedisError, ServerCheckError, check_server};
 
 /// What a check may take in addition to its own limit.
-const MARGIN: Duration = Duration::from_secs(1);
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// Time limit for Redis: two connections, and some replies.
-const TIMELINE: Duration = Duration::from_secs(10);
+const TIMELINE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 #[command(
     after_help = "Exit codes: 0 all is right (warnings may stand), 1 something else is wrong, 2 the configuration, 3 \
                         a server cannot be reached, 4 a login was refused, 5 a certificate is not trusted. Of several \
-                        failures the first that is told."
+                        failures the first one in the output."
 )]
 pub(super) struct CheckArguments {
     #[command(flatten)]
@@ -184,8 +184,8 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
         result: Err(Trouble::new(config, option, kind, detail)),
         warnings: Vec::new(),
     };
-    let found = match timeout(TIMELINE, check_server(&serve::redis_config(config, &parts.tls))).await {
-        Err(_) => return trouble("redis.url", Kind::Unreachable, format!("no answer within {TIMELINE:?}")),
+    let found = match timeout(TIMELINE_TIMEOUT, check_server(&serve::redis_config(config, &parts.tls))).await {
+        Err(_) => return trouble("redis.url", Kind::Unreachable, format!("no answer within {TIMELINE_TIMEOUT:?}")),
         Ok(Err(ServerCheckError::Away(away))) => return trouble("redis.url", kind(away.cause), away.detail),
         Ok(Err(ServerCheckError::Redis(error))) => {
             let option = match error {
@@ -214,7 +214,7 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
 
 async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
     let sink = &sink.sink;
-    let limit = sink.answer_timeout() + MARGIN;
+    let limit = sink.answer_timeout() + TIMEOUT_MARGIN;
     let checked = timeout(limit, sink.check()).await;
     let silent = SinkError::Timeout { doing: "connecting", limit };
     let result = match checked.unwrap_or(Err(silent)) {
@@ -224,7 +224,7 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
             url => format!("{url}: {}", sink.kind()),
         }),
         Err(error) => {
-            let (kind, detail) = told(error);
+            let (kind, detail) = kind_and_detail(error);
             Err(Trouble::new(config, &format!("sinks.{name}.url"), kind, detail))
         }
     };
@@ -232,7 +232,7 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
 }
 
 /// The kind and the text of a sink's error.
-fn told(error: SinkError) -> (Kind, String) {
+fn kind_and_detail(error: SinkError) -> (Kind, String) {
     match error {
         SinkError::Config { detail, .. } => (Kind::Configuration, detail),
         SinkError::Away { away, .. } => (kind(away.cause), away.detail),
@@ -284,7 +284,7 @@ impl Finding {
             None => (self.of.as_str(), None),
         };
         let warnings: Vec<_> =
-            self.warnings.iter().map(|(detail, hint)| json!({"words": detail, "hint": hint})).collect();
+            self.warnings.iter().map(|(detail, hint)| json!({"detail": detail, "hint": hint})).collect();
         let mut object = json!({"check": check, "warnings": warnings});
         if let Some(name) = name {
             object["name"] = name.into();
@@ -306,7 +306,7 @@ impl Finding {
 
 fn fault_as_json(fault: &ConfigFault) -> Value {
     let origin = fault.origin.to_string();
-    json!({"option": fault.path, "origin": origin, "words": fault.detail, "hint": fault.hint})
+    json!({"option": fault.path, "origin": origin, "detail": fault.detail, "hint": fault.hint})
 }
 
 /// A configuration with faults: nothing else was checked.

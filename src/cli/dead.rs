@@ -9,16 +9,16 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::client::{ApiAnswer, Client};
-use super::out::{self, Words};
+use super::out::{self, Printable};
 use super::task::{TaskPlace, path_segment, refused};
 use super::{Failure, say, tell};
 
 /// Maximum number of entries in one page of an instance.
-const PAGE: usize = 1000;
+const PAGE_ENTRIES: usize = 1000;
 
 #[derive(Subcommand)]
 pub(super) enum DeadCommand {
-    /// List dead occurrences, the oldest burial first
+    /// List dead occurrences, the oldest first
     List(ListArguments),
     /// Show a dead occurrence with its message
     Show(ShowArguments),
@@ -88,19 +88,18 @@ struct PageView {
 /// An entry of a list.
 #[derive(Deserialize)]
 struct DeadView {
-    key: Words,
-    reason: Words,
-    #[serde(rename = "words")]
-    detail: Words,
-    buried: Words,
-    lane: Option<Words>,
-    destination: Option<Words>,
+    key: Printable,
+    reason: Printable,
+    detail: Printable,
+    died: Printable,
+    lane: Option<Printable>,
+    destination: Option<Printable>,
 }
 
 /// The result of one.
 #[derive(Deserialize)]
 struct DoneView {
-    result: Words,
+    result: Printable,
 }
 
 /// The result of a bulk request, requeued or discarded.
@@ -158,7 +157,7 @@ async fn list(arguments: &ListArguments) -> Result<(), Failure> {
     let mut left = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
     let mut cursor: Option<String> = None;
     loop {
-        let limit = left.min(PAGE).to_string();
+        let limit = left.min(PAGE_ENTRIES).to_string();
         let mut path = format!("/v1/dead?limit={limit}");
         for (name, value) in arguments.filter.said().into_iter().chain(cursor.map(|cursor| ("cursor", cursor))) {
             path.push_str(&format!("&{name}={}", path_segment(&value)));
@@ -185,14 +184,14 @@ async fn list(arguments: &ListArguments) -> Result<(), Failure> {
 
 /// One line of the list. Columns without spaces come first, so that they can be cut out.
 fn line(dead: &DeadView) -> String {
-    let shown = |detail: &Option<Words>| detail.as_ref().map_or("-", Words::as_str).to_owned();
+    let shown = |detail: &Option<Printable>| detail.as_ref().map_or("-", Printable::as_str).to_owned();
     let (lane, destination) = (shown(&dead.lane), shown(&dead.destination));
-    format!("{}  {}  {lane}  {destination}  {}: {}\n", dead.key, dead.buried, dead.reason, dead.detail)
+    format!("{}  {}  {lane}  {destination}  {}: {}\n", dead.key, dead.died, dead.reason, dead.detail)
 }
 
 async fn show(arguments: &ShowArguments) -> Result<(), Failure> {
     let caller = Caller::new(&arguments.place)?;
-    let doing = format!("cannot show the dead occurrence `{}`", Words::from(arguments.key.clone()));
+    let doing = format!("cannot show the dead occurrence `{}`", Printable::from(arguments.key.clone()));
     let path = format!("/v1/dead/{}", path_segment(&arguments.key));
     let (answer, _) = caller.call::<DeadView>(Method::GET, &path, None, &doing).await?;
     if arguments.place.json {
@@ -213,7 +212,7 @@ async fn act(act: Act, arguments: &ManyArguments) -> Result<(), Failure> {
 async fn each(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Result<(), Failure> {
     let mut failed: Option<Failure> = None;
     for key in &arguments.keys {
-        let shown = Words::from(key.clone());
+        let shown = Printable::from(key.clone());
         let doing = format!("cannot {} the dead occurrence `{shown}`", act.verb());
         let path = format!("/v1/dead/{}", path_segment(key));
         let (method, path, body) = match act {

@@ -6,7 +6,7 @@ use tracing::{debug, warn};
 use crate::config::Config;
 
 /// What is left for Redis, the sinks and files. A Kafka sink has a connection to each broker.
-const RESERVE: u64 = 128;
+const RESERVED_DESCRIPTORS: u64 = 128;
 
 /// Raises the limit of open files to its maximum, and returns how many connections the API may have.
 pub(super) fn connections(config: &Config) -> usize {
@@ -33,7 +33,7 @@ pub(super) fn connections(config: &Config) -> usize {
 
 /// The number of connections that a limit of open files leaves; `None` is no limit.
 fn within(wanted: usize, files: Option<u64>) -> usize {
-    let left = files.map_or(u64::MAX, |files| files.saturating_sub(RESERVE).max(1));
+    let left = files.map_or(u64::MAX, |files| files.saturating_sub(RESERVED_DESCRIPTORS).max(1));
     wanted.min(usize::try_from(left).unwrap_or(usize::MAX))
 }
 

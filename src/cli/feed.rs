@@ -13,11 +13,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::Failure;
-use super::task::BYTE_ORDER_MARK;
+
+/// Some editors begin a file with it.
+pub(super) const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// Size of one read in bytes, and maximum number of parts that wait to be sent or printed.
-const PART: usize = 64 << 10;
-pub(super) const PARTS: usize = 8;
+const PART_BYTES: usize = 64 << 10;
+pub(super) const MAX_PARTS: usize = 8;
 
 /// After this long without input a blank is sent, because an instance gives up on a body that does not continue.
 const BLANK_PAUSE: Duration = Duration::from_secs(10);
@@ -53,7 +55,7 @@ pub(super) fn read(
     lines: &blocking::Sender<u64>,
     progress: &Progress,
 ) {
-    let (mut line, mut blank, mut buffer) = (1, true, vec![0; PART]);
+    let (mut line, mut blank, mut buffer) = (1, true, vec![0; PART_BYTES]);
     loop {
         match input.read(&mut buffer) {
             Ok(0) => return progress.ended.store(true, Ordering::Release),

@@ -9,6 +9,7 @@ mod config;
 mod dead;
 mod demo;
 mod descriptors;
+mod fault;
 mod feed;
 pub mod out;
 mod own_redis;

@@ -14,21 +14,21 @@ use super::program::Failure;
 /// Text from outside for use in a sentence, without control characters or line breaks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(from = "String")]
-pub(super) struct Words(String);
+pub(super) struct Printable(String);
 
-impl Words {
+impl Printable {
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl From<String> for Words {
-    fn from(text: String) -> Words {
-        Words(escaped(&text, is_interpreted))
+impl From<String> for Printable {
+    fn from(text: String) -> Printable {
+        Printable(escaped(&text, is_interpreted))
     }
 }
 
-impl Display for Words {
+impl Display for Printable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -111,9 +111,9 @@ mod tests {
     #[test]
     fn what_a_terminal_would_obey_is_escaped() {
         assert_eq!(visible("a\n\u{1b}[31mb\r\u{9b}c\u{7f}ü"), "a\n\\u001b[31mb\\u000d\\u009bc\\u007fü");
-        let detail: Words = serde_json::from_str(r#""a\nline 9: \u001b]0;b\u0007""#).unwrap();
+        let detail: Printable = serde_json::from_str(r#""a\nline 9: \u001b]0;b\u0007""#).unwrap();
         assert_eq!(detail.as_str(), "a\\u000aline 9: \\u001b]0;b\\u0007");
-        let turned: Words = "\u{202e}txt\u{2069} \u{5d0}\u{200f}".to_owned().into();
+        let turned: Printable = "\u{202e}txt\u{2069} \u{5d0}\u{200f}".to_owned().into();
         assert_eq!(turned.as_str(), "\\u202etxt\\u2069 \u{5d0}\\u200f");
     }
 }

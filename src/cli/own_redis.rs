@@ -21,7 +21,7 @@ if [ "$?" -eq 137 ]; then rm -rf -- "$dir"; else kill "$reader"; fi
 "#;
 
 /// Number of attempts, because another program may take the port in between.
-const TRIES: usize = 3;
+const MAX_TRIES: usize = 3;
 
 /// How long it may take until it accepts connections.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ impl OwnRedis {
     /// # Errors
     /// If it does not, with the end of its log.
     pub(super) async fn start() -> anyhow::Result<OwnRedis> {
-        for _ in 1..TRIES {
+        for _ in 1..MAX_TRIES {
             if let Ok(redis) = OwnRedis::try_start().await {
                 return Ok(redis);
             }

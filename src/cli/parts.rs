@@ -94,12 +94,12 @@ fn look_at_redis(config: &Config, tls: &Tls) -> Result<bool, ConfigFault> {
 /// Certificate and key of the API.
 fn listener_tls(config: &Config) -> Result<Option<ServerTls>, Vec<ConfigFault>> {
     let Some((certificate, key)) = &config.http.tls else { return Ok(None) };
-    let told = |fault: TlsFault| match &fault {
+    let describe = |fault: TlsFault| match &fault {
         TlsFault::Certificate(detail) => config.fault("http.certificate_file", detail.as_str()),
         TlsFault::Key(detail) => config.fault("http.key_file", detail.as_str()),
     };
     let loaded = ServerTls::load(certificate, key).map(Some);
-    loaded.map_err(|faults| faults.into_iter().map(told).collect())
+    loaded.map_err(|faults| faults.into_iter().map(describe).collect())
 }
 
 fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTreeMap<String, EngineSink> {

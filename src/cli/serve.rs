@@ -59,7 +59,7 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
         .warnings
         .iter()
         .chain(&parts.warnings)
-        .for_each(|warning| warn!(words = %warning.to_string().replace('\n', ";"), "check the configuration"));
+        .for_each(|warning| warn!(detail = %warning.to_string().replace('\n', ";"), "check the configuration"));
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
         if config.redis.scheme() == "memory" {
@@ -68,7 +68,7 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
         // Redis may be unreachable for long; the API answers in the meantime.
         let opened = open_timeline(config, &parts.tls)?;
         let instance = Instance::start(config, Arc::clone(&opened.timeline), parts).await?;
-        let (told, refused) = (tell(config, opened.redis.clone()), opened.refused());
+        let (advice, refused) = (tell(config, opened.redis.clone()), opened.refused());
         let ended = tokio::select! {
             // Signals first, before anything is logged about Redis.
             biased;
@@ -78,7 +78,7 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
             }
             // This may come late, if Redis was unreachable at the start.
             error = refused => Err(refusal(config, error)),
-            never = told => match never {},
+            never = advice => match never {},
         };
         tokio::select! {
             () = instance.stop(config.shutdown) => ended,
@@ -90,12 +90,12 @@ pub(super) fn run(sources: Sources) -> Result<(), Failure> {
 /// Logs that Redis is unreachable, if it is, and then which of its settings are dangerous.
 async fn tell(config: &Config, redis: Option<Arc<RedisTimeline>>) -> Infallible {
     if let Some(redis) = redis {
-        if let Link::Down(reason) = redis.first_word().await {
+        if let Link::Down(reason) = redis.first_attempt().await {
             warn!(redis = %config.redis, reason, "redis is unavailable; tasks are neither accepted nor published until it answers");
         }
         // With `strict`, such a Redis is refused instead.
         for Advice { detail, hint } in if config.strict { Vec::new() } else { redis.advice().await } {
-            warn!(words = detail, hint, "redis may lose tasks with these settings");
+            warn!(detail, hint, "redis may lose tasks with these settings");
         }
     }
     pending().await

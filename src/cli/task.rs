@@ -14,16 +14,15 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::client::{ApiAnswer, Client};
-use super::out::{self, Words};
+use super::fault::{FaultView, faults};
+use super::feed::BYTE_ORDER_MARK;
+use super::out::{self, Printable};
 use super::target::ApiTarget;
 use super::{Failure, batch, say};
 use crate::task::spec::write::{MessageView, ScheduleView, TaskView};
 
 /// The characters of a task id are valid in a path; all others must be escaped.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
-
-/// Some editors begin a file with it.
-pub(super) const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// Maximum size of a file with a task, in bytes; more than an instance can be configured to accept.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -98,28 +97,21 @@ pub(super) struct PutArguments {
 #[serde(default)]
 struct AnswerView {
     /// Of a put or a cancel.
-    result: Words,
+    result: Printable,
     /// Of a get; in a problem it is a number.
     status: Value,
-    due: Words,
+    due: Printable,
     next: Vec<DueView>,
-    in_flight: Option<Words>,
-    key: Option<Words>,
+    in_flight: Option<Printable>,
+    key: Option<Printable>,
     handed_out: bool,
-    detail: Words,
+    detail: Printable,
     errors: Vec<FaultView>,
 }
 
 #[derive(Deserialize)]
 struct DueView {
-    due: Words,
-}
-
-/// One fault of a put.
-#[derive(Deserialize)]
-pub(super) struct FaultView {
-    pointer: Words,
-    detail: Words,
+    due: Printable,
 }
 
 pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
@@ -212,12 +204,6 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
     Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))
 }
 
-/// Several faults, one per line. A single one is in the main text.
-pub(super) fn faults(faults: &[FaultView]) -> String {
-    let several = if faults.len() > 1 { faults } else { &[] };
-    several.iter().map(|fault| format!("\n  {}: {}", fault.pointer, fault.detail)).collect()
-}
-
 /// The failure for an answer with an error status.
 pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bool) -> Failure {
     // `--json` promises JSON, whatever the answer is.
@@ -241,7 +227,7 @@ impl TaskPlace {
         body: Option<String>,
     ) -> Result<(ApiAnswer, AnswerView), Failure> {
         let client = Client::new(&self.target)?;
-        let doing = format!("cannot {verb} the task `{}`", Words::from(id.to_owned()));
+        let doing = format!("cannot {verb} the task `{}`", Printable::from(id.to_owned()));
         let looks = method == Method::GET;
         let answer = client.call(method, &format!("/v1/tasks/{}", path_segment(id)), body).await;
         let answer = answer.map_err(|error| error.while_doing(&doing, &client))?;

@@ -37,8 +37,8 @@ mod tests {
         let ms = Duration::from_millis;
         let backoff = Backoff::new(ms(200), ms(5000));
         let mut pauses = backoff;
-        let told: Vec<Duration> = (0..7).map(|_| pauses.next()).collect();
-        assert_eq!(told, [200, 400, 800, 1600, 3200, 5000, 5000].map(ms));
+        let waits: Vec<Duration> = (0..7).map(|_| pauses.next()).collect();
+        assert_eq!(waits, [200, 400, 800, 1600, 3200, 5000, 5000].map(ms));
         assert_eq!([0, 3, 40, u32::MAX].map(|failures| backoff.after(failures)), [200, 1600, 5000, 5000].map(ms));
     }
 }

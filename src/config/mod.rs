@@ -365,21 +365,21 @@ impl Config {
         let of_redis = self.password_file.iter().map(|file| ("redis.password_file".to_owned(), file));
         let all = key.chain(credentials).chain(passwords).chain(of_redis);
         let readable = all.filter(|(_, file)| std::fs::metadata(file).is_ok_and(|file| others_may_read(&file)));
-        let told = readable.map(|(path, file)| ConfigFault {
+        let warnings = readable.map(|(path, file)| ConfigFault {
             hint: Some(format!("chmod o-r {}", file.display())),
             ..self.fault(&path, "every user of this machine may read this file")
         });
-        told.collect()
+        warnings.collect()
     }
 
     fn idle_sinks(&self) -> Vec<ConfigFault> {
         let idle = self.sinks.keys().filter(|name| self.lanes.values().all(|lane| lane.sink != **name));
         let detail = "no lane uses this sink, so nothing is published to it";
-        let told = idle.map(|name| ConfigFault {
+        let warnings = idle.map(|name| ConfigFault {
             hint: Some(format!("a section `[lanes.NAME]` with `sink = \"{name}\"`")),
             ..self.fault(&format!("sinks.{name}.url"), detail)
         });
-        told.collect()
+        warnings.collect()
     }
 }
 

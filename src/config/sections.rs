@@ -91,14 +91,14 @@ pub(super) fn http(r: &mut ConfigReader) -> HttpSection {
 }
 
 /// The bytes of a body besides payload and headers: the schedule and all names.
-const BESIDE_PAYLOAD: usize = 8 << 10;
+const MESSAGE_OVERHEAD_BYTES: usize = 8 << 10;
 
 /// `[limits]`. A limit must not exceed the size of a body.
 fn limits(r: &mut ConfigReader, body: usize) -> Limits {
     let payload = r.size("limits.payload", 1, 8 << 20);
     let headers = usize::try_from(r.whole("limits.headers", 0, 1000)).unwrap_or(0);
     let header_bytes = r.size("limits.header_bytes", 0, 256 << 10);
-    let needed = payload.div_ceil(3) * 4 + header_bytes + BESIDE_PAYLOAD;
+    let needed = payload.div_ceil(3) * 4 + header_bytes + MESSAGE_OVERHEAD_BYTES;
     let options = ["limits.payload", "limits.header_bytes", "http.body_limit"];
     if needed > body && !options.iter().any(|option| r.is_wrong(option)) {
         let detail =

@@ -6,24 +6,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use punctual_sinks::Sink;
+use punctual_sinks::{RecentMap, Sink};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use super::EngineConfig;
-use super::breaker::Breaker;
-use super::destinations::Destinations;
-use super::leases::Leases;
-use super::retry_room::RetryRoom;
-use super::room::Room;
-use super::suspect_lock::SuspectLock;
-use super::throttle::Throttle;
-use super::turned_back::TurnedBack;
-use super::wake_signal::WakeSignal;
 use crate::clock::Clock;
+use crate::engine::EngineConfig;
+use crate::engine::breaker::Breaker;
+use crate::engine::claiming::capacity::Capacity;
+use crate::engine::claiming::suspect_lock::SuspectLock;
+use crate::engine::claiming::wake_signal::WakeSignal;
+use crate::engine::destinations::Destinations;
+use crate::engine::destinations::failure_quota::FailureQuota;
+use crate::engine::leases::Leases;
+use crate::engine::throttle::Throttle;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
 use crate::timeline::{Glance, Timeline, Token};
@@ -73,19 +72,20 @@ pub(super) struct LaneContext {
     pub(super) sink: Arc<SinkContext>,
     pub(super) destination: Option<String>,
     pub(super) dead_destination: Option<String>,
-    pub(super) room: Room,
-    /// How much of the lane's room failing destinations hold.
-    pub(super) retry_room: Arc<RetryRoom>,
-    pub(super) turned_back: Mutex<TurnedBack>,
+    pub(super) capacity: Capacity,
+    /// How much of the lane's capacity failing destinations hold.
+    pub(super) failure_quota: Arc<FailureQuota>,
+    /// Destinations of which an occurrence returned to the lane lately, because those at fault hold all they may.
+    pub(super) over_quota: Mutex<RecentMap<()>>,
     pub(super) metrics: LaneMetrics,
     /// While it pauses, this lane is not claimed, so that other lanes of the sink get their turn.
     pub(super) claims: Throttle,
     /// Limits log lines about dead occurrences.
-    pub(super) telling_of_dead: Throttle,
+    pub(super) death_log: Throttle,
     /// While it pauses, no copies of dead messages are sent.
     pub(super) copies: Throttle,
     /// Limits log lines about failed copies.
-    pub(super) telling_of_copies: Throttle,
+    pub(super) copy_log: Throttle,
 }
 
 /// State of one sink.
@@ -94,13 +94,13 @@ pub(super) struct SinkContext {
     pub(super) sink: Arc<dyn Sink>,
     pub(super) breaker: Breaker,
     pub(super) destinations: Mutex<Destinations>,
-    pub(super) room: Room,
-    /// How much of the sink's room failing destinations hold.
-    pub(super) retry_room: Arc<RetryRoom>,
+    pub(super) capacity: Capacity,
+    /// How much of the sink's capacity failing destinations hold.
+    pub(super) failure_quota: Arc<FailureQuota>,
     /// Pauses for a lease after each message without an acceptance: copies are likely then.
     pub(super) troubled: Throttle,
     /// Limits log lines about messages that the broker dropped as duplicates.
-    pub(super) telling_of_duplicates: Throttle,
+    pub(super) duplicate_log: Throttle,
     pub(super) metrics: SinkMetrics,
     /// When the sink last answered a message.
     pub(super) answered: Mutex<Option<Instant>>,
@@ -127,45 +127,43 @@ impl Context {
 
 impl LaneContext {
     /// Logs that an occurrence is dead, at most once a minute, because there may be a million of them.
-    pub(super) fn tell_of_dead(&self, reason: &str, destination: &str, detail: &str) {
-        if self.telling_of_dead.passes(LOG_PAUSE) {
+    pub(super) fn log_death(&self, reason: &str, destination: &str, detail: &str) {
+        if self.death_log.passes(LOG_PAUSE) {
             let lane = self.lane.as_str();
-            error!(lane, reason, destination, words = detail, "occurrences are dead; they are not retried");
+            error!(lane, reason, destination, detail, "occurrences are dead; they are not retried");
         }
     }
 
     /// Counts a copy, and logs a failed one at most once a minute.
-    pub(super) fn tell_of_copy(&self, copied: Result<(), &str>) {
+    pub(super) fn count_copy(&self, copied: Result<(), &str>) {
         let Err(detail) = copied else {
             self.metrics.dead_copied.inc();
             return;
         };
         self.metrics.dead_not_copied.inc();
-        if self.telling_of_copies.passes(LOG_PAUSE) {
+        if self.copy_log.passes(LOG_PAUSE) {
             let (lane, destination) = (self.lane.as_str(), self.dead_destination.as_deref());
             warn!(
                 lane,
-                destination,
-                words = detail,
-                "dead-letter destination refuses copies; recording the dead without a copy"
+                destination, detail, "dead-letter destination refuses copies; recording the dead without a copy"
             );
         }
     }
 
     /// Notes that an occurrence returned to the lane because its destination holds all it may.
-    pub(super) fn turns_back(&self, destination: &str) {
-        self.turned_back.lock().insert(destination, Instant::now());
+    pub(super) fn returned_over_quota(&self, destination: &str) {
+        self.over_quota.lock().touch(destination, Instant::now(), || ());
     }
 
     /// Whether such an occurrence returned lately, so that the next claim from the oldest task on may find more of
     /// them.
-    pub(super) fn goes_back(&self) -> bool {
-        self.turned_back.lock().any(Instant::now())
+    pub(super) fn has_returns(&self) -> bool {
+        self.over_quota.lock().has_recent(Instant::now())
     }
 
-    /// Forgets this note for a destination that accepts messages again. Returns whether there was one.
-    pub(super) fn turns_back_no_more(&self, destination: &str) -> bool {
-        self.turned_back.lock().remove(destination, Instant::now())
+    /// Forgets these returns for a destination that accepts messages again. Says whether there were any lately.
+    pub(super) fn forget_returns(&self, destination: &str) -> bool {
+        self.over_quota.lock().remove(destination, Instant::now()).is_some()
     }
 }
 

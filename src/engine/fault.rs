@@ -5,7 +5,7 @@
 //! `PUNCTUAL_FAULT_ID=<task>` only passings that concern this task count. The points between two halves of a batch need
 //! a single claim of several occurrences for one destination.
 
-words! {
+string_enum! {
     /// A step at which the process can end.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Point {

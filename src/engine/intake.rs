@@ -13,8 +13,8 @@ use punctual_sinks::Sink;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
-use super::put_refusals::PutRefusals;
 use crate::clock::{Backoff, Clock, Timestamp};
+use crate::engine::put_refusals::PutRefusals;
 use crate::task::schedule::ScheduleError;
 use crate::task::{Key, Lane, Message, Record, Shard, Task, TaskId, Traceparent, When};
 use crate::timeline::{
@@ -28,7 +28,7 @@ const IN_FLIGHT_TIMEOUT: Duration = Duration::from_secs(1);
 const UNKEPT: &str = "it took effect, but its durability was not confirmed in time";
 
 /// Number of following dues in the answer to a put.
-const SHOWN: usize = 3;
+const SHOWN_DUES: usize = 3;
 
 /// The write API. Cheap to clone.
 #[derive(Clone)]
@@ -336,8 +336,8 @@ impl Intake {
         };
         let mut after = put.due;
         // The due in the answer is one of the occurrences that the limit allows.
-        let left = |limit: u64| usize::try_from(limit.saturating_sub(came_due.saturating_add(1))).unwrap_or(SHOWN);
-        let left = task.schedule.limit.map_or(SHOWN, |limit| left(limit).min(SHOWN));
+        let left = |limit: u64| usize::try_from(limit.saturating_sub(came_due.saturating_add(1))).unwrap_or(SHOWN_DUES);
+        let left = task.schedule.limit.map_or(SHOWN_DUES, |limit| left(limit).min(SHOWN_DUES));
         let mut next = Vec::with_capacity(left);
         while next.len() < left {
             let Ok(Some(due)) = task.schedule.next_after(id, anchor, after) else { break };

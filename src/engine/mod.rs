@@ -10,31 +10,17 @@
 //! - A breaker per sink stops the claims of its lanes while the sink is absent.
 
 mod breaker;
-mod claim;
-mod claimer;
+mod claiming;
 mod context;
 pub mod dead;
-pub mod dead_bulk;
 mod destinations;
-mod failing_time;
 pub mod fault;
 pub mod intake;
-mod judge;
 mod leases;
-mod new_destinations;
-mod next_claim;
 mod prober;
 mod put_refusals;
-mod reaper;
-mod renewer;
-mod retry_room;
-mod room;
-mod settling;
 mod state;
-mod suspect_lock;
 mod throttle;
-mod turned_back;
-mod wake_signal;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,25 +28,26 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use punctual_sinks::Sink;
+use punctual_sinks::{RecentMap, Sink};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 pub use breaker::BreakerState;
+pub use claiming::judge::Reason;
 pub use intake::{Intake, LaneRequirements};
-pub use judge::Reason;
 pub use punctual_sinks::DestinationPatterns;
 pub use state::{EngineState, LaneState, SinkState};
 
 use breaker::Breaker;
-use claimer::Claimer;
+use claiming::capacity::Capacity;
+use claiming::claimer::Claimer;
+use claiming::next_claim::OLDEST_INTERVAL;
 use context::{Context, LaneContext, Pulses, ShardContext, SinkContext};
 use destinations::Destinations;
-use leases::Leases;
-use retry_room::RetryRoom;
-use room::Room;
+use destinations::failure_quota::FailureQuota;
+use leases::{Leases, reaper, renewer};
 use throttle::Throttle;
 
 use crate::metrics::Metrics;
@@ -237,16 +224,16 @@ impl Engine {
         if !settled {
             warn!("shutdown deadline reached; returning unfinished occurrences");
             context.deadline.cancel();
-            settled = tokio::time::timeout(LAST_WRITE, context.holders.wait()).await.is_ok();
+            settled = tokio::time::timeout(LAST_WRITE_TIMEOUT, context.holders.wait()).await.is_ok();
         }
         context.closed.cancel();
         for sink in context.sinks.values() {
-            if let Err(error) = sink.sink.close(LAST_WRITE).await {
+            if let Err(error) = sink.sink.close(LAST_WRITE_TIMEOUT).await {
                 warn!(sink = sink.name, %error, "the sink was not closed in time");
             }
         }
         self.loops.close();
-        let ended = tokio::time::timeout(LAST_WRITE, self.loops.wait()).await.is_ok();
+        let ended = tokio::time::timeout(LAST_WRITE_TIMEOUT, self.loops.wait()).await.is_ok();
         if !settled {
             warn!("some claims are not settled; their occurrences are due again when the leases expire");
         }
@@ -262,9 +249,15 @@ impl Drop for Engine {
 }
 
 /// How long the last settles and the close of a sink may take after the deadline.
-const LAST_WRITE: Duration = Duration::from_secs(3);
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A sink with several lanes has room for two, so that one lane without answers leaves room for the others.
+/// How long a claim may start behind occurrences that returned to their lane over quota.
+const RETURNS_EXPIRY: Duration = OLDEST_INTERVAL.saturating_mul(2);
+
+/// Maximum number of destinations of a lane whose returns are remembered.
+const MAX_RETURNS: usize = 1000;
+
+/// A sink with several lanes has the capacity of two, so that one lane without answers leaves some for the others.
 fn sink_context(
     config: &EngineConfig,
     metrics: &Metrics,
@@ -273,17 +266,18 @@ fn sink_context(
     lanes: &[&EngineLane],
 ) -> Arc<SinkContext> {
     let metrics = metrics.sink(&name);
-    let rooms = lanes.len().clamp(1, 2);
+    let lanes_at_once = lanes.len().clamp(1, 2);
+    let (occurrences, bytes) = (config.in_flight * lanes_at_once, config.in_flight_bytes * lanes_at_once);
     let configured = lanes.iter().filter_map(|lane| lane.destination.as_deref());
     Arc::new(SinkContext {
         name,
         sink: sink.sink,
         breaker: Breaker::new(metrics.clone()),
         destinations: Mutex::new(Destinations::new(sink.patience, configured)),
-        room: Room::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
-        retry_room: RetryRoom::new(config.in_flight * rooms, config.in_flight_bytes * rooms),
+        capacity: Capacity::new(occurrences, bytes),
+        failure_quota: FailureQuota::new(occurrences, bytes),
         troubled: Throttle::default(),
-        telling_of_duplicates: Throttle::default(),
+        duplicate_log: Throttle::default(),
         metrics,
         answered: Mutex::new(None),
     })
@@ -296,8 +290,6 @@ fn lane_context(
     settings: EngineLane,
     sink: Arc<SinkContext>,
 ) -> LaneContext {
-    let room = Room::new(config.in_flight, config.in_flight_bytes);
-    let retry_room = RetryRoom::new(config.in_flight, config.in_flight_bytes);
     let metrics = metrics.lane(lane.as_str());
     metrics.served.set(1);
     let EngineLane { destination, dead_destination, .. } = settings;
@@ -306,14 +298,14 @@ fn lane_context(
         sink,
         destination,
         dead_destination,
-        room,
-        retry_room,
-        turned_back: Mutex::default(),
+        capacity: Capacity::new(config.in_flight, config.in_flight_bytes),
+        failure_quota: FailureQuota::new(config.in_flight, config.in_flight_bytes),
+        over_quota: Mutex::new(RecentMap::new(RETURNS_EXPIRY, MAX_RETURNS)),
         metrics,
         claims: Throttle::default(),
-        telling_of_dead: Throttle::default(),
+        death_log: Throttle::default(),
         copies: Throttle::default(),
-        telling_of_copies: Throttle::default(),
+        copy_log: Throttle::default(),
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
-use super::breaker::BreakerState;
-use super::context::{Context, SinkContext};
 use crate::clock::Backoff;
+use crate::engine::breaker::BreakerState;
+use crate::engine::context::{Context, SinkContext};
 
 /// The first pause between probes.
 const MIN_PROBE_PAUSE: Duration = Duration::from_millis(200);
@@ -24,13 +24,13 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
         first_probe(&sink).await;
         let mut changes = sink.breaker.state.subscribe();
         // Whether the log already says that the sink answers probes, since it became absent.
-        let mut told = false;
+        let mut logged = false;
         loop {
             let state = changes.borrow_and_update().clone();
             match state {
                 BreakerState::Open { detail, failures } => {
-                    told &= failures > 0;
-                    told |= probe(&sink, &detail, failures, told).await;
+                    logged &= failures > 0;
+                    logged |= probe(&sink, &detail, failures, logged).await;
                 }
                 _ => tokio::select! {
                     changed = changes.changed() => if changed.is_err() { return },
@@ -50,7 +50,7 @@ async fn first_probe(sink: &SinkContext) {
     match sink.sink.check().await {
         Ok(()) => sink.breaker.found(),
         Err(error) => {
-            warn!(sink = sink.name, words = %error, "the sink is absent; its lanes are not claimed until it answers");
+            warn!(sink = sink.name, detail = %error, "the sink is absent; its lanes are not claimed until it answers");
             sink.breaker.probed(Err(error.to_string()));
         }
     }
@@ -58,16 +58,16 @@ async fn first_probe(sink: &SinkContext) {
 
 /// Probes an absent sink once, after the pause. Returns whether it answered. Only the first answer of an outage is
 /// logged, because a sink that answers probes but no messages is probed again and again.
-async fn probe(sink: &SinkContext, detail: &str, failures: u32, told: bool) -> bool {
+async fn probe(sink: &SinkContext, detail: &str, failures: u32, logged: bool) -> bool {
     if failures == 0 {
-        warn!(sink = sink.name, words = detail, "the sink is absent; its lanes are not claimed until it answers");
+        warn!(sink = sink.name, detail, "the sink is absent; its lanes are not claimed until it answers");
     }
     tokio::time::sleep(backoff(failures, rand::random())).await;
     let result = sink.sink.check().await.map_err(|error| error.to_string());
     match &result {
-        Ok(()) if told => debug!(sink = sink.name, "the sink answers a probe again; trying one more batch"),
+        Ok(()) if logged => debug!(sink = sink.name, "the sink answers a probe again; trying one more batch"),
         Ok(()) => info!(sink = sink.name, "the sink answers a probe; trying one batch"),
-        Err(detail) => debug!(sink = sink.name, words = detail, "the sink is still absent"),
+        Err(detail) => debug!(sink = sink.name, detail, "the sink is still absent"),
     }
     let answers = result.is_ok();
     sink.breaker.probed(result);

@@ -9,11 +9,11 @@ use tracing::{info, warn};
 use crate::timeline::{PutAnswer, PutResult, TimelineError};
 
 /// How long a refused put is reported. After that, a put has to be tried again to learn the state.
-const REFUSED_FOR: Duration = Duration::from_secs(5);
+const MAX_REFUSED_TIME: Duration = Duration::from_secs(5);
 
 /// A successful put ends the report only this long after the last refusal, because at the limit of its memory Redis
 /// refuses every other put.
-const REFUSED_AT_LEAST: Duration = Duration::from_secs(1);
+const MIN_REFUSED_TIME: Duration = Duration::from_secs(1);
 
 /// What an error of Redis means for the tasks that wait. A full Redis refuses only what needs memory, and claims and
 /// settles need none.
@@ -37,7 +37,7 @@ pub(super) struct PutRefusals {
 impl PutRefusals {
     /// The error text of a refused put, if that was lately.
     pub(super) fn lately(&self) -> Option<String> {
-        self.last.lock().as_ref().filter(|(at, _)| at.elapsed() < REFUSED_FOR).map(|(_, detail)| detail.clone())
+        self.last.lock().as_ref().filter(|(at, _)| at.elapsed() < MAX_REFUSED_TIME).map(|(_, detail)| detail.clone())
     }
 
     /// Notes that the timeline refused or did not confirm a put, and logs the first one.
@@ -47,9 +47,9 @@ impl PutRefusals {
             return;
         }
         if matches!(error, TimelineError::Unkept(_)) {
-            warn!(words = detail, "redis does not confirm writes; puts are answered 503 timeline_unknown");
+            warn!(detail, "redis does not confirm writes; puts are answered 503 timeline_unknown");
         } else {
-            warn!(words = detail, "redis refuses puts; {}", consequence(detail));
+            warn!(detail, "redis refuses puts; {}", consequence(detail));
         }
     }
 
@@ -57,7 +57,7 @@ impl PutRefusals {
     /// `unchanged`.
     pub(super) fn answered(&self, answers: &[PutAnswer]) {
         let written = |answer: &PutAnswer| matches!(answer.result, PutResult::Created | PutResult::Replaced);
-        if answers.iter().any(written) && self.last.lock().take_if(|(at, _)| at.elapsed() >= REFUSED_AT_LEAST).is_some()
+        if answers.iter().any(written) && self.last.lock().take_if(|(at, _)| at.elapsed() >= MIN_REFUSED_TIME).is_some()
         {
             info!("redis accepts puts again");
         }

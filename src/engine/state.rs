@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::breaker::BreakerState;
-use super::context::Context;
 use crate::clock::Timestamp;
+use crate::engine::breaker::BreakerState;
+use crate::engine::context::Context;
 use crate::task::Lane;
 use crate::timeline::Link;
 

@@ -34,7 +34,7 @@ pub(super) enum Need {
     All,
 }
 
-words! {
+string_enum! {
     /// What a token may do.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Scope {

@@ -13,12 +13,12 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::caller::Caller;
-use super::openapi::words;
+use super::openapi::enums;
 use crate::engine::{BreakerState, EngineState, LaneState, SinkState};
 use crate::timeline::Link;
 
 /// A loop without a step for this long is stuck. Waiting loops make a step at least every ten seconds.
-const STUCK: Duration = Duration::from_secs(30);
+const STUCK_TIME: Duration = Duration::from_secs(30);
 
 /// The answer of `/v1/stats`.
 #[derive(Serialize, ToSchema)]
@@ -41,9 +41,9 @@ struct StatsView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = TimelineState)]
 struct TimelineView {
-    #[schema(value_type = words::TimelineStatus)]
+    #[schema(value_type = enums::TimelineStatus)]
     status: &'static str,
-    #[serde(rename = "words", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     detail: Option<String>,
 }
@@ -74,10 +74,10 @@ struct LaneView {
 #[schema(as = SinkState)]
 struct SinkView {
     kind: &'static str,
-    #[schema(value_type = words::BreakerSchema)]
+    #[schema(value_type = enums::BreakerSchema)]
     breaker: &'static str,
     /// Why the sink counts as absent.
-    #[serde(rename = "words", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     detail: Option<String>,
 }
@@ -161,7 +161,7 @@ pub(super) async fn stats(State(api): State<Arc<Api>>, Extension(caller): Extens
 )]
 pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
     let slowest = (api.engine)().slowest_loop;
-    let healthy = slowest.as_ref().is_none_or(|(_, since)| *since < STUCK);
+    let healthy = slowest.as_ref().is_none_or(|(_, since)| *since < STUCK_TIME);
     let view = HealthView {
         healthy,
         last_step_seconds: slowest.as_ref().map(|(_, since)| since.as_secs_f64()),
@@ -182,7 +182,7 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
         (status = 200, body = ReadyView, description = "They can. Absent sinks and lanes without a sink are listed.",
             example = json!({"ready": true, "timeline": {"status": "up"}, "absent_sinks": {}, "unserved_lanes": []})),
         (status = 503, body = ReadyView, description = "The timeline is unreachable or refuses.",
-            example = json!({"ready": false, "timeline": {"status": "down", "words": "connection refused"}, "absent_sinks": {},
+            example = json!({"ready": false, "timeline": {"status": "down", "detail": "connection refused"}, "absent_sinks": {},
                 "unserved_lanes": []})),
     ),
 )]

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
 /// How often the files are checked.
-const LOOK: Duration = Duration::from_secs(2);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The certificate and key of the listener.
 #[derive(Clone)]
@@ -81,7 +81,7 @@ impl ServerTls {
         // time, so the first error may be a half-finished replacement.
         let mut doubted: Option<(Result<Files, Vec<TlsFault>>, bool)> = None;
         loop {
-            sleep(LOOK).await;
+            sleep(FILE_CHECK_INTERVAL).await;
             let read = (tokio::fs::read(&self.certificate_file).await, tokio::fs::read(&self.key_file).await);
             let read = Files::of(&self.certificate_file, read.0, &self.key_file, read.1);
             if read.as_ref() == Ok(&served) {
@@ -97,7 +97,7 @@ impl ServerTls {
                 }
                 (Err(faults), read) => {
                     let again = doubted.filter(|(before, _)| *before == read);
-                    if again.as_ref().is_some_and(|(_, told)| !told) {
+                    if again.as_ref().is_some_and(|(_, logged)| !logged) {
                         let detail: Vec<_> = faults.iter().map(ToString::to_string).collect();
                         tracing::error!(
                             error = detail.join("; "),

@@ -10,7 +10,7 @@ use super::task_dues::TaskDues;
 use super::{Member, Record};
 use crate::clock::Timestamp;
 
-words! {
+string_enum! {
     /// How to handle occurrences that are overdue by more than [`CatchUpLimits::grace`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]

@@ -125,7 +125,7 @@ fn a_one_shot_has_no_next_and_may_be_too_late() {
 #[test]
 fn a_requeued_occurrence_is_a_one_shot() {
     let key: crate::task::Key = "a:1774500001000".parse().unwrap();
-    let record = record(cron("* * * * *"), None, None).buried(key.clone());
+    let record = record(cron("* * * * *"), None, None).of_dead(key.clone());
     let member = Member::requeued(&key);
     let mut search =
         NextDueSearch::begin(&member, &record, at(PUT + 1000), at(PUT + (1 << 30)), Counts::default(), OVERDUE)

@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 
 /// Maximum nesting depth of a body, far more than any task needs, also of a newer version. Damaged bytes may look
 /// deeper than the stack of a thread.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// A stored task: the part of the server, and the part of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Record {
     /// The record to store when the occurrence with this key is dead; a requeue uses it as it is. It has the same
     /// message, as a one-shot that keeps its key.
     #[must_use]
-    pub fn buried(&self, key: Key) -> Record {
+    pub fn of_dead(&self, key: Key) -> Record {
         Record { requeued: Some(key), ..self.clone() }
     }
 
@@ -98,7 +98,7 @@ impl Record {
     pub fn decode(bytes: &Bytes) -> Result<Record, RecordError> {
         let header = RecordHeader::read(bytes)?;
         let mut body = rmp_serde::Deserializer::from_read_ref(header.body);
-        body.set_max_depth(DEEPEST);
+        body.set_max_depth(MAX_DEPTH);
         let body = Body::deserialize(&mut body).map_err(damaged)?;
         Ok(Record {
             revision: header.revision,

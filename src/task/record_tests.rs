@@ -32,7 +32,7 @@ proptest! {
     fn a_record_reads_back_as_it_was_written(task in samples::any_task(), requeued: bool, traced: bool) {
         let mut record = Record { trace: traced.then(trace), ..record(task) };
         if requeued {
-            record = record.buried("a:b:12".parse().unwrap());
+            record = record.of_dead("a:b:12".parse().unwrap());
         }
         let bytes = record.encode();
         prop_assert_eq!(&Record::decode(&bytes).unwrap(), &record);
@@ -92,9 +92,9 @@ fn the_trace_stands_at_the_end_and_every_record_without_it_still_reads() {
     assert_eq!(bytes[2..], [&before[2..], &trace().as_bytes()[..]].concat(), "nothing before it moves");
     assert_eq!(RecordHeader::read(&before).unwrap().trace, None);
     assert_eq!(Record::decode(&before).unwrap(), plain);
-    let buried = traced.buried("a:5".parse().unwrap()).encode();
-    assert_eq!(buried[1], 12);
-    assert_eq!(Record::decode(&buried).unwrap().trace, Some(trace()), "what is requeued carries it on");
+    let died = traced.of_dead("a:5".parse().unwrap()).encode();
+    assert_eq!(died[1], 12);
+    assert_eq!(Record::decode(&died).unwrap().trace, Some(trace()), "what is requeued carries it on");
     let mut wrong = bytes.to_vec();
     let at = wrong.len() - Traceparent::BYTES;
     wrong[at] = 1;
@@ -150,17 +150,17 @@ fn a_body_that_is_deeper_than_any_task_is_damaged() {
 }
 
 #[test]
-fn a_buried_record_is_a_one_shot_with_its_key() {
+fn a_dead_record_is_a_one_shot_with_its_key() {
     let every = record(samples::task(When::Every { gap: std::time::Duration::from_secs(1), start: None }));
     assert!(has(&every.encode(), RECURRING));
-    let buried = every.buried("a:5".parse().unwrap());
-    let bytes = buried.encode();
+    let died = every.of_dead("a:5".parse().unwrap());
+    let bytes = died.encode();
     let header = RecordHeader::read(&bytes).unwrap();
     assert_eq!(header.flags & (RECURRING | REQUEUED), REQUEUED);
     assert_eq!(header.key, Some("a:5"));
     assert_eq!(Record::decode(&bytes).unwrap().task, every.task);
     let longest = format!("{}:{}", "x".repeat(200), Timestamp::MAX_DUE.as_millis());
-    let bytes = every.buried(longest.parse().unwrap()).encode();
+    let bytes = every.of_dead(longest.parse().unwrap()).encode();
     assert_eq!(RecordHeader::read(&bytes).unwrap().key, Some(&*longest));
 }
 

@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(task.retry_policy(anchor, now).unwrap().max, 0, "500 ms less of room");
         let record = Record::new(task.clone(), crate::task::Lane::default(), anchor);
         assert_eq!(record.retry_policy(now).unwrap().max, 0);
-        assert_eq!(record.buried("a:5".parse().unwrap()).retry_policy(now).unwrap(), RetryPolicy::DEFAULT);
+        assert_eq!(record.of_dead("a:5".parse().unwrap()).retry_policy(now).unwrap(), RetryPolicy::DEFAULT);
         let policy = RetryPolicy { max: 9, interval: ms(1), jitter: ms(0) };
         task.retry = Some(policy);
         assert_eq!(task.retry_policy(anchor, now).unwrap(), policy);

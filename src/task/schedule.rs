@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::TaskId;
+pub use super::cron::ScheduleError;
 use super::task_dues::TaskDues;
 use crate::clock::Timestamp;
 
@@ -53,17 +54,6 @@ pub enum When {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         start: Option<Timestamp>,
     },
-}
-
-/// Why the next due of a schedule cannot be computed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ScheduleError {
-    /// The cron expression cannot be parsed. Carries the parser's text.
-    #[error("the cron expression cannot be parsed: {0}")]
-    Cron(String),
-    /// There is no such time zone.
-    #[error("the time zone `{0}` is not known")]
-    Zone(String),
 }
 
 impl Schedule {

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::cron::Timetable;
-use super::schedule::ScheduleError;
+use super::cron::{ScheduleError, Timetable};
 use super::{Schedule, TaskId, When};
 use crate::clock::Timestamp;
 

@@ -8,7 +8,7 @@ use super::TimelineError;
 use crate::clock::ClockStep;
 use crate::metrics::Metrics;
 
-words! {
+string_enum! {
     /// The verbs of a timeline. Each is a method of [`Timeline`](super::Timeline) and a script with the same name.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[expect(missing_docs, reason = "each is the method of that name")]

@@ -11,19 +11,19 @@ pub const MAX_BROWSED: usize = 128;
 /// Maximum size of the entries that one browse call reads, in bytes. The first one is read whatever its size.
 pub const MAX_BROWSED_BYTES: usize = 256 << 10;
 
-/// Position of a dead occurrence in the list of the dead, which is sorted by burial time and then by the bytes of the
+/// Position of a dead occurrence in the list of the dead, which is sorted by time of death and then by the bytes of the
 /// key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeadCursor {
     /// When it died.
-    pub buried: Timestamp,
+    pub died: Timestamp,
     /// Its idempotency key.
     pub key: Key,
 }
 
 impl Ord for DeadCursor {
     fn cmp(&self, other: &DeadCursor) -> std::cmp::Ordering {
-        let order = self.buried.cmp(&other.buried);
+        let order = self.died.cmp(&other.died);
         order.then_with(|| self.key.to_string().cmp(&other.key.to_string()))
     }
 }
@@ -73,7 +73,7 @@ pub struct BrowseRequest {
 /// The answer of a browse.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Browsed {
-    /// The matching occurrences, in the order of their burial.
+    /// The matching occurrences, in the order of their deaths.
     pub dead: Vec<Dead>,
     /// The last position that was read, if more follow.
     pub last: Option<DeadCursor>,

@@ -1,5 +1,6 @@
 //! The names of all keys of the timeline in Redis. `lua/README.md` describes their values.
 
+use super::scripts::Script;
 use crate::task::{Lane, Namespace, Shard};
 
 /// The version of the layout described in `lua/README.md`.
@@ -84,7 +85,7 @@ impl Keys {
         self.of_shard("counts")
     }
 
-    /// Sorted set: idempotency key of a dead occurrence to its burial time in ms.
+    /// Sorted set: idempotency key of a dead occurrence to its time of death in ms.
     #[must_use]
     pub fn dead(&self) -> String {
         self.of_shard("dead")
@@ -96,7 +97,7 @@ impl Keys {
         self.of_shard("dead:records")
     }
 
-    /// Sorted set with scores of 0: the dead by lane and burial time.
+    /// Sorted set with scores of 0: the dead by lane and time of death.
     #[must_use]
     pub fn dead_order(&self) -> String {
         self.of_shard("dead:order")
@@ -131,6 +132,24 @@ impl Keys {
     #[must_use]
     pub fn wake(&self) -> String {
         self.of_shard("wake")
+    }
+
+    /// The keys of a script, by the names in its table. A last name that ends in `..` stands for keys of each lane, whose names are joined by
+    /// `+`. The other keys of lanes are those of the first one.
+    #[must_use]
+    pub fn of_script(&self, script: &Script, lanes: &[Lane]) -> Vec<String> {
+        let mut keys = Vec::with_capacity(script.keys.len() + lanes.len());
+        for name in script.keys {
+            match (name.strip_suffix(".."), *name, lanes.first()) {
+                (Some(names), ..) => {
+                    let of_lane = |lane| names.split('+').map(move |name| self.of_lane(name, lane));
+                    keys.extend(lanes.iter().flat_map(of_lane));
+                }
+                (None, "due" | "leases" | "claims" | "reap-at", Some(lane)) => keys.push(self.of_lane(name, lane)),
+                _ => keys.push(self.of_shard(name)),
+            }
+        }
+        keys
     }
 
     fn of_shard(&self, name: &str) -> String {

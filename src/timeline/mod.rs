@@ -102,28 +102,28 @@ pub trait Timeline: Send + Sync + 'static {
     /// Ends expired claims. Their occurrences return to the lane with the due they had.
     async fn reap(&self, shard: Shard, lane: &Lane, request: ReapRequest) -> Result<Reaped, TimelineError>;
 
-    /// Reads the heads, leases and lanes of a shard. When a reap is due, exactly one caller is told to do it.
+    /// Reads the heads, leases and lanes of a shard. When a reap is due, exactly one caller is asked to do it.
     async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError>;
 
-    /// Returns a dead occurrence to its lane, due now, under its old key. With `buried`, only if it died at that time.
+    /// Returns a dead occurrence to its lane, due now, under its old key. With `died`, only if it died at that time.
     async fn requeue(
         &self,
         shard: Shard,
         key: &Key,
-        buried: Option<Timestamp>,
+        died: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<RequeueAnswer, TimelineError>;
 
-    /// Deletes a dead occurrence; with `buried`, only if it died at that time. Returns whether there was one.
+    /// Deletes a dead occurrence; with `died`, only if it died at that time. Returns whether there was one.
     async fn discard(
         &self,
         shard: Shard,
         key: &Key,
-        buried: Option<Timestamp>,
+        died: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<bool, TimelineError>;
 
-    /// Lists dead occurrences of a shard in the order of their burial. One call reads only a few, however many there
+    /// Lists dead occurrences of a shard in the order of their deaths. One call reads only a few, however many there
     /// are.
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError>;
 
@@ -227,7 +227,7 @@ pub struct PutAnswer {
     pub in_flight: Option<Timestamp>,
 }
 
-words! {
+string_enum! {
     /// What a put did with one task.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum PutResult {

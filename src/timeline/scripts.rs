@@ -2,7 +2,7 @@
 
 use super::Verb;
 
-/// A script with the names of its keys and arguments, in order. A last name that ends in `..` stands for any number of
+/// A script with the names of its keys and arguments, in order. A name that ends in `..` stands for any number of
 /// them.
 #[derive(Debug)]
 pub struct Script {
@@ -18,17 +18,6 @@ pub struct Script {
     pub keys: &'static [&'static str],
     /// The names of its ARGV.
     pub arguments: &'static [&'static str],
-}
-
-impl Script {
-    /// Whether the script accepts this number of keys.
-    #[must_use]
-    pub fn takes_keys(&self, number: usize) -> bool {
-        match self.keys.last() {
-            Some(last) if last.ends_with("..") => number >= self.keys.len() - 1,
-            _ => number == self.keys.len(),
-        }
-    }
 }
 
 macro_rules! script {
@@ -128,7 +117,7 @@ pub static SETTLE: Script = script!(
         "next..",
         "counted..",
         "back..",
-        "burial.."
+        "died.."
     ]
 );
 /// Renews leases.
@@ -157,15 +146,20 @@ pub static REAP: Script = script!(
     ["now", "not_after", "lease", "served", "dead_keep", "wake", "lane"]
 );
 /// Reads the state of a shard.
-pub static GLANCE: Script =
-    script!(Glance, "glance", [], ["lanes", "dead", "due.."], ["now", "lease", "dead_keep", "depth", "lane.."]);
+pub static GLANCE: Script = script!(
+    Glance,
+    "glance",
+    [],
+    ["lanes", "dead", "due+leases+reap-at.."],
+    ["now", "lease", "dead_keep", "depth", "lane.."]
+);
 /// Returns a dead occurrence to its lane.
 pub static REQUEUE: Script = script!(
     Requeue,
     "requeue",
     ["lanes", "records", "dead"],
     ["dead", "dead:records", "tasks", "changes", "crashes", "lanes", "largest", "dead:order", "dead:bytes", "due.."],
-    ["now", "not_after", "parent", "due", "buried", "wake", "lane.."]
+    ["now", "not_after", "parent", "due", "died", "wake", "lane.."]
 );
 /// Deletes a dead occurrence.
 pub static DISCARD: Script = script!(
@@ -173,7 +167,7 @@ pub static DISCARD: Script = script!(
     "discard",
     ["dead"],
     ["dead", "dead:records", "dead:order", "dead:bytes"],
-    ["now", "not_after", "key", "buried"]
+    ["now", "not_after", "key", "died"]
 );
 /// Lists dead occurrences.
 pub static BROWSE: Script = script!(
@@ -203,7 +197,7 @@ pub static ALL: [&Script; 13] = [
     &SHOW,
 ];
 
-words! {
+string_enum! {
     /// The first word of a reply, and the words for the single tasks of a put.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Code {

@@ -13,7 +13,7 @@ use super::{NOON, Stage, shard};
 
 impl Stage {
     /// Adds an occurrence that died `after` ms after noon.
-    pub(super) fn bury(&self, task: &str, after: i64, reason: &str, lane: &str) -> Key {
+    pub(super) fn make_dead(&self, task: &str, after: i64, reason: &str, lane: &str) -> Key {
         let key = Key { task: task.parse().unwrap(), due: Timestamp::from_millis(NOON + 3_600_000) };
         let when = When::At(key.due);
         let schedule = Schedule { when, end: None, limit: None, spread: None };
@@ -21,7 +21,7 @@ impl Stage {
         let message = Message { destination: Some("orders.report".into()), payload, ..Message::default() };
         let task = Task { schedule, message, retry: None, catch_up: None };
         let lane: Lane = lane.parse().unwrap();
-        let record = Record::new(task, lane, Timestamp::from_millis(NOON)).buried(key.clone()).encode();
+        let record = Record::new(task, lane, Timestamp::from_millis(NOON)).of_dead(key.clone()).encode();
         let dead_record = DeadRecord { record, reason: reason.into(), detail: "message too large".into() };
         self.timeline.edit(shard(), |twin| {
             twin.dead.set(key.to_string().into(), NOON + after);
@@ -46,17 +46,17 @@ fn tasks(listed: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_dead_are_listed_the_oldest_burial_first() {
+async fn the_dead_are_listed_the_oldest_first() {
     let stage = Stage::start().await;
     assert_eq!(stage.get("/v1/dead").await.json(), json!({"items": []}));
-    stage.bury("b", 20, "rejected", "default");
-    stage.bury("a", 30, "too late", "alerts");
-    stage.bury("c", 10, "retries", "default");
+    stage.make_dead("b", 20, "rejected", "default");
+    stage.make_dead("a", 30, "too late", "alerts");
+    stage.make_dead("c", 10, "retries", "default");
     let listed = stage.get("/v1/dead?limit=1").await.json();
     let due = NOON + 3_600_000;
     let first = json!({"key": format!("c:{due}"), "task": "c", "due": "2026-11-21T13:00:00.000Z", "due_ms": due,
-        "lane": "default", "destination": "orders.report", "reason": "retries", "words": "message too large",
-        "buried": "2026-11-21T12:00:00.010Z", "buried_ms": NOON + 10});
+        "lane": "default", "destination": "orders.report", "reason": "retries", "detail": "message too large",
+        "died": "2026-11-21T12:00:00.010Z", "died_ms": NOON + 10});
     assert_eq!(listed["items"], json!([first]));
     let mut all = Vec::new();
     let mut query = "?limit=2".to_owned();
@@ -83,9 +83,9 @@ async fn the_dead_are_listed_the_oldest_burial_first() {
 async fn a_few_among_many_dead_are_found() {
     let stage = Stage::start().await;
     for number in 0..3000 {
-        stage.bury(&format!("a{number}"), number, "rejected", "default");
+        stage.make_dead(&format!("a{number}"), number, "rejected", "default");
     }
-    stage.bury("last", 3000, "poison", "default");
+    stage.make_dead("last", 3000, "poison", "default");
     assert_eq!(stage.tasks_of("?reason=poison").await, ["last"]);
     assert_eq!(stage.tasks_of("").await.len(), 100);
     assert_eq!(stage.tasks_of("?limit=1000").await.len(), 1000);
@@ -94,22 +94,22 @@ async fn a_few_among_many_dead_are_found() {
 #[tokio::test]
 async fn one_of_the_dead_is_shown_with_its_message_byte_for_byte() {
     let stage = Stage::start().await;
-    let key = stage.bury("a.b:c-1", 20, "rejected", "alerts");
+    let key = stage.make_dead("a.b:c-1", 20, "rejected", "alerts");
     for path in [key.to_string(), key.to_string().replace(':', "%3A")] {
         let shown = stage.get(&format!("/v1/dead/{path}")).await;
         assert!(shown.body.contains(r#"{"order": 1}"#), "{shown:?}");
         let shown = shown.json();
         assert_eq!((&shown["key"], &shown["lane"]), (&json!(key.to_string()), &json!("alerts")));
-        assert_eq!((&shown["reason"], &shown["words"]), (&json!("rejected"), &json!("message too large")));
+        assert_eq!((&shown["reason"], &shown["detail"]), (&json!("rejected"), &json!("message too large")));
         assert_eq!(shown["message"]["destination"], "orders.report");
     }
     assert_eq!(stage.get(&format!("/v1/dead/b:{NOON}")).await.problem(), (404, "unknown".into()));
 }
 
 #[tokio::test]
-async fn what_another_version_buried_is_listed_and_not_shown() {
+async fn a_dead_record_of_another_version_is_listed_and_not_shown() {
     let stage = Stage::start().await;
-    let key = stage.bury("a", 20, "poison", "default");
+    let key = stage.make_dead("a", 20, "poison", "default");
     stage.timeline.edit(shard(), |twin| {
         let dead_record = twin.dead_records.get_mut(key.to_string().as_str()).unwrap();
         dead_record.record = [&[9], &dead_record.record[1..]].concat().into();
@@ -122,7 +122,7 @@ async fn what_another_version_buried_is_listed_and_not_shown() {
 #[tokio::test]
 async fn a_requeued_occurrence_waits_under_its_key() {
     let stage = Stage::start().await;
-    let key = stage.bury("a", 20, "rejected", "default");
+    let key = stage.make_dead("a", 20, "rejected", "default");
     let path = format!("/v1/dead/{key}/requeue");
     let requeued = stage.post(&path, "").await;
     assert_eq!((requeued.status, requeued.json()), (200, json!({"key": key.to_string(), "result": "requeued"})));
@@ -144,7 +144,7 @@ async fn a_requeued_occurrence_waits_under_its_key() {
 #[tokio::test]
 async fn what_is_discarded_is_gone() {
     let stage = Stage::start().await;
-    let path = format!("/v1/dead/{}", stage.bury("a", 20, "rejected", "default"));
+    let path = format!("/v1/dead/{}", stage.make_dead("a", 20, "rejected", "default"));
     let gone = stage.call("DELETE", &path, "", "").await;
     assert_eq!((gone.status, &gone.json()["result"]), (200, &json!("discarded")));
     assert_eq!(stage.call("DELETE", &path, "", "").await.problem(), (404, "unknown".into()));
@@ -155,11 +155,11 @@ async fn what_is_discarded_is_gone() {
 async fn many_are_requeued_by_lane_reason_and_time() {
     let stage = Stage::start().await;
     for number in 0..2500 {
-        stage.bury(&format!("a{number}"), number % 7, "destination", "default");
+        stage.make_dead(&format!("a{number}"), number % 7, "destination", "default");
     }
-    stage.bury("other-lane", 1, "destination", "alerts");
-    stage.bury("other-reason", 1, "rejected", "default");
-    stage.bury("too-new", 90, "destination", "default");
+    stage.make_dead("other-lane", 1, "destination", "alerts");
+    stage.make_dead("other-reason", 1, "rejected", "default");
+    stage.make_dead("too-new", 90, "destination", "default");
     stage.clock.advance(Duration::from_millis(100));
     // Its task has that very due.
     stage.put("a7", r#"{"schedule":{"at":"2026-11-21T13:00:00Z"},"message":{}}"#).await;
@@ -181,7 +181,7 @@ async fn many_are_requeued_by_lane_reason_and_time() {
 async fn what_takes_longer_than_a_request_is_gone_on_with() {
     let stage = Stage::start_with(|terms| terms.api.timeline_timeout = Duration::ZERO).await;
     for number in 0..2500 {
-        stage.bury(&format!("a{number}"), number, "rejected", "default");
+        stage.make_dead(&format!("a{number}"), number, "rejected", "default");
     }
     stage.clock.advance(Duration::from_secs(10));
     let (mut done, mut body, mut rounds) = (0, "{}".to_owned(), 0);
@@ -193,7 +193,7 @@ async fn what_takes_longer_than_a_request_is_gone_on_with() {
         let Some(cursor) = answer["next_cursor"].as_str() else { break };
         // An occurrence that dies in the meantime is not included.
         stage.clock.advance(Duration::from_secs(1));
-        stage.bury("new", stage.clock.now().as_millis() - NOON, "rejected", "default");
+        stage.make_dead("new", stage.clock.now().as_millis() - NOON, "rejected", "default");
         body = json!({"cursor": cursor}).to_string();
     }
     assert_eq!(done, 2500);
@@ -205,7 +205,7 @@ async fn what_takes_longer_than_a_request_is_gone_on_with() {
 async fn what_was_done_before_the_timeline_went_away_is_told() {
     let stage = Stage::start().await;
     for number in 0..3 {
-        stage.bury(&format!("a{number}"), number, "rejected", "default");
+        stage.make_dead(&format!("a{number}"), number, "rejected", "default");
     }
     stage.clock.advance(Duration::from_secs(1));
     // The second of three.
@@ -218,7 +218,7 @@ async fn what_was_done_before_the_timeline_went_away_is_told() {
     let body = json!({"cursor": done["next_cursor"]}).to_string();
     let done = stage.post("/v1/dead:requeue", &body).await.json();
     assert_eq!((&done["more"], stage.dead_left()), (&json!(false), 0));
-    stage.bury("b", 0, "rejected", "default");
+    stage.make_dead("b", 0, "rejected", "default");
     stage.timeline.set_link_down("refused");
     assert_eq!(stage.post("/v1/dead:requeue", "{}").await.problem(), (503, "timeline_away".into()));
     assert_eq!(stage.get("/v1/dead").await.problem(), (503, "timeline_away".into()));

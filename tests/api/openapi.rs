@@ -68,7 +68,7 @@ async fn every_example_is_answered_as_documented() {
         let known = operations().into_iter().find(|known| known.method == method && known.path == path).unwrap();
         seen.insert((method.to_owned(), path.to_owned()));
         if path.starts_with("/v1/dead") {
-            bury(&stage, path);
+            make_dead(&stage, path);
         }
         let (mut headers, mut target) = (Vec::new(), path.to_owned());
         for parameter in known.value["parameters"].as_array().into_iter().flatten() {
@@ -109,13 +109,13 @@ async fn every_example_is_answered_as_documented() {
 }
 
 /// The dead occurrences in the examples: one, or twelve.
-fn bury(stage: &Stage, path: &str) {
+fn make_dead(stage: &Stage, path: &str) {
     stage.clock.set(punctual::clock::Timestamp::from_millis(super::NOON + 7_200_000));
     stage.timeline.edit(super::shard(), |twin| *twin = Default::default());
     let (many, reason) = (path.contains(':'), if path == "/v1/dead:requeue" { "destination" } else { "rejected" });
-    stage.bury("order-1", 3_600_012, reason, "default");
+    stage.make_dead("order-1", 3_600_012, reason, "default");
     for number in 2..=if many { 12 } else { 1 } {
-        stage.bury(&format!("order-{number}"), 3_600_012, reason, "default");
+        stage.make_dead(&format!("order-{number}"), 3_600_012, reason, "default");
     }
 }
 

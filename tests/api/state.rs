@@ -38,7 +38,7 @@ async fn stats_show_lanes_sinks_and_the_timeline() {
     let head = json!({"sink": "orders", "waiting": 3, "in_flight": 2, "head": "2026-11-21T12:00:00.001Z", "head_ms": NOON + 1});
     assert_eq!(stats["lanes"]["default"], head);
     assert_eq!(stats["lanes"]["old"]["sink"], json!(null));
-    assert_eq!(stats["sinks"]["orders"], json!({"kind": "nats", "breaker": "open", "words": "connection refused"}));
+    assert_eq!(stats["sinks"]["orders"], json!({"kind": "nats", "breaker": "open", "detail": "connection refused"}));
     assert_eq!(stats["sinks"]["out"], json!({"kind": "stdout", "breaker": "closed"}));
     assert_eq!(stats["dead"], 7);
 

@@ -119,7 +119,7 @@ async fn outcome(stage: &Stage, method: &str, path: &str, token: &str, about: Ab
     }
     stage.timeline.edit(super::shard(), |twin| twin.dead_records.clear());
     stage.timeline.edit(super::shard(), |twin| twin.dead = Default::default());
-    let key = stage.bury(id, -10, "rejected", lane).to_string();
+    let key = stage.make_dead(id, -10, "rejected", lane).to_string();
     show_lane(stage, lane);
     let body = match (method, path) {
         ("PUT", _) | ("POST", "/v1/tasks") => task.to_string(),
@@ -265,7 +265,7 @@ async fn a_token_puts_as_often_as_it_may_and_no_more_than_may_wait() {
 async fn no_cursor_tells_what_of_others_is_dead() {
     let stage = stage(shop()).await;
     for (n, id) in ["shop.a", "bank.secret", "shop.b", "bank.other", "shop.c", "bank.last"].into_iter().enumerate() {
-        stage.bury(id, -100 + i64::try_from(n).unwrap(), "rejected", "alerts");
+        stage.make_dead(id, -100 + i64::try_from(n).unwrap(), "rejected", "alerts");
     }
     let (mut seen, mut cursor) = (Vec::new(), String::new());
     for _ in 0..9 {
@@ -281,8 +281,8 @@ async fn no_cursor_tells_what_of_others_is_dead() {
 #[tokio::test]
 async fn a_prefix_is_one_of_ids_and_not_of_keys() {
     let stage = stage(TokenLimits { prefix: "shop:".parse().expect("a prefix"), ..TokenLimits::default() }).await;
-    let key = stage.bury("shop", -10, "rejected", "alerts");
-    stage.bury("shop:1", -10, "rejected", "alerts");
+    let key = stage.make_dead("shop", -10, "rejected", "alerts");
+    stage.make_dead("shop:1", -10, "rejected", "alerts");
     assert_eq!(stage.ask("shop", "GET", &format!("/v1/dead/{key}"), "").await.problem().1, "unknown");
     let items = stage.ask("shop", "GET", "/v1/dead", "").await.json()["items"].as_array().unwrap().clone();
     assert_eq!(items.iter().map(|item| item["task"].as_str().unwrap()).collect::<Vec<_>>(), ["shop:1"]);
@@ -294,7 +294,7 @@ async fn a_prefix_is_one_of_ids_and_not_of_keys() {
 async fn a_requeue_counts_as_a_put() {
     let rate = PutRate { puts: 2, per: std::time::Duration::from_secs(3600) };
     let stage = stage(TokenLimits { puts: Some(rate), ..shop() }).await;
-    let keys = ["shop.1", "shop.2", "shop.3"].map(|id| stage.bury(id, -10, "rejected", "alerts"));
+    let keys = ["shop.1", "shop.2", "shop.3"].map(|id| stage.make_dead(id, -10, "rejected", "alerts"));
     assert_eq!(stage.ask("shop", "POST", "/v1/dead:requeue", "{}").await.problem(), (403, "limited_token".to_owned()));
     let requeue = async |key: &punctual::task::Key| {
         let answer = stage.ask("shop", "POST", &format!("/v1/dead/{key}/requeue"), "{}").await;

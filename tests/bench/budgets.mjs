@@ -3,15 +3,15 @@
 // `strict`: no profile excuses a miss.
 // `of` is a figure or ratio, or a pattern of several; `limit` what cannot be bettered in the same run, with its words.
 // `ratio` is the one that says the same of a figure in any run.
-// `or` is an alternative: on a slow or busy machine a budget in ms says nothing, the ratio to the naked loop does.
+// `or` is an alternative: on a slow or busy machine a budget in ms says nothing, the ratio to the baseline loop does.
 
 import { names, over, peer, reports } from './results.mjs';
 
 const due = /^(throughput|herd)-/;
-const LOOP = 'the naked loop of the same run';
+const LOOP = 'the baseline loop of the same run';
 const loop = (percentile, name) => ({
   or: { of: `${name}_to_floor`, most: 2, words: `2 x ${LOOP}` },
-  limit: [`${percentile} of the naked loop, ms`, `floor_${name}_ms`],
+  limit: [`${percentile} of the baseline loop, ms`, `floor_${name}_ms`],
 });
 const atLimit = ['ms at the limit of the same run', (get) => (get('tasks') / get('limit_per_second')) * 1000];
 
@@ -19,12 +19,12 @@ export const budgets = [
   {
     id: 'redis-cpu',
     strict: true,
-    words: 'time of Redis in scripts of instances for an occurrence, to the naked loop side by side',
+    words: 'time of Redis in scripts of instances for an occurrence, to the baseline loop side by side',
     short: 'Redis CPU',
     rows: due,
     of: 'scripts_to_floor',
     most: 1.3,
-    limit: ['us in Redis of the naked loop', 'floor_us'],
+    limit: ['us in Redis of the baseline loop', 'floor_us'],
   },
   {
     id: 'instance-cpu',
@@ -37,7 +37,7 @@ export const budgets = [
   },
   {
     id: 'throughput',
-    words: 'throughput, to 1 / (1 / raw sink + 1 / naked loop)',
+    words: 'throughput, to 1 / (1 / raw sink + 1 / baseline loop)',
     short: 'throughput',
     rows: due,
     of: 'throughput_to_limit',
@@ -130,7 +130,7 @@ export const budgets = [
   {
     id: 'pending-cpu',
     strict: true,
-    words: 'time of Redis for an occurrence beside 10 M pending, to that beside 100 k, each to the naked loop side by side',
+    words: 'time of Redis for an occurrence beside 10 M pending, to that beside 100 k, each to the baseline loop side by side',
     short: 'cost at 10 M',
     rows: /^pending(-recurring-10m)?$/,
     of: 'scripts_to_floor_last_to_first',
@@ -194,7 +194,7 @@ export const limits = {
     'With Kafka, the broker: 100 000 messages take its own client a second or more on these cores, and what the other' +
       ' lane publishes stands in line behind them.',
   ],
-  lateness: ['The naked timer loop of the same run: with Kafka and RabbitMQ it is the broker that answers late.'],
+  lateness: ['The baseline timer loop of the same run: with Kafka and RabbitMQ it is the broker that answers late.'],
   pending: [
     'Bytes beside the record go up and down with how full the tables of Redis are: they double at powers of two, and' +
       ' just after that each task pays for twice the buckets.',

@@ -117,7 +117,7 @@ function lateness(results) {
   };
 }
 
-// Each sink beside the naked loop; the thin line goes from the least to the most of the rounds.
+// Each sink beside the baseline loop; the thin line goes from the least to the most of the rounds.
 function percentiles(results) {
   const shares = [
     ['p50', 'p50_ms'],
@@ -129,7 +129,7 @@ function percentiles(results) {
   const values = rowsOf(results, 'lateness').flatMap((row) =>
     [
       ['punctual', ''],
-      ['naked loop', 'floor_'],
+      ['baseline loop', 'floor_'],
     ].flatMap(([path, prefix]) =>
       shares.flatMap(([share, figure]) => {
         const found = over(results, row, prefix + figure);
@@ -155,7 +155,7 @@ function percentiles(results) {
     title: 'ms after the due',
     axis: { format: '~g', values: POWERS },
   };
-  const scale = { domain: ['punctual', 'naked loop'], range: [OURS, ALSO] };
+  const scale = { domain: ['punctual', 'baseline loop'], range: [OURS, ALSO] };
   const color = { field: 'path', type: 'nominal', title: null, scale, legend: stroke };
   const strokeDash = { field: 'kind', type: 'nominal', title: null, legend: { ...stroke, symbolStrokeColor: '#333' } };
   return {
@@ -222,6 +222,6 @@ function pending(results) {
   return {
     title: { text: 'What an occurrence costs beside many that are pending' },
     data: { values },
-    hconcat: [part('cost', 'time of Redis, to the naked loop'), part('bytes', 'bytes of Redis for a task')],
+    hconcat: [part('cost', 'time of Redis, to the baseline loop'), part('bytes', 'bytes of Redis for a task')],
   };
 }

@@ -41,9 +41,9 @@ export const sections = [
     title: 'Throughput',
     of: /^throughput-/,
     about:
-      'Tasks that are all due at one moment. `raw` is the sink alone, `alone` the naked loop in Redis alone, `limit`' +
+      'Tasks that are all due at one moment. `raw` is the sink alone, `alone` the baseline loop in Redis alone, `limit`' +
       ' one after the other; `Redis` is its whole CPU time, `scripts` how long it is in scripts of instances while' +
-      ' the naked loop works beside them, `loop` how long in that one.',
+      ' the baseline loop works beside them, `loop` how long in that one.',
     plots: [['throughput', 'Tasks published each second, beside other schedulers']],
     columns: (results, row) => [
       line(
@@ -65,10 +65,10 @@ export const sections = [
     title: 'Lateness',
     of: /^lateness-/,
     about:
-      "1000 tasks each second, evenly spread: ms from the due, on Redis' time, to the consumer; `loop` is the naked timer" +
+      "1000 tasks each second, evenly spread: ms from the due, on Redis' time, to the consumer; `loop` is the baseline timer" +
       ' loop, which sleeps until the due, claims, publishes and writes back; it has every other tenth of a second.',
     plots: [
-      ['percentiles', 'Percentiles of lateness for each sink, beside the naked loop'],
+      ['percentiles', 'Percentiles of lateness for each sink, beside the baseline loop'],
       ['lateness', 'How late tasks are at 1000 each second, beside other schedulers'],
     ],
     columns: (results, row) => [
@@ -138,10 +138,10 @@ export const sections = [
     title: 'Pending',
     of: /^pending/,
     about:
-      'What an occurrence costs beside many that are not due, as in throughput (the naked loop has nothing else to look' +
+      'What an occurrence costs beside many that are not due, as in throughput (the baseline loop has nothing else to look' +
       ' into), and the memory of each; `growing` is taken while the tables of Redis still grow. Then a restart that' +
       ' finds 100 000 recurring tasks overdue: how late is what comes due meanwhile.',
-    plots: [['pending', 'Time of Redis to the naked loop, and bytes of a task, over how many are pending']],
+    plots: [['pending', 'Time of Redis to the baseline loop, and bytes of a task, over how many are pending']],
     columns: (results, row) =>
       numbersIn(results, row, /^pending_(\d+)_bytes$/).map((count) =>
         line(

@@ -87,8 +87,8 @@ function budgets(results, judged, short) {
     const figure = worst?.found ? (short ? median(worst.found) : spread(worst.found)) : none;
     const limit = worst?.limit ? `${median(worst.limit)} ${budget.limit[0]}` : none;
     const where = worst ? `\`${label(worst)}\`` : none;
-    const ratio = worst?.other && (worst.by || !worst.met) ? ` (${number(worst.other.median)} x the naked loop)` : '';
-    const by = loop > 0 ? `, ${loop} by the naked loop` : '';
+    const ratio = worst?.other && (worst.by || !worst.met) ? ` (${number(worst.other.median)} x the baseline loop)` : '';
+    const by = loop > 0 ? `, ${loop} by the baseline loop` : '';
     return [budget.words, target(budget), figure + ratio, ...(short ? [] : [where, limit]), count + by];
   });
   return table(head, rows, head.length);
@@ -123,7 +123,7 @@ function verdict(checks) {
   const late = checks.filter(({ met }) => !met).map(name);
   const loop = checks.filter(({ by }) => by).map(name);
   const words = late.length === 0 ? `Every budget is met (${checks.length})` : `**Missed: ${late.join(', ')}**`;
-  return [text(`${words}${loop.length > 0 ? `; by the naked loop's time: ${loop.join(', ')}` : ''}.`)];
+  return [text(`${words}${loop.length > 0 ? `; by the baseline loop's time: ${loop.join(', ')}` : ''}.`)];
 }
 
 function beside({ peers }) {

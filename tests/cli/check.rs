@@ -103,7 +103,7 @@ fn each_way(of: &str, port: u16, right: &Path, config: impl Fn(&str, u16) -> Str
         if kind == "untrusted" {
             assert!(run.out.contains("`tls.ca_file`"), "{shown}");
         }
-        let detail = |found: &Value| found["fault"]["words"].as_str().unwrap_or_default().to_owned();
+        let detail = |found: &Value| found["fault"]["detail"].as_str().unwrap_or_default().to_owned();
         failed.first().map(|failed| detail(failed)).unwrap_or_default()
     });
     let beginnings = ["", "it cannot be reached: ", "the login was refused: ", "its certificate is not trusted: "];

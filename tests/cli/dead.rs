@@ -126,7 +126,7 @@ fn what_is_no_instance_has_no_dead() {
             assert!(told.err.contains(&format!("`{place}` answered {}", &status[..3])), "{}", told.err);
         }
     }
-    let item = r#"{"key":"\u001b[2J","buried":"","reason":"\n","words":"forged\u009b"}"#;
+    let item = r#"{"key":"\u001b[2J","died":"","reason":"\n","detail":"forged\u009b"}"#;
     let place = answers("200 OK", format!("{{\"items\":[{item}]}}").as_bytes());
     let told = run(&["dead", "list", "--url", &place]);
     assert!(

@@ -45,7 +45,7 @@ async fn a_copy_of_the_dead_carries_key_payload_and_why() {
     assert_eq!((copy.key.as_str(), copy.task.as_str(), &copy.payload[..]), (key.as_str(), "x", &b"{\"order\":1}"[..]));
     assert_eq!(header(copy, "tenant"), Some("acme"));
     assert_eq!(header(copy, "punctual-dead-reason"), Some("rejected"));
-    assert_eq!(header(copy, "punctual-dead-words"), Some("too large:  2 MiB"));
+    assert_eq!(header(copy, "punctual-dead-detail"), Some("too large:  2 MiB"));
     assert!(copy.is_dead_copy());
     assert_eq!(bed.dead(), [(key, "rejected".to_owned(), "too large:\r\n2 MiB".to_owned())]);
     bed.assert_at_rest();
@@ -82,7 +82,7 @@ async fn a_copy_is_no_publish_of_its_occurrence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_is_not_taken_neither_prevents_nor_delays_a_burial_beyond_two_tries() {
+async fn a_refused_copy_delays_a_death_by_at_most_two_attempts() {
     for answer in [Answer::Hang, unclear("later"), Answer::Reject("no".to_owned())] {
         let bed = bed();
         let (tries, answered) = (Arc::new(std::sync::atomic::AtomicU32::new(0)), answer.clone());
@@ -131,7 +131,7 @@ async fn once_a_copy_has_failed_none_of_its_lane_is_tried_for_a_while() {
     assert_eq!((bed.dead().len(), tried()), (2, 4));
     bed.put([("c", after(millis(10)))]).await;
     bed.pass(millis(200)).await;
-    assert_eq!((bed.dead().len(), tried()), (3, 4), "buried at once");
+    assert_eq!((bed.dead().len(), tried()), (3, 4), "dead at once");
     assert!(bed.metrics.text().contains("punctual_dead_copies_total{lane=\"default\",result=\"failed\"} 3"));
     // Copies of other lanes are tried, and those of this lane after a while.
     bed.put_into("side", [("d", after(millis(10)))]).await;
@@ -164,7 +164,7 @@ async fn a_copy_that_is_refused_keeps_no_other_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sink_that_goes_away_keeps_no_dead_from_their_burial() {
+async fn a_sink_that_goes_away_does_not_delay_deaths() {
     let bed = bed();
     bed.sink.answer_by(|message| match message.destination.as_str() {
         DEAD => Answer::Hang,

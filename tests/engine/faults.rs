@@ -129,7 +129,7 @@ async fn no_publish_starts_that_does_not_fit_into_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn poison_is_buried_and_its_neighbours_arrive() {
+async fn poison_becomes_dead_and_its_neighbours_arrive() {
     let bed = Bed::start();
     let dues =
         bed.put([("poison", after(seconds(1))), ("suspect", after(seconds(1))), ("good", after(seconds(1)))]).await;

@@ -8,7 +8,7 @@ async fn dead() -> Option<Stage> {
     stage.put(&[put_in("default", RECURRING, "a", 900, "x")]).await;
     stage.claim("i.1", 10).await;
     let mut dead_record = dead_record("x");
-    dead_record.record = record(4, "other", 1000, "buried");
+    dead_record.record = record(4, "other", 1000, "died");
     let verdict = Verdict::DeadNext { dead_record, due: at(950), counts: Counts { dead: 1, ..Counts::default() } };
     stage.settle("i.1", RestOfClaim::Keep, vec![settlement("a", 900, verdict)]).await;
     Some(stage)
@@ -26,7 +26,7 @@ async fn a_requeued_occurrence_is_due_now_under_its_old_key() {
         "due:other !a:900 1000",
         "lanes default",
         "lanes other",
-        "tasks !a:900 r1 c1000 other:buried",
+        "tasks !a:900 r1 c1000 other:died",
         "tasks a r1 c1000 default:x",
     ];
     assert_eq!(stage.state(), after);
@@ -111,11 +111,11 @@ async fn looking_at_the_dead_changes_nothing_and_shows_all_that_is_kept() {
     let request = BrowseRequest { filter, after: None, max: 10, whole: true };
     let browsed = stage.timeline.browse(stage.shard, request.clone()).await.unwrap();
     let shown = stage.timeline.show(stage.shard, &"a:900".parse().unwrap()).await.unwrap().unwrap();
-    assert_eq!(shown.cursor.buried, at(1000));
+    assert_eq!(shown.cursor.died, at(1000));
     let kept = shown.dead_record.clone().unwrap();
     assert_eq!(
         (sketch(&kept.record), kept.reason, kept.detail),
-        ("r1 c1000 other:buried".into(), "rejected".into(), "no\nway".into())
+        ("r1 c1000 other:died".into(), "rejected".into(), "no\nway".into())
     );
     assert_eq!((browsed.dead, browsed.last), (vec![shown], None));
     // A damaged or truncated entry belongs to no lane and hides no other.

@@ -82,7 +82,7 @@ async fn a_change_takes_the_place_of_the_verdict() {
     assert_eq!(
         stage.holds(),
         ["due:default a 5000", "due:default c 6000", "tasks a r2 c1000 default:new", "tasks c r2 c1000 default:new"],
-        "nothing is buried, counted or marked"
+        "nothing is dead, counted or marked"
     );
 }
 

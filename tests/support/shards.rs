@@ -85,14 +85,14 @@ impl Shards {
         for shard in 0..self.shards {
             pipeline.cmd("HGETALL").arg(format!("punctual:{{default:{shard}}}:dead:records"));
         }
-        let buried: Vec<Vec<(String, Vec<u8>)>> = pipeline.query(&mut self.connection).expect("the dead");
+        let died: Vec<Vec<(String, Vec<u8>)>> = pipeline.query(&mut self.connection).expect("the dead");
         let read = |(key, value): (String, Vec<u8>)| {
             let length = u32::from_be_bytes(value[..4].try_into().expect("a length"));
             let text = String::from_utf8_lossy(&value[4 + length as usize..]).into_owned();
             let (reason, detail) = text.split_once('\n').expect("a reason and words");
             (key, reason.to_owned(), detail.to_owned())
         };
-        buried.into_iter().flatten().map(read).collect()
+        died.into_iter().flatten().map(read).collect()
     }
 
     /// Waits until nothing is left; panics with what is there if that takes too long.

@@ -184,10 +184,10 @@ async fn the_dead_are_dropped_once_they_have_outlived_their_keep(stage: Stage) {
     }
     let (token, claimed) = stage.claim().await;
     let (last, first) = claimed.occurrences.split_last().unwrap();
-    let bury = |one| settlement(one, Verdict::Dead(dead_record(one, "rejected")));
-    stage.settle(&token, RestOfClaim::Keep, first.iter().map(bury).collect()).await;
+    let make_dead = |one| settlement(one, Verdict::Dead(dead_record(one, "rejected")));
+    stage.settle(&token, RestOfClaim::Keep, first.iter().map(make_dead).collect()).await;
     stage.clock.advance(ms(1));
-    stage.settle(&token, RestOfClaim::Keep, vec![bury(last)]).await;
+    stage.settle(&token, RestOfClaim::Keep, vec![make_dead(last)]).await;
     stage.clock.set(at(0).plus(DEAD_KEEP));
     stage.glance(&lane(), true).await;
     // The check comes a lease later; until then nothing is dropped.

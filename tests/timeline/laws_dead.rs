@@ -11,17 +11,17 @@ use punctual::timeline::{
 use super::stage::{LEASE, Stage, at, dead_record, key, lane, lane_named, ms, once, once_in, settlement};
 
 super::laws! {
-    the_dead_are_shown_in_the_order_of_their_burial,
+    the_dead_are_shown_in_the_order_of_their_deaths,
     every_dead_is_shown_once_though_others_go_and_come,
     only_the_dead_that_are_meant_are_shown,
-    only_the_burial_that_is_meant_is_requeued_or_discarded,
+    a_requeue_or_discard_that_names_a_time_of_death_affects_only_that_death,
     a_look_at_the_dead_is_bounded_in_entries_and_bytes,
-    what_is_kept_of_the_dead_is_what_was_buried,
+    the_dead_are_kept_as_they_were_written,
 }
 
 impl Stage {
     /// Records an occurrence of each task as dead, all in one millisecond, in the default lane.
-    async fn bury(&self, ids: &[TaskId], reason: &str, payload: &str) -> Vec<Key> {
+    async fn make_dead(&self, ids: &[TaskId], reason: &str, payload: &str) -> Vec<Key> {
         for ids in ids.chunks(500) {
             let puts = ids.iter().map(|id| once(id, at(0), payload)).collect();
             self.timeline.put(self.shard(), PutMode::Put, puts, self.soon()).await.unwrap();
@@ -67,25 +67,25 @@ impl Stage {
     }
 }
 
-async fn the_dead_are_shown_in_the_order_of_their_burial(stage: Stage) {
+async fn the_dead_are_shown_in_the_order_of_their_deaths(stage: Stage) {
     let ids = stage.ids(7);
-    let mut buried = Vec::new();
+    let mut died = Vec::new();
     // Later ids first; two in one millisecond are ordered by key.
     for part in [&ids[5..7], &ids[2..4], &ids[0..1]] {
         stage.clock.advance(ms(5));
-        buried.extend(stage.bury(part, "rejected", "a").await);
+        died.extend(stage.make_dead(part, "rejected", "a").await);
     }
     for max in [1, 2, 5, 1000] {
-        assert_eq!(stage.browse_all(&DeadFilter::default(), max).await.0, buried, "{max} at a time");
+        assert_eq!(stage.browse_all(&DeadFilter::default(), max).await.0, died, "{max} at a time");
     }
     let first = stage.browse(&DeadFilter::default(), None, 1).await;
-    assert_eq!(first.last, Some(DeadCursor { buried: at(5), key: buried[0].clone() }));
+    assert_eq!(first.last, Some(DeadCursor { died: at(5), key: died[0].clone() }));
     assert_eq!(stage.browse(&DeadFilter::default(), None, 5).await.last, None, "there are no others");
 }
 
 async fn every_dead_is_shown_once_though_others_go_and_come(stage: Stage) {
     let ids = stage.ids(40);
-    let buried = stage.bury(&ids[..30], "rejected", "a").await;
+    let died = stage.make_dead(&ids[..30], "rejected", "a").await;
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
         let browsed = stage.browse(&DeadFilter::default(), after, 3).await;
@@ -96,12 +96,12 @@ async fn every_dead_is_shown_once_though_others_go_and_come(stage: Stage) {
         }
         if seen.len() == 15 {
             stage.clock.advance(ms(1));
-            stage.bury(&ids[30..], "rejected", "a").await;
+            stage.make_dead(&ids[30..], "rejected", "a").await;
         }
         let Some(last) = browsed.last else { break };
         after = Some(last);
     }
-    assert_eq!(seen[..30], buried);
+    assert_eq!(seen[..30], died);
     assert_eq!(seen.iter().collect::<BTreeSet<_>>().len(), 40);
     assert!(stage.state().dead.is_empty());
 }
@@ -109,9 +109,9 @@ async fn every_dead_is_shown_once_though_others_go_and_come(stage: Stage) {
 async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
     let ids = stage.ids(4);
     stage.clock.set(at(10));
-    let rejected = stage.bury(&ids[..1], "rejected", "a").await.remove(0);
+    let rejected = stage.make_dead(&ids[..1], "rejected", "a").await.remove(0);
     stage.clock.set(at(20));
-    let late = stage.bury(&ids[1..2], "too late", "a").await.remove(0);
+    let late = stage.make_dead(&ids[1..2], "too late", "a").await.remove(0);
     let other = lane_named("other");
     stage.create(once_in(&ids[2], at(0), "a", &other)).await;
     let request = stage.request();
@@ -167,11 +167,11 @@ async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
 }
 
 /// Between listing and acting on a key, another client may requeue it, and it may die again for another reason.
-async fn only_the_burial_that_is_meant_is_requeued_or_discarded(stage: Stage) {
+async fn a_requeue_or_discard_that_names_a_time_of_death_affects_only_that_death(stage: Stage) {
     let (ids, shard) = (stage.ids(1), stage.shard());
-    let key = stage.bury(&ids, "rejected", "a").await.remove(0);
-    let requeue = |buried: Option<i64>| stage.timeline.requeue(shard, &key, buried.map(at), stage.soon());
-    let discard = |buried: Option<i64>| stage.timeline.discard(shard, &key, buried.map(at), stage.soon());
+    let key = stage.make_dead(&ids, "rejected", "a").await.remove(0);
+    let requeue = |died: Option<i64>| stage.timeline.requeue(shard, &key, died.map(at), stage.soon());
+    let discard = |died: Option<i64>| stage.timeline.discard(shard, &key, died.map(at), stage.soon());
     assert_eq!(requeue(Some(0)).await, Ok(RequeueAnswer::Requeued));
     assert_eq!(requeue(Some(0)).await, Ok(RequeueAnswer::Unknown), "another was faster");
     assert_eq!(requeue(None).await, Ok(RequeueAnswer::InFlight));
@@ -190,7 +190,7 @@ async fn only_the_burial_that_is_meant_is_requeued_or_discarded(stage: Stage) {
 
 async fn a_look_at_the_dead_is_bounded_in_entries_and_bytes(stage: Stage) {
     let ids = stage.ids(2106);
-    stage.bury(&ids[..2100], "rejected", "a").await;
+    stage.make_dead(&ids[..2100], "rejected", "a").await;
     let none = DeadFilter { reason: Some("poison".into()), ..DeadFilter::default() };
     let (found, looks) = stage.browse_all(&none, 1000).await;
     let expected = 2100_usize.div_ceil(MAX_BROWSED);
@@ -200,9 +200,9 @@ async fn a_look_at_the_dead_is_bounded_in_entries_and_bytes(stage: Stage) {
 
     stage.clock.advance(ms(1));
     let large = "x".repeat(MAX_BROWSED_BYTES * 2 / 5);
-    stage.bury(&ids[2100..2105], "rejected", &large).await;
+    stage.make_dead(&ids[2100..2105], "rejected", &large).await;
     stage.clock.advance(ms(1));
-    stage.bury(&ids[2105..], "rejected", &"x".repeat(MAX_BROWSED_BYTES + 1)).await;
+    stage.make_dead(&ids[2105..], "rejected", &"x".repeat(MAX_BROWSED_BYTES + 1)).await;
     let meant = DeadFilter { from: Some(at(1)), ..DeadFilter::default() };
     let mut after = None;
     let mut found = Vec::new();
@@ -216,18 +216,18 @@ async fn a_look_at_the_dead_is_bounded_in_entries_and_bytes(stage: Stage) {
     assert_eq!(stage.browse_all(&meant, 1000).await.1, 1, "where nothing is read, bytes do not count");
 }
 
-async fn what_is_kept_of_the_dead_is_what_was_buried(stage: Stage) {
+async fn the_dead_are_kept_as_they_were_written(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "ä\0\n")).await;
     let (token, occurrence) = stage.claim_one().await;
-    let mut buried = dead_record(&occurrence, "rejected");
-    buried.detail = "zu groß:\n1 > 0\n".into();
+    let mut died = dead_record(&occurrence, "rejected");
+    died.detail = "zu groß:\n1 > 0\n".into();
     stage.clock.advance(ms(7));
-    stage.settle_one(&token, &occurrence, Verdict::Dead(buried.clone())).await;
+    stage.settle_one(&token, &occurrence, Verdict::Dead(died.clone())).await;
     let (shard, dead) = (stage.shard(), key(&id, at(0)));
     let shown = stage.timeline.show(shard, &dead).await.unwrap().unwrap();
-    assert_eq!(shown.cursor, DeadCursor { buried: at(7), key: dead.clone() });
-    assert_eq!(shown.dead_record, Some(buried));
+    assert_eq!(shown.cursor, DeadCursor { died: at(7), key: dead.clone() });
+    assert_eq!(shown.dead_record, Some(died));
     let request = BrowseRequest { filter: DeadFilter::default(), after: None, max: 9, whole: true };
     assert_eq!(stage.timeline.browse(shard, request).await.unwrap().dead, [shown]);
     assert_eq!(stage.timeline.show(shard, &key(&id, at(1))).await, Ok(None));

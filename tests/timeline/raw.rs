@@ -103,11 +103,11 @@ impl Drop for Raw {
 fn check_order(twin: &Twin, connection: &mut ::redis::Connection, prefix: &str) {
     let mut order = BTreeSet::new();
     let mut bytes: BTreeMap<String, usize> = BTreeMap::new();
-    for (buried, key) in twin.dead.iter() {
+    for (died, key) in twin.dead.iter() {
         let Some(DeadRecord { record, reason, detail }) = twin.dead_records.get(key) else { continue };
         let Some(lane) = lane_of(record) else { continue };
         let size = 4 + record.len() + reason.len() + 1 + detail.len();
-        order.insert(format!("{lane} {buried:015} {key} {size}"));
+        order.insert(format!("{lane} {died:015} {key} {size}"));
         *bytes.entry(lane.to_string()).or_default() += size;
     }
     let (stored, sums): (BTreeSet<String>, BTreeMap<String, usize>) = ::redis::pipe()

@@ -108,7 +108,7 @@ pub(crate) fn trace(number: u8) -> Option<Traceparent> {
 /// The dead record of an occurrence.
 pub(crate) fn dead_record(occurrence: &Occurrence, reason: &str) -> DeadRecord {
     let record = Record::decode(&occurrence.record).unwrap();
-    let record = record.buried(occurrence.member.key(occurrence.due)).encode();
+    let record = record.of_dead(occurrence.member.key(occurrence.due)).encode();
     DeadRecord { record, reason: reason.into(), detail: format!("the broker says: {reason}") }
 }
 

@@ -56,9 +56,9 @@ async fn a_put_after_closed_connections_is_confirmed_on_the_next_ones() {
 }
 
 /// Puts tasks that are due, and records them as dead.
-async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
+async fn make_dead(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
     put_all(timeline, PutMode::Put, ids.iter().map(|id| new(id, 1000, "")).collect(), SOON).await;
-    let taken = claim(timeline, "i.bury").await;
+    let taken = claim(timeline, "i.dead").await;
     let dead_record =
         |one: &Occurrence| DeadRecord { record: one.record.clone(), reason: "rejected".into(), detail: "no".into() };
     let dead = |one: &Occurrence| Settlement {
@@ -67,7 +67,7 @@ async fn bury(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
         verdict: Verdict::Dead(dead_record(one)),
     };
     let settle = Settle {
-        token: Token("i.bury".to_owned()),
+        token: Token("i.dead".to_owned()),
         verdicts: taken.iter().map(dead).collect(),
         rest: RestOfClaim::Keep,
         lease: SOON,
@@ -87,7 +87,7 @@ async fn every_verb_of_users_waits_for_the_replica_and_those_of_instances_do_not
     }
     let pair = Pair::start();
     let timeline = connected(&pair.master.url(), Durability::Replica).await;
-    let keys = bury(&timeline, &["back", "away"]).await;
+    let keys = make_dead(&timeline, &["back", "away"]).await;
     pair.replica.server.signal("STOP");
     let deadline = || within(&timeline, SHORT);
     let posted = timeline.put(shard(), PutMode::Post, vec![new("post", 9_000_000_000_000, "")], deadline()).await;

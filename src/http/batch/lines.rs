@@ -17,10 +17,10 @@ use crate::task::{Fault, Lane, Task, TaskId, spec};
 use crate::timeline::{MAX_PUT_BYTES, MAX_PUTS};
 
 /// How long an incomplete group waits for more input, so that a client that sends line by line gets its answers.
-const IDLE: Duration = Duration::from_millis(5);
+const IDLE_PAUSE: Duration = Duration::from_millis(5);
 
 /// How long lines are parsed before other tasks get to run.
-const AT_A_STRETCH: Duration = Duration::from_millis(1);
+const MAX_PARSE_TIME: Duration = Duration::from_millis(1);
 
 /// Maximum length of an invalid id in an answer, in bytes; more than any valid id.
 const MAX_ECHO_BYTES: usize = 256;
@@ -65,7 +65,7 @@ pub(super) struct LineReader {
     groups: mpsc::Sender<Group>,
 }
 
-/// The client has gone, or does not read its answers, or was told that this is the end.
+/// The client has gone, or does not read its answers, or has received the last line.
 struct Gone;
 
 impl LineReader {
@@ -104,7 +104,7 @@ impl LineReader {
     async fn read_all(&mut self, parts: &mut BodyDataStream) -> Result<(), Gone> {
         loop {
             let patience = self.patience();
-            let part = match timeout(IDLE.min(patience), parts.next()).await {
+            let part = match timeout(IDLE_PAUSE.min(patience), parts.next()).await {
                 Ok(part) => part,
                 Err(_) => {
                     self.hand_on().await?;
@@ -247,7 +247,7 @@ impl LineReader {
 
     /// Lets other tasks run after parsing for long.
     async fn breathe(&mut self) {
-        if self.breathed.elapsed() > AT_A_STRETCH {
+        if self.breathed.elapsed() > MAX_PARSE_TIME {
             tokio::task::yield_now().await;
             self.breathed = Instant::now();
         }

@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 
 use self::lines::{Group, Line, LineReader};
 use super::caller::Caller;
-use super::openapi::words;
+use super::openapi::enums;
 use super::problem::Problem;
 use super::{Api, body};
 use crate::engine::intake::{EffectivePut, PutError};
@@ -42,7 +42,7 @@ pub(super) enum AnswerView<'a> {
         line: u64,
         #[schema(value_type = String)]
         id: &'a TaskId,
-        #[schema(value_type = words::PutResultSchema)]
+        #[schema(value_type = enums::PutResultSchema)]
         result: &'static str,
         /// The next due, in ms since 1970.
         due_ms: i64,

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use super::views::{DiscardedView, RequeuedView};
 use super::{bad_cursor, cursor_text, meant, read_grave, reasons};
 use crate::clock::Timestamp;
-use crate::engine::dead_bulk::BulkPosition;
+use crate::engine::dead::bulk::BulkPosition;
 use crate::http::caller::Caller;
 use crate::http::openapi::{BODY, TIMELINE};
 use crate::http::problem::Problem;

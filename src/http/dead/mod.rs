@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 
 use self::views::{DeadListView, DeadView, DoneView, WholeDeadView, whole_view};
 use super::caller::Caller;
-use super::openapi::words::ReasonSchema;
+use super::openapi::enums::ReasonSchema;
 use super::openapi::{BODY, TIMELINE};
 use super::problem::Problem;
 use super::{Api, body, json};
@@ -26,10 +26,10 @@ use crate::task::{Key, id::BadName};
 use crate::timeline::{DeadCursor, DeadFilter, RequeueAnswer};
 
 /// Default number of entries.
-const LIMIT: usize = 100;
+const DEFAULT_LIMIT: usize = 100;
 
 /// Maximum number of entries.
-const MAX_SHOWN: u64 = 1000;
+const MAX_LIMIT: u64 = 1000;
 
 /// An idempotency key in a path.
 type KeyInPath = Result<Path<String>, PathRejection>;
@@ -69,20 +69,20 @@ struct ListQuery {
     cursor: Option<String>,
 }
 
-/// `GET`: lists dead occurrences, the oldest burial first.
+/// `GET`: lists dead occurrences, the oldest first.
 #[utoipa::path(
     get,
     path = "/v1/dead",
     operation_id = "list_dead",
     summary = "List dead occurrences",
-    description = "The oldest burial first. Where few are meant among many a page may hold none and yet a `next_cursor`: the list \
+    description = "The oldest first. A page may be empty although later entries match. The list \
         has ended where there is none.",
     tag = "dead",
     params(ListQuery),
     responses((status = 200, body = DeadListView, description = "A page of the list.",
         example = json!({"items": [{"key": "order-1:1795266000000", "task": "order-1", "due": "2026-11-21T13:00:00.000Z",
             "due_ms": 1_795_266_000_000_i64, "lane": "default", "destination": "orders.report", "reason": "rejected",
-            "words": "message too large", "buried": "2026-11-21T13:00:00.012Z", "buried_ms": 1_795_266_000_012_i64}]}))),
+            "detail": "message too large", "died": "2026-11-21T13:00:00.012Z", "died_ms": 1_795_266_000_012_i64}]}))),
     extensions(("x-codes" = json!([TIMELINE, &["invalid"]].concat()))),
 )]
 pub(super) async fn list(
@@ -91,9 +91,9 @@ pub(super) async fn list(
     request: Request,
 ) -> Result<Response, Problem> {
     let asked = query(request.uri())?;
-    let filter = spec::read_filter(asked.as_bytes(), &reasons(), Some(MAX_SHOWN)).map_err(Problem::invalid)?;
+    let filter = spec::read_filter(asked.as_bytes(), &reasons(), Some(MAX_LIMIT)).map_err(Problem::invalid)?;
     let after = filter.cursor.as_deref().map(read_grave).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
-    let limit = filter.limit.unwrap_or(LIMIT);
+    let limit = filter.limit.unwrap_or(DEFAULT_LIMIT);
     let filter = meant(&caller, filter);
     let page = api.intake.dead(&filter, after, limit, api.limits.timeline_timeout / 2).await?;
     let next_cursor = page.next.as_ref().map(cursor_text);
@@ -112,7 +112,7 @@ pub(super) async fn list(
     responses((status = 200, body = WholeDeadView, description = "The dead occurrence.",
         example = json!({"key": "order-1:1795266000000", "task": "order-1", "due": "2026-11-21T13:00:00.000Z",
             "due_ms": 1_795_266_000_000_i64, "lane": "default", "destination": "orders.report", "reason": "rejected",
-            "words": "message too large", "buried": "2026-11-21T13:00:00.012Z", "buried_ms": 1_795_266_000_012_i64,
+            "detail": "message too large", "died": "2026-11-21T13:00:00.012Z", "died_ms": 1_795_266_000_012_i64,
             "message": {"destination": "orders.report", "payload": {"order": 1}}}))),
     extensions(("x-codes" = json!([TIMELINE, &["unknown", "invalid", "unreadable"]].concat()))),
 )]
@@ -253,14 +253,14 @@ fn query(uri: &axum::http::Uri) -> Result<String, Problem> {
 
 /// A position as a cursor.
 fn cursor_text(cursor: &DeadCursor) -> String {
-    format!("{}.{}", cursor.buried.as_millis(), cursor.key)
+    format!("{}.{}", cursor.died.as_millis(), cursor.key)
 }
 
 fn read_grave(cursor: &str) -> Result<DeadCursor, Fault> {
     let read = || {
-        let (buried, key) = cursor.split_once('.')?;
-        let buried = crate::clock::Timestamp::from_millis(buried.parse().ok()?);
-        Some(DeadCursor { buried, key: key.parse().ok()? })
+        let (died, key) = cursor.split_once('.')?;
+        let died = crate::clock::Timestamp::from_millis(died.parse().ok()?);
+        Some(DeadCursor { died, key: key.parse().ok()? })
     };
     read().ok_or_else(bad_cursor)
 }

@@ -5,15 +5,15 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::engine::dead::DeadSummary;
+use crate::http::openapi::enums;
 use crate::http::openapi::task::MessageSchema;
-use crate::http::openapi::words;
 use crate::task::{Record, spec};
 
 /// A page of dead occurrences.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadList)]
 pub(super) struct DeadListView {
-    /// The entries, the oldest burial first.
+    /// The entries, the oldest first.
     pub(super) items: Vec<DeadView>,
     /// The `cursor` for the next page; missing on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,15 +40,14 @@ pub(super) struct DeadView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     destination: Option<String>,
-    #[schema(value_type = words::ReasonSchema)]
+    #[schema(value_type = enums::ReasonSchema)]
     reason: String,
     /// The error text of the broker.
-    #[serde(rename = "words")]
     detail: String,
     #[schema(format = DateTime)]
-    buried: String,
+    died: String,
     /// The same in ms since 1970.
-    buried_ms: i64,
+    died_ms: i64,
 }
 
 /// A dead occurrence with its message.
@@ -67,15 +66,14 @@ pub(super) struct WholeDeadView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     destination: Option<String>,
-    #[schema(value_type = words::ReasonSchema)]
+    #[schema(value_type = enums::ReasonSchema)]
     reason: String,
     /// The error text of the broker.
-    #[serde(rename = "words")]
     detail: String,
     #[schema(format = DateTime)]
-    buried: String,
+    died: String,
     /// The same in ms since 1970.
-    buried_ms: i64,
+    died_ms: i64,
     /// The trace of the request that put it; its messages carry it on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, pattern = "^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
@@ -90,7 +88,7 @@ pub(super) struct WholeDeadView<'a> {
 #[schema(as = DeadAnswer)]
 pub(super) struct DoneView {
     pub(super) key: String,
-    #[schema(value_type = words::DeadResult)]
+    #[schema(value_type = enums::DeadResult)]
     pub(super) result: &'static str,
 }
 
@@ -156,8 +154,8 @@ impl From<DeadSummary> for DeadView {
             destination: dead.destination,
             reason: dead.reason,
             detail: dead.detail,
-            buried: dead.cursor.buried.to_string(),
-            buried_ms: dead.cursor.buried.as_millis(),
+            died: dead.cursor.died.to_string(),
+            died_ms: dead.cursor.died.as_millis(),
         }
     }
 }
@@ -171,7 +169,7 @@ struct OfTask<'a> {
 
 /// A dead occurrence with its message, whose bytes are unchanged.
 pub(super) fn whole_view(dead: DeadSummary, record: &Record) -> Result<String, serde_json::Error> {
-    let DeadView { key, task, due, due_ms, destination, reason, detail, buried, buried_ms, .. } = dead.into();
+    let DeadView { key, task, due, due_ms, destination, reason, detail, died, died_ms, .. } = dead.into();
     let whole = spec::write(&record.task, &record.lane);
     let OfTask { message } = serde_json::from_str(whole.get())?;
     let view = WholeDeadView {
@@ -183,8 +181,8 @@ pub(super) fn whole_view(dead: DeadSummary, record: &Record) -> Result<String, s
         destination,
         reason,
         detail,
-        buried,
-        buried_ms,
+        died,
+        died_ms,
         traceparent: record.trace.map(|trace| trace.to_string()),
         message,
     };

@@ -3,9 +3,9 @@
 //! Each route lists the codes of [`CODES`](super::problem::CODES) that it may answer. The answers with their schemas
 //! follow from that, as each operation's scopes follow from the rules of access.
 
+pub(super) mod enums;
 mod problems;
 pub(super) mod task;
-pub(super) mod words;
 
 use std::sync::LazyLock;
 

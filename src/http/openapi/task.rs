@@ -68,7 +68,7 @@ pub(in crate::http) struct DeadFilterSchema {
     #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$")]
     lane: String,
     /// With this reason.
-    #[schema(required = false, value_type = super::words::ReasonSchema)]
+    #[schema(required = false, value_type = super::enums::ReasonSchema)]
     reason: String,
     /// Died at this time or later.
     #[schema(required = false, format = DateTime)]

@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
 use crate::engine::intake;
+use crate::http::openapi::enums;
 use crate::http::openapi::task::{CatchUpSchema, MessageSchema, Retry, ScheduleSchema};
-use crate::http::openapi::words;
 use crate::task::{Record, TaskId, spec};
 use crate::timeline::{PutResult, StoredTask};
 
@@ -34,9 +34,9 @@ impl From<Timestamp> for Due {
 pub(in crate::http) struct PutView<'a> {
     #[schema(value_type = String)]
     id: &'a TaskId,
-    #[schema(value_type = words::PutResultSchema)]
+    #[schema(value_type = enums::PutResultSchema)]
     result: &'static str,
-    #[schema(value_type = words::Status)]
+    #[schema(value_type = enums::Status)]
     status: &'static str,
     /// The next due.
     #[schema(format = DateTime)]
@@ -58,7 +58,7 @@ pub(super) struct CancelView<'a> {
     #[schema(value_type = String)]
     pub(super) id: &'a TaskId,
     /// `cancelled`: no publish of it starts from now on. `in_flight`: the occurrence in flight may still be delivered.
-    #[schema(value_type = words::CancelResult)]
+    #[schema(value_type = enums::CancelResult)]
     pub(super) result: &'static str,
     /// The idempotency key of an occurrence that may still be delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub(super) struct CancelView<'a> {
 pub(super) struct HeldTaskView<'a> {
     #[schema(value_type = String)]
     id: &'a TaskId,
-    #[schema(value_type = words::Status)]
+    #[schema(value_type = enums::Status)]
     status: &'static str,
     /// The next due.
     #[schema(format = DateTime)]

@@ -11,13 +11,13 @@ use jiff::Zoned;
 
 /// Maximum number of years in a search. The rarest days, a 29 February on one day of the week in a century that skips
 /// one, occur every 40.
-pub(super) const YEARS: i32 = 41;
+pub(super) const MAX_YEARS: i32 = 41;
 
 /// Maximum number of civil times that a search resolves in its zone. A search resolves one for each second that a clock
 /// change skips; no change that it goes through skips more than two hours.
 const MAX_RESOLVED: u32 = 7500;
 
-/// A zoned time at which a search starts; the search ends with an error after [`YEARS`], and after [`MAX_RESOLVED`]
+/// A zoned time at which a search starts; the search ends with an error after [`MAX_YEARS`], and after [`MAX_RESOLVED`]
 /// steps.
 ///
 /// Otherwise an expression whose every time falls into an hour that clock changes skip would be searched second by
@@ -32,7 +32,7 @@ pub(super) struct Start {
 
 impl Start {
     pub(super) fn new(time: Zoned) -> Start {
-        let last_year = i32::from(time.year()) + YEARS;
+        let last_year = i32::from(time.year()) + MAX_YEARS;
         Start { time, last_year, left: Rc::new(Cell::new(MAX_RESOLVED)) }
     }
 

@@ -24,22 +24,32 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use self::horizon::Start;
-use super::schedule::ScheduleError;
 
 /// How many of the next occurrences are compared for the shortest gap.
-const LOOKED_AT: usize = 100;
+const CHECKED_DUES: usize = 100;
 
 /// How many expressions are cached. One takes 6 KiB, and parsing takes ten times as long as one evaluation.
 const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
 /// How many clock changes of a zone are searched for a long gap; no zone has more in its history.
-const CHANGES: usize = 1000;
+const MAX_CHANGES: usize = 1000;
 
-const DAY: i64 = 86_400_000;
+const DAY_MS: i64 = 86_400_000;
 
 /// How far ahead the shortest gap is searched. Days of the week repeat on the same dates after 28 years, and rarer
 /// occurrences would take long to find.
-const LOOKED_AHEAD: i64 = 40 * 366 * DAY;
+const LOOKAHEAD_MS: i64 = 40 * 366 * DAY_MS;
+
+/// Why the next due of a schedule cannot be computed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// The cron expression cannot be parsed. Carries the parser's text.
+    #[error("the cron expression cannot be parsed: {0}")]
+    Cron(String),
+    /// There is no such time zone.
+    #[error("the time zone `{0}` is not known")]
+    Zone(String),
+}
 
 /// A cron expression in a zone, with its last results.
 pub(super) struct Timetable {
@@ -105,14 +115,14 @@ impl Timetable {
         next
     }
 
-    /// The shortest gap among the [`LOOKED_AT`] times from the start of `from`'s day in UTC, within 40 years. `None` if
+    /// The shortest gap among the [`CHECKED_DUES`] times from the start of `from`'s day in UTC, within 40 years. `None` if
     /// there are fewer than two times.
     pub(super) fn shortest_gap(&self, from: i64) -> Option<Duration> {
-        let day = from.div_euclid(DAY);
+        let day = from.div_euclid(DAY_MS);
         let remembered = self.known.lock().gap.filter(|(known, _)| *known == day);
         let (_, gap) = remembered.unwrap_or_else(|| {
-            let times = std::iter::successors(self.search(day * DAY - 1), |time| self.search(*time));
-            let near = times.take(LOOKED_AT).take_while(|time| *time <= day * DAY + LOOKED_AHEAD);
+            let times = std::iter::successors(self.search(day * DAY_MS - 1), |time| self.search(*time));
+            let near = times.take(CHECKED_DUES).take_while(|time| *time <= day * DAY_MS + LOOKAHEAD_MS);
             let mut before = None;
             let gaps = near.filter_map(|time| before.replace(time).map(|before| time - before));
             let found = (day, gaps.min());
@@ -145,7 +155,7 @@ impl Timetable {
 
     /// The search gives up at a gap of more than two hours. Continues after the first such gap.
     fn after_long_gap(&self, start: &Zoned) -> Option<Zoned> {
-        let changes = self.time_zone.following(start.timestamp()).take(CHANGES);
+        let changes = self.time_zone.following(start.timestamp()).take(MAX_CHANGES);
         changes.filter(|change| self.is_long_gap(change)).find_map(|change| {
             let resumed = change.timestamp().to_zoned(self.time_zone.clone());
             self.find(&resumed, true)

@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_remembered_is_what_would_be_found(times in prop::collection::vec(0_i64..20 * DAY, 1..20), zone in prop::sample::select(&ZONES)) {
+    fn what_is_remembered_is_what_would_be_found(times in prop::collection::vec(0_i64..20 * DAY_MS, 1..20), zone in prop::sample::select(&ZONES)) {
         let remembered = Timetable::read("*/7 1-3 * * *", Some(zone)).unwrap();
         for time in times {
             let time = 1_774_500_000_000 + time;

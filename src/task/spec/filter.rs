@@ -45,7 +45,7 @@ fn document(field: Field<'_, '_>, reasons: &[&str], most: Option<u64>) -> Option
     let mut object = field.object()?;
     let lane = object.optional("lane", lane);
     let reason = object.optional("reason", |field| reason(field, reasons));
-    // Both round up: the timeline stores burial times rounded down to the millisecond.
+    // Both round up: the timeline stores time of deaths rounded down to the millisecond.
     let mut time = |name| object.optional(name, |field| time::read(field, Rounding::Up));
     let (from, to) = (time("from"), time("to"));
     let cursor = object.optional("cursor", |field| field.text().map(Cow::into_owned));

@@ -91,12 +91,12 @@ mod tests {
     use crate::task::samples::NOW;
 
     fn dues(json: &str) -> Result<Vec<String>, String> {
-        let told = |faults: Vec<Fault>| {
+        let describe = |faults: Vec<Fault>| {
             let detail = faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.code));
             detail.collect::<Vec<_>>().join(", ")
         };
-        let preview = read_preview(json.as_bytes(), NOW).map_err(told)?;
-        let dues = preview.dues().map_err(|fault| told(vec![fault]))?;
+        let preview = read_preview(json.as_bytes(), NOW).map_err(describe)?;
+        let dues = preview.dues().map_err(|fault| describe(vec![fault]))?;
         Ok(dues.iter().map(ToString::to_string).collect())
     }
 
@@ -104,9 +104,9 @@ mod tests {
     fn a_preview_tells_what_a_put_at_that_time_would_be_due_at() {
         let cron =
             r#"{"schedule":{"cron":"30 2 * * *","zone":"Europe/Berlin"},"from":"2027-03-27T00:00:00Z","count":3}"#;
-        let told = dues(cron).unwrap();
+        let shown = dues(cron).unwrap();
         // On the 28th there is no 02:30, so it is due right after the gap.
-        assert_eq!(told, ["2027-03-27T01:30:00.000Z", "2027-03-28T01:00:00.000Z", "2027-03-29T00:30:00.000Z"]);
+        assert_eq!(shown, ["2027-03-27T01:30:00.000Z", "2027-03-28T01:00:00.000Z", "2027-03-29T00:30:00.000Z"]);
         let every =
             r#"{"schedule":{"every":"1h","start":"2026-01-01T00:10:00Z","limit":2},"from":"2026-05-01T00:00:00Z"}"#;
         assert_eq!(dues(every).unwrap(), ["2026-05-01T00:10:00.000Z", "2026-05-01T01:10:00.000Z"]);

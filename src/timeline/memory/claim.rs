@@ -9,11 +9,11 @@ use crate::timeline::{
 };
 
 /// Maximum number of due members that a claim reads beyond those it takes, if some have to be left out.
-const LOOKED_AT: usize = 1000;
+const MAX_READ: usize = 1000;
 
 /// An occurrence is a suspect once this many of its claims have expired. Suspects with exactly this count are claimed
 /// together, the others one by one.
-const SUSPECT_CRASHES: u32 = 2;
+const MIN_SUSPECT_CRASHES: u32 = 2;
 
 /// Score and member of a lane.
 type DueRow<'a> = (i64, &'a Member);
@@ -68,7 +68,7 @@ impl Twin {
         let mark = self.mark(member, Timestamp::from_millis(score))?;
         match mark.count {
             _ if mark.unreadable => Some(LeftOutReason::Unreadable),
-            Some(count) if count >= SUSPECT_CRASHES => Some(LeftOutReason::Suspect(count)),
+            Some(count) if count >= MIN_SUSPECT_CRASHES => Some(LeftOutReason::Suspect(count)),
             _ => None,
         }
     }
@@ -82,7 +82,7 @@ impl Twin {
         let Some(rows) = self.rows(now, lane, request.after.as_ref()) else { return Selection::default() };
         let (max, max_bytes) = (request.max.clamp(1, MAX_BATCH), request.max_bytes.min(MAX_CLAIM_BYTES));
         // Without marks no occurrence is left out.
-        let window = max + if self.crashes.is_empty() { 0 } else { LOOKED_AT };
+        let window = max + if self.crashes.is_empty() { 0 } else { MAX_READ };
         let rows: Vec<DueRow<'_>> =
             if request.newest_first { rows.rev().take(window).collect() } else { rows.take(window).collect() };
         let (mut selection, mut bytes, mut looked) = (Selection::default(), 0, 0);
@@ -117,13 +117,14 @@ impl Twin {
         let (max, max_bytes) = (request.max.clamp(1, MAX_BATCH), request.max_bytes.min(MAX_CLAIM_BYTES));
         let (mut selection, mut bytes, mut full, mut crashed, mut last) = (Selection::default(), 0, false, 0, None);
         let mut free = None;
-        for row in rows.take(LOOKED_AT + 1) {
+        for row in rows.take(MAX_READ + 1) {
             let why = self.left_out(row);
             let meant = match why {
                 Some(LeftOutReason::Unreadable) => request.unreadable,
                 Some(LeftOutReason::Suspect(count)) => {
                     !request.unreadable
-                        && (selection.taken.is_empty() || (count == SUSPECT_CRASHES && crashed == SUSPECT_CRASHES))
+                        && (selection.taken.is_empty()
+                            || (count == MIN_SUSPECT_CRASHES && crashed == MIN_SUSPECT_CRASHES))
                 }
                 None => false,
             };

@@ -15,7 +15,7 @@ use crate::timeline::{
 const MAX_DROPPED_BYTES: usize = 1 << 20;
 
 impl Twin {
-    /// Returns a dead occurrence to its lane, due now, under its old key. With `buried`, only if it died at that time.
+    /// Returns a dead occurrence to its lane, due now, under its old key. With `died`, only if it died at that time.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -23,14 +23,14 @@ impl Twin {
         &mut self,
         now: Timestamp,
         key: &Key,
-        buried: Option<Timestamp>,
+        died: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<AnswerWithWakes<RequeueAnswer>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
         let text: Arc<str> = key.to_string().into();
-        if !self.is_buried(&text, buried) {
+        if !self.is_dead(&text, died) {
             return Ok(AnswerWithWakes::quietly(RequeueAnswer::Unknown));
         }
         let member = Member::requeued(key);
@@ -59,7 +59,7 @@ impl Twin {
         Ok(AnswerWithWakes { answer: RequeueAnswer::Requeued, wakes: vec![(lane, now)] })
     }
 
-    /// Deletes a dead occurrence; with `buried`, only if it died at that time. Returns whether there was one.
+    /// Deletes a dead occurrence; with `died`, only if it died at that time. Returns whether there was one.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -67,22 +67,22 @@ impl Twin {
         &mut self,
         now: Timestamp,
         key: &Key,
-        buried: Option<Timestamp>,
+        died: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<AnswerWithWakes<bool>, TimelineError> {
         if now > not_after {
             return Err(TimelineError::Late);
         }
         let text: Arc<str> = key.to_string().into();
-        Ok(AnswerWithWakes::quietly(self.is_buried(&text, buried) && self.forget_dead(&text)))
+        Ok(AnswerWithWakes::quietly(self.is_dead(&text, died) && self.forget_dead(&text)))
     }
 
-    /// Lists dead occurrences, in the order of their burial.
+    /// Lists dead occurrences, in the order of their deaths.
     #[must_use]
     pub fn browse(&self, request: &BrowseRequest) -> Browsed {
         let DeadFilter { from, to, .. } = request.filter;
         let reads = request.whole || request.filter.lane.is_some() || request.filter.reason.is_some();
-        let after = request.after.as_ref().map(|cursor| (cursor.buried.as_millis(), cursor.key.to_string()));
+        let after = request.after.as_ref().map(|cursor| (cursor.died.as_millis(), cursor.key.to_string()));
         let meant = self.dead.iter().filter(|(at, key)| {
             from.is_none_or(|from| *at >= from.as_millis())
                 && to.is_none_or(|to| *at < to.as_millis())
@@ -99,7 +99,7 @@ impl Twin {
                 break;
             }
             let Ok(key) = key.parse() else { continue };
-            let cursor = DeadCursor { buried: Timestamp::from_millis(at), key };
+            let cursor = DeadCursor { died: Timestamp::from_millis(at), key };
             last = Some(cursor.clone());
             if !is_asked_for {
                 continue;
@@ -116,9 +116,9 @@ impl Twin {
     #[must_use]
     pub fn show(&self, key: &Key) -> Option<Dead> {
         let text: Arc<str> = key.to_string().into();
-        let buried = Timestamp::from_millis(self.dead.score(&text)?);
+        let died = Timestamp::from_millis(self.dead.score(&text)?);
         let dead_record = self.dead_records.get(&text)?.clone();
-        Some(Dead { cursor: DeadCursor { buried, key: key.clone() }, dead_record: Some(dead_record) })
+        Some(Dead { cursor: DeadCursor { died, key: key.clone() }, dead_record: Some(dead_record) })
     }
 
     /// The dead of a lane, the oldest first, each with its size.
@@ -167,8 +167,8 @@ impl Twin {
     }
 
     /// Whether the occurrence died at this time; true if any time will do.
-    fn is_buried(&self, key: &Arc<str>, buried: Option<Timestamp>) -> bool {
-        buried.is_none_or(|buried| self.dead.score(key) == Some(buried.as_millis()))
+    fn is_dead(&self, key: &Arc<str>, died: Option<Timestamp>) -> bool {
+        died.is_none_or(|died| self.dead.score(key) == Some(died.as_millis()))
     }
 
     fn forget_dead(&mut self, key: &Arc<str>) -> bool {

@@ -147,12 +147,12 @@ impl MemoryTimeline {
         let Some(twin) = shards.get_mut(usize::from(shard.number())) else {
             return Err(TimelineError::Broken(format!("there is no shard {shard}")));
         };
-        let told = step(twin, self.clock.now())?;
-        for (lane, due) in told.wakes {
+        let done = step(twin, self.clock.now())?;
+        for (lane, due) in done.wakes {
             // An error means that there is no receiver.
             let _nobody = self.wakes.send(Wake { shard, lane, due });
         }
-        Ok(told.answer)
+        Ok(done.answer)
     }
 
     fn fault(&self, verb: Verb) -> Option<InjectedFault> {
@@ -244,20 +244,20 @@ impl Timeline for MemoryTimeline {
         &self,
         shard: Shard,
         key: &Key,
-        buried: Option<Timestamp>,
+        died: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<RequeueAnswer, TimelineError> {
-        self.step(Verb::Requeue, shard, Some(not_after), |twin, now| twin.requeue(now, key, buried, not_after)).await
+        self.step(Verb::Requeue, shard, Some(not_after), |twin, now| twin.requeue(now, key, died, not_after)).await
     }
 
     async fn discard(
         &self,
         shard: Shard,
         key: &Key,
-        buried: Option<Timestamp>,
+        died: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<bool, TimelineError> {
-        self.step(Verb::Discard, shard, Some(not_after), |twin, now| twin.discard(now, key, buried, not_after)).await
+        self.step(Verb::Discard, shard, Some(not_after), |twin, now| twin.discard(now, key, died, not_after)).await
     }
 
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {

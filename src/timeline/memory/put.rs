@@ -98,7 +98,7 @@ impl Twin {
         if (marked && put.due == held) || is_requeued {
             return refused(PutResult::InFlight, Some(put.due));
         }
-        let told = marked.then_some(held);
+        let named = marked.then_some(held);
         if put.due != held || mark.is_some() {
             self.crashes.remove(&member);
         }
@@ -108,7 +108,7 @@ impl Twin {
             self.remove_score(&lane, &member);
         }
         self.set_score(&put.lane, &member, put.due.as_millis());
-        PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: told }
+        PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: named }
     }
 
     /// Stores the record and resets the counters. With `replaces`, the revision continues from the stored record.

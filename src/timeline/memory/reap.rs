@@ -8,14 +8,14 @@ use crate::task::{Lane, Member};
 use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped, TimelineError, Token};
 
 /// The pause between two reaps, a little less than the second between two glances of one instance.
-const LOOK_AGAIN: Duration = Duration::from_millis(900);
+const REAP_PAUSE: Duration = Duration::from_millis(900);
 
 /// If a reap is overdue by more than this, and by more than half a lease, no instance was running. The holders get time
 /// to renew their leases first.
-const AWAY: Duration = Duration::from_secs(3);
+const MAX_REAP_AGE: Duration = Duration::from_secs(3);
 
 /// Maximum number of dead occurrences that one reap drops because of their age.
-const DROPPED: usize = 100;
+const MAX_DROPPED: usize = 100;
 
 impl Twin {
     /// Ends expired claims. Their occurrences return to the lane with the due they had.
@@ -36,7 +36,7 @@ impl Twin {
         self.shorten_leases(now, lane, request.lease);
         self.end_claims(now, lane, &mut reaped, &mut waits);
         self.free_stranded(lane, &mut reaped, &mut waits);
-        let (dropped, more) = self.drop_dead_until(now.minus(request.dead_keep), DROPPED);
+        let (dropped, more) = self.drop_dead_until(now.minus(request.dead_keep), MAX_DROPPED);
         reaped.dropped = dropped;
         reaped.more |= more;
         if !self.leases.contains_key(lane) {
@@ -148,8 +148,8 @@ impl Twin {
             || stranded
             || forgotten
             || outlived;
-        let again = ReapAt { at: now.plus(LOOK_AGAIN), late: false };
-        let long = AWAY.max(request.lease / 2);
+        let again = ReapAt { at: now.plus(REAP_PAUSE), late: false };
+        let long = MAX_REAP_AGE.max(request.lease / 2);
         let (reap_at, reap) = match self.reap_at.get(lane).copied() {
             Some(it) if it.at < now.minus(long) && !it.late => (ReapAt { at: limit, late: true }, false),
             Some(it) if it.at <= now => (again, work),

@@ -33,7 +33,7 @@ impl Twin {
         let before = self.head(lane);
         let mut settled = Settled::default();
         // `waits`: the dues of occurrences that wait again, for the wake-up.
-        let (mut named, mut buried, mut waits) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let (mut named, mut died, mut waits) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         // The short cut: nothing has left the claim and all its occurrences are named, so none has to be looked up.
         let all = claim.whole && settle.verdicts.len() == claim.pairs.len() && self.changes.is_empty();
         let held: BTreeMap<Member, Timestamp> =
@@ -52,7 +52,7 @@ impl Twin {
             }
             self.judge(now, lane, settlement);
             if let Verdict::Dead(dead_record) | Verdict::DeadNext { dead_record, .. } = verdict {
-                buried.extend(lane_of(&dead_record.record));
+                died.extend(lane_of(&dead_record.record));
             }
             waits.extend(match verdict {
                 Verdict::Finished | Verdict::Dead(_) => None,
@@ -77,7 +77,7 @@ impl Twin {
                 }
             }
         }
-        for lane in buried {
+        for lane in died {
             settled.dropped += self.drop_dead_over(&lane, settle.dead_cap, MAX_BATCH);
         }
         if claim.pairs.is_empty() {
@@ -96,11 +96,11 @@ impl Twin {
             Verdict::Finished => self.end(lane, member),
             Verdict::Next { due, counts } => self.go_on(lane, member, *due, *counts),
             Verdict::Dead(dead_record) => {
-                self.bury(now, member, *due, dead_record);
+                self.add_dead(now, member, *due, dead_record);
                 self.end(lane, member);
             }
             Verdict::DeadNext { dead_record, due: next, counts } => {
-                self.bury(now, member, *due, dead_record);
+                self.add_dead(now, member, *due, dead_record);
                 self.go_on(lane, member, *next, *counts);
             }
             Verdict::Back { begun } => {
@@ -126,7 +126,7 @@ impl Twin {
         self.crashes.remove(member);
     }
 
-    fn bury(&mut self, now: Timestamp, member: &Member, due: Timestamp, dead_record: &DeadRecord) {
+    fn add_dead(&mut self, now: Timestamp, member: &Member, due: Timestamp, dead_record: &DeadRecord) {
         let key: std::sync::Arc<str> = member.key(due).to_string().into();
         self.dead.set(key.clone(), now.as_millis());
         self.dead_records.insert(key, dead_record.clone());

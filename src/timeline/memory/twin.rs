@@ -35,7 +35,7 @@ pub struct Twin {
     pub crashes: BTreeMap<Member, OccurrenceMark>,
     /// Counters of the past occurrences of recurring tasks.
     pub counts: BTreeMap<Member, Counts>,
-    /// Idempotency key of a dead occurrence to its burial time in ms.
+    /// Idempotency key of a dead occurrence to its time of death in ms.
     pub dead: Zset<Arc<str>>,
     /// Idempotency key of a dead occurrence to its entry.
     pub dead_records: BTreeMap<Arc<str>, DeadRecord>,

@@ -8,30 +8,23 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, ServerError, ToRedisArgs, Value};
+use redis::{Cmd, ToRedisArgs, Value};
 use tokio::time::Instant;
 
 use super::RedisTimeline;
+use super::expiry::CallExpiry;
 use super::reply::Reply;
-use super::session::Session;
+use super::session::{CallError, Session, detail};
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
+use crate::task::Lane;
 use crate::timeline::calls::Calls;
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{ALL, Code, Script};
 use crate::timeline::{TimelineError, Verb};
 
-/// Added to each wait for `not_after`, because scripts and timestamps round times down to milliseconds.
-const ROUNDING: Duration = Duration::from_millis(2);
-
-/// Upper bound of the extra wait when the estimate of the server's clock is uncertain.
-const DOUBT_MAX: Duration = Duration::from_secs(5);
-
 /// Maximum number of times a call is sent. It may be the call itself that makes a proxy end the connection, which then
 /// ends for all others too.
 const MAX_SENDS: u32 = 3;
-
-/// A call is sent at least this long before its `not_after`, so that its reply can arrive in time.
-const REPLY_TIME: Duration = Duration::from_millis(100);
 
 static SHAS: LazyLock<HashMap<Verb, String>> = LazyLock::new(|| {
     ALL.iter().map(|script| (script.verb, redis::Script::new(script.source).get_hash().to_owned())).collect()
@@ -70,18 +63,21 @@ pub(super) struct Call {
     script: &'static Script,
     command: Cmd,
     again: bool,
+    /// Number of named arguments so far.
+    named: usize,
 }
 
 impl Call {
     /// A call with its keys and its first argument, the time. The last key is the one of the shard that never exists,
     /// so that a cluster refuses the call while it moves the slot (rule 1 of `lua/README.md`).
-    pub(super) fn new(script: &'static Script, time: &Time, shard: &Keys, keys: &[String]) -> Call {
-        debug_assert!(script.takes_keys(keys.len()), "{} does not take {} keys", script.verb.as_str(), keys.len());
+    pub(super) fn new(script: &'static Script, time: &Time, shard: &Keys, lanes: &[Lane]) -> Call {
+        let keys = shard.of_script(script, lanes);
         let mut command = redis::cmd("EVALSHA");
         command.arg(SHAS[&script.verb].as_str()).arg(keys.len() + 1).arg(keys);
         command.arg(shard.nothing());
-        command.arg(time.argument());
-        Call { script, command, again: false }
+        let mut call = Call { script, command, again: false, named: 0 };
+        call.arg("now", time.argument());
+        call
     }
 
     /// Lets the call wait for a connection, and sends it again if the connection ends. The reply then says that an
@@ -91,43 +87,63 @@ impl Call {
         self
     }
 
-    /// Adds an argument.
-    pub(super) fn arg(mut self, argument: impl ToRedisArgs) -> Call {
+    /// Adds the next argument.
+    pub(super) fn arg(&mut self, name: &str, argument: impl ToRedisArgs) -> &mut Call {
+        self.expect(name);
         self.command.arg(argument);
         self
     }
 
-    /// Adds an argument in place.
-    pub(super) fn push(&mut self, argument: impl ToRedisArgs) {
-        self.command.arg(argument);
+    /// Adds a flag: "1" or "".
+    pub(super) fn flag(&mut self, name: &str, is_set: bool) -> &mut Call {
+        self.arg(name, if is_set { "1" } else { "" })
     }
-}
 
-/// Why a command has no usable reply.
-pub(super) enum CallError {
-    /// The server replied with an error: nothing was written.
-    Refused(ServerError),
-    /// No reply arrived in time. The server may still run the command.
-    Unanswered(String),
-    /// The connection ended. The server has run the command, or it never will, because it reads nothing more from a
-    /// connection that it has closed. What a proxy still passes on arrives while the next connection logs in and loads
-    /// the scripts.
-    Ended(String),
-    /// The command was not sent.
-    Unsent(String),
+    /// Adds a duration in milliseconds.
+    pub(super) fn millis(&mut self, name: &str, duration: Duration) -> &mut Call {
+        self.arg(name, duration.as_millis().to_string())
+    }
+
+    /// Adds a time in milliseconds, "" for none.
+    pub(super) fn time(&mut self, name: &str, time: impl Into<Option<Timestamp>>) -> &mut Call {
+        self.arg(name, time.into().map(|time| time.as_millis().to_string()).unwrap_or_default())
+    }
+
+    /// Begins the next list of arguments, any number of which follow.
+    pub(super) fn list(&mut self, name: &str) -> &mut Call {
+        self.expect(name);
+        self
+    }
+
+    /// Adds an argument to the list.
+    pub(super) fn push(&mut self, argument: impl ToRedisArgs) -> &mut Call {
+        self.command.arg(argument);
+        self
+    }
+
+    /// Adds the list of lanes, in the order of their keys.
+    pub(super) fn lanes(&mut self, lanes: &[Lane]) {
+        self.list("lane..");
+        lanes.iter().for_each(|lane| _ = self.push(lane.as_str()));
+    }
+
+    fn expect(&mut self, name: &str) {
+        debug_assert_eq!(self.script.arguments.get(self.named), Some(&name), "of `{}`", self.script.verb.as_str());
+        self.named += 1;
+    }
+
+    fn is_complete(&self) -> bool {
+        self.named == self.script.arguments.len()
+    }
 }
 
 /// Maximum number of times one call loads its script, in case another client keeps flushing the scripts.
 const MAX_LOADS: u32 = 5;
 
 impl RedisTimeline {
-    /// Starts a call of a script.
-    pub(super) fn script(&self, script: &'static Script, shard: &Keys, keys: &[String]) -> Call {
-        Call::new(script, &self.time, shard, keys)
-    }
-
     /// Sends a call. With `not_after`, it returns [`TimelineError::Unknown`] only after that time.
     pub(super) async fn call(&self, call: Call, not_after: Option<Timestamp>) -> Result<Reply, TimelineError> {
+        debug_assert!(call.is_complete(), "`{}` lacks an argument", call.script.verb.as_str());
         let expiry = not_after.map(|not_after| CallExpiry::new(self.clock.clone(), not_after));
         let last_send = expiry.as_ref().map_or(Instant::now() + self.response_timeout, CallExpiry::last_send);
         // Why the reply to a copy was lost that may have run.
@@ -136,8 +152,8 @@ impl RedisTimeline {
         loop {
             sends += 1;
             let session = match call.again {
-                true => self.hub.session_by(last_send).await,
-                false => self.hub.session(),
+                true => self.link_state.session_by(last_send).await,
+                false => self.link_state.session(),
             };
             let answer = match session {
                 Ok(session) => session.run(&call, self.response_timeout, expiry.as_ref()).await,
@@ -213,56 +229,6 @@ impl Session {
             }
         }
     }
-
-    /// Sends a command and waits for the reply until `timeout` has passed or `expiry` ends, whichever is later.
-    pub(super) async fn ask(
-        &self,
-        command: &Cmd,
-        timeout: Duration,
-        expiry: Option<&CallExpiry>,
-    ) -> Result<Value, CallError> {
-        let mut connection = self.connection();
-        let answer = connection.send_packed_command(command);
-        tokio::pin!(answer);
-        let answer = match tokio::time::timeout(timeout, &mut answer).await {
-            Ok(answer) => Some(answer),
-            Err(_) => {
-                self.timed_out(timeout);
-                match expiry {
-                    None => None,
-                    Some(expiry) => tokio::select! {
-                        answer = &mut answer => Some(answer),
-                        () = expiry.surely_past() => None,
-                    },
-                }
-            }
-        };
-        match answer {
-            None => Err(CallError::Unanswered(format!("no answer within {timeout:?}"))),
-            Some(Ok(Value::ServerError(error))) => Err(self.refused(error)),
-            Some(Ok(value)) => Ok(value),
-            Some(Err(error)) => match ServerError::try_from(error) {
-                Ok(error) => Err(self.refused(error)),
-                Err(error) => {
-                    let reason = error.to_string();
-                    self.break_off(&reason);
-                    Err(CallError::Ended(reason))
-                }
-            },
-        }
-    }
-
-    fn refused(&self, error: ServerError) -> CallError {
-        self.answered();
-        // Redis before 7.0 wraps an error that a script met into a message of its own.
-        let in_script = error.code() == "ERR" && error.details().is_some_and(|details| details.contains("-READONLY"));
-        // The server has become a replica, or no longer serves a slot. The address may already lead to its successor,
-        // so connect again. The next connection checks all slots.
-        if in_script || matches!(error.code(), "READONLY" | "MASTERDOWN" | "MOVED" | "ASK" | "CLUSTERDOWN") {
-            self.break_off(&detail(&error));
-        }
-        CallError::Refused(error)
-    }
 }
 
 /// Loads all scripts.
@@ -279,50 +245,9 @@ async fn load(session: &Session, script: &Script, timeout: Duration) -> Result<(
     Ok(())
 }
 
-/// The error text of the server, beginning with its code.
-pub(super) fn detail(error: &ServerError) -> String {
-    match error.details() {
-        Some(details) => format!("{} {details}", error.code()),
-        None => error.code().to_owned(),
-    }
-}
-
 fn named(script: &Script, error: TimelineError) -> TimelineError {
     match error {
         TimelineError::Broken(what) => TimelineError::Broken(format!("`{}` answered {what}", script.verb.as_str())),
         other => other,
-    }
-}
-
-/// Waits until a call can no longer take effect.
-pub(super) struct CallExpiry {
-    clock: Arc<dyn Clock>,
-    not_after: Timestamp,
-    // Ends the wait in any case, even if the estimate of the server's clock is wrong.
-    bound: Instant,
-}
-
-impl CallExpiry {
-    fn new(clock: Arc<dyn Clock>, not_after: Timestamp) -> CallExpiry {
-        let not_after = not_after.plus(ROUNDING);
-        let doubt = clock.uncertainty().saturating_mul(2).min(DOUBT_MAX) + Duration::from_secs(1);
-        let bound = Instant::now() + not_after.since(clock.now()) + doubt;
-        CallExpiry { clock, not_after, bound }
-    }
-
-    /// When the call may be sent for the last time.
-    fn last_send(&self) -> Instant {
-        Instant::now() + self.not_after.since(self.clock.now()).saturating_sub(REPLY_TIME)
-    }
-
-    async fn surely_past(&self) {
-        while !self.clock.surely_past(self.not_after) {
-            let target = self.not_after.plus(self.clock.uncertainty()).plus(ROUNDING);
-            tokio::select! {
-                () = tokio::time::sleep_until(self.bound) => return,
-                // The pause prevents a busy loop if the estimate became less certain during the wait.
-                () = async { tokio::join!(self.clock.sleep_until(target), tokio::time::sleep(ROUNDING)); } => {}
-            }
-        }
     }
 }

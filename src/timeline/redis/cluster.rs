@@ -5,8 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::RedisError;
-use super::call::{CallError, detail};
-use super::session::Session;
+use super::session::{CallError, Session, detail};
 use crate::task::Namespace;
 use crate::timeline::keys::{self, Keys};
 

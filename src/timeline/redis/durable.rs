@@ -12,9 +12,9 @@ use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::RedisTimeline;
-use super::call::{CallError, detail};
+
 use super::server::Advice;
-use super::session::Session;
+use super::session::{CallError, Session, detail};
 use super::wait_connection::{TWO_SERVERS, process};
 use crate::clock::Timestamp;
 use crate::timeline::{CancelAnswer, PutAnswer, PutResult, RequeueAnswer, TimelineError};
@@ -26,7 +26,7 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// everysec`.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(3);
 
-words! {
+string_enum! {
     /// Where a put, cancel, requeue or discard must have been written before it is answered.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum Durability {
@@ -79,12 +79,12 @@ pub(super) enum ConfirmError {
     Now(String),
 }
 
-/// Checks that Redis can confirm writes, and that `line` leads to the same process as `session`. Two connections to one
+/// Checks that Redis can confirm writes, and that `wait_session` leads to the same process as `session`. Two connections to one
 /// address can lead to two processes.
 pub(super) async fn can_confirm(
     durability: Durability,
     session: &Session,
-    line: Option<&Session>,
+    wait_session: Option<&Session>,
     patience: Duration,
 ) -> Result<(), ConfirmError> {
     let probe = match durability {
@@ -93,15 +93,17 @@ pub(super) async fn can_confirm(
         // Requests one confirmation, so that Redis replies with an error if it has no append-only file.
         Durability::Fsync => durability.wait(Duration::ZERO),
     };
-    let told = |failure| confirm_error(durability, failure);
-    if let Some(line) = line {
-        let (one, other) =
-            (process(session, patience).await.map_err(told)?, process(line, patience).await.map_err(told)?);
+    let describe = |failure| confirm_error(durability, failure);
+    if let Some(wait_session) = wait_session {
+        let (one, other) = (
+            process(session, patience).await.map_err(describe)?,
+            process(wait_session, patience).await.map_err(describe)?,
+        );
         if one != other {
             return Err(ConfirmError::Now(TWO_SERVERS.to_owned()));
         }
     }
-    session.ask(&probe, patience, None).await.map(drop).map_err(told)
+    session.ask(&probe, patience, None).await.map(drop).map_err(describe)
 }
 
 fn confirm_error(durability: Durability, failure: CallError) -> ConfirmError {
@@ -125,7 +127,7 @@ fn confirm_error(durability: Durability, failure: CallError) -> ConfirmError {
 }
 
 /// An answer that is given only once the write behind it is confirmed. An answer that finds an earlier write must wait
-/// too: its caller may have been told that this write was not confirmed.
+/// too: its caller may have received the answer that this write was not confirmed.
 pub(super) trait DurableAnswer: Sized {
     /// The beginning of the error if the write is not confirmed. `None` if the answer does not depend on a write.
     fn unsure(&self) -> Option<&'static str>;
@@ -139,14 +141,14 @@ pub(super) trait DurableAnswer: Sized {
     }
 }
 
-const DONE: &str = "it took effect, but its durability is not confirmed";
+const UNCONFIRMED: &str = "it took effect, but its durability is not confirmed";
 
 /// Used when an earlier call may have removed the task.
-const GONE: &str = "there is none, but the durability of that is not confirmed";
+const UNCONFIRMED_ABSENCE: &str = "there is none, but the durability of that is not confirmed";
 
 impl DurableAnswer for PutAnswer {
     fn unsure(&self) -> Option<&'static str> {
-        matches!(self.result, PutResult::Created | PutResult::Replaced | PutResult::Unchanged).then_some(DONE)
+        matches!(self.result, PutResult::Created | PutResult::Replaced | PutResult::Unchanged).then_some(UNCONFIRMED)
     }
 }
 
@@ -158,7 +160,7 @@ impl DurableAnswer for Vec<PutAnswer> {
     /// Refused tasks stay refused; only the written ones become `unkept`.
     fn unkept(mut self, detail: &str) -> Result<Self, TimelineError> {
         if self.iter().all(|answer| answer.unsure().is_some()) {
-            return Err(TimelineError::Unkept(format!("{DONE}: {detail}")));
+            return Err(TimelineError::Unkept(format!("{UNCONFIRMED}: {detail}")));
         }
         let unsure = self.iter_mut().filter(|answer| answer.unsure().is_some());
         unsure.for_each(|answer| answer.result = PutResult::Unkept);
@@ -168,16 +170,16 @@ impl DurableAnswer for Vec<PutAnswer> {
 
 impl DurableAnswer for CancelAnswer {
     fn unsure(&self) -> Option<&'static str> {
-        Some(if *self == CancelAnswer::Unknown { GONE } else { DONE })
+        Some(if *self == CancelAnswer::Unknown { UNCONFIRMED_ABSENCE } else { UNCONFIRMED })
     }
 }
 
 impl DurableAnswer for RequeueAnswer {
     fn unsure(&self) -> Option<&'static str> {
         match self {
-            RequeueAnswer::Requeued => Some(DONE),
+            RequeueAnswer::Requeued => Some(UNCONFIRMED),
             RequeueAnswer::InFlight | RequeueAnswer::Unreadable => None,
-            RequeueAnswer::Unknown => Some(GONE),
+            RequeueAnswer::Unknown => Some(UNCONFIRMED_ABSENCE),
         }
     }
 }
@@ -185,7 +187,7 @@ impl DurableAnswer for RequeueAnswer {
 /// The answer of a discard.
 impl DurableAnswer for bool {
     fn unsure(&self) -> Option<&'static str> {
-        Some(if *self { DONE } else { GONE })
+        Some(if *self { UNCONFIRMED } else { UNCONFIRMED_ABSENCE })
     }
 }
 
@@ -195,7 +197,7 @@ pub(super) async fn unproven(session: &Session, durability: Durability) -> Optio
         return None;
     }
     // A Redis that cannot confirm at all is reported elsewhere.
-    let detail = session.witness().ok()?.confirm(durability, Instant::now() + PROOF_TIMEOUT).await.err()?;
+    let detail = session.confirmations().ok()?.confirm(durability, Instant::now() + PROOF_TIMEOUT).await.err()?;
     Some(Advice::unproven(durability, &detail, PROOF_TIMEOUT)).filter(|_| !session.broken())
 }
 
@@ -211,14 +213,14 @@ impl RedisTimeline {
         }
         // Taken before the call is sent: a later session may lead to another process, which does not know of the write.
         let until = Instant::now() + not_after.since(self.clock.now());
-        let session = self.hub.session_by(until).await.map_err(TimelineError::Away)?;
-        let witness = session.witness().map_err(|detail| TimelineError::Refused(detail.to_owned()))?;
+        let session = self.link_state.session_by(until).await.map_err(TimelineError::Away)?;
+        let confirmations = session.confirmations().map_err(|detail| TimelineError::Refused(detail.to_owned()))?;
         let answer = call.await?;
         if answer.unsure().is_none() {
             return Ok(answer);
         }
         let until = Instant::now() + not_after.since(self.clock.now()).min(MAX_WAIT);
-        match witness.confirm(self.durability, until).await {
+        match confirmations.confirm(self.durability, until).await {
             Err(detail) => answer.unkept(&detail),
             // The call may have run on a later session, which is only made after this one is given up.
             Ok(()) if session.broken() => answer.unkept(&session.reason()),

@@ -17,11 +17,12 @@ use redis::{AsyncConnectionConfig, Msg, Value};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use super::call::{CallError, Time, detail, load_scripts};
+use super::call::{Time, load_scripts};
 use super::cluster::{SlotsError, ask_slots};
 use super::durable::{ConfirmError, Durability, can_confirm};
+use super::layout::Layout;
 use super::server::advice;
-use super::session::Session;
+use super::session::{Confirmations, Session};
 use super::wait_connection::WaitConnection;
 use super::{RedisConfig, RedisError, cluster};
 use crate::clock::{Backoff, Timestamp};
@@ -31,7 +32,7 @@ use crate::timeline::{Link, Wake};
 
 /// How often the subscription is pinged. A lost subscription costs wake-ups but no tasks, because a glance finds them
 /// too.
-const SUBSCRIPTION_CHECK: Duration = Duration::from_secs(10);
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The pauses between two attempts to connect.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
@@ -40,7 +41,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 const RECONNECT_TIME: Duration = Duration::from_secs(2);
 
 /// How many wake-ups a slow receiver may fall behind before it misses some.
-const WAKES_KEPT: usize = 1024;
+const MAX_WAKES: usize = 1024;
 
 /// Keep-alive settings of the sockets, in case Redis dies without closing them.
 pub(super) const SOCKET: RedisSocket = RedisSocket {
@@ -49,10 +50,6 @@ pub(super) const SOCKET: RedisSocket = RedisSocket {
     acknowledged_in: Duration::from_secs(10),
     discard_unsent: false,
 };
-
-/// How often the stored layout is read, because somebody may empty Redis or restore an old backup. Together with the
-/// glances this stays within the idle budget.
-const LAYOUT_CHECK: Duration = Duration::from_secs(5);
 
 /// The reason of [`Link::Down`] before the first attempt has ended.
 const CONNECTING: &str = "connecting";
@@ -72,7 +69,7 @@ impl LinkState {
     pub(super) fn new() -> LinkState {
         LinkState {
             link: watch::Sender::new(Link::Down(CONNECTING.to_owned())),
-            wakes: broadcast::Sender::new(WAKES_KEPT),
+            wakes: broadcast::Sender::new(MAX_WAKES),
             layout: watch::Sender::new(None),
             session: watch::Sender::new(None),
             away_since: Mutex::new(Some(Instant::now())),
@@ -102,10 +99,10 @@ impl LinkState {
     }
 
     /// The result of the first attempt to connect.
-    pub(super) async fn first_word(&self) -> Link {
+    pub(super) async fn first_attempt(&self) -> Link {
         let mut link = self.link.subscribe();
-        let told = link.wait_for(|link| !matches!(link, Link::Down(reason) if reason == CONNECTING)).await;
-        told.map_or(Link::Down(CONNECTING.to_owned()), |link| link.clone())
+        let tried = link.wait_for(|link| !matches!(link, Link::Down(reason) if reason == CONNECTING)).await;
+        tried.map_or(Link::Down(CONNECTING.to_owned()), |link| link.clone())
     }
 }
 
@@ -116,7 +113,7 @@ pub(super) struct Connector {
     /// The URL for logs, without user and password.
     address: String,
     namespace: Namespace,
-    shards: u16,
+    layout: Layout,
     /// One key that never exists for each slot of the timeline.
     slots: Vec<String>,
     strict: bool,
@@ -136,10 +133,10 @@ impl Connector {
         let (namespace, durability, strict) = (config.namespace.clone(), config.durability, config.strict);
         Connector {
             access,
-            address,
             slots: cluster::slots(&namespace, keys),
+            layout: Layout::new(&address, &namespace, shards, response_timeout),
+            address,
             namespace,
-            shards,
             strict,
             channels,
             time,
@@ -152,7 +149,7 @@ impl Connector {
     /// Opens the connection for commands and checks the server. If a check fails at the `first` connection, the
     /// timeline refuses this Redis for good. Later it waits while the server does not serve all slots. A later server
     /// that cannot confirm writes still serves all calls that need no confirmation.
-    async fn open(&self, hub: &LinkState, first: bool) -> Result<Session, String> {
+    async fn open(&self, link_state: &LinkState, first: bool) -> Result<Session, String> {
         let connecting = self.access.connect(SOCKET, connection(), self.connect_timeout);
         let mut session = Session::new(connecting.await.map_err(|away| away.detail)?);
         // This is the one write that a full Redis allows. A replica, or a server whose disk failed, refuses it.
@@ -162,18 +159,20 @@ impl Connector {
             Err(SlotsError::Elsewhere { error, passes }) => {
                 let detail = error.to_string();
                 if first && !passes {
-                    hub.layout.send_replace(Some(Err(error)));
+                    link_state.layout.send_replace(Some(Err(error)));
                 }
                 return Err(detail);
             }
         }
         load_scripts(&session, self.response_timeout).await.map_err(|failure| failure.to_string())?;
-        let layout = self.check_layout(&session, !first).await?;
-        session.witness = self.witness(&session).await?;
-        let layout = match &session.witness {
-            Some(Err(detail)) if first => layout.and_then(|()| Err(RedisError::Durability(detail.clone()))),
-            Some(Err(detail)) => {
-                tracing::warn!(words = detail, "redis cannot confirm writes; requests that need it are refused");
+        let layout = self.layout.check(&session, !first).await?;
+        session.confirmations = self.confirmations(&session).await?;
+        let layout = match &session.confirmations {
+            Confirmations::Impossible(detail) if first => {
+                layout.and_then(|()| Err(RedisError::Durability(detail.clone())))
+            }
+            Confirmations::Impossible(detail) => {
+                tracing::warn!(detail, "redis cannot confirm writes; requests that need it are refused");
                 layout
             }
             _ if first && self.strict && layout.is_ok() => {
@@ -183,28 +182,27 @@ impl Connector {
             }
             _ => layout,
         };
-        hub.layout.send_replace(Some(layout.clone()));
+        link_state.layout.send_replace(Some(layout.clone()));
         layout.map_err(|error| error.to_string())?;
         self.ask_time(&session).await?;
         Ok(session)
     }
 
-    /// Opens the connection that confirms writes, beside this session and to the same process. Returns `None` if the
-    /// configuration needs no confirmation. The inner error means that this Redis cannot confirm writes.
-    async fn witness(&self, session: &Session) -> Result<Option<Result<Arc<WaitConnection>, String>>, String> {
+    /// Opens the connection that confirms writes, beside this session and to the same process.
+    async fn confirmations(&self, session: &Session) -> Result<Confirmations, String> {
         if self.durability == Durability::Memory {
-            return Ok(None);
+            return Ok(Confirmations::NotNeeded);
         }
-        let line = self.beside(session).await?;
-        let can = can_confirm(self.durability, session, Some(&line), self.response_timeout).await;
-        Ok(Some(match can {
+        let wait_session = self.beside(session).await?;
+        let can = can_confirm(self.durability, session, Some(&wait_session), self.response_timeout).await;
+        Ok(match can {
             Ok(()) => {
                 let key = keys::nothing(&self.namespace);
-                Ok(Arc::new(WaitConnection::new(self, session, line, key)))
+                Confirmations::By(Arc::new(WaitConnection::new(self, session, wait_session, key)))
             }
-            Err(ConfirmError::Never(detail)) => Err(detail),
+            Err(ConfirmError::Never(detail)) => Confirmations::Impossible(detail),
             Err(ConfirmError::Now(reason)) => return Err(reason),
-        }))
+        })
     }
 
     /// Opens another connection beside this session, to the same address.
@@ -229,35 +227,6 @@ impl Connector {
         }
     }
 
-    /// Stores this layout if there is none yet; if it was `known` to be stored, that is an error for the log. The inner
-    /// error means that there is another one.
-    async fn check_layout(&self, session: &Session, known: bool) -> Result<Result<(), RedisError>, String> {
-        let (key, wanted) = (keys::layout(&self.namespace), keys::layout_value(self.shards));
-        let get = redis::cmd("GET").arg(&key).to_owned();
-        let mut found = self.ask(session, &get).await?;
-        if found == Value::Nil {
-            if known {
-                tracing::error!(
-                    address = self.address,
-                    namespace = %self.namespace,
-                    hint = "somebody has emptied Redis, or it has evicted keys: its tasks may be lost",
-                    "the layout of the timeline is gone from redis; writing it again"
-                );
-            }
-            // SET is sent only if needed: a full Redis would refuse it although the layout is stored.
-            self.ask(session, redis::cmd("SET").arg(&key).arg(&wanted).arg("NX")).await?;
-            found = self.ask(session, &get).await?;
-        }
-        let found = match found {
-            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            other => format!("{other:?}"),
-        };
-        if found == wanted {
-            return Ok(Ok(()));
-        }
-        Ok(Err(RedisError::Layout { namespace: self.namespace.clone(), found, wanted }))
-    }
-
     /// Takes the first sample of the server's clock. Before that the estimate has no bound.
     async fn ask_time(&self, session: &Session) -> Result<(), String> {
         let sent = Instant::now();
@@ -272,15 +241,6 @@ impl Connector {
     }
 }
 
-impl std::fmt::Display for CallError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            CallError::Refused(error) => f.write_str(&detail(error)),
-            CallError::Unanswered(reason) | CallError::Ended(reason) | CallError::Unsent(reason) => f.write_str(reason),
-        }
-    }
-}
-
 /// No timeouts here: callers have their own, and a shorter one would drop replies that they still wait for.
 fn connection() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
@@ -291,23 +251,23 @@ fn connection() -> AsyncConnectionConfig {
 }
 
 /// Connects, and reconnects after each failure. Runs until it is aborted.
-pub(super) async fn keep(connector: Connector, hub: Arc<LinkState>) {
-    let mut keeper = LinkTask { connector, hub, generation: 0 };
+pub(super) async fn keep(connector: Connector, link_state: Arc<LinkState>) {
+    let mut link_task = LinkTask { connector, link_state, generation: 0 };
     let mut backoff = BACKOFF;
     loop {
-        let opened = keeper.connector.open(&keeper.hub, keeper.generation == 0).await;
+        let opened = link_task.connector.open(&link_task.link_state, link_task.generation == 0).await;
         let opened = match opened {
-            Ok(session) => keeper.connector.subscribe(&session).await.map(|subscription| (session, subscription)),
+            Ok(session) => link_task.connector.subscribe(&session).await.map(|subscription| (session, subscription)),
             Err(reason) => Err(reason),
         };
         match opened {
             Ok((session, subscription)) => {
                 backoff = BACKOFF;
-                keeper.up(&session);
-                let reason = keeper.hold(&session, subscription).await;
-                keeper.down(&reason);
+                link_task.up(&session);
+                let reason = link_task.hold(&session, subscription).await;
+                link_task.down(&reason);
             }
-            Err(reason) => keeper.down(&reason),
+            Err(reason) => link_task.down(&reason),
         }
         tokio::time::sleep(jittered(backoff.next())).await;
     }
@@ -315,24 +275,24 @@ pub(super) async fn keep(connector: Connector, hub: Arc<LinkState>) {
 
 struct LinkTask {
     connector: Connector,
-    hub: Arc<LinkState>,
+    link_state: Arc<LinkState>,
     generation: u64,
 }
 
 impl LinkTask {
     fn up(&mut self, session: &Session) {
         self.generation += 1;
-        *self.hub.away_since.lock() = None;
-        self.hub.session.send_replace(Some(session.clone()));
-        self.hub.link.send_replace(Link::Up(self.generation));
+        *self.link_state.away_since.lock() = None;
+        self.link_state.session.send_replace(Some(session.clone()));
+        self.link_state.link.send_replace(Link::Up(self.generation));
         tracing::info!(address = self.connector.address, link = self.generation, "connected to redis");
     }
 
     fn down(&self, reason: &str) {
-        self.hub.session.send_replace(None);
-        self.hub.away_since.lock().get_or_insert_with(Instant::now);
+        self.link_state.session.send_replace(None);
+        self.link_state.away_since.lock().get_or_insert_with(Instant::now);
         let reason = format!("redis at `{}`: {reason}", self.connector.address);
-        self.hub.link.send_if_modified(|link| {
+        self.link_state.link.send_if_modified(|link| {
             if *link == Link::Down(reason.clone()) {
                 return false;
             }
@@ -344,13 +304,13 @@ impl LinkTask {
 
     /// Serves both connections until the one for commands is lost; returns the reason.
     async fn hold(&mut self, session: &Session, mut subscription: PubSub) -> String {
-        let (connector, hub) = (self.connector.clone(), Arc::clone(&self.hub));
-        let layout = watch_layout(&connector, &hub, session);
+        let layout = self.connector.layout.clone();
+        let layout = layout.changed(session);
         tokio::pin!(layout);
         loop {
             let lost = tokio::select! {
                 reason = session.lost() => return reason,
-                reason = &mut layout => return reason,
+                error = &mut layout => return self.refuse(session, error),
                 lost = self.listen(subscription) => lost,
             };
             tracing::warn!(
@@ -367,7 +327,7 @@ impl LinkTask {
                 let renewed = async { tokio::join!(self.connector.ask(session, &ping), subscribing).1 };
                 tokio::select! {
                     reason = session.lost() => return reason,
-                    reason = &mut layout => return reason,
+                    error = &mut layout => return self.refuse(session, error),
                     renewed = renewed => if let Ok(renewed) = renewed { break renewed },
                 }
                 tokio::time::sleep(jittered(backoff.next())).await;
@@ -375,6 +335,14 @@ impl LinkTask {
             // Wake-ups of the meantime are lost, so every claimer has to look again.
             self.up(session);
         }
+    }
+
+    /// Gives the session up for good, because another layout is stored.
+    fn refuse(&self, session: &Session, error: RedisError) -> String {
+        let reason = error.to_string();
+        session.break_off(&reason);
+        self.link_state.layout.send_replace(Some(Err(error)));
+        reason
     }
 
     /// Forwards wake-ups until the subscription is lost; returns the reason.
@@ -399,22 +367,7 @@ impl LinkTask {
         let wake = text.split_once(' ').and_then(|(lane, due)| Some((lane.parse().ok()?, due.parse().ok()?)));
         if let (Some((_, shard)), Some((lane, due))) = (shard, wake) {
             // An error means that there is no receiver yet.
-            drop(self.hub.wakes.send(Wake { shard: *shard, lane, due: Timestamp::from_millis(due) }));
-        }
-    }
-}
-
-/// Reads the stored layout again and again, and stores it if it is missing. Returns once another layout is stored: the
-/// timeline then refuses this Redis for good, because instances with different layouts do not see each other's tasks.
-async fn watch_layout(connector: &Connector, hub: &LinkState, session: &Session) -> String {
-    loop {
-        tokio::time::sleep(LAYOUT_CHECK).await;
-        // Without an answer, the calls of others notice that the connection is lost.
-        if let Ok(Err(error)) = connector.check_layout(session, true).await {
-            let reason = error.to_string();
-            session.break_off(&reason);
-            hub.layout.send_replace(Some(Err(error)));
-            return reason;
+            drop(self.link_state.wakes.send(Wake { shard: *shard, lane, due: Timestamp::from_millis(due) }));
         }
     }
 }
@@ -422,7 +375,7 @@ async fn watch_layout(connector: &Connector, hub: &LinkState, session: &Session)
 /// Pings the subscription until a ping fails; returns the reason.
 async fn check(mut sink: PubSubSink, timeout: Duration) -> String {
     loop {
-        tokio::time::sleep(SUBSCRIPTION_CHECK).await;
+        tokio::time::sleep(PING_INTERVAL).await;
         match tokio::time::timeout(timeout, sink.ping::<Value>()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return error.to_string(),

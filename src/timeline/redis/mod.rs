@@ -9,9 +9,12 @@ mod call;
 mod cluster;
 mod dead;
 mod durable;
+mod expiry;
+mod layout;
 mod link;
 mod put;
 mod reply;
+mod request;
 mod rights;
 mod server;
 mod session;
@@ -20,6 +23,7 @@ mod verbs;
 mod wait_connection;
 
 use std::path::PathBuf;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,28 +35,31 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::AbortHandle;
 
 use self::call::Time;
+use self::dead::{Discard, Requeue, Show};
 pub use self::durable::Durability;
 use self::link::{Connector, LinkState};
 pub use self::server::{Advice, ServerCheck, ServerCheckError, ServerState, check_server};
+use self::settle::SettleCall;
+use self::verbs::{Cancel, Extend, Get};
 use super::calls::{Calls, Verb};
 use super::keys::Keys;
 use super::{
-    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Link, Put, PutAnswer,
-    PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, StoredTask, SuspectsRequest, Timeline, TimelineError,
-    Token, Wake,
+    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Link, MAX_BATCH, Put,
+    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, StoredTask, SuspectsRequest, Timeline,
+    TimelineError, Token, Wake,
 };
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::metrics::Metrics;
 use crate::task::{Key, Lane, Namespace, Shard, TaskId};
 
 /// Maximum number of lanes that are passed to verbs that name only a task. A task in another lane costs a second call.
-const LANES_REMEMBERED: usize = 32;
+const MAX_LANES_REMEMBERED: usize = 32;
 
 /// The beginning of [`RedisError::Unfit`].
 pub const NOT_SET_UP: &str = "Redis is not set up to keep tasks";
 
 /// The pause before Redis is asked again for its settings.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+const ASK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Address and settings of the timeline in Redis.
 #[derive(Clone)]
@@ -150,18 +157,18 @@ pub enum RedisError {
     )]
     Cluster(String),
     /// This Redis is not set up to keep tasks, and `strict` is set.
-    #[error("{NOT_SET_UP}:{}", told(.0))]
+    #[error("{NOT_SET_UP}:{}", described(.0))]
     Unfit(Vec<Advice>),
 }
 
-fn told(advice: &[Advice]) -> String {
+fn described(advice: &[Advice]) -> String {
     advice.iter().map(|advice| format!("\n  {}\n    hint: {}", advice.detail, advice.hint)).collect()
 }
 
 /// The timeline in Redis. Dropping it closes its connections.
 pub struct RedisTimeline {
-    hub: Arc<LinkState>,
-    keeper: AbortHandle,
+    link_state: Arc<LinkState>,
+    link_task: AbortHandle,
     shards: u16,
     keys: Vec<Keys>,
     clock: Arc<dyn Clock>,
@@ -187,11 +194,11 @@ impl RedisTimeline {
         };
         let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
         let connector = Connector::new(access, &config, &keys, time.clone());
-        let hub = Arc::new(LinkState::new());
-        let keeper = tokio::spawn(link::keep(connector, hub.clone())).abort_handle();
+        let link_state = Arc::new(LinkState::new());
+        let link_task = tokio::spawn(link::keep(connector, link_state.clone())).abort_handle();
         Ok(Arc::new(RedisTimeline {
-            hub,
-            keeper,
+            link_state,
+            link_task,
             shards: config.shards,
             keys,
             clock,
@@ -204,8 +211,8 @@ impl RedisTimeline {
     }
 
     /// The result of the first attempt to connect.
-    pub async fn first_word(&self) -> Link {
-        self.hub.first_word().await
+    pub async fn first_attempt(&self) -> Link {
+        self.link_state.first_attempt().await
     }
 
     /// Waits until Redis has been checked: its layout and its ability to confirm writes. Waits as long as Redis is
@@ -215,7 +222,7 @@ impl RedisTimeline {
     /// [`RedisError::Layout`] with both layouts, [`RedisError::Durability`], [`RedisError::Cluster`],
     /// [`RedisError::Unfit`].
     pub async fn check_layout(&self) -> Result<(), RedisError> {
-        let mut layout = self.hub.layout.subscribe();
+        let mut layout = self.link_state.layout.subscribe();
         match layout.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(Err(error))) => Err(error.clone()),
             _ => Ok(()),
@@ -224,10 +231,10 @@ impl RedisTimeline {
 
     /// Waits for Redis and returns which of its settings are dangerous for a timeline, or that it does not tell them.
     pub async fn advice(&self) -> Vec<Advice> {
-        let mut link = self.hub.link.subscribe();
+        let mut link = self.link_state.link.subscribe();
         loop {
             let up = link.wait_for(|link| matches!(link, Link::Up(_))).await.is_ok();
-            if let Ok(session) = self.hub.session()
+            if let Ok(session) = self.link_state.session()
                 && let Ok(advice) = server::advice(&session, self.durability, self.response_timeout).await
             {
                 return advice;
@@ -235,13 +242,13 @@ impl RedisTimeline {
             if !up {
                 return Vec::new();
             }
-            tokio::time::sleep(ASK_AGAIN).await;
+            tokio::time::sleep(ASK_INTERVAL).await;
         }
     }
 
     /// Returns once a check of Redis has failed for good: another layout, no confirmation of writes, or missing slots.
     pub async fn refused(&self) -> RedisError {
-        let mut layout = self.hub.layout.subscribe();
+        let mut layout = self.link_state.layout.subscribe();
         let said = layout.wait_for(|said| matches!(said, Some(Err(_)))).await.ok().and_then(|said| said.clone());
         match said {
             Some(Err(error)) => error,
@@ -261,7 +268,7 @@ impl RedisTimeline {
 
     fn remember(&self, lane: &Lane) {
         let mut lanes = self.lanes.lock();
-        if lanes.len() < LANES_REMEMBERED && !lanes.contains(lane) {
+        if lanes.len() < MAX_LANES_REMEMBERED && !lanes.contains(lane) {
             lanes.push(lane.clone());
         }
     }
@@ -286,7 +293,7 @@ fn access(config: &RedisConfig) -> Result<RedisAccess, RedisError> {
 
 impl Drop for RedisTimeline {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.link_task.abort();
     }
 }
 
@@ -301,11 +308,11 @@ impl Timeline for RedisTimeline {
     }
 
     fn link(&self) -> watch::Receiver<Link> {
-        self.hub.link.subscribe()
+        self.link_state.link.subscribe()
     }
 
     fn wakes(&self) -> broadcast::Receiver<Wake> {
-        self.hub.wakes.subscribe()
+        self.link_state.wakes.subscribe()
     }
 
     fn count_calls(&self, metrics: Arc<Metrics>) {
@@ -323,15 +330,19 @@ impl Timeline for RedisTimeline {
     }
 
     async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError> {
-        self.calls.count(Verb::Cancel, self.durably(not_after, self.cancel_one(shard, id, not_after))).await
+        self.calls
+            .count(Verb::Cancel, self.durably(not_after, self.run_in_its_lane(shard, &Cancel { id, not_after })))
+            .await
     }
 
     async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError> {
-        self.calls.count(Verb::Get, self.get_one(shard, id)).await
+        self.calls.count(Verb::Get, self.run_in_its_lane(shard, &Get { id })).await
     }
 
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError> {
-        self.calls.count(Verb::Claim, self.claim_due(shard, lane, &request)).await
+        let claimed = self.calls.count(Verb::Claim, self.run(shard, from_ref(lane), &request)).await;
+        self.remember(lane);
+        claimed
     }
 
     async fn claim_suspects(
@@ -340,11 +351,12 @@ impl Timeline for RedisTimeline {
         lane: &Lane,
         request: SuspectsRequest,
     ) -> Result<Claimed, TimelineError> {
-        self.calls.count(Verb::ClaimSuspects, self.claim_left_out(shard, lane, &request)).await
+        self.calls.count(Verb::ClaimSuspects, self.run(shard, from_ref(lane), &request)).await
     }
 
     async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError> {
-        self.calls.count(Verb::Settle, self.settle_claim(shard, lane, &settle)).await
+        let settled = async { self.run(shard, from_ref(lane), &SettleCall::new(&settle)?).await };
+        self.calls.count(Verb::Settle, settled).await
     }
 
     async fn extend(
@@ -353,42 +365,55 @@ impl Timeline for RedisTimeline {
         tokens: &[(Lane, Token)],
         lease: Duration,
     ) -> Result<Vec<bool>, TimelineError> {
-        self.calls.count(Verb::Extend, self.extend_leases(shard, tokens, lease)).await
+        let extended = async {
+            let mut live = Vec::with_capacity(tokens.len());
+            for tokens in tokens.chunks(MAX_BATCH) {
+                let extend = Extend { tokens, lease };
+                live.extend(self.run(shard, &extend.lanes(), &extend).await?);
+            }
+            Ok(live)
+        };
+        self.calls.count(Verb::Extend, extended).await
     }
 
     async fn reap(&self, shard: Shard, lane: &Lane, request: ReapRequest) -> Result<Reaped, TimelineError> {
-        self.calls.count(Verb::Reap, self.reap_lane(shard, lane, request)).await
+        self.calls.count(Verb::Reap, self.run(shard, from_ref(lane), &request)).await
     }
 
     async fn glance(&self, shard: Shard, request: GlanceRequest) -> Result<Glance, TimelineError> {
-        self.calls.count(Verb::Glance, self.glance_shard(shard, &request)).await
+        let lanes: Vec<Lane> = request.lanes.iter().map(|(lane, _)| lane.clone()).collect();
+        let glance = self.calls.count(Verb::Glance, self.run(shard, &lanes, &request)).await?;
+        glance.known.iter().for_each(|lane| self.remember(lane));
+        Ok(glance)
     }
 
     async fn requeue(
         &self,
         shard: Shard,
         key: &Key,
-        buried: Option<Timestamp>,
+        died: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<RequeueAnswer, TimelineError> {
-        self.calls.count(Verb::Requeue, self.durably(not_after, self.requeue_dead(shard, key, buried, not_after))).await
+        let requeue = Requeue { key, died, not_after };
+        self.calls.count(Verb::Requeue, self.durably(not_after, self.run_in_its_lane(shard, &requeue))).await
     }
 
     async fn discard(
         &self,
         shard: Shard,
         key: &Key,
-        buried: Option<Timestamp>,
+        died: Option<Timestamp>,
         not_after: Timestamp,
     ) -> Result<bool, TimelineError> {
-        self.calls.count(Verb::Discard, self.durably(not_after, self.discard_dead(shard, key, buried, not_after))).await
+        let discard = Discard { key, died, not_after };
+        self.calls.count(Verb::Discard, self.durably(not_after, self.run(shard, &[], &discard))).await
     }
 
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
-        self.calls.count(Verb::Browse, self.browse_dead(shard, &request)).await
+        self.calls.count(Verb::Browse, self.run(shard, &[], &request)).await
     }
 
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {
-        self.calls.count(Verb::Show, self.show_dead(shard, key)).await
+        self.calls.count(Verb::Show, self.run(shard, &[], &Show { key })).await
     }
 }

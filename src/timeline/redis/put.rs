@@ -7,11 +7,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::RedisTimeline;
-use super::reply::{Fields, broken, parse};
-use super::verbs::MAX_ROUNDS;
+use super::call::Call;
+use super::reply::{Fields, Reply, broken, parse};
+use super::request::{MAX_ROUNDS, Request};
 use crate::clock::Timestamp;
 use crate::task::{Lane, Shard};
-use crate::timeline::scripts::{self, Code};
+use crate::timeline::keys::Keys;
+use crate::timeline::scripts::{self, Code, Script};
 use crate::timeline::{Put, PutAnswer, PutMode, PutResult, TimelineError};
 
 /// How often tasks are put again because the connection that confirms writes ended.
@@ -58,12 +60,13 @@ impl RedisTimeline {
         while !open.is_empty() && rounds < MAX_ROUNDS {
             let asked: Vec<&Put> = open.iter().filter_map(|&index| puts.get(index)).collect();
             let begun = Instant::now();
-            let said = self.put_round(shard, mode, &asked, &lanes, not_after).await;
-            let said = said.map_err(|error| if written { in_part(&error) } else { error })?;
+            let named: Vec<Lane> = lanes.iter().cloned().collect();
+            let replies = self.run(shard, &named, &PutRound { mode, puts: &asked, not_after }).await;
+            let replies = replies.map_err(|error| if written { in_part(&error) } else { error })?;
             let took = begun.elapsed();
-            let (mut elsewhere, mut again) = (Vec::new(), false);
-            for (&index, said) in open.iter().zip(said) {
-                match said {
+            let (mut left, mut again) = (Vec::new(), false);
+            for (&index, reply) in open.iter().zip(replies) {
+                match reply {
                     PutReply::Answer(answer) => {
                         written |= matches!(answer.result, PutResult::Created | PutResult::Replaced);
                         answers[index] = Some(answer);
@@ -71,15 +74,15 @@ impl RedisTimeline {
                     PutReply::Elsewhere(lane) => {
                         self.remember(&lane);
                         lanes.insert(lane);
-                        elsewhere.push(index);
+                        left.push(index);
                     }
                     PutReply::Again => {
                         again = true;
-                        elsewhere.push(index);
+                        left.push(index);
                     }
                 }
             }
-            open = elsewhere;
+            open = left;
             if again {
                 // Each of these calls makes progress, and `not_after` ends the loop. The pause leaves Redis to other
                 // callers for as long as the call took.
@@ -96,41 +99,47 @@ impl RedisTimeline {
             .collect::<Option<Vec<_>>>()
             .ok_or_else(|| if written { in_part(&TimelineError::Moving) } else { TimelineError::Moving })
     }
+}
 
-    async fn put_round(
-        &self,
-        shard: Shard,
-        mode: PutMode,
-        puts: &[&Put],
-        lanes: &BTreeSet<Lane>,
-        not_after: Timestamp,
-    ) -> Result<Vec<PutReply>, TimelineError> {
-        let keys = self.keys(shard)?;
-        let mut named = vec![keys.tasks(), keys.changes(), keys.crashes(), keys.counts(), keys.lanes(), keys.largest()];
-        named.extend(lanes.iter().map(|lane| keys.due(lane)));
-        let mode = match mode {
+/// One call for several tasks of a shard.
+struct PutRound<'a> {
+    mode: PutMode,
+    puts: &'a [&'a Put],
+    not_after: Timestamp,
+}
+
+impl Request for PutRound<'_> {
+    type Answer = Vec<PutReply>;
+
+    const SCRIPT: &'static Script = &scripts::PUT;
+    const IS_FOR_USER: bool = true;
+
+    fn not_after(&self) -> Option<Timestamp> {
+        Some(self.not_after)
+    }
+
+    fn encode(&self, call: &mut Call, keys: &Keys, lanes: &[Lane]) {
+        let mode = match self.mode {
             PutMode::Put => "put",
             PutMode::Post => "post",
         };
-        let mut call = self.script(&scripts::PUT, keys, &named).again().arg(not_after.as_millis()).arg(mode);
-        call = call.arg(keys.wake()).arg(lanes.len());
-        for lane in lanes {
-            call.push(lane.as_str());
+        call.time("not_after", self.not_after).arg("mode", mode).arg("wake", keys.wake());
+        call.arg("lanes", lanes.len()).lanes(lanes);
+        call.list("task..");
+        for put in self.puts {
+            call.push(put.id.as_str()).push(put.due.as_millis()).push(&put.record[..]);
         }
-        for put in puts {
-            call.push(put.id.as_str());
-            call.push(put.due.as_millis());
-            call.push(&put.record[..]);
-        }
-        let mut reply = self.call(call, Some(not_after)).await?;
+    }
+
+    fn decode(&self, mut reply: Reply) -> Result<Vec<PutReply>, TimelineError> {
         if reply.code != Code::Put {
             return Err(reply.unexpected());
         }
-        let mut detail = reply.fields().list()?;
-        if detail.left() != puts.len() {
-            return Err(broken(&format!("{} answers for {} tasks", detail.left(), puts.len())));
+        let mut answers = reply.fields().list()?;
+        if answers.left() != self.puts.len() {
+            return Err(broken(&format!("{} answers for {} tasks", answers.left(), self.puts.len())));
         }
-        puts.iter().map(|put| PutReply::read(&mut detail, put.due)).collect()
+        self.puts.iter().map(|put| PutReply::read(&mut answers, put.due)).collect()
     }
 }
 
@@ -143,8 +152,8 @@ enum PutReply {
 
 impl PutReply {
     /// Parses `<code>[ <valid due>[ <due in flight>]]`. Without a due, the requested one is valid.
-    fn read(detail: &mut Fields, asked: Timestamp) -> Result<PutReply, TimelineError> {
-        let text = detail.text()?;
+    fn read(fields: &mut Fields, asked: Timestamp) -> Result<PutReply, TimelineError> {
+        let text = fields.text()?;
         let mut parts = text.split(' ');
         let code = Code::of(parts.next().unwrap_or_default());
         let mut time = || parts.next().map(|part| parse(part).map(Timestamp::from_millis)).transpose();

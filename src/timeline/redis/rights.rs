@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::call::{CallError, load_scripts};
-use super::session::Session;
+use super::call::load_scripts;
+use super::session::{CallError, Session};
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::ALL;
 
 /// Asks Redis which of the commands in ARGV the user may not run: those on the key KEYS[1], and PUBLISH on the channel
 /// ARGV[1]. Redis before 7.0 cannot tell.
-const ASK: &str = "if not redis.acl_check_cmd then return {} end
+const MISSING_COMMANDS: &str = "if not redis.acl_check_cmd then return {} end
 local missing = {}
 for i = 2, #ARGV do
   local target = ARGV[i] == 'PUBLISH' and ARGV[1] or KEYS[1]
@@ -38,16 +38,16 @@ fn commands() -> BTreeSet<&'static str> {
 /// writes nothing else.
 ///
 /// # Errors
-/// `NOPERM` in the words of Redis, or the names of commands.
+/// `NOPERM` as Redis wrote it, the names of the commands that are missing, or an answer that cannot be read.
 pub(super) async fn check(session: &Session, keys: &Keys, timeout: Duration) -> Result<(), CallError> {
     session.ask(&redis::cmd("PING"), timeout, None).await?;
     load_scripts(session, timeout).await?;
-    let hash = session.ask(redis::cmd("SCRIPT").arg("LOAD").arg(ASK), timeout, None).await?;
+    let hash = session.ask(redis::cmd("SCRIPT").arg("LOAD").arg(MISSING_COMMANDS), timeout, None).await?;
     let commands: Vec<&str> = commands().into_iter().collect();
     let mut ask = redis::cmd("EVALSHA");
-    ask.arg(redis::from_redis_value::<String>(hash).unwrap_or_default()).arg(1).arg(keys.nothing()).arg(keys.wake());
+    ask.arg(redis::from_redis_value::<String>(hash).map_err(unreadable)?).arg(1).arg(keys.nothing()).arg(keys.wake());
     let missing = session.ask(ask.arg(commands), timeout, None).await?;
-    let missing: Vec<String> = redis::from_redis_value(missing).unwrap_or_default();
+    let missing: Vec<String> = redis::from_redis_value(missing).map_err(unreadable)?;
     match missing.is_empty() {
         true => Ok(()),
         false => Err(CallError::Unsent(format!(
@@ -55,6 +55,10 @@ pub(super) async fn check(session: &Session, keys: &Keys, timeout: Duration) -> 
             missing.join(", ")
         ))),
     }
+}
+
+fn unreadable(error: redis::ParsingError) -> CallError {
+    CallError::Unanswered(format!("cannot read its rights: {error}"))
 }
 
 #[cfg(test)]

@@ -9,11 +9,10 @@ use punctual_sinks::{Away, Cause, redis_access};
 use redis::{AsyncConnectionConfig, Cmd, Value};
 use tokio::time::timeout;
 
-use super::call::{CallError, detail};
 use super::cluster::{self, SlotsError, ask_slots};
 use super::durable::{ConfirmError, Durability, can_confirm, unproven};
 use super::link::SOCKET;
-use super::session::Session;
+use super::session::{CallError, Session, detail};
 use super::{RedisConfig, RedisError, access, rights};
 use crate::task::Shard;
 use crate::timeline::keys::{self, Keys};

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use punctual_sinks::redis_access::Commands;
 use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ServerError, Value};
 use tokio_util::sync::CancellationToken;
 
+use super::expiry::CallExpiry;
 use super::wait_connection::WaitConnection;
 
 /// After this many response timeouts in a row the connection is given up.
-const SILENCES: u32 = 3;
+const MAX_SILENCES: u32 = 3;
 
 /// A connection for commands, and its health.
 #[derive(Clone)]
@@ -20,15 +22,25 @@ pub(super) struct Session {
     broken: CancellationToken,
     reason: Arc<OnceLock<String>>,
     silences: Arc<AtomicU32>,
-    /// The connection that confirms writes, or why Redis cannot confirm them.
-    pub(super) witness: Option<Result<Arc<WaitConnection>, String>>,
+    pub(super) confirmations: Confirmations,
+}
+
+/// Who confirms the writes of a session.
+#[derive(Clone)]
+pub(super) enum Confirmations {
+    /// The configuration needs no confirmation.
+    NotNeeded,
+    /// This second connection waits for them.
+    By(Arc<WaitConnection>),
+    /// Redis cannot confirm writes, for this reason.
+    Impossible(String),
 }
 
 impl Session {
     pub(super) fn new(commands: Commands) -> Session {
         let commands = Arc::new(commands);
         let (broken, reason, silences) = (CancellationToken::new(), Arc::default(), Arc::default());
-        Session { commands, broken, reason, silences, witness: None }
+        Session { commands, broken, reason, silences, confirmations: Confirmations::NotNeeded }
     }
 
     pub(super) fn broken(&self) -> bool {
@@ -42,11 +54,11 @@ impl Session {
     }
 
     /// The connection that confirms writes, or why there is none.
-    pub(super) fn witness(&self) -> Result<&WaitConnection, &str> {
-        match &self.witness {
-            Some(Ok(witness)) => Ok(witness),
-            Some(Err(detail)) => Err(detail),
-            None => Err("no durability is configured"),
+    pub(super) fn confirmations(&self) -> Result<&WaitConnection, &str> {
+        match &self.confirmations {
+            Confirmations::By(connection) => Ok(connection),
+            Confirmations::Impossible(detail) => Err(detail),
+            Confirmations::NotNeeded => Err("no durability is configured"),
         }
     }
 
@@ -65,12 +77,93 @@ impl Session {
     }
 
     pub(super) fn timed_out(&self, timeout: Duration) {
-        if self.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES {
-            self.break_off(&format!("{SILENCES} answers in a row did not come within {timeout:?}"));
+        if self.silences.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_SILENCES {
+            self.break_off(&format!("{MAX_SILENCES} answers in a row did not come within {timeout:?}"));
         }
     }
 
     pub(super) fn reason(&self) -> String {
         self.reason.get().cloned().unwrap_or_default()
+    }
+
+    /// Sends a command and waits for the reply until `timeout` has passed or `expiry` ends, whichever is later.
+    pub(super) async fn ask(
+        &self,
+        command: &Cmd,
+        timeout: Duration,
+        expiry: Option<&CallExpiry>,
+    ) -> Result<Value, CallError> {
+        let mut connection = self.connection();
+        let answer = connection.send_packed_command(command);
+        tokio::pin!(answer);
+        let answer = match tokio::time::timeout(timeout, &mut answer).await {
+            Ok(answer) => Some(answer),
+            Err(_) => {
+                self.timed_out(timeout);
+                match expiry {
+                    None => None,
+                    Some(expiry) => tokio::select! {
+                        answer = &mut answer => Some(answer),
+                        () = expiry.surely_past() => None,
+                    },
+                }
+            }
+        };
+        match answer {
+            None => Err(CallError::Unanswered(format!("no answer within {timeout:?}"))),
+            Some(Ok(Value::ServerError(error))) => Err(self.refused(error)),
+            Some(Ok(value)) => Ok(value),
+            Some(Err(error)) => match ServerError::try_from(error) {
+                Ok(error) => Err(self.refused(error)),
+                Err(error) => {
+                    let reason = error.to_string();
+                    self.break_off(&reason);
+                    Err(CallError::Ended(reason))
+                }
+            },
+        }
+    }
+
+    fn refused(&self, error: ServerError) -> CallError {
+        self.answered();
+        // Redis before 7.0 wraps an error that a script met into a message of its own.
+        let in_script = error.code() == "ERR" && error.details().is_some_and(|details| details.contains("-READONLY"));
+        // The server has become a replica, or no longer serves a slot. The address may already lead to its successor,
+        // so connect again. The next connection checks all slots.
+        if in_script || matches!(error.code(), "READONLY" | "MASTERDOWN" | "MOVED" | "ASK" | "CLUSTERDOWN") {
+            self.break_off(&detail(&error));
+        }
+        CallError::Refused(error)
+    }
+}
+
+/// Why a command has no usable reply.
+pub(super) enum CallError {
+    /// The server replied with an error: nothing was written.
+    Refused(ServerError),
+    /// No reply arrived in time. The server may still run the command.
+    Unanswered(String),
+    /// The connection ended. The server has run the command, or it never will, because it reads nothing more from a
+    /// connection that it has closed. What a proxy still passes on arrives while the next connection logs in and loads
+    /// the scripts.
+    Ended(String),
+    /// The command was not sent.
+    Unsent(String),
+}
+
+impl std::fmt::Display for CallError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CallError::Refused(error) => f.write_str(&detail(error)),
+            CallError::Unanswered(reason) | CallError::Ended(reason) | CallError::Unsent(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// The error text of the server, beginning with its code.
+pub(super) fn detail(error: &ServerError) -> String {
+    match error.details() {
+        Some(details) => format!("{} {details}", error.code()),
+        None => error.code().to_owned(),
     }
 }

@@ -2,22 +2,25 @@
 
 use std::collections::HashMap;
 
-use super::RedisTimeline;
-use super::reply::Fields;
+use super::call::Call;
+use super::reply::{Fields, Reply};
+use super::request::Request;
+use super::verbs::lane;
 use crate::clock::Timestamp;
-use crate::task::{Counts, Lane, Member, Shard};
-use crate::timeline::scripts::{self, Code};
+use crate::task::{Counts, Lane, Member};
+use crate::timeline::keys::Keys;
+use crate::timeline::scripts::{self, Code, Script};
 use crate::timeline::{DeadRecord, RestOfClaim, Settle, Settled, Settlement, TimelineError, Verdict};
 
-/// Verdicts, grouped by what the script writes. In each group, verdicts with a burial come last, in the order of their
-/// burials.
+/// Verdicts, grouped by what the script writes. In each group, verdicts that make an occurrence dead come last, in the
+/// order of the list of the dead.
 #[derive(Default)]
 struct Groups<'a> {
     ended: Vec<&'a Settlement>,
     ended_dead: Vec<(&'a Settlement, &'a DeadRecord)>,
     nexts: Vec<(&'a Settlement, Timestamp, Counts)>,
     nexts_dead: Vec<(&'a Settlement, Timestamp, Counts)>,
-    nexts_burials: Vec<(&'a Settlement, &'a DeadRecord)>,
+    next_dead_records: Vec<(&'a Settlement, &'a DeadRecord)>,
     begun: Vec<&'a Settlement>,
     backs: Vec<&'a Settlement>,
     unreadable: Vec<&'a Settlement>,
@@ -33,7 +36,7 @@ impl<'a> Groups<'a> {
                 Verdict::Next { due, counts } => groups.nexts.push((one, later(one, *due)?, *counts)),
                 Verdict::DeadNext { dead_record, due, counts } => {
                     groups.nexts_dead.push((one, later(one, *due)?, *counts));
-                    groups.nexts_burials.push((one, dead_record));
+                    groups.next_dead_records.push((one, dead_record));
                 }
                 Verdict::Back { begun: true } => groups.begun.push(one),
                 Verdict::Back { begun: false } => groups.backs.push(one),
@@ -44,81 +47,71 @@ impl<'a> Groups<'a> {
     }
 }
 
-impl RedisTimeline {
-    pub(super) async fn settle_claim(
-        &self,
-        shard: Shard,
-        lane: &Lane,
-        settle: &Settle,
-    ) -> Result<Settled, TimelineError> {
-        let keys = self.keys(shard)?;
-        let groups = Groups::sort(&settle.verdicts)?;
-        let named = [
-            keys.due(lane),
-            keys.leases(lane),
-            keys.claims(lane),
-            keys.tasks(),
-            keys.changes(),
-            keys.crashes(),
-            keys.counts(),
-            keys.dead(),
-            keys.dead_records(),
-            keys.dead_order(),
-            keys.dead_bytes(),
-        ];
-        let rest = match settle.rest {
-            RestOfClaim::Keep => "keep",
-            RestOfClaim::Back => "back",
-        };
-        let ended: Vec<&Settlement> =
-            groups.ended.iter().copied().chain(groups.ended_dead.iter().map(|(one, _)| *one)).collect();
-        let nexts: Vec<_> = groups.nexts.iter().chain(&groups.nexts_dead).collect();
-        let backs: Vec<&Settlement> =
-            groups.begun.iter().chain(&groups.backs).chain(&groups.unreadable).copied().collect();
+/// The call that writes verdicts.
+pub(super) struct SettleCall<'a> {
+    settle: &'a Settle,
+    groups: Groups<'a>,
+}
+
+impl<'a> SettleCall<'a> {
+    /// # Errors
+    /// If a next due is not allowed.
+    pub(super) fn new(settle: &'a Settle) -> Result<SettleCall<'a>, TimelineError> {
+        Ok(SettleCall { settle, groups: Groups::sort(&settle.verdicts)? })
+    }
+}
+
+impl Request for SettleCall<'_> {
+    type Answer = Settled;
+
+    const SCRIPT: &'static Script = &scripts::SETTLE;
+
+    fn encode(&self, call: &mut Call, keys: &Keys, lanes: &[Lane]) {
+        let (settle, groups) = (self.settle, &self.groups);
+        let ended = groups.ended.iter().copied().chain(groups.ended_dead.iter().map(|(one, _)| *one));
+        let nexts = groups.nexts.iter().chain(&groups.nexts_dead);
+        let backs = groups.begun.iter().chain(&groups.backs).chain(&groups.unreadable);
+        let dead = groups.ended_dead.iter().chain(&groups.next_dead_records);
         // In the format of the claim's own list, so that the script can compare the two.
         let pair = |one: &Settlement| format!("{} {}", one.member.as_str(), one.due.as_millis());
-        let pairs: Vec<String> = settle.verdicts.iter().map(pair).collect();
+        let named: Vec<String> = settle.verdicts.iter().map(pair).collect();
 
-        let mut call = self
-            .script(&scripts::SETTLE, keys, &named)
-            .arg(&settle.token.0)
-            .arg(rest)
-            .arg(settle.lease.as_millis().to_string())
-            .arg(settle.dead_cap.entries)
-            .arg(keys.wake())
-            .arg(lane.as_str())
-            .arg(if settle.quiet { "1" } else { "" })
-            .arg(&[ended.len(), groups.ended_dead.len(), nexts.len(), groups.nexts_dead.len()][..])
-            .arg(&[backs.len(), groups.begun.len(), groups.unreadable.len()][..])
-            .arg(pairs.join(" "))
-            .arg(settle.dead_cap.bytes);
-        for one in &ended {
-            call.push(one.member.as_str());
-        }
-        for (one, due, _) in &nexts {
-            call.push(due.as_millis());
-            call.push(one.member.as_str());
-        }
-        for (one, _, counts) in &nexts {
-            call.push(one.member.as_str());
-            call.push(counts.pack());
-        }
-        for one in &backs {
-            call.push(one.due.as_millis());
-            call.push(one.member.as_str());
-        }
-        for (one, dead_record) in groups.ended_dead.iter().chain(&groups.nexts_burials) {
-            call.push(one.member.key(one.due).to_string());
-            call.push(bury(dead_record));
-        }
-        let mut reply = self.call(call, None).await?;
+        call.arg("token", &settle.token.0)
+            .arg("rest", if settle.rest == RestOfClaim::Keep { "keep" } else { "back" })
+            .millis("lease", settle.lease)
+            .arg("dead_cap", settle.dead_cap.entries)
+            .arg("wake", keys.wake())
+            .arg("lane", lane(lanes))
+            .flag("quiet", settle.quiet)
+            .arg("ended", groups.ended.len() + groups.ended_dead.len())
+            .arg("ended_dead", groups.ended_dead.len())
+            .arg("nexts", groups.nexts.len() + groups.nexts_dead.len())
+            .arg("nexts_dead", groups.nexts_dead.len())
+            .arg("backs", groups.begun.len() + groups.backs.len() + groups.unreadable.len())
+            .arg("begun", groups.begun.len())
+            .arg("unreadable", groups.unreadable.len())
+            .arg("named", named.join(" "))
+            .arg("dead_cap_bytes", settle.dead_cap.bytes);
+        call.list("ended..");
+        ended.for_each(|one| _ = call.push(one.member.as_str()));
+        call.list("next..");
+        nexts.clone().for_each(|(one, due, _)| _ = call.push(due.as_millis()).push(one.member.as_str()));
+        call.list("counted..");
+        nexts.for_each(|(one, _, counts)| _ = call.push(one.member.as_str()).push(counts.pack()));
+        call.list("back..");
+        backs.for_each(|one| _ = call.push(one.due.as_millis()).push(one.member.as_str()));
+        call.list("died..");
+        dead.for_each(|(one, record)| _ = call.push(one.member.key(one.due).to_string()).push(encode_dead(record)));
+    }
+
+    fn decode(&self, mut reply: Reply) -> Result<Settled, TimelineError> {
         match reply.code {
             Code::Lost => Ok(Settled { lost: true, ..Settled::default() }),
             Code::Settled => {
                 let fields = reply.fields();
                 let dropped = fields.count()?;
-                let skipped = members(&mut fields.list()?, settle)?;
-                let changed = members(&mut fields.list()?, settle)?;
+                let skipped = members(&mut fields.list()?, self.settle)?;
+                let changed = members(&mut fields.list()?, self.settle)?;
                 Ok(Settled { lost: false, skipped, changed, dropped })
             }
             _ => Err(reply.unexpected()),
@@ -136,7 +129,7 @@ fn later(one: &Settlement, due: Timestamp) -> Result<Timestamp, TimelineError> {
 }
 
 /// The value in `dead:records`: four bytes of length, the record, then reason and error text.
-fn bury(dead_record: &DeadRecord) -> Vec<u8> {
+fn encode_dead(dead_record: &DeadRecord) -> Vec<u8> {
     let length = u32::try_from(dead_record.record.len()).unwrap_or(u32::MAX);
     let mut value =
         Vec::with_capacity(5 + dead_record.record.len() + dead_record.reason.len() + dead_record.detail.len());

@@ -14,10 +14,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-use super::call::CallError;
 use super::durable::{Durability, MAX_WAIT};
 use super::link::Connector;
-use super::session::Session;
+use super::session::{CallError, Session};
 
 /// Writes a field and deletes it again, so that nothing is left. It begins with HDEL because a full Redis allows HDEL
 /// as the first write of a script, and after it the others.
@@ -25,7 +24,7 @@ const WRITE: &str =
     "redis.call('HDEL', KEYS[1], '') redis.call('HSET', KEYS[1], '', '') return redis.call('HDEL', KEYS[1], '')";
 
 /// How often an idle connection is used, so that no proxy or firewall closes it.
-const KEPT_ALIVE: Duration = Duration::from_secs(1);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The pause before the next attempt to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -48,14 +47,14 @@ impl Drop for WaitConnection {
 }
 
 impl WaitConnection {
-    /// Waits on `line`, a connection beside `session` to the same process.
-    pub(super) fn new(connector: &Connector, session: &Session, line: Session, key: String) -> Self {
+    /// Waits on `wait_session`, a second connection to the process of `session`.
+    pub(super) fn new(connector: &Connector, session: &Session, wait_session: Session, key: String) -> Self {
         let (ask, asked) = mpsc::unbounded_channel();
         let mut write = redis::cmd("EVAL");
         write.arg(WRITE).arg(1).arg(key);
-        debug_assert!(session.witness.is_none(), "otherwise both would keep each other alive");
-        let line = WaitTask { connector: connector.clone(), beside: session.clone(), line, write };
-        WaitConnection { ask, waiting: tokio::spawn(line.serve(asked)).abort_handle() }
+        debug_assert!(session.confirmations().is_err(), "otherwise both would keep each other alive");
+        let task = WaitTask { connector: connector.clone(), main_session: session.clone(), wait_session, write };
+        WaitConnection { ask, waiting: tokio::spawn(task.serve(asked)).abort_handle() }
     }
 
     /// Returns once every write that was answered before this call is confirmed, or an error text if it is not.
@@ -74,18 +73,18 @@ impl WaitConnection {
 struct WaitTask {
     connector: Connector,
     /// The session whose writes are confirmed.
-    beside: Session,
-    line: Session,
+    main_session: Session,
+    wait_session: Session,
     write: Cmd,
 }
 
 impl WaitTask {
     /// Answers callers until the session is lost.
     async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Waiter>) {
-        while !self.beside.broken() {
+        while !self.main_session.broken() {
             let first = tokio::select! {
                 first = asked.recv() => first,
-                () = tokio::time::sleep(KEPT_ALIVE) => {
+                () = tokio::time::sleep(KEEPALIVE_INTERVAL) => {
                     if let Err(CallError::Unanswered(reason) | CallError::Ended(reason)) =
                         self.ask(&redis::cmd("PING"), Duration::ZERO).await {
                         self.renew(&reason).await;
@@ -108,7 +107,7 @@ impl WaitTask {
             together.retain(|one| !one.answer.is_closed());
             let Some(until) = together.iter().map(|one| one.until).max() else { return };
             match self.wait(until).await {
-                Err(CallError::Unanswered(reason) | CallError::Ended(reason)) if !self.beside.broken() => {
+                Err(CallError::Unanswered(reason) | CallError::Ended(reason)) if !self.main_session.broken() => {
                     self.renew(&reason).await;
                 }
                 Ok(true) => break Ok(()),
@@ -133,10 +132,10 @@ impl WaitTask {
 
     /// Sends a command. Waits for `longer` in addition to the usual response timeout.
     async fn ask(&self, command: &Cmd, longer: Duration) -> Result<Value, CallError> {
-        let answer = self.line.ask(command, longer + self.connector.response_timeout, None).await;
-        if matches!(answer, Err(CallError::Refused(_))) && self.line.broken() {
+        let answer = self.wait_session.ask(command, longer + self.connector.response_timeout, None).await;
+        if matches!(answer, Err(CallError::Refused(_))) && self.wait_session.broken() {
             // The server has become a replica, so the writes of the session may be lost.
-            self.beside.break_off(&self.line.reason());
+            self.main_session.break_off(&self.wait_session.reason());
         }
         answer
     }
@@ -144,15 +143,15 @@ impl WaitTask {
     /// Makes another connection to the same process.
     async fn renew(&mut self, reason: &str) {
         tracing::debug!(reason, "lost the connection that confirms writes; reconnecting");
-        while !self.beside.broken() {
-            if let Ok(line) = self.connector.beside(&self.beside).await {
+        while !self.main_session.broken() {
+            if let Ok(wait_session) = self.connector.beside(&self.main_session).await {
                 let patience = self.connector.response_timeout;
-                match (process(&self.beside, patience).await, process(&line, patience).await) {
+                match (process(&self.main_session, patience).await, process(&wait_session, patience).await) {
                     (Ok(one), Ok(other)) if one == other => {
-                        self.line = line;
+                        self.wait_session = wait_session;
                         return;
                     }
-                    (Ok(_), Ok(_)) => self.beside.break_off(TWO_SERVERS),
+                    (Ok(_), Ok(_)) => self.main_session.break_off(TWO_SERVERS),
                     _ => {}
                 }
             }

@@ -12,7 +12,7 @@ pub(super) struct Graves(Vec<(u8, Copy)>);
 
 impl Graves {
     /// Records a copy as dead and replaces one with the same key. Returns the oldest ones above the cap.
-    pub(super) fn bury(&mut self, plan: &Plan, now: u8, copy: Copy) -> Vec<Copy> {
+    pub(super) fn add_dead(&mut self, plan: &Plan, now: u8, copy: Copy) -> Vec<Copy> {
         self.0.retain(|(_, other)| (other.id, other.due) != (copy.id, copy.due));
         self.0.push((now, copy));
         self.0.sort();

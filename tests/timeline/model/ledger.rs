@@ -32,7 +32,7 @@ pub(crate) struct Ledger {
     /// Accepted by a sink since it was requested, or dead and past its retention.
     done: Copies,
     /// Settled as dead since it was requested.
-    buried: Copies,
+    died: Copies,
     /// Current dead records.
     cursors: Graves,
     /// Requeued and not ended since: it has its key and its own message.
@@ -71,7 +71,7 @@ impl Ledger {
                 self.wanted[usize::from(id)] = Some(wish);
                 for due in wish.due..=wish.last() {
                     self.done.drop_key(id, due);
-                    self.buried.drop_key(id, due);
+                    self.died.drop_key(id, due);
                 }
                 Ok(())
             }
@@ -223,8 +223,8 @@ impl Ledger {
 
     /// An occurrence was settled as dead.
     pub(crate) fn died(&mut self, rules: Rules, now: u8, copy: Copy) {
-        self.buried.add(copy);
-        for copy in self.cursors.bury(rules.plan, now, copy) {
+        self.died.add(copy);
+        for copy in self.cursors.add_dead(rules.plan, now, copy) {
             self.done.add(copy);
         }
     }
@@ -248,7 +248,7 @@ impl Ledger {
         let upto = stands.unwrap_or(last + 1);
         for due in (wish.due..=wish.last()).filter(|due| i64::from(*due) < upto) {
             let copy = Copy { id, due, payload: wish.payload };
-            let dead = self.buried.has(copy) && kept(id, due, twin);
+            let dead = self.died.has(copy) && kept(id, due, twin);
             if !dead && !self.done.has(copy) {
                 return broken(format!("{copy:?} is lost"));
             }

@@ -222,14 +222,14 @@ impl Both {
                 let shard = Shard::of(&key.task, self.shards);
                 let before = self.memory.twin(shard);
                 let known = before.dead.score(&key.to_string().into()).unwrap_or(0);
-                let buried = meant.map(|right| Timestamp::from_millis(if right { known } else { known + 1 }));
+                let died = meant.map(|right| Timestamp::from_millis(if right { known } else { known + 1 }));
                 match step {
                     Step::Requeue { .. } => {
-                        let answer = both!(self, step, |timeline| timeline.requeue(shard, &key, buried, not_after));
+                        let answer = both!(self, step, |timeline| timeline.requeue(shard, &key, died, not_after));
                         self.tally.requeue(&before, &Member::requeued(&key), &answer);
                     }
                     _ => {
-                        let answer = both!(self, step, |timeline| timeline.discard(shard, &key, buried, not_after));
+                        let answer = both!(self, step, |timeline| timeline.discard(shard, &key, died, not_after));
                         self.tally.discard(&answer);
                     }
                 }

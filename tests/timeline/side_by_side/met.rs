@@ -160,7 +160,7 @@ impl Tally {
     fn verdict(&mut self, before: &Twin, one: &Settlement) {
         let mark = mark(before, &one.member, one.due);
         let counted = mark.is_some_and(|mark| mark.count.is_some());
-        let buried = before.dead.score(&one.member.key(one.due).to_string().into()).is_some();
+        let died = before.dead.score(&one.member.key(one.due).to_string().into()).is_some();
         self.met(
             match one.verdict {
                 Verdict::Finished => "settle: ended",
@@ -175,7 +175,7 @@ impl Tally {
         );
         match one.verdict {
             Verdict::Dead(_) | Verdict::DeadNext { .. } => {
-                self.met("settle: dead, in the place of one under the same key", buried);
+                self.met("settle: dead, in the place of one under the same key", died);
             }
             Verdict::Back { .. } => {
                 self.met("settle: back, with the count that it had", counted);

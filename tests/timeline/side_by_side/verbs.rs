@@ -113,7 +113,7 @@ impl Both {
         let after = after.filter(|_| !self.keys.is_empty()).map(|place| {
             let key = place.get(&self.keys).clone();
             let known = self.memory.twin(shard).dead.score(&key.to_string().into());
-            DeadCursor { buried: known.map_or(self.clock.now(), Timestamp::from_millis), key }
+            DeadCursor { died: known.map_or(self.clock.now(), Timestamp::from_millis), key }
         });
         let filter = DeadFilter {
             lane: lane.map(Both::lane),

@@ -128,7 +128,7 @@ impl Ground {
     ///
     /// # Errors
     /// If Redis is unreachable.
-    pub(super) async fn shelf(&self) -> anyhow::Result<TaskNamespace> {
+    pub(super) async fn task_namespace(&self) -> anyhow::Result<TaskNamespace> {
         TaskNamespace::open(&self.redis_url, self.namespace()?).await
     }
 

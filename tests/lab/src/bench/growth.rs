@@ -25,9 +25,9 @@ const CALLS: u64 = 10;
 ///
 /// # Errors
 /// If Redis does not answer.
-pub(super) async fn finish_growth(ground: &Ground, shelf: &TaskNamespace) -> RedisResult<bool> {
+pub(super) async fn finish_growth(ground: &Ground, task_namespace: &TaskNamespace) -> RedisResult<bool> {
     let (mut connection, begun) = (ground.probe.connection(), Instant::now());
-    for keys in Shard::all(SHARDS).map(|shard| Keys::new(&shelf.namespace, shard)) {
+    for keys in Shard::all(SHARDS).map(|shard| Keys::new(&task_namespace.namespace, shard)) {
         for (key, size, look) in [
             (keys.due(&Lane::default()), "ZCARD", "ZMSCORE"),
             (keys.tasks(), "HLEN", "HMGET"),

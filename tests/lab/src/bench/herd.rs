@@ -32,7 +32,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, beside) = (ground.make("due").await?, ground.make("beside").await?);
-    let (shelf, lanes) = (ground.shelf().await?, [("default", &*destination), ("other", &*beside)]);
+    let (task_namespace, lanes) = (ground.task_namespace().await?, [("default", &*destination), ("other", &*beside)]);
     let lanes: &[LaneTo<'_>] = &lanes;
     let load = Load {
         prefix: "h",
@@ -55,10 +55,10 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         let form = ScheduleKind::Once;
         let payload = options.payload;
         let batch = Batch { prefix: "o", numbers, lane, form, payload, destination: None, due: &due };
-        shelf.put(&batch, &|_| {}).await
+        task_namespace.put(&batch, &|_| {}).await
     };
-    let moment = load.ready(ground, &shelf, tell, put_beside).await?;
-    let past = moment.pass(ground, &shelf, &load, tell).await?;
+    let moment = load.ready(ground, &task_namespace, tell, put_beside).await?;
+    let past = moment.pass(ground, &task_namespace, &load, tell).await?;
     let due = moment.due;
     let last = due.plus(Duration::from_micros(u64::try_from(past.last_us).unwrap_or(0)));
     // Messages that were due together with the last of the herd are still on their way.
@@ -66,9 +66,9 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let calm = watch.between(due.minus(BEFORE).plus(Duration::from_secs(1)), due)?;
     let meanwhile = watch.between(due, last)?;
     moment.fleet.end().await?;
-    ground.empty(&shelf.namespace).await?;
+    ground.empty(&task_namespace.namespace).await?;
     let limits = limits.after(ground, tell).await?;
-    let pair = Pair::measure(ground, &shelf, &Load { prefix: "b", ..load }, tell).await?;
+    let pair = Pair::measure(ground, &task_namespace, &Load { prefix: "b", ..load }, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);

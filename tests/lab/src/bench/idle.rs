@@ -23,16 +23,16 @@ const AHEAD: Duration = Duration::from_secs(86_400);
 /// If an instance does not serve.
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let names: Vec<String> = std::iter::once("default".to_owned()).chain((1..options.lanes).map(extra_lane)).collect();
-    let (shelf, due) = (ground.shelf().await?, ground.probe.now().plus(AHEAD));
+    let (task_namespace, due) = (ground.task_namespace().await?, ground.probe.now().plus(AHEAD));
     for (number, lane) in names.iter().enumerate() {
         // Enough for a task in each shard, almost certainly.
         let (prefix, lane) = (format!("e{number}x"), lane.parse::<Lane>()?);
         let (numbers, form, payload) = (0..32, ScheduleKind::Once, options.payload);
         let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| due };
-        shelf.put(&batch, &|_| {}).await?;
+        task_namespace.put(&batch, &|_| {}).await?;
     }
     // It makes calls, too.
-    drop(shelf);
+    drop(task_namespace);
     let lanes: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
     tell(0.0, "starting instances");
     let fleet = Fleet::start(ground, options.one_fleet(), &lanes).await?;

@@ -53,7 +53,7 @@ async fn moments(
     destination: &str,
     tell: Tell<'_>,
 ) -> anyhow::Result<Vec<BurstResult>> {
-    let shelf = ground.shelf().await?;
+    let task_namespace = ground.task_namespace().await?;
     let lanes: [LaneTo<'_>; 1] = [("default", destination)];
     // Ids differ between runs, otherwise brokers would drop the second run as duplicates.
     let prefix = format!("i{instances}x");
@@ -72,18 +72,18 @@ async fn moments(
         for number in 1..MOMENTS {
             let prefix = format!("{prefix}{number}m");
             let due = first.plus(APART * u32::try_from(number).unwrap_or(u32::MAX));
-            shelf.put(&load.batch(&prefix, 0..load.tasks, load.form, &|_| due), &|_| {}).await?;
+            task_namespace.put(&load.batch(&prefix, 0..load.tasks, load.form, &|_| due), &|_| {}).await?;
         }
         Ok(())
     };
-    let mut moment = load.ready(ground, &shelf, tell, put_later).await?;
-    let mut all = vec![moment.pass(ground, &shelf, &load, tell).await?];
+    let mut moment = load.ready(ground, &task_namespace, tell, put_later).await?;
+    let mut all = vec![moment.pass(ground, &task_namespace, &load, tell).await?];
     for _ in 1..MOMENTS {
         moment.go_on(APART, load.tasks);
-        all.push(moment.pass(ground, &shelf, &load, tell).await?);
+        all.push(moment.pass(ground, &task_namespace, &load, tell).await?);
     }
     moment.fleet.end().await?;
-    ground.empty(&shelf.namespace).await?;
+    ground.empty(&task_namespace.namespace).await?;
     Ok(all)
 }
 

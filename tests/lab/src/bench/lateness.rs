@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::bail;
 
+use super::baseline;
 use super::fleet::{Fleet, LaneTo};
 use super::ground::Ground;
 use super::late::Late;
 use super::limits;
 use super::moment::{self, EVALSHA, each};
-use super::naked;
 use super::report::Report;
 use super::tasks::{Batch, ScheduleKind, TaskNamespace};
 use super::watch::Watch;
@@ -82,7 +82,7 @@ impl Steady {
         self.begin.plus(2 * self.lasting)
     }
 
-    async fn put(&self, shelf: &TaskNamespace, options: &Options) -> anyhow::Result<()> {
+    async fn put(&self, task_namespace: &TaskNamespace, options: &Options) -> anyhow::Result<()> {
         let due = |number| self.due(number);
         let batch = Batch {
             prefix: "l",
@@ -93,7 +93,7 @@ impl Steady {
             destination: None,
             due: &due,
         };
-        shelf.put(&batch, &|_| {}).await
+        task_namespace.put(&batch, &|_| {}).await
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     }
     let Measured { late, floor, scripts, cpu } = all;
     late.show(&mut report, "", "whole path");
-    floor.show(&mut report, "floor_", "naked loop");
+    floor.show(&mut report, "floor_", "baseline loop");
     for (name, share, words) in [
         ("p50_to_floor", 0.5, "budget: p50 at most 1.2 ms, else this at most 2"),
         ("p99_to_floor", 0.99, "budget: p99 at most 3 ms, else this at most 2"),
@@ -164,7 +164,7 @@ impl Measured {
 /// One of the two sides: its future dues, their destination, and its reader.
 struct Side {
     steady: Steady,
-    shelf: TaskNamespace,
+    task_namespace: TaskNamespace,
     destination: String,
     watch: Watch,
 }
@@ -179,9 +179,9 @@ impl Side {
     ) -> anyhow::Result<Side> {
         let destination = ground.make(end).await?;
         let watch = Watch::start(ground.far()?, destination.clone(), ground.probe.clock());
-        let shelf = TaskNamespace::open(&ground.redis_url, namespace).await?;
-        steady.put(&shelf, options).await?;
-        Ok(Side { steady, shelf, destination, watch })
+        let task_namespace = TaskNamespace::open(&ground.redis_url, namespace).await?;
+        steady.put(&task_namespace, options).await?;
+        Ok(Side { steady, task_namespace, destination, watch })
     }
 
     async fn reach(&self, tell: &dyn Fn(u64)) -> anyhow::Result<()> {
@@ -190,7 +190,7 @@ impl Side {
 
     /// Removes all tasks; returns the lateness of the measured ones.
     async fn late(&self, ground: &Ground) -> anyhow::Result<Late> {
-        ground.empty(&self.shelf.namespace).await?;
+        ground.empty(&self.task_namespace.namespace).await?;
         self.watch.between(self.steady.from(), self.steady.until())
     }
 }
@@ -217,8 +217,8 @@ async fn ready(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -
             return Ok((own, floor, fleet));
         }
         fleet.end().await?;
-        ground.empty(&own.shelf.namespace).await?;
-        ground.empty(&floor.shelf.namespace).await?;
+        ground.empty(&own.task_namespace.namespace).await?;
+        ground.empty(&floor.task_namespace.namespace).await?;
         ahead *= 2;
     }
     bail!("tasks cannot be put fast enough to be due later; try a lower `--rate`")
@@ -241,7 +241,7 @@ async fn measure(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>)
         own.reach(&told).await?;
         anyhow::Ok((before, spent().await?))
     };
-    let looping = naked::on_time(ground, &floor.shelf.namespace, form, out);
+    let looping = baseline::on_time(ground, &floor.task_namespace.namespace, form, out);
     let ((before, after), ..) = tokio::try_join!(publishing, looping, floor.reach(&|_| {}))?;
     fleet.end().await?;
     Ok(Measured {

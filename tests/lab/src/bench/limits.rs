@@ -9,9 +9,9 @@ use secrecy::ExposeSecret;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::baseline::{self, BATCH, Out, UNDER_WAY, publish};
 use super::ground::Ground;
 use super::moment::{accepted, each, spent};
-use super::naked::{self, BATCH, Out, UNDER_WAY, publish};
 use super::process::own_cpu;
 use super::report::Report;
 use super::tasks::{self, Batch, ScheduleKind, TaskNamespace, join, join_all};
@@ -85,7 +85,7 @@ impl Limits {
         tell(0.0, "measuring the sink alone");
         self.raw.add(raw(ground, end, self.tasks, self.payload).await?);
         tell(0.0, "measuring Redis alone");
-        self.alone.add(naked(ground, self.form, self.tasks, self.payload).await?);
+        self.alone.add(baseline(ground, self.form, self.tasks, self.payload).await?);
         Ok(())
     }
 
@@ -103,7 +103,7 @@ impl Limits {
     pub(super) fn show(&self, report: &mut Report) {
         report.figure("raw_per_second", self.raw.per_second(), "messages by the sink alone");
         report.figure("raw_cpu_us", self.raw_cpu_us(), "CPU of the sink's client for a message");
-        report.figure("alone_per_second", self.alone.per_second(), "occurrences by the naked loop in Redis alone");
+        report.figure("alone_per_second", self.alone.per_second(), "occurrences by the baseline loop in Redis alone");
         report.figure("limit_per_second", self.per_second(), "1 / (1 / raw + 1 / alone)");
     }
 }
@@ -203,10 +203,10 @@ async fn publish_all(sink: &Arc<dyn Sink>, batches: impl Iterator<Item = Vec<Mes
 }
 
 /// Runs the baseline loop over due records without a sink.
-async fn naked(ground: &Ground, form: ScheduleKind, tasks: u64, payload: usize) -> anyhow::Result<Part> {
-    let shelf = records(ground, form, tasks, payload, ground.probe.now()).await?;
-    let floor = naked::drain(ground, &shelf.namespace, form, tasks, None).await;
-    ground.empty(&shelf.namespace).await?;
+async fn baseline(ground: &Ground, form: ScheduleKind, tasks: u64, payload: usize) -> anyhow::Result<Part> {
+    let task_namespace = records(ground, form, tasks, payload, ground.probe.now()).await?;
+    let floor = baseline::drain(ground, &task_namespace.namespace, form, tasks, None).await;
+    ground.empty(&task_namespace.namespace).await?;
     Ok(Part { count: tasks, span: floor?.span, cpu: None })
 }
 
@@ -221,11 +221,11 @@ pub(super) async fn records(
     payload: usize,
     due: Timestamp,
 ) -> anyhow::Result<TaskNamespace> {
-    let shelf = TaskNamespace::open(&ground.redis_url, ground.floor_namespace()?).await?;
+    let task_namespace = TaskNamespace::open(&ground.redis_url, ground.floor_namespace()?).await?;
     let (numbers, lane) = (0..tasks, Lane::default());
     let batch = Batch { prefix: "f", numbers, lane, form, payload, destination: None, due: &|_| due };
-    shelf.put(&batch, &|_| {}).await?;
-    Ok(shelf)
+    task_namespace.put(&batch, &|_| {}).await?;
+    Ok(task_namespace)
 }
 
 /// Publishes for a while if the broker was started here and becomes faster with use, as Java does, because no broker in

@@ -6,6 +6,7 @@
 //! two figures of one run is more useful than either, because it hardly depends on the machine.
 
 mod apart;
+mod baseline;
 mod cores;
 mod far;
 mod fleet;
@@ -19,7 +20,6 @@ mod late;
 mod lateness;
 mod limits;
 mod moment;
-mod naked;
 mod pair;
 mod pending;
 mod probe;

@@ -93,7 +93,7 @@ impl Load<'_> {
     pub(super) async fn ready(
         &self,
         ground: &Ground,
-        shelf: &TaskNamespace,
+        task_namespace: &TaskNamespace,
         tell: Tell<'_>,
         more: impl AsyncFn(Timestamp) -> anyhow::Result<()>,
     ) -> anyhow::Result<Burst> {
@@ -105,7 +105,7 @@ impl Load<'_> {
             // A whole second, because cron counts in seconds.
             let due = Timestamp::from_millis((ahead.as_millis().div_euclid(1000) + 1) * 1000);
             let begun = Instant::now();
-            self.put_all(shelf, due, number, tell).await?;
+            self.put_all(task_namespace, due, number, tell).await?;
             more(due).await?;
             rate = (self.tasks as f64 / begun.elapsed().as_secs_f64()).min(rate) * 0.8;
             let held = far.held(self.destination).await?;
@@ -118,11 +118,11 @@ impl Load<'_> {
                 // They started too late; ignore what they publish now.
                 start *= 2;
                 accepted(ground, &*far, self.destination, held, self.messages(), &|_| {}).await?;
-                settled(ground, shelf, due).await?;
+                settled(ground, task_namespace, due).await?;
                 fleet.end().await?;
             }
             if self.alone {
-                ground.empty(&shelf.namespace).await?;
+                ground.empty(&task_namespace.namespace).await?;
             }
         }
         bail!("tasks cannot be put fast enough to be due at one moment; try fewer `--tasks`")
@@ -131,17 +131,19 @@ impl Load<'_> {
     /// Puts all tasks. Ids differ between attempts, because brokers deduplicate by them.
     async fn put_all(
         &self,
-        shelf: &TaskNamespace,
+        task_namespace: &TaskNamespace,
         due: Timestamp,
         number: usize,
         tell: Tell<'_>,
     ) -> anyhow::Result<()> {
         let prefix = format!("{}{number}", self.prefix);
         let warm = format!("w{prefix}");
-        shelf.put(&self.batch(&warm, 0..WARM, ScheduleKind::Once, &|_| due.minus(WARM_BEFORE)), &|_| {}).await?;
+        task_namespace
+            .put(&self.batch(&warm, 0..WARM, ScheduleKind::Once, &|_| due.minus(WARM_BEFORE)), &|_| {})
+            .await?;
         let tasks = self.tasks;
         let told = |put: u64| tell(put as f64 / tasks as f64, "putting tasks");
-        shelf.put(&self.batch(&prefix, 0..tasks, self.form, &|_| due), &told).await
+        task_namespace.put(&self.batch(&prefix, 0..tasks, self.form, &|_| due), &told).await
     }
 
     /// Some of the tasks with other dues.
@@ -171,7 +173,7 @@ impl Burst {
     pub(super) async fn pass(
         &self,
         ground: &Ground,
-        shelf: &TaskNamespace,
+        task_namespace: &TaskNamespace,
         load: &Load<'_>,
         tell: Tell<'_>,
     ) -> anyhow::Result<BurstResult> {
@@ -184,7 +186,7 @@ impl Burst {
         let far = ground.far()?;
         let told = |count: u64| tell(count as f64 / load.messages() as f64, "publishing");
         let last = accepted(ground, &*far, load.destination, self.held, load.messages(), &told).await?;
-        settled(ground, shelf, self.due).await?;
+        settled(ground, task_namespace, self.due).await?;
         Ok(BurstResult {
             last_us: last - self.due.as_millis() * 1000,
             redis_cpu: spent(redis_before, ground.probe.cpu().await?),
@@ -230,10 +232,10 @@ pub(super) async fn accepted(
 ///
 /// # Errors
 /// If some remain.
-pub(super) async fn settled(ground: &Ground, shelf: &TaskNamespace, due: Timestamp) -> anyhow::Result<()> {
+pub(super) async fn settled(ground: &Ground, task_namespace: &TaskNamespace, due: Timestamp) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
-        let left = ground.left(&shelf.namespace, due).await?;
+        let left = ground.left(&task_namespace.namespace, due).await?;
         if left == 0 {
             return Ok(());
         }

@@ -12,11 +12,11 @@ use std::time::Duration;
 use tokio::try_join;
 
 use super::Tell;
+use super::baseline;
 use super::cores::OwnCore;
 use super::ground::Ground;
 use super::limits;
 use super::moment::Load;
-use super::naked;
 use super::report::{Report, over};
 use super::tasks::TaskNamespace;
 use punctual::clock::{Clock, Timestamp};
@@ -47,7 +47,7 @@ impl Pair {
     /// If an occurrence is not published.
     pub(super) async fn measure(
         ground: &Ground,
-        shelf: &TaskNamespace,
+        task_namespace: &TaskNamespace,
         load: &Load<'_>,
         tell: Tell<'_>,
     ) -> anyhow::Result<Pair> {
@@ -59,14 +59,14 @@ impl Pair {
             ground.empty(&namespace).await?;
             limits::records(ground, load.form, load.tasks, load.payload, due).await.map(drop)
         };
-        let moment = load.ready(ground, shelf, tell, put).await?;
+        let moment = load.ready(ground, task_namespace, tell, put).await?;
         let floor = async {
             // A claim a moment too early would find nothing, and end.
             clock.sleep_until(moment.due.plus(LATER)).await;
-            naked::drain(ground, &namespace, load.form, load.tasks, Some(&out)).await
+            baseline::drain(ground, &namespace, load.form, load.tasks, Some(&out)).await
         };
         let core = ground.redis_pid().and_then(OwnCore::of);
-        let (past, floor) = try_join!(moment.pass(ground, shelf, &load, tell), floor)?;
+        let (past, floor) = try_join!(moment.pass(ground, task_namespace, &load, tell), floor)?;
         let has_core = core.is_some();
         drop(core);
         moment.fleet.end().await?;
@@ -84,8 +84,8 @@ impl Pair {
     /// Adds both figures, with a prefix.
     pub(super) fn figures(&self, report: &mut Report, prefix: &str) {
         let (own, floor) = (format!("{prefix}script_us"), format!("{prefix}floor_us"));
-        report.figure(own, self.own_us, "of Redis in all scripts, for an occurrence, beside the naked loop");
-        report.figure(floor, self.floor_us, "of Redis in the naked loop, for one of its own meanwhile");
+        report.figure(own, self.own_us, "of Redis in all scripts, for an occurrence, beside the baseline loop");
+        report.figure(floor, self.floor_us, "of Redis in the baseline loop, for one of its own meanwhile");
         if !self.has_core && !report.notes.iter().any(|note| note == NO_CORE) {
             report.notes.push(NO_CORE.to_owned());
         }

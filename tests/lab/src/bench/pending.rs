@@ -46,7 +46,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     look_for_room(options)?;
     let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
-    let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
+    let (destination, task_namespace) = (ground.make("due").await?, ground.task_namespace().await?);
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
@@ -61,7 +61,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         let (numbers, payload, form) = (before..pending, options.payload, ScheduleKind::Once);
         let batch = Batch { prefix: "p", numbers, lane, form, payload, destination: None, due: &due };
         record = batch.record(first, first).len();
-        shelf.put(&batch, &|put| tell(put as f64 / pending as f64, "putting what is not due")).await?;
+        task_namespace.put(&batch, &|put| tell(put as f64 / pending as f64, "putting what is not due")).await?;
         before = pending;
         let name = |figure: &str| format!("pending_{pending}_{figure}");
         // Recurring tasks stay from then on: those of both costs, alone and beside the baseline loop.
@@ -70,15 +70,15 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         let bytes = async || anyhow::Ok((ground.probe.memory().await? - empty) / stands as f64);
         let growing = bytes().await?;
         tell(0.0, "letting Redis finish growing its tables");
-        finished &= finish_growth(ground, &shelf).await?;
+        finished &= finish_growth(ground, &task_namespace).await?;
         let bytes = bytes().await?;
         report.figure(name("bytes_growing"), growing, "of Redis' memory for each, as soon as all was put");
         report.figure(name("bytes"), bytes, "of it once its tables have grown");
         report.figure(name("bytes_beside_record"), bytes - record as f64, "of those; budget: at most 220");
-        let late = claims(ground, &shelf, options, pending, tell).await?;
+        let late = claims(ground, &task_namespace, options, pending, tell).await?;
         report.figure(name("claim_p50_ms"), late.ms(0.5), "a claim of up to 1000 among many due ones");
         report.figure(name("claim_max_ms"), late.most_ms(), "");
-        let (past, pair) = costs_beside(ground, &shelf, options, (pending, &destination), tell).await?;
+        let (past, pair) = costs_beside(ground, &task_namespace, options, (pending, &destination), tell).await?;
         report.figure(name("tasks_per_second"), past.per_second(), "");
         report.figure(name("redis_us"), past.redis_us(), "CPU of Redis for an occurrence");
         pair.figures(&mut report, &name(""));
@@ -86,7 +86,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     }
     report.notes.push(growth(finished).to_owned());
     report.figure("record_bytes", record as f64, "of one, as it stands in Redis");
-    storm::run(ground, &shelf, options, &destination, &mut report, tell).await?;
+    storm::run(ground, &task_namespace, options, &destination, &mut report, tell).await?;
     limits.after(ground, tell).await?.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
     report.ratio(
@@ -125,7 +125,7 @@ fn look_for_room(options: &Options) -> Result<(), Missing> {
 /// The cost of due tasks while others wait: alone, and beside the baseline loop, which has no waiting tasks.
 async fn costs_beside(
     ground: &Ground,
-    shelf: &TaskNamespace,
+    task_namespace: &TaskNamespace,
     options: &Options,
     (pending, destination): (u64, &str),
     tell: Tell<'_>,
@@ -143,17 +143,17 @@ async fn costs_beside(
         lead: Duration::ZERO,
         alone: false,
     };
-    let moment = load.ready(ground, shelf, tell, async |_| Ok(())).await?;
-    let past = moment.pass(ground, shelf, &load, tell).await?;
+    let moment = load.ready(ground, task_namespace, tell, async |_| Ok(())).await?;
+    let past = moment.pass(ground, task_namespace, &load, tell).await?;
     moment.fleet.end().await?;
-    let pair = Pair::measure(ground, shelf, &Load { prefix: &beside, ..load }, tell).await?;
+    let pair = Pair::measure(ground, task_namespace, &Load { prefix: &beside, ..load }, tell).await?;
     Ok((past, pair))
 }
 
 /// How long claims take, in ms, with many due tasks and no instance.
 async fn claims(
     ground: &Ground,
-    shelf: &TaskNamespace,
+    task_namespace: &TaskNamespace,
     options: &Options,
     pending: u64,
     tell: Tell<'_>,
@@ -163,12 +163,12 @@ async fn claims(
     let (numbers, lane) = (0..options.tasks.min(CLAIMED), Lane::default());
     let (form, payload) = (ScheduleKind::Once, options.payload);
     let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| now };
-    shelf.put(&batch, &|_| {}).await?;
+    task_namespace.put(&batch, &|_| {}).await?;
     let mut late = Late::new()?;
     for shard in Shard::all(SHARDS) {
         for number in 0.. {
             let token = Token(format!("bench{pending}.{shard}{number:06}"));
-            match claim(shelf, shard, token, ground.probe.now()).await? {
+            match claim(task_namespace, shard, token, ground.probe.now()).await? {
                 Some(took) => late.add(i64::try_from(took.as_micros()).unwrap_or(i64::MAX)),
                 None => break,
             }
@@ -178,8 +178,13 @@ async fn claims(
 }
 
 /// Claims once, and ends the claimed tasks. Returns the duration of the claim, if it found any.
-async fn claim(shelf: &TaskNamespace, shard: Shard, token: Token, now: Timestamp) -> anyhow::Result<Option<Duration>> {
-    let (timeline, lane) = (shelf.timeline(), Lane::default());
+async fn claim(
+    task_namespace: &TaskNamespace,
+    shard: Shard,
+    token: Token,
+    now: Timestamp,
+) -> anyhow::Result<Option<Duration>> {
+    let (timeline, lane) = (task_namespace.timeline(), Lane::default());
     let request = ClaimRequest {
         token: token.clone(),
         max: MAX_BATCH,

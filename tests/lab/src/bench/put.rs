@@ -149,15 +149,15 @@ async fn memory_of<T>(
 
 /// Tasks per second that are put directly into the timeline.
 async fn alone(ground: &Ground, options: &Options) -> anyhow::Result<f64> {
-    let (shelf, due) = (ground.shelf().await?, ground.probe.now().plus(AHEAD));
+    let (task_namespace, due) = (ground.task_namespace().await?, ground.probe.now().plus(AHEAD));
     let (numbers, lane) = (0..options.tasks, Lane::default());
     let (form, payload) = (ScheduleKind::Once, options.payload);
     // Each is encoded separately, as in an instance.
     let dues = |number: u64| due.plus(Duration::from_millis(number % 1000));
     let batch = Batch { prefix: "a", numbers, lane, form, payload, destination: None, due: &dues };
     let begun = Instant::now();
-    shelf.put(&batch, &|_| {}).await?;
+    task_namespace.put(&batch, &|_| {}).await?;
     let seconds = begun.elapsed().as_secs_f64();
-    ground.empty(&shelf.namespace).await?;
+    ground.empty(&task_namespace.namespace).await?;
     Ok(options.tasks as f64 / seconds)
 }

@@ -27,7 +27,7 @@ const FOR: Duration = Duration::from_secs(120);
 /// If an occurrence is not published.
 pub(super) async fn run(
     ground: &Ground,
-    shelf: &TaskNamespace,
+    task_namespace: &TaskNamespace,
     options: &Options,
     destination: &str,
     report: &mut Report,
@@ -41,18 +41,18 @@ pub(super) async fn run(
     let (overdue, lane) = (now.minus(OVERDUE), Lane::default());
     let (numbers, form) = (0..options.tasks, ScheduleKind::Every);
     let batch = Batch { prefix: "s", numbers, lane, form, payload, destination: None, due: &|_| overdue };
-    shelf.put(&batch, &|_| {}).await?;
+    task_namespace.put(&batch, &|_| {}).await?;
     let (first, numbers) = (ground.probe.now(), 0..millis(FOR) / millis(EVERY));
     let due = |number: u64| first.plus(Duration::from_millis(number * millis(EVERY)));
     let (lane, form) = (Lane::default(), ScheduleKind::Once);
     let batch = Batch { prefix: "n", numbers, lane, form, payload, destination: Some(fresh), due: &due };
-    shelf.put(&batch, &|_| {}).await?;
+    task_namespace.put(&batch, &|_| {}).await?;
     let lanes: [LaneTo<'_>; 1] = [("default", destination)];
     let fleet = Fleet::start(ground, 1, &lanes).await?;
     let served = ground.probe.now();
     let told = |count: u64| tell(count as f64 / options.tasks as f64, "publishing what is overdue");
     let last = accepted(ground, &*far, destination, held, options.tasks, &told).await?;
-    settled(ground, shelf, overdue).await?;
+    settled(ground, task_namespace, overdue).await?;
     let drained = Timestamp::from_millis(last.div_euclid(1000));
     // Messages that were due together with the last of the storm are still on their way.
     tokio::time::sleep(Duration::from_secs(1)).await;

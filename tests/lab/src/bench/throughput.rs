@@ -18,7 +18,7 @@ use super::{Options, Tell};
 pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
-    let (destination, shelf) = (ground.make("due").await?, ground.shelf().await?);
+    let (destination, task_namespace) = (ground.make("due").await?, ground.task_namespace().await?);
     let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
     let load = Load {
         prefix: "t",
@@ -31,12 +31,12 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         lead: Duration::ZERO,
         alone: true,
     };
-    let moment = load.ready(ground, &shelf, tell, async |_| Ok(())).await?;
-    let past = moment.pass(ground, &shelf, &load, tell).await?;
+    let moment = load.ready(ground, &task_namespace, tell, async |_| Ok(())).await?;
+    let past = moment.pass(ground, &task_namespace, &load, tell).await?;
     moment.fleet.end().await?;
-    ground.empty(&shelf.namespace).await?;
+    ground.empty(&task_namespace.namespace).await?;
     let limits = limits.after(ground, tell).await?;
-    let pair = Pair::measure(ground, &shelf, &Load { prefix: "b", ..load }, tell).await?;
+    let pair = Pair::measure(ground, &task_namespace, &Load { prefix: "b", ..load }, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);

@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use super::absence::{Absence, Drain};
 use super::campaign::{Options, Step};
 use super::configuration::configuration;
-use super::eye::KeyReader;
 use super::ground::Ground;
+use super::key_reader::KeyReader;
 use super::metrics::{Scrape, post, scrape};
 use super::{Kind, Missing, TimelinePlace};
 use crate::servers::{self, Instance, KEEPS_EVERYTHING};
@@ -39,7 +39,7 @@ const LANES: [&str; 2] = ["default", "second"];
 struct Stage {
     ground: Arc<Ground>,
     instances: Vec<Instance>,
-    eye: KeyReader,
+    key_reader: KeyReader,
     /// Both sinks.
     sinks: [SecretString; 2],
     name: String,
@@ -104,12 +104,12 @@ impl Stage {
             instance.start().await?;
             instances.push(instance);
         }
-        let eye = KeyReader::open(place).await?;
+        let key_reader = KeyReader::open(place).await?;
         let sinks = [ground.sink.url.clone(), other];
         Ok(Stage {
             ground,
             instances,
-            eye,
+            key_reader,
             sinks,
             name,
             rate: options.rate,
@@ -178,14 +178,15 @@ impl Stage {
         let all = u64::from(self.rate) * away.as_secs().max(1);
         let before = self.scrape().await?;
         // More than that can be put in a second.
-        let due = self.eye.now() + 10_000 + i64::try_from(all / 5)?;
+        let due = self.key_reader.now() + 10_000 + i64::try_from(all / 5)?;
         let mut left = all;
         while left > 0 {
             let some = left.min(2000);
             self.put(0, some, due, 0).await?;
             left -= some;
         }
-        let early = u64::try_from(due - self.eye.now()).context("putting the tasks took longer than was foreseen")?;
+        let early =
+            u64::try_from(due - self.key_reader.now()).context("putting the tasks took longer than was foreseen")?;
         sleep(Duration::from_millis(early)).await;
         self.drained(all, &before, 0, Instant::now()).await
     }
@@ -198,7 +199,7 @@ impl Stage {
         let mut putting = JoinSet::new();
         loop {
             ticks.tick().await;
-            let due = self.eye.now() + i64::try_from(AHEAD.as_millis()).unwrap_or_default();
+            let due = self.key_reader.now() + i64::try_from(AHEAD.as_millis()).unwrap_or_default();
             for lane in 0..LANES.len() {
                 let stage = Arc::clone(&self);
                 putting.spawn(async move { stage.put(lane, u64::from(stage.rate) / 10, due, 100).await });
@@ -296,7 +297,7 @@ impl Stage {
     async fn ended(&self) -> anyhow::Result<u64> {
         let begun = Instant::now();
         loop {
-            let size = self.eye.size().await?;
+            let size = self.key_reader.size().await?;
             let count = |name: &str| size.get(name).copied().unwrap_or_default();
             if count("redis_tasks") == 0 {
                 return Ok(count("redis_dead"));

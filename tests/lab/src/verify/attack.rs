@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::Fault;
-use super::crew::{Instances, Turn};
+use super::instances::{Instances, Turn};
 use super::plan::{FaultKind, LinkFault, Planned, Side};
 use super::proxy::{Mode, Proxy};
 
@@ -36,7 +36,7 @@ impl Done {
 
 /// Executes a plan; faults with the same target run one after the other. Ends early on `stop`.
 pub(super) async fn attack(
-    crew: &Arc<Instances>,
+    instances: &Arc<Instances>,
     plan: &[Planned],
     stop: &CancellationToken,
     tell: impl Fn(usize),
@@ -49,9 +49,9 @@ pub(super) async fn attack(
             () = stop.cancelled() => break,
         }
         let waiting = Instant::now();
-        match crew.turn(planned).await {
+        match instances.turn(planned).await {
             Some(turn) => {
-                running.spawn(carry_out(Arc::clone(crew), *planned, turn));
+                running.spawn(carry_out(Arc::clone(instances), *planned, turn));
             }
             None => done.skipped += 1,
         }
@@ -70,36 +70,36 @@ pub(super) async fn attack(
 }
 
 /// Executes one fault; `None` if it had no target.
-async fn carry_out(crew: Arc<Instances>, planned: Planned, turn: Turn) -> Option<Fault> {
-    let mut held = catch(&crew, planned.instance).await;
-    let from = crew.eye.now();
-    let met = match (planned.blow, planned.instance) {
+async fn carry_out(instances: Arc<Instances>, planned: Planned, turn: Turn) -> Option<Fault> {
+    let mut held = catch(&instances, planned.instance).await;
+    let from = instances.key_reader.now();
+    let met = match (planned.fault_kind, planned.instance) {
         (FaultKind::Kill, Some(number)) => {
-            let id = crew.instance(number).id();
-            crew.kill(number).await;
+            let id = instances.instance(number).id();
+            instances.kill(number).await;
             // Nobody settles its claim before the lease has expired. Data that it had sent has arrived by then.
             sleep(ON_ITS_WAY).await;
-            held = crew.eye.holders().await.iter().any(|holder| Some(holder) == id.as_ref());
+            held = instances.key_reader.holders().await.iter().any(|holder| Some(holder) == id.as_ref());
             sleep(planned.lasts).await;
-            start_again(&crew, number).await;
+            start_again(&instances, number).await;
             true
         }
         (FaultKind::Stop, Some(number)) => {
-            let stopped = stop(&crew, number, planned.lasts).await;
+            let stopped = stop(&instances, number, planned.lasts).await;
             held = stopped == Some(true);
             stopped.is_some()
         }
         (FaultKind::Term, Some(number)) => {
-            crew.end(number).await;
+            instances.end(number).await;
             sleep(planned.lasts).await;
-            start_again(&crew, number).await;
+            start_again(&instances, number).await;
             true
         }
-        (FaultKind::Link(side, harm), Some(number)) => match crew.ground.links[number].proxy(side) {
+        (FaultKind::Link(side, harm), Some(number)) => match instances.ground.links[number].proxy(side) {
             Some(proxy) => {
                 let ill = || {
                     if side == Side::Redis {
-                        crew.redis_is_ill(Some(number))
+                        instances.redis_is_ill(Some(number))
                     }
                 };
                 ill();
@@ -109,11 +109,12 @@ async fn carry_out(crew: Arc<Instances>, planned: Planned, turn: Turn) -> Option
             }
             None => false,
         },
-        (FaultKind::Restart(side), _) => server(&crew, side, &planned, true).await,
-        (FaultKind::Stall(side), _) => server(&crew, side, &planned, false).await,
+        (FaultKind::Restart(side), _) => server(&instances, side, &planned, true).await,
+        (FaultKind::Stall(side), _) => server(&instances, side, &planned, false).await,
         (FaultKind::Flush, _) => {
-            crew.redis_is_ill(None);
-            crew.eye
+            instances.redis_is_ill(None);
+            instances
+                .key_reader
                 .flush_scripts()
                 .await
                 .inspect_err(|error| tracing::debug!(%error, "no scripts were forgotten"))
@@ -122,16 +123,22 @@ async fn carry_out(crew: Arc<Instances>, planned: Planned, turn: Turn) -> Option
         (FaultKind::Kill | FaultKind::Stop | FaultKind::Term | FaultKind::Link(..), None) => false,
     };
     drop(turn);
-    let fault = Fault { kind: planned.blow.name(), instance: planned.instance, from, until: crew.eye.now(), held };
+    let fault = Fault {
+        kind: planned.fault_kind.name(),
+        instance: planned.instance,
+        from,
+        until: instances.key_reader.now(),
+        held,
+    };
     met.then_some(fault)
 }
 
 /// Waits a moment until an instance, or any, holds a claim; returns whether it does.
-async fn catch(crew: &Instances, instance: Option<usize>) -> bool {
-    let id = instance.and_then(|number| crew.instance(number).id());
+async fn catch(instances: &Instances, instance: Option<usize>) -> bool {
+    let id = instance.and_then(|number| instances.instance(number).id());
     let begun = Instant::now();
     loop {
-        let holders = crew.eye.holders().await;
+        let holders = instances.key_reader.holders().await;
         let held = id.as_ref().map_or(!holders.is_empty(), |id| holders.contains(id));
         if held || begun.elapsed() >= CATCH {
             return held;
@@ -140,21 +147,21 @@ async fn catch(crew: &Instances, instance: Option<usize>) -> bool {
     }
 }
 
-async fn start_again(crew: &Instances, number: usize) {
-    if let Err(error) = crew.start_one(number).await {
+async fn start_again(instances: &Instances, number: usize) {
+    if let Err(error) = instances.start_one(number).await {
         tracing::warn!(number, "an instance does not start: {error:#}");
     }
 }
 
 /// Stops an instance for a while; returns whether it held a claim. `None` if it could not be stopped.
-async fn stop(crew: &Instances, number: usize, lasts: Duration) -> Option<bool> {
-    let instance = crew.instance(number);
+async fn stop(instances: &Instances, number: usize, lasts: Duration) -> Option<bool> {
+    let instance = instances.instance(number);
     if let Err(error) = instance.signal("STOP") {
         tracing::debug!(%error, "an instance does not stand still");
         return None;
     }
     let id = instance.id();
-    let held = crew.eye.holders().await.iter().any(|holder| Some(holder) == id.as_ref());
+    let held = instances.key_reader.holders().await.iter().any(|holder| Some(holder) == id.as_ref());
     sleep(lasts).await;
     if let Err(error) = instance.signal("CONT") {
         tracing::debug!(%error, "an instance does not go on");
@@ -195,10 +202,10 @@ async fn break_link(proxy: &Proxy, harm: LinkFault, planned: &Planned) -> bool {
 }
 
 /// Kills a server and starts it again, or stops it for a while; returns whether that was done.
-async fn server(crew: &Instances, side: Side, planned: &Planned, restart: bool) -> bool {
-    let Some(server) = &crew.ground.backend(side).server else { return false };
+async fn server(instances: &Instances, side: Side, planned: &Planned, restart: bool) -> bool {
+    let Some(server) = &instances.ground.backend(side).server else { return false };
     if side == Side::Redis {
-        crew.redis_is_ill(None);
+        instances.redis_is_ill(None);
     }
     let done = if restart {
         let killed = server.kill().await;
@@ -213,7 +220,7 @@ async fn server(crew: &Instances, side: Side, planned: &Planned, restart: bool) 
         stopped.and(server.signal("CONT"))
     };
     if side == Side::Redis {
-        crew.redis_is_ill(None);
+        instances.redis_is_ill(None);
     }
     done.inspect_err(|error| tracing::error!("a server is not as it was: {error:#}")).is_ok()
 }

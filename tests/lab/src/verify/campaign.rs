@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::account::{Account, LANES, Load};
 use super::attack::{Done, attack};
-use super::crew::Instances;
 use super::ground::Ground;
+use super::instances::Instances;
 use super::plan::plan;
 use super::report::{self, Report, Round};
 use super::samples::Samples;
@@ -155,16 +155,16 @@ async fn round(
         destinations: ["a", "b", "c"].map(|end| format!("{name}-{end}")).to_vec(),
         same_clock: ground.sink.server.is_some() && ground.redis.server.is_some(),
     };
-    let crew = Instances::start(&options.program, Arc::clone(ground), &timeline).await?;
+    let instances = Instances::start(&options.program, Arc::clone(ground), &timeline).await?;
     let seed = options.seed.wrapping_add(number - 1);
-    let judged = judged(options, seed, &crew, (&place, &timeline), stop, tell).await;
+    let judged = judged(options, seed, &instances, (&place, &timeline), stop, tell).await;
     for number in 0..options.instances {
-        crew.end(number).await;
+        instances.end(number).await;
     }
-    let round = judged.and_then(|round| with_the_crews(round, &crew, name));
+    let round = judged.and_then(|round| with_their_violations(round, &instances, name));
     let mut left_behind = Vec::new();
     if ground.redis.server.is_none()
-        && let Err(error) = crew.eye.clear().await
+        && let Err(error) = instances.key_reader.clear().await
     {
         left_behind.push(format!("keys `punctual:{{{name}...` in Redis: {error}"));
     }
@@ -192,26 +192,26 @@ fn names_in(place: &Place) -> Vec<String> {
 async fn judged(
     options: &Options,
     seed: u64,
-    crew: &Arc<Instances>,
+    instances: &Arc<Instances>,
     (place, timeline): (&Place, &TimelinePlace),
     stop: &CancellationToken,
     tell: &(dyn Fn(Step) + Sync),
 ) -> anyhow::Result<Round> {
-    let late_before = late_bytes(&crew.ground);
+    let late_before = late_bytes(&instances.ground);
     let load = Load { rate: options.rate, seed, races: true };
-    let account = Account::open(place, timeline, load, crew.apis()).await.context("cannot begin to put tasks")?;
-    let (done, samples) = under_attack(options, seed, crew, &account, stop, tell).await;
+    let account = Account::open(place, timeline, load, instances.apis()).await.context("cannot begin to put tasks")?;
+    let (done, samples) = under_attack(options, seed, instances, &account, stop, tell).await;
     tell(Step { share: 1.0, words: "waiting until all is published", faults: done.faults.len(), ..Step::default() });
     let verdict = tokio::select! {
         verdict = account.close(&done.faults) => verdict.context("cannot judge what was published")?,
-        never = crew.watch() => never,
+        never = instances.watch() => never,
     };
     Ok(Round {
         seed,
         faults: done.faults.len(),
         skipped: done.skipped,
         kinds: report::count(&done.faults),
-        late_bytes: late_bytes(&crew.ground) - late_before,
+        late_bytes: late_bytes(&instances.ground) - late_before,
         races: verdict.races,
         tally: verdict.tally,
         broken: verdict.broken,
@@ -223,16 +223,16 @@ async fn judged(
 }
 
 /// Adds the violations of the instances themselves, once all have ended.
-fn with_the_crews(mut round: Round, crew: &Instances, name: &str) -> anyhow::Result<Round> {
-    let own = crew.violations();
+fn with_their_violations(mut round: Round, instances: &Instances, name: &str) -> anyhow::Result<Round> {
+    let own = instances.violations();
     own.iter().for_each(|violation| *round.broken.entry(violation.law).or_default() += 1);
     round.violations.extend(own);
-    round.ends_judged = crew.ends_judged();
-    let logs: Vec<_> = crew.instances().map(|instance| instance.log()).collect();
+    round.ends_judged = instances.ends_judged();
+    let logs: Vec<_> = instances.instances().map(|instance| instance.log()).collect();
     round.errors = logs.iter().map(|log| log.error_count).sum();
     round.error_lines = logs.iter().flat_map(|log| log.errors.iter().take(5).cloned()).collect();
     if !round.broken.is_empty() {
-        round.logs = Some(keep_logs(crew, name)?);
+        round.logs = Some(keep_logs(instances, name)?);
     }
     Ok(round)
 }
@@ -241,17 +241,17 @@ fn with_the_crews(mut round: Round, crew: &Instances, name: &str) -> anyhow::Res
 async fn under_attack(
     options: &Options,
     seed: u64,
-    crew: &Arc<Instances>,
+    instances: &Arc<Instances>,
     account: &Account,
     stop: &CancellationToken,
     tell: &(dyn Fn(Step) + Sync),
 ) -> (Done, Samples) {
-    let blows = crew.ground.blows();
-    let planned = plan(seed, options.instances, options.length, options.pause, &blows);
+    let fault_kinds = instances.ground.fault_kinds();
+    let planned = plan(seed, options.instances, options.length, options.pause, &fault_kinds);
     let faults = std::sync::atomic::AtomicUsize::new(0);
     let attacked = async {
         let done =
-            attack(crew, &planned, stop, |count| faults.store(count, std::sync::atomic::Ordering::Relaxed)).await;
+            attack(instances, &planned, stop, |count| faults.store(count, std::sync::atomic::Ordering::Relaxed)).await;
         tokio::select! {
             () = sleep(CALM) => {}
             () = stop.cancelled() => {}
@@ -275,8 +275,8 @@ async fn under_attack(
     let done = tokio::select! {
         done = attacked => done,
         never = telling => never,
-        never = samples.gather(crew, every) => never,
-        never = crew.watch() => never,
+        never = samples.gather(instances, every) => never,
+        never = instances.watch() => never,
     };
     (done, samples)
 }
@@ -287,11 +287,11 @@ fn late_bytes(ground: &Ground) -> u64 {
 }
 
 /// Keeps the logs of the instances as evidence; otherwise they are removed with the instances.
-fn keep_logs(crew: &Instances, name: &str) -> anyhow::Result<String> {
+fn keep_logs(instances: &Instances, name: &str) -> anyhow::Result<String> {
     let dir: PathBuf = std::env::temp_dir().join(format!("punctual-{name}"));
     let kept = || -> std::io::Result<()> {
         std::fs::DirBuilder::new().mode(0o700).create(&dir)?;
-        for instance in crew.instances() {
+        for instance in instances.instances() {
             std::fs::copy(instance.log_file(), dir.join(format!("instance-{}.log", instance.number)))?;
         }
         Ok(())

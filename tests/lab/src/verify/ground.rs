@@ -82,15 +82,15 @@ impl Ground {
     }
 
     /// The kinds of faults that are possible here: the user's servers are not killed or stopped.
-    pub(super) fn blows(&self) -> Vec<FaultKind> {
+    pub(super) fn fault_kinds(&self) -> Vec<FaultKind> {
         let ours = |side: Side| self.backend(side).server.is_some();
-        let can = |blow: &FaultKind| match *blow {
+        let can = |fault_kind: &FaultKind| match *fault_kind {
             FaultKind::Restart(side) | FaultKind::Stall(side) => ours(side),
             FaultKind::Flush => ours(Side::Redis),
             FaultKind::Link(Side::Sink, _) => self.links.iter().all(|links| links.sink.is_some()),
             _ => true,
         };
-        FaultKind::all().into_iter().map(|(blow, _)| blow).filter(can).collect()
+        FaultKind::all().into_iter().map(|(fault_kind, _)| fault_kind).filter(can).collect()
     }
 
     pub(super) fn backend(&self, side: Side) -> &Backend {

@@ -134,7 +134,7 @@ impl FaultKind {
 pub(super) struct Planned {
     /// Time since the beginning.
     pub(super) at: Duration,
-    pub(super) blow: FaultKind,
+    pub(super) fault_kind: FaultKind,
     /// The instance, if its target is not a server.
     pub(super) instance: Option<usize>,
     pub(super) lasts: Duration,
@@ -144,13 +144,13 @@ pub(super) struct Planned {
     pub(super) way: Way,
 }
 
-/// The faults of a round in order: of the kinds in `blows`, on `instances` instances, of which at least one stays well.
+/// The faults of a round in order: of the kinds in `fault_kinds`, on `instances` instances, of which at least one stays well.
 pub(super) fn plan(
     seed: u64,
     instances: usize,
     length: Duration,
     pause: Duration,
-    blows: &[FaultKind],
+    fault_kinds: &[FaultKind],
 ) -> Vec<Planned> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut plan = Vec::new();
@@ -162,35 +162,36 @@ pub(super) fn plan(
         let wait = -(1.0 - random.random::<f64>()).ln();
         at += pause.mul_f64(wait.min(4.0));
         if pack.is_empty() {
-            pack = fresh_pack(blows, &mut random);
+            pack = fresh_pack(fault_kinds, &mut random);
         }
-        let Some(blow) = pack.pop() else { return plan };
-        let met = if blow.meets_an_instance() {
+        let Some(fault_kind) = pack.pop() else { return plan };
+        let met = if fault_kind.meets_an_instance() {
             at = at.max(when_two_are_well(&ill[..instances]));
             let well: Vec<usize> = (0..instances).filter(|&instance| ill[instance] <= at).collect();
             *well.choose(&mut random).unwrap_or(&0)
         } else {
-            let server = instances + usize::from(blow.side() == Some(Side::Sink));
+            let server = instances + usize::from(fault_kind.side() == Some(Side::Sink));
             at = at.max(ill[server]);
             server
         };
-        let lasts = blow.lasts(random.random());
+        let lasts = fault_kind.lasts(random.random());
         let delay = Duration::from_millis(random.random_range(5..=400));
         let way = if random.random() { Way::Up } else { Way::Down };
         if at >= length {
             return plan;
         }
-        ill[met] = at + lasts + blow.recovers();
-        let instance = blow.meets_an_instance().then_some(met);
-        plan.push(Planned { at, blow, instance, lasts, delay, way });
+        ill[met] = at + lasts + fault_kind.recovers();
+        let instance = fault_kind.meets_an_instance().then_some(met);
+        plan.push(Planned { at, fault_kind, instance, lasts, delay, way });
     }
 }
 
 /// All kinds in their numbers, shuffled.
-fn fresh_pack(blows: &[FaultKind], random: &mut StdRng) -> Vec<FaultKind> {
+fn fresh_pack(fault_kinds: &[FaultKind], random: &mut StdRng) -> Vec<FaultKind> {
     let all = FaultKind::all();
-    let counted = all.into_iter().filter(|(blow, _)| blows.contains(blow));
-    let mut pack: Vec<FaultKind> = counted.flat_map(|(blow, count)| std::iter::repeat_n(blow, count)).collect();
+    let counted = all.into_iter().filter(|(fault_kind, _)| fault_kinds.contains(fault_kind));
+    let mut pack: Vec<FaultKind> =
+        counted.flat_map(|(fault_kind, count)| std::iter::repeat_n(fault_kind, count)).collect();
     pack.shuffle(random);
     pack
 }
@@ -208,30 +209,31 @@ mod tests {
 
     use super::*;
 
-    fn blows() -> Vec<FaultKind> {
-        FaultKind::all().into_iter().map(|(blow, _)| blow).collect()
+    fn fault_kinds() -> Vec<FaultKind> {
+        FaultKind::all().into_iter().map(|(fault_kind, _)| fault_kind).collect()
     }
 
     fn long(seed: u64, instances: usize) -> Vec<Planned> {
-        plan(seed, instances, Duration::from_secs(1200), Duration::from_millis(700), &blows())
+        plan(seed, instances, Duration::from_secs(1200), Duration::from_millis(700), &fault_kinds())
     }
 
     #[test]
     fn the_same_seed_plans_the_same_faults_and_another_one_others() {
         assert_eq!(long(7, 4), long(7, 4));
-        let faults = |seed| long(seed, 4).iter().map(|planned| (planned.blow, planned.instance)).collect::<Vec<_>>();
+        let faults =
+            |seed| long(seed, 4).iter().map(|planned| (planned.fault_kind, planned.instance)).collect::<Vec<_>>();
         assert_ne!(faults(7), faults(8));
-        let short = plan(7, 4, Duration::from_secs(60), Duration::from_millis(700), &blows());
+        let short = plan(7, 4, Duration::from_secs(60), Duration::from_millis(700), &fault_kinds());
         assert_eq!(short[..], long(7, 4)[..short.len()], "a longer one begins as a shorter one");
     }
 
     #[test]
     fn every_kind_is_among_the_first_sixty_and_a_name_of_its_own() {
         for seed in 0..50 {
-            let kinds: BTreeSet<FaultKind> = long(seed, 3).iter().take(60).map(|planned| planned.blow).collect();
-            assert_eq!(kinds, blows().into_iter().collect());
+            let kinds: BTreeSet<FaultKind> = long(seed, 3).iter().take(60).map(|planned| planned.fault_kind).collect();
+            assert_eq!(kinds, fault_kinds().into_iter().collect());
         }
-        let names: BTreeSet<&str> = blows().into_iter().map(FaultKind::name).collect();
+        let names: BTreeSet<&str> = fault_kinds().into_iter().map(FaultKind::name).collect();
         assert_eq!(names.len(), 18);
     }
 
@@ -258,9 +260,9 @@ mod tests {
 
     #[test]
     fn kinds_that_cannot_be_carried_out_are_left_out() {
-        let blows = [FaultKind::Kill, FaultKind::Link(Side::Redis, LinkFault::Cut)];
-        let plan = plan(1, 3, Duration::from_secs(100), Duration::from_secs(1), &blows);
-        assert!(plan.len() > 50 && plan.iter().all(|planned| blows.contains(&planned.blow)));
+        let fault_kinds = [FaultKind::Kill, FaultKind::Link(Side::Redis, LinkFault::Cut)];
+        let plan = plan(1, 3, Duration::from_secs(100), Duration::from_secs(1), &fault_kinds);
+        assert!(plan.len() > 50 && plan.iter().all(|planned| fault_kinds.contains(&planned.fault_kind)));
         assert!(plan.windows(2).all(|two| two[0].at <= two[1].at));
     }
 }

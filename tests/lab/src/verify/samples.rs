@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::crew::Instances;
+use super::instances::Instances;
 
 /// Samples with their times in seconds since the beginning.
 #[derive(Debug, Default)]
@@ -37,20 +37,20 @@ pub struct Row {
 
 impl Samples {
     /// Takes samples until it is dropped.
-    pub(super) async fn gather(&mut self, crew: &Instances, every: Duration) -> ! {
+    pub(super) async fn gather(&mut self, instances: &Instances, every: Duration) -> ! {
         let begun = Instant::now();
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let at = begun.elapsed().as_secs_f64();
-            if let Err(error) = crew.eye.set_clock().await {
+            if let Err(error) = instances.key_reader.set_clock().await {
                 tracing::debug!(%error, "the clock goes on as it was");
             }
-            if let Ok(size) = crew.eye.size().await {
+            if let Ok(size) = instances.key_reader.size().await {
                 size.into_iter().for_each(|(name, value)| self.note(name, at, value));
             }
-            for instance in crew.instances() {
+            for instance in instances.instances() {
                 let Some(pid) = instance.pid() else { continue };
                 for (name, value) in process(pid, instance.api.port()) {
                     self.note(format!("instance_{name}"), at, value);

@@ -47,7 +47,7 @@ pub(super) fn suspects(about: About) -> Vec<Step> {
 /// A dead record whose retention ends, or one above the cap.
 pub(super) fn too_old(about: About) -> Vec<Step> {
     let (id, other, lane) = (about.id, about.other, about.lane);
-    let buried = Step::Settle {
+    let died = Step::Settle {
         claim: None,
         verdicts: vec![Word::Dead],
         rest: RestOfClaim::Keep,
@@ -59,7 +59,7 @@ pub(super) fn too_old(about: About) -> Vec<Step> {
         put(id, Due::Now(0), Body::At("a"), lane),
         put(other, Due::Now(0), Body::At("b"), lane),
         claim(&about, Kind::Ordinary, 400),
-        buried,
+        died,
         Step::Advance(if about.flag { 20_000 } else { 1000 }),
         glance(&about, true),
         reap(&about),

@@ -11,7 +11,7 @@ use self::instances::{
     clock_steps, ends, in_parts, left_lane, looks, lost_record, stranded, suspects, too_late, too_old, unreadable,
 };
 use self::users::{
-    browsed, buried_twice, cancelled_in_flight, counted, discarded, handed_out, in_flight, many, requeued, reset,
+    browsed, cancelled_in_flight, counted, died_twice, discarded, handed_out, in_flight, many, requeued, reset,
 };
 use super::steps::{Body, Due, Kind, Order, Step, Word, any_body, any_id, any_lane, any_step, any_word};
 
@@ -57,9 +57,9 @@ pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
         suspects,
         suspects,
         requeued,
-        buried_twice,
-        buried_twice,
-        buried_twice,
+        died_twice,
+        died_twice,
+        died_twice,
         too_old,
         stranded,
         left_lane,

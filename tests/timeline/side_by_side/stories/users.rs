@@ -87,7 +87,7 @@ pub(super) fn requeued(about: About) -> Vec<Step> {
 }
 
 /// It dies, is put with the same due, and dies again.
-pub(super) fn buried_twice(about: About) -> Vec<Step> {
+pub(super) fn died_twice(about: About) -> Vec<Step> {
     let (id, lane, due) = (about.id, about.lane, Due::Start(-5));
     let dies = || [claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], RestOfClaim::Keep, false)];
     let mut steps = vec![put(id, due, Body::At("a"), lane)];

@@ -10,7 +10,7 @@ use super::{Fault, Tally};
 #[derive(Clone, Debug)]
 pub(super) struct Dead {
     pub(super) key: String,
-    pub(super) buried: i64,
+    pub(super) died: i64,
     pub(super) reason: String,
     pub(super) words: String,
 }
@@ -93,15 +93,15 @@ fn missing(entry: &Entry, deduplicates: bool) -> Vec<i64> {
 
 /// No task may die: users allow enough retries, and failures of an absent or faulty sink do not count.
 fn judge_dead(ledger: &mut Ledger, dead: &HashMap<&str, &Dead>, faults: &[Fault]) {
-    for Dead { key, buried, reason, words } in dead.values() {
-        let fault = faults.iter().rfind(|fault| fault.kind.starts_with("sink") && fault.from <= *buried);
+    for Dead { key, died, reason, words } in dead.values() {
+        let fault = faults.iter().rfind(|fault| fault.kind.starts_with("sink") && fault.from <= *died);
         let when = fault.map_or_else(
             || "before any fault of the sink".to_owned(),
             |fault| {
-                format!("{} ms after `{}` began, which lasted {} ms", buried - fault.from, fault.kind, fault.lasted())
+                format!("{} ms after `{}` began, which lasted {} ms", died - fault.from, fault.kind, fault.lasted())
             },
         );
-        ledger.violations.add("dead", key, format!("dead at {buried}, `{reason}` ({words:.200}): {when}"));
+        ledger.violations.add("dead", key, format!("dead at {died}, `{reason}` ({words:.200}): {when}"));
     }
 }
 

@@ -92,13 +92,13 @@ impl Rest {
             let mut keys = redis::cmd("ZRANGE");
             keys.arg(self.place.key(shard, "dead")).arg(0).arg(-1).arg("WITHSCORES");
             let keys: Vec<(String, f64)> = keys.query_async(&mut connection).await?;
-            for (key, buried) in keys {
+            for (key, died) in keys {
                 let mut record = redis::cmd("HGET");
                 record.arg(self.place.key(shard, "dead:records")).arg(&key);
                 let record: Vec<u8> = record.query_async(&mut connection).await?;
                 let (reason, words) = epitaph(&record);
                 #[expect(clippy::cast_possible_truncation, reason = "whole ms")]
-                dead.push(Dead { key, buried: buried as i64, reason, words });
+                dead.push(Dead { key, died: died as i64, reason, words });
             }
         }
         Ok(dead)

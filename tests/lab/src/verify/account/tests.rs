@@ -388,7 +388,7 @@ fn whatever_dies_is_told_with_the_last_fault_of_the_sink() {
     let tale = |kind: &'static str, from: i64| {
         let mut tale = Tale::new();
         let (key, reason, words) = (format!("a:{D}"), "retries".to_owned(), "no".to_owned());
-        tale.at("a", D).dead.push(Dead { key, buried: D + 10, reason, words });
+        tale.at("a", D).dead.push(Dead { key, died: D + 10, reason, words });
         tale.faults.push(fault(kind, from));
         tale.is(&["dead a:1000000"]);
         tale.ledger.violations.all[0].evidence.clone()

@@ -1,0 +1,50 @@
+//! Returns occurrences to the lane if a claim ends before all of them are published.
+
+use super::flight::FlightStage;
+use super::task::ClaimTask;
+
+impl ClaimTask {
+    /// If the sink is absent, opens its breaker and returns all occurrences to the lane.
+    pub(super) fn return_unpublished_if_absent(&mut self) {
+        if let Some(detail) = self.absent.take() {
+            self.claim.lane.sink.trip(&detail);
+            self.return_unpublished();
+        }
+    }
+
+    /// Returns every occurrence without a verdict.
+    pub(super) fn return_all(&mut self) {
+        self.return_unpublished();
+        self.return_those(|_| true);
+    }
+
+    /// Returns every occurrence without a decision. Messages under way may still be delivered.
+    pub(super) fn return_unpublished(&mut self) {
+        self.ending = true;
+        while let Some(answer) = self.outbox.try_answer() {
+            self.take_in(answer);
+        }
+        self.outbox.drop_answers();
+        self.absent = None;
+        self.record_uncopied();
+        self.return_those(|stage| !matches!(stage, FlightStage::Decided { .. }));
+    }
+
+    /// The engine stops: returns the occurrences that wait for a retry, and waits for the messages under way.
+    pub(super) fn stop(&mut self) {
+        self.ending = true;
+        self.return_those(|stage| stage == FlightStage::Waiting);
+    }
+
+    fn return_those(&mut self, which: impl Fn(FlightStage) -> bool) {
+        for index in 0..self.flights.len() {
+            let flight = &mut self.flights[index];
+            if flight.stage != FlightStage::Judged && which(flight.stage) {
+                let verdict = flight.back();
+                self.verdict(index, verdict, None);
+            }
+        }
+        self.outbox.clear_retries();
+        self.next_due_searches.retain(|index| self.flights[index].stage != FlightStage::Judged);
+    }
+}

@@ -1,0 +1,92 @@
+//! Tells destinations that accepted a message from new ones, which may be names that a caller made up, and notes for how
+//! long many of those have failed.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::health::{Failures, Health, is_long_ago};
+
+/// How many destinations that never accepted a message may fail, each with a patience of its own.
+pub(super) const MAX_NEW_FAILING: usize = 100;
+
+/// Maximum number of destinations in each half of [`AcceptingDestinations`].
+const MAX_ACCEPTING: usize = 10_000;
+
+/// Destinations that accepted a message, at least the last 10 000 of them. Those of before are forgotten half by half.
+#[derive(Default)]
+pub(super) struct AcceptingDestinations {
+    recent: HashSet<String>,
+    before: HashSet<String>,
+}
+
+impl AcceptingDestinations {
+    pub(super) fn contains(&self, destination: &str) -> bool {
+        self.recent.contains(destination) || self.before.contains(destination)
+    }
+
+    /// Returns whether it is a new one.
+    pub(super) fn insert(&mut self, destination: &str) -> bool {
+        if self.recent.contains(destination) {
+            return false;
+        }
+        if self.recent.len() >= MAX_ACCEPTING {
+            self.before = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(destination.to_owned());
+        !self.before.contains(destination)
+    }
+}
+
+/// Destinations that never accepted a message and fail.
+#[derive(Default)]
+pub(super) struct NewDestinations {
+    /// The first of them, at most [`MAX_NEW_FAILING`].
+    names: HashSet<String>,
+    /// The failures of all of them, from the time on when there were that many.
+    failures: Failures,
+    /// The last failure of one of them.
+    last_failure: Option<Instant>,
+}
+
+impl NewDestinations {
+    /// A message failed at one of them.
+    pub(super) fn failed(&mut self, destination: &str, now: Instant, blamed_by_sink: bool, patience: Duration) {
+        if self.last_failure.is_some_and(|last| is_long_ago(last, now, patience)) {
+            *self = NewDestinations::default();
+        }
+        self.last_failure = Some(now);
+        if self.names.len() >= MAX_NEW_FAILING {
+            self.failures.add(now, blamed_by_sink, patience);
+        } else if !self.names.contains(destination) {
+            self.names.insert(destination.to_owned());
+        }
+    }
+
+    /// One of them accepted a message.
+    pub(super) fn accepted(&mut self, destination: &str) {
+        self.names.remove(destination);
+    }
+
+    /// The health of all of them together, once many fail.
+    pub(super) fn health(&self, now: Instant, sink_accepted: Option<Instant>, patience: Duration) -> Health {
+        self.failures.health(now, sink_accepted, patience, patience)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_destinations_that_accepted_are_bounded() {
+        let mut accepting = AcceptingDestinations::default();
+        for n in 0..MAX_ACCEPTING * 5 {
+            accepting.insert(&n.to_string());
+            accepting.insert("often");
+        }
+        assert!(accepting.contains("often") && accepting.contains(&(MAX_ACCEPTING * 5 - 1).to_string()));
+        assert!(!accepting.contains("0") && accepting.recent.len() + accepting.before.len() <= 2 * MAX_ACCEPTING);
+    }
+}
