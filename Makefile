@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PROFILE ?= nats
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down quick test test-room verify bench profile model mutants attack fuzz bench-peers lint style features fmt audit ci
+.PHONY: help setup demo up down quick test test-module verify bench profile model mutants attack fuzz bench-peers lint style features fmt audit ci
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,22 +33,22 @@ test: ## run all tests; the last line counts them
 	@.ci/setup all
 	@.ci/test
 
-test-room: ## run the tests of one room: make test-room ROOM=engine (http, lua, sinks/kafka, ...)
-	@.ci/room "$(ROOM)"
+test-module: ## run the tests of one module: make test-module MODULE=engine (http, lua, sinks/kafka, ...)
+	@.ci/module "$(MODULE)"
 
 verify: ## attack instances for ten minutes and judge what they publish: make verify ARGS="--sink kafka --seed 7"
 	@.ci/setup all
 	@cargo build --quiet --locked --workspace --bins
 	@exec "$${CARGO_TARGET_DIR:-target}/debug/punctual-lab" verify $(if $(ARGS),$(ARGS),--instances 4 --seconds 600 --pause 700ms)
 
-bench: ## measure every budget three times and write tests/bench/README.md (ROUNDS, ROWS, OUT); one bench: make bench ARGS="lateness --sink kafka"
+bench: ## measure every budget three times and write lab/bench/README.md (ROUNDS, ROWS, OUT); one bench: make bench ARGS="lateness --sink kafka"
 	@.ci/setup $(if $(ARGS),all,bench)
 	@$(if $(ARGS),cargo build --quiet --release --locked --workspace --bins && exec "$${CARGO_TARGET_DIR:-target}/release/punctual-lab" bench $(ARGS),exec .ci/bench "$(ROUNDS)" '$(value ROWS)' "$(OUT)")
 
 profile: ## whose code an instance spends its CPU time in: make profile ARGS="throughput-kafka throughput --sink kafka"
 	@.ci/setup profile
 	@CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo build --quiet --release --locked --workspace --bins
-	@exec node tests/bench/profile.mjs "$${CARGO_TARGET_DIR:-target}/release/punctual-lab" $(ARGS)
+	@exec node lab/bench/profile.mjs "$${CARGO_TARGET_DIR:-target}/release/punctual-lab" $(ARGS)
 
 model: ## the model check, deeper: each plan with one more of each thing, STATES states of each at most (1000000)
 	@.ci/setup compile

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_on_the_list_is_rejected_and_the_rest_published() {
+    async fn destinations_not_on_the_list_are_rejected_and_the_others_published() {
         let memory = MemorySink::new(10, Duration::from_secs(1));
         let mut received = memory.receive(10);
         let allowed = DestinationPatterns::new(vec!["orders.*".to_owned()]).unwrap();

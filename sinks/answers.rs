@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_index_is_answered_once_and_the_rest_says_whether_it_was_handed_over() {
+    async fn every_message_gets_one_outcome_and_only_handed_over_ones_may_be_written() {
         let stream = Answers::stream(3, |answers| async move {
             answers.handed(2);
             answers.set(1, Outcome::Accepted);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_there_before_the_publish_has_ended() {
+    async fn an_outcome_is_readable_before_the_publish_has_ended() {
         let mut stream = Answers::stream(2, |answers| async move {
             answers.set(0, Outcome::Accepted);
             std::future::pending::<()>().await;

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_attempts_the_one_that_got_farthest_tells() {
+    fn the_attempt_that_got_farthest_gives_the_cause() {
         let away = |cause, detail: &str| Away::new(cause, detail);
         let all = vec![away(Cause::Unreachable, "refused"), away(Cause::LogIn, "wrong password")];
         assert_eq!(Away::of_all(all), away(Cause::LogIn, "refused; wrong password"));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_found_behind_other_errors() {
+    fn a_certificate_error_is_found_inside_other_errors() {
         let tls = || rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         assert!(of_certificate(&tls()));
         assert!(of_certificate(&std::io::Error::new(std::io::ErrorKind::InvalidData, tls())));

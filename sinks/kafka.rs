@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_can_be_no_topic_is_rejected_whether_or_not_a_broker_is_there() {
+    async fn an_invalid_topic_name_is_rejected_even_without_a_broker() {
         let sink = SinkConfig::parse("kafka://127.0.0.1:1").unwrap().build().unwrap();
         let message = Message {
             key: "a:1".to_owned(),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_are_named_as_kafka_has_it() {
+    fn topic_names_follow_the_rules_of_kafka() {
         let longest = "x".repeat(249);
         for good in ["orders.timeout", "A_b-9", "_private", "...", &longest] {
             assert_eq!(check_topic(good), Ok(()), "{good}");

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_taken_apart() {
+    fn a_sink_url_is_split_into_hosts_user_and_password() {
         let target = parse("redis://us%40er:p%3Aw@d@[::1],host:7000/3").expect("a good URL");
         assert_eq!(target.hosts, [("::1".to_owned(), 6379), ("host".to_owned(), 7000)]);
         assert_eq!(target.user.as_deref(), Some("us@er"));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_told_with_what_can() {
+    fn an_unusable_url_is_refused_with_the_supported_forms() {
         #[cfg(not(feature = "kafka"))]
         assert!(refused("kafka://h").starts_with("this build of punctual has no Kafka sink: it was built without"));
         #[cfg(not(feature = "rabbitmq"))]
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_never_shown() {
+    fn a_sink_url_never_shows_its_secrets() {
         let config = SinkConfig::parse("redis://user:hunter2@h").expect("a good URL");
         assert!(!format!("{config:?} {}", config.address()).contains("hunter2"));
         for url in ["redis://user:hunter2@", "hunter2@h", "hunter2:4222", "user:hunter2@h", "sqs://u:hunter2@h"] {

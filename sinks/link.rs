@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_closed_link_has_no_connection_and_makes_none() {
+    async fn a_closed_link_ends_its_connection_and_opens_no_other() {
         let link = SharedConnection::new();
         let wire = link.get(connect()).await.expect("a connection");
         link.close(Instant::now()).await;
@@ -184,7 +184,7 @@ mod tests {
 
     /// One caller waits for an answer that never arrives, the other is not polled.
     #[tokio::test(start_paused = true)]
-    async fn closing_waits_for_no_connection_that_is_being_made() {
+    async fn close_does_not_wait_for_a_connection_attempt() {
         let limit = Duration::from_millis(100);
         let link = Arc::new(SharedConnection::<Wire>::new());
         let silent = tokio::spawn({

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_answers_as_told_and_the_unanswered_are_retry_in_time() {
+    async fn memory_sink_answers_as_scripted_and_a_missing_answer_is_a_retry_in_time() {
         let sink = MemorySink::new(10, Duration::from_secs(7));
         sink.answer_by(|message| match message.destination.as_str() {
             "hang" => Answer::Hang,
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_receiver_holds_back_and_a_dropped_one_does_not() {
+    async fn a_slow_receiver_limits_publishes_and_a_dropped_receiver_does_not() {
         let sink = MemorySink::new(0, Duration::from_secs(1));
         let mut receiver = sink.receive(1);
         let both = vec![message("a", "d"), message("b", "d")];

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_subjects_that_can_be_published_to_pass() {
+    fn only_subjects_that_allow_a_publish_pass_the_check() {
         let any = nats(None);
         for good in ["a", "orders.timeout", "a.*b.>c", "a.$KV.b", "größe.1"] {
             assert_eq!(any.check_subject(good), Ok(()), "{good}");

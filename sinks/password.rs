@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_in_a_file_is_read_anew_each_time_and_never_shown() {
+    fn a_password_file_is_read_again_at_each_use_and_a_password_is_never_shown() {
         let path = std::env::temp_dir().join(format!("punctual-{}.password", std::process::id()));
         let password = Password::in_file(&path);
         let missing = password.read().expect_err("no file");

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_names_what_begins_as_it_does() {
+    fn a_pattern_names_only_destinations_that_begin_with_its_fixed_text() {
         let patterns = |pattern: &str| DestinationPatterns::new(vec![pattern.to_owned()]).unwrap();
         assert!(patterns("$KV.cfg.*").name("$KV.cfg.flag") && patterns("$*").name("$O.a"));
         assert!(!patterns("*").name("$KV.cfg.flag") && !patterns("$KV.cfg.*").name("$KV.other.flag"));

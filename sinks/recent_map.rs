@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_map_of_one_moment_drops_half_too() {
+    fn a_full_map_with_entries_of_the_same_time_drops_half_too() {
         let (mut map, start) = (RecentMap::new(EXPIRY, 1000), Instant::now());
         for number in 0..3000 {
             map.touch(&number.to_string(), start, || ());

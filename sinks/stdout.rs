@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_and_a_blocked_reader_are_retry_and_the_next_line_is_whole() {
+    async fn a_broken_or_blocked_reader_is_a_retry_and_the_next_line_is_whole() {
         let text = Arc::new(parking_lot::Mutex::new(Vec::new()));
         let (let_go, go) = std::sync::mpsc::channel();
         let writer = Moody { text: Arc::clone(&text), fail: true, go };

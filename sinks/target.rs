@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_needs_no_encoding_but_of_the_percent_sign() {
+    fn only_the_percent_sign_of_a_password_needs_encoding() {
         let scheme = Scheme::plain("nats", 4222);
         for (written, meant) in
             [("p?s#s", "p?s#s"), ("pa/s?s@word", "pa/s?s@word"), ("a:b", "a:b"), ("%2525%40", "%25@"), ("", "")]

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_destination_has_a_quarter_and_leaves_the_rest_to_the_others() {
+    fn a_destination_uses_at_most_a_quarter_of_the_window() {
         let window = Window::new(16, 100);
         let (mut a, mut b) = (window.share("a", 1), window.share("b", 1));
         let large = window.room(&mut a, 1_000_000).now_or_never().expect("room for what takes all that one may");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_hand_over_one_after_another() {
+    fn large_calls_hand_over_their_messages_one_call_at_a_time() {
         let window = Window::new(16, 100);
         let (mut first, mut second) =
             (window.share("a", MAX_FEW_MESSAGES + 1), window.share("a", MAX_FEW_MESSAGES + 1));

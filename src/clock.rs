@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_reply_with_the_shortest_way_tells_the_servers_time() {
+    async fn the_reply_with_the_shortest_round_trip_sets_the_clock() {
         let clock = observed(5_000_000).await;
         assert_eq!(clock.now().as_millis(), 5_000_001, "half the way back has passed");
         // Within the error of such a slow reply, 5 000 001 is no contradiction.
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_whose_clock_was_set_is_believed_at_once() {
+    async fn a_change_of_the_server_clock_is_followed_at_once() {
         for set in [5_000_000 - 3_600_000, 5_000_000 + 3_600_000] {
             let clock = observed(5_000_000).await;
             let step = observe(&clock, 400, set);

@@ -430,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_stands_in_the_text_under_its_name() {
+    fn counters_appear_in_the_metrics_text_under_their_names() {
         let metrics = Metrics::new("1.2.3", "i1");
         metrics.put("created", 1);
         metrics.cancel("in_flight");

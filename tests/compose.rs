@@ -133,7 +133,7 @@ fn a_profile_starts_redis_its_broker_and_one_punctual() {
 }
 
 #[test]
-fn ports_and_credentials_are_those_of_the_readme() {
+fn compose_ports_and_credentials_match_the_readme() {
     let readme = file("README.md");
     let mut published = BTreeSet::new();
     for (name, service) in services() {
@@ -168,7 +168,7 @@ fn ports_and_credentials_are_those_of_the_readme() {
 }
 
 #[test]
-fn what_punctual_is_told_is_valid_and_leads_to_services_of_its_profile() {
+fn compose_gives_punctual_a_valid_configuration_for_services_of_its_profile() {
     for (name, service) in services().into_iter().filter(|(name, _)| name.starts_with("punctual")) {
         let mut environment = environment(&service);
         environment.push(("PUNCTUAL__HTTP__LISTEN".to_owned(), listen()));
@@ -195,7 +195,7 @@ fn what_punctual_is_told_is_valid_and_leads_to_services_of_its_profile() {
 }
 
 #[test]
-fn the_containers_know_the_token_of_make_up_and_no_other() {
+fn the_containers_accept_only_the_token_of_make_up() {
     for (name, service) in services().into_iter().filter(|(name, _)| name.starts_with("punctual")) {
         let with = |given: &str| {
             let mut environment = environment(&service);
@@ -238,7 +238,7 @@ fn the_image_runs_as_a_plain_user_and_is_health_checked() {
 
 /// Cargo accepts what is let into the image as a workspace, and each file that the compiler read for the programs is there.
 #[test]
-fn the_image_is_built_from_what_is_let_into_it() {
+fn the_image_context_has_every_file_that_the_build_reads() {
     let (root, copy) = (Path::new(env!("CARGO_MANIFEST_DIR")), tempfile::tempdir().unwrap());
     for path in file(".dockerignore").lines().filter_map(|line| line.strip_prefix('!')) {
         let to = copy.path().join(path);
@@ -275,7 +275,7 @@ fn run(folder: &Path, alone: bool, arguments: &[&str]) -> (Option<i32>, String) 
 }
 
 #[test]
-fn make_up_says_what_is_missing_and_else_starts_the_profile() {
+fn make_up_names_a_missing_tool_or_starts_the_profile() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join(".ci")).unwrap();
     std::fs::write(folder.path().join(".ci/compose"), file(".ci/compose")).unwrap();

@@ -175,7 +175,7 @@ fn troubles(instance: &mut Punctual, sinks: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn a_wrong_password_or_authority_is_said_and_no_secret_is() {
+fn a_wrong_password_or_authority_is_reported_without_secrets() {
     let Some(servers) = Secured::start() else { return };
     let other = Certificates::new();
     let right = &*servers.certificates;
@@ -403,7 +403,7 @@ fn until_length(watched: &Watched, instance: &Punctual, expected: u32) {
 }
 
 #[test]
-fn a_sentinel_that_knows_no_such_master_or_password_is_told() {
+fn a_sentinel_that_does_not_know_the_master_or_password_is_reported() {
     if !have("redis-server") {
         return;
     }

@@ -155,7 +155,7 @@ async fn the_kafka_example_counts_each_key_once() {
 }
 
 #[test]
-fn the_examples_are_short_and_link_nothing_of_ours() {
+fn the_consumer_examples_are_short_and_use_no_punctual_crate() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     for broker in ["kafka", "nats", "rabbitmq", "redis"] {
         let source = std::fs::read_to_string(folder.join(format!("consume_{broker}.rs"))).unwrap();

@@ -76,7 +76,7 @@ fn three_crontabs_are_due_when_a_walk_over_the_minutes_says() {
 
 /// The rows `| expression | zone | after | due times |` of the page.
 #[test]
-fn the_examples_of_the_page_on_cron_are_due_as_it_says() {
+fn examples_of_the_cron_page_are_due_at_the_times_that_it_lists() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cron.md")).unwrap();
     let mut examples = 0;
     for line in page.lines().filter(|line| line.starts_with("| `")) {

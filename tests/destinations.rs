@@ -38,7 +38,7 @@ struct Broker<'a> {
 
 /// Takes more than five seconds: Kafka starts, and `patience` of six seconds has to pass.
 #[test]
-fn what_kafka_refuses_ends_dead_and_delays_nothing_else() {
+fn messages_that_kafka_refuses_end_dead_and_delay_no_others() {
     if !have("redis-server") || !have_kafka() {
         return;
     }
@@ -58,7 +58,7 @@ fn what_kafka_refuses_ends_dead_and_delays_nothing_else() {
 /// The topic is created once its messages are dead, and all of them are requeued at once, before punctual or its client
 /// library has noticed.
 #[test]
-fn what_is_requeued_right_after_its_topic_was_made_arrives_and_is_not_dead_again() {
+fn a_requeue_right_after_topic_creation_arrives_and_is_not_dead_again() {
     if !have("redis-server") || !have_kafka() {
         return;
     }
@@ -86,7 +86,7 @@ fn what_is_requeued_right_after_its_topic_was_made_arrives_and_is_not_dead_again
 
 /// The arrival time is that at a consumer, which is attached all the time.
 #[test]
-fn what_rabbitmq_refuses_ends_dead_and_delays_nothing_else() {
+fn messages_that_rabbitmq_refuses_end_dead_and_delay_no_others() {
     if !have("redis-server") || !have("rabbitmq-server") {
         return;
     }
@@ -109,7 +109,7 @@ fn what_rabbitmq_refuses_ends_dead_and_delays_nothing_else() {
 /// The queue holds three messages and refuses more, its consumer takes four a second: room appears again and again. Takes
 /// more than five seconds, because 30 messages go through it.
 #[test]
-fn what_a_full_queue_of_rabbitmq_refuses_arrives_later() {
+fn messages_that_a_full_rabbitmq_queue_refuses_arrive_later() {
     if !have("redis-server") || !have("rabbitmq-server") {
         return;
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::support::consumer::built;
 
 #[test]
-fn the_embedded_example_receives_what_is_due_and_not_what_was_cancelled() {
+fn the_embedded_example_receives_due_tasks_but_no_cancelled_task() {
     let output = Command::new(built("embedded")).output().expect("the example runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));

@@ -31,7 +31,7 @@ const THREADS: usize = 8;
 
 /// Takes more than five seconds: an instance is killed, and what it held waits for its lease to end.
 #[test]
-fn exactly_what_was_asked_for_is_published_to_redis_streams() {
+fn redis_streams_receives_every_requested_occurrence_and_no_other() {
     if !have("redis-server") || !have("redis-cli") {
         return;
     }
@@ -41,7 +41,7 @@ fn exactly_what_was_asked_for_is_published_to_redis_streams() {
 
 /// Takes more than five seconds: an instance is killed, and what it held waits for its lease to end.
 #[test]
-fn exactly_what_was_asked_for_is_published_to_nats_jetstream() {
+fn nats_jetstream_receives_every_requested_occurrence_and_no_other() {
     if !have("redis-server") || !have("nats-server") {
         return;
     }
@@ -54,7 +54,7 @@ fn exactly_what_was_asked_for_is_published_to_nats_jetstream() {
 
 /// Takes more than five seconds: an instance is killed, and what it held waits for its lease to end.
 #[test]
-fn exactly_what_was_asked_for_is_published_to_kafka() {
+fn kafka_receives_every_requested_occurrence_and_no_other() {
     if !have("redis-server") || !have_kafka() {
         return;
     }
@@ -65,7 +65,7 @@ fn exactly_what_was_asked_for_is_published_to_kafka() {
 
 /// RabbitMQ does not stamp messages; the arrival at a consumer that is attached all the time is used instead.
 #[test]
-fn exactly_what_was_asked_for_is_published_to_rabbitmq() {
+fn rabbitmq_receives_every_requested_occurrence_and_no_other() {
     if !have("redis-server") || !have("rabbitmq-server") {
         return;
     }

@@ -167,7 +167,7 @@ fn a_streams_leader_may_step_down_under_load() {
 /// Messages to a subject without a stream are retried for `patience` and then recorded as dead. Another subject is not
 /// delayed.
 #[test]
-fn a_subject_without_a_stream_ends_dead_and_delays_no_other() {
+fn a_message_to_a_subject_without_a_stream_is_dead_and_delays_no_other() {
     if !servers_are_there() {
         return;
     }

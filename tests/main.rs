@@ -1,4 +1,4 @@
-//! Tests of several rooms together, in one binary. Contents:
+//! Tests of several modules together, in one binary. Contents:
 //!
 //! - `api`         the HTTP API over the in-memory timeline and Redis: answers, bad input, the batch, limits, the
 //!   OpenAPI document
@@ -22,7 +22,7 @@
 //! - `metrics`     docs/metrics.md, the dashboard and the alerts name the metrics of `/metrics`
 //! - `mutants`     every law has a patch that breaks it, and each still applies; `make mutants` runs them
 //! - `outage`      every server around an instance fails, and all promised messages are still published
-//! - `rooms`       which room of `src/` may use which
+//! - `modules`     which module of `src/` may use which
 //! - `sinks`       one suite for every sink: its capabilities, and its behaviour in an outage
 //! - `support`     starts and stops servers and `punctual serve` processes
 //! - `three_brokers` three lanes on three brokers, one of which is shut down
@@ -49,9 +49,9 @@ mod jetstream;
 mod lua;
 mod memory;
 mod metrics;
+mod modules;
 mod mutants;
 mod outage;
-mod rooms;
 mod sinks;
 mod support;
 mod three_brokers;
@@ -72,7 +72,7 @@ fn the_harness_starts_and_ends_servers() {
 
 /// A plain producer writes bytes that are not valid text. They can be read back, also after a `kill -9`.
 #[test]
-fn the_harness_starts_kafka_and_reads_back_what_it_holds() {
+fn the_harness_starts_kafka_and_reads_its_records_back() {
     use rdkafka::message::{Header, OwnedHeaders};
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
@@ -102,7 +102,7 @@ fn the_harness_starts_kafka_and_reads_back_what_it_holds() {
 
 /// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[test]
-fn a_rabbitmq_of_the_harness_keeps_what_it_has_confirmed() {
+fn a_rabbitmq_of_the_harness_keeps_confirmed_messages_after_a_kill() {
     if !support::have("rabbitmq-server") {
         return;
     }

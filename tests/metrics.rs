@@ -147,7 +147,7 @@ fn chosen_values(expression: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_an_alert_chooses_is_shown_at_zero_before_it_happens() {
+fn counters_used_by_alerts_are_shown_at_zero_before_they_increase() {
     // A counter whose first value is 1 has never been seen to increase.
     let metrics = Arc::new(Metrics::new("1.2.3", "i1"));
     MemoryTimeline::new(Arc::new(LocalClock::new()), 1).count_calls(Arc::clone(&metrics));
@@ -262,7 +262,7 @@ fn rules(text: &str) -> Vec<Rule> {
 }
 
 #[test]
-fn the_alerts_go_by_metrics_that_there_are_and_say_what_to_do() {
+fn alerts_use_existing_metrics_and_have_a_description() {
     let (rules, samples) = (rules(&read("examples/alerts.yml")), samples(&live()));
     let names: Vec<&str> = rules.iter().map(|rule| &*rule["alert"]).collect();
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");

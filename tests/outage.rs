@@ -194,7 +194,7 @@ fn redis_may_be_killed_and_started_again() {
 
 /// Takes more than five seconds: Redis hangs for 20 s, longer than a lease.
 #[test]
-fn redis_may_stand_still() {
+fn redis_may_hang_for_some_seconds() {
     if !have("redis-server") || !have("redis-cli") {
         return;
     }
@@ -264,7 +264,7 @@ fn a_full_redis_still_drains() {
 
 /// Takes more than five seconds: a lease must expire while its holder hangs.
 #[test]
-fn an_instance_may_stand_still_past_its_lease() {
+fn an_instance_may_hang_until_its_lease_has_expired() {
     if !have("redis-server") || !have("redis-cli") {
         return;
     }

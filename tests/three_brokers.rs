@@ -31,7 +31,7 @@ const OPEN: u64 = 2;
 
 /// Takes more than five seconds: three brokers start, and one is shut down and started again.
 #[test]
-fn a_broker_that_is_shut_down_stops_its_own_lane_and_no_other() {
+fn a_broker_that_is_shut_down_stops_only_its_own_lane() {
     if !["redis-server", "nats-server", "rabbitmq-server"].iter().all(|program| have(program)) || !have_kafka() {
         return;
     }

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn all_brokers_may_be_gone_for_a_while_and_be_back() {
+    async fn brokers_count_as_lost_only_after_all_were_down_for_the_patience() {
         let (health, patience) = (BrokerHealth::new(), Duration::from_secs(1));
         health.hear(Code::BrokerTransportFailure, "connection refused".to_owned());
         let away = Away::new(Cause::Unreachable, "connection refused");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_one_who_does_not_want_us() {
+    async fn a_refused_login_or_a_fatal_error_ends_the_wait_for_the_brokers_at_once() {
         let health = BrokerHealth::new();
         health.hear(Code::Authentication, "invalid password".to_owned());
         health.hear(Code::BrokerTransportFailure, "disconnected".to_owned());
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_the_brokers_fault_only_if_all_are_gone_at_its_end() {
+    async fn kafka_is_at_fault_only_if_all_brokers_are_down_at_the_end() {
         let health = BrokerHealth::new();
         health.hear(Code::BrokerTransportFailure, "connection refused".to_owned());
         health.end();

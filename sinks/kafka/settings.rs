@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_without_its_value() {
+    fn an_unusable_property_is_named_without_its_value() {
         for (_, names) in OURS {
             for name in *names {
                 let detail = refused("kafka://h", &[(name, "hunter2")]);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_quotes_is_scrubbed() {
+    fn secrets_quoted_by_the_client_library_are_masked() {
         let properties = [("ssl.key.password", "123456"), ("linger.ms", "10"), ("compression.codec", "zstd")];
         let settings = settings("kafka://u:true@h", &properties).expect("good settings");
         let detail = settings.scrub("no `true` after 10 ms, zstd, no 123456");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_in_is_one_that_the_library_can_do() {
+    fn only_sasl_mechanisms_that_the_client_library_supports_are_allowed() {
         let properties = [("sasl.username", "u"), ("sasl.password", "p")];
         let user = settings("kafka://h", &properties).expect("good settings").client;
         assert_eq!(
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_told_at_once() {
+    fn conflicting_settings_are_refused_when_the_sink_is_created() {
         let conflicts = [
             ("retries", "0"),
             ("max.in.flight.requests.per.connection", "10"),

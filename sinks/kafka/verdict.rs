@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_rejected_but_what_is_wrong_with_the_message_and_only_alone() {
+    fn kafka_rejects_a_message_only_for_its_own_error_and_only_when_sent_alone() {
         let rejected = |alone| {
             let rejects = move |code: &Code| matches!(verdict(*code, alone), AfterReport::Is(Outcome::Reject(_)));
             all().filter(rejects).collect::<Vec<_>>()

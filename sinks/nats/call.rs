@@ -192,7 +192,7 @@ mod tests {
 
     /// Otherwise a stream would drop the requeued message as a duplicate of its copy.
     #[test]
-    fn a_copy_of_the_dead_is_deduplicated_apart_from_the_message_itself() {
+    fn a_dead_letter_copy_has_its_own_deduplication_id() {
         let mut message = Message {
             key: "a:1".into(),
             task: "a".into(),

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_credentials_file_signs_and_a_bad_one_is_told_without_its_secrets() {
+    fn a_credentials_file_signs_and_a_bad_file_is_refused_without_its_secrets() {
         let path = std::env::temp_dir().join(format!("punctual-{}.creds", std::process::id()));
         let write = |text: &str| std::fs::File::create(&path).and_then(|mut file| file.write_all(text.as_bytes()));
         let user = KeyPair::new_user();

@@ -243,7 +243,7 @@ mod tests {
 
     /// What lapin may write in this order: channel 2 ends in the middle, 3 is given up, and 2 is opened again.
     #[test]
-    fn nothing_is_sent_behind_a_channels_end_or_begun_on_one_that_was_given_up() {
+    fn no_frame_follows_a_channel_close_and_no_message_starts_after_a_give_up() {
         let before = [
             (b"AMQP\0\0\x09\x01".to_vec(), true),
             (method(2, CHANNEL_OPEN, &[0]), true),
@@ -280,7 +280,7 @@ mod tests {
     /// A message that has begun when its channel is given up is sent whole, because half of it would end the
     /// connection.
     #[test]
-    fn a_message_that_has_begun_is_sent_whole() {
+    fn a_message_half_sent_when_its_channel_is_given_up_is_still_sent_whole() {
         let (open, message) = (method(3, CHANNEL_OPEN, &[0]), message(3, 1));
         let publish = method(3, BASIC_PUBLISH, &[0, 0, 0, 1, b'a', 1]).len();
         for begun in publish..message.len() {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_can_be_of_no_message_ends_all() {
+    fn an_answer_that_fits_no_message_ends_the_connection() {
         let returned = method(1, BASIC_RETURN, &[1, 56, 0, 0, 0]);
         let body = |length: usize| frame(BODY_FRAME, 1, &vec![7; length]);
         for (bytes, is_valid) in [

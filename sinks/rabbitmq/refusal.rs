@@ -107,7 +107,7 @@ mod tests {
 
     /// All codes of <https://www.rabbitmq.com/resources/specs/amqp0-9-1.extended.xml>.
     #[test]
-    fn every_reply_code_has_its_blame() {
+    fn every_reply_code_maps_to_the_party_at_fault() {
         for (code, expected) in [
             (NO_CODE, Blame::Unclear),
             (NOT_LOOKED_FOR, Blame::Destination),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_in_is_refused_to_the_user_or_for_other_reasons() {
+    fn login_refusal_codes_distinguish_a_bad_user_from_other_reasons() {
         for (code, expected) in [(403, Cause::LogIn), (530, Cause::LogIn), (320, Cause::Refused), (541, Cause::Refused)]
         {
             assert_eq!(Refusal { code, detail: String::new() }.of_log_in(), expected, "{code}");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_name_an_exchange_or_none() {
+    fn an_exchange_name_is_read_from_the_refusal_text() {
         let refusal = |detail: &str| Refusal { code: 404, detail: detail.to_owned() };
         for (detail, exchange) in [
             ("NOT_FOUND - no exchange 'it's' in vhost '/'", "it's"),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_name_the_limit_or_a_size_beyond_it() {
+    fn the_size_limit_is_read_from_the_refusal_text() {
         for (detail, limit) in [
             ("PRECONDITION_FAILED - message size 70000 is larger than configured max size 65536", Some(65_536)),
             ("PRECONDITION_FAILED - message size 70000 is larger than max size 65536, so it is", Some(65_536)),

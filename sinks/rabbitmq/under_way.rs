@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_judged_by_what_names_it_in_whatever_order_it_is_told() {
+    fn a_message_gets_the_same_outcome_in_every_order_of_acks_and_returns() {
         let batch = batch();
         for bits in 0..16_u32 {
             let mut says: Vec<Says> = (0..batch.len()).map(Says::Acks).collect();

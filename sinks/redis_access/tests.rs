@@ -65,7 +65,7 @@ async fn connect(access: &RedisAccess, limit: Duration) -> Result<Commands, Away
 
 /// Nothing runs in between, so the driver of the connection has not been polled yet.
 #[tokio::test]
-async fn a_connection_that_was_ended_is_alive_for_nobody() {
+async fn an_ended_connection_is_not_alive_even_before_its_driver_runs() {
     let server = Fake::server(Duration::ZERO, "master").await;
     let access = parse(&format!("redis://127.0.0.1:{}", server.port)).expect("a good URL");
     let commands = connect(&access, Duration::from_secs(10)).await.expect("a server");
@@ -76,7 +76,7 @@ async fn a_connection_that_was_ended_is_alive_for_nobody() {
 
 /// Request, login and role take 1.2 s, more than a third of the time.
 #[tokio::test]
-async fn silent_sentinels_take_no_time_from_a_slow_one_before_or_behind_them() {
+async fn silent_sentinels_take_no_time_from_a_slow_one_in_any_order() {
     let slow = Duration::from_millis(400);
     let master = Fake::server(slow, "master").await;
     let well = Fake::sentinel(slow, &master).await.port;
@@ -96,7 +96,7 @@ async fn silent_sentinels_take_no_time_from_a_slow_one_before_or_behind_them() {
 }
 
 #[tokio::test]
-async fn all_that_could_not_be_reached_is_told_within_the_time() {
+async fn every_unreachable_sentinel_is_reported_within_the_time_limit() {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = silent.local_addr().expect("an address").port();
     let access = parse(&format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/main")).expect("a good URL");
@@ -108,7 +108,7 @@ async fn all_that_could_not_be_reached_is_told_within_the_time() {
 }
 
 #[tokio::test]
-async fn a_subscription_goes_where_the_commands_go_whatever_a_stale_sentinel_says() {
+async fn a_subscription_uses_the_server_of_the_commands_despite_a_stale_sentinel() {
     let (replica, master) = (Fake::server(Duration::ZERO, "slave").await, Fake::server(Duration::ZERO, "master").await);
     let stale = Fake::sentinel(Duration::ZERO, &replica).await;
     let fresh = Fake::sentinel(Duration::ZERO, &master).await;
@@ -125,7 +125,7 @@ fn parse(url: &str) -> Result<RedisAccess, String> {
 }
 
 #[test]
-fn a_redis_is_named_straight_or_by_its_sentinels() {
+fn a_redis_url_names_a_server_or_its_sentinels() {
     let straight = parse("rediss://me:hunter2@h/3").expect("a good URL");
     assert_eq!((straight.master.as_deref(), straight.database), (None, 3));
     assert!(straight.connector.is_some());
@@ -141,7 +141,7 @@ fn a_redis_is_named_straight_or_by_its_sentinels() {
 }
 
 #[test]
-fn what_cannot_be_used_is_told_without_quoting_it() {
+fn an_unusable_redis_url_is_refused_without_quoting_its_secret() {
     for (url, detail) in [
         ("redis://:hunter2@a,b", "one host"),
         ("redis://hunter2@a", "a password behind its user"),

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_wrong_with_the_connection_ends_it() {
+    fn only_an_error_of_the_connection_ends_the_connection() {
         for (detail, ends) in [
             ("READONLY You can't write against a read only replica.", true),
             ("NOAUTH Authentication required.", true),

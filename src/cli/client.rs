@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_awaited_as_long_as_the_body_is_taken() {
+    async fn the_client_waits_for_an_answer_while_the_server_still_reads_the_body() {
         let (second, taken) = (Duration::from_secs(1), AtomicU64::new(0));
         let answer = async {
             for _ in 0..100 {

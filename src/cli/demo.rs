@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_expected_is_what_is_due_by_the_cut() {
+    fn the_demo_expects_the_occurrences_due_by_the_cut() {
         let at = Timestamp::from_millis;
         let (begin, end) = (at(1000), at(11_000));
         let series = series("r", begin, end).unwrap();

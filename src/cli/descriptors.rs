@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_leave_files_for_redis_and_the_sinks() {
+    fn the_connection_limit_leaves_file_descriptors_for_redis_and_the_sinks() {
         assert_eq!(within(4096, None), 4096);
         assert_eq!(within(4096, Some(1_048_576)), 4096);
         assert_eq!(within(4096, Some(1024)), 896);

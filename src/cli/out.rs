@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_escaped() {
+    fn terminal_control_characters_are_escaped() {
         assert_eq!(visible("a\n\u{1b}[31mb\r\u{9b}c\u{7f}ü"), "a\n\\u001b[31mb\\u000d\\u009bc\\u007fü");
         let detail: Printable = serde_json::from_str(r#""a\nline 9: \u001b]0;b\u0007""#).unwrap();
         assert_eq!(detail.as_str(), "a\\u000aline 9: \\u001b]0;b\\u0007");

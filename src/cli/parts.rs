@@ -8,7 +8,7 @@ use punctual_sinks::{Password, RedisAccess, SinkConfig, SinkError, Tls};
 
 use crate::config::{Config, ConfigFault, SinkSection};
 use crate::engine::{EngineSink, LaneRequirements};
-use crate::http::tls::{ServerTls, TlsFault};
+use crate::http::server::tls::{ServerTls, TlsFault};
 use crate::task::Lane;
 use crate::timeline::redis::Durability;
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_destination_is_asked_for_where_the_sink_needs_one_and_the_lane_has_none() {
+    async fn a_destination_is_required_if_the_sink_needs_one_and_the_lane_has_none() {
         for (url, needed) in [("stdout:", false), ("redis://127.0.0.1:1", true), ("nats://127.0.0.1:1", true)] {
             for destination in [None, Some(("lanes.default.destination", "a"))] {
                 let flags: Vec<_> = [("sinks.default.url", url)].into_iter().chain(destination).collect();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lanes_to_where_their_sinks_never_publish_are_named_all_at_once() {
+    async fn all_lanes_whose_sink_never_publishes_to_their_destination_are_reported() {
         let config = with_lanes(&[
             ("sinks.default.url", "redis://127.0.0.1:1"),
             ("sinks.other.url", "nats://127.0.0.1:1"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn faults_of_sinks_and_of_the_file_are_told_at_once_with_their_places() {
+    async fn faults_of_sinks_and_of_the_file_are_reported_together_with_their_places() {
         let text = "[tls]\nca_file = \"nowhere.pem\"\n[claim]\nleese = \"1s\"\n[redis]\nurl = \"redis://h/x\"\n\
                     [sinks.a]\nurl = \"nats://me:hunter2@h/path\"\n\
                     [sinks.b]\nurl = \"nats://h\"\ncredentials_file = \"nowhere.creds\"\n\
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_password_for_sentinels_that_are_not_there_is_told_with_its_own_line() {
+    async fn a_sentinel_password_without_sentinels_is_reported_with_its_line() {
         for (redis, detail) in [
             ("url = \"redis://h\"\n", "3): `sentinel_password` is for a Redis behind Sentinels"),
             ("\n", "3): `sentinel_password` is for a Redis behind Sentinels"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timeline_in_memory_can_promise_no_more_than_that() {
+    async fn a_memory_timeline_refuses_durability_and_strict() {
         for (option, detail) in [
             (
                 "durability = \"replica\"",
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn authorities_that_cannot_be_read_are_one_fault_whatever_the_system_has() {
+    async fn an_unreadable_ca_file_is_reported_as_one_fault() {
         let mut text = "[tls]\nca_file = \"nowhere.pem\"\n[redis]\nurl = \"rediss://h\"\n".to_owned();
         for scheme in ["rediss", "rediss+sentinel", "kafka+ssl", "amqps", "tls"] {
             let known = SinkConfig::parse(&format!("{scheme}://h")).is_ok();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn authorities_that_nobody_is_asked_about_are_a_warning() {
+    async fn a_ca_file_is_a_warning_if_no_url_uses_tls() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         std::fs::write(file.path(), key.cert.pem()).unwrap();
@@ -309,7 +309,7 @@ mod tests {
 
     #[cfg(feature = "kafka")]
     #[tokio::test]
-    async fn a_property_that_the_client_library_refuses_is_told_with_its_line_and_without_its_value() {
+    async fn a_property_refused_by_the_client_library_is_reported_without_its_value() {
         for (name, value) in [("no.such.property", "hunter2"), ("linger.ms", "hunter2"), ("acks", "hunter2")] {
             let text = format!(
                 "[sinks.a]\nurl = \"kafka://h\"\n[sinks.a.properties]\n\"client.id\" = \"me\"\n\"{name}\" = \"{value}\"\n"

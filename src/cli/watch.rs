@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn copies_early_and_late_ones_are_told_apart_and_nothing_passes_the_cut() {
+    async fn watch_counts_copies_and_early_messages_and_accepts_none_due_after_the_cut() {
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1000)));
         let inner = Arc::new(MemorySink::new(100, Duration::from_secs(1)));
         let book = Book::new();

@@ -69,7 +69,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn what_is_short_is_slept_to_its_end() {
+    async fn a_short_sleep_lasts_its_full_time() {
         for micros in [1, 300, 1000, 2000] {
             let (begun, span) = (Instant::now(), Duration::from_micros(micros));
             exactly(span).await;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_paused_clock_moves_it_and_never_beyond_what_was_left() {
+    async fn sleep_towards_follows_a_paused_clock_and_never_oversleeps() {
         let begun = Instant::now();
         sleep_towards(Duration::from_secs(3600)).await;
         sleep_towards(Duration::from_millis(1)).await;

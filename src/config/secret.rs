@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_never_shows() {
+    fn a_password_is_never_shown() {
         for (url, shown) in [
             ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379"),
             ("redis://user:pa/s?s@word@host:1/2", "redis://***@host:1/2"),

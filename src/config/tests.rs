@@ -54,7 +54,7 @@ fn later_layers_win_and_names_may_hold_dashes() {
 }
 
 #[test]
-fn all_faults_are_told_at_once_with_their_place() {
+fn all_faults_are_reported_at_once_with_their_place() {
     let file = "[claim]\nleese = \"20s\"\nbatch = 5000\ngrace = true\n\n[clam]\n[sinks.a]\nurl = \"stdout:\"\n\
                 [lanes.default]\nsink = \"b\"\n[lanes.UP]\nsink = \"a\"\n[http]\nlisten = \"here\"";
     let environment = [("PUNCTUAL__CLAIM__LEESE", "1s"), ("PUNCTUAL__CLAIM__LEASE", "5x")];
@@ -77,13 +77,13 @@ fn all_faults_are_told_at_once_with_their_place() {
 }
 
 #[test]
-fn a_file_that_is_no_toml_is_a_fault_with_its_line() {
+fn a_toml_error_is_reported_with_its_line() {
     let faults = load("[claim]\nlease = \n", &[], &[SINK]).unwrap_err();
     assert!(faults.contains("punctual.toml:2: "), "{faults}");
 }
 
 #[test]
-fn a_line_that_is_no_toml_hides_what_it_says_and_brings_no_other_fault_about() {
+fn a_line_that_is_not_toml_is_not_quoted_and_causes_no_other_fault() {
     for file in [
         "[sinks.a]\nurl = kafka://h\n",
         "[sinks.a]\nurl = \"stdout:\"\n[sinks.b]\nurl = \"stdout:\"\n[lanes.default]\nsink = a\n",
@@ -106,7 +106,7 @@ fn a_line_that_is_no_toml_hides_what_it_says_and_brings_no_other_fault_about() {
 }
 
 #[test]
-fn of_what_is_no_toml_at_all_the_first_faults_are_told_and_how_many_more() {
+fn a_file_that_is_not_toml_reports_its_first_faults_and_the_number_of_others() {
     let line = "{\"id\":\"a\",\"schedule\":{\"in\":\"1h\"},\"message\":{\"payload\":{}}}\n";
     let sources = Sources { file: Some(("p.toml".into(), line.repeat(15_000))), ..Sources::default() };
     let ConfigError(faults) = Config::load(sources).unwrap_err();
@@ -128,7 +128,7 @@ fn an_answer_timeout_over_half_the_lease_is_refused_with_both_values() {
 }
 
 #[test]
-fn a_grace_within_which_a_killed_instances_claims_do_not_come_back_is_refused_with_both_values() {
+fn a_grace_not_longer_than_the_lease_is_refused_with_both_values() {
     let faults = load("[claim]\ngrace = \"16s\"\n", &[], &[SINK]).unwrap_err();
     assert!(faults.contains("`claim.grace` (punctual.toml:2): 16s is not longer than `claim.lease`, 15s"), "{faults}");
     let faults = load("[claim]\nlease = \"59s\"\n", &[], &[SINK]).unwrap_err();
@@ -166,7 +166,7 @@ fn secrets_show_neither_in_debug_nor_in_faults() {
 }
 
 #[test]
-fn properties_are_any_names_of_text_numbers_and_booleans() {
+fn properties_have_any_name_and_hold_text_numbers_or_booleans() {
     let file = "[sinks.my-orders]\nurl = \"kafka://h\"\nproperties = { \"sasl.mechanism\" = \"PLAIN\", \"linger.ms\" = 5 }\n\
                 [sinks.b]\nurl = \"kafka://h\"\n[sinks.b.properties]\nsocket.keepalive.enable = true\nquoted.\"a.b\" = \"c\"\n\
                 [sinks.empty]\nurl = \"kafka://h\"\nproperties = {}\n[lanes.default]\nsink = \"b\"";
@@ -194,7 +194,7 @@ fn properties_are_any_names_of_text_numbers_and_booleans() {
 }
 
 #[test]
-fn a_file_with_a_secret_that_everybody_may_read_is_a_warning() {
+fn a_secret_file_that_everybody_can_read_is_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str, mode: u32| {
         let file = folder.path().join(name);
@@ -228,7 +228,7 @@ fn a_sink_that_no_lane_uses_is_a_warning_with_its_place() {
 }
 
 #[test]
-fn what_reaches_a_server_has_its_options_and_shows_none_that_is_secret() {
+fn connection_options_are_read_and_secret_ones_are_not_shown() {
     let environment = [
         ("PUNCTUAL__TLS__CA_FILE", "ca.pem"),
         ("PUNCTUAL__REDIS__URL", "rediss+sentinel://u:hunter2@a,b/m"),
@@ -248,7 +248,7 @@ fn what_reaches_a_server_has_its_options_and_shows_none_that_is_secret() {
 }
 
 #[test]
-fn a_fault_of_what_nobody_wrote_has_the_place_of_its_section() {
+fn a_fault_of_a_missing_option_has_the_place_of_its_section() {
     let file = "[claim]\nlease = \"10s\"\n\n[sinks.a]\npatience = \"5s\"\nanswer_timeout = \"1s\"\n[sinks.b]\n[sinks.c]\nurl = \"stdout:\"\n\
                 [sinks.UP]\nurl = \"stdout:\"\n[lanes.more]\n";
     let faults = load(file, &[], &[]).unwrap_err();
@@ -266,7 +266,7 @@ fn a_fault_of_what_nobody_wrote_has_the_place_of_its_section() {
 }
 
 #[test]
-fn a_value_where_a_section_belongs_is_told_as_that() {
+fn a_value_in_place_of_a_section_is_reported_with_a_hint() {
     let said = "a section is expected here, not a value\n    hint: ";
     for (file, place, hint) in [
         ("redis = \"redis://:hunter2@h\"", "`redis` (punctual.toml:1)", "`[redis]`"),
@@ -292,7 +292,7 @@ fn a_value_where_a_section_belongs_is_told_as_that() {
 }
 
 #[test]
-fn the_end_of_a_line_belongs_neither_to_a_url_nor_to_a_path() {
+fn a_line_break_at_the_end_of_a_url_or_path_is_removed() {
     let environment = [
         ("PUNCTUAL__REDIS__URL", "redis://h\n"),
         ("PUNCTUAL__SINKS__A__URL", " nats://h\n"),
@@ -304,7 +304,7 @@ fn the_end_of_a_line_belongs_neither_to_a_url_nor_to_a_path() {
 }
 
 #[test]
-fn what_is_shown_of_odd_letters_is_toml() {
+fn settings_with_special_characters_are_shown_as_valid_toml() {
     let file = "[sinks.a]\nurl = \"kafka://h\"\n[sinks.a.properties]\n\"a\\\"b\\u007f.c\" = \"x\"\n\
                 [lanes.default]\ndestination = \"\\u007f\\u0000\\n\\\"\"\n";
     let config = load(file, &[], &[]).unwrap();
@@ -317,7 +317,7 @@ fn what_is_shown_of_odd_letters_is_toml() {
 const HASH: &str = "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF";
 
 #[test]
-fn beyond_loopback_there_has_to_be_a_token() {
+fn an_address_beyond_loopback_requires_a_token() {
     for listen in ["0.0.0.0:7171", "10.0.0.1:7171", "[::]:7171"] {
         let address = format!("[http]\nlisten = \"{listen}\"\n");
         let faults = load(&address, &[], &[SINK]).unwrap_err();
@@ -343,7 +343,7 @@ fn beyond_loopback_there_has_to_be_a_token() {
 }
 
 #[test]
-fn a_token_has_a_hash_and_a_scope_and_shows_neither_the_one_nor_what_was_taken_for_it() {
+fn a_token_needs_a_hash_and_a_scope_and_no_hash_is_shown_even_if_it_is_wrong() {
     let file = "[tokens.a]\nsha256 = \"hunter2\"\nscope = \"all\"\n[tokens.b]\n[tokens.UP]\nscope = \"read\"\nsha = \"hunter2\"\n";
     let faults = load(file, &[("PUNCTUAL__TOKENS__C__SHA256", HASH)], &[SINK]).unwrap_err();
     for line in [
@@ -368,7 +368,7 @@ fn a_token_has_a_hash_and_a_scope_and_shows_neither_the_one_nor_what_was_taken_f
 }
 
 #[test]
-fn a_token_is_known_by_one_name_and_is_not_nothing() {
+fn a_token_with_two_names_or_an_empty_token_is_refused() {
     let token = |name: &str, hash: &str| format!("[tokens.{name}]\nsha256 = \"{hash}\"\nscope = \"read\"\n");
     let nothing = "E3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     let file = token("ci", HASH) + &token("ops", &HASH.to_lowercase()) + &token("empty", nothing);
@@ -404,7 +404,7 @@ fn a_certificate_and_its_key_go_together_and_limits_fit_into_a_body() {
 }
 
 #[test]
-fn what_stands_in_for_a_value_with_a_fault_is_compared_with_nothing_and_hides_no_other_fault() {
+fn a_faulty_value_causes_no_second_fault_and_hides_no_other_fault() {
     let file = "[redis]\nurl = 1\n[http]\nlisten = 1\nbody_limit = 1\n[claim]\nlease = 1\n[timeline]\nnamespace = 1\n\
                 [log]\nfilter = 1\n[sinks.a]\nurl = \"stdout:\"\n";
     let sources = Sources { file: Some(("p.toml".into(), file.into())), ..Sources::default() };
@@ -422,7 +422,7 @@ fn what_stands_in_for_a_value_with_a_fault_is_compared_with_nothing_and_hides_no
 }
 
 #[test]
-fn a_hint_names_what_is_near_and_nothing_else() {
+fn a_hint_names_an_option_only_if_it_is_similar() {
     for (file, meant) in [
         ("[sink.a]\nurl = \"stdout:\"", Some("sinks.a.url")),
         ("lease = \"1s\"", Some("claim.lease")),
@@ -440,7 +440,7 @@ fn a_hint_names_what_is_near_and_nothing_else() {
 }
 
 #[test]
-fn variables_of_others_are_passed_by() {
+fn environment_variables_of_other_programs_are_ignored() {
     let others = ["PUNCTUAL_URL", "PUNCTUAL_TOKEN", "PUNCTUAL_CA_FILE", "PUNCTUAL_TEST_STRICT", "PUNCTUAL_CACHE"];
     let service = ["PUNCTUAL_PORT", "PUNCTUAL_SERVICE_HOST", "PUNCTUAL_PORT_7171_TCP_ADDR", "REDIS_URL", "PATH"];
     for name in others.into_iter().chain(service) {
@@ -449,7 +449,7 @@ fn variables_of_others_are_passed_by() {
 }
 
 #[test]
-fn how_redis_has_to_keep_tasks_is_read() {
+fn durability_and_strict_are_read_from_file_and_environment() {
     let said = |config: Config| (config.durability, config.strict);
     assert_eq!(said(load("", &[], &[SINK]).unwrap()), (Durability::Memory, false));
     let file = "[redis]\ndurability = \"fsync\"\nstrict = true\n";
@@ -473,7 +473,7 @@ fn a_secret_without_its_quotes_is_not_shown() {
 }
 
 #[test]
-fn a_token_is_limited_to_lanes_ids_and_destinations_and_in_number() {
+fn a_token_limits_lanes_ids_destinations_pending_tasks_and_puts() {
     let token = format!("[lanes.shop]\n[lanes.news]\n[tokens.t]\nsha256 = \"{HASH}\"\nscope = \"write\"\n");
     let limits = "lanes = [\"shop\", \"news\"]\nprefix = \"shop.\"\ndestinations = [\"orders.*\"]\npending_max = 100\nputs = \"30/m\"\n";
     let TokenLimits { lanes, prefix, destinations, pending_max, puts } =

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_probe_one_batch_goes_through_and_its_answer_closes_the_breaker() {
+    async fn after_a_probe_one_trial_batch_is_admitted_and_its_answer_closes_the_breaker() {
         let breaker = breaker();
         assert!(breaker.probed(Ok(())));
         let trial = breaker.admit().await;
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unused_trial_is_free_again_and_a_failed_one_opens_with_a_longer_wait() {
+    async fn an_unused_trial_is_available_again_and_a_failed_one_lengthens_the_wait() {
         let breaker = breaker();
         breaker.probed(Ok(()));
         let first = breaker.admit().await.unwrap();

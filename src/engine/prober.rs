@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_between_probes_doubles_up_to_five_seconds_and_loses_half_at_most() {
+    fn probe_waits_double_up_to_5_s_and_jitter_shortens_them_by_half_at_most() {
         assert_eq!(backoff(0, 0.0), Duration::from_millis(200));
         assert_eq!(backoff(3, 0.0), Duration::from_millis(1600));
         assert_eq!(backoff(40, 0.0), MAX_PROBE_PAUSE);

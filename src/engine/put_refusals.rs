@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_full_redis_is_said_to_publish_still() {
+    fn only_a_full_redis_is_reported_as_still_publishing() {
         for (detail, expected) in [
             ("OOM command not allowed when used memory > 'maxmemory'.", "are still published"),
             ("NOREPLICAS Not enough good replicas to write.", "nothing is published either"),

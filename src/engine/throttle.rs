@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_passes_again_once_the_rest_is_over() {
+    async fn a_throttle_passes_again_after_its_pause() {
         let (throttle, second) = (Throttle::default(), Duration::from_secs(1));
         assert!(throttle.passes(second) && !throttle.passes(second));
         tokio::time::advance(second).await;

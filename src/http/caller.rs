@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_admits_as_many_at_once_and_then_one_by_one() {
+    fn a_put_rate_admits_its_full_number_at_once_and_then_one_by_one() {
         let rate = PutRate { puts: 3, per: Duration::from_secs(60) };
         let caller = Caller::new(TokenLimits { puts: Some(rate), ..TokenLimits::default() });
         let start = Instant::now();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_other_lanes_does_not_count() {
+    fn tasks_in_other_lanes_do_not_count_towards_pending_max() {
         let lane = |name: &str, waiting, in_flight| LaneState {
             lane: name.parse().unwrap(),
             sink: None,

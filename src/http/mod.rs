@@ -5,11 +5,7 @@
 
 pub mod access;
 mod batch;
-mod blocking;
-mod body;
-mod body_budget;
 mod caller;
-mod connections;
 mod dead;
 mod openapi;
 mod post;
@@ -18,7 +14,6 @@ mod problem;
 pub mod server;
 mod state;
 mod tasks;
-pub mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,11 +32,11 @@ use crate::metrics::Metrics;
 use crate::task::Limits;
 
 pub use access::Access;
-pub use blocking::BlockingPool;
-pub use body_budget::BodyBudget;
 pub use caller::{IdPrefix, PutRate, TokenLimits};
 pub use openapi::openapi;
 pub use problem::Problem;
+pub use server::blocking::BlockingPool;
+pub use server::body_budget::BodyBudget;
 
 /// The limits of requests.
 #[derive(Clone, Copy, Debug)]

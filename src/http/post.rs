@@ -14,8 +14,9 @@ use uuid::{NoContext, Uuid};
 use super::caller::Caller;
 use super::openapi::{self, BODY, LIMITED_PUT, TIMELINE};
 use super::problem::Problem;
+use super::server::body;
 use super::tasks::PutView;
-use super::{Api, body, tasks};
+use super::{Api, tasks};
 use crate::clock::Timestamp;
 use crate::task::{Fault, TaskId};
 use crate::timeline::PutMode;
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_of_the_versions_that_are_promised() {
+    fn generated_ids_have_the_promised_uuid_versions() {
         // printf %s order-1 | sha256sum, with the bits of version and variant.
         assert_eq!(id_of_key(b"order-1").to_string(), "0bafe221-56d2-898c-943b-86040446d366");
         let now = Timestamp::from_millis(1_795_262_400_123);

@@ -8,10 +8,11 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::Api;
 use super::openapi::{self, BODY};
 use super::problem::Problem;
+use super::server::body;
 use super::tasks::Due;
-use super::{Api, body};
 use crate::task::spec;
 
 /// The answer of a preview.

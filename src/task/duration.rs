@@ -101,13 +101,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(ms in 0..=253_402_300_799_999_u64) {
+        fn a_written_value_reads_back_unchanged(ms in 0..=253_402_300_799_999_u64) {
             let span = Duration::from_millis(ms);
             prop_assert_eq!(parse(&format(span)), Ok(span));
         }
 
         #[test]
-        fn no_text_is_too_odd(text in "[0-9a-zµ .-]{0,12}") {
+        fn duration_parser_never_panics_on_any_text(text in "[0-9a-zµ .-]{0,12}") {
             let _read = parse(&text);
         }
     }

@@ -146,7 +146,7 @@ fn a_long_outage_is_counted_in_slices() {
 }
 
 #[test]
-fn a_zone_that_is_gone_is_an_error() {
+fn an_unknown_zone_in_a_record_is_an_error() {
     let when = When::Cron { expression: "* * * * *".into(), zone: Some("Mars/Base".into()), start: None };
     let member: Member = "a".parse().unwrap();
     let found = NextDueSearch::begin(&member, &record(when, None, None), at(PUT), at(PUT), Counts::default(), OVERDUE);
@@ -175,7 +175,7 @@ fn any_overdue() -> impl Strategy<Value = CatchUpLimits> {
 
 proptest! {
     #[test]
-    fn what_follows_is_what_the_list_says(
+    fn next_due_equals_a_search_through_the_list_of_dues(
         record in any_record(),
         overdue in any_overdue(),
         skip in 0_usize..8,
@@ -196,7 +196,7 @@ proptest! {
 
     /// Follows a task through an outage, claim after claim: each of its occurrences ends exactly once.
     #[test]
-    fn every_occurrence_ends_once(record in any_record(), overdue in any_overdue(), outage in 0_i64..300_000) {
+    fn every_occurrence_is_accepted_or_passed_over_exactly_once(record in any_record(), overdue in any_overdue(), outage in 0_i64..300_000) {
         let id: TaskId = "a".parse().unwrap();
         let schedule = &record.task.schedule;
         let mut due = schedule.first(&id, record.anchor).unwrap();

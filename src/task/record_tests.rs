@@ -29,7 +29,7 @@ fn once() -> Task {
 
 proptest! {
     #[test]
-    fn a_record_reads_back_as_it_was_written(task in samples::any_task(), requeued: bool, traced: bool) {
+    fn a_record_decodes_to_the_value_that_was_encoded(task in samples::any_task(), requeued: bool, traced: bool) {
         let mut record = Record { trace: traced.then(trace), ..record(task) };
         if requeued {
             record = record.of_dead("a:b:12".parse().unwrap());
@@ -53,7 +53,7 @@ proptest! {
 }
 
 #[test]
-fn the_header_stands_where_scripts_read_it() {
+fn record_header_fields_are_at_the_offsets_that_the_scripts_read() {
     let mut record = record(samples::task(When::In(std::time::Duration::from_secs(1))));
     record.revision = 0x0102_0304;
     let bytes = record.encode();
@@ -66,7 +66,7 @@ fn the_header_stands_where_scripts_read_it() {
 }
 
 #[test]
-fn the_tail_is_equal_exactly_when_the_same_was_asked_for() {
+fn record_tails_are_equal_exactly_if_the_puts_asked_for_the_same() {
     let tail = |record: &Record| RecordHeader::read(&record.encode()).unwrap().tail.to_vec();
     let one = record(once());
     let mut later = one.clone();
@@ -84,7 +84,7 @@ fn the_tail_is_equal_exactly_when_the_same_was_asked_for() {
 }
 
 #[test]
-fn the_trace_stands_at_the_end_and_every_record_without_it_still_reads() {
+fn a_trace_is_appended_to_a_record_and_records_without_one_still_decode() {
     let plain = record(once());
     let traced = Record { trace: Some(trace()), ..plain.clone() };
     let (before, bytes) = (plain.encode(), traced.encode());

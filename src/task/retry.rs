@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_policy_saturates() {
+    fn a_retry_policy_with_maximum_values_saturates() {
         let policy = RetryPolicy { max: u32::MAX, interval: Duration::MAX, jitter: Duration::MAX };
         assert!(policy.worst_case() > ms(u64::MAX));
         assert!(policy.wait(u32::MAX, 1.0) > ms(u64::MAX));

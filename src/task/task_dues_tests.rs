@@ -32,7 +32,7 @@ fn cron(expression: &str, start: Option<i64>) -> When {
 }
 
 #[test]
-fn a_base_out_of_reach_has_no_due() {
+fn a_schedule_with_a_start_out_of_range_has_no_due() {
     let (first, last) = (i64::MIN, Timestamp::MAX_DUE.as_millis());
     for after in [0, last, i64::MAX] {
         let far = schedule(every(1, Some(first)));
@@ -42,7 +42,7 @@ fn a_base_out_of_reach_has_no_due() {
 }
 
 #[test]
-fn a_spread_that_was_never_let_in_counts_as_none() {
+fn an_invalid_spread_counts_as_no_spread() {
     let mut each_second = schedule(cron("* * * * * *", None));
     each_second.spread = Some(Duration::from_millis(u64::MAX));
     assert_eq!(each_second.next_after(&id("a"), at(1), at(PUT)), Ok(Some(at(PUT + 1000))));
@@ -74,7 +74,7 @@ fn every_counts_from_the_put_or_from_its_start() {
 }
 
 #[test]
-fn no_due_is_later_than_the_end_and_one_may_be_at_it() {
+fn a_due_can_equal_the_end_and_is_never_later() {
     for when in [every(60_000, Some(PUT)), cron("* * * * *", None)] {
         let ends = |end: i64| Schedule { end: Some(at(end)), ..schedule(when.clone()) };
         let next = |end, after| ends(end).next_after(&id("a"), at(PUT), at(after)).unwrap();
@@ -87,7 +87,7 @@ fn no_due_is_later_than_the_end_and_one_may_be_at_it() {
 }
 
 #[test]
-fn no_due_is_beyond_the_timelines_last() {
+fn a_schedule_has_no_due_after_the_last_due_of_the_timeline() {
     let schedule = schedule(every(Timestamp::MAX_DUE.as_millis(), None));
     assert_eq!(schedule.first(&id("a"), at(PUT)), Ok(None));
 }
@@ -100,7 +100,7 @@ fn cron_begins_at_its_start() {
 }
 
 #[test]
-fn a_spread_sets_tasks_apart_and_is_the_same_whoever_works_it_out() {
+fn a_spread_separates_tasks_and_is_the_same_on_every_instance() {
     let schedule = Schedule { spread: Some(span(30_000)), ..schedule(cron("* * * * *", None)) };
     let first = |n: usize| schedule.first(&id(&format!("task-{n}")), at(PUT)).unwrap().unwrap().as_millis() - PUT;
     let mut dues: Vec<i64> = (0..300).map(first).collect();
@@ -123,7 +123,7 @@ fn naive(computed: &TaskDues, times: impl Iterator<Item = i64>, to: i64) -> Vec<
 
 proptest! {
     #[test]
-    fn every_in_closed_form_is_every_counted_out(
+    fn every_computed_directly_equals_every_counted_step_by_step(
         gap in 1_i64..5000,
         start in prop::option::of(-20_000_i64..20_000),
         spread in prop::option::of(1_i64..5000),

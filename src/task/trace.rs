@@ -96,7 +96,7 @@ mod tests {
     const EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_traceparent_reads_back_as_it_was_written() {
+    fn a_traceparent_reads_back_unchanged() {
         let trace: Traceparent = EXAMPLE.parse().unwrap();
         assert_eq!(trace.to_string(), EXAMPLE);
         assert_eq!(Traceparent::from_bytes(*trace.as_bytes()), Ok(trace));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_standard_does_not_allow_is_no_traceparent() {
+    fn an_invalid_traceparent_is_refused() {
         let (zeros, short) = ("0".repeat(32), "0".repeat(16));
         for (why, text) in [
             ("empty", String::new()),

@@ -76,7 +76,7 @@ fn bearer(token: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_route_asks_for_its_scope_and_for_nothing_else() {
+async fn every_route_requires_its_own_scope_and_no_other() {
     let stage = stage().await;
     assert!(stage.paths.len() >= 6 && stage.paths.contains(&"/v1/tasks/{id}".to_owned()), "{:?}", stage.paths);
     let tokens = [("", ""), ("stranger", ""), ("reader", "r"), ("writer", "w"), ("discarder", "d"), ("boss", "rwd")];
@@ -162,7 +162,7 @@ async fn no_spelling_of_a_path_or_method_leads_past_the_guard() {
 }
 
 #[tokio::test]
-async fn a_token_stands_in_one_header_and_nowhere_else() {
+async fn a_token_is_accepted_only_in_the_authorization_header() {
     let stage = stage().await;
     for headers in ["authorization: bearer reader\r\n", "Authorization:   BEARER \t reader  \r\n"] {
         assert_eq!(call(&stage, "GET", "/v1/stats", headers).await.status, 200, "{headers}");
@@ -193,7 +193,7 @@ async fn a_token_stands_in_one_header_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn who_is_not_allowed_is_told_before_the_body_is_read() {
+async fn a_request_without_permission_is_refused_before_its_body_is_read() {
     let stage = stage().await;
     let waits = "expect: 100-continue\r\ncontent-length: 9\r\n";
     for (method, target, kind) in
@@ -214,7 +214,7 @@ async fn who_is_not_allowed_is_told_before_the_body_is_read() {
 }
 
 #[tokio::test]
-async fn only_a_reader_is_told_why_an_instance_is_not_ready() {
+async fn an_unready_instance_shows_the_reason_only_to_a_reader_token() {
     let stage = stage().await;
     stage.state.lock().unwrap().link = punctual::timeline::Link::Down("cannot reach 10.0.0.7:6379".into());
     for (headers, told) in

@@ -13,7 +13,7 @@ use super::{NOON, Stage, shard};
 const ONCE: &str = r#"{"schedule":{"at":"2026-11-21T12:00:10Z"},"message":{"payload":{"a":1}}}"#;
 
 #[tokio::test]
-async fn a_put_says_created_replaced_or_unchanged() {
+async fn a_put_is_answered_created_replaced_or_unchanged() {
     let stage = Stage::start().await;
     let created = stage.put("a", ONCE).await;
     assert_eq!(created.status, 201);
@@ -63,7 +63,7 @@ async fn an_answer_shows_the_dues_that_follow() {
 }
 
 #[tokio::test]
-async fn a_repeated_in_counts_anew() {
+async fn a_repeated_put_with_in_moves_the_due() {
     let stage = Stage::start().await;
     let task = r#"{"schedule":{"in":"15m"},"message":{}}"#;
     assert_eq!(stage.put("a", task).await.json()["due_ms"], NOON + 900_000);
@@ -73,7 +73,7 @@ async fn a_repeated_in_counts_anew() {
 }
 
 #[tokio::test]
-async fn a_get_shows_the_task_as_it_was_put() {
+async fn a_get_returns_the_task_and_its_payload_as_they_were_put() {
     let stage = Stage::start().await;
     // The payload keeps its bytes: spaces, a number that no double can hold, an escape, a repeated name.
     let payload = r#"{"b" : 12345678901234567890123, "a":"\u00e9", "a": 1.10}"#;
@@ -109,7 +109,7 @@ async fn a_get_shows_the_task_as_it_was_put() {
 }
 
 #[tokio::test]
-async fn a_cancel_says_whether_it_won() {
+async fn a_cancel_answers_whether_the_task_was_waiting_or_in_flight() {
     let stage = Stage::start().await;
     stage.put("a", ONCE).await;
     let cancelled = stage.delete("a").await;
@@ -147,7 +147,7 @@ async fn settled(verdict: Verdict) -> Stage {
 }
 
 #[tokio::test]
-async fn a_look_says_that_no_instance_could_read_it() {
+async fn a_get_reports_that_no_instance_could_read_the_record() {
     let stage = settled(Verdict::Unreadable).await;
     let shown = stage.get("/v1/tasks/a").await.json();
     assert_eq!((&shown["status"], &shown["unreadable"]), (&json!("scheduled"), &json!(true)));
@@ -158,7 +158,7 @@ async fn a_look_says_that_no_instance_could_read_it() {
 }
 
 #[tokio::test]
-async fn a_cancel_tells_of_what_was_handed_out() {
+async fn a_cancel_reports_a_key_that_was_handed_out() {
     let stage = settled(Verdict::Back { begun: true }).await;
     let key = format!("a:{}", NOON + 10_000);
     let cancelled = json!({"id": "a", "result": "cancelled", "key": key, "handed_out": true});

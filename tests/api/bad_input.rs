@@ -361,7 +361,7 @@ pub(super) fn keys(connection: &mut redis::Connection) -> u64 {
 }
 
 #[tokio::test]
-async fn bad_input_is_refused_with_every_fault_and_its_place_and_leaves_nothing_in_redis() {
+async fn bad_input_is_refused_with_all_its_faults_and_leaves_nothing_in_redis() {
     if !have("redis-server") {
         return;
     }
@@ -411,7 +411,7 @@ async fn no_answer_names_more_than_a_hundred_faults() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_counted_by_its_code_alone_or_in_a_batch() {
+async fn refused_puts_are_counted_by_error_code_alone_and_in_a_batch() {
     let stage = Stage::start().await;
     let wrong = r#"{"schedule":{},"message":{}}"#;
     stage.put("a", wrong).await;
@@ -441,7 +441,7 @@ fn sorted(faults: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_method_that_is_not_taken_names_those_that_are() {
+async fn a_refused_method_is_answered_with_the_allowed_methods() {
     let stage = Stage::start().await;
     let answer = stage.call("POST", "/v1/tasks/a", JSON, TASK).await;
     let allowed = answer.header("allow").unwrap();

@@ -18,7 +18,7 @@ fn created(line: u64, id: &str, seconds: i64) -> Value {
 }
 
 #[tokio::test]
-async fn a_bad_line_harms_no_other() {
+async fn a_bad_batch_line_does_not_affect_other_lines() {
     let stage = Stage::start().await;
     let lines = [
         line("a", 1),
@@ -72,7 +72,7 @@ async fn a_byte_order_mark_at_the_beginning_is_skipped() {
 }
 
 #[tokio::test]
-async fn a_delay_of_nothing_is_due_now() {
+async fn a_task_with_a_delay_of_zero_is_due_now() {
     let stage = Stage::start().await;
     assert_eq!(stage.batch(&line("a", 0)).await.lines(), [created(1, "a", 0)]);
 }
@@ -98,7 +98,7 @@ async fn an_id_that_comes_twice_keeps_its_order() {
 }
 
 #[tokio::test]
-async fn a_line_that_is_too_long_is_passed_by() {
+async fn a_batch_line_that_is_too_long_is_skipped() {
     let stage = Stage::start_with(|terms| terms.api.body = 2000).await;
     let long = format!(
         "{{\"id\":\"long\",\"schedule\":{{\"in\":\"1s\"}},\"message\":{{\"payload\":\"{}\"}}}}\n",
@@ -115,7 +115,7 @@ async fn a_line_that_is_too_long_is_passed_by() {
 }
 
 #[tokio::test]
-async fn every_fault_of_a_line_is_told_at_once_that_of_its_lane_too() {
+async fn every_fault_of_a_batch_line_is_reported_at_once_including_its_lane() {
     let stage = Stage::start().await;
     let line = "{\"id\":\"a\",\"schedule\":{\"in\":\"soon\"},\"message\":{},\"lane\":\"none\"}\n";
     let answers = stage.batch(line).await.lines();
@@ -126,7 +126,7 @@ async fn every_fault_of_a_line_is_told_at_once_that_of_its_lane_too() {
 }
 
 #[tokio::test]
-async fn what_a_wrong_line_repeats_is_cut_short() {
+async fn a_batch_answer_shortens_long_text_from_a_bad_line() {
     let stage = Stage::start().await;
     let long = "~".repeat(100_000);
     let answer = stage.batch(&format!("{{\"id\":\"{long}\",\"{long}\":1}}\n{{\"a\":{{}}}}\n")).await;
@@ -138,7 +138,7 @@ async fn what_a_wrong_line_repeats_is_cut_short() {
 }
 
 #[tokio::test]
-async fn a_timeline_that_refuses_is_told_line_by_line() {
+async fn a_refusal_of_the_timeline_is_reported_on_each_line_of_a_batch() {
     let stage = Stage::start().await;
     stage.timeline.fail_next(Verb::Put, InjectedFault::Refused("OOM".into()));
     let answer = stage.batch(&[line("a", 1), line("b", 1)].concat()).await;
@@ -172,7 +172,7 @@ async fn answers_come_while_lines_are_still_sent() {
 }
 
 #[tokio::test]
-async fn a_batch_that_stalls_is_ended_and_says_so() {
+async fn a_batch_that_stalls_is_ended_and_answered_with_an_error() {
     let stage = Stage::start_with(|terms| terms.api.body_timeout = Duration::from_millis(200)).await;
     let mut stream = stage.connect().await;
     let line = line("a", 1);

@@ -92,7 +92,7 @@ async fn a_few_among_many_dead_are_found() {
 }
 
 #[tokio::test]
-async fn one_of_the_dead_is_shown_with_its_message_byte_for_byte() {
+async fn a_dead_occurrence_is_shown_with_its_message_byte_for_byte() {
     let stage = Stage::start().await;
     let key = stage.make_dead("a.b:c-1", 20, "rejected", "alerts");
     for path in [key.to_string(), key.to_string().replace(':', "%3A")] {
@@ -142,7 +142,7 @@ async fn a_requeued_occurrence_waits_under_its_key() {
 }
 
 #[tokio::test]
-async fn what_is_discarded_is_gone() {
+async fn a_discarded_occurrence_is_gone_and_cannot_be_discarded_again() {
     let stage = Stage::start().await;
     let path = format!("/v1/dead/{}", stage.make_dead("a", 20, "rejected", "default"));
     let gone = stage.call("DELETE", &path, "", "").await;
@@ -178,7 +178,7 @@ async fn many_are_requeued_by_lane_reason_and_time() {
 }
 
 #[tokio::test]
-async fn what_takes_longer_than_a_request_is_gone_on_with() {
+async fn a_discard_that_exceeds_one_request_continues_with_a_cursor() {
     let stage = Stage::start_with(|terms| terms.api.timeline_timeout = Duration::ZERO).await;
     for number in 0..2500 {
         stage.make_dead(&format!("a{number}"), number, "rejected", "default");
@@ -202,7 +202,7 @@ async fn what_takes_longer_than_a_request_is_gone_on_with() {
 }
 
 #[tokio::test]
-async fn what_was_done_before_the_timeline_went_away_is_told() {
+async fn a_requeue_cut_short_by_the_timeline_reports_how_many_it_requeued() {
     let stage = Stage::start().await;
     for number in 0..3 {
         stage.make_dead(&format!("a{number}"), number, "rejected", "default");

@@ -12,7 +12,7 @@ use crate::support::redis::RedisServer;
 
 /// Each is answered or disconnected, nothing is stored, and the next request is answered.
 #[tokio::test]
-async fn what_is_hardly_http_is_answered_or_cut_off_and_harms_no_other() {
+async fn malformed_http_is_answered_or_cut_off_and_harms_no_other_request() {
     if !have("redis-server") {
         return;
     }

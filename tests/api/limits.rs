@@ -156,7 +156,7 @@ async fn a_client_that_takes_no_answers_is_cut_off() {
 }
 
 #[tokio::test]
-async fn more_connections_than_there_is_room_for_wait_for_one_that_is_busy() {
+async fn a_connection_above_the_limit_waits_while_all_others_are_busy() {
     let stage = Stage::start_with(|terms| terms.server.connections = 1).await;
     let mut first = stage.connect().await;
     let head = format!("{HEAD}content-length: {}\r\nexpect: 100-continue\r\n\r\n", TASK.len());
@@ -215,7 +215,7 @@ async fn probes_have_an_address_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_stop_answers_what_is_under_way_and_takes_nothing_new() {
+async fn a_stop_finishes_current_requests_and_accepts_no_new_connection() {
     let stage = Stage::start().await;
     let (idle, mut busy) = (stage.connect().await, stage.connect().await);
     let head = format!("{HEAD}content-length: {}\r\n\r\n", TASK.len());
@@ -254,7 +254,7 @@ async fn a_stop_does_not_wait_for_requests_that_have_not_arrived() {
 }
 
 #[tokio::test]
-async fn a_stop_cuts_off_what_outlives_its_deadline() {
+async fn a_stop_cuts_off_requests_that_exceed_its_deadline() {
     let stage = Stage::start_with(|terms| terms.deadline = Duration::from_millis(200)).await;
     let mut busy = stage.connect().await;
     busy.write_all(format!("{HEAD}content-length: 100\r\n\r\n{{").as_bytes()).await.unwrap();

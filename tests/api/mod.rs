@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use punctual::clock::{Clock, ManualClock, Timestamp};
 use punctual::engine::{EngineState, Intake, LaneRequirements};
+use punctual::http::server::tls::ServerTls;
 use punctual::http::server::{self, ServerLimits};
-use punctual::http::tls::ServerTls;
 use punctual::http::{Access, Api, ApiLimits, BlockingPool, BodyBudget};
 use punctual::metrics::Metrics;
 use punctual::task::{Lane, Limits, Namespace, Shard};

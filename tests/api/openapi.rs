@@ -159,7 +159,7 @@ async fn the_document_and_the_reader_know_the_same_members() {
 }
 
 #[tokio::test]
-async fn the_document_knows_every_route_and_no_other() {
+async fn the_document_describes_exactly_the_existing_routes() {
     let stage = Stage::start().await;
     let routes: BTreeSet<_> = stage.paths.iter().cloned().collect();
     let known: BTreeSet<_> = operations().into_iter().map(|known| known.path).collect();
@@ -174,7 +174,7 @@ async fn the_document_knows_every_route_and_no_other() {
 }
 
 #[tokio::test]
-async fn the_document_knows_which_operations_ask_for_a_token() {
+async fn the_document_marks_the_operations_that_require_a_token() {
     let stage = Stage::start_with(|terms| terms.access = super::access::access()).await;
     for Operation { method, path, value } in operations() {
         let answer = stage.call(&method, &path.replace("{id}", "a").replace("{key}", "a:1"), "", "").await;
@@ -193,7 +193,7 @@ async fn the_document_knows_which_operations_ask_for_a_token() {
 }
 
 #[test]
-fn what_a_problem_has_beside_its_code_is_shown_too() {
+fn the_document_shows_the_extra_members_and_headers_of_a_problem() {
     let put = &DOCUMENT["paths"]["/v1/tasks/{id}"]["put"];
     let example = |status: &str| &put["responses"][status]["content"]["application/problem+json"]["example"];
     assert!(example("422")["errors"][0]["pointer"].is_string(), "{}", example("422"));
@@ -211,7 +211,7 @@ fn what_a_problem_has_beside_its_code_is_shown_too() {
 }
 
 #[test]
-fn an_idempotency_key_may_stand_in_quotes() {
+fn an_idempotency_key_may_be_quoted() {
     let parameters = DOCUMENT["paths"]["/v1/tasks"]["post"]["parameters"].as_array().unwrap();
     let key = parameters.iter().find(|parameter| parameter["name"] == "idempotency-key").unwrap();
     let long = "k".repeat(255);
@@ -224,7 +224,7 @@ fn an_idempotency_key_may_stand_in_quotes() {
 }
 
 #[test]
-fn a_line_of_an_answer_says_what_was_done_or_what_was_wrong() {
+fn a_line_answer_must_have_a_complete_result_or_an_error() {
     let schema = json!({"$ref": "#/components/schemas/LineAnswer"});
     let done = json!({"line": 1, "id": "a", "result": "created", "due_ms": 1});
     assert_eq!(faults(&schema, &done), [""; 0]);

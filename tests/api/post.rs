@@ -39,8 +39,8 @@ macro_rules! laws {
 laws![
     a_repeat_under_its_key_changes_nothing,
     another_body_under_a_key_is_refused,
-    what_was_cancelled_is_created_again,
-    of_repeats_at_once_one_creates,
+    a_post_after_a_cancel_creates_the_task_again,
+    only_one_of_several_simultaneous_posts_creates_the_task,
     without_a_key_every_request_makes_a_task,
 ];
 
@@ -75,7 +75,7 @@ async fn another_body_under_a_key_is_refused<T: Timeline>(stage: Stage<T>) {
     assert_eq!(stage.post_under("order-2", &TASK.replace("15m", "16m")).await.status, 201);
 }
 
-async fn what_was_cancelled_is_created_again<T: Timeline>(stage: Stage<T>) {
+async fn a_post_after_a_cancel_creates_the_task_again<T: Timeline>(stage: Stage<T>) {
     stage.post_under("order-1", TASK).await;
     assert_eq!(stage.delete(ORDER_1).await.status, 200);
     stage.clock.advance(Duration::from_secs(60));
@@ -83,7 +83,7 @@ async fn what_was_cancelled_is_created_again<T: Timeline>(stage: Stage<T>) {
     assert_eq!((again.status, again.json()["due_ms"].as_i64()), (201, Some(NOON + 960_000)));
 }
 
-async fn of_repeats_at_once_one_creates<T: Timeline>(stage: Stage<T>) {
+async fn only_one_of_several_simultaneous_posts_creates_the_task<T: Timeline>(stage: Stage<T>) {
     let client = stage.client;
     let repeats: Vec<_> =
         (0..20).map(|_| tokio::spawn(async move { client.post_under("order-1", TASK).await })).collect();

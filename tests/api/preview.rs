@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{NOON, Stage};
 
 #[tokio::test]
-async fn a_preview_tells_what_a_put_would_be_due_at_and_puts_nothing() {
+async fn a_preview_shows_the_dues_a_put_would_have_and_puts_nothing() {
     let stage = Stage::start().await;
     let schedule = r#"{"cron":"0 30 9 * * MON-FRI","zone":"Europe/Berlin","spread":"10m","limit":3}"#;
     let shown = stage.post("/v1/preview", &format!(r#"{{"schedule":{schedule},"id":"a"}}"#)).await;
@@ -20,7 +20,7 @@ async fn a_preview_tells_what_a_put_would_be_due_at_and_puts_nothing() {
 }
 
 #[tokio::test]
-async fn a_preview_counts_from_the_time_it_is_asked_for() {
+async fn a_preview_counts_from_the_requested_time_or_from_now() {
     let stage = Stage::start().await;
     let now = stage.post("/v1/preview", r#"{"schedule":{"in":"1m"}}"#).await.json();
     assert_eq!(now, json!({"next": [{"due": "2026-11-21T12:01:00.000Z", "due_ms": NOON + 60_000}]}));

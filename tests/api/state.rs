@@ -50,7 +50,7 @@ async fn stats_show_lanes_sinks_and_the_timeline() {
 }
 
 #[tokio::test]
-async fn it_is_ready_only_while_tasks_can_be_taken_in() {
+async fn an_instance_is_ready_only_while_it_can_accept_tasks() {
     let stage = Stage::start().await;
     assert_eq!(stage.get("/readyz").await.status, 200);
     stage.state.lock().unwrap().link = Link::Down("redis://me:hunter2@host: refused".into());
@@ -61,7 +61,7 @@ async fn it_is_ready_only_while_tasks_can_be_taken_in() {
 }
 
 #[tokio::test]
-async fn it_is_unhealthy_once_a_loop_stands_still() {
+async fn an_instance_is_unhealthy_once_a_loop_hangs() {
     let stage = Stage::start().await;
     for (seconds, status) in [(29, 200), (30, 503)] {
         stage.state.lock().unwrap().slowest_loop = Some(("claim default".into(), Duration::from_secs(seconds)));

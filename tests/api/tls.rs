@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual::http::tls::ServerTls;
+use punctual::http::server::tls::ServerTls;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -54,7 +54,7 @@ async fn get(stage: &Stage, trusted: &Certificates, path: &str) -> std::io::Resu
 }
 
 #[tokio::test]
-async fn the_api_is_served_over_tls_to_who_trusts_its_authority() {
+async fn the_api_is_served_over_tls_to_clients_that_trust_its_authority() {
     let (ours, other) = (Certificates::new(), Certificates::new());
     let stage = stage(&ours, |_| {}).await;
     assert_eq!(get(&stage, &ours, "/healthz").await.unwrap().status, 200);
@@ -74,7 +74,7 @@ async fn the_api_is_served_over_tls_to_who_trusts_its_authority() {
 
 /// Takes more than five seconds: the handshake has six, so that a busy machine can answer the other request in time.
 #[tokio::test]
-async fn a_handshake_that_takes_too_long_is_ended_and_delays_nobody() {
+async fn a_handshake_that_takes_too_long_is_ended_and_delays_no_other_client() {
     let ours = Certificates::new();
     let stage = stage(&ours, |terms| terms.server.header_timeout = Duration::from_secs(6)).await;
     let mut slow = Vec::new();
@@ -105,7 +105,7 @@ async fn a_handshake_that_was_ended_gives_its_place_to_others() {
 }
 
 #[tokio::test]
-async fn a_stop_answers_what_is_under_way_and_ends_idle_connections_and_handshakes() {
+async fn a_stop_finishes_requests_and_closes_idle_connections_and_handshakes() {
     let ours = Certificates::new();
     let stage = stage(&ours, |_| {}).await;
     let mut busy = connect(&stage, &ours, &[]).await.unwrap();
@@ -136,7 +136,7 @@ async fn until_trusted(stage: &Stage, trusted: &Certificates) {
 
 /// Takes more than five seconds: files are checked every two seconds, and an error counts only the second time.
 #[tokio::test]
-async fn changed_files_are_served_once_they_are_whole() {
+async fn changed_certificate_files_are_served_once_both_are_complete() {
     let (served, next, last) = (Certificates::new(), Certificates::new(), Certificates::new());
     let stage = stage(&served, |_| {}).await;
     let mut old = connect(&stage, &served, &[]).await.unwrap();
@@ -162,7 +162,7 @@ async fn changed_files_are_served_once_they_are_whole() {
 }
 
 #[test]
-fn what_is_wrong_with_the_files_is_told_of_each_without_their_contents() {
+fn faults_of_each_tls_file_are_reported_without_its_contents() {
     let (ours, other) = (Certificates::new(), Certificates::new());
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {

@@ -165,7 +165,7 @@ fn show_lane(stage: &Stage, lane: &str) {
 }
 
 #[tokio::test]
-async fn a_line_of_another_is_refused_and_the_others_are_done() {
+async fn a_batch_line_for_a_foreign_task_is_refused_and_other_lines_succeed() {
     let stage = stage(shop()).await;
     let line = |id: &str| {
         let mut task = task(About::Own);
@@ -184,7 +184,7 @@ async fn a_line_of_another_is_refused_and_the_others_are_done() {
 }
 
 #[tokio::test]
-async fn a_task_that_names_no_lane_goes_to_the_first_of_the_token_with_an_id_of_its_own() {
+async fn a_post_without_lane_and_id_gets_the_first_lane_and_prefix_of_its_token() {
     let stage = stage(shop()).await;
     let bare = json!({"schedule": {"in": "1h"}, "message": {"destination": "orders.a"}}).to_string();
     let answer = stage.ask("shop", "POST", "/v1/tasks", &bare).await;
@@ -205,7 +205,7 @@ async fn a_task_that_names_no_lane_goes_to_the_first_of_the_token_with_an_id_of_
 }
 
 #[tokio::test]
-async fn a_foreign_lane_is_refused_whether_it_exists_or_not() {
+async fn a_token_is_refused_a_foreign_lane_whether_the_lane_exists_or_not() {
     let stage = stage(shop()).await;
     for lane in ["default", "nowhere"] {
         let mut task = task(About::Own);
@@ -220,7 +220,7 @@ async fn a_foreign_lane_is_refused_whether_it_exists_or_not() {
 }
 
 #[tokio::test]
-async fn a_token_with_limits_is_told_nothing_of_others() {
+async fn a_limited_token_sees_no_lanes_sinks_or_dead_of_others() {
     let stage = stage(shop()).await;
     show_lane(&stage, "default");
     let of = async |token: &str, path: &str| stage.ask(token, "GET", path, "").await.json();
@@ -232,7 +232,7 @@ async fn a_token_with_limits_is_told_nothing_of_others() {
 }
 
 #[tokio::test]
-async fn a_token_puts_as_often_as_it_may_and_no_more_than_may_wait() {
+async fn a_token_is_refused_puts_above_its_rate_or_its_pending_maximum() {
     let rate = PutRate { puts: 3, per: std::time::Duration::from_secs(3600) };
     let limits = TokenLimits { puts: Some(rate), ..shop() };
     let line = |n: usize| {
@@ -262,7 +262,7 @@ async fn a_token_puts_as_often_as_it_may_and_no_more_than_may_wait() {
 }
 
 #[tokio::test]
-async fn no_cursor_tells_what_of_others_is_dead() {
+async fn a_cursor_never_reveals_a_dead_occurrence_of_others() {
     let stage = stage(shop()).await;
     for (n, id) in ["shop.a", "bank.secret", "shop.b", "bank.other", "shop.c", "bank.last"].into_iter().enumerate() {
         stage.make_dead(id, -100 + i64::try_from(n).unwrap(), "rejected", "alerts");
@@ -305,7 +305,7 @@ async fn a_requeue_counts_as_a_put() {
 }
 
 #[tokio::test]
-async fn a_foreign_destination_is_told_from_one_that_the_sink_refuses() {
+async fn a_foreign_destination_gets_403_and_an_invalid_destination_gets_422() {
     let stage = stage(shop()).await;
     let put = async |token: &str, destination: &str| {
         let task = json!({"schedule": {"in": "1h"}, "message": {"destination": destination}, "lane": "alerts"});

@@ -36,7 +36,7 @@ async fn a_look_shows_the_trace_of_the_put_and_a_repeat_keeps_the_first() {
 }
 
 #[tokio::test]
-async fn what_is_no_valid_trace_is_passed_by() {
+async fn an_invalid_trace_header_of_a_put_is_ignored() {
     let stage = Stage::start().await;
     let json = ("content-type", "application/json");
     let other = TRACE.replace("4bf9", "5bf9");

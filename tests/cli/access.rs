@@ -113,7 +113,7 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
 }
 
 #[test]
-fn the_command_line_speaks_tls_and_says_who_is_not_trusted() {
+fn the_command_line_uses_tls_and_reports_an_untrusted_certificate() {
     let (ours, other) = (Certificates::new(), Certificates::new());
     let instance = instance(Some(&ours));
     let url = &format!("https://127.0.0.1:{}", instance.port);
@@ -191,7 +191,7 @@ fn another_client_trusts_the_listener_by_its_authority_alone() {
 }
 
 #[test]
-fn faults_of_the_listeners_files_are_told_with_all_others_and_their_lines() {
+fn faults_of_certificate_files_are_reported_with_all_others_and_their_lines() {
     let (ours, other) = (Certificates::new(), Certificates::new());
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
@@ -212,7 +212,7 @@ fn faults_of_the_listeners_files_are_told_with_all_others_and_their_lines() {
 }
 
 #[test]
-fn nobody_there_and_a_url_of_another_kind_are_told() {
+fn an_absent_instance_and_an_invalid_url_are_reported() {
     let nobody = format!("https://127.0.0.1:{}", free_port());
     let ca = Certificates::new().ca_file();
     let away = run(&put(&nobody, &["--ca-file", ca.to_str().unwrap()]));
@@ -256,7 +256,7 @@ fn empty_variables_say_nothing() {
 }
 
 #[test]
-fn what_is_of_no_use_or_no_longer_secret_is_told() {
+fn an_unused_ca_file_and_an_unencrypted_token_are_reported() {
     let plain = format!("http://127.0.0.1:{}", free_port());
     let refused = run(&put(&plain, &["--ca-file", "/nowhere.pem"]));
     assert!(refused.code == Some(2) && refused.err.contains("`--ca-file` is for `https://`"), "{}", refused.err);

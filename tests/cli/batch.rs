@@ -49,7 +49,7 @@ fn lines_that_are_wrong_are_named_and_all_others_put() {
 }
 
 #[test]
-fn with_json_the_answers_go_to_stdout_as_they_are() {
+fn a_batch_with_json_prints_the_answers_unchanged_to_stdout() {
     let server = serve(&[]);
     let file = file(&format!("\n{}\n", lines(300)));
     let put = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &url(&server), "--json"]);
@@ -62,7 +62,7 @@ fn with_json_the_answers_go_to_stdout_as_they_are() {
 }
 
 #[test]
-fn tasks_come_from_stdin_and_are_answered_while_it_is_open() {
+fn a_batch_from_stdin_is_answered_while_stdin_is_still_open() {
     let server = serve(&[]);
     let url = url(&server);
     let put = run_with(&["task", "put", "-f", "-", "--url", &url], lines(50).trim_end());
@@ -86,7 +86,7 @@ fn tasks_come_from_stdin_and_are_answered_while_it_is_open() {
 }
 
 #[test]
-fn a_file_without_a_task_or_of_another_form_is_told_with_what_is_expected() {
+fn a_batch_file_that_is_empty_malformed_or_missing_is_explained() {
     let server = serve(&[]);
     let url = url(&server);
     let empty = file("\n\n");
@@ -130,7 +130,7 @@ fn gone_after(answers: usize) -> u16 {
 }
 
 #[test]
-fn a_batch_whose_instance_goes_away_says_how_far_it_is_known_to_have_got() {
+fn a_batch_reports_its_last_answered_line_when_the_instance_goes_away() {
     let file = file(&lines(20_000));
     let path = file.path().to_str().unwrap();
     let place = format!("http://127.0.0.1:{}", gone_after(70));
@@ -165,7 +165,7 @@ fn a_killed_instance_ends_a_batch_from_an_open_stdin() {
 }
 
 #[test]
-fn an_interrupted_batch_says_how_far_it_is_known_to_have_got() {
+fn an_interrupted_batch_reports_its_last_answered_line() {
     let server = serve(&[]);
     let mut child = punctual(&["task", "put", "-f", "-", "--url", &url(&server), "--json"])
         .stdin(Stdio::piped())
@@ -202,7 +202,7 @@ fn answers(answer: &'static str) -> String {
 
 /// Takes more than five seconds: the program is run fourteen times.
 #[test]
-fn what_answers_as_no_instance_does_is_told() {
+fn a_batch_reports_a_server_that_does_not_answer_like_an_instance() {
     let file = file(&lines(4));
     let [first, second, last] =
         ["1", "2", "4"].map(|line| format!("{{\"line\":{line},\"result\":\"created\",\"due_ms\":1}}\n"));
@@ -228,7 +228,7 @@ fn what_answers_as_no_instance_does_is_told() {
 }
 
 #[test]
-fn words_of_others_are_shown_without_what_a_terminal_obeys() {
+fn control_characters_from_tasks_and_servers_are_shown_escaped() {
     let server = serve(&[]);
     let forged = r#"{"id":"\u001b[31mx\nline 9: forged","schedule":{"in":"1h"},"message":{}}"#;
     let put = run_with(&["task", "put", "-f", "-", "--url", &url(&server)], forged);
@@ -265,7 +265,7 @@ fn answers_that_cannot_be_written_are_a_failure_after_all_are_put() {
 
 /// Far more output than a pipe holds, and nobody reads it.
 #[test]
-fn a_signal_ends_a_batch_whose_words_nobody_reads() {
+fn a_signal_ends_a_batch_although_its_output_is_not_read() {
     let server = serve(&[]);
     let (good, bad) = (file(&lines(60_000)), file(&"{}\n".repeat(60_000)));
     for (file, json) in [(&good, &["--json"][..]), (&bad, &[])] {
@@ -298,7 +298,7 @@ fn a_signal_ends_a_batch_whose_words_nobody_reads() {
 }
 
 #[test]
-fn a_signal_ends_what_waits_for_its_file_to_open() {
+fn a_signal_ends_a_put_that_waits_for_its_file_to_open() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -322,7 +322,7 @@ fn impatient() -> crate::support::punctual::Punctual {
 }
 
 #[test]
-fn a_pause_that_is_too_long_is_the_end_and_no_line_of_its_own() {
+fn a_batch_ends_after_a_long_pause_without_an_error_for_a_further_line() {
     let instance = impatient();
     let url = format!("http://127.0.0.1:{}", instance.port);
     let mut child = punctual(&["task", "put", "-f", "-", "--url", &url])
@@ -342,7 +342,7 @@ fn a_pause_that_is_too_long_is_the_end_and_no_line_of_its_own() {
 }
 
 #[test]
-fn a_bar_shows_where_somebody_looks() {
+fn a_batch_shows_a_progress_bar_on_a_terminal() {
     if !support::have("script") {
         return;
     }

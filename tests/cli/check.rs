@@ -37,7 +37,7 @@ fn check(config: &str) -> (Run, Value) {
 
 /// Redis 7 gives a new user no channel. `serve` would start, and answer 503 for ever.
 #[test]
-fn a_user_of_redis_without_a_right_is_told_which() {
+fn a_check_names_the_permissions_that_the_redis_user_lacks() {
     if !have("redis-server") {
         return;
     }
@@ -113,7 +113,7 @@ fn each_way(of: &str, port: u16, right: &Path, config: impl Fn(&str, u16) -> Str
 }
 
 #[test]
-fn the_timeline_is_checked_and_left_as_it_is() {
+fn a_check_of_the_timeline_writes_nothing() {
     if !have("redis-server") {
         return;
     }
@@ -128,7 +128,7 @@ fn the_timeline_is_checked_and_left_as_it_is() {
 }
 
 #[test]
-fn redis_streams_are_checked_and_left_as_they_are() {
+fn a_check_of_redis_streams_writes_nothing() {
     if !have("redis-server") {
         return;
     }
@@ -142,7 +142,7 @@ fn redis_streams_are_checked_and_left_as_they_are() {
 }
 
 #[test]
-fn nats_is_checked_and_left_as_it_is() {
+fn a_check_of_nats_publishes_nothing() {
     if !have("nats-server") {
         return;
     }
@@ -164,7 +164,7 @@ fn nats_is_checked_and_left_as_it_is() {
 
 /// Takes more than five seconds because RabbitMQ needs as long to start.
 #[test]
-fn rabbitmq_is_checked_and_left_as_it_is() {
+fn a_check_of_rabbitmq_publishes_nothing() {
     if !have("rabbitmq-server") {
         return;
     }
@@ -187,7 +187,7 @@ fn rabbitmq_is_checked_and_left_as_it_is() {
 
 /// Takes more than five seconds because Kafka needs as long to start.
 #[test]
-fn kafka_is_checked_and_left_as_it_is() {
+fn a_check_of_kafka_publishes_nothing() {
     if !have_kafka() {
         return;
     }
@@ -210,7 +210,7 @@ fn kafka_is_checked_and_left_as_it_is() {
 }
 
 #[test]
-fn all_that_fails_is_told_and_the_first_gives_the_code() {
+fn a_check_reports_every_failure_and_exits_with_the_code_of_the_first() {
     if !have("nats-server") {
         return;
     }
@@ -270,7 +270,7 @@ fn careless() -> [(&'static [&'static str], &'static [&'static str]); 2] {
 }
 
 #[test]
-fn a_redis_that_evicts_or_persists_nothing_is_a_warning_and_no_failure() {
+fn a_check_warns_of_a_redis_that_evicts_or_does_not_persist() {
     if !have("redis-server") {
         return;
     }
@@ -303,7 +303,7 @@ fn a_redis_that_evicts_or_persists_nothing_is_a_warning_and_no_failure() {
 }
 
 #[test]
-fn a_replica_takes_nothing_and_that_is_neither_its_address_nor_its_password() {
+fn a_check_reports_a_replica_as_neither_an_address_nor_a_password_failure() {
     if !have("redis-server") {
         return;
     }
@@ -315,7 +315,7 @@ fn a_replica_takes_nothing_and_that_is_neither_its_address_nor_its_password() {
 }
 
 #[test]
-fn a_full_redis_takes_nothing_and_is_left_as_it_is() {
+fn a_check_reports_a_full_redis_and_writes_nothing() {
     if !have("redis-server") {
         return;
     }
@@ -331,7 +331,7 @@ fn a_full_redis_takes_nothing_and_is_left_as_it_is() {
 }
 
 #[test]
-fn an_address_of_another_machine_is_told_and_a_port_in_use_is_not() {
+fn a_check_reports_an_address_of_another_machine_but_not_a_port_in_use() {
     // An address that is reserved for documentation.
     let listen = |address: &str| {
         let token = format!("[tokens.a]\nsha256 = \"{}\"\nscope = \"read\"\n", "1".repeat(64));
@@ -346,7 +346,7 @@ fn an_address_of_another_machine_is_told_and_a_port_in_use_is_not() {
 
 /// Another kind of server answers: reported in one line, and as what it is.
 #[test]
-fn what_answers_as_another_server_does_is_named() {
+fn a_check_names_a_server_of_another_kind() {
     if !have("redis-server") {
         return;
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{punctual, read, run};
 
 #[test]
-fn every_option_is_shown_with_where_it_was_said_and_no_secret_is() {
+fn config_shows_every_option_with_its_origin_and_no_secret() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let hash = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
     let text = format!(
@@ -52,7 +52,7 @@ fn every_option_is_shown_with_where_it_was_said_and_no_secret_is() {
 
 /// The output is valid TOML with the same values, except for secrets.
 #[test]
-fn what_is_shown_is_a_configuration() {
+fn config_output_is_a_valid_configuration() {
     let shown = run(&["config", "--redis", "memory:", "--sink", "stdout:"]).out;
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &shown).unwrap();

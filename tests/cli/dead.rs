@@ -63,7 +63,7 @@ fn the_dead_are_listed_and_shown() {
 }
 
 #[test]
-fn what_is_requeued_is_published_under_its_key() {
+fn a_requeued_occurrence_is_published_under_its_key() {
     let (server, url) = with_dead(4);
     let one = run(&["dead", "requeue", &key(0), "--url", &url]);
     assert_eq!((one.code, one.out, one.err.as_str()), (Some(0), format!("requeued {}\n", key(0)), ""));
@@ -81,7 +81,7 @@ fn what_is_requeued_is_published_under_its_key() {
 }
 
 #[test]
-fn what_is_discarded_is_gone() {
+fn a_discarded_occurrence_is_gone_and_cannot_be_discarded_again() {
     let (_server, url) = with_dead(3);
     let one = run(&["dead", "discard", &key(0), "--url", &url, "--json"]);
     assert_eq!(one.code, Some(0), "{}", one.err);
@@ -100,7 +100,7 @@ fn what_is_discarded_is_gone() {
 }
 
 #[test]
-fn many_are_never_meant_by_accident() {
+fn bulk_requeue_and_discard_need_an_explicit_and_valid_selection() {
     for command in ["requeue", "discard"] {
         for arguments in [&[][..], &["a:1", "--all"], &["a:1", "--lane", "x"], &["--all", "--reason", "poison"]] {
             let told = run(&[&["dead", command, "--url", "http://127.0.0.1:1"], arguments].concat());
@@ -117,7 +117,7 @@ fn many_are_never_meant_by_accident() {
 }
 
 #[test]
-fn what_is_no_instance_has_no_dead() {
+fn dead_commands_report_a_server_that_is_not_an_instance() {
     for (status, body) in [("200 OK", &b"<html>log in</html>"[..]), ("200 OK", b"{}"), ("502 Bad Gateway", b"sorry")] {
         let place = answers(status, body);
         for arguments in [&["list"][..], &["show", "a:1"], &["requeue", "a:1"], &["discard", "--all"]] {

@@ -68,7 +68,7 @@ fn a_demo_in_memory_counts_every_occurrence_once() {
 }
 
 #[test]
-fn a_demo_without_a_redis_server_says_so_and_works() {
+fn a_demo_without_a_redis_server_reports_it_and_works() {
     let empty = tempfile::tempdir().unwrap();
     let output = punctual(&["demo", "--seconds", "1", "--json"]).env("PATH", empty.path()).output().unwrap();
     let run = read(output);
@@ -81,7 +81,7 @@ fn a_demo_without_a_redis_server_says_so_and_works() {
 }
 
 #[test]
-fn a_demo_starts_a_redis_server_of_its_own_and_ends_it() {
+fn a_demo_starts_its_own_redis_server_and_stops_it() {
     if !support::have("redis-server") {
         return;
     }
@@ -109,7 +109,7 @@ fn an_interrupted_demo_ends_with_its_table() {
 }
 
 #[test]
-fn a_redis_server_that_ends_at_once_is_told_with_its_words() {
+fn a_demo_shows_the_output_of_a_redis_server_that_exits_at_once() {
     let (bin, temp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = bin.path().join("redis-server");
     std::fs::write(&file, "#!/bin/sh\necho no memory for a redis\nexit 1\n").unwrap();

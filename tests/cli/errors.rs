@@ -58,7 +58,7 @@ fn run_in(dir: &std::path::Path, arguments: &[&str], environment: &[(&str, &str)
 }
 
 #[test]
-fn what_is_wrong_with_a_configuration_is_said_with_its_place_and_what_was_meant() {
+fn configuration_errors_name_their_place_and_suggest_a_correction() {
     let mut told = String::new();
     for Broken { name, file, environment } in BROKEN {
         let dir = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_variable_that_is_not_utf_8_is_named_and_what_it_holds_is_not() {
+fn a_variable_that_is_not_utf_8_is_named_without_its_value() {
     let mut command = punctual(&["check", "--offline", "--sink", "stdout:"]);
     let run = read(command.env("PUNCTUAL__REDIS__URL", OsStr::from_bytes(b"redis://:hunter\xfc@h")).output().unwrap());
     assert_eq!(run.code, Some(2), "{}{}", run.out, run.err);
@@ -109,7 +109,7 @@ fn a_variable_that_is_not_utf_8_is_named_and_what_it_holds_is_not() {
 
 /// A byte order mark and other line endings are no faults; line numbers stay correct.
 #[test]
-fn a_file_is_read_whatever_editor_wrote_it() {
+fn a_configuration_file_may_have_a_byte_order_mark_and_crlf_line_endings() {
     let dir = tempfile::tempdir().unwrap();
     for (text, code) in [
         ("\u{feff}[redis]\r\nurl = \"memory:\"\r\n[sinks.a]\r\nurl = \"stdout:\"\r\n", 0),
@@ -123,7 +123,7 @@ fn a_file_is_read_whatever_editor_wrote_it() {
 }
 
 #[test]
-fn wrong_usage_is_said_with_what_is_right() {
+fn usage_errors_suggest_the_right_usage() {
     let dir = tempfile::tempdir().unwrap();
     let mut told = String::new();
     for arguments in [
@@ -145,7 +145,7 @@ fn wrong_usage_is_said_with_what_is_right() {
 }
 
 #[test]
-fn an_instance_that_is_not_there_is_said_with_what_to_do() {
+fn an_unreachable_instance_is_reported_with_a_hint() {
     let dir = tempfile::tempdir().unwrap();
     let mut told = String::new();
     // No server listens on port 1.

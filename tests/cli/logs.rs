@@ -73,7 +73,7 @@ fn lived(more: &str) -> String {
 
 /// Takes more than five seconds: an instance runs and is stopped twice.
 #[test]
-fn the_log_says_the_same_as_text_and_as_json_an_object_a_line() {
+fn the_log_has_the_same_content_as_text_and_as_json_lines() {
     if !have("redis-server") {
         return;
     }

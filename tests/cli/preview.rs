@@ -12,7 +12,7 @@ fn dues(arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_preview_shows_what_a_put_is_answered_with() {
+fn a_preview_shows_the_dues_that_a_put_answers() {
     let server = serve(&[]);
     let schedule = ["--cron", "*/7 3 * * MON-FRI", "--zone", "Europe/Berlin"];
     let place = url(&server);
@@ -48,7 +48,7 @@ fn a_file_holds_a_task_or_a_schedule() {
 }
 
 #[test]
-fn a_task_may_be_as_large_as_any_instance_can_be_told_to_take() {
+fn a_preview_accepts_a_task_as_large_as_an_instance_can_be_set_to_accept() {
     let payload = "a".repeat(600 * 1024);
     let file = format!(r#"{{"schedule":{{"at":"2027-01-01T00:00:00Z"}},"message":{{"payload":"{payload}"}}}}"#);
     let run = run_with(&["preview", "-f", "-"], &file);
@@ -56,7 +56,7 @@ fn a_task_may_be_as_large_as_any_instance_can_be_told_to_take() {
 }
 
 #[test]
-fn the_faults_of_a_preview_are_those_of_the_api() {
+fn a_preview_reports_the_same_faults_as_the_api() {
     let server = serve(&[]);
     let (place, bad) = (url(&server), ["--cron", "0 0 30 2 *"]);
     let put = run(&[&["task", "put", "a", "--url", place.as_str()], &bad[..]].concat());

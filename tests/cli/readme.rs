@@ -309,7 +309,7 @@ fn the_commands_of_the_readme_for_redis_streams_work() {
 
 /// Includes puts, claims and settles, where a missing permission would show.
 #[test]
-fn the_redis_user_of_the_page_may_do_what_is_needed() {
+fn the_redis_user_of_the_operations_page_has_all_needed_permissions() {
     if !support::have("redis-server") || !support::have("redis-cli") {
         return;
     }

@@ -13,7 +13,7 @@ use crate::support::redis::RedisServer;
 use crate::support::server::{free_port, signal_pid};
 
 #[test]
-fn an_instance_names_itself_and_a_signal_ends_it_in_order() {
+fn an_instance_logs_its_name_and_a_signal_stops_it_in_order() {
     for signal in ["TERM", "INT"] {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
@@ -62,7 +62,7 @@ fn the_limit_of_open_files_is_raised_and_leaves_some_for_redis_and_the_sinks() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_stops_the_instance_at_once() {
     let port = free_port();
     let listen = format!("127.0.0.1:{port}");
     let arguments = ["serve", "--redis", "memory:", "--sink", "stdout:", "--listen", &listen];
@@ -124,7 +124,7 @@ fn another_number_of_shards_is_refused() {
 
 /// Takes more than five seconds: Redis is stopped for six, longer than a start once waited for it.
 #[test]
-fn another_number_of_shards_is_refused_even_when_redis_says_so_late() {
+fn another_number_of_shards_is_refused_also_if_redis_answers_late() {
     if !support::have("redis-server") {
         return;
     }

@@ -19,7 +19,7 @@ fn commands(above: &[&str]) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_help_of_every_command_is_as_it_was() {
+fn the_help_of_every_command_matches_its_snapshot() {
     let all = commands(&[]);
     assert!(all.len() >= 12, "{all:?}");
     for command in all {

@@ -86,7 +86,7 @@ fn a_task_comes_from_a_file_or_from_stdin_and_is_published() {
 }
 
 #[test]
-fn what_the_instance_refuses_is_told_in_its_words() {
+fn a_refused_put_shows_the_errors_of_the_instance() {
     let server = serve(&[]);
     let url = url(&server);
     let refused = run(&["task", "put", "-a", "--in", "soon", "--lane", "UP", "--url", &url][..]);
@@ -102,7 +102,7 @@ fn what_the_instance_refuses_is_told_in_its_words() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_told_apart() {
+fn a_bad_payload_a_missing_file_and_an_absent_instance_have_own_errors() {
     let payload = run(&["task", "put", "a", "--in", "1s", "--payload", "hello"]);
     assert_eq!(payload.code, Some(2));
     assert!(
@@ -139,7 +139,7 @@ pub(super) fn answers(status: &str, body: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_no_instance_is_no_task() {
+fn task_commands_report_a_server_that_is_not_an_instance() {
     for (status, body) in [
         ("200 OK", &b"<html>log in</html>"[..]),
         ("200 OK", b""),
@@ -161,7 +161,7 @@ fn what_is_no_instance_is_no_task() {
 }
 
 #[test]
-fn words_of_others_are_shown_without_what_a_terminal_obeys() {
+fn control_characters_from_tasks_and_servers_are_shown_escaped() {
     let (esc, line) = ("\\u001b[2J", "\\nforged: ");
     for (status, body, arguments) in [
         (
@@ -215,7 +215,7 @@ fn data_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
-fn a_task_that_is_too_large_is_told_with_the_limit() {
+fn a_task_that_is_too_large_is_reported_with_the_limit() {
     let server = serve(&[]);
     let task =
         format!("\u{feff}{{\"schedule\":{{\"in\":\"1h\"}},\"message\":{{\"payload\":\"{}\"}}}}", "x".repeat(16 << 20));

@@ -19,7 +19,7 @@ fn help_and_version_are_no_failures_and_no_command_is() {
 }
 
 #[test]
-fn what_the_laboratory_does_is_said_with_its_name() {
+fn verify_and_bench_fail_with_a_hint_to_punctual_lab() {
     for command in ["verify", "bench"] {
         let run = run(&[command, "--seconds", "1"]);
         assert_eq!((run.code, run.out.as_str()), (Some(2), ""), "{command}");
@@ -28,7 +28,7 @@ fn what_the_laboratory_does_is_said_with_its_name() {
 }
 
 #[test]
-fn every_fault_of_the_configuration_is_told_at_once() {
+fn every_fault_of_the_configuration_is_reported_at_once() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = "[claim]\nleese = \"1s\"\nlease = \"10s\"\n[sinks.a]\nurl = \"nats://me:hunter2@x\"\n[lanes.b]\nsink = \"aa\"\n";
     std::fs::write(file.path(), text).unwrap();
@@ -57,7 +57,7 @@ fn every_fault_of_the_configuration_is_told_at_once() {
 }
 
 #[test]
-fn what_cannot_be_configured_is_refused_before_anything_starts() {
+fn an_invalid_configuration_is_refused_before_anything_starts() {
     for (arguments, detail) in [
         (&["serve", "--redis", "memory:"][..], "there is no sink to publish to"),
         (&["serve", "--sink", "stdout:", "--redis", "http://a"], "`redis.url` (--redis)"),

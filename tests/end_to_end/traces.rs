@@ -8,7 +8,7 @@ use crate::support::redis::RedisServer;
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 #[test]
-fn the_trace_of_a_put_stands_in_the_message() {
+fn a_message_carries_the_trace_of_its_put() {
     if !have("redis-server") {
         return;
     }

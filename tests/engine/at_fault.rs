@@ -66,27 +66,27 @@ async fn good_ones_pass(bed: &Bed, bad: impl Fn(Timestamp, usize) -> Timestamp) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn good_ones_pass_bad_ones_that_are_due_in_one_millisecond() {
+async fn good_messages_pass_bad_messages_due_in_one_millisecond() {
     good_ones_pass(&Bed::start(), |now, _| now.plus(millis(500))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn good_ones_pass_bad_ones_that_have_been_due_for_long() {
+async fn good_messages_pass_bad_messages_that_have_been_due_for_long() {
     good_ones_pass(&Bed::start(), |now, n| now.minus(millis(60_000)).plus(millis(n as u64 / 7))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn good_ones_pass_bad_ones_that_keep_coming() {
+async fn good_messages_pass_bad_messages_that_keep_coming() {
     good_ones_pass(&Bed::start(), |now, n| now.plus(millis(n as u64))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn good_ones_pass_bad_ones_on_four_shards() {
+async fn good_messages_pass_bad_messages_on_four_shards() {
     good_ones_pass(&Bed::start_on(4), |now, n| now.plus(millis(n as u64 / 4))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn good_ones_pass_bad_ones_where_two_instances_share_the_work() {
+async fn good_messages_pass_bad_messages_with_two_instances() {
     let bed = Bed::start();
     let mut config = EngineConfig::new("i1");
     config.lease = seconds(5);
@@ -96,7 +96,7 @@ async fn good_ones_pass_bad_ones_where_two_instances_share_the_work() {
 
 /// Bad tasks that fit into the room of the lane by number, and exceed it three times by bytes.
 #[tokio::test(start_paused = true)]
-async fn good_ones_pass_bad_ones_that_are_large() {
+async fn good_messages_pass_bad_messages_that_are_large() {
     let bed = Bed::start();
     refuse_bad(&bed);
     let large = Payload::Json(format!("\"{}\"", "x".repeat(128 << 10)).into_bytes().into());
@@ -125,7 +125,7 @@ async fn good_ones_pass_bad_ones_that_are_large() {
 
 /// Returned occurrences are claimed in vain at most every two seconds, and a few times during the first pass.
 #[tokio::test(start_paused = true)]
-async fn what_goes_back_is_not_claimed_again_at_once() {
+async fn returned_occurrences_are_not_claimed_again_at_once() {
     let bed = Bed::start();
     refuse_bad(&bed);
     let ids: Vec<String> = (0..BAD).map(|n| format!("bad{n}")).collect();

@@ -53,7 +53,7 @@ async fn a_copy_of_the_dead_carries_key_payload_and_why() {
 
 /// A copy counts neither as accepted nor as late, and the message itself may still be published.
 #[tokio::test(start_paused = true)]
-async fn a_copy_is_no_publish_of_its_occurrence() {
+async fn a_dead_letter_copy_does_not_count_as_a_publish_of_its_occurrence() {
     let bed = bed();
     refuse(&bed);
     let first = bed.put([("tick", every(seconds(1), 2))]).await[0];
@@ -114,7 +114,7 @@ async fn a_refused_copy_delays_a_death_by_at_most_two_attempts() {
 
 /// Otherwise each claim with a refused message would wait twice `answer_timeout` for it.
 #[tokio::test(start_paused = true)]
-async fn once_a_copy_has_failed_none_of_its_lane_is_tried_for_a_while() {
+async fn a_failed_copy_pauses_the_copies_of_its_lane_for_a_while() {
     let bed = bed();
     let tries = Arc::new(std::sync::atomic::AtomicU32::new(0));
     let tried = || tries.load(std::sync::atomic::Ordering::Relaxed);
@@ -148,7 +148,7 @@ async fn once_a_copy_has_failed_none_of_its_lane_is_tried_for_a_while() {
 
 /// A copy may be too large for its destination; that says nothing about other copies.
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_is_refused_keeps_no_other_back() {
+async fn a_refused_copy_does_not_prevent_other_copies() {
     let bed = bed();
     bed.sink.answer_by(|message| match message.destination.as_str() {
         DEAD if message.task == "a" => Answer::Reject("too large".to_owned()),
@@ -181,7 +181,7 @@ async fn a_sink_that_goes_away_does_not_delay_deaths() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lane_without_a_place_for_them_and_poison_have_no_copies() {
+async fn poison_and_lanes_without_a_dead_letter_destination_have_no_copies() {
     let (plain, with) = (Bed::start(), bed());
     for bed in [&plain, &with] {
         refuse(bed);

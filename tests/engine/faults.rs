@@ -36,7 +36,7 @@ async fn a_settle_whose_reply_is_missing_is_repeated_and_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeline_that_is_away_is_waited_for() {
+async fn an_engine_waits_for_a_timeline_that_is_away() {
     let bed = Bed::start();
     let ids: Vec<String> = (0..100).map(|n| format!("t{n}")).collect();
     let dues = bed.put(ids.iter().enumerate().map(|(n, id)| (id.as_str(), after(millis(n as u64 * 100))))).await;
@@ -51,7 +51,7 @@ async fn a_timeline_that_is_away_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_dead_holder_held_is_published_under_the_same_key_within_lease_and_a_second() {
+async fn occurrences_of_a_dead_instance_are_published_under_their_key_after_lease() {
     let bed = Bed::start();
     let shard = Shard::of(&id("x"), 1);
     bed.engine.as_ref().unwrap();
@@ -82,7 +82,7 @@ async fn what_a_dead_holder_held_is_published_under_the_same_key_within_lease_an
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_whose_lease_was_lost_writes_nothing_and_lets_go() {
+async fn a_holder_that_lost_its_lease_writes_nothing_and_drops_its_claim() {
     let bed = Bed::start();
     bed.sink.answer_by(|_| Answer::Hang);
     bed.put([("x", after(millis(10)))]).await;
@@ -164,7 +164,7 @@ fn shown_unreadable(bed: &Bed) -> i64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_cannot_be_read_is_left_out_and_delays_nobody_and_is_never_dead() {
+async fn an_unreadable_record_is_left_out_delays_no_other_and_is_never_dead() {
     let (log, _guard) = Log::begin();
     let bed = Bed::start();
     let dues = bed.put([("new", after(seconds(1))), ("old", after(seconds(1)))]).await;
@@ -188,7 +188,7 @@ async fn a_record_that_cannot_be_read_is_left_out_and_delays_nobody_and_is_never
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_asks_once_after_its_start_for_what_could_not_be_read() {
+async fn an_instance_claims_unreadable_records_once_after_its_start() {
     let mut bed = Bed::start();
     let ids: Vec<String> = (0..1500).map(|n| format!("t{n}")).collect();
     let mut dues = bed.put([("cancelled", after(seconds(1)))]).await;
@@ -219,7 +219,7 @@ async fn an_instance_asks_once_after_its_start_for_what_could_not_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_settles_what_is_answered_and_gives_back_the_rest() {
+async fn shutdown_settles_answered_occurrences_and_returns_the_rest() {
     let mut bed = Bed::start();
     bed.sink.answer_by(|message| if message.task == "slow" { Answer::Hang } else { Answer::Accept });
     bed.put([("slow", after(millis(10))), ("quick", after(millis(10))), ("later", after(seconds(60)))]).await;

@@ -10,7 +10,7 @@ use punctual_sinks::memory::Answer;
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_published_before_it_is_due_and_then_at_once() {
+async fn a_message_is_published_at_once_when_due_and_never_before() {
     let bed = Bed::start();
     let (clock, times) = (Arc::clone(&bed.clock), Arc::new(Mutex::new(Vec::new())));
     let seen = Arc::clone(&times);
@@ -56,7 +56,7 @@ async fn several_engines_publish_each_occurrence_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_carries_what_its_task_says() {
+async fn a_message_carries_the_key_headers_and_payload_of_its_task() {
     let bed = Bed::start();
     let mut task = to("orders.timeout", millis(5));
     task.message.key = Some("order-1".to_owned());
@@ -108,7 +108,7 @@ async fn a_task_replaced_in_flight_goes_on_as_asked_once_its_claim_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_long_absence_missed_is_caught_up_as_each_task_asks() {
+async fn occurrences_missed_in_a_long_absence_follow_the_catch_up_of_each_task() {
     let bed = Bed::start();
     bed.timeline.set_link_down("test");
     bed.pass(seconds(1)).await;
@@ -139,7 +139,7 @@ async fn what_a_long_absence_missed_is_caught_up_as_each_task_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_in_flight_is_bounded_and_the_rest_stays_due() {
+async fn occurrences_in_flight_are_bounded_and_the_rest_stays_due() {
     let bed = Bed::start_with(|config| config.in_flight = 100);
     bed.sink.answer_by(|_| Answer::Hang);
     let ids: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
@@ -156,7 +156,7 @@ async fn what_is_in_flight_is_bounded_and_the_rest_stays_due() {
 /// The sink accepts 10 000 messages a second and 100 000 are overdue. A task that becomes due meanwhile passes most of
 /// the backlog.
 #[tokio::test(start_paused = true)]
-async fn a_backlog_delays_what_is_freshly_due_by_no_more_than_its_share() {
+async fn a_backlog_delays_newly_due_tasks_only_by_its_share_of_each_claim() {
     const BACKLOG: usize = 100_000;
     const IN_FLIGHT: usize = 2000;
     let bed = Bed::start_with(|config| config.in_flight = IN_FLIGHT);
@@ -221,7 +221,7 @@ async fn a_verdict_that_is_known_is_settled_whatever_else_its_claim_works_out() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_record_at_most_is_in_flight_beyond_the_bytes_that_may_be() {
+async fn bytes_in_flight_exceed_their_limit_by_at_most_one_record() {
     const LARGE: usize = 6 << 20;
     let bed = Bed::start_with(|config| config.in_flight_bytes = 16 << 20);
     bed.sink.answer_by(|_| Answer::Hang);

@@ -41,7 +41,7 @@ impl Bed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_publishes_and_deaths_are_counted_by_what_came_of_them() {
+async fn claims_publishes_and_deaths_are_counted_by_their_outcome() {
     let bed = Bed::start_with(|config| config.dead_cap = DeadCap::of(1));
     bed.sink.answer_by(|message| match (message.task.as_str(), message.attempt) {
         ("shaky", 1) => unclear("not now"),
@@ -79,7 +79,7 @@ async fn claims_publishes_and_deaths_are_counted_by_what_came_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_is_in_flight_and_overdue_is_shown_lane_by_lane() {
+async fn metrics_show_waiting_in_flight_and_overdue_occurrences_of_each_lane() {
     let bed = Bed::start();
     let depth = |name: &str, lane: &str| bed.shows(&format!("punctual_{name}{{lane=\"{lane}\"}}"));
     let expect = |name: &str, lanes: [f64; 3]| {
@@ -132,7 +132,7 @@ async fn a_breaker_and_a_timeline_that_is_away_are_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_passed_over_is_counted_by_its_catch_up_and_what_is_too_late_is_dead() {
+async fn passed_over_occurrences_count_by_catch_up_and_a_late_one_shot_is_dead() {
     let bed = Bed::start();
     bed.timeline.set_link_down("test");
     bed.timeline.set_up();
@@ -158,7 +158,7 @@ async fn what_is_passed_over_is_counted_by_its_catch_up_and_what_is_too_late_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_silent_and_lost_holders_leave_is_counted() {
+async fn occurrences_left_by_dead_instances_and_lost_claims_are_counted() {
     let bed = Bed::start();
     let now = bed.clock.now();
     bed.put_past("gone", "side", now).await;
@@ -199,7 +199,7 @@ async fn what_silent_and_lost_holders_leave_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lane_that_nobody_serves_is_shown_until_it_is_gone() {
+async fn metrics_show_an_unserved_lane_until_it_is_forgotten() {
     let bed = Bed::start();
     bed.pass(seconds(2)).await;
     assert_eq!(bed.shows("punctual_lanes_unserved"), 0.0);

@@ -53,7 +53,7 @@ async fn out_of_retries_is_dead_only_where_others_are_accepted() {
 /// A partition without a leader, a quota, a full queue: whatever its policy says, a message waits, while others for the
 /// same destination are accepted.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_says_nothing_about_the_message_is_no_retry() {
+async fn a_refusal_that_is_not_about_the_message_does_not_count_as_a_retry() {
     for fault in [Fault::Unavailable, Fault::Destination] {
         let bed = Bed::start();
         let opens = Instant::now() + seconds(100);
@@ -92,7 +92,7 @@ async fn a_missing_answer_is_a_retry_only_if_a_later_message_was_answered() {
 /// The broker has a message with this key from elsewhere, and drops ours. After a publish without an answer, that is what
 /// deduplication is for.
 #[tokio::test(start_paused = true)]
-async fn a_message_that_is_dropped_as_a_duplicate_is_counted_and_told_if_it_was_the_first() {
+async fn a_duplicate_answer_is_counted_and_logged_if_it_was_the_first_publish() {
     let (log, _guard) = Log::begin();
     let bed = Bed::start();
     let tries = AtomicU32::new(0);
@@ -116,7 +116,7 @@ async fn a_message_that_is_dropped_as_a_duplicate_is_counted_and_told_if_it_was_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_sink_refuses_for_good_is_dead_at_once_with_its_words() {
+async fn a_rejected_message_is_dead_at_once_with_the_detail_of_the_sink() {
     let bed = Bed::start();
     bed.sink.answer_by(|message| match message.task.as_str() {
         "big" | "tick" => Answer::Reject("too large: 2 MiB, limit 1 MiB".to_owned()),
@@ -148,7 +148,7 @@ async fn stragglers_do_not_hold_up_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_absent_sink_costs_nothing() {
+async fn an_absent_sink_causes_no_claim_no_loss_and_no_repeat() {
     let bed = Bed::start();
     bed.pass(millis(100)).await;
     bed.sink.set_absent(true);
@@ -193,7 +193,7 @@ async fn a_sink_that_answers_nothing_is_absent_once_a_probe_fails_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sink_that_answers_probes_but_no_messages_is_told_once_and_back_once_it_is() {
+async fn a_sink_that_answers_only_probes_is_logged_once_until_it_accepts_messages() {
     let (log, _guard) = Log::begin();
     let bed = Bed::start();
     bed.sink.answer_by(|_| Answer::Retry(Trouble::definite(Fault::Sink, "refused")));
@@ -260,7 +260,7 @@ async fn after_an_outage_of_the_sink_no_destination_is_blamed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_destination_that_never_answers_stops_nobody_else() {
+async fn a_destination_that_never_answers_blocks_no_other_destination() {
     let bed = Bed::start();
     bed.sink.answer_by(|message| if message.destination == "silent" { Answer::Hang } else { Answer::Accept });
     // The first is tried when the sink is back. The others are more than the lane may have in flight.
@@ -299,7 +299,7 @@ fn held(bed: &Bed) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_destination_at_fault_holds_a_quarter_of_its_lane_and_the_rest_waits_without_a_mark() {
+async fn a_destination_at_fault_holds_a_quarter_of_its_lane_and_leaves_no_marks() {
     let bed = Bed::start_with(|config| config.in_flight = 400);
     bed.sink.answer_by(without_gone);
     let ids: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
@@ -320,7 +320,7 @@ async fn a_destination_at_fault_holds_a_quarter_of_its_lane_and_the_rest_waits_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_a_destination_at_fault_is_dead_after_patience() {
+async fn messages_for_a_destination_at_fault_are_dead_after_patience() {
     let bed = Bed::start_with(|config| config.in_flight = 400);
     bed.sink.answer_by(without_gone);
     let ids: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
@@ -341,7 +341,7 @@ async fn give_up_gone(bed: &Bed) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_rest_of_a_claim_waits_for_the_trial_of_its_destination() {
+async fn other_messages_of_a_claim_wait_for_the_trial_of_their_destination() {
     let bed = Bed::start();
     give_up_gone(&bed).await;
     let ids: Vec<String> = (0..100).map(|n| format!("t{n}")).collect();
@@ -363,7 +363,7 @@ async fn the_rest_of_a_claim_waits_for_the_trial_of_its_destination() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trial_that_is_itself_at_fault_says_nothing_of_its_destination() {
+async fn a_rejected_trial_message_decides_nothing_about_its_destination() {
     let bed = Bed::start();
     give_up_gone(&bed).await;
     bed.sink.answer_by(|message| match message.task.as_str() {
@@ -379,7 +379,7 @@ async fn a_trial_that_is_itself_at_fault_says_nothing_of_its_destination() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_requeued_is_not_dead_for_its_destination_before_patience_has_passed_again() {
+async fn a_requeued_message_is_not_dead_again_until_patience_has_passed() {
     let bed = Bed::start();
     give_up_gone(&bed).await;
     let key = || bed.dead()[0].0.parse().unwrap();

@@ -93,7 +93,7 @@ const WORDS: &[&str] = &[
     "18446744073709551615",
 ];
 
-pub(super) const TARGET: Target = Target { name: "config", check, written: inputs, detail: WORDS, inputs: 500 };
+pub(super) const TARGET: Target = Target { name: "config", check, written: inputs, dictionary: WORDS, inputs: 500 };
 
 fn inputs() -> BoxedStrategy<Vec<u8>> {
     let file = subsequence(PARTS, 0..7).prop_shuffle();

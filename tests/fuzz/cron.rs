@@ -71,7 +71,7 @@ const WORDS: &[&str] = &[
     "0 0 29 2 *",
 ];
 
-pub(super) const TARGET: Target = Target { name: "cron", check, written: inputs, detail: WORDS, inputs: 300 };
+pub(super) const TARGET: Target = Target { name: "cron", check, written: inputs, dictionary: WORDS, inputs: 300 };
 
 fn inputs() -> BoxedStrategy<Vec<u8>> {
     let field = |low: i64, high: i64| {

@@ -22,11 +22,11 @@ enum Change {
 /// Any input: half are mutations of the corpus, and most of the others come from `written`.
 pub(super) fn any(
     corpus: Vec<Vec<u8>>,
-    detail: &'static [&'static str],
+    dictionary: &'static [&'static str],
     written: BoxedStrategy<Vec<u8>>,
 ) -> BoxedStrategy<Vec<u8>> {
     let others = corpus.clone();
-    let changed = (select(corpus), vec(change(detail), 1..6)).prop_map(move |(mut input, changes)| {
+    let changed = (select(corpus), vec(change(dictionary), 1..6)).prop_map(move |(mut input, changes)| {
         changes.into_iter().for_each(|change| change.make(&mut input, &others));
         input.truncate(LONGEST);
         input
@@ -39,9 +39,9 @@ fn any_byte() -> impl Strategy<Value = u8> {
     prop_oneof![Just(b' '), Just(b'\n'), Just(0), Just(0xff), b' '..=b'~', 0..=255_u8]
 }
 
-fn change(detail: &'static [&'static str]) -> impl Strategy<Value = Change> {
+fn change(dictionary: &'static [&'static str]) -> impl Strategy<Value = Change> {
     let at = || prop::arbitrary::any::<Index>();
-    let word = select(detail).prop_map(|word| word.as_bytes().to_vec());
+    let word = select(dictionary).prop_map(|word| word.as_bytes().to_vec());
     prop_oneof![
         (at(), 0..8_u8).prop_map(|(at, bit)| Change::Flip(at, 1 << bit)),
         (at(), any_byte()).prop_map(|(at, byte)| Change::Set(at, byte)),

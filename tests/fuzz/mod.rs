@@ -1,9 +1,9 @@
 //! Feeds arbitrary input to everything that punctual reads from outside. There is a file each for task JSON, cron,
 //! records, batches and configuration, with the rules that must hold for any input.
 //!
-//! `make test` replays the corpus, `tests/fuzz/corpus/<target>/`, and generates a few hundred more inputs, the same
+//! `make test` replays the corpus, `tests/fuzz/corpus/<target>.txt`, and generates a few hundred more inputs, the same
 //! ones each time. `make fuzz` generates new inputs for a minute per target. An input that breaks a rule is shrunk and
-//! written to the corpus, so that later runs replay it: fix the fault, then name the file after it.
+//! added to the corpus, so that later runs replay it: fix the fault, then name the input after it.
 
 mod config;
 mod cron;
@@ -13,6 +13,7 @@ mod record;
 mod task_json;
 
 use std::fs;
+use std::io::Write;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -30,14 +31,14 @@ type Verdict = Result<(), TestCaseError>;
 
 /// One reader.
 struct Target {
-    /// Folder of its corpus.
+    /// Name of its corpus.
     name: &'static str,
     /// Checks the rules for any input.
     check: fn(&[u8]) -> Verdict,
     /// Generates inputs in the reader's format, with and without faults.
     written: fn() -> BoxedStrategy<Vec<u8>>,
     /// Pieces of such inputs, inserted anywhere.
-    detail: &'static [&'static str],
+    dictionary: &'static [&'static str],
     /// Number of inputs that `make test` generates.
     inputs: u32,
 }
@@ -48,8 +49,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Inputs between two looks at the clock.
 const BATCH: u32 = 50;
 
-/// Every file of the corpus has fewer bytes.
-const LARGEST: usize = 4096;
+/// Every input of the corpus has fewer bytes.
+const MAX_INPUT_BYTES: usize = 4096;
 
 impl Target {
     /// Replays the corpus, then generates inputs.
@@ -81,16 +82,17 @@ impl Target {
                 .unwrap_or_else(|_| Err(TestCaseError::fail("it panicked, as told above")))
         };
         let corpus = corpus(self.name);
-        assert!(corpus.len() >= 20, "{}: a corpus of {} files", self.name, corpus.len());
-        for (path, input) in &corpus {
+        assert!(corpus.len() >= 20, "{}: a corpus of {} inputs", self.name, corpus.len());
+        for (label, input) in &corpus {
             if let Err(broken) = checked(input) {
-                panic!("{}: {broken}", path.display());
+                panic!("{label}: {broken}");
             }
         }
         let seconds =
             std::env::var("PUNCTUAL_FUZZ_SECONDS").ok().map(|text| text.parse().expect("a number of seconds"));
         let seed = std::env::var("PUNCTUAL_FUZZ_SEED").map_or(1, |text| text.parse().expect("a number"));
-        let inputs = input::any(corpus.into_iter().map(|(_, input)| input).collect(), self.detail, (self.written)());
+        let inputs =
+            input::any(corpus.into_iter().map(|(_, input)| input).collect(), self.dictionary, (self.written)());
         let (begun, mut made) = (Instant::now(), 0);
         let enough = |made: u32| match seconds {
             None => made >= self.inputs,
@@ -122,54 +124,101 @@ fn runner(seed: u64, made: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(name)
+/// The corpus of a target: one file, an input a line.
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(name).with_extension("txt")
 }
 
-/// Files of a target's corpus, sorted by name.
-fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
-    let files = fs::read_dir(folder(name)).expect("a corpus");
-    let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
-    paths.sort();
-    let read = |path: PathBuf| {
-        let input = fs::read(&path).expect("a file");
-        assert!(input.len() < LARGEST, "{}: {} bytes", path.display(), input.len());
-        (path, input)
+/// Names and inputs of a target's corpus.
+fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
+    let text = fs::read_to_string(file(name)).expect("a corpus");
+    let read = |line: &str| {
+        let (label, input) = line.split_once(' ').expect("a name and an input");
+        let input = if name == "record" { from_hex(input) } else { unescape(input) };
+        assert!(input.len() < MAX_INPUT_BYTES, "{label}: {} bytes", input.len());
+        (label.to_owned(), input)
     };
-    paths.into_iter().map(read).collect()
+    text.lines().filter(|line| !line.starts_with('#')).map(read).collect()
 }
 
-/// Writes an input to the corpus and returns its path.
+/// Adds an input to the corpus and returns its name.
 fn keep(name: &str, input: &[u8]) -> String {
     let hash = input.iter().fold(5381_u32, |hash, byte| hash.wrapping_mul(33) ^ u32::from(*byte));
-    let path = folder(name).join(format!("found-{hash:08x}"));
-    match fs::write(&path, input) {
-        Ok(()) => path.display().to_string(),
-        Err(error) => format!("{} (not written: {error})", path.display()),
+    let written = match name {
+        "record" => input.iter().map(|byte| format!("{byte:02x}")).collect(),
+        _ => escape(input),
+    };
+    let label = format!("found-{hash:08x}");
+    let line = format!("{label} {written}\n");
+    let added =
+        fs::OpenOptions::new().append(true).open(file(name)).and_then(|mut file| file.write_all(line.as_bytes()));
+    match added {
+        Ok(()) => format!("{label} of {}", file(name).display()),
+        Err(error) => format!("{label} (not written: {error})"),
     }
 }
 
+/// The bytes with the escapes of Rust, but quotes as they are.
+fn escape(input: &[u8]) -> String {
+    let escaped =
+        |byte: &u8| if b"'\"".contains(byte) { char::from(*byte).to_string() } else { byte.escape_ascii().to_string() };
+    input.iter().map(escaped).collect()
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let (mut bytes, mut input) = (Vec::new(), text.bytes());
+    while let Some(byte) = input.next() {
+        bytes.push(match byte {
+            b'\\' => match input.next() {
+                Some(b'n') => b'\n',
+                Some(b'r') => b'\r',
+                Some(b't') => b'\t',
+                Some(b'\\') => b'\\',
+                Some(b'x') => {
+                    let digits: Vec<u8> = input.by_ref().take(2).collect();
+                    from_hex(std::str::from_utf8(&digits).expect("two hex digits"))[0]
+                }
+                other => panic!("an unknown escape {other:?} in {text}"),
+            },
+            byte => byte,
+        });
+    }
+    bytes
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    let digits = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("two hex digits");
+    (0..text.len()).step_by(2).map(digits).collect()
+}
+
 #[test]
-fn a_task_of_json_is_read_the_same_again_or_its_faults_have_places() {
+fn an_input_of_the_corpus_survives_its_escapes() {
+    let all: Vec<u8> = (0..=255).collect();
+    assert_eq!(unescape(&escape(&all)), all);
+    assert_eq!(unescape("a\\n\\x00\\\\'"), b"a\n\0\\'");
+}
+
+#[test]
+fn a_json_task_reads_back_unchanged_or_its_faults_have_places() {
     task_json::TARGET.run();
 }
 
 #[test]
-fn cron_rises_and_names_what_a_walker_finds() {
+fn cron_times_increase_and_equal_the_result_of_a_step_by_step_search() {
     cron::TARGET.run();
 }
 
 #[test]
-fn a_record_reads_back_whatever_its_bytes_are() {
+fn a_record_of_any_bytes_that_decodes_reads_back_unchanged() {
     record::TARGET.run();
 }
 
 #[test]
-fn a_batch_is_answered_line_by_line_however_it_is_cut() {
+fn a_batch_is_answered_line_by_line_however_its_body_is_split() {
     ndjson::TARGET.run();
 }
 
 #[test]
-fn a_configuration_tells_its_faults_with_their_places_and_never_a_secret() {
+fn a_configuration_reports_faults_with_their_places_and_shows_no_secret() {
     config::TARGET.run();
 }

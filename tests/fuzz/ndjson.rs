@@ -50,7 +50,7 @@ const WORDS: &[&str] = &[
     "\u{c}",
 ];
 
-pub(super) const TARGET: Target = Target { name: "ndjson", check, written: inputs, detail: WORDS, inputs: 200 };
+pub(super) const TARGET: Target = Target { name: "ndjson", check, written: inputs, dictionary: WORDS, inputs: 200 };
 
 fn inputs() -> BoxedStrategy<Vec<u8>> {
     let task = ("[a-c]", 1..5_u8, 0..300_usize).prop_map(|(id, seconds, blanks)| {

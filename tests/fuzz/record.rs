@@ -46,7 +46,7 @@ const WORDS: &[&str] = &[
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-pub(super) const TARGET: Target = Target { name: "record", check, written: inputs, detail: WORDS, inputs: 500 };
+pub(super) const TARGET: Target = Target { name: "record", check, written: inputs, dictionary: WORDS, inputs: 500 };
 
 fn inputs() -> BoxedStrategy<Vec<u8>> {
     // Generated tasks, in any of the forms of a record.

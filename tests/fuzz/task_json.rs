@@ -99,7 +99,7 @@ pub(super) const WORDS: &[&str] = &[
     "\u{7f}",
 ];
 
-pub(super) const TARGET: Target = Target { name: "task-json", check, written: inputs, detail: WORDS, inputs: 500 };
+pub(super) const TARGET: Target = Target { name: "task-json", check, written: inputs, dictionary: WORDS, inputs: 500 };
 
 fn inputs() -> BoxedStrategy<Vec<u8>> {
     written().prop_map(String::into_bytes).boxed()

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn nothing_is_claimed_before_it_is_due() {
+async fn a_claim_takes_no_task_before_it_is_due() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("a", 1001, "x"), put("b", 1002, "x")]).await;
     let before = stage.state();
@@ -16,7 +16,7 @@ async fn nothing_is_claimed_before_it_is_due() {
 }
 
 #[tokio::test]
-async fn a_claim_negates_what_it_takes_under_one_lease() {
+async fn a_claim_negates_the_dues_of_its_occurrences_under_one_lease() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("b", 900, "x"), put("a", 900, "x"), put("c", 800, "x"), put("d", 950, "x")]).await;
     let mut wakes = stage.timeline.wakes();
@@ -179,7 +179,7 @@ async fn the_records_of_suspects_are_not_read() {
 }
 
 #[tokio::test]
-async fn extend_says_which_claims_live_and_raises_none_from_the_dead() {
+async fn extend_reports_the_live_claims_and_restores_no_reaped_claim() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("a", 900, "x"), put_in("other", 0, "b", 900, "x")]).await;
     stage.claim("i.1", 10).await;

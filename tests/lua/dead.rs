@@ -70,7 +70,7 @@ async fn a_key_that_its_task_has_is_not_requeued() {
 
 /// Otherwise no one could ever put a task with that due again.
 #[tokio::test]
-async fn a_requeued_one_that_lost_its_record_gives_its_key_free() {
+async fn a_requeued_occurrence_without_a_record_releases_its_key_when_claimed() {
     let Some(stage) = dead().await else { return };
     stage.requeue("a:900").await;
     assert_eq!(stage.put_one("a", 900, "again").await, "inflight 900 in flight 900");
@@ -93,7 +93,7 @@ async fn a_key_that_its_task_will_have_is_not_requeued() {
 }
 
 #[tokio::test]
-async fn what_is_discarded_is_gone() {
+async fn a_discarded_occurrence_is_gone_and_cannot_be_discarded_again() {
     let Some(stage) = dead().await else { return };
     let key: Key = "a:900".parse().unwrap();
     assert_eq!(stage.timeline.discard(stage.shard, &key, None, NEVER).await, Ok(true));
@@ -104,7 +104,7 @@ async fn what_is_discarded_is_gone() {
 }
 
 #[tokio::test]
-async fn looking_at_the_dead_changes_nothing_and_shows_all_that_is_kept() {
+async fn browse_and_show_return_the_whole_dead_record_and_change_nothing() {
     let Some(stage) = dead().await else { return };
     let before = stage.state();
     let filter = DeadFilter { lane: Some(lane("other")), reason: Some("rejected".into()), ..DeadFilter::default() };

@@ -119,7 +119,7 @@ fn every_key_in_a_call_comes_from_keys() {
 }
 
 #[test]
-fn every_channel_is_the_one_that_was_given() {
+fn scripts_publish_only_on_the_channel_from_their_arguments() {
     for Script { verb, text: source, arguments, .. } in ALL {
         let name = verb.as_str();
         let published = source.match_indices("'PUBLISH', ").chain(source.match_indices("wake("));

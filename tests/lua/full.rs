@@ -72,7 +72,7 @@ async fn a_full_redis_refuses_puts_and_drains() {
 }
 
 #[tokio::test]
-async fn a_read_only_redis_refuses_and_says_so() {
+async fn a_read_only_redis_refuses_a_cancel_and_is_reported_as_down() {
     let Some(server) = own_server(&[]) else { return };
     let stage = Stage::on(Arc::new(server)).await;
     stage.put_one("a", 900, "x").await;

@@ -37,7 +37,7 @@ fn names(list: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_header_says_what_the_script_takes() {
+fn every_script_header_lists_its_keys_and_arguments() {
     for Script { verb, text: source, keys, arguments, parts, .. } in ALL {
         let name = verb.as_str();
         assert!(source.starts_with(&format!("-- {name}: ")), "{name}");
@@ -68,7 +68,7 @@ fn every_file_is_declared() {
 }
 
 #[test]
-fn every_code_is_said_by_a_script_and_explained() {
+fn every_reply_code_is_used_by_a_script_and_explained_in_the_readme() {
     let readme = std::fs::read_to_string(folder().join("README.md")).unwrap();
     for code in Code::ALL {
         let said = [format!("'{}'", code.as_str()), format!("'{} ", code.as_str())];

@@ -112,7 +112,7 @@ async fn small_puts_over_large_tasks_are_answered_a_few_at_a_time() {
 /// A put in several calls that exceeds `not_after` on the way returns an error. What it wrote before stays, as with
 /// every put that is cut off.
 #[tokio::test]
-async fn what_is_asked_again_ends_with_its_not_after() {
+async fn a_put_in_several_calls_ends_at_its_not_after() {
     let Some(server) = own_server(&[]) else { return };
     let stage = Stage::on(Arc::new(server)).await;
     put_sizes(&stage, 90_000, [512 * KIB; 40]).await;
@@ -149,7 +149,7 @@ async fn a_claim_reads_no_more_than_may_fit() {
 }
 
 #[tokio::test]
-async fn one_that_is_larger_than_all_that_fits_is_claimed_alone() {
+async fn a_record_larger_than_the_byte_limit_is_claimed_alone() {
     let Some(server) = own_server(&[]) else { return };
     let stage = Stage::on(Arc::new(server)).await;
     let sizes = put_sizes(&stage, 100, [6 * MIB, 100, 6 * MIB]).await;
@@ -161,7 +161,7 @@ async fn one_that_is_larger_than_all_that_fits_is_claimed_alone() {
 }
 
 #[tokio::test]
-async fn suspects_and_what_cannot_be_read_are_read_no_more_than_may_fit() {
+async fn a_claim_reads_only_as_many_suspect_or_unreadable_records_as_fit() {
     let Some(server) = own_server(&[]) else { return };
     let stage = Stage::on(Arc::new(server)).await;
     let sizes = put_sizes(&stage, 100, [512 * KIB; 30]).await;
@@ -183,7 +183,7 @@ async fn suspects_and_what_cannot_be_read_are_read_no_more_than_may_fit() {
 
 /// The script learns the existing task's lane from the set that has its score.
 #[tokio::test]
-async fn a_requeue_does_not_read_the_task_that_stands() {
+async fn a_requeue_does_not_read_the_record_of_the_waiting_task() {
     let Some(server) = own_server(&[]) else { return };
     let stage = Stage::on(Arc::new(server)).await;
     stage.put_one("a", 900, "x").await;
@@ -198,7 +198,7 @@ async fn a_requeue_does_not_read_the_task_that_stands() {
 
 /// The scripts know the size of the largest record. In a shard of small records they ask for no length.
 #[tokio::test]
-async fn lengths_are_asked_for_only_where_large_records_may_stand() {
+async fn scripts_ask_for_record_lengths_only_if_the_shard_may_hold_large_ones() {
     let Some(server) = own_server(&[]) else { return };
     let stage = Stage::on(Arc::new(server)).await;
     let small = || (0..200).map(|n| put(&format!("s{n}"), 900, "x")).collect::<Vec<_>>();

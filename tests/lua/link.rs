@@ -71,7 +71,7 @@ async fn the_clock_is_redis_own() {
 
 /// Commands that were sent while the server hung wait in its buffer: one instance's reap before the others' extends.
 #[tokio::test]
-async fn a_reap_that_redis_reads_after_it_stood_still_ends_nothing() {
+async fn a_reap_that_redis_reads_after_a_hang_ends_no_claim() {
     let Some(server) = own_server(&[]) else { return };
     let timeline = connected(&server).await;
     let due = timeline.clock().now().plus(Duration::from_millis(1));
@@ -202,7 +202,7 @@ async fn one_dead(timeline: &RedisTimeline, id: &str) -> Key {
 /// Redis runs a call, and the connection ends before its reply. A put is sent again and tells the truth. The others may
 /// have had their effect, which their second reply does not tell; so nobody knows.
 #[tokio::test]
-async fn a_call_whose_reply_is_lost_is_sent_again_and_answered_with_what_is_certain() {
+async fn a_call_with_a_lost_reply_is_sent_again_and_is_unknown_if_uncertain() {
     let Some(server) = own_server(&[]) else { return };
     let (next, lost) = (Arc::new(Mutex::new(None::<String>)), Arc::new(AtomicU32::new(0)));
     let (wanted, count) = (Arc::clone(&next), Arc::clone(&lost));
@@ -255,7 +255,7 @@ async fn a_call_whose_reply_is_lost_is_sent_again_and_answered_with_what_is_cert
 }
 
 #[tokio::test]
-async fn a_redis_that_stands_still_is_given_up_and_found_again() {
+async fn a_connection_to_a_redis_that_hangs_is_given_up_and_made_again() {
     let Some(server) = own_server(&[]) else { return };
     let timeline = connected(&server).await;
     server.server.signal("STOP");
@@ -372,7 +372,7 @@ async fn a_dropped_timeline_closes_its_connections() {
 }
 
 #[tokio::test]
-async fn a_password_is_told_to_redis_and_to_nobody_else() {
+async fn a_redis_password_appears_in_no_error_and_no_debug_output() {
     let Some(server) = own_server(&["--requirepass", "sesame-open"]) else { return };
     let url = |password: &str| server.url().replace("redis://", &format!("redis://:{password}@"));
     let right = config(&url("sesame-open"));

@@ -33,7 +33,7 @@ async fn a_glance_shows_heads_leases_and_depth() {
 }
 
 #[tokio::test]
-async fn one_of_all_who_look_is_told_to_reap_and_holders_may_extend_first() {
+async fn a_glance_asks_one_caller_to_reap_after_holders_had_time_to_extend() {
     let Some(stage) = Stage::new().await else { return };
     stage.put_one("a", 900, "x").await;
     stage.claim("i.1", 10).await;
@@ -57,7 +57,7 @@ async fn one_of_all_who_look_is_told_to_reap_and_holders_may_extend_first() {
 
 /// No instance polls for a while, twice. Each time holders get the chance to extend first.
 #[tokio::test]
-async fn a_reap_is_put_off_again_where_somebody_looked_meanwhile() {
+async fn a_glance_between_two_absences_lets_the_reap_be_postponed_again() {
     let Some(stage) = Stage::new().await else { return };
     stage.put_one("a", 900, "x").await;
     stage.claim("i.1", 10).await;
@@ -79,7 +79,7 @@ async fn a_reap_is_put_off_again_where_somebody_looked_meanwhile() {
 /// A poll after more than half a lease postpones the reap, but not twice in a row. Otherwise an instance that hangs a
 /// little each time would never reap.
 #[tokio::test]
-async fn who_looks_seldom_is_told_to_reap_too() {
+async fn a_glance_asks_a_caller_that_polls_rarely_to_reap_too() {
     let Some(stage) = Stage::new().await else { return };
     stage.put_one("a", 900, "x").await;
     stage.claim("i.1", 10).await;
@@ -110,7 +110,7 @@ async fn the_time_of_the_next_reap_goes_by_itself() {
 }
 
 #[tokio::test]
-async fn a_glance_tells_of_every_kind_of_work() {
+async fn a_glance_asks_for_a_reap_for_every_kind_of_work() {
     let Some(stage) = Stage::new().await else { return };
     let work = async |name: &str, served| {
         let _: () = ::redis::cmd("SET")

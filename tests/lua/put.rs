@@ -19,7 +19,7 @@ async fn a_put_creates_replaces_and_leaves_unchanged() {
 }
 
 #[tokio::test]
-async fn a_repeated_in_counts_anew_and_a_post_does_not() {
+async fn a_repeated_put_with_in_moves_the_due_but_a_repeated_post_does_not() {
     let Some(stage) = Stage::new().await else { return };
     let timer = |due| put_in("default", IN, "a", due, "timer");
     stage.put(&[timer(2000)]).await;
@@ -109,7 +109,7 @@ async fn a_put_moves_a_task_to_another_lane_in_one_step() {
 }
 
 #[tokio::test]
-async fn a_put_in_flight_is_written_beside_the_claim() {
+async fn a_put_of_a_task_in_flight_is_stored_without_changing_its_claim() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("a", 900, "one"), put("b", 900, "one")]).await;
     stage.claim("i.1", 10).await;
@@ -169,7 +169,7 @@ async fn a_cancelled_task_is_gone_at_once_and_in_flight_when_its_claim_ends() {
 }
 
 #[tokio::test]
-async fn what_was_handed_out_is_told_once() {
+async fn a_handed_out_key_is_reported_by_the_first_accepted_put_or_cancel_only() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("a", 900, "one"), put("b", 900, "one"), put("c", 900, "one")]).await;
     stage.crash("i.1").await;

@@ -35,7 +35,7 @@ async fn a_reap_restores_dues_counts_crashes_and_applies_changes() {
 }
 
 #[tokio::test]
-async fn only_what_a_claim_still_holds_is_given_back() {
+async fn a_reap_returns_only_occurrences_that_the_claim_still_holds() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&[put("a", 900, "x"), put("b", 900, "x")]).await;
     stage.claim("i.1", 10).await;
@@ -98,7 +98,7 @@ async fn a_lease_too_far_ahead_is_cut_to_one_lease() {
 }
 
 #[tokio::test]
-async fn the_net_frees_what_is_claimed_without_a_lease() {
+async fn a_reap_frees_occurrences_that_are_claimed_without_a_lease() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&(0..1000).map(|n| put(&format!("t{n}"), 900, "x")).collect::<Vec<_>>()).await;
     stage.put(&[put("u1", 900, "x"), put("u2", 900, "x")]).await;
@@ -118,7 +118,7 @@ async fn the_net_frees_what_is_claimed_without_a_lease() {
 }
 
 #[tokio::test]
-async fn an_empty_lane_that_nobody_serves_is_forgotten() {
+async fn a_reap_forgets_an_unserved_lane_once_it_is_empty() {
     let Some(stage) = Stage::new().await else { return };
     stage.put(&[put_in("old", 0, "a", 900, "x")]).await;
     let reap = |served| stage.timeline.reap(stage.shard, &OLD, ReapRequest { served, ..reaping() });

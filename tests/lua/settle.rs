@@ -34,7 +34,7 @@ async fn a_whole_claim_is_settled_in_one_step() {
 }
 
 #[tokio::test]
-async fn what_is_not_named_stays_or_goes_back() {
+async fn a_settle_keeps_or_returns_the_occurrences_that_it_does_not_name() {
     let Some(stage) = three().await else { return };
     stage.now(2000);
     assert_eq!(

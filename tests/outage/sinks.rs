@@ -73,7 +73,7 @@ fn sink_killed(
 
 /// Takes more than five seconds: messages are published before and after the kill, and the breaker probes between.
 #[test]
-fn a_killed_redis_streams_sink_costs_nothing() {
+fn a_killed_redis_streams_sink_loses_no_message() {
     if !have("redis-server") || !have("redis-cli") {
         return;
     }
@@ -85,7 +85,7 @@ fn a_killed_redis_streams_sink_costs_nothing() {
 
 /// Takes more than five seconds: messages are published before and after the kill, and the breaker probes between.
 #[test]
-fn a_killed_nats_server_costs_nothing() {
+fn a_killed_nats_server_loses_no_message() {
     if !have("redis-server") || !have("redis-cli") || !have("nats-server") {
         return;
     }
@@ -98,7 +98,7 @@ fn a_killed_nats_server_costs_nothing() {
 
 /// Takes more than five seconds: messages are published before and after the kill, and the breaker probes between.
 #[test]
-fn a_killed_kafka_costs_nothing() {
+fn a_killed_kafka_loses_no_message() {
     if !have("redis-server") || !have("redis-cli") || !have_kafka() {
         return;
     }
@@ -111,7 +111,7 @@ fn a_killed_kafka_costs_nothing() {
 
 /// The consumer loses its connection too, and gets its unacknowledged messages again.
 #[test]
-fn a_killed_rabbitmq_costs_nothing() {
+fn a_killed_rabbitmq_loses_no_message() {
     if !have("redis-server") || !have("redis-cli") || !have("rabbitmq-server") {
         return;
     }
@@ -125,7 +125,7 @@ fn a_killed_rabbitmq_costs_nothing() {
 
 /// The server accepts nothing and its connections stay open: the sink gives them up with all messages in them.
 #[test]
-fn a_stopped_rabbitmq_costs_nothing() {
+fn a_stopped_rabbitmq_loses_no_message() {
     if !have("redis-server") || !have("redis-cli") || !have("rabbitmq-server") {
         return;
     }

@@ -63,7 +63,7 @@ pub(super) async fn large_payloads_arrive(broker: impl Broker) {
     assert!(received.iter().all(|message| message.payload.len() == 512 * 1024));
 }
 
-pub(super) async fn batches_at_once_do_not_mix(broker: impl Broker) {
+pub(super) async fn concurrent_batches_do_not_mix(broker: impl Broker) {
     let sink = broker.sink(PATIENCE);
     let calls = (0..20).map(|call| {
         let sink = &sink;
@@ -103,7 +103,7 @@ pub(super) async fn a_dropped_stream_sends_nothing_more(broker: impl Broker) {
     assert_eq!(broker.received("a").len(), first, "more was sent after the drop");
 }
 
-pub(super) async fn closing_under_load_loses_nothing_that_was_accepted(broker: impl Broker) {
+pub(super) async fn close_under_load_loses_no_accepted_message(broker: impl Broker) {
     let sink = broker.sink(PATIENCE);
     let calls: Vec<_> = (0..10)
         .map(|call| {
@@ -134,7 +134,7 @@ pub(super) async fn closing_under_load_loses_nothing_that_was_accepted(broker: i
     assert!(after.iter().all(|outcome| matches!(outcome, Outcome::Retry(t) if t.definite && t.fault == Fault::Sink)));
 }
 
-pub(super) async fn a_check_tells_and_writes_nothing(broker: impl Broker) {
+pub(super) async fn a_check_succeeds_and_publishes_nothing(broker: impl Broker) {
     let sink = broker.sink(PATIENCE);
     sink.check().await.expect("the right address");
     for destination in ["a", "b", "c"] {
@@ -142,7 +142,7 @@ pub(super) async fn a_check_tells_and_writes_nothing(broker: impl Broker) {
     }
 }
 
-pub(super) async fn a_closed_sink_fails_the_check_and_connects_no_more(broker: impl Broker) {
+pub(super) async fn a_closed_sink_fails_the_check_and_does_not_reconnect(broker: impl Broker) {
     let sink = broker.sink(PATIENCE);
     sink.check().await.expect("it is open");
     sink.close(PATIENCE).await.expect("nothing is under way");

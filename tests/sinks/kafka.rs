@@ -123,24 +123,24 @@ suite!(Topics:
     capabilities::an_empty_batch_ends_at_once,
     capabilities::key_headers_and_payload_arrive_intact,
     capabilities::large_payloads_arrive,
-    capabilities::batches_at_once_do_not_mix,
+    capabilities::concurrent_batches_do_not_mix,
     capabilities::a_stream_that_is_not_polled_sends_nothing,
     capabilities::a_dropped_stream_sends_nothing_more,
-    capabilities::closing_under_load_loses_nothing_that_was_accepted,
-    capabilities::a_check_tells_and_writes_nothing,
-    capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
+    capabilities::close_under_load_loses_no_accepted_message,
+    capabilities::a_check_succeeds_and_publishes_nothing,
+    capabilities::a_closed_sink_fails_the_check_and_does_not_reconnect,
 );
 
 suite!(KafkaServer:
-    outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
-    outages::killed_in_the_middle_of_a_batch_it_answers_everything,
-    outages::a_stopped_server_is_retry_in_time_and_recovers,
-    outages::what_was_held_when_the_server_died_is_never_sent,
-    outages::an_idle_connection_that_was_lost_is_made_anew,
+    outages::a_killed_server_is_a_fault_of_the_sink_until_it_is_back,
+    outages::a_server_killed_during_a_batch_leaves_every_outcome_correct,
+    outages::a_stopped_server_is_a_retry_within_the_timeout_and_recovers,
+    outages::messages_held_when_the_server_died_are_never_sent,
+    outages::a_lost_idle_connection_is_reopened,
 );
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unknown_topic_is_its_own_fault_and_delays_no_other() {
+async fn an_unknown_topic_is_at_fault_itself_and_delays_no_other_topic() {
     let Some(topics) = Topics::start() else { return };
     let sink = topics.sink(PATIENCE);
     assert_eq!(publish(&sink, batch("b", 0..1)).await, accepted(1));
@@ -164,7 +164,7 @@ async fn an_unknown_topic_is_its_own_fault_and_delays_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_is_rejected_and_its_200_neighbours_are_accepted() {
+async fn an_oversize_message_is_rejected_and_the_other_200_are_accepted() {
     let Some(topics) = Topics::start() else { return };
     topics.create("narrow", 1, &[("max.message.bytes", "65536")]);
     let sink = topics.sink(PATIENCE);
@@ -184,7 +184,7 @@ async fn what_is_too_large_is_rejected_and_its_200_neighbours_are_accepted() {
 
 /// The library's record batches hold up to 1 MB, more than these topics accept. No message of them is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn record_batches_that_are_too_large_are_taken_apart() {
+async fn oversize_record_batches_are_split() {
     let Some(topics) = Topics::start() else { return };
     topics.create("narrow", 1, &[("max.message.bytes", "4096")]);
     let sink = topics.sink(PATIENCE);
@@ -193,7 +193,7 @@ async fn record_batches_that_are_too_large_are_taken_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_be_no_topic_and_what_no_client_sends_is_rejected_alone() {
+async fn an_invalid_topic_or_a_message_too_large_to_send_is_rejected_alone() {
     let Some(topics) = Topics::start() else { return };
     let sink = topics.sink(PATIENCE);
     for (destination, size) in [("a b", 1), ("..", 1), ("__consumer_offsets", 1), ("a", 70 << 20)] {
@@ -222,7 +222,7 @@ async fn a_tombstone_has_no_value() {
 
 /// A key maps to the same partition in every client: known answers of Java's `Utils.murmur2`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_leads_to_the_partition_that_other_clients_put_it_into() {
+async fn a_record_key_maps_to_the_same_partition_as_in_other_clients() {
     let Some(topics) = Topics::start() else { return };
     topics.create("eight", 8, &[]);
     let sink = topics.sink(PATIENCE);
@@ -243,7 +243,7 @@ async fn a_key_leads_to_the_partition_that_other_clients_put_it_into() {
 
 /// No server listens: the outcome comes at once, with the library's reason, not after the answer timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_connection_is_told_soon() {
+async fn a_refused_connection_is_reported_before_the_answer_timeout() {
     let port = crate::support::server::free_port();
     let sink = sink(&format!("kafka://127.0.0.1:{port}"), PATIENCE);
     let before = tokio::time::Instant::now();
@@ -258,7 +258,7 @@ async fn a_refused_connection_is_told_soon() {
 
 /// Over TLS, with PLAIN and with SCRAM; and the errors for a wrong password and a wrong authority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_logs_in_over_tls_and_says_without_secrets_why_not() {
+async fn kafka_logs_in_over_tls_and_reports_a_failure_without_secrets() {
     if !have_kafka() {
         return;
     }

@@ -33,7 +33,7 @@ fn topics(kafka: &KafkaServer) -> Vec<String> {
 
 /// The broker would create every topic that a client asks for, and the library asks once a second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_creates_no_topic_and_says_who_may_not_write() {
+async fn kafka_creates_no_topic_and_reports_a_user_without_write_permission() {
     if !have_kafka() {
         return;
     }

@@ -30,7 +30,7 @@ fn sink(servers: &str) -> Arc<dyn Sink> {
 /// The topic `stuck` has no leader, so its messages stay in the client library until they time out. More messages wait
 /// than one topic may have in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_without_a_leader_ends_nothing_of_the_others() {
+async fn a_topic_without_a_leader_does_not_affect_other_topics() {
     let mock = mock();
     mock.partition_leader("stuck", 0, None).expect("no leader");
     // A message gets less than half of it, which is enough for a busy machine that pauses for some seconds.
@@ -94,7 +94,7 @@ async fn an_address_that_is_refused_at_first_is_tried_again() {
 /// The broker writes the message and dies before it answers: the library queues the message again and purges it there.
 /// The test tries again if the machine paused until the message timed out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_may_have_been_written_is_left_open() {
+async fn a_message_that_kafka_may_have_written_is_not_a_definite_failure() {
     for _ in 0..5 {
         let mock = mock();
         let sink = sink(&mock.bootstrap_servers());
@@ -118,7 +118,7 @@ async fn what_may_have_been_written_is_left_open() {
 
 /// The error comes when the topic's metadata is requested, or only with the first write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_not_write_to_a_topic_is_told_so_and_may_to_others() {
+async fn a_denied_topic_is_reported_and_other_topics_are_still_written() {
     let mock = mock();
     let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
     mock.topic_error("stuck", denied).expect("an error");

@@ -38,7 +38,7 @@ async fn only_own(url: &str, own: &[&str], foreign: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_user_of_redis_streams() {
+async fn a_documented_redis_streams_user_publishes_only_to_its_own_destinations() {
     let Some(redis) = <RedisServer as Broker>::start() else { return };
     let mut admin = redis.connect();
     let mut user = ::redis::cmd("ACL");
@@ -51,7 +51,7 @@ async fn of_a_user_of_redis_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_user_of_nats() {
+async fn a_documented_nats_user_publishes_only_to_its_own_destinations() {
     if !have("nats-server") {
         return;
     }
@@ -66,7 +66,7 @@ async fn of_a_user_of_nats() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_user_of_rabbitmq() {
+async fn a_documented_rabbitmq_user_publishes_only_to_its_own_destinations() {
     if !have("rabbitmq-server") {
         return;
     }
@@ -82,7 +82,7 @@ async fn of_a_user_of_rabbitmq() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_user_of_kafka() {
+async fn a_documented_kafka_user_publishes_only_to_its_own_destinations() {
     if !have_kafka() {
         return;
     }

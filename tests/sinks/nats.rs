@@ -58,17 +58,17 @@ suite!(NatsServer:
     capabilities::an_empty_batch_ends_at_once,
     capabilities::key_headers_and_payload_arrive_intact,
     capabilities::large_payloads_arrive,
-    capabilities::batches_at_once_do_not_mix,
+    capabilities::concurrent_batches_do_not_mix,
     capabilities::a_stream_that_is_not_polled_sends_nothing,
     capabilities::a_dropped_stream_sends_nothing_more,
-    capabilities::closing_under_load_loses_nothing_that_was_accepted,
-    capabilities::a_check_tells_and_writes_nothing,
-    capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
-    outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
-    outages::killed_in_the_middle_of_a_batch_it_answers_everything,
-    outages::a_stopped_server_is_retry_in_time_and_recovers,
-    outages::what_was_held_when_the_server_died_is_never_sent,
-    outages::an_idle_connection_that_was_lost_is_made_anew,
+    capabilities::close_under_load_loses_no_accepted_message,
+    capabilities::a_check_succeeds_and_publishes_nothing,
+    capabilities::a_closed_sink_fails_the_check_and_does_not_reconnect,
+    outages::a_killed_server_is_a_fault_of_the_sink_until_it_is_back,
+    outages::a_server_killed_during_a_batch_leaves_every_outcome_correct,
+    outages::a_stopped_server_is_a_retry_within_the_timeout_and_recovers,
+    outages::messages_held_when_the_server_died_are_never_sent,
+    outages::a_lost_idle_connection_is_reopened,
 );
 
 /// Publishes a batch to `a` whose second message goes to `destination`; returns its outcome.
@@ -93,7 +93,7 @@ async fn a_subject_without_a_stream_is_the_destinations_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_never_be_accepted_is_rejected_and_its_neighbours_are_not() {
+async fn a_message_that_nats_can_never_accept_is_rejected_alone() {
     let Some(nats) = <NatsServer as Broker>::start() else { return };
     nats.connect().create_stream("SMALL", &["small"], &json!({"max_msg_size": 1000}));
     for (destination, size) in
@@ -118,7 +118,7 @@ async fn a_full_stream_is_the_destinations_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeat_is_accepted_and_stored_once_and_other_namespaces_are_others() {
+async fn a_repeat_is_stored_once_per_namespace() {
     let Some(nats) = <NatsServer as Broker>::start() else { return };
     let one = batch("a", 0..3);
     for (namespace, outcome) in
@@ -136,7 +136,7 @@ async fn a_repeat_is_accepted_and_stored_once_and_other_namespaces_are_others() 
 
 /// A subscriber that is no stream receives the message and replies: that is not an acknowledgement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_of_something_else_is_no_acknowledgement() {
+async fn an_answer_from_another_service_is_no_acknowledgement() {
     let Some(nats) = <NatsServer as Broker>::start() else { return };
     let mut service = nats.connect();
     service.subscribe("service");
@@ -181,7 +181,7 @@ async fn a_subject_that_never_answers_does_not_hold_up_the_others() {
 
 /// An invalid reply frees its place in the window: the whole batch, more than one subject's share, is tried.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strange_answers_make_room() {
+async fn unexpected_answers_free_their_capacity() {
     const COUNT: usize = 1500;
     let Some(nats) = <NatsServer as Broker>::start() else { return };
     let mut service = nats.connect();
@@ -209,7 +209,7 @@ const USERS: &str = r#"authorization { users: [
 ] }"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_user_may_not_do_is_told_apart() {
+async fn a_denied_subject_is_a_definite_fault_of_the_destination() {
     let Some(nats) = start(USERS) else { return };
     let port = nats.server.port;
     let mut admin = crate::support::nats::NatsClient::connect(port, Some(("admin", "s3cret")));
@@ -264,7 +264,7 @@ async fn the_first_server_of_several_that_is_up_is_used() {
 /// The server hangs until the sink gives up the connection, and resumes when the client library would reconnect. It
 /// receives what the sockets held, and nothing that was still in the library.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_held_when_the_connection_was_given_up_is_never_sent() {
+async fn messages_held_when_the_connection_was_given_up_are_never_sent() {
     // Try again if the machine paused until the timeout and no ping was missed before.
     for _ in 0..3 {
         let Some(nats) = <NatsServer as Broker>::start() else { return };

@@ -12,7 +12,7 @@ use super::{ANSWER_TIMEOUT, PATIENCE, Process, accepted, batch, in_time, keys, p
 /// The answer timeout, plus the time that a busy machine needs to count 20 000 outcomes.
 const IN_TIME: Duration = Duration::from_millis(4000);
 
-pub(super) async fn a_killed_server_is_the_sinks_fault_until_it_is_back(mut broker: impl Process) {
+pub(super) async fn a_killed_server_is_a_fault_of_the_sink_until_it_is_back(mut broker: impl Process) {
     let sink = broker.sink(ANSWER_TIMEOUT);
     publish_until_accepted(&sink, batch("a", 0..10)).await;
     broker.server().kill();
@@ -31,7 +31,7 @@ pub(super) async fn a_killed_server_is_the_sinks_fault_until_it_is_back(mut brok
 
 /// Publishes batches until the server is killed during one. After its restart it has every accepted message, and none
 /// that was reported as definitely not sent.
-pub(super) async fn killed_in_the_middle_of_a_batch_it_answers_everything(mut broker: impl Process) {
+pub(super) async fn a_server_killed_during_a_batch_leaves_every_outcome_correct(mut broker: impl Process) {
     let sink = broker.sink(PATIENCE);
     let under_load = Arc::new(tokio::sync::Notify::new());
     let mut load = {
@@ -76,7 +76,7 @@ pub(super) async fn killed_in_the_middle_of_a_batch_it_answers_everything(mut br
     }
 }
 
-pub(super) async fn a_stopped_server_is_retry_in_time_and_recovers(mut broker: impl Process) {
+pub(super) async fn a_stopped_server_is_a_retry_within_the_timeout_and_recovers(mut broker: impl Process) {
     let sink = broker.sink(ANSWER_TIMEOUT);
     publish_until_accepted(&sink, batch("a", 0..10)).await;
     broker.server().signal("STOP");
@@ -95,7 +95,7 @@ pub(super) async fn a_stopped_server_is_retry_in_time_and_recovers(mut broker: i
 
 /// The server hangs with more in flight than the sockets hold, then dies. Every message is answered `Retry`. A client
 /// library that sent the rest to the next server would publish messages that the engine no longer waits for.
-pub(super) async fn what_was_held_when_the_server_died_is_never_sent(mut broker: impl Process) {
+pub(super) async fn messages_held_when_the_server_died_are_never_sent(mut broker: impl Process) {
     // A long timeout, so that the server's death decides the outcomes.
     let sink = broker.sink(PATIENCE);
     assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
@@ -116,7 +116,7 @@ pub(super) async fn what_was_held_when_the_server_died_is_never_sent(mut broker:
 }
 
 /// A restart between two publishes costs nothing: the sink noticed the lost connection and gave it no message.
-pub(super) async fn an_idle_connection_that_was_lost_is_made_anew(mut broker: impl Process) {
+pub(super) async fn a_lost_idle_connection_is_reopened(mut broker: impl Process) {
     let sink = broker.sink(PATIENCE);
     assert_eq!(publish(&sink, batch("a", 0..1)).await, accepted(1));
     broker.server().kill();

@@ -101,11 +101,11 @@ mod memory {
         capabilities::an_empty_batch_ends_at_once,
         capabilities::key_headers_and_payload_arrive_intact,
         capabilities::large_payloads_arrive,
-        capabilities::batches_at_once_do_not_mix,
+        capabilities::concurrent_batches_do_not_mix,
         capabilities::a_stream_that_is_not_polled_sends_nothing,
-        capabilities::closing_under_load_loses_nothing_that_was_accepted,
-        capabilities::a_check_tells_and_writes_nothing,
-        capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
+        capabilities::close_under_load_loses_no_accepted_message,
+        capabilities::a_check_succeeds_and_publishes_nothing,
+        capabilities::a_closed_sink_fails_the_check_and_does_not_reconnect,
     );
 }
 
@@ -117,11 +117,11 @@ mod stdout {
         capabilities::an_empty_batch_ends_at_once,
         capabilities::key_headers_and_payload_arrive_intact,
         capabilities::large_payloads_arrive,
-        capabilities::batches_at_once_do_not_mix,
+        capabilities::concurrent_batches_do_not_mix,
         capabilities::a_stream_that_is_not_polled_sends_nothing,
         capabilities::a_dropped_stream_sends_nothing_more,
-        capabilities::closing_under_load_loses_nothing_that_was_accepted,
-        capabilities::a_check_tells_and_writes_nothing,
-        capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
+        capabilities::close_under_load_loses_no_accepted_message,
+        capabilities::a_check_succeeds_and_publishes_nothing,
+        capabilities::a_closed_sink_fails_the_check_and_does_not_reconnect,
     );
 }

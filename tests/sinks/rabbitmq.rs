@@ -153,18 +153,18 @@ suite!(Shared:
     capabilities::an_empty_batch_ends_at_once,
     capabilities::key_headers_and_payload_arrive_intact,
     capabilities::large_payloads_arrive,
-    capabilities::batches_at_once_do_not_mix,
+    capabilities::concurrent_batches_do_not_mix,
     capabilities::a_stream_that_is_not_polled_sends_nothing,
     capabilities::a_dropped_stream_sends_nothing_more,
-    capabilities::closing_under_load_loses_nothing_that_was_accepted,
-    capabilities::a_check_tells_and_writes_nothing,
-    capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
+    capabilities::close_under_load_loses_no_accepted_message,
+    capabilities::a_check_succeeds_and_publishes_nothing,
+    capabilities::a_closed_sink_fails_the_check_and_does_not_reconnect,
 );
 
 suite!(RabbitServer:
-    outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
-    outages::killed_in_the_middle_of_a_batch_it_answers_everything,
-    outages::a_stopped_server_is_retry_in_time_and_recovers,
-    outages::what_was_held_when_the_server_died_is_never_sent,
-    outages::an_idle_connection_that_was_lost_is_made_anew,
+    outages::a_killed_server_is_a_fault_of_the_sink_until_it_is_back,
+    outages::a_server_killed_during_a_batch_leaves_every_outcome_correct,
+    outages::a_stopped_server_is_a_retry_within_the_timeout_and_recovers,
+    outages::messages_held_when_the_server_died_are_never_sent,
+    outages::a_lost_idle_connection_is_reopened,
 );

@@ -57,21 +57,21 @@ suite!(RedisServer:
     capabilities::an_empty_batch_ends_at_once,
     capabilities::key_headers_and_payload_arrive_intact,
     capabilities::large_payloads_arrive,
-    capabilities::batches_at_once_do_not_mix,
+    capabilities::concurrent_batches_do_not_mix,
     capabilities::a_stream_that_is_not_polled_sends_nothing,
     capabilities::a_dropped_stream_sends_nothing_more,
-    capabilities::closing_under_load_loses_nothing_that_was_accepted,
-    capabilities::a_check_tells_and_writes_nothing,
-    capabilities::a_closed_sink_fails_the_check_and_connects_no_more,
-    outages::a_killed_server_is_the_sinks_fault_until_it_is_back,
-    outages::killed_in_the_middle_of_a_batch_it_answers_everything,
-    outages::a_stopped_server_is_retry_in_time_and_recovers,
-    outages::what_was_held_when_the_server_died_is_never_sent,
-    outages::an_idle_connection_that_was_lost_is_made_anew,
+    capabilities::close_under_load_loses_no_accepted_message,
+    capabilities::a_check_succeeds_and_publishes_nothing,
+    capabilities::a_closed_sink_fails_the_check_and_does_not_reconnect,
+    outages::a_killed_server_is_a_fault_of_the_sink_until_it_is_back,
+    outages::a_server_killed_during_a_batch_leaves_every_outcome_correct,
+    outages::a_stopped_server_is_a_retry_within_the_timeout_and_recovers,
+    outages::messages_held_when_the_server_died_are_never_sent,
+    outages::a_lost_idle_connection_is_reopened,
 );
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_refused_harms_no_neighbour() {
+async fn a_refused_message_does_not_affect_the_others_of_its_batch() {
     let Some(redis) = <RedisServer as Broker>::start() else { return };
     ::redis::cmd("SET").arg("b").arg("no stream").exec(&mut redis.connect()).expect("SET");
     let sink = redis.sink(PATIENCE);
@@ -163,7 +163,7 @@ async fn a_log_in_that_is_refused_is_the_sinks_fault_and_shows_no_secret() {
 /// A stream that the user may not write is only that stream's trouble: the connection stays, with all commands in
 /// flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_is_not_authorised_leaves_the_others_alone() {
+async fn a_stream_without_permission_does_not_affect_other_streams() {
     let Some(redis) = <RedisServer as Broker>::start() else { return };
     let mut admin = redis.connect();
     let mut user = ::redis::cmd("ACL");
@@ -193,7 +193,7 @@ async fn a_stream_that_is_not_authorised_leaves_the_others_alone() {
 
 /// A listener that accepts connections and never answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_listener_is_retry_in_time() {
+async fn a_silent_listener_is_a_retry_within_the_timeout() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let address = silent.local_addr().expect("an address");
     for scheme in ["redis", "nats"] {

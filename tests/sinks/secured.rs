@@ -193,7 +193,7 @@ async fn redis_streams_is_reached_over_tls_as_a_user() {
 
 /// Takes more than five seconds: a server without TLS says nothing, so the timeout must expire.
 #[tokio::test]
-async fn a_redis_that_speaks_no_tls_is_told_as_that() {
+async fn a_redis_without_tls_is_reported_as_such() {
     if !have("redis-server") {
         return;
     }

@@ -143,7 +143,7 @@ impl fmt::Display for Faults {
 }
 
 #[test]
-fn a_ledger_tells_every_kind_of_fault() {
+fn a_ledger_reports_every_kind_of_fault() {
     let mut ledger = Ledger::default();
     ledger.must("a", 1000, "1");
     ledger.must("b", 1000, "1");

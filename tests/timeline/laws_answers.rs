@@ -8,13 +8,13 @@ use super::stage::{Stage, at, dead_record, every, key, ms, next, once, within};
 
 super::laws! {
     every_put_is_answered_created_replaced_or_unchanged,
-    a_put_gives_nobody_the_key_of_what_was_requeued,
-    a_repeated_post_is_unchanged_and_another_body_under_it_is_refused,
-    a_due_out_of_range_harms_no_other_task,
+    a_put_never_takes_the_key_of_a_requeued_occurrence,
+    a_repeated_post_is_unchanged_and_one_with_another_body_is_refused,
+    a_due_out_of_range_does_not_affect_other_tasks,
     every_cancel_is_answered_cancelled_in_flight_or_unknown,
     a_replacement_keeps_created_and_counts_on,
-    counts_begin_anew_with_every_put,
-    what_a_claim_returns_is_what_was_put,
+    counts_restart_at_zero_with_every_put,
+    a_claim_returns_each_record_as_it_was_put,
 }
 
 fn answer(result: PutResult, due: i64, in_flight: Option<i64>) -> PutAnswer {
@@ -46,7 +46,7 @@ async fn every_put_is_answered_created_replaced_or_unchanged(stage: Stage) {
 }
 
 /// Otherwise two messages would have one key, and a deduplicating consumer would drop one of them.
-async fn a_put_gives_nobody_the_key_of_what_was_requeued(stage: Stage) {
+async fn a_put_never_takes_the_key_of_a_requeued_occurrence(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "a")).await;
     let (token, occurrence) = stage.claim_one().await;
@@ -82,7 +82,7 @@ async fn a_put_gives_nobody_the_key_of_what_was_requeued(stage: Stage) {
     assert_eq!(stage.put(once(&id, at(0), "c")).await.result, PutResult::Replaced, "it has ended");
 }
 
-async fn a_repeated_post_is_unchanged_and_another_body_under_it_is_refused(stage: Stage) {
+async fn a_repeated_post_is_unchanged_and_one_with_another_body_is_refused(stage: Stage) {
     let id = stage.id();
     let post = |put| stage.put_as(PutMode::Post, put);
     assert_eq!(post(within(&id, at(10), "a")).await, answer(PutResult::Created, 10, None));
@@ -100,7 +100,7 @@ async fn a_repeated_post_is_unchanged_and_another_body_under_it_is_refused(stage
     assert_eq!(post(within(&id, at(30), "b")).await, answer(PutResult::Unchanged, 20, None));
 }
 
-async fn a_due_out_of_range_harms_no_other_task(stage: Stage) {
+async fn a_due_out_of_range_does_not_affect_other_tasks(stage: Stage) {
     let ids = stage.ids(5);
     let last = Timestamp::MAX_DUE;
     let dues =
@@ -166,7 +166,7 @@ async fn a_replacement_keeps_created_and_counts_on(stage: Stage) {
     assert_eq!((revision, created, updated), (1, at(30), at(30)));
 }
 
-async fn counts_begin_anew_with_every_put(stage: Stage) {
+async fn counts_restart_at_zero_with_every_put(stage: Stage) {
     let id = stage.id();
     let counted = async |due: i64| {
         let (token, occurrence) = stage.claim_one().await;
@@ -193,7 +193,7 @@ async fn counts_begin_anew_with_every_put(stage: Stage) {
     assert_eq!(stage.get(&id).await.unwrap().counts.accepted, 0);
 }
 
-async fn what_a_claim_returns_is_what_was_put(stage: Stage) {
+async fn a_claim_returns_each_record_as_it_was_put(stage: Stage) {
     let ids = stage.ids(3);
     let puts: Vec<_> = ids.iter().map(|id| every(id, at(0), &format!("ä\0\n{id}"))).collect();
     stage.timeline.put(stage.shard(), PutMode::Put, puts.clone(), stage.soon()).await.unwrap();

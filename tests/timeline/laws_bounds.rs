@@ -13,16 +13,16 @@ use punctual::task::When;
 super::laws! {
     a_claim_is_bounded_in_entries_and_bytes,
     the_first_record_is_taken_whatever_its_size,
-    a_reap_ends_whole_claims_of_up_to_a_thousand_and_says_if_there_is_more,
-    nothing_stays_behind,
+    a_reap_ends_whole_claims_up_to_1000_occurrences_and_reports_if_more_remain,
+    finished_and_cancelled_tasks_leave_no_state_in_the_timeline,
     the_oldest_dead_beyond_the_cap_are_dropped_and_counted,
     the_cap_of_the_dead_holds_for_each_lane_by_itself_in_number_and_bytes,
-    the_dead_are_dropped_once_they_have_outlived_their_keep,
-    lanes_stand_apart,
-    a_lane_that_nobody_serves_is_known_until_it_is_empty,
+    dead_occurrences_are_dropped_once_their_keep_time_has_passed,
+    claims_and_reaps_of_one_lane_do_not_affect_another_lane,
+    an_unserved_lane_is_known_until_it_is_empty,
     a_task_is_found_in_a_lane_that_the_caller_never_saw,
-    a_put_that_moves_a_task_leaves_nothing_behind,
-    shards_stand_apart,
+    a_put_that_moves_a_task_leaves_no_state_in_the_old_lane,
+    a_task_of_one_shard_is_not_visible_in_other_shards,
 }
 
 async fn a_claim_is_bounded_in_entries_and_bytes(stage: Stage) {
@@ -57,7 +57,7 @@ async fn the_first_record_is_taken_whatever_its_size(stage: Stage) {
     }
 }
 
-async fn a_reap_ends_whole_claims_of_up_to_a_thousand_and_says_if_there_is_more(stage: Stage) {
+async fn a_reap_ends_whole_claims_up_to_1000_occurrences_and_reports_if_more_remain(stage: Stage) {
     let puts: Vec<_> = stage.ids(1300).iter().map(|id| once(id, at(0), "a")).collect();
     for part in puts.chunks(1000) {
         stage.timeline.put(stage.shard(), PutMode::Put, part.to_vec(), stage.soon()).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_reap_ends_whole_claims_of_up_to_a_thousand_and_says_if_there_is_more(
     assert_eq!(stage.glance(&lane(), true).await.depth, Some((1300, 0)));
 }
 
-async fn nothing_stays_behind(stage: Stage) {
+async fn finished_and_cancelled_tasks_leave_no_state_in_the_timeline(stage: Stage) {
     let ids = stage.ids(4);
     for round in 0..3 {
         for id in &ids {
@@ -177,7 +177,7 @@ async fn the_cap_of_the_dead_holds_for_each_lane_by_itself_in_number_and_bytes(s
     assert_eq!(stage.state().dead.len(), 4);
 }
 
-async fn the_dead_are_dropped_once_they_have_outlived_their_keep(stage: Stage) {
+async fn dead_occurrences_are_dropped_once_their_keep_time_has_passed(stage: Stage) {
     let ids = stage.ids(130);
     for id in &ids {
         stage.create(once(id, at(0), "a")).await;
@@ -202,7 +202,7 @@ async fn the_dead_are_dropped_once_they_have_outlived_their_keep(stage: Stage) {
     stage.assert_nothing_is_left();
 }
 
-async fn lanes_stand_apart(stage: Stage) {
+async fn claims_and_reaps_of_one_lane_do_not_affect_another_lane(stage: Stage) {
     let ids = stage.ids(2);
     let other = lane_named("other");
     stage.create(once(&ids[0], at(0), "a")).await;
@@ -219,7 +219,7 @@ async fn lanes_stand_apart(stage: Stage) {
     assert_eq!(stage.glance(&other, true).await.depth, Some((0, 1)));
 }
 
-async fn a_lane_that_nobody_serves_is_known_until_it_is_empty(stage: Stage) {
+async fn an_unserved_lane_is_known_until_it_is_empty(stage: Stage) {
     let id = stage.id();
     let old = lane_named("old");
     stage.create(once_in(&id, at(0), "a", &old)).await;
@@ -276,7 +276,7 @@ async fn a_task_is_found_in_a_lane_that_the_caller_never_saw(stage: Stage) {
     assert_eq!(stage.glance(&east, true).await.depth, Some((1, 0)));
 }
 
-async fn a_put_that_moves_a_task_leaves_nothing_behind(stage: Stage) {
+async fn a_put_that_moves_a_task_leaves_no_state_in_the_old_lane(stage: Stage) {
     let id = stage.id();
     let lanes = ["a", "b", "c"].map(lane_named);
     stage.create(once_in(&id, at(0), "x", &lanes[0])).await;
@@ -291,7 +291,7 @@ async fn a_put_that_moves_a_task_leaves_nothing_behind(stage: Stage) {
     }
 }
 
-async fn shards_stand_apart(stage: Stage) {
+async fn a_task_of_one_shard_is_not_visible_in_other_shards(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "a")).await;
     for shard in Shard::all(stage.timeline.shards()).filter(|shard| *shard != stage.shard()) {

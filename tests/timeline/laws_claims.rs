@@ -10,25 +10,25 @@ use super::stage::{
 
 super::laws! {
     a_task_is_never_in_flight_twice,
-    each_claim_has_the_lease_that_it_was_made_with,
+    each_claim_keeps_the_lease_length_that_it_was_made_with,
     a_killed_holders_occurrences_come_back,
     reap_restores_the_due_time,
     back_restores_the_due_time,
     a_lost_lease_cannot_settle,
-    a_lease_is_lost_when_it_is_reaped_not_when_it_ends,
+    a_lease_is_lost_when_it_is_reaped_and_not_when_it_expires,
     an_extended_lease_is_not_reaped,
     settle_is_one_step,
     a_settle_repeated_changes_nothing,
-    what_is_not_named_stays_under_the_token_or_goes_back,
+    a_settle_keeps_unnamed_occurrences_in_the_claim_or_returns_them,
     a_claim_whose_reply_is_missing_is_settled_back,
     a_replaced_task_in_flight_takes_effect_when_its_claim_ends,
     a_cancelled_task_in_flight_ends_with_its_claim,
     a_cancelled_waiting_task_is_never_claimed,
-    what_stands_claimed_without_a_lease_is_freed_and_counted,
+    a_reap_frees_and_counts_occurrences_claimed_without_a_lease,
 }
 
 /// Instances have different leases, for example while a change is rolled out. A reaper does not shorten a longer lease.
-async fn each_claim_has_the_lease_that_it_was_made_with(stage: Stage) {
+async fn each_claim_keeps_the_lease_length_that_it_was_made_with(stage: Stage) {
     let ids = stage.ids(3);
     for id in &ids {
         stage.create(once(id, at(0), "a")).await;
@@ -145,7 +145,7 @@ async fn a_lost_lease_cannot_settle(stage: Stage) {
     assert_eq!(again.occurrences.len(), 2);
 }
 
-async fn a_lease_is_lost_when_it_is_reaped_not_when_it_ends(stage: Stage) {
+async fn a_lease_is_lost_when_it_is_reaped_and_not_when_it_expires(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "a")).await;
     let (token, occurrence) = stage.claim_one().await;
@@ -244,7 +244,7 @@ async fn a_settle_repeated_changes_nothing(stage: Stage) {
     stage.assert_nothing_is_left();
 }
 
-async fn what_is_not_named_stays_under_the_token_or_goes_back(stage: Stage) {
+async fn a_settle_keeps_unnamed_occurrences_in_the_claim_or_returns_them(stage: Stage) {
     let ids = stage.ids(3);
     for id in &ids {
         stage.create(once(id, at(0), "a")).await;
@@ -344,7 +344,7 @@ async fn a_cancelled_waiting_task_is_never_claimed(stage: Stage) {
     assert_eq!(occurrence.member, member(&ids[1]));
 }
 
-async fn what_stands_claimed_without_a_lease_is_freed_and_counted(stage: Stage) {
+async fn a_reap_frees_and_counts_occurrences_claimed_without_a_lease(stage: Stage) {
     let ids = stage.ids(3);
     for id in &ids {
         stage.create(once(id, at(-3), "a")).await;

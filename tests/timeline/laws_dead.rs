@@ -13,10 +13,10 @@ use super::stage::{LEASE, Stage, at, dead_record, key, lane, lane_named, ms, onc
 super::laws! {
     the_dead_are_shown_in_the_order_of_their_deaths,
     every_dead_is_shown_once_though_others_go_and_come,
-    only_the_dead_that_are_meant_are_shown,
+    a_filter_shows_only_the_dead_occurrences_that_match_it,
     a_requeue_or_discard_that_names_a_time_of_death_affects_only_that_death,
     a_look_at_the_dead_is_bounded_in_entries_and_bytes,
-    the_dead_are_kept_as_they_were_written,
+    dead_records_are_kept_exactly_as_they_were_written,
 }
 
 impl Stage {
@@ -106,7 +106,7 @@ async fn every_dead_is_shown_once_though_others_go_and_come(stage: Stage) {
     assert!(stage.state().dead.is_empty());
 }
 
-async fn only_the_dead_that_are_meant_are_shown(stage: Stage) {
+async fn a_filter_shows_only_the_dead_occurrences_that_match_it(stage: Stage) {
     let ids = stage.ids(4);
     stage.clock.set(at(10));
     let rejected = stage.make_dead(&ids[..1], "rejected", "a").await.remove(0);
@@ -216,7 +216,7 @@ async fn a_look_at_the_dead_is_bounded_in_entries_and_bytes(stage: Stage) {
     assert_eq!(stage.browse_all(&meant, 1000).await.1, 1, "where nothing is read, bytes do not count");
 }
 
-async fn the_dead_are_kept_as_they_were_written(stage: Stage) {
+async fn dead_records_are_kept_exactly_as_they_were_written(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "ä\0\n")).await;
     let (token, occurrence) = stage.claim_one().await;

@@ -9,13 +9,13 @@ use punctual::timeline::{ClaimRequest, Claimed, DuePosition, PutMode, RestOfClai
 use super::stage::{Stage, at, member, ms, once, settlement};
 
 super::laws! {
-    the_oldest_or_the_newest_are_claimed_and_told_in_order_of_due,
+    a_claim_takes_the_oldest_or_newest_tasks_and_returns_them_by_due,
     the_newest_are_as_many_and_as_large_as_fit,
     suspects_are_left_out_at_either_end,
-    what_is_claimed_at_either_end_is_claimed_once_and_all_of_it,
-    a_claim_begins_behind_a_place,
-    a_place_is_found_among_those_of_one_moment,
-    suspects_are_looked_for_behind_a_place,
+    claims_from_both_ends_take_every_task_exactly_once,
+    a_claim_starts_after_the_given_position,
+    a_claim_starts_after_a_position_among_tasks_with_the_same_due,
+    a_claim_of_suspects_starts_after_the_given_position,
 }
 
 /// Puts a task for each due; returns the ids in that order.
@@ -51,7 +51,7 @@ fn behind(stage: &Stage, max: usize, due: i64, id: Option<&TaskId>) -> ClaimRequ
     ClaimRequest { max, after, ..stage.request() }
 }
 
-async fn the_oldest_or_the_newest_are_claimed_and_told_in_order_of_due(stage: Stage) {
+async fn a_claim_takes_the_oldest_or_newest_tasks_and_returns_them_by_due(stage: Stage) {
     let ids = backlog(&stage, (0..20).map(|due| (due, "a")).chain([(70_000, "a")])).await;
     stage.clock.set(at(60_000));
     let claimed = look(&stage, ClaimRequest { max: 6, ..stage.request() }).await;
@@ -97,7 +97,7 @@ async fn suspects_are_left_out_at_either_end(stage: Stage) {
     assert_eq!((claimed.occurrences.len(), claimed.occurrences[0].due), (1, at(0)));
 }
 
-async fn what_is_claimed_at_either_end_is_claimed_once_and_all_of_it(stage: Stage) {
+async fn claims_from_both_ends_take_every_task_exactly_once(stage: Stage) {
     let ids = backlog(&stage, (0..200).map(|due| (due / 3, "a"))).await;
     stage.clock.set(at(6000));
     let mut seen = BTreeMap::new();
@@ -125,7 +125,7 @@ async fn what_is_claimed_at_either_end_is_claimed_once_and_all_of_it(stage: Stag
     stage.assert_nothing_is_left();
 }
 
-async fn a_claim_begins_behind_a_place(stage: Stage) {
+async fn a_claim_starts_after_the_given_position(stage: Stage) {
     let ids = backlog(&stage, (0..10).map(|due| (due * 10, "a")).chain([(70_000, "a")])).await;
     stage.clock.set(at(60_000));
     let claimed = look(&stage, behind(&stage, 3, 20, Some(&ids[2]))).await;
@@ -143,7 +143,7 @@ async fn a_claim_begins_behind_a_place(stage: Stage) {
 }
 
 /// The task at that place may still be there, be claimed, or have another due.
-async fn a_place_is_found_among_those_of_one_moment(stage: Stage) {
+async fn a_claim_starts_after_a_position_among_tasks_with_the_same_due(stage: Stage) {
     let ids = backlog(&stage, (0..50).map(|_| (0, "a"))).await;
     let members = |claimed: &Claimed| -> Vec<_> { claimed.occurrences.iter().map(|one| one.member.clone()).collect() };
     let expected = |range: std::ops::Range<usize>| -> Vec<_> { ids[range].iter().map(member).collect() };
@@ -161,7 +161,7 @@ async fn a_place_is_found_among_those_of_one_moment(stage: Stage) {
     assert_eq!(members(&look(&stage, behind(&stage, 3, 0, Some(&ids[4]))).await), expected(10..13));
 }
 
-async fn suspects_are_looked_for_behind_a_place(stage: Stage) {
+async fn a_claim_of_suspects_starts_after_the_given_position(stage: Stage) {
     let ids = backlog(&stage, (0..4).map(|due| (due, "a"))).await;
     stage.clock.set(at(10));
     stage.crash(2).await;

@@ -11,13 +11,13 @@ super::laws! {
     one_key_survives_retry_crash_and_back,
     one_key_survives_requeue,
     a_key_in_flight_never_takes_another_message,
-    a_key_that_was_handed_out_is_told_before_it_takes_another_message,
+    a_handed_out_key_is_reported_before_it_takes_another_message,
     an_equal_put_shifts_nothing,
     a_repeated_put_with_another_trace_is_unchanged,
     every_copy_carries_one_trace,
     a_key_is_requeued_once_at_a_time,
     a_requeued_occurrence_is_not_its_task,
-    the_dead_are_kept_until_they_are_discarded,
+    dead_occurrences_are_kept_until_they_are_discarded,
 }
 
 async fn one_key_survives_retry_crash_and_back(stage: Stage) {
@@ -92,7 +92,7 @@ async fn a_key_in_flight_never_takes_another_message(stage: Stage) {
     assert_eq!((created.result, created.due, created.in_flight), (PutResult::Created, at(6), Some(at(0))));
 }
 
-async fn a_key_that_was_handed_out_is_told_before_it_takes_another_message(stage: Stage) {
+async fn a_handed_out_key_is_reported_before_it_takes_another_message(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "a")).await;
     stage.crash(1).await;
@@ -247,7 +247,7 @@ async fn a_requeued_occurrence_is_not_its_task(stage: Stage) {
     assert_eq!(claimed.occurrences[1].member, member(&id));
 }
 
-async fn the_dead_are_kept_until_they_are_discarded(stage: Stage) {
+async fn dead_occurrences_are_kept_until_they_are_discarded(stage: Stage) {
     let ids = stage.ids(2);
     for id in &ids {
         stage.create(once(id, at(0), "a")).await;

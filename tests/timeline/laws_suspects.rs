@@ -8,11 +8,11 @@ use super::stage::{BACK_BEGUN, Stage, at, every, member, ms, next, once, settlem
 
 super::laws! {
     suspects_are_left_out_and_taken_alone,
-    what_crashed_twice_is_taken_with_its_like_and_what_did_more_often_alone,
-    a_mark_goes_with_the_occurrence_it_names,
-    what_cannot_be_read_is_left_out_and_asked_for_by_itself,
-    what_cannot_be_read_is_no_suspect_and_keeps_its_key,
-    who_can_read_what_others_cannot_may_have_sent_it,
+    suspects_with_two_crashes_share_a_claim_and_with_more_are_claimed_alone,
+    a_mark_is_removed_with_the_occurrence_that_it_names,
+    unreadable_records_are_left_out_of_claims_and_claimed_separately,
+    an_unreadable_record_is_no_suspect_and_keeps_its_key,
+    a_holder_that_can_read_an_unreadable_record_may_have_published_it,
 }
 
 async fn suspects_are_left_out_and_taken_alone(stage: Stage) {
@@ -49,7 +49,7 @@ async fn suspects_are_left_out_and_taken_alone(stage: Stage) {
     assert_eq!((claimed.suspects, claimed.occurrences.len()), (0, 2));
 }
 
-async fn what_crashed_twice_is_taken_with_its_like_and_what_did_more_often_alone(stage: Stage) {
+async fn suspects_with_two_crashes_share_a_claim_and_with_more_are_claimed_alone(stage: Stage) {
     let ids = stage.ids(7);
     stage.clock.advance(ms(10));
     for (id, due) in ids[..2].iter().zip([1, 4]) {
@@ -80,7 +80,7 @@ async fn what_crashed_twice_is_taken_with_its_like_and_what_did_more_often_alone
     }
 }
 
-async fn a_mark_goes_with_the_occurrence_it_names(stage: Stage) {
+async fn a_mark_is_removed_with_the_occurrence_that_it_names(stage: Stage) {
     let id = stage.id();
     let count = |stage: &Stage| stage.state().crashes.get(&member(&id)).map(|mark| (mark.due, mark.count));
     stage.create(every(&id, at(0), "a")).await;
@@ -104,7 +104,7 @@ async fn a_mark_goes_with_the_occurrence_it_names(stage: Stage) {
     stage.assert_nothing_is_left();
 }
 
-async fn what_cannot_be_read_is_left_out_and_asked_for_by_itself(stage: Stage) {
+async fn unreadable_records_are_left_out_of_claims_and_claimed_separately(stage: Stage) {
     let ids = stage.ids(6);
     for (id, due) in ids[..5].iter().zip(-5..) {
         stage.create(once(id, at(due), "new")).await;
@@ -150,7 +150,7 @@ async fn what_cannot_be_read_is_left_out_and_asked_for_by_itself(stage: Stage) {
     stage.assert_nothing_is_left();
 }
 
-async fn who_can_read_what_others_cannot_may_have_sent_it(stage: Stage) {
+async fn a_holder_that_can_read_an_unreadable_record_may_have_published_it(stage: Stage) {
     let unreadable = || SuspectsRequest { unreadable: true, ..stage.suspects() };
     let marked = async |id: &TaskId| {
         stage.create(once(id, at(0), "a")).await;
@@ -180,7 +180,7 @@ async fn who_can_read_what_others_cannot_may_have_sent_it(stage: Stage) {
     }
 }
 
-async fn what_cannot_be_read_is_no_suspect_and_keeps_its_key(stage: Stage) {
+async fn an_unreadable_record_is_no_suspect_and_keeps_its_key(stage: Stage) {
     let id = stage.id();
     stage.create(every(&id, at(0), "a")).await;
     let (token, occurrence) = stage.claim_one().await;

@@ -9,20 +9,20 @@ use tokio::sync::broadcast;
 use super::stage::{DEAD_KEEP, LEASE, Stage, at, dead_record, every, key, lane, lane_named, ms, next, once, once_in};
 
 super::laws! {
-    nothing_is_claimed_before_it_is_due,
-    a_head_is_told_so_that_nobody_has_to_poll,
+    a_claim_takes_no_task_before_it_is_due,
+    a_claim_and_a_glance_return_the_next_due_so_callers_need_not_poll,
     the_earliest_is_claimed_first_and_equals_by_their_names,
     a_late_call_writes_nothing,
     a_call_at_the_very_end_of_its_time_takes_effect,
-    whoever_makes_a_head_earlier_wakes_the_sleepers,
-    whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due,
-    a_glance_tells_one_caller_a_second_that_a_lease_has_ended,
+    a_call_that_makes_the_head_earlier_wakes_the_sleepers,
+    a_new_due_wakes_claimers_that_started_after_an_overdue_head,
+    a_glance_reports_an_expired_lease_to_one_caller_a_second,
     after_an_absence_holders_get_the_time_to_extend_first,
     a_reap_that_comes_late_ends_nothing,
     a_lease_that_a_clock_stepping_back_made_long_is_shortened,
 }
 
-async fn nothing_is_claimed_before_it_is_due(stage: Stage) {
+async fn a_claim_takes_no_task_before_it_is_due(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(100), "a")).await;
     for time in [0, 1, 99] {
@@ -35,7 +35,7 @@ async fn nothing_is_claimed_before_it_is_due(stage: Stage) {
     assert_eq!(occurrence.due, at(100));
 }
 
-async fn a_head_is_told_so_that_nobody_has_to_poll(stage: Stage) {
+async fn a_claim_and_a_glance_return_the_next_due_so_callers_need_not_poll(stage: Stage) {
     let ids = stage.ids(3);
     let (_, claimed) = stage.claim().await;
     assert_eq!(claimed.head, None);
@@ -102,7 +102,7 @@ async fn wake(wakes: &mut broadcast::Receiver<Wake>) -> (Lane, i64) {
     (wake.lane, wake.due.as_millis() - at(0).as_millis())
 }
 
-async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
+async fn a_call_that_makes_the_head_earlier_wakes_the_sleepers(stage: Stage) {
     let ids = stage.ids(4);
     let mut wakes = stage.timeline.wakes();
     stage.create(once(&ids[0], at(50), "a")).await;
@@ -148,7 +148,7 @@ async fn whoever_makes_a_head_earlier_wakes_the_sleepers(stage: Stage) {
 }
 
 /// A claimer that starts after a place waits for tasks there, whatever is due before it.
-async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage: Stage) {
+async fn a_new_due_wakes_claimers_that_started_after_an_overdue_head(stage: Stage) {
     let ids = stage.ids(4);
     let mut wakes = stage.timeline.wakes();
     stage.create(once(&ids[0], at(-9), "a")).await;
@@ -202,7 +202,7 @@ async fn whoever_writes_a_due_wakes_those_who_went_past_a_head_that_is_due(stage
     assert_eq!(wake(&mut wakes).await, (lane(), 90_000), "a change");
 }
 
-async fn a_glance_tells_one_caller_a_second_that_a_lease_has_ended(stage: Stage) {
+async fn a_glance_reports_an_expired_lease_to_one_caller_a_second(stage: Stage) {
     let id = stage.id();
     stage.create(once(&id, at(0), "a")).await;
     stage.claim_one().await;

@@ -83,7 +83,7 @@ fn put_task(api: &Api, id: &str, schedule: Value) -> i64 {
 
 /// Takes more than five seconds: the clock of one instance jumps ten times, 0.6 s apart.
 #[test]
-fn redis_tells_the_time_whatever_the_clocks_of_instances_show() {
+fn redis_decides_the_time_when_the_clocks_of_instances_are_wrong() {
     if !have("redis-server") || !have("redis-cli") {
         return;
     }

@@ -63,7 +63,7 @@ fn a_node_without_the_slot_of_one_shard_is_refused() {
 
 /// An instance waits for a cluster that is not ready yet, as after its node's start.
 #[test]
-fn a_cluster_that_is_down_is_waited_for() {
+fn an_instance_waits_for_a_cluster_that_is_down() {
     if !have("redis-server") {
         return;
     }
@@ -83,7 +83,7 @@ fn a_cluster_that_is_down_is_waited_for() {
 }
 
 #[test]
-fn a_slot_that_moves_away_makes_an_instance_unready_until_it_is_back() {
+fn an_instance_is_unready_while_a_slot_is_moved_away_from_its_node() {
     if !have("redis-server") {
         return;
     }

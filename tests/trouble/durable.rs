@@ -9,7 +9,7 @@ use crate::support::scripted::Scripted;
 
 /// Takes more than five seconds: each answer without a replica's confirmation waits until its deadline.
 #[tokio::test]
-async fn without_a_replica_that_follows_nothing_is_told_to_be_kept_and_all_of_it_took_effect() {
+async fn writes_without_a_following_replica_take_effect_but_are_not_confirmed() {
     if !have("redis-server") {
         return;
     }
@@ -81,7 +81,7 @@ async fn make_dead(timeline: &RedisTimeline, ids: &[&str]) -> Vec<Key> {
 
 /// Takes more than five seconds: each answer without a replica's confirmation waits until its deadline.
 #[tokio::test]
-async fn every_verb_of_users_waits_for_the_replica_and_those_of_instances_do_not() {
+async fn user_calls_wait_for_the_replica_but_calls_of_instances_do_not() {
     if !have("redis-server") {
         return;
     }
@@ -108,7 +108,7 @@ async fn every_verb_of_users_waits_for_the_replica_and_those_of_instances_do_not
 
 /// The wait blocks its connection, so no other call may use that one.
 #[tokio::test]
-async fn who_waits_for_a_replica_holds_up_nobody_else() {
+async fn a_put_that_waits_for_a_replica_blocks_no_other_call() {
     if !have("redis-server") {
         return;
     }
@@ -135,7 +135,7 @@ async fn who_waits_for_a_replica_holds_up_nobody_else() {
 }
 
 #[tokio::test]
-async fn what_was_confirmed_stands_on_the_replica_that_takes_over() {
+async fn confirmed_puts_are_on_the_replica_that_takes_over() {
     if !have("redis-server") {
         return;
     }
@@ -191,7 +191,7 @@ async fn what_was_confirmed_stands_on_the_replica_that_takes_over() {
 
 /// A cancel must be possible on a full Redis, and so must the write of its wait.
 #[tokio::test]
-async fn a_full_redis_still_says_what_is_kept() {
+async fn a_cancel_is_confirmed_by_the_replica_while_redis_is_full() {
     if !have("redis-server") {
         return;
     }
@@ -210,7 +210,7 @@ async fn a_full_redis_still_says_what_is_kept() {
 
 /// The connection of the wait may be closed at any time. Another one replaces it without an error.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_connection_that_is_waited_on_is_made_anew_and_takes_nothing_with_it() {
+async fn a_lost_wait_connection_is_replaced_without_losing_the_session() {
     if !have("redis-server") {
         return;
     }
@@ -259,7 +259,7 @@ async fn the_connection_that_is_waited_on_is_made_anew_and_takes_nothing_with_it
 /// A wait confirms only writes of its own session. After the command connection was lost, it says nothing about earlier
 /// writes. A put is then put again, and confirmed by the next session.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_confirmed_on_a_connection_that_was_given_up_counts_for_nothing() {
+async fn a_confirmation_does_not_count_after_its_session_was_given_up() {
     if !have("redis-server") {
         return;
     }

@@ -57,7 +57,7 @@ fn with_disk(server: &RedisServer) -> (Scripted, Arc<Disk>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_told_to_be_kept_before_it_is_on_the_disk() {
+async fn a_put_is_not_confirmed_before_its_write_is_on_the_disk() {
     if !have("redis-server") {
         return;
     }
@@ -79,7 +79,7 @@ async fn nothing_is_told_to_be_kept_before_it_is_on_the_disk() {
 
 /// A call that wrote nothing needs no confirmation: it is answered at once, alone or beside calls that wrote.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_promises_nothing_waits_for_nothing() {
+async fn a_call_that_wrote_nothing_waits_for_no_confirmation() {
     if !have("redis-server") {
         return;
     }

@@ -63,7 +63,7 @@ async fn put_while_in_flight(ids: &[&str]) -> Vec<Option<PutResult>> {
 
 /// Takes more than five seconds: the disk confirms late on purpose.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_put_that_meets_its_task_in_flight_is_tried_again_however_late_the_disk_confirms() {
+async fn a_put_of_a_task_in_flight_is_retried_even_if_the_disk_confirms_late() {
     if !have("redis-server") {
         return;
     }

@@ -131,7 +131,7 @@ fn redis_may_fail_to_write_to_its_disk() {
 
 /// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
 #[test]
-fn redis_may_miss_the_replicas_that_it_asks_for() {
+fn redis_may_lack_the_replicas_that_it_requires() {
     let state = State {
         name: "NOREPLICAS",
         redis: &[],
@@ -146,7 +146,7 @@ fn redis_may_miss_the_replicas_that_it_asks_for() {
 
 /// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
 #[test]
-fn redis_may_be_kept_busy_by_a_script_of_somebody_else() {
+fn redis_may_be_kept_busy_by_the_script_of_another_client() {
     let state = State {
         name: "BUSY",
         redis: &["--busy-reply-threshold", "100"],
@@ -171,7 +171,7 @@ fn redis_may_be_kept_busy_by_a_script_of_somebody_else() {
 
 /// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
 #[test]
-fn redis_may_take_its_time_to_load_what_it_holds() {
+fn redis_may_load_its_data_slowly_after_a_restart() {
     let state = State {
         name: "LOADING",
         redis: &[DURABLE, &["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"]]
@@ -290,7 +290,7 @@ fn keys_may_be_on_the_move_to_another_node() {
 /// A published message is settled when Redis accepts settles again, and is published once: the claim is held until
 /// then.
 #[test]
-fn a_settle_that_redis_refuses_is_tried_until_it_is_taken() {
+fn a_settle_that_redis_refuses_is_retried_until_redis_accepts_it() {
     if !have("redis-server") || !have("redis-cli") {
         return;
     }

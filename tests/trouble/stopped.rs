@@ -33,7 +33,7 @@ fn config(timeline: &RedisServer, lanes: &str) -> String {
 /// Law 9: `cancelled` with `handed_out` names the one key that a stopped holder may still publish. No other message of
 /// that task comes, and a task that was not cancelled is published. Law 4: a later settle of the holder has no effect.
 #[test]
-fn definite_answers_what_a_stopped_holder_sends_after_a_cancel_is_what_the_answer_told() {
+fn a_stopped_holder_of_a_cancelled_task_publishes_only_the_reported_key() {
     if !have("redis-server") || !have("redis-cli") {
         return;
     }

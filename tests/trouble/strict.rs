@@ -27,7 +27,7 @@ pub(super) fn serve_and_check(more: &[&str]) -> [(Option<i32>, String); 2] {
 }
 
 #[test]
-fn a_redis_that_would_lose_tasks_is_refused_and_one_that_keeps_them_is_not() {
+fn strict_mode_refuses_a_redis_that_may_lose_tasks_and_accepts_a_safe_one() {
     if !have("redis-server") {
         return;
     }
@@ -52,7 +52,7 @@ fn a_redis_that_would_lose_tasks_is_refused_and_one_that_keeps_them_is_not() {
 
 /// A Redis that accepts everything and keeps nothing, as with `appendfsync no`.
 #[test]
-fn a_redis_that_confirms_nothing_is_told_of_at_the_start() {
+fn a_redis_that_confirms_no_write_is_reported_at_the_start() {
     if !have("redis-server") {
         return;
     }
@@ -131,7 +131,7 @@ const ANSWERS: [&str; 2] = [
 ];
 
 #[test]
-fn a_redis_that_cannot_tell_its_disk_from_its_memory_is_refused_where_that_is_asked_for() {
+fn durability_fsync_is_refused_with_a_redis_that_cannot_confirm_its_disk() {
     if !have("redis-server") {
         return;
     }
@@ -151,7 +151,7 @@ fn a_redis_that_cannot_tell_its_disk_from_its_memory_is_refused_where_that_is_as
 }
 
 #[test]
-fn one_that_takes_over_later_and_cannot_tell_publishes_and_takes_nothing_in() {
+fn a_new_master_that_cannot_confirm_still_publishes_but_puts_are_refused() {
     if !have("redis-server") {
         return;
     }
@@ -194,7 +194,7 @@ fn one_that_takes_over_later_and_cannot_tell_publishes_and_takes_nothing_in() {
 
 /// Takes more than five seconds: each put waits a second for a replica that never confirms.
 #[test]
-fn without_a_replica_puts_are_answered_that_they_took_effect_and_strictness_does_not_begin() {
+fn puts_without_a_replica_take_effect_unconfirmed_and_a_strict_start_fails() {
     if !have("redis-server") {
         return;
     }

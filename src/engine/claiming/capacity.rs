@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_claim_waits_for_all_that_it_would_take_or_a_quarter_of_the_room_but_not_for_long() {
+    async fn a_claim_waits_briefly_until_its_whole_need_or_a_quarter_of_capacity_is_free() {
         let capacity = Arc::new(Capacity::new(64, 1 << 30));
         let mut held = take(&capacity, 64).await;
         let (other, begun) = (Arc::clone(&capacity), Instant::now());
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_record_that_is_larger_than_what_is_free_is_paid_for_before_others_come() {
+    async fn a_record_over_the_free_capacity_is_paid_for_before_other_claims_get_any() {
         const MIB: usize = 1 << 20;
         let capacity = Arc::new(Capacity::new(100, 12 * MIB));
         let mut first = capacity.take(1, 4 * MIB).await.expect("the capacity is open");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn claims_wait_one_after_another_and_one_that_gives_up_is_in_nobodys_way() {
+    async fn claims_wait_in_order_and_a_cancelled_wait_blocks_no_other_claim() {
         let capacity = Arc::new(Capacity::new(4, 1 << 30));
         let held = take(&capacity, 4).await;
         assert!(timeout(10 * MS, take(&capacity, 4)).await.is_err(), "all is taken");

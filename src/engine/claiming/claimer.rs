@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suspects_are_alone_where_one_more_claim_would_be_too_many() {
+    fn suspects_are_claimed_one_at_a_time_if_one_more_claim_would_be_too_many() {
         let at_once = [1, 2, 3, 4, 5, 1000].map(suspects_at_once);
         assert_eq!(at_once, [1, 1, 1, MAX_SUSPECTS, MAX_SUSPECTS, MAX_SUSPECTS]);
     }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_that_accepts_nobody_for_long_is_absent() {
+    fn a_sink_that_has_accepted_no_message_for_long_is_absent() {
         let mut facts = facts(3, false, false);
         facts.destination.sink_silent = true;
         assert_eq!(judge(retry(Fault::Unclear), &facts), Judgement::Absent("broken".to_owned()));
@@ -153,7 +153,7 @@ mod tests {
     proptest! {
         /// An occurrence is dead only for these three reasons, whatever the outcome and the facts.
         #[test]
-        fn an_occurrence_is_dead_for_three_reasons_and_no_other(
+        fn an_occurrence_is_dead_for_three_reasons_only(
             outcome in any_outcome(), retries in 0_u32..9, max in 0_u32..9, more in 0_u32..9,
             others_accepted: bool, given_up: bool, sink_silent: bool, random in 0.0..1.0,
         ) {
@@ -189,7 +189,7 @@ mod tests {
 
         /// A message that always fails is published once, retried `max` times, and then dead.
         #[test]
-        fn a_message_that_always_fails_is_published_once_and_retried_as_often_as_its_policy_says(
+        fn a_message_that_always_fails_is_retried_as_often_as_its_policy_says(
             max in 0_u32..9, interval in 1_u64..500, jitter in 0_u64..500, random in 0.0..1.0,
         ) {
             let millis = Duration::from_millis;
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_never_dead_while_its_destination_accepts_nobody() {
+    fn a_message_is_not_dead_while_its_destination_accepts_no_message() {
         for retries in 0..100 {
             let judged = judge(retry(Fault::Unclear), &facts(retries, false, false));
             assert!(matches!(judged, Judgement::Again { counted: false, .. }), "{judged:?}");

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_start_behind_returned_occurrences_and_every_two_seconds_at_the_oldest() {
+    fn claims_start_behind_returned_occurrences_or_every_2_s_at_the_oldest() {
         let mut next_claim = NextClaim::default();
         assert_eq!(next_claim.next(usual(at(0))), (ClaimKind::Ordinary, None));
         next_claim.learn(ClaimKind::Ordinary, None, &claimed(0, -100, Some(50)), |_| false);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_due_before_the_start_position_moves_it() {
+    fn a_due_before_the_start_position_moves_the_start_position_back() {
         let mut next_claim = NextClaim::default();
         next_claim.learn(ClaimKind::Ordinary, None, &claimed(0, -100, None), |_| false);
         let wake_by = |due| WakeReasons { due: Some(due), ..WakeReasons::default() };
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_reads_only_left_out_occurrences_is_followed_by_one_behind_them() {
+    fn a_claim_of_only_unreadable_occurrences_is_followed_by_one_behind_them() {
         let mut next_claim = NextClaim::default();
         next_claim.unreadable.asked = true;
         let full = |last| Claimed { occurrences: Vec::new(), unreadable: 1500, ..claimed(0, last, Some(-10)) };
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn suspects_are_claimed_from_where_they_were_last_seen() {
+    fn suspects_are_claimed_from_the_place_of_their_last_sighting() {
         let mut next_claim = NextClaim::default();
         let suspects = |now, last| Claimed { suspects: 2, ..claimed(now, last, None) };
         next_claim.learn(ClaimKind::Ordinary, Some(place(-300)), &suspects(0, -200), |_| false);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn there_is_one_turn_and_a_long_one_passes_to_others() {
+    async fn the_suspect_lock_has_one_permit_and_a_long_held_one_passes_to_others() {
         let (turns, [a, b, _]) = (Arc::<SuspectLock>::default(), signals());
         let first = turns.take(&a).expect("nobody has it");
         assert!(turns.take(&b).is_none());
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_came_first_is_next_and_is_told() {
+    async fn the_suspect_lock_goes_to_the_first_waiter_and_notifies_only_that_one() {
         let (turns, [a, b, c]) = (Arc::<SuspectLock>::default(), signals());
         let mut turn = turns.take(&a);
         assert!(turns.take(&b).is_none() && turns.take(&c).is_none() && turns.take(&b).is_none());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_turn_passes_on_from_one_that_does_not_come_or_has_left() {
+    async fn the_suspect_lock_skips_a_waiter_that_times_out_or_has_left() {
         let (turns, [a, b, c]) = (Arc::<SuspectLock>::default(), signals());
         let turn = turns.take(&a);
         assert!(turns.take(&b).is_none() && turns.take(&c).is_none());

@@ -61,7 +61,7 @@ async fn all(intake: &Intake, filter: &DeadFilter, max: usize) -> Vec<Key> {
 }
 
 #[tokio::test]
-async fn pages_over_all_shards_have_each_dead_once_and_the_oldest_first() {
+async fn pages_list_each_dead_occurrence_of_all_shards_once_and_the_oldest_first() {
     let (intake, expected) = with_dead(400);
     for max in [1, 7, 100, 1000] {
         assert!(all(&intake, &DeadFilter::default(), max).await == expected, "{max} a page");
@@ -73,7 +73,7 @@ async fn pages_over_all_shards_have_each_dead_once_and_the_oldest_first() {
 }
 
 #[tokio::test]
-async fn where_a_dead_names_no_destination_its_lanes_is_shown() {
+async fn a_dead_occurrence_without_a_destination_shows_the_one_of_its_lane() {
     let (intake, expected) = with_dead(1);
     let (summary, record) = intake.dead_one(&expected[0]).await.unwrap().unwrap();
     assert_eq!(summary.destination, record.task.message.destination.or(Some("news".to_owned())));
@@ -82,7 +82,7 @@ async fn where_a_dead_names_no_destination_its_lanes_is_shown() {
 }
 
 #[tokio::test]
-async fn a_sweep_goes_through_all_shards_and_ends() {
+async fn a_bulk_requeue_goes_through_all_shards_and_ends() {
     let (intake, expected) = with_dead(3000);
     let filter = DeadFilter { reason: Some("rejected".into()), ..DeadFilter::default() };
     let (mut done, mut from, mut rounds) = (0, None, 0);
@@ -102,7 +102,7 @@ async fn a_sweep_goes_through_all_shards_and_ends() {
 }
 
 #[tokio::test]
-async fn a_requeue_that_may_have_taken_effect_is_told_before_one_that_did_not() {
+async fn a_bulk_requeue_reports_an_unknown_result_before_a_definite_refusal() {
     let (intake, timeline, clock, _) = stage(2);
     timeline.fail_next(Verb::Requeue, InjectedFault::ReplyLost);
     timeline.fail_next(Verb::Requeue, InjectedFault::Refused("OOM".into()));
@@ -117,7 +117,7 @@ async fn a_requeue_that_may_have_taken_effect_is_told_before_one_that_did_not() 
 }
 
 #[tokio::test]
-async fn what_stays_dead_is_counted_once_though_a_slice_fails() {
+async fn occurrences_that_stay_dead_are_counted_once_even_if_a_slice_fails() {
     let (intake, timeline, clock, keys) = stage(3);
     // The first gets no answer, the second is in flight, the third is requeued.
     timeline.edit(Shard::of(&keys[1].task, SHARDS), |twin| {
@@ -139,7 +139,7 @@ async fn what_stays_dead_is_counted_once_though_a_slice_fails() {
 }
 
 #[tokio::test]
-async fn what_nobody_would_publish_stays_dead() {
+async fn a_requeue_leaves_unreadable_and_unserved_occurrences_dead() {
     let (intake, timeline, _, keys) = stage(3);
     let other = "gone".parse::<Lane>().unwrap();
     timeline.edit(Shard::of(&keys[0].task, SHARDS), |twin| {
@@ -182,7 +182,7 @@ async fn an_occurrence_that_died_again_after_the_scan_is_left_alone() {
 
 /// A timeline may be asked to look by any number of people: others' calls find room between two looks.
 #[tokio::test(start_paused = true)]
-async fn a_look_waits_for_the_one_before_and_for_its_rest() {
+async fn a_dead_scan_waits_for_the_previous_scan_and_for_its_pause() {
     let (intake, _) = with_dead(10);
     let held = intake.scan_lock.clone().lock_owned().await;
     let (filter, begun) = (DeadFilter::default(), Instant::now());

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn all_at_fault_hold_a_quarter_together_and_all_that_fail_three() {
+    fn messages_at_fault_share_a_quarter_and_failing_ones_three_quarters() {
         let held = FailureQuota::new(100, 1 << 20);
         let a = take(&held, "a", 20, 1, true);
         let b = take(&held, "b", 100, 1, true);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_at_fault_leave_a_place_for_each_that_accepted_before() {
+    fn destinations_at_fault_leave_a_place_for_each_that_accepted_before() {
         let held = FailureQuota::new(100, 1 << 20);
         let names: Vec<String> = (0..100).map(|n| format!("nobody-{n}")).collect();
         let many: Vec<_> = names.iter().map_while(|name| held.take(waiting(name, 1, true))).collect();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn many_lanes_leave_something_of_their_sinks_room() {
+    fn lanes_at_fault_hold_at_most_a_quarter_of_the_capacity_of_their_sink() {
         let (lanes, sink) = ([(); 8].map(|()| FailureQuota::new(100, 1 << 20)), FailureQuota::new(200, 2 << 20));
         let mut holds = Vec::new();
         for (n, lane) in lanes.iter().enumerate() {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_count_too_and_the_first_is_let_in_whatever_its_size() {
+    fn bytes_count_too_and_the_first_message_is_admitted_at_any_size() {
         let held = FailureQuota::new(100, 4000);
         let large = held.take(waiting("a", 10_000, true)).expect("the first");
         assert!(held.take(waiting("a", 1, true)).is_none() && held.take(waiting("b", 1, true)).is_none());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_turn_out_at_fault_hold_too_much_until_enough_have_gone() {
+    fn messages_found_at_fault_exceed_the_quota_until_enough_are_released() {
         let held = FailureQuota::new(100, 1 << 20);
         let mut failing = take(&held, "a", 100, 1, false);
         assert_eq!(failing.len(), 75);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn first_tries_have_a_quarter_of_their_own() {
+    fn first_tries_have_their_own_quarter_of_the_capacity() {
         let held = FailureQuota::new(100, 1 << 20);
         let failing = take(&held, "a", 100, 1, true);
         let first = QuotaRequest { reason: QuotaReason::FirstTry, ..waiting("b", 1, true) };

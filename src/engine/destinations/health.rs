@@ -92,7 +92,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[test]
-    fn each_health_follows_from_what_was_observed() {
+    fn health_follows_from_the_observed_failures_and_acceptances() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         for (failed_at, blamed_by_sink, sink_accepted, now, expected) in [

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_that_the_sink_names_is_given_up_after_patience_and_then_tried_every_five_seconds() {
+    fn a_destination_at_fault_is_given_up_after_patience_then_tried_every_5_s() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE, []);
         assert!(!failed(&mut all, "gone", start, start, Fault::Destination, "no such topic").is_given_up());
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_now_and_then_is_not_at_fault() {
+    fn a_destination_that_fails_for_under_two_seconds_is_not_at_fault() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE, []);
         let after = |millis| start + Duration::from_millis(millis);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nothing_was_tried_is_no_evidence() {
+    fn time_without_a_publish_does_not_count_as_failing_time() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE, []);
         failed(&mut all, "quiet", start, start, Fault::Destination, "no responders");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn others_count_only_when_they_were_sent_after_the_first_failure() {
+    fn other_messages_count_only_if_sent_after_the_first_failure() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE, []);
         failed(&mut all, "busy", at(start, 10), at(start, 10), Fault::Unclear, "nack");
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_number_of_remembered_destinations_is_bounded() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE, []);
         for n in 0..MAX_DESTINATIONS as u64 * 2 {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_patience_is_shared_although_most_names_are_forgotten() {
+    fn destinations_share_one_patience_even_if_most_names_are_forgotten() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE, []);
         let name = |n: u64| format!("nobody-{n}");
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_was_not_sent_can_be_had_again() {
+    fn a_trial_that_was_not_sent_is_available_again() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE, []);
         for second in [0, 15, 30] {

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_destinations_that_accepted_are_bounded() {
+    fn the_number_of_remembered_accepting_destinations_is_bounded() {
         let mut accepting = AcceptingDestinations::default();
         for n in 0..MAX_ACCEPTING * 5 {
             accepting.insert(&n.to_string());

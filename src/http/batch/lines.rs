@@ -9,10 +9,11 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use crate::http::body_budget::{FREE_BYTES, HeldBytes};
+use crate::http::Api;
 use crate::http::caller::Caller;
 use crate::http::problem::Problem;
-use crate::http::{Api, body};
+use crate::http::server::body;
+use crate::http::server::body_budget::{FREE_BYTES, HeldBytes};
 use crate::task::{Fault, Lane, Task, TaskId, spec};
 use crate::timeline::{MAX_PUT_BYTES, MAX_PUTS};
 
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_is_as_long_whatever_parts_it_comes_in() {
+    async fn the_length_of_a_line_does_not_depend_on_how_it_is_split() {
         let (blanks, long) = (" ".repeat(1 << 20), "x".repeat(600_000));
         let too_large = |line: &Line| matches!(line, Line::Wrong(_, problem) if problem.code == "too_large");
         for (line, expected) in [
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lines_that_are_wrong_fill_a_group_too() {
+    async fn faulty_lines_fill_a_group_too() {
         let long = format!("{{\"{}\":1}}", "x".repeat(600_000));
         let many = format!("{{{}}}", (0..200).map(|n| format!("\"{n}\":1")).collect::<Vec<_>>().join(","));
         for (line, most) in [(long, 6), (many, 250)] {

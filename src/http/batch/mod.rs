@@ -20,10 +20,11 @@ use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
 use self::lines::{Group, Line, LineReader};
+use super::Api;
 use super::caller::Caller;
 use super::openapi::enums;
 use super::problem::Problem;
-use super::{Api, body};
+use super::server::body;
 use crate::engine::intake::{EffectivePut, PutError};
 use crate::task::{TaskId, Traceparent};
 use crate::timeline::PutMode;

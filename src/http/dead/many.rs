@@ -13,7 +13,8 @@ use crate::engine::dead::bulk::BulkPosition;
 use crate::http::caller::Caller;
 use crate::http::openapi::{BODY, TIMELINE};
 use crate::http::problem::Problem;
-use crate::http::{Api, body, openapi};
+use crate::http::server::body;
+use crate::http::{Api, openapi};
 use crate::task::spec::{self, Fault};
 use crate::timeline::DeadFilter;
 

@@ -11,11 +11,12 @@ use axum::response::{IntoResponse, Response};
 use utoipa::IntoParams;
 
 use self::views::{CancelView, HeldTaskView, put_view, task_view};
-use super::body::WholeBody;
 use super::caller::Caller;
 use super::openapi::{self, BODY, LIMITED_PUT, TIMELINE};
 use super::problem::Problem;
-use super::{Api, body, json};
+use super::server::body;
+use super::server::body::WholeBody;
+use super::{Api, json};
 use crate::engine::intake;
 use crate::task::TaskId;
 use crate::task::spec::{self, Fault};

@@ -31,7 +31,7 @@ fn expressions_are_read_as_numbers_with_seconds_first() {
 }
 
 #[test]
-fn fixed_times_are_those_that_begin_with_no_star() {
+fn cron_times_are_fixed_unless_a_time_field_starts_with_a_star() {
     for fixed in ["0 2 * * *", "0,30 2-4 * * *", "0-59/10 0-23 * * *", "5,*/10 2 * * *", "0 0 12 * * *", "@daily"] {
         assert!(read(fixed).unwrap().is_fixed, "{fixed}");
     }

@@ -146,7 +146,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
-    fn cron_names_what_the_minute_walker_finds(
+    fn cron_finds_the_same_times_as_a_minute_by_minute_search(
         (minute, hour, days) in (minute(), hour(), days()),
         zone in prop::sample::select(&ZONES),
         (year, change, before) in (2020_i16..2035, 0_usize..4, 0_i64..3 * 86_400),
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn cron_names_what_the_second_walker_finds(
+    fn cron_finds_the_same_times_as_a_second_by_second_search(
         (second, minute, hour) in (minute(), minute(), hour()),
         zone in prop::sample::select(&ZONES),
         (year, change, before) in (2020_i16..2035, 0_usize..4, 0_i64..7200),
@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_remembered_is_what_would_be_found(times in prop::collection::vec(0_i64..20 * DAY_MS, 1..20), zone in prop::sample::select(&ZONES)) {
+    fn a_remembered_cron_result_equals_a_new_search(times in prop::collection::vec(0_i64..20 * DAY_MS, 1..20), zone in prop::sample::select(&ZONES)) {
         let remembered = Timetable::read("*/7 1-3 * * *", Some(zone)).unwrap();
         for time in times {
             let time = 1_774_500_000_000 + time;
@@ -179,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn no_expression_is_too_odd(expression in "[0-9*/,LW#?@+ A-Za-zß-]{0,20}") {
+    fn cron_parser_never_panics_on_any_expression(expression in "[0-9*/,LW#?@+ A-Za-zß-]{0,20}") {
         if let Ok(timetable) = Timetable::read(&expression, None) {
             let _next = timetable.next(1_774_500_000_000);
         }
@@ -194,7 +194,7 @@ fn times(expression: &str, zone: &str, after: &str, count: usize) -> Vec<String>
 }
 
 #[test]
-fn a_fixed_time_in_a_gap_runs_right_after_it_and_in_an_overlap_once() {
+fn a_fixed_time_runs_right_after_a_clock_gap_and_once_in_an_overlap() {
     let daily = "30 2 * * *";
     let spring = ["2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"];
     assert_eq!(times(daily, "Europe/Berlin", "2026-03-28T00:00:00Z", 3), spring);
@@ -204,7 +204,7 @@ fn a_fixed_time_in_a_gap_runs_right_after_it_and_in_an_overlap_once() {
 
 /// As single values, so lists and ranges.
 #[test]
-fn all_fixed_times_in_a_gap_are_due_once_at_its_end_and_each_in_an_overlap_once() {
+fn fixed_times_in_a_gap_are_due_once_at_its_end_and_once_each_in_an_overlap() {
     let twice = times("0 2,14 * * *", "Europe/Berlin", "2026-03-28T20:00:00Z", 2);
     assert_eq!(twice, ["2026-03-29T01:00:00Z", "2026-03-29T12:00:00Z"]);
     let sundays = times("0,30 2 * * 0", "Europe/Berlin", "2026-03-28T20:00:00Z", 2);
@@ -233,7 +233,7 @@ fn a_step_skips_the_gap_and_runs_in_both_passes() {
 }
 
 #[test]
-fn a_day_that_a_zone_left_out_does_not_end_a_schedule() {
+fn a_day_skipped_by_a_zone_does_not_end_a_schedule() {
     // Samoa crossed the date line: there was no 30 December 2011.
     let noon = times("0 12 * * *", "Pacific/Apia", "2011-12-29T00:00:00Z", 3);
     assert_eq!(noon, ["2011-12-29T22:00:00Z", "2011-12-30T22:00:00Z", "2011-12-31T22:00:00Z"]);
@@ -249,7 +249,7 @@ fn an_impossible_day_never_comes() {
 }
 
 #[test]
-fn a_search_ends_whatever_is_asked_for() {
+fn a_cron_search_ends_even_if_no_time_matches() {
     // The hour that the clock change skips, on that day, second by second.
     for never in ["* * 2 * 3 0L", "* * 2 29 3 +0", "0 0 2 30 2 *"] {
         assert_eq!(Timetable::of(never, Some("Europe/Berlin")).unwrap().next(1_774_500_000_000), None, "{never}");
@@ -257,7 +257,7 @@ fn a_search_ends_whatever_is_asked_for() {
 }
 
 #[test]
-fn a_search_goes_through_a_gap_of_two_hours_second_by_second_and_gives_up_at_more() {
+fn a_cron_search_passes_a_gap_of_two_hours_and_gives_up_after_its_limit() {
     // On the 28th of March 2027 clocks go from 01:00 to 03:00.
     let skipped = times("* * 1,2 28 3 *", "Antarctica/Troll", "2027-03-27T12:00:00Z", 1);
     assert_eq!(skipped, ["2028-03-27T23:00:00Z"], "its minutes begin with `*`");
@@ -287,7 +287,7 @@ fn five_or_six_fields_and_nicknames_are_read_and_nothing_else() {
 }
 
 #[test]
-fn the_shortest_gap_is_found_within_a_hundred() {
+fn the_shortest_gap_between_cron_times_is_found() {
     let gap = |expression: &str| Timetable::of(expression, None).unwrap().shortest_gap(1_774_500_000_000);
     assert_eq!(gap("* * * * * *"), Some(Duration::from_secs(1)));
     assert_eq!(gap("0,7 12 * * *"), Some(Duration::from_secs(7 * 60)));
@@ -297,7 +297,7 @@ fn the_shortest_gap_is_found_within_a_hundred() {
 }
 
 #[test]
-fn more_timetables_than_are_remembered_are_still_right() {
+fn the_timetable_cache_stays_bounded_and_keeps_frequently_used_entries() {
     let mut remembered = Remembered::default();
     for n in 0..MAX_REMEMBERED.get() + 500 {
         let expression = format!("{} {} {} * *", n % 60, n / 60 % 24, n / 1440 + 1);

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_no_places_or_depend_on_the_machine_are_no_zones() {
+    fn zone_names_without_a_place_or_dependent_on_the_machine_are_refused() {
         for name in [
             "localtime",
             "LOCALTIME",

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_means_any() {
+    fn an_omitted_filter_field_matches_any_value() {
         assert_eq!(read("{}"), Ok(Filter::default()));
         let whole = r#"{"lane":"a","reason":"too late","from":"1970-01-01T00:00:00.0011Z","to":"1970-01-01T00:00:00.002001Z","cursor":"c","limit":7}"#;
         let at = |ms| Some(Timestamp::from_millis(ms));

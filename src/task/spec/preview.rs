@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_tells_what_a_put_at_that_time_would_be_due_at() {
+    fn a_preview_shows_the_dues_of_a_put_at_the_given_time() {
         let cron =
             r#"{"schedule":{"cron":"30 2 * * *","zone":"Europe/Berlin"},"from":"2027-03-27T00:00:00Z","count":3}"#;
         let shown = dues(cron).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_is_of_the_task_with_that_id() {
+    fn a_preview_with_an_id_shows_the_dues_of_that_task() {
         let json = |id: &str| format!(r#"{{"schedule":{{"every":"1h","spread":"50m"}},"id":"{id}"}}"#);
         let id = "order-1".parse().unwrap();
         let preview = read_preview(json("order-1").as_bytes(), NOW).unwrap();

@@ -90,7 +90,7 @@ fn every_fault_is_named_at_once() {
 }
 
 #[test]
-fn each_rule_of_schedules_is_told_at_its_place() {
+fn each_broken_schedule_rule_is_reported_at_its_field() {
     let cases = [
         ("{}", "", "missing_field"),
         ("7", "", "wrong_type"),
@@ -131,7 +131,7 @@ fn each_rule_of_schedules_is_told_at_its_place() {
 }
 
 #[test]
-fn what_just_fits_is_taken() {
+fn schedules_at_the_limits_are_valid() {
     for schedule in [
         r#"{"at":"1970-01-01T00:00:00.001Z"}"#,
         r#"{"at":"9999-12-31T23:59:59.999Z"}"#,
@@ -153,7 +153,7 @@ fn a_time_finer_than_a_millisecond_is_never_early() {
 }
 
 #[test]
-fn each_rule_of_messages_is_told_at_its_place() {
+fn each_broken_message_rule_is_reported_at_its_field() {
     let cases = [
         ("[]", "", "wrong_type"),
         (r#"{"destination":""}"#, "/destination", "bad_value"),
@@ -205,7 +205,7 @@ fn limits_are_named_with_both_numbers() {
 }
 
 #[test]
-fn the_payload_keeps_its_very_bytes() {
+fn a_payload_is_kept_byte_for_byte() {
     for payload in ["{ \"b\" : 1,  \"a\":\t1.50e+2 , \"a\": 2}", "\"\\u00e9\\/\"", "null", "-0.0", "[ ]"] {
         let found = read_one(&with_message(&format!(r#"{{"payload":  {payload}  }}"#))).unwrap();
         assert_eq!(found.task.message.payload.bytes(), payload.as_bytes());
@@ -215,7 +215,7 @@ fn the_payload_keeps_its_very_bytes() {
 }
 
 #[test]
-fn retries_have_to_end_in_time() {
+fn retries_must_end_in_time() {
     let with = |schedule: &str, retry: &str| format!(r#"{{"schedule":{schedule},"message":{{}},"retry":{retry}}}"#);
     let once = r#"{"in":"1s"}"#;
     assert!(read_one(&with(once, r#"{"max":4,"interval":"2s","jitter":"0s"}"#)).is_ok(), "30 s fit");
@@ -234,13 +234,13 @@ fn retries_have_to_end_in_time() {
 }
 
 #[test]
-fn the_last_due_is_written_as_it_is_read() {
+fn the_latest_possible_due_reads_and_writes_unchanged() {
     let json = r#"{"schedule":{"at":"9999-12-31T23:59:59.999Z"},"message":{},"lane":"default"}"#;
     assert_eq!(write(&read_one(json).unwrap().task, &Lane::default()).get(), json);
 }
 
 #[test]
-fn an_id_belongs_into_batch_lines_alone() {
+fn an_id_is_read_and_required_in_a_batch_line() {
     let line = |json: &str| read(json.as_bytes(), &Limits::default(), true, NOW);
     let good = line(r#"{"id":"a:1","schedule":{"in":"1s"},"message":{}}"#).unwrap();
     assert_eq!(good.id, Some("a:1".parse().unwrap()));
@@ -252,7 +252,7 @@ fn an_id_belongs_into_batch_lines_alone() {
 }
 
 #[test]
-fn help_is_given_where_it_can_be() {
+fn faults_suggest_the_nearest_known_name() {
     assert_eq!(
         detail(r#"{"schedule":{"in":"1s"},"message":{},"lanes":"x"}"#),
         "`lanes` is not known here; did you mean `lane`?"
@@ -265,7 +265,7 @@ fn help_is_given_where_it_can_be() {
 }
 
 #[test]
-fn what_is_not_json_is_one_fault() {
+fn a_body_that_is_not_json_has_exactly_one_fault() {
     for json in ["", "{", "nul", "{\"a\":1} x", "{'a':1}", "\u{feff}{}", "{\"schedule\":{\"in\":\"1s\"},}"] {
         assert_eq!(faults(json), [(String::new(), "not_json")], "{json}");
     }
@@ -294,7 +294,7 @@ fn no_more_than_a_hundred_faults_are_named() {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(task in samples::any_task(), lane in "[a-z0-9-]{1,8}") {
+    fn a_written_value_reads_back_unchanged(task in samples::any_task(), lane in "[a-z0-9-]{1,8}") {
         let lane: Lane = lane.parse().unwrap();
         let mut task = task;
         if task.schedule.retry_room(NOW, NOW).unwrap().is_some_and(|room| task.retry.is_some_and(|policy| policy.worst_case() >= room)) {
@@ -306,7 +306,7 @@ proptest! {
     }
 
     #[test]
-    fn a_broken_document_has_a_fault_and_a_whole_one_none(task in samples::any_task(), at: prop::sample::Index, byte: u8) {
+    fn a_refused_document_always_has_a_fault(task in samples::any_task(), at: prop::sample::Index, byte: u8) {
         let mut json = write(&task, &Lane::default()).get().as_bytes().to_vec();
         let at = at.index(json.len());
         json[at] = byte;
@@ -339,7 +339,7 @@ proptest! {
 
     /// A policy must end before the next occurrence: the user's is refused with both numbers, the default is shortened.
     #[test]
-    fn a_policy_ends_before_the_next_occurrence(max in 0_u64..8, interval in 1_u64..1000, jitter in 0_u64..1000, gap in 1_u64..20_000) {
+    fn a_retry_policy_must_end_before_the_next_occurrence(max in 0_u64..8, interval in 1_u64..1000, jitter in 0_u64..1000, gap in 1_u64..20_000) {
         let schedule = format!(r#""schedule":{{"every":"{gap}ms"}},"message":{{}}"#);
         let json = format!(r#"{{{schedule},"retry":{{"max":{max},"interval":"{interval}ms","jitter":"{jitter}ms"}}}}"#);
         let worst: u64 = (0..max).map(|n| (interval << n) + jitter).sum();

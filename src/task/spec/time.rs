@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn finer_times_are_never_early_and_ends_never_late() {
+    fn times_finer_than_a_millisecond_round_up_and_ends_round_down() {
         let second = 1_795_176_000_000;
         assert_eq!(up("2026-11-20T12:00:00.5Z"), Some(second + 500));
         assert_eq!(up("2026-11-20T12:00:00.1230001Z"), Some(second + 124));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_are_no_times() {
+    fn other_time_formats_are_refused() {
         for text in [
             "",
             "now",

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hints_name_the_zone_that_was_meant_or_none() {
+    fn zone_hints_name_the_nearest_zone_or_none() {
         let cases = [
             ("GMT+5", "Etc/GMT-5`, 5 h ahead"),
             ("UTC+5", "Etc/GMT-5`, 5 h ahead"),

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_bounded_and_its_answer_counted() {
+    fn a_durability_wait_is_bounded_and_its_reply_is_evaluated() {
         let packed = |wait: Cmd| String::from_utf8(wait.get_packed_command()).unwrap();
         assert!(packed(Durability::Replica.wait(Duration::ZERO)).ends_with("WAIT\r\n$1\r\n1\r\n$1\r\n1\r\n"));
         assert!(packed(Durability::Fsync.wait(Duration::MAX)).ends_with("\r\n$1\r\n1\r\n$1\r\n0\r\n$7\r\n3600000\r\n"));

@@ -82,7 +82,7 @@ mod tests {
 
     /// The user of docs/operations.md has exactly these and those that instances send themselves.
     #[test]
-    fn the_user_of_the_documentation_may_run_them_all() {
+    fn the_documented_redis_user_is_allowed_to_run_all_script_commands() {
         let page = include_str!("../../../docs/operations.md");
         let allowed: BTreeSet<&str> = page.split_whitespace().filter_map(|word| word.strip_prefix('+')).collect();
         let missing: Vec<_> =

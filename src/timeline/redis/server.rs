@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_lose_tasks_is_told_and_nothing_else() {
+    fn server_advice_names_only_settings_that_can_lose_tasks() {
         let well = "# Server\r\nredis_version:7.0.15\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n\
                     rdb_last_bgsave_status:ok\r\naof_last_write_status:ok\r\n";
         assert_eq!(

@@ -15,7 +15,7 @@ use super::Shared;
 /// Again and again, the server closes a channel for a message that is too large, and the sink closes one whose publish
 /// was dropped. A frame sent after either would end the connection, and the other publish with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_refused_or_dropped_harms_no_other_publish() {
+async fn a_rejected_or_dropped_publish_does_not_affect_other_publishes() {
     const ROUNDS: usize = 40;
     let Some(broker) = Shared::small() else { return };
     let sink = broker.sink(PATIENCE);
@@ -60,7 +60,7 @@ async fn what_is_refused_or_dropped_harms_no_other_publish() {
 /// Every hundredth or every second message of each publish matches no queue. The sink tells exactly those from the
 /// others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_publishes_at_once_each_message_that_no_queue_takes_is_known() {
+async fn each_unroutable_message_is_found_among_many_concurrent_publishes() {
     const CALLS: usize = 16;
     const EACH: usize = 3125;
     for every in [100, 2] {

@@ -12,7 +12,7 @@ use super::refusals::{declare_exchange, detail, is_destinations, to};
 
 /// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
+async fn an_unknown_exchange_is_only_the_fault_of_its_destination() {
     let Some(broker) = Shared::start() else { return };
     let sink = broker.sink(PATIENCE);
     for round in 0..3 {
@@ -38,7 +38,7 @@ async fn an_unknown_exchange_is_the_destinations_fault_and_no_one_elses() {
 
 /// RabbitMQ closes a channel for each unknown exchange, and lapin cannot use its number again. A connection has 2047.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_unknown_exchanges_than_a_connection_has_channels_harm_no_one_else() {
+async fn more_unknown_exchanges_than_channels_do_not_affect_other_destinations() {
     let Some(broker) = Shared::start() else { return };
     let sink = broker.sink(PATIENCE);
     for round in 0..50 {
@@ -54,7 +54,7 @@ async fn more_unknown_exchanges_than_a_connection_has_channels_harm_no_one_else(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_many_exchanges_are_looked_for_others_are_refused_at_once() {
+async fn further_exchanges_are_refused_at_once_while_many_lookups_run() {
     let Some(broker) = Shared::start() else { return };
     let sink = broker.sink(PATIENCE);
     let (mixed, outcomes) = publish_beside_unknown(&sink, 0, 1000).await;
@@ -89,7 +89,7 @@ async fn publish_beside_unknown(sink: &Arc<dyn Sink>, round: usize, unknown: usi
 /// The exchange existed once, and the sink does not ask for it again: the refusal closes the channel that others use,
 /// too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_exchange_that_was_deleted_is_the_destinations_fault_and_no_one_elses() {
+async fn a_deleted_exchange_is_only_the_fault_of_its_destination() {
     let Some(broker) = Shared::start() else { return };
     let sink = broker.sink(PATIENCE);
     declare_exchange(&broker.server, &broker.vhost, "gone");

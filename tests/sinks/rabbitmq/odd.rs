@@ -55,7 +55,7 @@ fn large() -> Vec<Message> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_proves_nothing_of_a_message_that_was_sent_before() {
+async fn a_refusal_leaves_messages_sent_before_it_unconfirmed() {
     for (code, detail) in [
         (404, "NOT_FOUND - no exchange 'x' in vhost '/'"),
         (403, "ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'guest'"),
@@ -73,7 +73,7 @@ async fn a_refusal_proves_nothing_of_a_message_that_was_sent_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_that_tells_nothing_proves_nothing() {
+async fn only_a_refusal_with_a_known_code_is_a_definite_failure() {
     for (code, definite) in [(541, false), (504, false), (999, false), (404, true), (312, true)] {
         let server = Scripted::start(USUAL, move |peer, seen| peer.close(seen.channel, code, "so it is"));
         let outcomes = publish(&patient(&server), batch("a", 0..1)).await;
@@ -86,7 +86,7 @@ async fn a_refusal_that_tells_nothing_proves_nothing() {
 
 /// A proxy or another server may return a message under another name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_comes_back_under_another_name_is_not_accepted() {
+async fn a_message_returned_under_another_name_is_not_accepted() {
     for (exchange, key, id) in [("", "A", "a-1:1700000000123"), ("x", "a", "a-1:1700000000123"), ("", "a", "other")] {
         let server = Scripted::start(USUAL, move |peer, seen| {
             if seen.tag == 3 {
@@ -101,7 +101,7 @@ async fn what_comes_back_under_another_name_is_not_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_given_up_while_the_server_took_nothing_is_not_sent_later() {
+async fn messages_given_up_while_the_server_was_blocked_are_not_sent_later() {
     let server = Scripted::start(USUAL, take);
     let sink = sink_of(&server);
     publish_until_accepted(&sink, batch("a", 0..1)).await;
@@ -124,7 +124,7 @@ async fn what_was_given_up_while_the_server_took_nothing_is_not_sent_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_dropped_stream_left_while_the_server_took_nothing_is_not_sent_later() {
+async fn messages_of_a_dropped_publish_to_a_blocked_server_are_not_sent_later() {
     let server = Scripted::start(USUAL, take);
     let sink = sink_of(&server);
     publish_until_accepted(&sink, batch("a", 0..1)).await;
@@ -143,7 +143,7 @@ async fn what_a_dropped_stream_left_while_the_server_took_nothing_is_not_sent_la
 
 /// The server sends heartbeats but reads slowly: one message at a time, then none for a long time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_slow_server_has_not_read_is_not_sent_later() {
+async fn messages_that_a_slow_server_did_not_read_are_not_sent_later() {
     let server = Scripted::start(USUAL, |peer, seen| {
         if seen.before == 3 {
             std::thread::sleep(ANSWER_TIMEOUT * 5 / 2);
@@ -166,7 +166,7 @@ async fn what_a_slow_server_has_not_read_is_not_sent_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_nack_of_several_is_of_each() {
+async fn a_nack_of_several_messages_applies_to_each() {
     let server = Scripted::start(USUAL, |peer, seen| match seen.before {
         2 => peer.nack(seen.channel, seen.tag - 1, true).and_then(|()| peer.ack(seen.channel, seen.tag, true)),
         _ => Ok(()),
@@ -178,7 +178,7 @@ async fn a_nack_of_several_is_of_each() {
 
 /// Whatever the server answers: the outcome comes in time and is never `Accepted`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nonsense_is_neither_taken_for_the_word_nor_waited_for() {
+async fn malformed_answers_are_not_taken_as_outcomes_and_not_waited_for() {
     type Script = fn(&Peer, &Seen) -> io::Result<()>;
     let scripts: [(&str, Script); 20] = [
         ("silence", |_, _| Ok(())),
@@ -236,7 +236,7 @@ async fn nonsense_is_neither_taken_for_the_word_nor_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_terms_cannot_be_is_told_at_the_log_in() {
+async fn a_server_with_too_few_channels_is_reported_at_login() {
     let server = Scripted::start(Tune { channels: 3, ..USUAL }, take);
     let sink = patient(&server);
     let told = sink.check().await.expect_err("too few channels").to_string();
@@ -255,7 +255,7 @@ async fn a_server_whose_terms_cannot_be_is_told_at_the_log_in() {
 
 /// A server that asks for no heartbeats still sends them when the client asks. Otherwise no one would notice its death.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_server_is_told_from_a_slow_destination() {
+async fn a_dead_server_is_distinguished_from_a_slow_destination() {
     for (beats, fault) in [(true, Fault::Unanswered), (false, Fault::Sink)] {
         let mut told = Vec::new();
         // The heartbeat timeout is some tenths of a second. Try again if the machine paused for longer.

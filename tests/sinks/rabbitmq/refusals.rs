@@ -45,7 +45,7 @@ pub(in super::super) fn declare_exchange(rabbit: &RabbitServer, vhost: &str, nam
 
 /// RabbitMQ acknowledges persistent messages later, and several at once. It returns unroutable ones immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_queue_takes_is_told_from_what_one_takes() {
+async fn unroutable_messages_are_distinguished_from_routed_ones() {
     let Some(broker) = Shared::start() else { return };
     declare_exchange(&broker.server, &broker.vhost, "x");
     let sink = broker.sink(PATIENCE);
@@ -81,7 +81,7 @@ async fn what_no_queue_takes_is_told_from_what_one_takes() {
 /// The same key twice in one batch, once to a queue and once to none. That is misuse, but no message may be lost
 /// silently.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_of_one_key_are_told_apart() {
+async fn messages_with_the_same_key_in_one_batch_get_their_own_outcomes() {
     let Some(broker) = Shared::start() else { return };
     let sink = broker.sink(PATIENCE);
     let outcomes = publish(&sink, vec![to("a", 1), to("nobody", 1), to("a", 1), to("nobody", 1)]).await;
@@ -91,7 +91,7 @@ async fn two_of_one_key_are_told_apart() {
 
 /// Rejecting one message closes the channel with two hundred others on it, while a second sink publishes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_is_rejected_and_the_two_hundred_around_it_are_not() {
+async fn oversize_messages_are_rejected_and_the_two_hundred_others_are_accepted() {
     let Some(broker) = Shared::small() else { return };
     let sink = broker.sink(PATIENCE);
     for (size, round) in [(1, 0), (60_000, 1), (65_536, 2)] {
@@ -127,7 +127,7 @@ async fn what_is_too_large_is_rejected_and_the_two_hundred_around_it_are_not() {
 /// All are too large, each less than the one before. Each is rejected alone, in time. Messages that fit are sent twice
 /// at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_that_are_too_large_are_all_rejected() {
+async fn a_hundred_oversize_messages_are_all_rejected() {
     let Some(broker) = Shared::small() else { return };
     let mut mixed = batch("a", 0..200);
     for (index, message) in mixed.iter_mut().enumerate().step_by(2) {
@@ -166,7 +166,7 @@ async fn a_nack_is_the_fault_of_the_destination() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_amqp_cannot_carry_is_rejected() {
+async fn a_message_that_amqp_cannot_carry_is_rejected() {
     let Some(broker) = Shared::start() else { return };
     let sink = broker.sink(PATIENCE);
     let long = "x".repeat(256);
@@ -200,7 +200,7 @@ async fn what_amqp_cannot_carry_is_rejected() {
 
 /// The node's memory is full: it stops reading from publishers and tells them so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_takes_nothing_says_why_and_gets_nothing_later() {
+async fn a_blocked_server_gives_its_reason_and_receives_nothing_later() {
     let Some(rabbit) = <RabbitServer as Broker>::start() else { return };
     // A new connection must be told within a quarter of this.
     let answer_timeout = ANSWER_TIMEOUT * 2;
@@ -264,7 +264,7 @@ fn a_user_without_a_password_is_refused() {
 
 /// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_not_let_in_is_told_why_without_the_secret() {
+async fn a_refused_login_is_reported_with_its_reason_and_without_the_secret() {
     let Some(broker) = Shared::start() else { return };
     let (port, vhost) = (broker.server.server.port, &broker.vhost);
     let good = sink(&format!("amqp://us%40er:s3cret%2F%3A@127.0.0.1:{port}/{vhost}"), PATIENCE);
@@ -289,7 +289,7 @@ async fn who_is_not_let_in_is_told_why_without_the_secret() {
 
 /// An operation that the user may not do is the destination's fault; other destinations continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_user_may_not_do_is_the_destinations_fault() {
+async fn a_denied_operation_is_the_fault_of_the_destination() {
     let Some(Shared { server: rabbit, vhost }) = Shared::start() else { return };
     declare_exchange(&rabbit, &vhost, "mine");
     declare_exchange(&rabbit, &vhost, "theirs");

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn copies_go_as_one_batch_and_those_that_may_yet_be_taken_as_another() {
+    async fn copies_are_sent_in_one_batch_and_the_retryable_ones_in_a_second() {
         let second = Duration::from_secs(1);
         let sink = Arc::new(Counting(MemorySink::new(10, second), Mutex::default()));
         let mut late = 0;
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_copy_are_cut_and_hold_no_line_break() {
+    fn the_detail_of_a_copy_is_cut_and_has_no_line_break() {
         let [(_, reason), (_, detail)] = headers_of(Reason::TooLate, "a\r\nb\u{0}ü");
         assert_eq!((reason.as_str(), detail.as_str()), ("too late", "a  b ü"));
         let long = format!("{}üü", "x".repeat(MAX_DETAIL_BYTES - 1));
