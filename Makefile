@@ -1,4 +1,4 @@
-# One door for every chore; `make` alone lists them.
+# Every chore has a target here; `make` alone lists them.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
@@ -54,11 +54,11 @@ model: ## the model check, deeper: each plan with one more of each thing, STATES
 	@.ci/setup compile
 	@PUNCTUAL_MODEL_STATES="$(or $(STATES),1000000)" cargo test --quiet --locked --test tests timeline::model::the_laws_hold_deeper -- --ignored --nocapture
 
-mutants: ## break each law in one line and see that a test notices: make mutants ARGS=04
+mutants: ## break each law in one line and check that a test fails: make mutants ARGS=04
 	@.ci/setup all
 	@exec .ci/mutants $(ARGS)
 
-attack: ## take from an instance what one caller can, and measure what others notice: ten minutes
+attack: ## attack an instance as one caller, and measure the effect on other callers: ten minutes
 	@.ci/setup all
 	@exec .ci/attack
 
@@ -77,7 +77,7 @@ style: setup ## rustfmt and luacheck
 	cargo fmt --all -- --check
 	luacheck -- lua/*.lua lua/parts/*.lua
 
-# Who embeds the library may switch off any feature.
+# A program that embeds the library may switch off any feature.
 features: setup ## clippy of the library without any of its features
 	cargo clippy --no-default-features --lib --locked -- -D warnings
 

@@ -1,4 +1,4 @@
-"""What schemathesis has to be told of batches: a value a line, and each is of the schema in `x-item-schema`."""
+"""Describes batches to schemathesis: one value per line, each with the schema in `x-item-schema`."""
 
 import json
 

@@ -15,11 +15,11 @@ use rdkafka::message::{Headers, Message};
 use rdkafka::{ClientConfig, error::KafkaError};
 use serde_json::json;
 
-/// How long a key is remembered: the longest outage after which a repeat must not have a second effect, more than 52 s.
+/// How long a key is remembered: the longest outage after which a repeat must not have a second effect. It must be more than 52 s.
 /// A real service stores the key together with the effect, in one transaction, so that no crash can separate them.
 const REMEMBER: Duration = Duration::from_secs(3600);
 /// Maximum number of keys (200 bytes each). Beyond that the oldest are forgotten early.
-const MOST: usize = 1_000_000;
+const MAX_KEYS: usize = 1_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -71,7 +71,7 @@ impl Keys {
     }
 
     fn remember(&mut self, key: Option<&str>) {
-        if self.since.elapsed() > REMEMBER || self.recent.len() >= MOST {
+        if self.since.elapsed() > REMEMBER || self.recent.len() >= MAX_KEYS {
             (self.older, self.since) = (std::mem::take(&mut self.recent), Instant::now());
         }
         self.recent.extend(key.map(str::to_owned));

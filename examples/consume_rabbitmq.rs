@@ -21,7 +21,7 @@ use serde_json::json;
 /// A real service stores the key together with the effect, in one transaction, so that no crash can separate them.
 const REMEMBER: Duration = Duration::from_secs(3600);
 /// Maximum number of keys (200 bytes each). Beyond that the oldest are forgotten early.
-const MOST: usize = 1_000_000;
+const MAX_KEYS: usize = 1_000_000;
 /// Maximum number of deliveries without acknowledgement. After a crash these are delivered again.
 const PREFETCH: u16 = 200;
 
@@ -71,7 +71,7 @@ impl Keys {
     }
 
     fn remember(&mut self, key: Option<&str>) {
-        if self.since.elapsed() > REMEMBER || self.recent.len() >= MOST {
+        if self.since.elapsed() > REMEMBER || self.recent.len() >= MAX_KEYS {
             (self.older, self.since) = (std::mem::take(&mut self.recent), Instant::now());
         }
         self.recent.extend(key.map(str::to_owned));

@@ -48,6 +48,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let message = messages.recv().await.ok_or("the sink was closed")?;
     println!("received {} at `{}`: {}", message.key, message.destination, String::from_utf8_lossy(&message.payload));
     engine.shutdown(Duration::from_secs(1)).await;
-    println!("left over: {}", messages.try_recv().is_ok());
+    println!("a second message came: {}", messages.try_recv().is_ok());
     Ok(())
 }

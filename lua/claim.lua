@@ -29,7 +29,8 @@ local function due_rows(skip, count)
   return redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', skip, count)
 end
 
--- Tasks with one due, as after an outage or at midnight. Redis then need not format the score of each.
+-- Returns more than `max` rows if they all have the same due, as after an outage or at midnight. Redis then does
+-- not format the score of each row.
 local function rows_of_one_moment()
   local first = redis.call('ZRANGEBYSCORE', due, '(0', upto_now, 'WITHSCORES', 'LIMIT', 0, 1)[2]
   local members = first and redis.call('ZRANGEBYSCORE', due, first, first, 'LIMIT', 0, max + 1) or {}
@@ -168,8 +169,8 @@ end
 if newest_first then
   head = head_of(due)
 end
--- Wake others for the rest. A claim with `after` or `newest_first` does not: the earlier occurrences were passed over for a
--- reason, so others would come in vain.
+-- Wake the next claimer for the remaining due tasks, but not after a claim with `after` or `newest_first`. Such a claim
+-- skipped the earlier occurrences for a reason, so another claimer would find nothing to publish.
 if taken > 0 and not newest_first and not rank and head and tonumber(head) <= now then
   redis.pcall('PUBLISH', ARGV[10], ARGV[11] .. ' ' .. head)
 end

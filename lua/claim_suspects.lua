@@ -44,7 +44,7 @@ local taken, bytes, full, crashed, looked, suspects, unreadable, head = 0, 0, fa
 for k = 1, total do
   local id, score = rows[2 * k - 1], rows[2 * k]
   local why, count = left_out(marks[k], score)
-  -- The first suspect, and if exactly two of its claims expired, others with the same count.
+  -- Take the first suspect. If exactly two of its claims expired, also take other suspects with the same count.
   local meant = unreadable_only and why == 'unreadable'
     or not unreadable_only and why == 'suspect' and (taken == 0 or count == 2 and crashed == 2)
   local may, size = meant and not full and taken < max, 0

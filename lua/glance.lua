@@ -4,7 +4,7 @@
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 dead_keep ms  4 depth, "" or 1  5.. lane: name, served "" or 1
 -- REPLY { now, "glanced", dead, { lane known here... }, { head or "", first lease end or "", last lease end or "", stranded 0 or 1,
 --       reap 0 or 1, waiting, in flight, first due in flight or "" }, one per lane... }
--- KEEPS of all callers one a second is told to reap, and none before holders had the time of a lease to renew.
+-- KEEPS one caller a second is asked to reap a lane, and none before the holders had one lease of time to renew.
 
 local lanes, dead, lease, dead_keep, depth = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= ''
 local n = (#KEYS - 2) / 3
@@ -34,10 +34,10 @@ for i = 1, n do
   local at, late = string.match(redis.call('GET', reap_at) or '', '^(%d+)(.*)$')
   at = tonumber(at or '')
   local long = math.max(3000, lease / 2)
-  local away, next_at, told = at and at < now - long and late == '', nil, 0
+  local away, next_at, asked = at and at < now - long and late == '', nil, 0
   if not at or away then
-    -- Redis or all instances were away. Holders get the time to renew their leases first, but not twice in a row, because an
-    -- instance that looks rarely would never be told to reap.
+    -- Redis or all instances were away, so holders first get time to renew their leases. This happens only once in a
+    -- row; otherwise an instance that rarely makes a glance would never be asked to reap.
     next_at = now + lease
   elseif at > now + lease then
     next_at = now + 900
@@ -47,9 +47,9 @@ for i = 1, n do
     local length = first and tonumber(string.match(last[1], '^[^.]*%.%d+%.(%d+)$')) or lease
     local ended = first and (tonumber(first) <= now or tonumber(last[2]) > now + length)
     local forgotten = not served and not first and not head and not stranded
-    told = (ended or stranded or forgotten or outlived) and 1 or 0
+    asked = (ended or stranded or forgotten or outlived) and 1 or 0
   elseif late ~= '' and now <= at - lease + long then
-    -- An instance looks regularly. If all instances are away once more, the reap may be postponed once more.
+    -- An instance makes glances regularly. If all instances are away again later, the reap may be postponed again.
     next_at = at
   end
   -- Write nothing for a lane that is neither served nor known, because no reap would delete the key.
@@ -62,6 +62,6 @@ for i = 1, n do
     waiting, flying = redis.call('ZCOUNT', due, '(0', '+inf'), redis.call('ZCOUNT', due, '-inf', '(0')
     held = string.sub(redis.call('ZREVRANGEBYSCORE', due, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '', 2)
   end
-  reply[4 + i] = { head or '', first or '', last and last[2] or '', stranded and 1 or 0, known and told or 0, waiting, flying, held }
+  reply[4 + i] = { head or '', first or '', last and last[2] or '', stranded and 1 or 0, known and asked or 0, waiting, flying, held }
 end
 return reply

@@ -5,7 +5,7 @@
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 mode, put or post  4 wake channel
 --       5 lanes, their number  6.. lane, the name for each key from 7 on  7.. task: id, due, record
 -- REPLY { now, "put", { "<code>[ <due that now holds>[ <due in flight>]]"... } } | { now, "late" }
--- KEEPS no second message goes out under a key that is in flight or was handed out, unless the user was told of that key.
+-- KEEPS no second message goes out under a key that is in flight or was handed out, unless the user knows that key.
 
 local tasks, changes, crashes, counts, lanes, largest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local post, channel, declared = ARGV[3] == 'post', ARGV[4], tonumber(ARGV[5])

@@ -42,9 +42,10 @@ for i = 1, b do
   kinds[i] = i <= begun and 'begun' or i > b - unreadable and 'unreadable' or 'back'
 end
 
--- The short cuts. If nothing has left the claim and all its occurrences are named, neither its list nor the scores are read:
--- while the token exists, no other caller can change them. The same is true if the named ones are all that is left, or the
--- first of those. `behind` is what the claim holds afterwards.
+-- The short cuts, while `changes` is empty. If nothing has left the claim and all its occurrences are named, neither
+-- its list nor the scores are read, because no other caller can change them while the token exists. The scores are not
+-- read either if the named occurrences are the whole list of the claim, or its beginning. `behind` is the list of the
+-- claim after this settle.
 local number = string.match(entry, '^%S+')
 local unasked, behind = redis.call('HLEN', changes) == 0, ''
 local whole = unasked and tonumber(number) == e + n + b
@@ -55,8 +56,8 @@ if unasked and not whole then
   behind = front == named .. ' ' and rest == 'keep' and string.sub(entry, upto + 1) or ''
 end
 
--- Otherwise each verdict is compared with the claim. Occurrences that have left it are skipped, and where the task was put or
--- cancelled in the meantime, that takes effect instead of the verdict.
+-- Otherwise each verdict is compared with the claim. Occurrences that have left the claim are skipped. If the task was
+-- put or cancelled in the meantime, that change is applied instead of the verdict.
 local skipped, changed, asked_for, restored, removed = {}, {}, {}, {}, {}
 if not whole and behind == '' then
   local held, order, due_of, asked = {}, {}, {}, {}
@@ -162,7 +163,7 @@ if behind == '' then
   redis.call('HDEL', claims, token)
   redis.call('ZREM', leases, token)
 else
-  -- A claim that has lost nothing keeps its number.
+  -- The entry of a claim that still holds all its occurrences is not rewritten, so it keeps its number.
   if #number + 1 + #behind ~= #entry then
     redis.call('HSET', claims, token, 'part ' .. behind)
   end

@@ -25,7 +25,7 @@ impl AllowList {
             return Ok(());
         }
         let (destination, allowed) = (destination.escape_debug(), &self.allowed);
-        Err(format!("`{destination}` is none of the destinations that the sink may publish to: {allowed}"))
+        Err(format!("the sink may not publish to `{destination}`, only to {allowed}"))
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn of_certificate(error: &(dyn Error + 'static)) -> bool {
     if let Some(tls) = error.downcast_ref::<rustls::Error>() {
         return matches!(tls, rustls::Error::InvalidCertificate(_));
     }
-    // The source of an `io::Error` is not the error inside it but that error's source.
+    // `io::Error::source` skips the inner error and returns the source of that error.
     let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     match inner {
         Some(inner) => of_certificate(inner),

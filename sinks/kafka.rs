@@ -215,7 +215,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The messages for topics that a list contained, and the others. All are the former if librdkafka may create topics.
+    /// The messages for listed topics, and the others. If librdkafka may create topics, all count as listed.
     fn listed(&self, indices: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
         // Looked up once per topic: another publish may get a new list in the meantime, and the messages for one
         // destination must stay together.
@@ -227,7 +227,7 @@ impl Call<'_> {
         })
     }
 
-    /// Gets a list. Returns the messages whose topics are in it, and answers the others. Without a list all may exist.
+    /// Gets a list. Returns the messages whose topics are in it, and answers the others. Without a list, returns all.
     async fn look_for(&self, producer: &Producer, indices: Vec<usize>) -> Vec<usize> {
         let limit = self.broker.peer.answer_timeout / 4;
         if indices.is_empty() || !self.broker.topics.renew(producer, limit).await {

@@ -42,7 +42,7 @@ pub(crate) trait Connection: Send + Sync + 'static {
     /// Whether the connection seems usable.
     fn alive(&self) -> bool;
 
-    /// Whether the next caller should have another connection. Those who use this one go on with it.
+    /// Whether the next caller should have another connection. Callers that already use this one keep it.
     fn is_worn(&self) -> bool {
         false
     }

@@ -28,7 +28,7 @@ pub struct MemorySink {
 struct Inner {
     answer_timeout: Duration,
     keep: usize,
-    door: PublishTracker,
+    publishes: PublishTracker,
     state: Mutex<State>,
 }
 
@@ -63,7 +63,7 @@ impl MemorySink {
     /// A sink that keeps the last `keep` messages for [`published`](MemorySink::published).
     pub fn new(keep: usize, answer_timeout: Duration) -> MemorySink {
         let state = State { kept: VecDeque::new(), accepted: 0, receivers: Vec::new(), absent: false, rule: None };
-        let inner = Inner { answer_timeout, keep, door: PublishTracker::default(), state: Mutex::new(state) };
+        let inner = Inner { answer_timeout, keep, publishes: PublishTracker::default(), state: Mutex::new(state) };
         MemorySink { inner: Arc::new(inner) }
     }
 
@@ -95,7 +95,7 @@ impl MemorySink {
     }
 
     async fn run(self, batch: Vec<Message>, answers: Answers) {
-        let _pass = match self.inner.door.enter() {
+        let _pass = match self.inner.publishes.enter() {
             Ok(pass) => pass,
             Err(trouble) => return answers.give_up(trouble.fault, &trouble.detail),
         };
@@ -162,7 +162,7 @@ impl Sink for MemorySink {
 
     async fn check(&self) -> Result<(), SinkError> {
         let unreachable = |detail: String| Away::from(detail).of_sink("memory:");
-        self.inner.door.look().map_err(|trouble| unreachable(trouble.detail))?;
+        self.inner.publishes.look().map_err(|trouble| unreachable(trouble.detail))?;
         if self.inner.state.lock().absent {
             return Err(unreachable("absent".to_owned()));
         }
@@ -170,7 +170,7 @@ impl Sink for MemorySink {
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
-        self.inner.door.shut(deadline).await
+        self.inner.publishes.shut(deadline).await
     }
 
     fn answer_timeout(&self) -> Duration {

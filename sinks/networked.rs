@@ -93,13 +93,13 @@ pub(crate) struct Networked<B: Broker> {
 struct Shared<B: Broker> {
     broker: B,
     link: SharedConnection<B::Connection>,
-    door: PublishTracker,
+    publishes: PublishTracker,
 }
 
 impl<B: Broker> Networked<B> {
     pub(crate) fn new(broker: B) -> Networked<B> {
         Networked {
-            shared: Arc::new(Shared { broker, link: SharedConnection::new(), door: PublishTracker::default() }),
+            shared: Arc::new(Shared { broker, link: SharedConnection::new(), publishes: PublishTracker::default() }),
         }
     }
 }
@@ -118,7 +118,7 @@ impl<B: Broker> Shared<B> {
     }
 
     async fn publish(&self, batch: Vec<Message>, answers: Answers, deadline: Instant) {
-        let _pass = match self.door.enter() {
+        let _pass = match self.publishes.enter() {
             Ok(pass) => pass,
             Err(trouble) => return answers.give_up(trouble.fault, &trouble.detail),
         };
@@ -144,7 +144,7 @@ impl<B: Broker> Sink for Networked<B> {
     async fn check(&self) -> Result<(), SinkError> {
         let (peer, deadline) = (self.shared.broker.peer(), deadline(self.answer_timeout()));
         let closed = |trouble: crate::Trouble| Away::new(Cause::Refused, trouble.detail).of_sink(&peer.address);
-        self.shared.door.look().map_err(closed)?;
+        self.shared.publishes.look().map_err(closed)?;
         let asked = timeout_at(deadline, async {
             let connection = self.shared.connection().await?;
             self.shared.broker.ask(&connection, deadline).await
@@ -155,7 +155,7 @@ impl<B: Broker> Sink for Networked<B> {
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
         let until = Instant::now() + deadline;
-        let shut = self.shared.door.shut(deadline).await;
+        let shut = self.shared.publishes.shut(deadline).await;
         self.shared.link.close(until).await;
         self.shared.broker.close(until).await;
         shut

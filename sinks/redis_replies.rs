@@ -62,7 +62,7 @@ impl ReplySize {
         Ok(())
     }
 
-    /// Takes what is missing of a string; returns what stands behind it.
+    /// Consumes the missing part of a string. Returns the bytes behind it.
     fn take_string<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let (part, rest) = bytes.split_at(bytes.len().min(usize::try_from(self.missing).unwrap_or(usize::MAX)));
         self.bytes += part.len() as u64;
@@ -73,7 +73,7 @@ impl ReplySize {
         rest
     }
 
-    /// Takes the current line up to its end; returns what stands behind it. Only a line feed behind a carriage return
+    /// Consumes the current line up to its end. Returns the bytes behind it. Only a line feed behind a carriage return
     /// ends a line.
     fn take_line<'a>(&mut self, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
         let mut last = self.last;
@@ -100,7 +100,7 @@ impl ReplySize {
         }
         let digits = line[1..].strip_suffix(b"\r\n").filter(|digits| digits.iter().all(u8::is_ascii_digit));
         let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
-        let number = number.ok_or_else(|| io::Error::other("it sent a reply of no length"))?;
+        let number = number.ok_or_else(|| io::Error::other("it sent a reply with an invalid length"))?;
         match kind {
             // With its line break.
             b'$' | b'=' | b'!' => {

@@ -37,7 +37,7 @@ pub struct StdoutSink {
 struct Inner {
     blocks: mpsc::Sender<Block>,
     answer_timeout: Duration,
-    door: PublishTracker,
+    publishes: PublishTracker,
     broken: Arc<AtomicBool>,
 }
 
@@ -70,7 +70,9 @@ impl StdoutSink {
         thread
             .spawn(move || write_blocks(writer, inbox, &seen))
             .map_err(|error| SinkError::url(format!("cannot start the thread that writes to stdout: {error}")))?;
-        Ok(StdoutSink { inner: Arc::new(Inner { blocks, answer_timeout, door: PublishTracker::default(), broken }) })
+        Ok(StdoutSink {
+            inner: Arc::new(Inner { blocks, answer_timeout, publishes: PublishTracker::default(), broken }),
+        })
     }
 }
 
@@ -79,7 +81,7 @@ impl Sink for StdoutSink {
     fn publish(&self, batch: Vec<Message>) -> BoxStream<'static, (usize, Outcome)> {
         let (inner, deadline) = (Arc::clone(&self.inner), deadline(self.inner.answer_timeout));
         Answers::stream(batch.len(), |answers| async move {
-            let _pass = match inner.door.enter() {
+            let _pass = match inner.publishes.enter() {
                 Ok(pass) => pass,
                 Err(trouble) => return answers.give_up(trouble.fault, &trouble.detail),
             };
@@ -91,7 +93,7 @@ impl Sink for StdoutSink {
 
     async fn check(&self) -> Result<(), SinkError> {
         let unreachable = |detail: String| Away::from(detail).of_sink("stdout:");
-        self.inner.door.look().map_err(|trouble| unreachable(trouble.detail))?;
+        self.inner.publishes.look().map_err(|trouble| unreachable(trouble.detail))?;
         // Reported once, because only another write can show whether the pipe has a reader again.
         if self.inner.broken.swap(false, Ordering::Relaxed) {
             let detail = "the last write failed: broken pipe".to_owned();
@@ -101,7 +103,7 @@ impl Sink for StdoutSink {
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
-        self.inner.door.shut(deadline).await
+        self.inner.publishes.shut(deadline).await
     }
 
     fn answer_timeout(&self) -> Duration {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as WindowTurns, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
-/// Room for messages under way, in units of some bytes. Each message takes at least one unit.
+/// Permits for messages under way, in units of some bytes. Each message takes at least one unit.
 pub(crate) struct Window {
     whole: Arc<Semaphore>,
     destinations: Mutex<HashMap<String, Weak<DestinationWindow>>>,
@@ -19,8 +19,8 @@ pub(crate) struct Window {
 /// wait for whole batches.
 const MAX_FEW_MESSAGES: usize = 32;
 
-/// The room that a message holds until this is dropped, in the share of its destination and in the whole window.
-pub(crate) struct WindowRoom {
+/// The permits that a message holds until this is dropped, in the share of its destination and in the whole window.
+pub(crate) struct WindowPermit {
     _own: OwnedSemaphorePermit,
     _whole: OwnedSemaphorePermit,
     /// Keeps the share of the destination alive as long as a part of it is in use.
@@ -70,8 +70,8 @@ impl Window {
         new
     }
 
-    /// Waits for the turn of this publish, then for room for a message of this size.
-    pub(crate) async fn room(&self, share: &mut WindowShare, bytes: usize) -> WindowRoom {
+    /// Waits for the turn of this publish, then for permits for a message of this size.
+    pub(crate) async fn acquire(&self, share: &mut WindowShare, bytes: usize) -> WindowPermit {
         let units = bytes.div_ceil(self.unit).clamp(1, self.share_units);
         let units = u32::try_from(units).expect("at most the window");
         let acquire = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_many_owned(units);
@@ -80,7 +80,7 @@ impl Window {
         }
         let own = acquire(&share.destination.units).await.expect("the window is never closed");
         let whole = acquire(&self.whole).await.expect("the window is never closed");
-        WindowRoom { _own: own, _whole: whole, _destination: Arc::clone(&share.destination) }
+        WindowPermit { _own: own, _whole: whole, _destination: Arc::clone(&share.destination) }
     }
 }
 
@@ -94,15 +94,18 @@ mod tests {
     fn a_destination_uses_at_most_a_quarter_of_the_window() {
         let window = Window::new(16, 100);
         let (mut a, mut b) = (window.share("a", 1), window.share("b", 1));
-        let large = window.room(&mut a, 1_000_000).now_or_never().expect("room for what takes all that one may");
-        assert!(window.room(&mut a, 1).now_or_never().is_none(), "its share is used up");
+        let large = window.acquire(&mut a, 1_000_000).now_or_never().expect("permits for what takes all that one may");
+        assert!(window.acquire(&mut a, 1).now_or_never().is_none(), "its share is used up");
         drop(a);
         let mut a = window.share("a", 1);
-        assert!(window.room(&mut a, 1).now_or_never().is_none(), "and stays so although the call has handed over all");
-        let others: Vec<WindowRoom> = (0..4).filter_map(|_| window.room(&mut b, 1).now_or_never()).collect();
+        assert!(
+            window.acquire(&mut a, 1).now_or_never().is_none(),
+            "and stays so although the call has handed over all"
+        );
+        let others: Vec<WindowPermit> = (0..4).filter_map(|_| window.acquire(&mut b, 1).now_or_never()).collect();
         assert_eq!(others.len(), 4);
         drop(large);
-        assert!(window.room(&mut a, 400).now_or_never().is_some());
+        assert!(window.acquire(&mut a, 400).now_or_never().is_some());
     }
 
     #[test]
@@ -110,13 +113,13 @@ mod tests {
         let window = Window::new(16, 100);
         let (mut first, mut second) =
             (window.share("a", MAX_FEW_MESSAGES + 1), window.share("a", MAX_FEW_MESSAGES + 1));
-        let room = window.room(&mut first, 1).now_or_never().expect("it is the first");
-        assert!(window.room(&mut second, 1).now_or_never().is_none(), "it is another's turn");
+        let permit = window.acquire(&mut first, 1).now_or_never().expect("it is the first");
+        assert!(window.acquire(&mut second, 1).now_or_never().is_none(), "it is another's turn");
         let mut few = window.share("a", MAX_FEW_MESSAGES);
-        assert!(window.room(&mut few, 1).now_or_never().is_some(), "few need none");
+        assert!(window.acquire(&mut few, 1).now_or_never().is_some(), "few need none");
         // Its messages are still under way.
         drop(first);
-        assert!(window.room(&mut second, 1).now_or_never().is_some());
-        drop(room);
+        assert!(window.acquire(&mut second, 1).now_or_never().is_some());
+        drop(permit);
     }
 }

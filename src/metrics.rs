@@ -28,7 +28,7 @@ const CALL_BUCKETS: [f64; 12] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02
 const DEAD_REASONS: [&str; 5] = ["rejected", "retries", "destination", "poison", "too late"];
 
 /// Results of timeline calls that deserve an alert from the first one on. They start at zero as well.
-const ALARMING_RESULTS: [&str; 3] = ["refused", "broken", "unkept"];
+const ALARMING_RESULTS: [&str; 3] = ["refused", "broken", "unconfirmed"];
 
 /// HTTP statuses that deserve an alert from the first one on. They start at zero with a route's first request.
 const FAILURE_CODES: [u16; 2] = [500, 503];

@@ -11,8 +11,9 @@ use tracing_subscriber::EnvFilter;
 pub fn filter(text: &str) -> Result<EnvFilter, String> {
     // The clients of NATS and RabbitMQ log every failed attempt as an error, and RabbitMQ's logs returned messages with
     // their payloads. The sinks report what matters. Later directives win, so users can enable them.
-    EnvFilter::try_new(format!("async_nats=off,lapin=off,{text}"))
-        .map_err(|error| format!("`{text}` is no log filter, such as `info` or `info,punctual::engine=debug`: {error}"))
+    EnvFilter::try_new(format!("async_nats=off,lapin=off,{text}")).map_err(|error| {
+        format!("`{text}` cannot be used as a log filter: {error}. Examples: `info`, `info,punctual::engine=debug`")
+    })
 }
 
 /// Sets up logging for this process; see [`filter`] for the filter. With `json` each line is an object.
@@ -41,7 +42,7 @@ pub fn start(filter: &str, json: bool) -> Result<(), String> {
 fn tell_of_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string);
-        let detail = panic.payload_as_str().unwrap_or("no words");
+        let detail = panic.payload_as_str().unwrap_or("no panic message");
         tracing::error!(place, detail, "a part of punctual has panicked");
     }));
 }

@@ -236,7 +236,8 @@ fn the_image_runs_as_a_plain_user_and_is_health_checked() {
     assert!(instructions[last("ENTRYPOINT ")].contains("[\"punctual\"]"), "no shell in between: it gets the signals");
 }
 
-/// Cargo accepts what is let into the image as a workspace, and each file that the compiler read for the programs is there.
+/// The files that the image build copies are a valid workspace for cargo. They contain each file that the compiler read
+/// for the programs.
 #[test]
 fn the_image_context_has_every_file_that_the_build_reads() {
     let (root, copy) = (Path::new(env!("CARGO_MANIFEST_DIR")), tempfile::tempdir().unwrap());

@@ -134,8 +134,8 @@ fn run(name: &str, redis: &RedisServer, sink: &str, read: impl FnOnce() -> Vec<P
         let seen = seen.unwrap_or_else(|fault| panic!("{name}, {}: {fault}", point.as_str()));
         table += &format!("  {:<18} {seen}\n", point.as_str());
     }
-    let strangers: Vec<_> = published.iter().filter(|message| !promised.contains_key(&message.key)).collect();
-    assert!(strangers.is_empty(), "{name}: nobody asked for {strangers:?}");
+    let unexpected: Vec<_> = published.iter().filter(|message| !promised.contains_key(&message.key)).collect();
+    assert!(unexpected.is_empty(), "{name}: nobody asked for {unexpected:?}");
     say(table.trim_end());
 }
 

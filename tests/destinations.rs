@@ -7,6 +7,7 @@ use std::time::Duration;
 use lapin::types::AMQPValue;
 use serde_json::json;
 
+use crate::support::clock::ServerClock;
 use crate::support::consumer::Consumer;
 use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::load::{Load, undelayed_by};
@@ -15,7 +16,6 @@ use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 use crate::support::shards::Shards;
-use crate::support::stage::Stage;
 use crate::support::{have, patient, say};
 
 /// How long a destination may refuse messages in these tests.
@@ -148,7 +148,7 @@ fn refused_by(broker: &Broker) {
         PATIENCE.as_secs()
     ));
     let mut shards = Shards::new(&redis, 1, &["default", "apart"]);
-    let stage = Stage::new(shards.now());
+    let stage = ServerClock::new(shards.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "good");
     // The same destination through another sink.
     let apart = Load::new(vec![instance.api()], &stage, "apart", "good");
@@ -180,7 +180,7 @@ fn refused_by(broker: &Broker) {
 
 /// One message that is too large and 200 small ones for the same destination, all due in the same millisecond; returns
 /// the broker's error text.
-fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &Stage, shards: &mut Shards) -> String {
+fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &ServerClock, shards: &mut Shards) -> String {
     let due = stage.now() + 1500;
     let task = |id: &str, payload: &str| put_line(id, due, "narrow", payload);
     let mut body: String = (0..200).map(|number| task(&format!("small-{number}"), "x")).collect();
@@ -207,7 +207,7 @@ fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &Stage, shar
 }
 
 /// Some messages for an unknown destination; returns after how many ms the last one was dead.
-fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &Stage, shards: &mut Shards) -> i64 {
+fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &ServerClock, shards: &mut Shards) -> i64 {
     let due = stage.now() + 500;
     let body: String = (0..20).map(|number| put_line(&format!("lost-{number}"), due, "nobody", "x")).collect();
     put_all(instance, &body, 20);
@@ -227,8 +227,8 @@ fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &Stage, shar
     let patience = i64::try_from(PATIENCE.as_millis()).expect("a short time");
     assert!(took >= patience, "dead after {took} ms already");
     // Logged once for all twenty-one; the one that was too large was first.
-    let told = instance.log_lines(&[" ERROR ", "occurrences are dead", "lane=\"default\""]);
-    assert!(told.len() == 1 && told[0].contains("reason=\"rejected\" destination=\"narrow\""), "{told:?}");
+    let reported = instance.log_lines(&[" ERROR ", "occurrences are dead", "lane=\"default\""]);
+    assert!(reported.len() == 1 && reported[0].contains("reason=\"rejected\" destination=\"narrow\""), "{reported:?}");
     took
 }
 

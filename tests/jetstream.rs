@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::support::clock::ServerClock;
 use crate::support::http::Api;
 use crate::support::load::{Load, put_recurring, undelayed_by};
 use crate::support::nats::NatsServer;
@@ -13,7 +14,6 @@ use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
 use crate::support::server::free_port;
 use crate::support::shards::Shards;
-use crate::support::stage::Stage;
 use crate::support::{have, patient, say};
 
 /// Time limit for steps that complete by themselves. It is generous and expects nothing.
@@ -140,7 +140,7 @@ fn a_streams_leader_may_step_down_under_load() {
     cluster.nodes[0].connect().create_stream("OUT", &["out"], &json!({"num_replicas": 3}));
     let instance = Punctual::start(&config(&redis, &cluster.url(), ""));
     let mut left = Shards::new(&redis, 4, &["default"]);
-    let stage = Stage::new(left.now());
+    let stage = ServerClock::new(left.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     put_recurring(&instance.api(), &load, 50, 15);
     let mut leaders = Vec::new();
@@ -180,7 +180,7 @@ fn a_message_to_a_subject_without_a_stream_is_dead_and_delays_no_other() {
     );
     let instance = Punctual::start(&config(&redis, &nats.url(), &more));
     let (api, mut left) = (instance.api(), Shards::new(&redis, 4, &["default", "apart"]));
-    let stage = Stage::new(left.now());
+    let stage = ServerClock::new(left.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     // The same load to the same stream, through another sink.
     let apart = Load::new(vec![instance.api()], &stage, "apart", "out");

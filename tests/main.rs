@@ -2,7 +2,7 @@
 //!
 //! - `api`         the HTTP API over the in-memory timeline and Redis: answers, bad input, the batch, limits, the
 //!   OpenAPI document
-//! - `attacks`     what one caller may take from others: `make attack` runs them whole
+//! - `attacks`     attacks by one caller and their effect on others: `make attack` runs their whole form
 //! - `cli`         the program: exit codes, output, signals, the demo, the commands of README and docs
 //! - `compose`     docker-compose.yml, Dockerfile and README agree; read, not started
 //! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and the log
@@ -12,17 +12,17 @@
 //! - `crontabs`    three crontabs around clock changes, against a walk over the minutes; the page on cron
 //! - `destinations` messages that a broker never accepts end dead with the broker's reason, and delay no others
 //! - `embedded`    the example that embeds punctual, run as it is
-//! - `end_to_end`  three instances, one killed, one stopped: exactly the requested messages are published
 //! - `engine`      the engine over the in-memory timeline and sinks
 //! - `fuzz`        readers of outside input, against any input: a corpus and mutations of it; `make fuzz` runs for
 //!   minutes
+//! - `glossary`    each thing has one name: words that no file has any more
 //! - `jetstream`   JetStream: namespaces, step-downs, rejected subjects and payloads
 //! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, broken connections
 //! - `memory`      large payloads in bounded memory
 //! - `metrics`     docs/metrics.md, the dashboard and the alerts name the metrics of `/metrics`
+//! - `modules`     which module of `src/` may use which
 //! - `mutants`     every law has a patch that breaks it, and each still applies; `make mutants` runs them
 //! - `outage`      every server around an instance fails, and all promised messages are still published
-//! - `modules`     which module of `src/` may use which
 //! - `sinks`       one suite for every sink: its capabilities, and its behaviour in an outage
 //! - `support`     starts and stops servers and `punctual serve` processes
 //! - `three_brokers` three lanes on three brokers, one of which is shut down
@@ -42,9 +42,9 @@ mod crash_points;
 mod crontabs;
 mod destinations;
 mod embedded;
-mod end_to_end;
 mod engine;
 mod fuzz;
+mod glossary;
 mod jetstream;
 mod lua;
 mod memory;

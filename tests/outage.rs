@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::support::clock::ServerClock;
 use crate::support::http::Answer;
 use crate::support::load::{Load, put_recurring};
 use crate::support::published::{Published, read_stream};
 use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
 use crate::support::shards::{Shards, stop_with_a_claim};
-use crate::support::stage::Stage;
 use crate::support::{have, patient, say};
 
 /// A Redis with these arguments keeps everything it has answered through a kill -9.
@@ -97,7 +97,7 @@ fn redis_may_be_away_at_the_start() {
     }
     let mut servers = Servers::start(&[], &[]);
     let mut left = shards(&servers.timeline, &["default"]);
-    let stage = Stage::new(left.now());
+    let stage = ServerClock::new(left.now());
     servers.timeline.server.kill();
     let mut instance = Punctual::start_unready(&servers.config());
     let said = until_ready(&mut instance, false).json();
@@ -173,7 +173,7 @@ fn redis_may_be_killed_and_started_again() {
     }
     let mut servers = Servers::start(DURABLE, &[]);
     let mut instance = Punctual::start(&servers.config());
-    let stage = Stage::new(shards(&servers.timeline, &["default"]).now());
+    let stage = ServerClock::new(shards(&servers.timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     put_recurring(&instance.api(), &load, 20, 12);
     std::thread::scope(|scope| {
@@ -201,7 +201,7 @@ fn redis_may_hang_for_some_seconds() {
     let servers = Servers::start(&[], &[]);
     let mut instance = Punctual::start(&servers.config());
     let left = shards(&servers.timeline, &["default"]);
-    let stage = Stage::new(shards(&servers.timeline, &["default"]).now());
+    let stage = ServerClock::new(shards(&servers.timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     put_recurring(&instance.api(), &load, 20, 12);
     std::thread::scope(|scope| {
@@ -231,7 +231,7 @@ fn a_full_redis_still_drains() {
     let servers = Servers::start(&[], &[]);
     let mut instance = Punctual::start(&servers.config());
     let left = shards(&servers.timeline, &["default"]);
-    let stage = Stage::new(shards(&servers.timeline, &["default"]).now());
+    let stage = ServerClock::new(shards(&servers.timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     put_recurring(&instance.api(), &load, 20, 12);
     servers.timeline.limit_memory(2 << 20);
@@ -272,7 +272,7 @@ fn an_instance_may_hang_until_its_lease_has_expired() {
     let frozen = Punctual::start(&servers.config());
     let other = Punctual::start(&servers.config());
     let mut left = shards(&servers.timeline, &["default"]);
-    let stage = Stage::new(left.now());
+    let stage = ServerClock::new(left.now());
     let load = Load::new(vec![frozen.api(), other.api()], &stage, "default", "out");
     put_recurring(&frozen.api(), &load, 50, 14);
     std::thread::scope(|scope| {
@@ -292,7 +292,8 @@ fn an_instance_may_hang_until_its_lease_has_expired() {
     assert!(!ended.is_empty(), "{}", other.log());
     // An instance that was stopped before it read the claim's reply returns occurrences that it no longer owns.
     // Otherwise it learns that the claim is lost.
-    let told = [[" WARN ", "lost"], [" WARN ", "no reply to a claim"]].map(|detail| frozen.log_lines(&detail).len());
-    assert!(told.iter().any(|&lines| lines > 0), "{}", frozen.log());
+    let reported =
+        [[" WARN ", "lost"], [" WARN ", "no reply to a claim"]].map(|detail| frozen.log_lines(&detail).len());
+    assert!(reported.iter().any(|&lines| lines > 0), "{}", frozen.log());
     check("an instance stopped past its lease", &[&frozen, &other], &load, left, || servers.published());
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::support::clock::ServerClock;
 use crate::support::consumer::Consumer;
 use crate::support::http::Api;
 use crate::support::kafka::{KafkaServer, have_kafka};
@@ -15,7 +16,6 @@ use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 use crate::support::shards::Shards;
-use crate::support::stage::Stage;
 use crate::support::{have, patient, say};
 
 /// How long the broker in the middle is down.
@@ -44,7 +44,7 @@ fn a_broker_that_is_shut_down_stops_only_its_own_lane() {
     let config = config(&redis, [&nats.url(), &kafka.url(), &rabbit.url("")]);
     let mut instance = Punctual::start(&config);
     let mut left = Shards::new(&redis, 4, &LANES);
-    let stage = Stage::new(left.now());
+    let stage = ServerClock::new(left.now());
     let loads = LANES.map(|lane| Load::new(vec![instance.api()], &stage, lane, lane));
     loads.iter().for_each(|load| put_recurring(&instance.api(), load, 20, 40));
     let (mut away, mut claims) = ((0, 0), (0, 0));

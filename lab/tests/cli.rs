@@ -44,14 +44,14 @@ fn a_missing_punctual_or_one_of_another_version_is_refused() {
     let file = dir.path().join("other");
     std::fs::write(&file, "#!/bin/sh\necho punctual 99.0.0\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
-    for (named, words) in [
+    for (named, detail) in [
         (file.display().to_string(), "is `punctual 99.0.0`, and this program is for `punctual "),
         ("/nowhere/punctual".to_owned(), "cannot run `/nowhere/punctual`: "),
         ("/bin/true".to_owned(), "and this program is for `punctual "),
     ] {
         for command in [&["verify"][..], &["bench", "idle"]] {
             let (code, _, err) = run(&[command, &["--punctual", &named]].concat());
-            assert!(code == Some(2) && err.contains(words) && err.contains("\nhint: "), "{named}: {code:?} {err}");
+            assert!(code == Some(2) && err.contains(detail) && err.contains("\nhint: "), "{named}: {code:?} {err}");
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::settings::Settings;
-use crate::window::WindowRoom;
+use crate::window::WindowPermit;
 use crate::{Away, Cause, Fault};
 
 /// Collects the delivery reports of one publish.
@@ -30,12 +30,12 @@ pub(super) struct Inbox {
 /// The delivery report of one message: its index in the batch and the error code.
 pub(super) type Report = (usize, RDKafkaErrorCode);
 
-/// Travels with a message through librdkafka. It holds the message's room in the window until librdkafka lets go of the
+/// Travels with a message through librdkafka. It holds the message's permit of the window until librdkafka lets go of the
 /// message, even if the publish has ended.
 pub(super) struct Ticket {
     pub(super) inbox: Arc<Inbox>,
     pub(super) index: usize,
-    pub(super) room: WindowRoom,
+    pub(super) permit: WindowPermit,
 }
 
 /// Whether the brokers are reachable.
@@ -51,14 +51,14 @@ pub(super) enum State {
 /// The health of the brokers.
 pub(super) struct BrokerHealth {
     state: watch::Sender<State>,
-    said: Mutex<Said>,
+    last_error: Mutex<LastError>,
     /// Whether there are errors to forget once a broker answers.
     troubled: AtomicBool,
 }
 
 /// The last error from librdkafka.
 #[derive(Clone, Default)]
-struct Said {
+struct LastError {
     detail: String,
     /// Set if a broker refused the login or the certificate.
     unwanted: Option<Cause>,
@@ -102,8 +102,8 @@ impl ProducerContext for KafkaContext {
             }
             Err((error, _)) => error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown),
         };
-        let Ticket { inbox, index, room } = *ticket;
-        drop(room);
+        let Ticket { inbox, index, permit } = *ticket;
+        drop(permit);
         inbox.put((index, code));
     }
 }
@@ -135,7 +135,7 @@ impl BrokerHealth {
     pub(super) fn new() -> BrokerHealth {
         BrokerHealth {
             state: watch::Sender::new(State::Well),
-            said: Mutex::default(),
+            last_error: Mutex::default(),
             troubled: AtomicBool::new(false),
         }
     }
@@ -154,13 +154,13 @@ impl BrokerHealth {
             Code::SSL => Some(Cause::Unreachable),
             _ => None,
         };
-        let mut said = self.said();
+        let mut last = self.last_error();
         // Keep the most useful error: a refusal explains more than the lost connection after it, and that explains more
         // than `AllBrokersDown`.
-        if unwanted.is_some() || said.detail.is_empty() || !(said.unwanted.is_some() || code == Code::AllBrokersDown) {
-            *said = Said { detail, unwanted };
+        if unwanted.is_some() || last.detail.is_empty() || !(last.unwanted.is_some() || code == Code::AllBrokersDown) {
+            *last = LastError { detail, unwanted };
         }
-        drop(said);
+        drop(last);
         match code {
             Code::AllBrokersDown => self.change(|state| state == State::Well, State::Down(Instant::now())),
             Code::Fatal => self.change(|state| !matches!(state, State::Ended(_)), State::Ended(Fault::Sink)),
@@ -173,7 +173,7 @@ impl BrokerHealth {
     /// A broker has answered.
     pub(super) fn set_well(&self) {
         if self.troubled.load(Ordering::Relaxed) && self.troubled.swap(false, Ordering::SeqCst) {
-            *self.said() = Said::default();
+            *self.last_error() = LastError::default();
             self.change(|state| matches!(state, State::Down(_)), State::Well);
         }
     }
@@ -182,7 +182,7 @@ impl BrokerHealth {
     /// reason.
     pub(super) fn end(&self) {
         if self.state() == State::Well {
-            *self.said() = Said::default();
+            *self.last_error() = LastError::default();
         }
         self.change(|state| state == State::Well, State::Ended(Fault::Unclear));
         self.change(|state| matches!(state, State::Down(_)), State::Ended(Fault::Sink));
@@ -194,7 +194,7 @@ impl BrokerHealth {
     }
 
     fn patience(&self, patience: Duration) -> Duration {
-        if self.said().unwanted.is_some() { Duration::ZERO } else { patience }
+        if self.last_error().unwanted.is_some() { Duration::ZERO } else { patience }
     }
 
     /// Waits until [`overdue`](BrokerHealth::overdue) or until the producer has ended.
@@ -220,7 +220,7 @@ impl BrokerHealth {
 
     /// The current trouble, if any: all brokers are unreachable, or one refused the login.
     pub(super) fn trouble(&self) -> Option<(Fault, String)> {
-        let Said { detail, unwanted } = self.said().clone();
+        let LastError { detail, unwanted } = self.last_error().clone();
         let fault = match self.state() {
             State::Down(_) | State::Ended(Fault::Sink) => Fault::Sink,
             State::Well | State::Ended(_) if unwanted.is_some() => Fault::Unclear,
@@ -231,7 +231,7 @@ impl BrokerHealth {
 
     /// The last error from librdkafka, if any. Other brokers may still work.
     pub(super) fn away(&self) -> Option<Away> {
-        let Said { detail, unwanted } = self.said().clone();
+        let LastError { detail, unwanted } = self.last_error().clone();
         (!detail.is_empty()).then(|| Away::new(unwanted.unwrap_or(Cause::Unreachable), detail))
     }
 
@@ -243,8 +243,8 @@ impl BrokerHealth {
         });
     }
 
-    fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock()
+    fn last_error(&self) -> MutexGuard<'_, LastError> {
+        self.last_error.lock()
     }
 }
 

@@ -12,7 +12,7 @@ use super::producer::{DroppedPublish, Producer, end_unless_back};
 use super::verdict::{AfterReport, verdict};
 use crate::answers::Answers;
 use crate::link::Connection as _;
-use crate::window::{Window, WindowRoom, WindowShare};
+use crate::window::{Window, WindowPermit, WindowShare};
 use crate::{Fault, Message, Outcome};
 
 /// The messages that one producer holds of a publish.
@@ -106,7 +106,7 @@ impl<'a> PublishRound<'a> {
             let (fault, detail) = producer.trouble().unwrap_or_else(|| {
                 (
                     Fault::Unavailable,
-                    "not handed over in time: too much is under way, to its topic or to all".to_owned(),
+                    "not handed over in time: too many messages are under way, to this topic or in total".to_owned(),
                 )
             });
             self.give_up(fault, &detail);
@@ -114,7 +114,7 @@ impl<'a> PublishRound<'a> {
         in_time
     }
 
-    /// Hands one message over, once there is room for it. Returns whether the producer is alive.
+    /// Hands one message over, once the window admits it. Returns whether the producer is alive.
     async fn hand_over(
         &mut self,
         window: &Window,
@@ -123,11 +123,11 @@ impl<'a> PublishRound<'a> {
         lost: ProducerLost<'_>,
     ) -> bool {
         let message = &self.batch[index];
-        let Some(room) = self.room(window, share, size(message), lost).await else { return false };
+        let Some(permit) = self.permit(window, share, size(message), lost).await else { return false };
         if !self.alone {
             self.answers.handed(index + 1);
         }
-        match self.producer.send(message, Ticket { inbox: Arc::clone(&self.inbox), index, room }) {
+        match self.producer.send(message, Ticket { inbox: Arc::clone(&self.inbox), index, permit }) {
             Ok(()) => self.away += 1,
             Err((RDKafkaErrorCode::MessageSizeTooLarge, _)) => {
                 let bytes = message.payload.len();
@@ -140,20 +140,20 @@ impl<'a> PublishRound<'a> {
         true
     }
 
-    /// Waits for room in the window. Handles reports in the meantime, because they free room. Returns `None` if the
+    /// Waits for a permit of the window. Handles reports in the meantime, because they free permits. Returns `None` if the
     /// producer is lost.
-    async fn room(
+    async fn permit(
         &mut self,
         window: &Window,
         share: &mut WindowShare,
         bytes: usize,
         mut lost: ProducerLost<'_>,
-    ) -> Option<WindowRoom> {
-        let mut room = pin!(window.room(share, bytes));
+    ) -> Option<WindowPermit> {
+        let mut permit = pin!(window.acquire(share, bytes));
         loop {
             tokio::select! {
                 biased;
-                room = &mut room => return Some(room),
+                permit = &mut permit => return Some(permit),
                 alive = self.next(lost.as_mut()) => if !alive { return None },
             }
         }
@@ -208,7 +208,7 @@ impl<'a> PublishRound<'a> {
             {
                 (trouble.fault, trouble.detail) = (fault, detail);
             } else if code == RDKafkaErrorCode::MessageTimedOut {
-                trouble.detail += ": has its partition a leader, and `min.insync.replicas` in sync?";
+                trouble.detail += "; check that the partition has a leader and `min.insync.replicas` replicas in sync";
             }
         }
         self.answers.set(index, outcome);

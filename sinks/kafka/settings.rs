@@ -19,7 +19,7 @@ use crate::target::address;
 pub(super) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// Properties that must not be set, and why.
-const OURS: &[(&str, &[&str])] = &[
+const FORBIDDEN: &[(&str, &[&str])] = &[
     ("the URL names the brokers", &["bootstrap.servers", "metadata.broker.list"]),
     ("the URL says it: `kafka+ssl://` is TLS, a user means a login", &["security.protocol"]),
     ("a message is accepted when every replica in sync has it", &["acks", "request.required.acks"]),
@@ -86,7 +86,7 @@ impl Settings {
             return wrong(format!("the URL of `{}` names a user without a password", target.address()));
         }
         for name in properties.keys() {
-            if let Some((why, _)) = OURS.iter().find(|(_, names)| names.contains(&name.as_str())) {
+            if let Some((why, _)) = FORBIDDEN.iter().find(|(_, names)| names.contains(&name.as_str())) {
                 return property(name, format!("the property `{name}` cannot be set: {why}"));
             }
             // Checked one by one, because librdkafka's own error would quote the value.
@@ -198,13 +198,13 @@ fn defaults(config: &SinkConfig, set: &mut impl FnMut(&str, String)) {
     set("log.connection.close", "false".to_owned());
 }
 
-/// librdkafka checks timeouts once a second, and once more for messages under way. A short answer timeout cannot
-/// include all of that.
+/// How much longer than the delivery timeout librdkafka may hold a message: it checks timeouts once a second, and once
+/// more for messages under way. A short answer timeout has no room for all of that, so there it is less.
 fn slack(answer_timeout: Duration) -> Duration {
     Duration::from_millis(2100).min(answer_timeout * 3 / 10)
 }
 
-/// How long librdkafka tries to deliver a message; a publish hands its messages over within the same time.
+/// How long librdkafka tries to deliver a message; a publish has the same duration, before that, to hand its messages over.
 fn delivery_timeout(answer_timeout: Duration) -> Duration {
     (answer_timeout - slack(answer_timeout)) / 2
 }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     fn refused(url: &str, properties: &[(&str, &str)]) -> String {
-        settings(url, properties).err().unwrap_or_else(|| panic!("{url} {properties:?} is taken"))
+        settings(url, properties).err().unwrap_or_else(|| panic!("{url} {properties:?} is accepted"))
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn an_unusable_property_is_named_without_its_value() {
-        for (_, names) in OURS {
+        for (_, names) in FORBIDDEN {
             for name in *names {
                 let detail = refused("kafka://h", &[(name, "hunter2")]);
                 assert!(detail.starts_with(&format!("the property `{name}` cannot be set: ")), "{detail}");
@@ -322,7 +322,7 @@ mod tests {
         for (name, value) in conflicts {
             let properties = BTreeMap::from([(name.to_owned(), value.into())]);
             let config = SinkConfig::parse("kafka+ssl://u:hunter2@h").expect("a good URL").with_properties(properties);
-            let detail = Kafka::new(&config).err().unwrap_or_else(|| panic!("{name} is taken")).to_string();
+            let detail = Kafka::new(&config).err().unwrap_or_else(|| panic!("{name} is accepted")).to_string();
             assert!(detail.starts_with("the client library of Kafka refuses its settings: "), "{detail}");
             assert!(!detail.contains("hunter2"), "{detail}");
             eprintln!("{detail}");

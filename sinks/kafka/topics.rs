@@ -11,10 +11,10 @@ use tokio::time::{Instant, timeout};
 
 use super::producer::Producer;
 
-/// How old a list may be that does not contain a topic. One that was just created is found after this time.
+/// A list is used for this long before a missing topic causes a new request. It delays the use of a new topic.
 const MAX_LIST_AGE: Duration = Duration::from_secs(1);
 
-/// A list that took long, because the cluster has many topics, is used for this many times as long.
+/// A list is used for at least this many times the duration of its request, which is long in a large cluster.
 const AGE_TO_DURATION: u32 = 20;
 
 /// The known topics.
@@ -27,8 +27,8 @@ pub(super) struct Topics {
 
 #[derive(Default)]
 struct ListedTopics {
-    /// All that a list ever contained. Of one that was deleted librdkafka tells; and a broker that has just started may
-    /// not know all of them.
+    /// The topics of all lists so far. None is removed: librdkafka reports deleted topics, and the list of a broker
+    /// that has just started may be incomplete.
     names: HashSet<String>,
     last: Option<LastList>,
 }
@@ -54,8 +54,8 @@ impl Topics {
         self.listed.lock().names.contains(topic)
     }
 
-    /// Gets a list within `limit`, unless the last one is new enough. Returns whether there is one: otherwise nothing is
-    /// known of a topic that no list contained.
+    /// Requests a list within `limit`, unless the last one is new enough. Returns whether there is one. Without it, a
+    /// topic that no earlier list contained may still exist.
     pub(super) async fn renew(&self, producer: &Producer, limit: Duration) -> bool {
         let asked = timeout(limit, async {
             let _asking = self.asking.lock().await;

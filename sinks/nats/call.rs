@@ -12,7 +12,7 @@ use super::verdict::outcome;
 use super::{Nats, is_reserved};
 use crate::answers::Answers;
 use crate::link::Connection as _;
-use crate::window::{WindowRoom, WindowShare};
+use crate::window::{WindowPermit, WindowShare};
 use crate::{Fault, Message, Outcome, Trouble};
 
 /// One publish.
@@ -22,8 +22,8 @@ pub(super) struct NatsPublish<'a> {
     batch: &'a [Message],
     answers: Answers,
     route: Route,
-    /// The room in the window that each message under way holds.
-    held: Vec<Option<WindowRoom>>,
+    /// The permit that each message under way holds.
+    held: Vec<Option<WindowPermit>>,
     /// Answers that are no acknowledgements: the listener on the subject is not a stream.
     strange: HashMap<usize, String>,
 }
@@ -60,7 +60,7 @@ impl<'a> NatsPublish<'a> {
                 subject = Subject::from(message.destination.as_str());
                 share = self.broker.window.share(&message.destination, self.batch.len());
             }
-            self.held[index] = self.room(&mut share, size(message)).await;
+            self.held[index] = self.permit(&mut share, size(message)).await;
             if self.route.lost || !self.connection.alive() {
                 drop(share);
                 return self.finish().await;
@@ -79,17 +79,17 @@ impl<'a> NatsPublish<'a> {
         self.finish().await;
     }
 
-    /// Waits for room in the window. Handles answers in the meantime, because they free room. Returns `None` if the
+    /// Waits for a permit of the window. Handles answers in the meantime, because they free permits. Returns `None` if the
     /// connection is lost.
-    async fn room(&mut self, share: &mut WindowShare, size: usize) -> Option<WindowRoom> {
+    async fn permit(&mut self, share: &mut WindowShare, size: usize) -> Option<WindowPermit> {
         while let Ok(reply) = self.route.replies.try_recv() {
             self.take(reply);
         }
-        let mut room = pin!(self.broker.window.room(share, size));
+        let mut permit = pin!(self.broker.window.acquire(share, size));
         loop {
             tokio::select! {
                 biased;
-                room = &mut room => return Some(room),
+                permit = &mut permit => return Some(permit),
                 () = self.next_reply() => if self.route.lost { return None },
             }
         }

@@ -199,9 +199,9 @@ impl Drop for Route {
 fn options(place: &NatsAddress, sealed: &Arc<AtomicBool>, routes: &Arc<Routes>, limit: Duration) -> ConnectOptions {
     let (credentials, sealed) = (place.credentials.clone(), Arc::clone(sealed));
     let log_in = move |nonce: Vec<u8>| {
-        let again = sealed.load(Ordering::SeqCst);
-        let lost = || Err(AuthError::new("a lost connection is made anew"));
-        std::future::ready(if again { lost() } else { credentials.log_in(&nonce) })
+        let is_reconnect = sealed.load(Ordering::SeqCst);
+        let lost = || Err(AuthError::new("a lost connection is not reconnected"));
+        std::future::ready(if is_reconnect { lost() } else { credentials.log_in(&nonce) })
     };
     let routes = Arc::clone(routes);
     let hear = move |event| {

@@ -152,12 +152,12 @@ impl<'a> RabbitPublish<'a> {
             while let Some(event) = under_way.try_event() {
                 self.take(event, under_way)?;
             }
-            let room = self.meanwhile(self.window.room(share, size(message)), under_way).await?;
+            let permit = self.meanwhile(self.window.acquire(share, size(message)), under_way).await?;
             // A message that is not handed over while the server is blocked is known not to arrive.
             let mut blocked = self.connection.blocked();
             self.meanwhile(blocked.wait_for(Option::is_none), under_way).await?.ok();
             self.answers.handed(index + 1);
-            if let Err(error) = under_way.insert(index, publishing(&channel.lapin, message), room) {
+            if let Err(error) = under_way.insert(index, publishing(&channel.lapin, message), permit) {
                 // The outcomes of the earlier messages tell why.
                 self.take_all(under_way).await?;
                 return Err(self.connection.failed(&error).into());
@@ -213,7 +213,7 @@ impl<'a> RabbitPublish<'a> {
             Event::Doubt(refusal) => {
                 // The returned message may be any of them, so no acknowledgement on this channel can be trusted any
                 // more.
-                let detail = format!("{refusal}, of a message that is none of these");
+                let detail = format!("{refusal}, for a message that is not under way on this channel");
                 for index in under_way.clear() {
                     self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Unclear, detail.clone())));
                 }
@@ -226,7 +226,7 @@ impl<'a> RabbitPublish<'a> {
     /// Handles the close of a channel, with the messages in `open` under way and those in `rest` not handed over.
     /// Answers the refused messages, as far as the server names them, and arranges to send the others again.
     fn refused(&self, refusal: &Refusal, open: &[usize], rest: &[usize], groups: &mut VecDeque<Vec<usize>>) {
-        // Then the refusal means this one.
+        // With one message under way, the refusal concerns this message.
         let alone = open.len() == 1;
         let all = || open.iter().chain(rest).copied();
         match blame(refusal.code) {
@@ -280,7 +280,7 @@ impl<'a> RabbitPublish<'a> {
         exchanges.filter(|exchange| refusal.names(exchange)).max_by_key(|exchange| exchange.len())
     }
 
-    /// Answers a message that the refusal means. `definite` applies to the last time it was sent.
+    /// Answers a message with this refusal. `definite` concerns only the last time that it was sent.
     fn retry(&self, index: usize, refusal: &Refusal, definite: bool) {
         let fault = match blame(refusal.code) {
             Blame::Destination => Fault::Destination,

@@ -1,6 +1,7 @@
-//! What the sink remembers of exchanges, whichever connection looked for them. Each look for a missing one costs the
-//! server a channel, and a caller can make up any number of names: while many are missing, only few more are looked for
-//! at once. An exchange that was refused for that reason is looked for the next time, and so is one that existed before.
+//! Remembers which exchanges exist or are missing, for all connections of the sink. Each check of a missing exchange
+//! costs the server a channel, and a caller can invent any number of names. So while many are missing, only a few
+//! exchanges may wait for a check. This limit does not apply to an exchange that existed before, nor to the next
+//! check of one that was refused because of it.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,7 +18,7 @@ const MISSING_TIME: Duration = Duration::from_secs(5);
 /// Maximum number of exchanges of each kind that are remembered.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// How many exchanges were missing lately when the next ones are looked for with a limit.
+/// The limit of waiting exchanges applies while at least this many are missing.
 const MIN_MANY_MISSING: usize = 64;
 
 /// Maximum number of exchanges that wait to be looked for, while many are missing.
@@ -27,15 +28,15 @@ const MAX_WAITING: usize = 64;
 pub(super) struct Exchanges(Mutex<Remembered>);
 
 struct Remembered {
-    /// Those that did not exist or were forbidden lately, with the refusal.
+    /// Exchanges that recently did not exist or were forbidden, with the refusal.
     missing: RecentMap<Refusal>,
-    /// Those that existed, or were not looked for when they were first named.
+    /// Exchanges without the limit: they existed, or were refused because of it.
     preferred: HashSet<String>,
-    /// Number of those that wait to be looked for.
+    /// Number of exchanges that wait for a check.
     waiting: usize,
 }
 
-/// An exchange that waits to be looked for, until this is dropped.
+/// An exchange that waits for a check. Dropping this ends the wait.
 pub(super) struct Waiting<'a> {
     exchanges: &'a Exchanges,
     exchange: &'a str,
@@ -54,7 +55,7 @@ impl Exchanges {
         self.0.lock().missing.get(exchange, Instant::now()).cloned()
     }
 
-    /// Lets an exchange wait to be looked for. `None` if too many do.
+    /// Registers an exchange that waits for a check. `None` if too many wait.
     pub(super) fn wait<'a>(&'a self, exchange: &'a str) -> Option<Waiting<'a>> {
         self.0.lock().waiting += 1;
         let waiting = Waiting { exchanges: self, exchange };
@@ -75,8 +76,8 @@ impl Exchanges {
 }
 
 impl Waiting<'_> {
-    /// Whether it may be looked for. Asked again when its turn has come: while it waited, many may have turned out to be
-    /// missing.
+    /// Whether the exchange may be checked. To be called again when its turn has come, because many others may have
+    /// been found missing while it waited.
     pub(super) fn is_admitted(&self) -> bool {
         let mut remembered = self.exchanges.0.lock();
         remembered.missing.sweep(Instant::now());

@@ -22,11 +22,11 @@ pub(super) struct Refusal {
 /// Whose fault a refusal is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// The message's, if it is the only one that can be meant.
+    /// The message, if the refusal can concern no other one.
     Message,
-    /// The exchange's, the queue's, or a missing permission on them.
+    /// The exchange or the queue, or a missing permission on them.
     Destination,
-    /// The server's, the login's, or our own: of no single message.
+    /// The server, the login, or this sink itself. No single message is at fault.
     Sink,
     /// Unknown.
     Unclear,
@@ -81,7 +81,7 @@ impl Refusal {
     }
 
     /// The maximum message size in `message size 70000 is larger than configured max size 65536`; without that number,
-    /// less than the named size.
+    /// one less than the size of the message.
     pub(super) fn limit(&self) -> Option<u64> {
         let number = |before: &str| -> Option<u64> {
             let (_, rest) = self.detail.split_once(before)?;

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use super::carry::{Confirmed, Publishing, Returned, target};
 use super::refusal::Refusal;
 use crate::Message;
-use crate::window::WindowRoom;
+use crate::window::WindowPermit;
 
 /// The final result of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,8 @@ pub(super) enum Confirmation {
 #[derive(Debug)]
 pub(super) enum Event {
     Verdicts(Vec<(usize, Confirmation)>),
-    /// RabbitMQ returned a message that is none of these. No acknowledgement on this channel can be trusted any more.
+    /// RabbitMQ returned a message that is not under way here. No acknowledgement on this channel can be trusted any
+    /// more.
     Doubt(Refusal),
     /// The channel has ended, or the connection.
     Ended(lapin::Error),
@@ -58,7 +59,7 @@ struct Open {
     publishing: Publishing,
     waker: Waker,
     index: usize,
-    _room: WindowRoom,
+    _room: WindowPermit,
 }
 
 /// The messages that lapin has completed. lapin completes them in the server's order, so when one of them is here, all
@@ -113,7 +114,7 @@ impl<'a> UnderWay<'a> {
         &mut self,
         index: usize,
         mut publishing: Publishing,
-        room: WindowRoom,
+        permit: WindowPermit,
     ) -> Result<(), lapin::Error> {
         let tag = self.last + 1;
         let waker = Waker::from(Arc::new(OpenWaker { tag, woken: Arc::clone(&self.woken) }));
@@ -130,7 +131,7 @@ impl<'a> UnderWay<'a> {
         }
         self.last = tag;
         self.unjudged.entry(&self.batch[index].key).or_default().push(index);
-        self.open.insert(tag, Open { publishing, waker, index, _room: room });
+        self.open.insert(tag, Open { publishing, waker, index, _room: permit });
         Ok(())
     }
 
@@ -168,7 +169,7 @@ impl<'a> UnderWay<'a> {
     /// Reads all completed messages, and judges those that can be judged.
     ///
     /// # Errors
-    /// If a message was returned that is none of these.
+    /// If RabbitMQ returned a message that is not under way here.
     fn look(&mut self) -> Result<Vec<(usize, Confirmation)>, Refusal> {
         let (mut proven, mut waiting, mut nacked) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(tag) = self.woken.pop() {
@@ -182,7 +183,7 @@ impl<'a> UnderWay<'a> {
                 (false, _) => nacked.push(index),
             }
         }
-        // One of these carried no return, so every return before it is known by now.
+        // An acknowledgement without a return proves that all earlier returns are known.
         if !proven.is_empty() {
             proven.append(&mut self.waiting);
         }
@@ -298,8 +299,8 @@ mod tests {
         let mut confirms: Vec<Option<oneshot::Sender<Confirmed>>> = Vec::new();
         for index in 0..batch.len() {
             let (sender, receiver) = oneshot::channel();
-            let room = window.room(&mut share, 1).now_or_never().expect("there is room");
-            under_way.insert(index, Box::pin(async { Ok(receiver.await.expect("an answer")) }), room).expect("taken");
+            let permit = window.acquire(&mut share, 1).now_or_never().expect("a permit is free");
+            under_way.insert(index, Box::pin(async { Ok(receiver.await.expect("an answer")) }), permit).expect("taken");
             confirms.push(Some(sender));
         }
         let mut returns = VecDeque::new();

@@ -205,7 +205,7 @@ impl Tally {
             return Err(NO_BATCH.to_owned());
         }
         let all = progress.ended.load(Ordering::Acquire) && self.next_line().is_none();
-        if all { Ok(()) } else { Err(self.given_up("the instance ended it before its end")) }
+        if all { Ok(()) } else { Err(self.given_up("the instance ended the batch early")) }
     }
 
     /// Reads a part of the answers.
@@ -301,7 +301,7 @@ impl Tally {
         let put: u64 = self.put.values().sum();
         let total =
             format!("put {put} tasks: {}\n", if results.is_empty() { "none".into() } else { results.join(", ") });
-        let said = match self.json {
+        let printed = match self.json {
             true => {
                 tell(&total);
                 Ok(())
@@ -314,19 +314,19 @@ impl Tally {
             line => format!("all lines up to {line} are answered, {put} of them put and {} failed", self.failed),
         };
         let beyond = "later lines may have been put or not";
-        let again = "put the file again from there, or as a whole: an equal task is `unchanged`, but one with `in` starts \
-                     anew";
+        let retry_hint = "put the file again from there, or as a whole: an equal task is `unchanged`, but the time of \
+                          an `in` starts again";
         match ended {
             Err(Ended::Printable(detail)) => {
                 Err(Failure::failed(anyhow!("{doing} at `{}`: {detail}; {known}, {beyond}", client.shown()))
-                    .hint(again))
+                    .hint(retry_hint))
             }
             Err(Ended::Signal(signal)) => {
-                Err(Failure::failed(anyhow!("{doing}: {signal} received; {known}, {beyond}")).hint(again))
+                Err(Failure::failed(anyhow!("{doing}: {signal} received; {known}, {beyond}")).hint(retry_hint))
             }
-            Ok(()) if self.failed == 0 => written.and(said),
+            Ok(()) if self.failed == 0 => written.and(printed),
             Ok(()) => {
-                written.and(said)?;
+                written.and(printed)?;
                 let failure =
                     Failure::failed(anyhow!("{} of {answered} lines of `{}` failed", self.failed, file.display()));
                 let hint = "without an id every line of the file is a task with its `id`";

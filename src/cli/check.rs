@@ -29,9 +29,9 @@ const TIMELINE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 #[command(
-    after_help = "Exit codes: 0 all is right (warnings may stand), 1 something else is wrong, 2 the configuration, 3 \
-                        a server cannot be reached, 4 a login was refused, 5 a certificate is not trusted. Of several \
-                        failures the first one in the output."
+    after_help = "Exit codes: 0 no check failed (there may be warnings), 1 another failure, 2 the configuration is \
+                        wrong, 3 a server cannot be reached, 4 a login was refused, 5 a certificate is not trusted. Of \
+                        several failures, the first one in the output decides."
 )]
 pub(super) struct CheckArguments {
     #[command(flatten)]
@@ -105,7 +105,7 @@ impl Kind {
         match self {
             Kind::Other | Kind::Configuration => None,
             Kind::Unreachable => Some(format!("start it, or name another address in `{option}`")),
-            Kind::LogIn => Some(format!("user and password stand in `{option}`")),
+            Kind::LogIn => Some(format!("the user and the password are in `{option}`")),
             Kind::Untrusted => Some("`tls.ca_file` names a file with the authorities to trust".to_owned()),
         }
     }

@@ -84,7 +84,7 @@ impl Client {
         let tls = if address.over_tls { Some(target.connector()?) } else { None };
         let token = target.token()?;
         if token.is_some() && !address.over_tls && !address.is_here() {
-            tell(&format!("warning: the token goes to `{}` in the clear: speak `https://`\n", address.shown));
+            tell(&format!("warning: the token is sent to `{}` without encryption; use `https://`\n", address.shown));
         }
         Ok(Client { address, tls, ca_file: target.ca_file().map(Into::into), token })
     }
@@ -210,12 +210,12 @@ impl Client {
         let (mut hint, mut next) = (None, Some(error));
         while let Some(cause) = next {
             next = cause.source();
-            let said = cause.to_string();
-            if !detail.contains(&said) {
-                detail.push_str(&format!(": {said}"));
+            let text = cause.to_string();
+            if !detail.contains(&text) {
+                detail.push_str(&format!(": {text}"));
             }
-            let spoken = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-            let tls = spoken.and_then(|error| error.downcast_ref()).or(cause.downcast_ref::<rustls::Error>());
+            let io_cause = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            let tls = io_cause.and_then(|error| error.downcast_ref()).or(cause.downcast_ref::<rustls::Error>());
             let http = cause.downcast_ref::<hyper::Error>();
             hint = match tls {
                 Some(rustls::Error::InvalidCertificate(_)) => Some(match &self.ca_file {
@@ -267,7 +267,7 @@ pub(super) fn courteous(
     StreamBody::new(parts.flatten().map_ok(Frame::data)).boxed_unsync()
 }
 
-/// Waits for an answer until `taken` has not changed for the limit, twice at most.
+/// Waits for an answer. Gives up once `taken` has not changed for `limit`, after twice that time at the latest.
 async fn while_moving<T>(answer: impl Future<Output = T>, limit: Duration, taken: &AtomicU64) -> Option<T> {
     let mut answer = pin!(answer);
     loop {

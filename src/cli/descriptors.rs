@@ -25,7 +25,7 @@ pub(super) fn connections(config: &Config) -> usize {
             files,
             connections,
             wanted,
-            "the limit of open files leaves fewer connections than `http.connections`; raise it, or lower that"
+            "the limit of open files is too low for `http.connections`; raise the limit or lower the option"
         );
     }
     connections

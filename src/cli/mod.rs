@@ -74,9 +74,9 @@ enum Command {
 
 /// The text of the manual page around the commands.
 const PAGE: Page = Page {
-    description: "punctual takes tasks in over HTTP, each of which says what to publish and when (once, at an interval, by cron), \
-         keeps them in Redis, and publishes each to Kafka, RabbitMQ, NATS JetStream or Redis Streams when it is due, under one \
-         idempotency key. Data goes to stdout, everything else to stderr.",
+    description: "punctual accepts tasks over HTTP. A task is a message and its schedule: once, at an interval, or by \
+         cron. punctual keeps tasks in Redis and publishes each message to Kafka, RabbitMQ, NATS JetStream or Redis \
+         Streams when it is due, under one idempotency key. Data goes to stdout, everything else to stderr.",
     exit_status: &[
         "0: done.",
         "1: the operation failed.",

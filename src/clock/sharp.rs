@@ -1,5 +1,5 @@
 //! A timer with microsecond precision. The runtime's timer counts milliseconds from the start of the process and rounds
-//! up, so every due of a process would be noticed by the same amount late, on average half a millisecond.
+//! up. With that timer, a process would notice every due late by the same amount, half a millisecond on average.
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use super::layers::{Layers, NAMED, PREFIX, PROPERTIES, named, variable};
 use super::{ConfigFault, Origin};
 
 impl Layers {
-    /// Warns of a variable that would be one of punctual's but for a letter or an underscore.
+    /// Reports a variable whose name differs from one of punctual's by one letter or by underscores.
     pub(super) fn look_at_foreign(&mut self, name: &str) {
         let plain = |name: &str| name.to_uppercase().replace("__", "_");
         let written = plain(name);

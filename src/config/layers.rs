@@ -131,7 +131,7 @@ impl Layers {
         let broken: Vec<_> = broken.into_iter().map(|(offset, detail)| (lines.line(offset), detail)).collect();
         for (at, (line, detail)) in broken.iter().enumerate().take(MAX_SYNTAX_FAULTS + 1) {
             let detail = match at {
-                MAX_SYNTAX_FAULTS => format!("and {} more that is no TOML", broken.len() - MAX_SYNTAX_FAULTS),
+                MAX_SYNTAX_FAULTS => format!("and {} more syntax errors", broken.len() - MAX_SYNTAX_FAULTS),
                 _ => detail.clone(),
             };
             self.faults.push(ConfigFault { path: String::new(), origin: place(*line), detail, hint: None });
@@ -189,8 +189,8 @@ impl Layers {
         let here =
             |known: &String| known.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
         let values = self.values.iter().map(|(path, entry)| (path, &entry.origin));
-        let said = values.chain(&self.sections).filter(|(known, origin)| here(known) && **origin != Origin::Default);
-        let first = said.map(|(_, origin)| origin).min_by_key(line).cloned();
+        let set = values.chain(&self.sections).filter(|(known, origin)| here(known) && **origin != Origin::Default);
+        let first = set.map(|(_, origin)| origin).min_by_key(line).cloned();
         // Only named subsections; the others have defaults.
         first.or_else(|| {
             path.rsplit_once('.')

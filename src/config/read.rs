@@ -160,7 +160,7 @@ impl ConfigReader {
         self.fault_by(path, path, detail, hint);
     }
 
-    /// Notes a fault of a path that is caused by another one, in case the first is a default.
+    /// Notes a fault of `path`, with the place of `cause` if `path` was not set itself.
     pub(super) fn fault_by(&mut self, path: &str, cause: &str, detail: String, hint: Option<String>) {
         let place = self.layers.place(path).or_else(|| self.layers.place(cause));
         let origin = place.unwrap_or(Origin::Default);

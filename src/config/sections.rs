@@ -140,14 +140,14 @@ pub(super) fn sinks(r: &mut ConfigReader, lease: Duration) -> BTreeMap<String, S
         let own = r.has(&path("answer_timeout"));
         let answer_timeout = if own { r.duration(&path("answer_timeout"), shortest, longest) } else { common.0 };
         let patience = if r.has(&path("patience")) { r.duration(&path("patience"), SECOND, DAY) } else { common.1 };
-        let said = if own { path("answer_timeout") } else { "sinks.answer_timeout".to_owned() };
-        if answer_timeout * 2 > lease && !r.is_wrong("claim.lease") && !r.is_wrong(&said) {
+        let option = if own { path("answer_timeout") } else { "sinks.answer_timeout".to_owned() };
+        if answer_timeout * 2 > lease && !r.is_wrong("claim.lease") && !r.is_wrong(&option) {
             let (answer, half) = (duration::format(answer_timeout), duration::format(lease / 2));
             let detail = format!(
                 "{answer} is more than half of `claim.lease`, {}: a publish would outlive its claim",
                 duration::format(lease)
             );
-            r.fault_by(&said, "claim.lease", detail, Some(format!("at most {half}, or a longer lease")));
+            r.fault_by(&option, "claim.lease", detail, Some(format!("at most {half}, or a longer lease")));
         }
         if let Some(url) = r.url(&path("url"), &[]) {
             let section = SinkSection {

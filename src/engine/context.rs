@@ -75,7 +75,8 @@ pub(super) struct LaneContext {
     pub(super) capacity: Capacity,
     /// How much of the lane's capacity failing destinations hold.
     pub(super) failure_quota: Arc<FailureQuota>,
-    /// Destinations of which an occurrence returned to the lane lately, because those at fault hold all they may.
+    /// Destinations whose occurrences returned to the lane lately, because the destinations at fault are at their
+    /// limit.
     pub(super) over_quota: Mutex<RecentMap<()>>,
     pub(super) metrics: LaneMetrics,
     /// While it pauses, this lane is not claimed, so that other lanes of the sink get their turn.
@@ -97,7 +98,7 @@ pub(super) struct SinkContext {
     pub(super) capacity: Capacity,
     /// How much of the sink's capacity failing destinations hold.
     pub(super) failure_quota: Arc<FailureQuota>,
-    /// Pauses for a lease after each message without an acceptance: copies are likely then.
+    /// Pauses for one lease after each publish with the outcome `Retry`, because repeated messages are likely then.
     pub(super) troubled: Throttle,
     /// Limits log lines about messages that the broker dropped as duplicates.
     pub(super) duplicate_log: Throttle,
@@ -110,13 +111,13 @@ impl Context {
     /// Wakes the claimers of a lane in all shards. They claim from the oldest task on.
     pub(super) fn wake(&self, lane: &Lane) {
         let signals = self.shards.iter().filter_map(|shard| self.signals.get(&(shard.shard, lane.clone())));
-        signals.for_each(|signal| signal.look_anew());
+        signals.for_each(|signal| signal.look_from_oldest());
     }
 
     /// Wakes the claimers of a shard. They claim from the oldest task on, because wake-ups may have been missed.
     pub(super) fn wake_shard(&self, shard: Shard) {
-        let signals = self.signals.iter().filter(|((one, _), _)| *one == shard);
-        signals.for_each(|(_, signal)| signal.look_anew());
+        let signals = self.signals.iter().filter(|((of_shard, _), _)| *of_shard == shard);
+        signals.for_each(|(_, signal)| signal.look_from_oldest());
     }
 
     /// A new token for a claim.
@@ -150,18 +151,18 @@ impl LaneContext {
         }
     }
 
-    /// Notes that an occurrence returned to the lane because its destination holds all it may.
+    /// Notes that an occurrence returned to the lane because its destination has reached its quota.
     pub(super) fn returned_over_quota(&self, destination: &str) {
         self.over_quota.lock().touch(destination, Instant::now(), || ());
     }
 
-    /// Whether such an occurrence returned lately, so that the next claim from the oldest task on may find more of
-    /// them.
+    /// Whether an occurrence over quota returned lately. The next claim that starts at the oldest task may then find
+    /// more of them.
     pub(super) fn has_returns(&self) -> bool {
         self.over_quota.lock().has_recent(Instant::now())
     }
 
-    /// Forgets these returns for a destination that accepts messages again. Says whether there were any lately.
+    /// Forgets the returns of a destination that accepts messages again. Returns whether there were any lately.
     pub(super) fn forget_returns(&self, destination: &str) -> bool {
         self.over_quota.lock().remove(destination, Instant::now()).is_some()
     }

@@ -91,7 +91,7 @@ mod armed {
         Plan { point, left: AtomicU64::new(left), task: std::env::var("PUNCTUAL_FAULT_ID").ok() }
     }
 
-    /// Passes a point. Does not return from the selected one.
+    /// Passes a point. At the selected point, this ends the process.
     pub(in crate::engine) fn reached(point: Point) {
         reached_with(point, std::iter::empty);
     }
@@ -102,8 +102,8 @@ mod armed {
         if point.is_after_half() && UNSETTLED.load(Ordering::SeqCst) > 0 {
             return;
         }
-        let meant = plan.task.as_ref().is_none_or(|task| tasks().any(|one| one == task));
-        if meant && plan.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let is_selected = plan.task.as_ref().is_none_or(|task| tasks().any(|id| id == task));
+        if is_selected && plan.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             // Ends every thread without unwinding, flushes or destructors.
             std::process::abort();
         }

@@ -25,7 +25,7 @@ use crate::timeline::{
 const IN_FLIGHT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The error of a task whose write is not confirmed while other tasks of the call were refused.
-const UNKEPT: &str = "it took effect, but its durability was not confirmed in time";
+const UNCONFIRMED: &str = "it took effect, but its durability was not confirmed in time";
 
 /// Number of following dues in the answer to a put.
 const SHOWN_DUES: usize = 3;
@@ -39,8 +39,8 @@ pub struct Intake {
     refusals: Arc<PutRefusals>,
 }
 
-/// When the next scan of the dead may begin. The caller that scans holds it: one scan runs at a time, so that
-/// publishing finds the timeline free at least half of the time.
+/// When the next scan of the dead may begin. A caller holds this lock while it scans, so only one scan runs at a time.
+/// The timeline is then free for publishing at least half of the time.
 pub(super) type ScanLock = Arc<AsyncMutex<Option<Instant>>>;
 
 /// What a lane requires of its tasks.
@@ -166,7 +166,7 @@ impl Intake {
         let mut answers: Vec<Result<EffectivePut, PutError>> = Vec::with_capacity(tasks.len());
         let mut shards: BTreeMap<Shard, Vec<Prepared>> = BTreeMap::new();
         for (index, (id, lane, task)) in tasks.into_iter().enumerate() {
-            // Its first due may take a search, so others get their turn.
+            // The search for the first due may take long, so let other tasks of the runtime run.
             if matches!(task.schedule.when, When::Cron { .. }) {
                 tokio::task::yield_now().await;
             }
@@ -209,8 +209,8 @@ impl Intake {
         }
     }
 
-    /// Checks that the lane exists and, if the message is known, that it names a destination where one is required,
-    /// and none that the sink can never publish to.
+    /// Checks that the lane exists. If the message is known, also checks that it names a destination where one is
+    /// required, and that the sink can publish to this destination.
     ///
     /// # Errors
     /// [`PutError::UnknownLane`], [`PutError::NoDestination`], [`PutError::BadDestination`] and
@@ -291,8 +291,8 @@ impl Intake {
             let answers = match self.timeline.put(shard, mode, puts, not_after).await {
                 Ok(answers) => {
                     self.refusals.answered(&answers);
-                    if answers.iter().any(|answer| answer.result == PutResult::Unkept) {
-                        self.refusals.note(&TimelineError::Unkept(UNKEPT.to_owned()));
+                    if answers.iter().any(|answer| answer.result == PutResult::Unconfirmed) {
+                        self.refusals.note(&TimelineError::Unconfirmed(UNCONFIRMED.to_owned()));
                     }
                     answers
                 }
@@ -306,23 +306,23 @@ impl Intake {
             let pause = backoff.next();
             let give_up = *give_up.get_or_insert_with(|| Instant::now() + IN_FLIGHT_TIMEOUT);
             let last = Instant::now() + pause >= give_up || self.clock().now().plus(pause) > not_after;
-            let mut again = Vec::new();
+            let mut in_flight = Vec::new();
             for (prepared, answer) in call.into_iter().zip(answers) {
                 if answer.result == PutResult::InFlight && !last {
-                    again.push(prepared);
+                    in_flight.push(prepared);
                 } else {
                     done.push((prepared.index, read_answer(&prepared.put.id, answer)));
                 }
             }
-            if again.is_empty() {
+            if in_flight.is_empty() {
                 return done;
             }
-            call = again;
+            call = in_flight;
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// The dues after the one in the answer. An unchanged task counts from its own put, not from this one.
+    /// The dues after the one in the answer. For an unchanged task, they count from the put that stored it.
     async fn upcoming(&self, id: &TaskId, task: &Task, put: &EffectivePut, now: Timestamp) -> Vec<Timestamp> {
         if !task.schedule.is_recurring() {
             return Vec::new();
@@ -384,6 +384,6 @@ fn read_answer(id: &TaskId, answer: PutAnswer) -> Result<EffectivePut, PutError>
         PutResult::KeyReused => Err(PutError::KeyReused),
         PutResult::InFlight => Err(PutError::InFlight(key(answer.in_flight.unwrap_or(answer.due)))),
         PutResult::BadDue => Err(PutError::BadDue),
-        PutResult::Unkept => Err(TimelineError::Unkept(UNKEPT.to_owned()).into()),
+        PutResult::Unconfirmed => Err(TimelineError::Unconfirmed(UNCONFIRMED.to_owned()).into()),
     }
 }

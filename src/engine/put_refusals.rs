@@ -42,11 +42,11 @@ impl PutRefusals {
 
     /// Notes that the timeline refused or did not confirm a put, and logs the first one.
     pub(super) fn note(&self, error: &TimelineError) {
-        let (TimelineError::Refused(detail) | TimelineError::Unkept(detail)) = error else { return };
+        let (TimelineError::Refused(detail) | TimelineError::Unconfirmed(detail)) = error else { return };
         if self.last.lock().replace((Instant::now(), detail.clone())).is_some() {
             return;
         }
-        if matches!(error, TimelineError::Unkept(_)) {
+        if matches!(error, TimelineError::Unconfirmed(_)) {
             warn!(detail, "redis does not confirm writes; puts are answered 503 timeline_unknown");
         } else {
             warn!(detail, "redis refuses puts; {}", consequence(detail));

@@ -2,9 +2,9 @@
 //!
 //! A request is checked before its body is read. Only the header `authorization: Bearer ...` can carry a token, because
 //! URLs end up in logs. Each request is compared with all tokens in constant time, so that the time of an answer
-//! reveals nothing about them. If no token is configured, every client may do everything that reaches the instance by
-//! an IP address or as `localhost`. On loopback, requests by another name are refused with a token too, and pages of other
-//! sites are refused everywhere.
+//! reveals nothing about them. If no token is configured, every client that uses an IP address or `localhost` has all
+//! scopes. On loopback, requests with another host name are refused even with a token. Requests from pages of other
+//! sites are always refused.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -52,9 +52,9 @@ string_enum! {
 enum Limited {
     /// The same as others: the route concerns no task.
     Anything,
-    /// What is its own. The handler asks the [`Caller`].
+    /// Only lanes, tasks and dead occurrences within its limits. The handler checks them with the [`Caller`].
     Own,
-    /// Nothing: the route shows or changes what belongs to others.
+    /// Nothing: the route concerns the tasks of all callers.
     Nothing,
 }
 
@@ -159,7 +159,7 @@ impl Access {
         }
         let caller = self.check_token(need, headers)?;
         if limited == Limited::Nothing && caller.is_limited() {
-            let detail = "the token has limits, and this shows or changes what belongs to others";
+            let detail = "the token has limits, and this route concerns the tasks of all callers";
             return Err(Problem::new(StatusCode::FORBIDDEN, "limited_token", detail));
         }
         Ok(caller)

@@ -1,4 +1,4 @@
-//! What a caller may reach. Every rule for tokens that are limited to lanes, ids or destinations, or in number, is here.
+//! The limits of a caller. All rules for limits on lanes, ids, destinations and the number of puts are here.
 //!
 //! [`access`](super::access) finds the caller of a request by its token. A token without limits reaches everything that
 //! its scopes allow, and so does every caller while no token is configured.
@@ -21,16 +21,17 @@ const DEPTH_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of a prefix, so that the server can make ids with it.
 const MAX_PREFIX_BYTES: usize = 100;
 
-/// What a token is limited to. By default to nothing.
+/// The limits of a token. The default has none.
 #[derive(Clone, Debug, Default)]
 pub struct TokenLimits {
-    /// The lanes that it may use, the first for tasks that name none; empty means all, and `default`.
+    /// The lanes that the token may use; empty means all. A task without a lane is put into the first one, or into
+    /// `default` if the list is empty.
     pub lanes: Vec<Lane>,
     /// The beginning of all ids that it may use.
     pub prefix: IdPrefix,
-    /// The destinations that it may name, itself or by a lane; `None` means all.
+    /// The destinations of its messages, whether a task or its lane names them; `None` means all.
     pub destinations: Option<DestinationPatterns>,
-    /// Maximum number of tasks that wait or are in flight in its lanes, above which it puts no more.
+    /// Puts are refused while this many tasks wait or are in flight in the lanes of the token.
     pub pending_max: Option<u64>,
     /// The rate of its puts.
     pub puts: Option<PutRate>,
@@ -83,7 +84,7 @@ impl FromStr for IdPrefix {
     type Err = String;
 
     /// # Errors
-    /// With what is expected, if the server could not make ids with it.
+    /// If no valid task id can begin with the text, or if it is too long. The error says what is expected.
     fn from_str(text: &str) -> Result<IdPrefix, String> {
         let is_id = text.parse::<TaskId>().is_ok() && text.len() <= MAX_PREFIX_BYTES;
         let expected = "the beginning of ids is expected, such as `orders.`";
@@ -102,7 +103,7 @@ impl Caller {
         Caller { limits, rate, depth: Mutex::default() }
     }
 
-    /// Whether it reaches only a part of what there is, so that what concerns everybody is not for it.
+    /// Whether the caller has any limit. It then may not use routes that concern the tasks of all callers.
     pub(super) fn is_limited(&self) -> bool {
         let TokenLimits { lanes, prefix, destinations, pending_max, puts } = &self.limits;
         !lanes.is_empty() || !prefix.0.is_empty() || destinations.is_some() || pending_max.is_some() || puts.is_some()
@@ -113,7 +114,7 @@ impl Caller {
         self.limits.lanes.first().cloned().unwrap_or_default()
     }
 
-    /// The beginning of all ids that it may use, and of those that the server makes for it.
+    /// The prefix of all task ids that the caller may use, including the ids that the server generates for it.
     pub(super) fn prefix(&self) -> &str {
         self.limits.prefix.as_str()
     }
@@ -123,7 +124,7 @@ impl Caller {
         self.limits.lanes.is_empty() || self.limits.lanes.contains(lane)
     }
 
-    /// Whether an id is its own, whatever the lane. What is dead under another id does not exist for it.
+    /// Whether the caller may use this id, in any lane. Dead occurrences with other ids are answered as unknown.
     pub(super) fn owns(&self, id: &TaskId) -> bool {
         id.as_str().starts_with(self.prefix())
     }
@@ -139,8 +140,8 @@ impl Caller {
         Err(forbidden("foreign_id", format!("the token is limited to ids that begin with `{}`", self.prefix())))
     }
 
-    /// Whether the put of a message into a lane is not refused because of the caller. A fault of the lane or the sink
-    /// tells it something only then.
+    /// Whether the limits of the caller allow it to put this message into this lane. Faults of the lane or its sink are
+    /// reported only if they do; otherwise the caller would learn about lanes that it may not use.
     pub(super) fn may_put(&self, intake: &Intake, lane: &Lane, message: Option<&Message>) -> bool {
         let destination = message.and_then(|message| intake.destination(lane, message));
         self.may_use(lane) && destination.is_none_or(|destination| self.check_destination(destination).is_ok())
@@ -194,8 +195,8 @@ impl Caller {
         }
     }
 
-    /// Counts a put against the depth of its lanes and the rate, if both admit it. The depth is a second old at most, and
-    /// other instances are not counted meanwhile.
+    /// Checks a put against `pending_max` and the rate, and counts it if both allow it. The number of tasks is at most
+    /// 1 s old and misses the puts of other instances since then.
     fn admit_numbers(&self, lanes: impl FnOnce() -> Vec<LaneState>, now: Instant) -> Result<(), Problem> {
         let Some(pending_max) = self.limits.pending_max else { return self.admit_rate(now) };
         let mut depth = self.depth.lock();
@@ -204,7 +205,10 @@ impl Caller {
             *depth = LaneDepth { read: Some(now), tasks: own.map(|lane| lane.waiting + lane.in_flight).sum(), puts: 0 };
         }
         if depth.tasks + depth.puts >= pending_max {
-            let detail = format!("{} tasks wait in the lanes of the token; it may have {pending_max}", depth.tasks);
+            let detail = format!(
+                "{} tasks wait or are in flight in the lanes of the token; its `pending_max` is {pending_max}",
+                depth.tasks
+            );
             return Err(too_many("full", detail, 1));
         }
         self.admit_rate(now)?;

@@ -33,8 +33,9 @@ const MAX_KEY_BYTES: usize = 255;
     path = "/v1/tasks",
     operation_id = "post_task",
     summary = "Put a task with a generated id",
-    description = "With an `Idempotency-Key` the id follows from the key: while the task stands, a repeat is `unchanged`, \
-        `in` included, and another body is refused. Without one every request makes a task.",
+    description = "With an `Idempotency-Key`, the id is derived from the key. While the task exists, a repeated \
+        request is `unchanged`, also with `in`, and another body is refused. Without a key, every request \
+        creates a task.",
     tag = "tasks",
     params(("idempotency-key" = Option<String>, Header, nullable = false, pattern = "^(\"[!-~]{1,255}\"|[!-~]{1,255})$", example = "order-1",
         description = "Makes the request repeatable; surrounding double quotes do not count."), body::Trace),

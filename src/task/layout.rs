@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! bytes   1      layout version, 1
-//!         2      flags: 1 recurring, 2 `in` (a repeated put counts anew), 4 requeued, 8 traced
+//!         2      flags: 1 recurring, 2 `in` (a repeated put starts the time anew), 4 requeued, 8 traced
 //!         3-6    revision, big-endian: 1 when created, one more at each replacement
 //!         7-14   created, epoch ms, big-endian
 //!        15-22   updated, epoch ms
@@ -28,7 +28,7 @@ pub const VERSION: u8 = 1;
 
 /// Flag: more occurrences may follow.
 pub const RECURRING: u8 = 1;
-/// Flag: the schedule is `in`.
+/// Flag: the schedule is `in`, so a repeated put resets the due time.
 pub const RESETS: u8 = 2;
 /// Flag: a requeued occurrence, whose key is in the header.
 pub const REQUEUED: u8 = 4;

@@ -10,8 +10,8 @@ use super::layout::{ANCHOR, CREATED, FLAGS, RECURRING, REQUEUED, RESETS, REVISIO
 use super::{CatchUp, Key, Lane, Message, Payload, RetryPolicy, Schedule, Task, Traceparent, When};
 use crate::clock::Timestamp;
 
-/// Maximum nesting depth of a body, far more than any task needs, also of a newer version. Damaged bytes may look
-/// deeper than the stack of a thread.
+/// Maximum nesting depth of a body. It is far more than any task needs, even in a newer version. Without a maximum,
+/// damaged bytes could overflow the stack of a thread.
 const MAX_DEPTH: usize = 64;
 
 /// A stored task: the part of the server, and the part of the user.

@@ -73,8 +73,8 @@ impl Task {
         if let Some(policy) = self.retry {
             return Ok(policy);
         }
-        let room = self.schedule.retry_room(anchor, now)?;
-        Ok(room.map_or(RetryPolicy::DEFAULT, |room| RetryPolicy::DEFAULT.shortened_to(room)))
+        let time = self.schedule.retry_time(anchor, now)?;
+        Ok(time.map_or(RetryPolicy::DEFAULT, |time| RetryPolicy::DEFAULT.shortened_to(time)))
     }
 }
 

@@ -104,7 +104,7 @@ impl Schedule {
     ///
     /// # Errors
     /// If the cron expression or the zone cannot be parsed.
-    pub fn retry_room(&self, anchor: Timestamp, from: Timestamp) -> Result<Option<Duration>, ScheduleError> {
+    pub fn retry_time(&self, anchor: Timestamp, from: Timestamp) -> Result<Option<Duration>, ScheduleError> {
         let gap = self.shortest_gap(anchor, from)?;
         Ok(gap.map(|gap| gap.saturating_sub(self.spread.unwrap_or_default())))
     }

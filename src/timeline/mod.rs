@@ -171,7 +171,7 @@ pub enum TimelineError {
     Unknown(String),
     /// The call took effect, or found the effect of an earlier one, but the configured durability is not confirmed.
     #[error("{0}")]
-    Unkept(String),
+    Unconfirmed(String),
     /// The reply cannot be parsed. This is a bug in punctual.
     #[error("the timeline's answer cannot be parsed: {0}")]
     Broken(String),
@@ -186,7 +186,7 @@ impl TimelineError {
             TimelineError::Moving => "moving",
             TimelineError::Away(_) => "away",
             TimelineError::Unknown(_) => "unknown",
-            TimelineError::Unkept(_) => "unkept",
+            TimelineError::Unconfirmed(_) => "unconfirmed",
             TimelineError::Broken(_) => "broken",
         }
     }
@@ -245,7 +245,7 @@ string_enum! {
         BadDue = "bad_due",
         /// The task was written, but the configured durability is not confirmed. Other tasks of the call have another
         /// result.
-        Unkept = "unkept",
+        Unconfirmed = "unconfirmed",
     }
 }
 

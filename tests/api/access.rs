@@ -79,7 +79,7 @@ fn bearer(token: &str) -> String {
 async fn every_route_requires_its_own_scope_and_no_other() {
     let stage = stage().await;
     assert!(stage.paths.len() >= 6 && stage.paths.contains(&"/v1/tasks/{id}".to_owned()), "{:?}", stage.paths);
-    let tokens = [("", ""), ("stranger", ""), ("reader", "r"), ("writer", "w"), ("discarder", "d"), ("boss", "rwd")];
+    let tokens = [("", ""), ("unknown", ""), ("reader", "r"), ("writer", "w"), ("discarder", "d"), ("boss", "rwd")];
     for path in &stage.paths {
         for method in METHODS {
             let as_known = if method == "HEAD" { "GET" } else { method };
@@ -103,7 +103,7 @@ async fn every_route_requires_its_own_scope_and_no_other() {
                         continue;
                     }
                     (false, "") => (401, "no_token"),
-                    (false, "stranger") => (401, "unknown_token"),
+                    (false, "unknown") => (401, "unknown_token"),
                     (false, _) => (403, "missing_scope"),
                 };
                 assert_eq!(answer.status, code.0, "{what}");
@@ -217,12 +217,12 @@ async fn a_request_without_permission_is_refused_before_its_body_is_read() {
 async fn an_unready_instance_shows_the_reason_only_to_a_reader_token() {
     let stage = stage().await;
     stage.state.lock().unwrap().link = punctual::timeline::Link::Down("cannot reach 10.0.0.7:6379".into());
-    for (headers, told) in
+    for (headers, reported) in
         [("", false), (&bearer("no")[..], false), (&bearer("writer"), false), (&bearer("reader"), true)]
     {
         let answer = call(&stage, "GET", "/readyz", headers).await;
-        assert_eq!((answer.status, answer.body.contains("10.0.0.7")), (503, told), "{answer:?}");
-        assert!(told || answer.body == r#"{"ready":false}"#, "{answer:?}");
+        assert_eq!((answer.status, answer.body.contains("10.0.0.7")), (503, reported), "{answer:?}");
+        assert!(reported || answer.body == r#"{"ready":false}"#, "{answer:?}");
     }
 }
 

@@ -176,9 +176,9 @@ async fn a_put_never_gives_another_message_the_key_in_flight() {
     assert_eq!(refused.problem(), (409, "in_flight".into()));
     assert_eq!(refused.json()["key"], key.as_str());
     let moved = stage.put("a", &ONCE.replace("12:00:10", "12:00:30")).await;
-    let told = json!({"id": "a", "result": "replaced", "status": "in_flight", "due": "2026-11-21T12:00:30.000Z",
+    let reported = json!({"id": "a", "result": "replaced", "status": "in_flight", "due": "2026-11-21T12:00:30.000Z",
         "due_ms": NOON + 30_000, "next": [], "in_flight": key});
-    assert_eq!((moved.status, moved.json()), (200, told));
+    assert_eq!((moved.status, moved.json()), (200, reported));
     // The new due comes next, while the former one is still in flight.
     let shown = stage.get("/v1/tasks/a").await.json();
     assert_eq!((&shown["due_ms"], &shown["in_flight"]), (&json!(NOON + 30_000), &json!(key)));

@@ -211,9 +211,9 @@ async fn a_requeue_cut_short_by_the_timeline_reports_how_many_it_requeued() {
     // The second of three.
     stage.timeline.fail_next(Verb::Requeue, InjectedFault::Nothing);
     stage.timeline.fail_next(Verb::Requeue, InjectedFault::Refused("OOM".into()));
-    let told = stage.post("/v1/dead:requeue", "{}").await;
-    let done = told.json();
-    assert_eq!((told.status, &done["more"]), (200, &json!(true)), "{done}");
+    let reported = stage.post("/v1/dead:requeue", "{}").await;
+    let done = reported.json();
+    assert_eq!((reported.status, &done["more"]), (200, &json!(true)), "{done}");
     assert_eq!((&done["requeued"], stage.dead_left()), (&json!(1), 2));
     let body = json!({"cursor": done["next_cursor"]}).to_string();
     let done = stage.post("/v1/dead:requeue", &body).await.json();

@@ -9,9 +9,9 @@ mod batch;
 mod client;
 mod dead;
 mod document;
-mod hardly_http;
 mod limits;
 mod long_batch;
+mod malformed_http;
 mod openapi;
 mod post;
 mod preview;
@@ -63,7 +63,7 @@ struct Stage<T = MemoryTimeline> {
 }
 
 /// Options of a stage.
-struct Terms {
+struct StageOptions {
     access: Access,
     tls: Option<ServerTls>,
     api: ApiLimits,
@@ -76,7 +76,7 @@ impl Stage {
         Stage::start_with(|_| {}).await
     }
 
-    async fn start_with(change: impl FnOnce(&mut Terms)) -> Stage {
+    async fn start_with(change: impl FnOnce(&mut StageOptions)) -> Stage {
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(NOON)));
         let timeline = Arc::new(MemoryTimeline::new(clock.clone(), 1));
         Stage::serve(clock, timeline, change).await
@@ -103,11 +103,11 @@ impl Stage<RedisTimeline> {
         Stage::over_with(redis, |_| {}).await
     }
 
-    async fn over_with(redis: &RedisServer, change: impl FnOnce(&mut Terms)) -> Stage<RedisTimeline> {
+    async fn over_with(redis: &RedisServer, change: impl FnOnce(&mut StageOptions)) -> Stage<RedisTimeline> {
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(NOON)));
         let mut config = RedisConfig::new(&redis.url(), Namespace::default(), 1);
         config.time = Some(clock.clone());
-        // A busy machine is no dead server.
+        // A slow answer of a busy machine must not count as a dead server.
         config.response_timeout = Duration::from_secs(30);
         let timeline = RedisTimeline::connect(config).unwrap();
         let mut link = timeline.link();
@@ -118,8 +118,8 @@ impl Stage<RedisTimeline> {
 }
 
 impl<T: Timeline> Stage<T> {
-    async fn serve(clock: Arc<ManualClock>, timeline: Arc<T>, change: impl FnOnce(&mut Terms)) -> Stage<T> {
-        let mut terms = Terms {
+    async fn serve(clock: Arc<ManualClock>, timeline: Arc<T>, change: impl FnOnce(&mut StageOptions)) -> Stage<T> {
+        let mut terms = StageOptions {
             access: Access::default(),
             tls: None,
             api: ApiLimits {

@@ -130,18 +130,18 @@ async fn the_document_and_the_reader_know_the_same_members() {
     let odd = "quite-another-member";
     let task =
         format!(r#"{{"{odd}":1,"schedule":{{"in":"1s","{odd}":1}},"message":{{"{odd}":1}},"retry":{{"{odd}":1}}}}"#);
-    let told = stage.put("a", &task).await.json();
+    let reported = stage.put("a", &task).await.json();
     let line = stage.batch(&task).await.lines().remove(0);
     let preview = stage.post("/v1/preview", &format!(r#"{{"{odd}":1}}"#)).await.json();
     let filter = stage.post("/v1/dead:requeue", &format!(r#"{{"{odd}":1}}"#)).await.json();
     for (problem, place, schemas) in [
-        (&told, "", &["Task"][..]),
+        (&reported, "", &["Task"][..]),
         (&line["error"], "", &["Line"]),
         (&preview, "", &["Preview"]),
         (&filter, "", &["DeadFilter"]),
-        (&told, "/schedule", &["At", "In", "Every", "Cron"]),
-        (&told, "/message", &["JsonMessage", "BytesMessage"]),
-        (&told, "/retry", &["Retry"]),
+        (&reported, "/schedule", &["At", "In", "Every", "Cron"]),
+        (&reported, "/message", &["JsonMessage", "BytesMessage"]),
+        (&reported, "/retry", &["Retry"]),
     ] {
         let mut errors = problem["errors"].as_array().unwrap().iter();
         let fault = errors.find(|fault| fault["pointer"] == format!("{place}/{odd}")).unwrap();

@@ -49,7 +49,7 @@ async fn a_repeat_under_its_key_changes_nothing<T: Timeline>(stage: Stage<T>) {
     assert_eq!((first.status, first.json()["result"].as_str()), (201, Some("created")));
     assert_eq!(first.json()["id"], ORDER_1);
     assert_eq!(first.header("location"), Some(format!("/v1/tasks/{ORDER_1}").as_str()));
-    // `in` too: a put would count anew.
+    // This holds for `in` too, although a repeated put would start the time anew.
     stage.clock.advance(Duration::from_secs(60));
     for key in ["order-1", "\"order-1\""] {
         let again = stage.post_under(key, TASK).await;

@@ -14,13 +14,13 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::client::Answer;
-use super::{Stage, Terms};
+use super::{Stage, StageOptions};
 use crate::support::certificates::Certificates;
 
 /// How long something may take that happens by itself: a generous deadline, not an expectation.
 const SOON: Duration = Duration::from_secs(30);
 
-async fn stage(certificates: &Certificates, change: impl FnOnce(&mut Terms)) -> Stage {
+async fn stage(certificates: &Certificates, change: impl FnOnce(&mut StageOptions)) -> Stage {
     let tls = ServerTls::load(&certificates.certificate_file(), &certificates.key_file()).unwrap();
     Stage::start_with(|terms| {
         terms.tls = Some(tls);
@@ -186,12 +186,12 @@ fn faults_of_each_tls_file_are_reported_without_its_contents() {
         (&file("broken", broken), &key_file, &["holds a malformed certificate"]),
     ] {
         let faults = ServerTls::load(certificate, key_file).expect_err("a fault");
-        let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), detail.len(), "{told:?}");
-        for (told, detail) in told.iter().zip(detail) {
-            assert!(told.contains(detail), "no `{detail}` in {told}");
+        let reported: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        assert_eq!(reported.len(), detail.len(), "{reported:?}");
+        for (reported, detail) in reported.iter().zip(detail) {
+            assert!(reported.contains(detail), "no `{detail}` in {reported}");
             let secret = key.lines().nth(1).unwrap();
-            assert!(!told.contains(secret), "{told}");
+            assert!(!reported.contains(secret), "{reported}");
         }
     }
     assert!(

@@ -10,7 +10,7 @@ use crate::support::server::free_port;
 use crate::support::{patient, say};
 
 /// Holds more connections than there are places, each of which was used once.
-pub(super) fn hold_all_places(form: Form) {
+pub(super) fn hold_all_connections(form: Form) {
     let probe_port = free_port();
     let places = form.choose(64, 400);
     let config = format!("connections = {places}\nprobe_listen = \"127.0.0.1:{probe_port}\"");
@@ -26,7 +26,11 @@ pub(super) fn hold_all_places(form: Form) {
         }
         for port in [stage.instance.port, probe_port] {
             let ready = || Api::new(port).ready().is_some_and(|answer| answer.status == 200);
-            assert!(patient(Duration::from_secs(10), ready), "nobody is told on port {port}\n{}", stage.instance.log());
+            assert!(
+                patient(Duration::from_secs(10), ready),
+                "nobody is reported on port {port}\n{}",
+                stage.instance.log()
+            );
         }
         std::thread::sleep(Duration::from_secs(form.choose(1, 10)));
         say(&format!("{REPORT} connections: {} held, of {places} places", held.len()));
@@ -43,4 +47,4 @@ fn hold(port: u16) -> TcpStream {
     stream
 }
 
-whole_forms!(hold_all_places);
+whole_forms!(hold_all_connections);

@@ -1,4 +1,4 @@
-//! Attacks on a running instance by one caller. What it takes from others must stay within bounds.
+//! Attacks on a running instance by one caller. The harm to other callers must stay within bounds.
 //!
 //! Each attack has a short form and a whole one. The whole one, by `make attack`, measures how late tasks of others are,
 //! how long their puts take and how much memory the instance needs, prints it, and fails beyond the limits. The short
@@ -76,7 +76,7 @@ impl Form {
     }
 }
 
-/// Those by names mostly wait for their brokers, so the others run meanwhile, one after the other.
+/// The attacks that use many destination names mostly wait for their brokers. The others run meanwhile, one after the other.
 ///
 /// Takes more than five seconds: seven attacks, on three brokers that are started for it.
 #[test]
@@ -86,7 +86,7 @@ fn each_attack_in_its_short_form() {
             scope.spawn(move || by_names(Form::Short));
         }
         previews::ask_for_previews(Form::Short);
-        connections::hold_all_places(Form::Short);
+        connections::hold_all_connections(Form::Short);
         bodies::send_bodies_that_do_not_end(Form::Short);
         dead::fill_the_dead(Form::Short);
     });
@@ -99,7 +99,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Starts it with more lines for its file, which begin in the section `[http]`; `None` if Redis is not installed.
+    /// Starts the instance with additional lines of configuration, the first of which belong to the section `[http]`; `None` if Redis is not installed.
     fn start(config: &str) -> Option<Stage> {
         if !have("redis-server") {
             return None;
@@ -113,7 +113,7 @@ impl Stage {
         Some(Stage { redis, instance })
     }
 
-    /// Has a victim put tasks during an act, and says what it noticed.
+    /// Has a victim put tasks during an attack; prints and returns what the victim measured.
     fn watch(&self, what: &'static str, act: &dyn Fn()) -> VictimFigures {
         let stream = what.replace([' ', ','], "-");
         let victim = Victim::start(&self.instance.api(), "victim", &stream);

@@ -11,7 +11,7 @@ use crate::support::server::free_port;
 
 const READER: &str = "reader-hunter2";
 const WRITER: &str = "writer-hunter3";
-const STRANGER: &str = "stranger-hunter4";
+const UNKNOWN: &str = "unknown-hunter4";
 
 /// Tokens by their hashes, made as in the documentation.
 fn tokens() -> String {
@@ -56,7 +56,7 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
     std::fs::write(file.path(), format!("{READER}\n")).unwrap();
     let path = file.path().to_str().unwrap();
     // The file takes precedence.
-    let shown = call(&["task", "get", "a", "--url", url, "--token-file", path], &[("PUNCTUAL_TOKEN", STRANGER)]);
+    let shown = call(&["task", "get", "a", "--url", url, "--token-file", path], &[("PUNCTUAL_TOKEN", UNKNOWN)]);
     assert!(shown.code == Some(0) && shown.out.contains("\"scheduled\""), "{}{}", shown.out, shown.err);
     for (token, detail, hint) in [
         (
@@ -64,7 +64,7 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
             "cannot put the task `a`: a token is expected",
             "the variable `PUNCTUAL_TOKEN`, or a file that `--token-file`",
         ),
-        (Some(STRANGER), "the token is not known here", "has other tokens: the variable `PUNCTUAL_TOKEN`"),
+        (Some(UNKNOWN), "the token is not known here", "has other tokens: the variable `PUNCTUAL_TOKEN`"),
         (Some(READER), "the token has no scope `write`", "`scope` in the section of this token"),
     ] {
         let variables: Vec<_> = token.map(|token| ("PUNCTUAL_TOKEN", token)).into_iter().collect();

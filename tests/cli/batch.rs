@@ -36,9 +36,9 @@ fn lines_that_are_wrong_are_named_and_all_others_put() {
     let path = file.path().to_str().unwrap();
     let put = run(&["task", "put", "-f", path, "--url", &url(&server)]);
     assert_eq!((put.code, put.out.as_str()), (Some(1), "put 19800 tasks: 19800 created\n"), "{}", put.err);
-    let told: Vec<_> = put.err.lines().filter(|line| line.starts_with("line ")).collect();
-    assert_eq!(told.len(), 200, "{}", put.err);
-    for (n, line) in told.iter().enumerate() {
+    let reported: Vec<_> = put.err.lines().filter(|line| line.starts_with("line ")).collect();
+    assert_eq!(reported.len(), 200, "{}", put.err);
+    for (n, line) in reported.iter().enumerate() {
         let n = (n + 1) * 100;
         assert!(line.starts_with(&format!("line {n} (`t{n}`): /schedule/in: ")), "{line}");
     }
@@ -213,17 +213,17 @@ fn a_batch_reports_a_server_that_does_not_answer_like_an_instance() {
         (format!("{first}{last}"), 1, "its answer is not one to a batch"),
         (format!("{first}{second}{first}"), 2, "its answer is not one to a batch"),
         (last.replace('4', "18446744073709551615"), 0, "its answer is not one to a batch"),
-        (format!("{first}{second}"), 2, "the instance ended it before its end"),
+        (format!("{first}{second}"), 2, "the instance ended the batch early"),
         (format!("{first}{{\"line\":5,\"error\":{{\"detail\":\"so be it\"}}}}\n"), 1, "so be it"),
     ] {
         let place = answers(answer.clone().leak());
-        let told = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place]);
-        assert_eq!(told.code, Some(1), "{answer}: {}", told.err);
-        assert!(told.err.contains(&format!("at `{place}`: {detail}")), "{answer}: {}", told.err);
-        assert!(told.out.starts_with(&format!("put {put} tasks: ")), "{answer}: {}", told.out);
+        let reported = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place]);
+        assert_eq!(reported.code, Some(1), "{answer}: {}", reported.err);
+        assert!(reported.err.contains(&format!("at `{place}`: {detail}")), "{answer}: {}", reported.err);
+        assert!(reported.out.starts_with(&format!("put {put} tasks: ")), "{answer}: {}", reported.out);
         let place = answers(answer.clone().leak());
-        let told = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place, "--json"]);
-        assert!(told.out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{}", told.out);
+        let reported = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place, "--json"]);
+        assert!(reported.out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{}", reported.out);
     }
 }
 
@@ -290,9 +290,9 @@ fn a_signal_ends_a_batch_although_its_output_is_not_read() {
         });
         assert_eq!(code.code(), Some(1));
         if json.len() == 1 {
-            let mut told = String::new();
-            child.stderr.as_mut().unwrap().read_to_string(&mut told).unwrap();
-            assert!(told.contains("SIGINT received; all lines up to "), "{told}");
+            let mut reported = String::new();
+            child.stderr.as_mut().unwrap().read_to_string(&mut reported).unwrap();
+            assert!(reported.contains("SIGINT received; all lines up to "), "{reported}");
         }
     }
 }

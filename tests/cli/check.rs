@@ -83,7 +83,7 @@ const CASES: [(&str, i32, &str, bool, bool); 4] = [
 fn each_way(of: &str, port: u16, right: &Path, config: impl Fn(&str, u16) -> String) {
     let other = Certificates::new();
     let trusted = |right_one: bool| if right_one { right.to_owned() } else { other.ca_file() };
-    let told = CASES.map(|(kind, code, password, there, trust)| {
+    let reported = CASES.map(|(kind, code, password, there, trust)| {
         let port = if there { port } else { free_port() };
         let tls = format!(
             "[tls]\nca_file = \"{}\"\n[claim]\nlease = \"20s\"\n[sinks]\nanswer_timeout = \"10s\"\n",
@@ -107,8 +107,8 @@ fn each_way(of: &str, port: u16, right: &Path, config: impl Fn(&str, u16) -> Str
         failed.first().map(|failed| detail(failed)).unwrap_or_default()
     });
     let beginnings = ["", "it cannot be reached: ", "the login was refused: ", "its certificate is not trusted: "];
-    for (told, beginning) in told.iter().zip(beginnings) {
-        assert!(told.starts_with(beginning), "{of}: `{told}`");
+    for (reported, beginning) in reported.iter().zip(beginnings) {
+        assert!(reported.starts_with(beginning), "{of}: `{reported}`");
     }
 }
 
@@ -285,9 +285,9 @@ fn a_check_warns_of_a_redis_that_evicts_or_does_not_persist() {
         assert_eq!(found["checks"][1]["warnings"].as_array().unwrap().len(), expected.len());
         // An instance logs the same, once.
         let instance = Punctual::start(&config);
-        let told = || instance.log_lines(&[" WARN ", expected[0]]).len();
-        assert!(patient(std::time::Duration::from_secs(10), || told() > 0), "{}", instance.log());
-        assert_eq!(told(), 1, "{}", instance.log());
+        let reported = || instance.log_lines(&[" WARN ", expected[0]]).len();
+        assert!(patient(std::time::Duration::from_secs(10), || reported() > 0), "{}", instance.log());
+        assert_eq!(reported(), 1, "{}", instance.log());
     }
     let well = RedisServer::start(&["--appendonly", "yes"]);
     let config = format!("[redis]\nurl = \"{}\"\n[sinks.a]\nurl = \"memory:\"\n", well.url());

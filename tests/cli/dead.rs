@@ -103,8 +103,13 @@ fn a_discarded_occurrence_is_gone_and_cannot_be_discarded_again() {
 fn bulk_requeue_and_discard_need_an_explicit_and_valid_selection() {
     for command in ["requeue", "discard"] {
         for arguments in [&[][..], &["a:1", "--all"], &["a:1", "--lane", "x"], &["--all", "--reason", "poison"]] {
-            let told = run(&[&["dead", command, "--url", "http://127.0.0.1:1"], arguments].concat());
-            assert_eq!((told.code, told.out.as_str()), (Some(2), ""), "{command} {arguments:?}: {}", told.err);
+            let reported = run(&[&["dead", command, "--url", "http://127.0.0.1:1"], arguments].concat());
+            assert_eq!(
+                (reported.code, reported.out.as_str()),
+                (Some(2), ""),
+                "{command} {arguments:?}: {}",
+                reported.err
+            );
         }
     }
     let server = serve(&[]);
@@ -121,17 +126,22 @@ fn dead_commands_report_a_server_that_is_not_an_instance() {
     for (status, body) in [("200 OK", &b"<html>log in</html>"[..]), ("200 OK", b"{}"), ("502 Bad Gateway", b"sorry")] {
         let place = answers(status, body);
         for arguments in [&["list"][..], &["show", "a:1"], &["requeue", "a:1"], &["discard", "--all"]] {
-            let told = run(&[&["dead"], arguments, &["--url", &place]].concat());
-            assert_eq!((told.code, told.out.as_str()), (Some(1), ""), "{status} {arguments:?}: {}", told.err);
-            assert!(told.err.contains(&format!("`{place}` answered {}", &status[..3])), "{}", told.err);
+            let reported = run(&[&["dead"], arguments, &["--url", &place]].concat());
+            assert_eq!(
+                (reported.code, reported.out.as_str()),
+                (Some(1), ""),
+                "{status} {arguments:?}: {}",
+                reported.err
+            );
+            assert!(reported.err.contains(&format!("`{place}` answered {}", &status[..3])), "{}", reported.err);
         }
     }
     let item = r#"{"key":"\u001b[2J","died":"","reason":"\n","detail":"forged\u009b"}"#;
     let place = answers("200 OK", format!("{{\"items\":[{item}]}}").as_bytes());
-    let told = run(&["dead", "list", "--url", &place]);
+    let reported = run(&["dead", "list", "--url", &place]);
     assert!(
-        told.code == Some(0) && !told.out.contains(['\u{1b}', '\u{9b}']) && told.out.lines().count() == 1,
+        reported.code == Some(0) && !reported.out.contains(['\u{1b}', '\u{9b}']) && reported.out.lines().count() == 1,
         "{:?}",
-        told.out
+        reported.out
     );
 }

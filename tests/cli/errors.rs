@@ -59,32 +59,32 @@ fn run_in(dir: &std::path::Path, arguments: &[&str], environment: &[(&str, &str)
 
 #[test]
 fn configuration_errors_name_their_place_and_suggest_a_correction() {
-    let mut told = String::new();
+    let mut reported = String::new();
     for Broken { name, file, environment } in BROKEN {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("punctual.toml"), file).unwrap();
         let said = run_in(dir.path(), &["check", "--offline"], environment);
         assert!(said.ends_with("exit code 2\n") && !said.contains("hunter2"), "{name}: {said}");
-        writeln!(told, "## {name}\n{said}").unwrap();
+        writeln!(reported, "## {name}\n{said}").unwrap();
     }
-    insta::assert_snapshot!("configurations", told);
+    insta::assert_snapshot!("configurations", reported);
 }
 
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
-    let mut told = String::new();
+    let mut reported = String::new();
     let dir = tempfile::tempdir().unwrap();
     let here = dir.path().join("punctual.toml");
-    writeln!(told, "## not there\n{}", run_in(dir.path(), &["check", "--config", "other.toml"], &[])).unwrap();
+    writeln!(reported, "## not there\n{}", run_in(dir.path(), &["check", "--config", "other.toml"], &[])).unwrap();
     std::fs::create_dir(&here).unwrap();
-    writeln!(told, "## a folder\n{}", run_in(dir.path(), &["check"], &[])).unwrap();
+    writeln!(reported, "## a folder\n{}", run_in(dir.path(), &["check"], &[])).unwrap();
     std::fs::remove_dir(&here).unwrap();
     let line = "{\"id\":\"a\",\"schedule\":{\"in\":\"1h\"},\"message\":{}}\n";
     std::fs::write(&here, line.repeat(30)).unwrap();
-    writeln!(told, "## tasks\n{}", run_in(dir.path(), &["check"], &[])).unwrap();
+    writeln!(reported, "## tasks\n{}", run_in(dir.path(), &["check"], &[])).unwrap();
     std::fs::write(&here, line.repeat(30_000)).unwrap();
-    writeln!(told, "## many tasks\n{}", run_in(dir.path(), &["check"], &[])).unwrap();
-    insta::assert_snapshot!("files", told);
+    writeln!(reported, "## many tasks\n{}", run_in(dir.path(), &["check"], &[])).unwrap();
+    insta::assert_snapshot!("files", reported);
     std::fs::write(&here, "").unwrap();
     std::fs::set_permissions(&here, std::fs::Permissions::from_mode(0o000)).unwrap();
     // Root can read everything.
@@ -125,7 +125,7 @@ fn a_configuration_file_may_have_a_byte_order_mark_and_crlf_line_endings() {
 #[test]
 fn usage_errors_suggest_the_right_usage() {
     let dir = tempfile::tempdir().unwrap();
-    let mut told = String::new();
+    let mut reported = String::new();
     for arguments in [
         &["sreve"][..],
         &["serve", "--snik", "stdout:"],
@@ -139,22 +139,22 @@ fn usage_errors_suggest_the_right_usage() {
         &["preview", "--every", "1h", "--spread", "2h", "--id", "a b"],
         &["completions", "cmd"],
     ] {
-        writeln!(told, "$ punctual {}\n{}", arguments.join(" "), run_in(dir.path(), arguments, &[])).unwrap();
+        writeln!(reported, "$ punctual {}\n{}", arguments.join(" "), run_in(dir.path(), arguments, &[])).unwrap();
     }
-    insta::assert_snapshot!("usage", told);
+    insta::assert_snapshot!("usage", reported);
 }
 
 #[test]
 fn an_unreachable_instance_is_reported_with_a_hint() {
     let dir = tempfile::tempdir().unwrap();
-    let mut told = String::new();
+    let mut reported = String::new();
     // No server listens on port 1.
     for arguments in [
         &["task", "get", "a", "--url", "http://127.0.0.1:1"][..],
         &["task", "put", "a", "--in", "5m", "--url", "http://me:hunter2@127.0.0.1:1"],
         &["task", "cancel", "a", "--url", "nowhere"],
     ] {
-        writeln!(told, "$ punctual {}\n{}", arguments.join(" "), run_in(dir.path(), arguments, &[])).unwrap();
+        writeln!(reported, "$ punctual {}\n{}", arguments.join(" "), run_in(dir.path(), arguments, &[])).unwrap();
     }
-    insta::assert_snapshot!("instance", told);
+    insta::assert_snapshot!("instance", reported);
 }

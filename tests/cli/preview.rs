@@ -19,9 +19,9 @@ fn a_preview_shows_the_dues_that_a_put_answers() {
     let put = run(&[&["task", "put", "a", "--json", "--url", place.as_str()], &schedule[..]].concat());
     let answer: Value = serde_json::from_str(&put.out).unwrap();
     let next = answer["next"].as_array().unwrap().iter().map(|next| next["due"].as_str().unwrap().to_owned());
-    let told: Vec<String> = [answer["due"].as_str().unwrap().to_owned()].into_iter().chain(next).collect();
-    assert_eq!(told.len(), 4, "{answer}");
-    assert_eq!(dues(&[&schedule[..], &["--count", "4"]].concat()), told);
+    let reported: Vec<String> = [answer["due"].as_str().unwrap().to_owned()].into_iter().chain(next).collect();
+    assert_eq!(reported.len(), 4, "{answer}");
+    assert_eq!(dues(&[&schedule[..], &["--count", "4"]].concat()), reported);
 }
 
 #[test]
@@ -40,10 +40,10 @@ fn a_file_holds_a_task_or_a_schedule() {
     ] {
         let run = run_with(&["preview", "-f", "-", "--from", "2026-05-01T00:30:00Z", "--json"], &file);
         assert_eq!(run.code, Some(0), "{file}: {}", run.err);
-        let told: Value = serde_json::from_str(&run.out).unwrap();
-        assert_eq!(told["next"][0]["due"], "2026-05-01T01:00:00.000Z");
-        assert_eq!(told["next"][1]["due_ms"], 1_777_600_800_000_i64);
-        assert_eq!(told["next"].as_array().unwrap().len(), 2, "the limit");
+        let reported: Value = serde_json::from_str(&run.out).unwrap();
+        assert_eq!(reported["next"][0]["due"], "2026-05-01T01:00:00.000Z");
+        assert_eq!(reported["next"][1]["due_ms"], 1_777_600_800_000_i64);
+        assert_eq!(reported["next"].as_array().unwrap().len(), 2, "the limit");
     }
 }
 

@@ -39,7 +39,8 @@ fn an_instance_logs_its_name_and_a_signal_stops_it_in_order() {
     }
 }
 
-/// Clients without a token take all places, and get neither the files that Redis and the sinks need, nor keep probes out.
+/// Clients without a token take all places. They leave the files that Redis and the sinks need, and do not keep probes
+/// out.
 #[test]
 fn the_limit_of_open_files_is_raised_and_leaves_some_for_redis_and_the_sinks() {
     let config = "probe_listen = \"127.0.0.1:0\"\n[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"stdout:\"\n";

@@ -152,9 +152,14 @@ fn task_commands_report_a_server_that_is_not_an_instance() {
         let place = answers(status, body);
         for arguments in [&["get", "a"][..], &["cancel", "a"], &["put", "a", "--in", "1h"]] {
             for json in [&[][..], &["--json"]] {
-                let told = run(&[&["task"], arguments, &["--url", &place], json].concat());
-                assert_eq!((told.code, told.out.as_str()), (Some(1), ""), "{status} {arguments:?}: {}", told.err);
-                assert!(told.err.contains(&format!("`{place}` answered {}", &status[..3])), "{}", told.err);
+                let reported = run(&[&["task"], arguments, &["--url", &place], json].concat());
+                assert_eq!(
+                    (reported.code, reported.out.as_str()),
+                    (Some(1), ""),
+                    "{status} {arguments:?}: {}",
+                    reported.err
+                );
+                assert!(reported.err.contains(&format!("`{place}` answered {}", &status[..3])), "{}", reported.err);
             }
         }
     }
@@ -174,8 +179,8 @@ fn control_characters_from_tasks_and_servers_are_shown_escaped() {
         ("404 No", "{}".to_owned(), &["get", "\u{1b}[2J\nforged: "]),
     ] {
         let place = answers(status, body.as_bytes());
-        let told = run(&[&["task"], arguments, &["--url", &place]].concat());
-        let text = told.out + &told.err;
+        let reported = run(&[&["task"], arguments, &["--url", &place]].concat());
+        let text = reported.out + &reported.err;
         assert!(!text.contains(['\u{1b}', '\u{9b}']) && !text.contains("\nforged"), "{text:?}");
         assert!(text.contains("\\u001b[2J") || text.contains("\\u009b2J"), "{text:?}");
     }
@@ -197,7 +202,7 @@ fn data_that_cannot_be_written_is_a_failure() {
         &["check", "--offline", "--redis", "memory:", "--sink", "stdout:"],
     ] {
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let told = read(
+        let reported = read(
             punctual(arguments)
                 .stdout(full)
                 .stderr(std::process::Stdio::piped())
@@ -206,8 +211,12 @@ fn data_that_cannot_be_written_is_a_failure() {
                 .wait_with_output()
                 .unwrap(),
         );
-        assert_eq!(told.code, Some(1), "{arguments:?}: {}", told.err);
-        assert!(told.err.contains("error: cannot write to stdout: No space left"), "{arguments:?}: {}", told.err);
+        assert_eq!(reported.code, Some(1), "{arguments:?}: {}", reported.err);
+        assert!(
+            reported.err.contains("error: cannot write to stdout: No space left"),
+            "{arguments:?}: {}",
+            reported.err
+        );
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         assert_eq!(punctual(arguments).stdout(writer).status().unwrap().code(), Some(0), "{arguments:?}");
@@ -223,10 +232,10 @@ fn a_task_that_is_too_large_is_reported_with_the_limit() {
     std::fs::write(file.path(), &task).unwrap();
     let url = url(&server);
     let put = ["task", "put", "a", "-f", file.path().to_str().unwrap(), "--url", &url];
-    let told = run(&put);
-    assert!(told.code == Some(1) && told.err.contains("more than 1048576 bytes"), "{}", told.err);
+    let reported = run(&put);
+    assert!(reported.code == Some(1) && reported.err.contains("more than 1048576 bytes"), "{}", reported.err);
     // A byte order mark is not part of the task.
     std::fs::write(file.path(), task.replace(&"x".repeat(16 << 20), "x")).unwrap();
-    let told = run(&put);
-    assert_eq!(told.code, Some(0), "{}", told.err);
+    let reported = run(&put);
+    assert_eq!(reported.code, Some(0), "{}", reported.err);
 }

@@ -8,10 +8,11 @@ use jiff::{SignedDuration, Timestamp};
 const MONTHS: &[&str] = &["", "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 const WEEKDAYS: &[&str] = &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-/// How far a walk goes: twenty leap days of one weekday are never asked for.
+/// Length of a walk, in minutes: 90 years. No test asks for more, such as twenty leap days on one weekday.
 const MINUTES: i64 = 90 * 366 * 1440;
 
-/// A walk over days ends so many minutes before the next one that is named, because clocks may change on the way.
+/// When whole days are skipped, the skip ends this many minutes before the next matching day, because clocks may change
+/// on the way.
 const MARGIN: i64 = 180;
 
 /// A cron expression in a zone.
@@ -74,7 +75,7 @@ impl Walker {
         found
     }
 
-    /// Days until the next one that is named, unless this one is, or has just begun.
+    /// Days until the next matching day. `None` if this day matches, has just begun, or is close to that day.
     fn days_off(&self, wall: DateTime) -> Option<i64> {
         let hours = i64::from(wall.hour());
         if hours * 60 <= MARGIN || self.names_day(wall.date()) {

@@ -177,8 +177,8 @@ async fn an_unreadable_record_is_left_out_delays_no_other_and_is_never_dead() {
     bed.pass(seconds(1)).await;
     assert_eq!(bed.keys(), expected(["old", "later"], &[dues[1], later[0]]), "nobody waits for it");
     assert!(bed.dead().is_empty());
-    let told = log.text();
-    assert!(told.contains("cannot read records") && !told.contains("member"), "no task is named: {told}");
+    let reported = log.text();
+    assert!(reported.contains("cannot read records") && !reported.contains("member"), "no task is named: {reported}");
     // A new put makes it readable.
     let again = bed.put([("new", after(seconds(1)))]).await;
     bed.pass(seconds(15)).await;

@@ -12,8 +12,8 @@ impl Log {
         // threads whether it is enabled. Another test's thread would disable it.
         tracing::subscriber::set_global_default(tracing_subscriber::registry()).ok();
         let log = Log::default();
-        let told = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || told.clone()).finish();
+        let reported = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || reported.clone()).finish();
         (log, tracing::subscriber::set_default(subscriber))
     }
 
@@ -22,7 +22,7 @@ impl Log {
     }
 
     /// Log lines about the sink's state, in order.
-    pub(super) fn told(&self) -> Vec<&'static str> {
+    pub(super) fn reported(&self) -> Vec<&'static str> {
         let log = self.text();
         let known = ["the sink is absent", "the sink answers a probe;", "the sink answers again"];
         log.lines().filter_map(|line| known.into_iter().find(|detail| line.contains(detail))).collect()

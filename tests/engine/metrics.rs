@@ -204,17 +204,17 @@ async fn metrics_show_an_unserved_lane_until_it_is_forgotten() {
     bed.pass(seconds(2)).await;
     assert_eq!(bed.shows("punctual_lanes_unserved"), 0.0);
     let due = bed.clock.now().plus(seconds(1));
-    bed.put_past("lost", "ghost", due).await;
+    bed.put_past("lost", "unserved", due).await;
     bed.pass(seconds(10)).await;
     assert_eq!(bed.shows("punctual_lanes_unserved"), 1.0);
-    let of = |name: &str| bed.shows(&format!("punctual_{name}{{lane=\"ghost\"}}"));
+    let of = |name: &str| bed.shows(&format!("punctual_{name}{{lane=\"unserved\"}}"));
     assert_eq!([of("pending"), of("in_flight"), of("lane_served")], [1.0, 0.0, 0.0]);
     assert!(of("oldest_due_seconds") > 7.0);
     bed.timeline.cancel(bed.shard(), &id("lost"), bed.soon()).await.unwrap();
     bed.pass(seconds(10)).await;
     assert_eq!(bed.shows("punctual_lanes_unserved"), 0.0);
     for name in ["pending", "in_flight", "lane_served", "oldest_due_seconds"] {
-        assert_eq!(find(&bed.metrics, &format!("punctual_{name}{{lane=\"ghost\"}}")), None, "{name}");
+        assert_eq!(find(&bed.metrics, &format!("punctual_{name}{{lane=\"unserved\"}}")), None, "{name}");
     }
 }
 

@@ -50,8 +50,8 @@ async fn out_of_retries_is_dead_only_where_others_are_accepted() {
     assert!(alone.dead().is_empty(), "the sink accepts nobody: {:?}", alone.dead());
 }
 
-/// A partition without a leader, a quota, a full queue: whatever its policy says, a message waits, while others for the
-/// same destination are accepted.
+/// A partition without a leader, a quota, a full queue: whatever its `retry` says, a message waits while the
+/// destination accepts others.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_that_is_not_about_the_message_does_not_count_as_a_retry() {
     for fault in [Fault::Unavailable, Fault::Destination] {
@@ -73,8 +73,8 @@ async fn a_refusal_that_is_not_about_the_message_does_not_count_as_a_retry() {
     }
 }
 
-/// An overloaded broker answers the messages that were sent first, and others too late. Only an answer to a message that was
-/// sent later shows that the missing one is due to the message.
+/// An overloaded broker answers the first messages in time and the others too late. A missing answer counts against its
+/// message only if the broker has answered a message that was sent later.
 #[tokio::test(start_paused = true)]
 async fn a_missing_answer_is_a_retry_only_if_a_later_message_was_answered() {
     for (others, reason) in [(vec![2050, 2100], None), ((0..150).map(|n| n * 200).collect(), Some("retries"))] {
@@ -101,14 +101,14 @@ async fn a_duplicate_answer_is_counted_and_logged_if_it_was_the_first_publish() 
         "again" => Answer::Duplicate,
         _ => Answer::Accept,
     });
-    let told = || log.text().matches("dropped a message as a duplicate").count();
+    let reported = || log.text().matches("dropped a message as a duplicate").count();
     bed.put([("again", after(millis(10)))]).await;
     bed.pass(seconds(5)).await;
-    assert_eq!(told(), 0, "{}", log.text());
+    assert_eq!(reported(), 0, "{}", log.text());
     bed.sink.answer_by(|_| Answer::Duplicate);
     let due = bed.put([("first", after(millis(10))), ("second", after(millis(20)))]).await;
     bed.pass(seconds(5)).await;
-    assert_eq!(told(), 1, "once a minute: {}", log.text());
+    assert_eq!(reported(), 1, "once a minute: {}", log.text());
     assert!(log.text().contains(&format!("key={}", expected(["first"], &due[..1])[0])), "{}", log.text());
     assert_eq!(bed.shows("punctual_published_total{sink=\"sink\",outcome=\"duplicate\"}"), 3.0);
     assert!(bed.dead().is_empty());
@@ -199,10 +199,10 @@ async fn a_sink_that_answers_only_probes_is_logged_once_until_it_accepts_message
     bed.sink.answer_by(|_| Answer::Retry(Trouble::definite(Fault::Sink, "refused")));
     bed.put([("x", after(millis(10)))]).await;
     bed.pass(seconds(60)).await;
-    assert_eq!(log.told(), ["the sink is absent", "the sink answers a probe;"]);
+    assert_eq!(log.reported(), ["the sink is absent", "the sink answers a probe;"]);
     bed.sink.answer_by(|_| Answer::Accept);
     bed.pass(seconds(10)).await;
-    assert_eq!(log.told(), ["the sink is absent", "the sink answers a probe;", "the sink answers again"]);
+    assert_eq!(log.reported(), ["the sink is absent", "the sink answers a probe;", "the sink answers again"]);
     bed.assert_at_rest();
 }
 

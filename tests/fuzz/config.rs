@@ -1,5 +1,6 @@
-//! A configuration file, then perhaps a line `%% environment` and variables: it is taken or refused with every fault at
-//! its place, what `punctual config` shows says the same again, and what is secret stands nowhere.
+//! A configuration file, optionally followed by a line `%% environment` and variables. It is accepted, or rejected with
+//! the place of every fault. The output of `punctual config` loads as the same configuration. No secret appears in any
+//! output.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +9,7 @@ use punctual::config::{Config, ConfigError, ConfigFault, Origin, Sources};
 
 use super::{Target, Verdict};
 
-/// What stands where secrets stand.
+/// The value of every secret in the inputs.
 const SECRET: &str = "hunter2";
 
 const FILE: &str = "fuzz.toml";
@@ -127,7 +128,7 @@ fn check(input: &[u8]) -> Verdict {
     one_more_fault_hides_no_other(sources, &loaded)
 }
 
-/// Every fault says something, and where: a line that is there.
+/// Every fault has a text, and a fault of the file has the number of an existing line.
 fn have_places(file: &str, faults: &[ConfigFault]) -> Verdict {
     let lines = file.split('\n').count();
     for fault in faults {
@@ -140,7 +141,7 @@ fn have_places(file: &str, faults: &[ConfigFault]) -> Verdict {
     Ok(())
 }
 
-/// What is shown can be used in place of what was written, unless it holds secrets, which are not shown.
+/// The shown settings load as the same configuration. Settings with masked secrets are not compared.
 fn is_the_same_again(config: &Config) -> Verdict {
     let settings = config.settings();
     let lines: Vec<_> = settings.iter().map(|of| of.toml() + "\n").collect();
@@ -155,7 +156,7 @@ fn is_the_same_again(config: &Config) -> Verdict {
     Ok(())
 }
 
-/// All faults are told at once: one more is told beside all the others.
+/// All faults are reported at once: an additional fault is reported together with all the others.
 fn one_more_fault_hides_no_other(mut sources: Sources, loaded: &Result<Config, ConfigError>) -> Verdict {
     let name = "PUNCTUAL__CLAIM__NO_SUCH_OPTION";
     if sources.environment.iter().any(|(known, _)| known == name) {
@@ -173,8 +174,8 @@ fn one_more_fault_hides_no_other(mut sources: Sources, loaded: &Result<Config, C
     Ok(())
 }
 
-/// Whether the secret stands only where secrets stand: in the value of an option that holds one, on a line of its own, as
-/// far as a line tells. In a URL it is the user's or the password.
+/// Whether the secret appears only as the value of a secret option, on a line of its own. In a URL it may only be the
+/// user or the password.
 fn hides(file: &str, variables: &str) -> bool {
     // A text of several lines may be anything's value.
     if file.contains("\"\"\"") || file.contains("'''") {
@@ -191,6 +192,6 @@ fn hides(file: &str, variables: &str) -> bool {
         Some(plain && (secret || (url && ahead.contains("://") && behind.contains('@'))))
     };
     let keys = ["password", "sha256"];
-    let told = |line: &str| !line.contains(SECRET) || of(line, &keys) == Some(true);
-    file.split(['\n', '\r']).all(told) && variables.lines().all(told)
+    let reported = |line: &str| !line.contains(SECRET) || of(line, &keys) == Some(true);
+    file.split(['\n', '\r']).all(reported) && variables.lines().all(reported)
 }

@@ -79,7 +79,7 @@ impl Target {
             input.clone_into(&mut now.lock().unwrap());
             beats.send(()).unwrap();
             catch_unwind(|| (self.check)(input))
-                .unwrap_or_else(|_| Err(TestCaseError::fail("it panicked, as told above")))
+                .unwrap_or_else(|_| Err(TestCaseError::fail("it panicked, as reported above")))
         };
         let corpus = corpus(self.name);
         assert!(corpus.len() >= 20, "{}: a corpus of {} inputs", self.name, corpus.len());

@@ -139,8 +139,8 @@ fn are_of_their_lines(input: &[u8], answers: &[Value]) -> Verdict {
             Err(faults) => {
                 prop_assert!(["invalid", "malformed"].map(Value::from).contains(code), "{answer}");
                 let errors = answer["error"]["errors"].as_array().unwrap();
-                let told = errors.iter().filter(|error| error["code"] != "unknown_lane");
-                prop_assert_eq!(told.cloned().collect::<Vec<_>>(), json!(faults).as_array().unwrap().clone());
+                let reported = errors.iter().filter(|error| error["code"] != "unknown_lane");
+                prop_assert_eq!(reported.cloned().collect::<Vec<_>>(), json!(faults).as_array().unwrap().clone());
             }
             Ok(read) if read.lane != Lane::default() => prop_assert_eq!(code, "invalid"),
             Ok(read) => {

@@ -135,8 +135,9 @@ fn scripts_publish_only_on_the_channel_from_their_arguments() {
     }
 }
 
-/// While a slot moves, some keys are here and others there. A script that starts although is stopped half way, at a key that
-/// it has emptied. Here all keys of every call exist, so only the key that never exists keeps a script from starting.
+/// While a slot moves, some of its keys are on the old node and others on the new one. A script that starts anyway is
+/// stopped half way, at a key that it has emptied. Here all keys of every call exist. So only the key that never exists
+/// prevents a script from starting.
 #[tokio::test]
 async fn no_script_starts_while_its_slot_moves() {
     if !have("redis-server") {

@@ -127,7 +127,7 @@ async fn a_put_in_several_calls_ends_at_its_not_after() {
     };
     let (answers, ()) = tokio::join!(put, passes);
     match answers {
-        Err(TimelineError::Unkept(_) | TimelineError::Unknown(_) | TimelineError::Late) => {}
+        Err(TimelineError::Unconfirmed(_) | TimelineError::Unknown(_) | TimelineError::Late) => {}
         // All tasks were written before the clock advanced.
         Ok(answers) => assert!(answers.iter().all(|answer| answer.result == PutResult::Replaced)),
         Err(error) => panic!("{error}"),

@@ -58,12 +58,12 @@ async fn the_clock_is_redis_own() {
     let Some(server) = shared_server() else { return };
     let timeline = at_ease(&server).await;
     assert!(timeline.clock().uncertainty() < AT_EASE, "known from the first connection on");
-    let told = || {
+    let reported = || {
         let (seconds, micros): (i64, i64) = ::redis::cmd("TIME").query(&mut server.connect()).unwrap();
         at(seconds * 1000 + micros / 1000)
     };
     let off = timeline.clock().uncertainty() + Duration::from_secs(1);
-    let (before, now, after) = (told(), timeline.clock().now(), told());
+    let (before, now, after) = (reported(), timeline.clock().now(), reported());
     assert!(before.minus(off) < now && now < after.plus(off), "{before} {now} {after}");
     let glance = timeline.glance(shard(), glancing(&[("default", true)])).await.unwrap();
     assert_eq!(glance.dead, 0);
@@ -199,8 +199,8 @@ async fn one_dead(timeline: &RedisTimeline, id: &str) -> Key {
     format!("{id}:1000").parse().unwrap()
 }
 
-/// Redis runs a call, and the connection ends before its reply. A put is sent again and tells the truth. The others may
-/// have had their effect, which their second reply does not tell; so nobody knows.
+/// Redis runs a call, and the connection ends before its reply. A put is sent again, and its answer is correct. For
+/// other calls the second reply does not tell whether the first call had an effect, so their outcome is unknown.
 #[tokio::test]
 async fn a_call_with_a_lost_reply_is_sent_again_and_is_unknown_if_uncertain() {
     let Some(server) = own_server(&[]) else { return };

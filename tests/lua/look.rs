@@ -37,22 +37,26 @@ async fn a_glance_asks_one_caller_to_reap_after_holders_had_time_to_extend() {
     let Some(stage) = Stage::new().await else { return };
     stage.put_one("a", 900, "x").await;
     stage.claim("i.1", 10).await;
-    let told = async |now| {
+    let reported = async |now| {
         stage.now(now);
-        let told = stage.glance(&[("default", true)]).await.lanes[0].reap;
+        let reported = stage.glance(&[("default", true)]).await.lanes[0].reap;
         let line = stage.state().into_iter().find(|line| line.starts_with("reap-at")).unwrap();
-        (told, line.split(' ').nth(1).unwrap().parse::<i64>().unwrap())
+        (reported, line.split(' ').nth(1).unwrap().parse::<i64>().unwrap())
     };
-    assert_eq!(told(1000).await, (false, 16_000), "missing");
-    assert_eq!(told(15_999).await, (false, 16_000), "not yet");
-    assert_eq!(told(16_000).await, (true, 16_900), "the lease has ended");
-    assert_eq!(told(16_000).await, (false, 16_900), "one was told");
-    assert_eq!(told(24_400).await, (true, 25_300), "half a lease late: who looks seldom is told, too");
-    assert_eq!(told(32_801).await, (false, 47_801), "later than that, somebody was away: first a lease's time");
+    assert_eq!(reported(1000).await, (false, 16_000), "missing");
+    assert_eq!(reported(15_999).await, (false, 16_000), "not yet");
+    assert_eq!(reported(16_000).await, (true, 16_900), "the lease has ended");
+    assert_eq!(reported(16_000).await, (false, 16_900), "one was asked to reap");
+    assert_eq!(
+        reported(24_400).await,
+        (true, 25_300),
+        "half a lease late: an instance that looks rarely is asked, too"
+    );
+    assert_eq!(reported(32_801).await, (false, 47_801), "later than that, somebody was away: first a lease's time");
     stage.now(47_801);
     stage.reap().await;
-    assert_eq!(told(47_801).await, (false, 48_701), "nothing to reap");
-    assert_eq!(told(2000).await, (false, 2900), "the clock stepped back");
+    assert_eq!(reported(47_801).await, (false, 48_701), "nothing to reap");
+    assert_eq!(reported(2000).await, (false, 2900), "the clock stepped back");
 }
 
 /// No instance polls for a while, twice. Each time holders get the chance to extend first.
@@ -62,12 +66,12 @@ async fn a_glance_between_two_absences_lets_the_reap_be_postponed_again() {
     stage.put_one("a", 900, "x").await;
     stage.claim("i.1", 10).await;
     let looks = async |now: &[i64]| {
-        let mut told = false;
+        let mut reported = false;
         for now in now {
             stage.now(*now);
-            told |= stage.glance(&[("default", true)]).await.lanes[0].reap;
+            reported |= stage.glance(&[("default", true)]).await.lanes[0].reap;
         }
-        (told, stage.state().into_iter().find(|line| line.starts_with("reap-at")).unwrap())
+        (reported, stage.state().into_iter().find(|line| line.starts_with("reap-at")).unwrap())
     };
     assert_eq!(looks(&[1000, 30_000]).await, (false, "reap-at:default 45000 late".to_owned()));
     assert_eq!(looks(&[31_000]).await, (false, "reap-at:default 45000".to_owned()), "somebody looks");
@@ -83,15 +87,15 @@ async fn a_glance_asks_a_caller_that_polls_rarely_to_reap_too() {
     let Some(stage) = Stage::new().await else { return };
     stage.put_one("a", 900, "x").await;
     stage.claim("i.1", 10).await;
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     // The lease ends at 16 000. One poll postpones the reap by a lease; the second poll after that is 8600 ms late.
     for now in (1000..100_000).step_by(11_800) {
         stage.now(now);
         if stage.glance(&[("default", true)]).await.lanes[0].reap {
-            told.push(now);
+            reported.push(now);
         }
     }
-    assert_eq!(told, [48_200, 83_600]);
+    assert_eq!(reported, [48_200, 83_600]);
 }
 
 /// When no instance polls a lane any more, the key of its last poll expires.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{ALL, DURABLE, SOON, check, config, shards, until_logged};
+use crate::support::clock::ServerClock;
 use crate::support::consumer::Consumer;
 use crate::support::kafka::{KafkaServer, have_kafka};
 use crate::support::load::{Load, put_recurring};
@@ -12,7 +13,6 @@ use crate::support::published::{Published, read_arrivals, read_stream, read_subj
 use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
-use crate::support::stage::Stage;
 use crate::support::{have, patient};
 
 /// Kills and restarts the sink of lane `default` while another sink serves lane `other`. `published` reads the messages
@@ -33,7 +33,7 @@ fn sink_killed(
     let config = config(&timeline, sink).replace("\"5s\"", "\"10s\"").replace("\"2s\"", "\"5s\"");
     let mut instance = Punctual::start(&(config + &more));
     let mut left = shards(&timeline, &["default", "other"]);
-    let stage = Stage::new(left.now());
+    let stage = ServerClock::new(left.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     let other = Load::new(vec![instance.api()], &stage, "other", "out");
     put_recurring(&instance.api(), &load, 20, 12);
@@ -123,7 +123,7 @@ fn a_killed_rabbitmq_loses_no_message() {
     sink_killed("RabbitMQ", &url, kill, restart, |expected| read_arrivals(&arrivals, expected));
 }
 
-/// The server accepts nothing and its connections stay open: the sink gives them up with all messages in them.
+/// The server accepts nothing, and its connections stay open. The sink gives up these connections and their messages.
 #[test]
 fn a_stopped_rabbitmq_loses_no_message() {
     if !have("redis-server") || !have("redis-cli") || !have("rabbitmq-server") {

@@ -61,11 +61,11 @@ async fn kafka_creates_no_topic_and_reports_a_user_without_write_permission() {
     publish_until_accepted(&creates, batch("b", 0..3)).await;
     publish_until_accepted(&creates, batch("made", 0..3)).await;
 
-    // A client that may write to no topic gets no producer id, or is told first that it may not use this topic.
+    // A client that may write to no topic gets no producer id, or is reported first that it may not use this topic.
     let nobody = sink(&format!("kafka://nobody:hunter2@127.0.0.1:{}", kafka.second_port));
     for outcome in publish(&nobody, batch("a", 3..6)).await {
-        let told = |fault| matches!(fault, Fault::Sink | Fault::Destination);
-        assert!(matches!(&outcome, Outcome::Retry(trouble) if told(trouble.fault)), "{outcome:?}");
+        let reported = |fault| matches!(fault, Fault::Sink | Fault::Destination);
+        assert!(matches!(&outcome, Outcome::Retry(trouble) if reported(trouble.fault)), "{outcome:?}");
     }
     assert_eq!(kafka.records("a").len(), 3);
 }

@@ -128,9 +128,9 @@ async fn a_denied_topic_is_reported_and_other_topics_are_still_written() {
     let mut outcomes = publish(&sink, messages).await;
     let refused = Trouble::open(Fault::Destination, "Broker: Topic authorization failed");
     // When the library knows before it takes the message, the message certainly did not arrive.
-    let told = outcomes.remove(3);
+    let reported = outcomes.remove(3);
     let definite = Outcome::Retry(Trouble { definite: true, ..refused.clone() });
-    assert!(told == definite || told == Outcome::Retry(refused.clone()), "{told:?}");
+    assert!(reported == definite || reported == Outcome::Retry(refused.clone()), "{reported:?}");
     assert_eq!(outcomes, accepted(9));
     mock.request_errors(RDKafkaApiKey::Produce, &[denied]);
     assert_eq!(publish(&sink, batch("a", 10..11)).await, [Outcome::Retry(refused)]);

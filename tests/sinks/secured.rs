@@ -28,13 +28,13 @@ fn built(config: &SinkConfig) -> Arc<dyn Sink> {
 
 /// Checks that the error blames the sink, contains these words, and holds no secret.
 async fn refused(sink: &Arc<dyn Sink>, detail: &[&str], secrets: &[&str]) {
-    let told = sink.check().await.expect_err("a refusal").to_string();
+    let reported = sink.check().await.expect_err("a refusal").to_string();
     for outcome in publish(sink, batch("a", 0..2)).await {
         let Outcome::Retry(trouble) = outcome else { panic!("{outcome:?}") };
         assert!(trouble.fault == Fault::Sink && trouble.definite, "{trouble:?}");
-        for told in [&told, &trouble.detail] {
-            assert!(detail.iter().all(|detail| told.contains(detail)), "no {detail:?} in `{told}`");
-            assert!(!secrets.iter().any(|secret| told.contains(secret)), "a secret in `{told}`");
+        for reported in [&reported, &trouble.detail] {
+            assert!(detail.iter().all(|detail| reported.contains(detail)), "no {detail:?} in `{reported}`");
+            assert!(!secrets.iter().any(|secret| reported.contains(secret)), "a secret in `{reported}`");
         }
     }
 }

@@ -1,8 +1,6 @@
 //! An API client that keeps its connections, follows no redirects and never repeats a request by itself.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -93,65 +91,5 @@ impl Api {
     /// Answer of `/readyz`; `None` if no instance listens.
     pub(crate) fn ready(&self) -> Option<Answer> {
         self.send("GET", "/readyz", None).ok()
-    }
-}
-
-/// Several instances, used in turn. A request without a definite answer is repeated at another instance.
-#[derive(Clone)]
-pub(crate) struct Fleet {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    apis: Mutex<Vec<Api>>,
-    turn: AtomicUsize,
-    unknown: AtomicU64,
-}
-
-/// A definite answer and its history.
-#[derive(Clone, Debug)]
-pub(crate) struct Definite {
-    /// The answer.
-    pub(crate) answer: Answer,
-    /// Whether the request had been sent before without an answer, and may have taken effect then.
-    pub(crate) sent_before: bool,
-}
-
-impl Fleet {
-    /// Instances by port.
-    pub(crate) fn new(ports: impl IntoIterator<Item = u16>) -> Fleet {
-        let apis = Mutex::new(ports.into_iter().map(Api::new).collect());
-        Fleet { inner: Arc::new(Inner { apis, turn: AtomicUsize::new(0), unknown: AtomicU64::new(0) }) }
-    }
-
-    /// Stops using this instance.
-    pub(crate) fn without(&self, port: u16) {
-        self.inner.apis.lock().expect("no client panics holding it").retain(|api| api.port != port);
-    }
-
-    /// Number of requests so far without an answer or with 503.
-    pub(crate) fn unknown(&self) -> u64 {
-        self.inner.unknown.load(Ordering::Relaxed)
-    }
-
-    /// Sends a request to one instance, then to the next ones until an answer is definite.
-    pub(crate) fn send(&self, method: &str, path: &str, body: Option<&str>) -> Definite {
-        let mut sent_before = false;
-        for _ in 0..200 {
-            let api = {
-                let apis = self.inner.apis.lock().expect("no client panics holding it");
-                apis[self.inner.turn.fetch_add(1, Ordering::Relaxed) % apis.len()].clone()
-            };
-            match api.send(method, path, body) {
-                Ok(answer) if answer.status != 503 => return Definite { answer, sent_before },
-                Ok(_) | Err(NoAnswer::Unknown(_)) => {
-                    self.inner.unknown.fetch_add(1, Ordering::Relaxed);
-                    sent_before = true;
-                }
-                Err(NoAnswer::NotSent) => {}
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        panic!("{method} {path} finds no instance that answers");
     }
 }

@@ -9,7 +9,7 @@ use super::published::Published;
 #[derive(Default)]
 pub(crate) struct Ledger {
     keys: BTreeMap<String, Expected>,
-    /// Tasks with an unanswered request whose answer would have told one more due.
+    /// Tasks with an unanswered request whose answer would have reported one more due.
     untold: BTreeSet<String>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Tally {
     pub(crate) expected: usize,
     /// Keys that were published and did not have to be.
     pub(crate) allowed: usize,
-    /// Keys of tasks with an unanswered request that no answer told.
+    /// Keys of tasks with an unanswered request that no answer reported.
     pub(crate) untold: usize,
     /// Total number of messages.
     pub(crate) messages: usize,
@@ -60,7 +60,7 @@ impl Ledger {
         self.add(id, due, payload);
     }
 
-    /// This task may be published once more, with a due that no answer told.
+    /// This task may be published once more, with a due that no answer reported.
     pub(crate) fn untold(&mut self, id: &str) {
         self.untold.insert(id.to_owned());
     }
@@ -164,7 +164,7 @@ fn a_ledger_reports_every_kind_of_fault() {
         (message("a:1000", "2", 1001), "unlike its copy: 1, as a:1000"),
         (message("d:1004", "x", 1004), "unexpected: 1, as d:1004"),
     ] {
-        let told = fault(&[&good[..], &more, &[bad]].concat());
-        assert!(told.contains(detail), "{told}");
+        let reported = fault(&[&good[..], &more, &[bad]].concat());
+        assert!(reported.contains(detail), "{reported}");
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::clock::ServerClock;
 use super::http::{Api, NoAnswer};
 use super::ledger::{Ledger, Tally};
-use super::stage::Stage;
 
 /// Tasks are put up to this many ms before their due.
 const AHEAD: i64 = 3000;
@@ -19,7 +19,7 @@ pub(crate) struct Load {
     apis: Vec<Api>,
     lane: &'static str,
     destination: &'static str,
-    stage: Stage,
+    clock: ServerClock,
     ledger: Mutex<Ledger>,
     /// Number of answers by status and code.
     answers: Mutex<BTreeMap<String, u32>>,
@@ -30,13 +30,13 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// A load on these instances; `stage` tells Redis' time.
-    pub(crate) fn new(apis: Vec<Api>, stage: &Stage, lane: &'static str, destination: &'static str) -> Load {
+    /// A load on these instances; `clock` tells Redis' time.
+    pub(crate) fn new(apis: Vec<Api>, clock: &ServerClock, lane: &'static str, destination: &'static str) -> Load {
         Load {
             apis,
             lane,
             destination,
-            stage: stage.clone(),
+            clock: clock.clone(),
             ledger: Mutex::default(),
             answers: Mutex::default(),
             refused: Mutex::default(),
@@ -93,26 +93,26 @@ impl Load {
     /// promised to publish it.
     pub(crate) fn put(&self, ahead: i64, padding: &str) -> bool {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
-        let (id, due) = (format!("{}-{number}", self.lane), self.stage.now() + ahead);
+        let (id, due) = (format!("{}-{number}", self.lane), self.clock.now() + ahead);
         let payload = json!({"number": number, "padding": padding});
         let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
         let message = json!({"destination": self.destination, "payload": payload});
         let task = json!({"schedule": {"at": at}, "lane": self.lane, "message": message});
         let api = &self.apis[usize::try_from(number).expect("a count") % self.apis.len()];
         let answer = api.put(&id, &task.to_string());
-        let (told, promised) = match &answer {
+        let (reported, promised) = match &answer {
             Ok(answer) if answer.status == 201 => ("201".to_owned(), true),
             Ok(answer) => {
                 assert_eq!(answer.status, 503, "{answer:?}");
                 let problem = answer.json();
-                let told = format!("503 {}", problem["code"].as_str().expect("a code"));
+                let reported = format!("503 {}", problem["code"].as_str().expect("a code"));
                 *self.refused.lock().expect("no client panics holding it") = Some(problem);
-                (told, false)
+                (reported, false)
             }
             Err(NoAnswer::Unknown(detail)) => (format!("no answer: {detail}"), false),
             Err(NoAnswer::NotSent) => ("not sent".to_owned(), false),
         };
-        *self.answers.lock().expect("no client panics holding it").entry(told).or_default() += 1;
+        *self.answers.lock().expect("no client panics holding it").entry(reported).or_default() += 1;
         let mut ledger = self.ledger();
         // Without a definite answer the put may or may not have taken effect.
         if promised {
@@ -134,7 +134,7 @@ pub(crate) fn undelayed_by(ms: i64, beside: &Tally, apart: &Tally) {
 
 /// Puts tasks that are due every second, `limit` times each; all are promised.
 pub(crate) fn put_recurring(api: &Api, load: &Load, tasks: i64, limit: i64) {
-    let start = load.stage.now() / 1000 * 1000 + 2000;
+    let start = load.clock.now() / 1000 * 1000 + 2000;
     for number in 0..tasks {
         let (id, first) = (format!("{}-every-{number}", load.lane), start + number * 13);
         let payload = json!({"number": number});
@@ -146,9 +146,9 @@ pub(crate) fn put_recurring(api: &Api, load: &Load, tasks: i64, limit: i64) {
         let answer = api.put(&id, &task.to_string()).expect("an answer");
         assert_eq!(answer.status, 201, "{answer:?}");
         // A task that is put after its start begins with a later due of the same series.
-        let told = answer.json()["due_ms"].as_i64().expect("a due");
-        let late = load.stage.now() > first - 500 && told > first && (told - first) % 1000 == 0;
-        assert!(told == first || late, "from {first} on: {answer:?}");
-        (0..limit).for_each(|turn| load.ledger().must(&id, told + turn * 1000, &payload.to_string()));
+        let reported = answer.json()["due_ms"].as_i64().expect("a due");
+        let late = load.clock.now() > first - 500 && reported > first && (reported - first) % 1000 == 0;
+        assert!(reported == first || late, "from {first} on: {answer:?}");
+        (0..limit).for_each(|turn| load.ledger().must(&id, reported + turn * 1000, &payload.to_string()));
     }
 }

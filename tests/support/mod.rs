@@ -1,6 +1,7 @@
 //! The harness: real servers on free ports with their own folders. They stop with the test process, however it ends.
 
 pub(crate) mod certificates;
+pub(crate) mod clock;
 pub(crate) mod consumer;
 pub(crate) mod http;
 pub(crate) mod jwt;
@@ -16,6 +17,5 @@ pub(crate) mod redis;
 pub(crate) mod scripted;
 pub(crate) mod server;
 pub(crate) mod shards;
-pub(crate) mod stage;
 
 pub(crate) use punctual_lab::testing::{have, have_quietly, patient, say, skip};

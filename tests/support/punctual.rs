@@ -113,7 +113,7 @@ impl Punctual {
 
     /// Checks whether it has ended.
     fn look(&mut self) {
-        self.ended = self.ended.or_else(|| self.keeper.ended().expect("its end is told"));
+        self.ended = self.ended.or_else(|| self.keeper.ended().expect("its end is reported"));
     }
 
     /// Sends a signal by name: `STOP`, `CONT`, `TERM`.

@@ -93,16 +93,16 @@ impl RedisServer {
 
     /// Runs a CLUSTER command.
     pub(crate) fn cluster(&self, detail: &[&str]) {
-        ::redis::cmd("CLUSTER").arg(detail).exec(&mut self.connect()).expect("it is told");
+        ::redis::cmd("CLUSTER").arg(detail).exec(&mut self.connect()).expect("it is reported");
     }
 
     fn until_cluster_info(&self, line: &str) {
         let mut connection = self.connect();
-        let told = super::patient(std::time::Duration::from_secs(60), || {
+        let reported = super::patient(std::time::Duration::from_secs(60), || {
             let info: String = ::redis::cmd("CLUSTER").arg("INFO").query(&mut connection).expect("cluster info");
             info.contains(line)
         });
-        assert!(told, "no `{line}`");
+        assert!(reported, "no `{line}`");
     }
 
     /// Sets `maxmemory` to this many bytes above (or below) the current use.

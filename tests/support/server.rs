@@ -52,7 +52,7 @@ impl Server {
     /// Stops it with SIGTERM; kills it after 60 s.
     pub(crate) fn shut_down(&mut self) {
         self.signal("TERM");
-        patient(Duration::from_secs(60), || self.inner.ended().expect("its end is told").is_some());
+        patient(Duration::from_secs(60), || self.inner.ended().expect("its end is reported").is_some());
         self.kill();
     }
 

@@ -39,20 +39,21 @@ async fn each_claim_keeps_the_lease_length_that_it_was_made_with(stage: Stage) {
         assert_eq!(stage.claim_as(request).await.occurrences.len(), 1);
         token
     };
-    let told = claim(Token::new("i", 1, long)).await;
+    let reported = claim(Token::new("i", 1, long)).await;
     // A token of an older instance, which does not contain its lease; and one that only looks like it.
     let untold = claim(Token("i.2".into())).await;
     let odd = claim(Token("i.3.x".into())).await;
     stage.reap().await;
-    let ends: Vec<_> = [&told, &untold, &odd].map(|token| stage.state().leases[&lane()].score(token).unwrap()).into();
+    let ends: Vec<_> =
+        [&reported, &untold, &odd].map(|token| stage.state().leases[&lane()].score(token).unwrap()).into();
     let end = |lease| at(0).plus(lease).as_millis();
     assert_eq!(ends, [end(long), end(LEASE), end(LEASE)]);
     assert_eq!(stage.reap_after_lease().await.claims, 2);
-    assert!(stage.extend(&told).await, "its holder lives");
+    assert!(stage.extend(&reported).await, "its holder lives");
     // When the clock steps back, the lease is cut to its original length.
     stage.clock.set(at(-1_000_000));
     stage.reap().await;
-    assert_eq!(stage.state().leases[&lane()].score(&told), Some(at(-1_000_000).plus(long).as_millis()));
+    assert_eq!(stage.state().leases[&lane()].score(&reported), Some(at(-1_000_000).plus(long).as_millis()));
 }
 
 async fn a_task_is_never_in_flight_twice(stage: Stage) {

@@ -99,9 +99,9 @@ async fn a_handed_out_key_is_reported_before_it_takes_another_message(stage: Sta
     let refused = stage.put(once_in(&id, at(0), "b", &"default".parse().unwrap())).await;
     // The same due with another body. `at` is part of the body, so only the payload differs.
     assert_eq!((refused.result, refused.in_flight), (PutResult::InFlight, Some(at(0))));
-    let told = stage.put(once(&id, at(7), "b")).await;
-    assert_eq!((told.result, told.in_flight), (PutResult::Replaced, Some(at(0))));
-    // The caller was told once; from here on the second message is the user's own decision.
+    let reported = stage.put(once(&id, at(7), "b")).await;
+    assert_eq!((reported.result, reported.in_flight), (PutResult::Replaced, Some(at(0))));
+    // The caller was reported once; from here on the second message is the user's own decision.
     let own = stage.put(once(&id, at(0), "c")).await;
     assert_eq!((own.result, own.in_flight), (PutResult::Replaced, None));
     let now = stage.now().as_millis() - at(0).as_millis();

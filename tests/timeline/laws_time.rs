@@ -193,7 +193,7 @@ async fn a_new_due_wakes_claimers_that_started_after_an_overdue_head(stage: Stag
     let settle = quiet().await.0;
     stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap();
     stage.create(once(&ids[3], at(3), "a")).await;
-    assert_eq!(wake(&mut wakes).await, (lane(), 3), "the next one told of is this");
+    assert_eq!(wake(&mut wakes).await, (lane(), 3), "the next one reported of is this");
     // A user's put in the meantime still notifies.
     let (settle, claimed) = quiet().await;
     let asked = claimed.occurrences[1].member.task();
@@ -209,16 +209,16 @@ async fn a_glance_reports_an_expired_lease_to_one_caller_a_second(stage: Stage) 
     let look = stage.glance(&lane(), true).await;
     assert_eq!((look.first_lease, look.last_lease), (Some(stage.now().plus(LEASE)), Some(stage.now().plus(LEASE))));
     assert_eq!((look.reap, look.stranded, look.depth), (false, false, Some((0, 1))));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     // Three callers, each once a second.
     for tick in 1..=57 {
         stage.clock.advance(ms(333));
         if stage.glance(&lane(), true).await.reap {
-            told.push(tick);
+            reported.push(tick);
         }
     }
-    // The lease ended after 15 s, at tick 46; one of three callers is told.
-    assert_eq!(told, [46, 49, 52, 55]);
+    // The lease ended after 15 s, at tick 46; one of three callers is reported.
+    assert_eq!(reported, [46, 49, 52, 55]);
     assert_eq!(stage.reap().await.occurrences, 1);
     assert!(!stage.glance(&lane(), true).await.reap);
 }

@@ -1,4 +1,4 @@
-//! The state in Redis, read key by key without any script, as the twin's types.
+//! The state in Redis, read key by key without any script, in the types of [`Twin`], the state of the timeline in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -42,7 +42,7 @@ impl Raw {
         ::redis::cmd("HDEL").arg(key).arg(field).exec(&mut *self.connection.lock().unwrap()).unwrap();
     }
 
-    /// Writes the mark of a member.
+    /// Writes the mark of an occurrence, which is in the hash `crashes`.
     pub(crate) fn set_mark(&self, shard: Shard, member: &Member, mark: OccurrenceMark) {
         let count = mark.count.map(|count| count.to_string());
         let detail = [Some(mark.due.as_millis().to_string()), mark.unreadable.then(|| "unreadable".to_owned()), count];
@@ -91,7 +91,7 @@ impl Drop for Raw {
         let all = format!("punctual:{{{}:*", self.namespace);
         let Ok(keys) = ::redis::cmd("KEYS").arg(all).query::<Vec<String>>(connection) else { return };
         let mut pipe = ::redis::pipe();
-        // One by one, for a cluster removes at once only what is in one slot.
+        // One by one, because a cluster removes several keys in one call only if they are in one slot.
         for key in keys {
             pipe.cmd("UNLINK").arg(key);
         }
@@ -177,7 +177,7 @@ fn hash<K: Ord, V>(value: ::redis::Value, key: impl Fn(&str) -> K, field: impl F
     pairs.into_iter().map(|(name, value)| (key(&name), field(value.into()))).collect()
 }
 
-/// `<number>` or `part`, then id and due in turn.
+/// The number of pairs, or `part`; then the pairs, each an id and a due.
 fn claim(value: Bytes) -> Claim {
     let text = utf8(&value);
     let mut detail = text.split(' ');

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::outage::{check, shards};
+use crate::support::clock::ServerClock;
 use crate::support::http::Api;
 use crate::support::load::{Load, put_recurring};
 use crate::support::punctual::Punctual;
 use crate::support::server::Server;
 use crate::support::shards::{Shards, stop_with_a_claim};
-use crate::support::stage::Stage;
 use crate::support::{have, patient, say, skip};
 
 const HOUR: i64 = 3600;
@@ -101,7 +101,7 @@ fn redis_decides_the_time_when_the_clocks_of_instances_are_wrong() {
     // Their logs prove that the clocks are wrong.
     let hour = |instance: &Punctual| instance.log().chars().take(13).collect::<String>();
     assert_ne!(hour(&instances[0]), hour(&instances[1]));
-    let stage = Stage::new(shards(&timeline, &["default"]).now());
+    let stage = ServerClock::new(shards(&timeline, &["default"]).now());
     let load = Load::new(instances.iter().map(Punctual::api).collect(), &stage, "default", "out");
     for (place, instance) in instances.iter().enumerate() {
         let before = now(&timeline);

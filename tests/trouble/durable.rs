@@ -20,12 +20,12 @@ async fn writes_without_a_following_replica_take_effect_but_are_not_confirmed() 
 
     pair.replica.server.signal("STOP");
     let answer = put(&timeline, "b", SHORT).await;
-    assert!(unkept(&answer, "no replica has confirmed it"), "{answer:?}");
+    assert!(unconfirmed(&answer, "no replica has confirmed it"), "{answer:?}");
     let cancelled = timeline.cancel(shard(), &task("gone"), within(&timeline, SHORT)).await;
-    assert!(matches!(&cancelled, Err(TimelineError::Unkept(_))), "{cancelled:?}");
+    assert!(matches!(&cancelled, Err(TimelineError::Unconfirmed(_))), "{cancelled:?}");
     // A repeated call must not be answered with success without asking a replica.
     let again = put(&timeline, "b", SHORT).await;
-    assert!(unkept(&again, "no replica"), "{again:?}");
+    assert!(unconfirmed(&again, "no replica"), "{again:?}");
     assert!(timeline.get(shard(), &task("b")).await.unwrap().is_some());
     assert_eq!(timeline.get(shard(), &task("gone")).await, Ok(None));
 
@@ -35,8 +35,8 @@ async fn writes_without_a_following_replica_take_effect_but_are_not_confirmed() 
     assert_eq!(gone, Ok(CancelAnswer::Unknown));
 }
 
-/// The connection that would confirm a put ends together with the one that carried it: the put is sent again, and confirmed
-/// on the next ones.
+/// The connection that carries a put and the connection that confirms it end together. The put is sent again, and
+/// confirmed on the next connections.
 #[tokio::test]
 async fn a_put_after_closed_connections_is_confirmed_on_the_next_ones() {
     if !have("redis-server") {
@@ -93,10 +93,10 @@ async fn user_calls_wait_for_the_replica_but_calls_of_instances_do_not() {
     let posted = timeline.put(shard(), PutMode::Post, vec![new("post", 9_000_000_000_000, "")], deadline()).await;
     let requeued = timeline.requeue(shard(), &keys[0], None, deadline()).await;
     let discarded = timeline.discard(shard(), &keys[1], None, deadline()).await;
-    let told = [posted.map(drop), requeued.map(drop), discarded.map(drop)];
-    for told in told {
+    let reported = [posted.map(drop), requeued.map(drop), discarded.map(drop)];
+    for reported in reported {
         let detail = "it took effect, but its durability is not confirmed: no replica has confirmed it in time";
-        assert_eq!(told, Err(TimelineError::Unkept(detail.to_owned())));
+        assert_eq!(reported, Err(TimelineError::Unconfirmed(detail.to_owned())));
     }
     // All calls took effect. Publishing does not wait for a replica.
     assert!(timeline.get(shard(), &task("post")).await.unwrap().is_some());
@@ -299,7 +299,7 @@ async fn a_confirmation_does_not_count_after_its_session_was_given_up() {
     cuts.store(true, std::sync::atomic::Ordering::Relaxed);
     let id = task("a");
     let (answer, ()) = tokio::join!(timeline.cancel(shard(), &id, within(&timeline, SOON)), noticed());
-    assert!(matches!(answer, Err(TimelineError::Unkept(_))), "{answer:?}");
+    assert!(matches!(answer, Err(TimelineError::Unconfirmed(_))), "{answer:?}");
     until_up(&timeline).await;
     let before = waits.load(std::sync::atomic::Ordering::Relaxed);
     cuts.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -329,6 +329,6 @@ async fn a_connection_to_another_process_confirms_nothing() {
     };
     let timeline = RedisTimeline::connect(config).unwrap();
     let mut link = timeline.link();
-    let told = |link: &Link| matches!(link, Link::Down(detail) if detail.contains("lead to two servers"));
-    tokio::time::timeout(SOON, link.wait_for(told)).await.unwrap().unwrap();
+    let reported = |link: &Link| matches!(link, Link::Down(detail) if detail.contains("lead to two servers"));
+    tokio::time::timeout(SOON, link.wait_for(reported)).await.unwrap().unwrap();
 }

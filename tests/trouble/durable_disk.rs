@@ -52,8 +52,8 @@ impl Disk {
 /// A Redis that answers `WAITAOF` as version 7.2 does, and its disk.
 fn with_disk(server: &RedisServer) -> (Scripted, Arc<Disk>) {
     let disk = Arc::new(Disk::default());
-    let asked = Arc::clone(&disk);
-    (Scripted::before(server.server.port, move |command| asked.answer(command)), disk)
+    let answering = Arc::clone(&disk);
+    (Scripted::before(server.server.port, move |command| answering.answer(command)), disk)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,7 +65,7 @@ async fn a_put_is_not_confirmed_before_its_write_is_on_the_disk() {
     let (scripted, disk) = with_disk(&server);
     let timeline = connected(&scripted.url(), Durability::Fsync).await;
     let answer = put(&timeline, "a", SHORT).await;
-    assert!(unkept(&answer, "on its disk"), "{answer:?}");
+    assert!(unconfirmed(&answer, "on its disk"), "{answer:?}");
     assert!(timeline.get(shard(), &task("a")).await.unwrap().is_some(), "it took effect");
     let waits = disk.state.lock().unwrap().waits;
     let (answer, ()) = tokio::join!(put(&timeline, "b", SOON), async {
@@ -97,15 +97,15 @@ async fn a_call_that_wrote_nothing_waits_for_no_confirmation() {
     assert_eq!(put_all(&timeline, PutMode::Post, vec![another()], SOON).await, [PutResult::KeyReused]);
     let refused = vec![new("held", 1000, "b"), new("never", 0, "b")];
     assert_eq!(put_all(&timeline, PutMode::Put, refused, SOON).await, [PutResult::InFlight, PutResult::BadDue]);
-    assert_eq!(waits(), before, "nobody was asked what is kept");
+    assert_eq!(waits(), before, "Redis was not asked whether its disk has the writes");
 
     let beside = vec![another(), new("fresh", 9_000_000_000_000, "b")];
     let answers = put_all(&timeline, PutMode::Post, beside, SHORT).await;
-    assert_eq!(answers, [PutResult::KeyReused, PutResult::Unkept]);
+    assert_eq!(answers, [PutResult::KeyReused, PutResult::Unconfirmed]);
     // An earlier call may have cancelled the task and been answered that the durability is not confirmed.
     let cancelled = timeline.cancel(shard(), &task("nobody"), within(&timeline, SHORT)).await;
-    let detail = "there is none, but the durability of that is not confirmed: Redis did not confirm in time that it is on its disk";
-    assert_eq!(cancelled, Err(TimelineError::Unkept(detail.to_owned())));
+    let detail = "there is no such task, but it is not confirmed that this is durable: Redis did not confirm in time that it is on its disk";
+    assert_eq!(cancelled, Err(TimelineError::Unconfirmed(detail.to_owned())));
 }
 
 /// Against a server that has the command: which writes count for a connection is the server's decision.

@@ -1,5 +1,5 @@
-//! Servers that are not what they should be: a Redis, or what took its place, that sends replies without end. They do
-//! not fill the memory of an instance.
+//! Hostile servers: a Redis, or another server at its address, sends endless replies. They do not fill the memory of an
+//! instance.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -45,8 +45,8 @@ fn a_redis_that_sends_replies_without_end_fills_no_memory() {
         assert_eq!(instances[1].api().put("a", task).unwrap().status, 201);
         let begun = String::from_utf8_lossy(begin);
         for (instance, name) in instances.iter().zip(["timeline", "sink"]) {
-            let told = patient(SOON, || instance.log().contains("it sent a reply of more than 64 MiB"));
-            assert!(told, "{name}, {begun}\n{}", instance.log());
+            let reported = patient(SOON, || instance.log().contains("it sent a reply of more than 64 MiB"));
+            assert!(reported, "{name}, {begun}\n{}", instance.log());
             assert_eq!(instance.api().send("GET", "/healthz", None).unwrap().status, 200);
             let peak = instance.memory("VmHWM");
             assert!(peak < MAX_RESIDENT_BYTES, "{name}, {begun}: {} MiB", peak >> 20);

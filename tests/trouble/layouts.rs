@@ -1,4 +1,4 @@
-//! Somebody empties Redis under a running instance, or restores a backup: never do two layouts run beside each other.
+//! Somebody empties Redis under a running instance, or restores a backup: instances with different layouts never run at the same time.
 
 use super::*;
 use crate::outage::{config, until_logged};
@@ -11,7 +11,7 @@ fn stored(redis: &RedisServer) -> Option<String> {
 
 /// Takes more than five seconds: the layout is read every five.
 #[test]
-fn a_layout_that_is_gone_is_written_again_and_another_one_ends_the_instance() {
+fn a_missing_layout_is_written_again_and_a_different_layout_ends_the_instance() {
     if !have("redis-server") {
         return;
     }

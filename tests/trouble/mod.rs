@@ -88,8 +88,8 @@ async fn claim(timeline: &RedisTimeline, token: &str) -> Vec<Occurrence> {
     timeline.claim(shard(), &Lane::default(), request).await.unwrap().occurrences
 }
 
-fn unkept(answer: &Result<PutResult, TimelineError>, detail: &str) -> bool {
-    matches!(answer, Err(TimelineError::Unkept(told)) if told.contains(detail))
+fn unconfirmed(answer: &Result<PutResult, TimelineError>, detail: &str) -> bool {
+    matches!(answer, Err(TimelineError::Unconfirmed(reported)) if reported.contains(detail))
 }
 
 /// A server and a replica in sync.

@@ -9,11 +9,11 @@ use punctual::timeline::scripts;
 
 use super::*;
 use crate::outage::{DURABLE, Servers, check, config, shards, until_logged, until_ready};
+use crate::support::clock::ServerClock;
 use crate::support::load::{Load, put_recurring};
 use crate::support::published::read_stream;
 use crate::support::punctual::Punctual;
 use crate::support::scripted::Scripted;
-use crate::support::stage::Stage;
 use crate::support::{have, patient};
 
 /// A state of Redis and its effects.
@@ -39,7 +39,7 @@ fn play(state: &State, begin: impl FnOnce(&mut Servers), end: impl FnOnce(&mut S
     }
     let mut servers = Servers::start(state.redis, &[]);
     let mut instance = Punctual::start(&servers.config());
-    let stage = Stage::new(shards(&servers.timeline, &["default"]).now());
+    let stage = ServerClock::new(shards(&servers.timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     put_recurring(&instance.api(), &load, 10, 12);
     std::thread::scope(|scope| {
@@ -50,8 +50,9 @@ fn play(state: &State, begin: impl FnOnce(&mut Servers), end: impl FnOnce(&mut S
         let mut last = None;
         let refused = patient(SOON, || {
             last = load.refused();
-            let detail = |told: &serde_json::Value| told["detail"].as_str().unwrap_or_default().contains(state.detail);
-            last.as_ref().is_some_and(|told| told["code"] == state.code && detail(told))
+            let detail =
+                |reported: &serde_json::Value| reported["detail"].as_str().unwrap_or_default().contains(state.detail);
+            last.as_ref().is_some_and(|reported| reported["code"] == state.code && detail(reported))
         });
         assert!(refused, "{}: {last:?}\n{}", state.name, instance.log());
         let said = until_ready(&mut instance, false).json();
@@ -72,7 +73,7 @@ fn set(servers: &Servers, option: &str, value: &str) {
 
 fn info(servers: &Servers, line: &str) -> bool {
     let info: String = ::redis::cmd("INFO").query(&mut servers.timeline.connect()).unwrap();
-    info.lines().any(|told| told.trim() == line)
+    info.lines().any(|reported| reported.trim() == line)
 }
 
 /// Takes more than five seconds: tasks are put and published for some seconds before, during and after the trouble.
@@ -214,7 +215,7 @@ fn scripts_may_be_flushed_under_load() {
     }
     let servers = Servers::start(&[], &[]);
     let instance = Punctual::start(&servers.config());
-    let stage = Stage::new(shards(&servers.timeline, &["default"]).now());
+    let stage = ServerClock::new(shards(&servers.timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     put_recurring(&instance.api(), &load, 10, 6);
     std::thread::scope(|scope| {
@@ -227,7 +228,7 @@ fn scripts_may_be_flushed_under_load() {
         }
     });
     // One answer may have been late, but no error names a script.
-    let of_a_script = load.refused().is_some_and(|told| told.to_string().to_lowercase().contains("script"));
+    let of_a_script = load.refused().is_some_and(|reported| reported.to_string().to_lowercase().contains("script"));
     assert!(!of_a_script && !load.answers().contains("timeline_refused"), "{:?}: {}", load.refused(), load.answers());
     let left = shards(&servers.timeline, &["default"]);
     check("SCRIPT FLUSH", &[&instance], &load, left, || servers.published());
@@ -267,7 +268,7 @@ fn keys_may_be_on_the_move_to_another_node() {
     let error = "TRYAGAIN Multiple keys request during rehashing of slot";
     let (scripted, on, _) = refusing(&timeline, error, None);
     let mut instance = Punctual::start(&config_at(&scripted.url(), &sink));
-    let stage = Stage::new(shards(&timeline, &["default"]).now());
+    let stage = ServerClock::new(shards(&timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     put_recurring(&instance.api(), &load, 10, 10);
     std::thread::scope(|scope| {
@@ -275,9 +276,10 @@ fn keys_may_be_on_the_move_to_another_node() {
         (0..2).for_each(|_| _ = scope.spawn(|| load.run()));
         assert!(patient(SOON, || load.ledger().expected() > 250), "{}", load.answers());
         on.store(true, Ordering::Relaxed);
-        let told =
-            |told: serde_json::Value| told["code"] == "timeline_refused" && told.to_string().contains("TRYAGAIN");
-        assert!(patient(SOON, || load.refused().is_some_and(told)), "{}", load.answers());
+        let reported = |reported: serde_json::Value| {
+            reported["code"] == "timeline_refused" && reported.to_string().contains("TRYAGAIN")
+        };
+        assert!(patient(SOON, || load.refused().is_some_and(reported)), "{}", load.answers());
         assert_eq!(until_ready(&mut instance, false).json()["timeline"]["status"], "refusing");
         until_logged(&mut instance, CLAIMS_REFUSED);
         on.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A holder that is stopped past its lease and resumes: it does exactly what answers told in the meantime.
+//! A holder that is stopped past its lease and resumes: it does exactly what answers reported in the meantime.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,13 +68,13 @@ fn a_stopped_holder_of_a_cancelled_task_publishes_only_the_reported_key() {
     frozen.signal("STOP");
     assert!(patient(SOON, || left.held_by(&id).is_empty()), "nobody reaps\n{}", other.log());
 
-    let mut told = BTreeMap::new();
+    let mut reported = BTreeMap::new();
     for task in ["once", "every"] {
         let answer = other.api().send("DELETE", &format!("/v1/tasks/{task}"), None).unwrap().json();
         let key = format!("{task}:{}", dues[task]);
         let expected = json!({"id": task, "result": "cancelled", "handed_out": true, "key": key});
         assert_eq!(answer, expected);
-        told.insert(task, key);
+        reported.insert(task, key);
         assert_eq!(other.api().send("GET", &format!("/v1/tasks/{task}"), None).unwrap().status, 404);
     }
     // The messages that it had sent arrive now, and it resumes.
@@ -89,12 +89,12 @@ fn a_stopped_holder_of_a_cancelled_task_publishes_only_the_reported_key() {
         assert_eq!(entry.text("payload").unwrap(), format!("{{\"task\":\"{}\"}}", key.split(':').next().unwrap()));
         *published.entry(key).or_default() += 1;
     }
-    let allowed: Vec<&String> = told.values().collect();
+    let allowed: Vec<&String> = reported.values().collect();
     let kept = format!("kept:{}", dues["kept"]);
     assert!(published.contains_key(&kept), "{published:?}\n{}", frozen.log());
-    assert!(published.keys().all(|key| *key == kept || allowed.contains(&key)), "{published:?}, told {allowed:?}");
+    assert!(published.keys().all(|key| *key == kept || allowed.contains(&key)), "{published:?}, reported {allowed:?}");
     for log in [frozen.log_lines(&[" ERROR "]), other.log_lines(&[" ERROR "])] {
         assert!(log.is_empty(), "{log:?}");
     }
-    say(&format!("trouble, a stopped holder: told {allowed:?}; published {published:?}"));
+    say(&format!("trouble, a stopped holder: reported {allowed:?}; published {published:?}"));
 }

@@ -208,19 +208,19 @@ fn puts_without_a_replica_take_effect_unconfirmed_and_a_strict_start_fails() {
     });
     let task = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
     let api = instance.api();
-    let told = |method: &str, body: Option<&str>, detail: &str| {
+    let reported = |method: &str, body: Option<&str>, detail: &str| {
         let mut last = None;
         // Try again if Redis was slow once: then it is unknown whether the put took effect.
-        let told = crate::support::patient(SOON, || {
+        let reported = crate::support::patient(SOON, || {
             let answer = api.send(method, "/v1/tasks/a", body).unwrap();
             assert_eq!(answer.status, 503, "{answer:?}");
-            let told = answer.json()["code"] == "timeline_unknown" && answer.text.contains(detail);
+            let reported = answer.json()["code"] == "timeline_unknown" && answer.text.contains(detail);
             last = Some(answer);
-            told
+            reported
         });
-        assert!(told, "{last:?}");
+        assert!(reported, "{last:?}");
     };
-    told("PUT", Some(task), "it took effect, but its durability is not confirmed: no replica");
+    reported("PUT", Some(task), "it took effect, but its durability is not confirmed: no replica");
     // The load balancer learns that requests to this instance would fail.
     instance.until("unready", |instance| {
         assert_eq!(instance.api().put("a", task).unwrap().status, 503);
@@ -231,9 +231,9 @@ fn puts_without_a_replica_take_effect_unconfirmed_and_a_strict_start_fails() {
     });
     assert_eq!(instance.log_lines(&[" WARN ", "redis does not confirm writes"]).len(), 1, "{}", instance.log());
     assert_eq!(instance.api().send("GET", "/v1/tasks/a", None).unwrap().status, 200);
-    told("DELETE", None, "is not confirmed: no replica");
+    reported("DELETE", None, "is not confirmed: no replica");
     assert_eq!(instance.api().send("GET", "/v1/tasks/a", None).unwrap().status, 404);
-    assert!(instance.api().metric("punctual_timeline_calls_total{verb=\"put\",result=\"unkept\"}") >= 1.0);
+    assert!(instance.api().metric("punctual_timeline_calls_total{verb=\"put\",result=\"unconfirmed\"}") >= 1.0);
     let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &redis.server.port.to_string()]);
     let kept = crate::support::patient(SOON, || matches!(instance.api().put("b", task).unwrap().status, 200 | 201));
     assert!(kept, "{}", instance.log());

@@ -1,4 +1,4 @@
-//! A runtime beside the bench's own, as an instance has one, so that the bench does not delay its tasks.
+//! A second Tokio runtime, like that of an instance, so that the work of the bench does not delay the Tokio tasks in it.
 
 use anyhow::Context;
 use tokio::runtime::{Builder, Handle, Runtime};

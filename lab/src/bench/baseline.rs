@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::apart::OwnRuntime;
-use super::ground::Ground;
+use super::ground::BenchSetup;
 use super::moment::{each, spent};
 use super::probe::connect;
 use super::tasks::{GAP, SHARDS, ScheduleKind, join_all};
@@ -77,7 +77,7 @@ pub(super) type Make = dyn Fn(&str, i64) -> Message + Send + Sync;
 
 /// Where the baseline loop publishes to.
 #[derive(Clone)]
-pub(super) struct Out {
+pub(super) struct SinkWithMessages {
     pub(super) sink: Arc<dyn Sink>,
     pub(super) message: Arc<Make>,
 }
@@ -106,11 +106,11 @@ struct Taken {
 /// # Errors
 /// If Redis does not answer, the sink does not accept a message, or tasks are missing.
 pub(super) async fn drain(
-    ground: &Ground,
+    ground: &BenchSetup,
     namespace: &Namespace,
     form: ScheduleKind,
     tasks: u64,
-    out: Option<&Out>,
+    out: Option<&SinkWithMessages>,
 ) -> anyhow::Result<Baseline> {
     let room = Arc::new(Semaphore::new(UNDER_WAY));
     let shards = BaselineLoop::all(&ground.probe.connection(), namespace, form);
@@ -145,7 +145,7 @@ async fn settle_all(shard: BaselineLoop) -> anyhow::Result<u64> {
 }
 
 /// The same, but publishes each batch before it is settled. `room` limits the batches of all shards.
-async fn publish_all(shard: Arc<BaselineLoop>, out: Out, room: Arc<Semaphore>) -> anyhow::Result<u64> {
+async fn publish_all(shard: Arc<BaselineLoop>, out: SinkWithMessages, room: Arc<Semaphore>) -> anyhow::Result<u64> {
     let (mut count, mut under_way) = (0, JoinSet::new());
     loop {
         let place = Arc::clone(&room).acquire_owned().await?;
@@ -177,10 +177,10 @@ async fn publish_all(shard: Arc<BaselineLoop>, out: Out, room: Arc<Semaphore>) -
 /// # Errors
 /// If Redis does not answer, or the sink does not accept a message.
 pub(super) async fn on_time(
-    ground: &Ground,
+    ground: &BenchSetup,
     namespace: &Namespace,
     form: ScheduleKind,
-    make: impl FnOnce() -> anyhow::Result<Out>,
+    make: impl FnOnce() -> anyhow::Result<SinkWithMessages>,
 ) -> anyhow::Result<()> {
     let runtime = OwnRuntime::new()?;
     let out = runtime.make(make)?;
@@ -196,7 +196,7 @@ pub(super) async fn on_time(
     runtime.run(publishing).await
 }
 
-async fn keep_time(shard: Arc<BaselineLoop>, clock: Arc<RedisClock>, out: Out) -> anyhow::Result<()> {
+async fn keep_time(shard: Arc<BaselineLoop>, clock: Arc<RedisClock>, out: SinkWithMessages) -> anyhow::Result<()> {
     let mut under_way = JoinSet::new();
     loop {
         let Taken { due, head } = shard.claim().await?;

@@ -6,16 +6,16 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use secrecy::ExposeSecret;
 
-use super::ground::Ground;
+use super::ground::BenchSetup;
 use super::process;
 use super::tasks::SHARDS;
 use crate::servers::Instance;
 
-/// How long an instance may take to end; its deadline is 20 s.
+/// How long to wait for an instance to end. The instance itself ends its work after 20 s at the latest.
 const END: Duration = Duration::from_secs(40);
 
-/// A lane and its destination, empty for none.
-pub(super) type LaneTo<'a> = (&'a str, &'a str);
+/// A lane and its destination; an empty destination means that the lane names none.
+pub(super) type LaneAndDestination<'a> = (&'a str, &'a str);
 
 /// Running instances. Dropping them kills them.
 pub(super) struct Fleet {
@@ -27,7 +27,11 @@ impl Fleet {
     ///
     /// # Errors
     /// If one does not serve.
-    pub(super) async fn start(ground: &Ground, count: usize, lanes: &[LaneTo<'_>]) -> anyhow::Result<Fleet> {
+    pub(super) async fn start(
+        ground: &BenchSetup,
+        count: usize,
+        lanes: &[LaneAndDestination<'_>],
+    ) -> anyhow::Result<Fleet> {
         let mut instances = Vec::with_capacity(count);
         for number in 0..count {
             let instance = Instance::new(&ground.program, number, |api| configuration(api, ground, lanes))?;
@@ -59,17 +63,17 @@ impl Fleet {
     /// Asks all to end, and waits for that.
     ///
     /// # Errors
-    /// If one does not end in order, or has logged an error; the figures are then not valid.
+    /// If the exit code of one is not 0, or it has logged an error; the figures are then not valid.
     pub(super) async fn end(self) -> anyhow::Result<()> {
         for instance in &self.instances {
             let ended = instance.ended()?;
-            ensure!(ended.is_none(), "an instance ended by itself: {}", instance.last_words());
+            ensure!(ended.is_none(), "an instance ended by itself: {}", instance.log_tail());
             instance.signal("TERM")?;
         }
         for instance in &self.instances {
             match instance.end(END).await? {
                 Some(0) => {}
-                ended => bail!("an instance did not end in order ({ended:?}): {}", instance.last_words()),
+                ended => bail!("an instance did not end with exit code 0 ({ended:?}): {}", instance.log_tail()),
             }
             let log = instance.log();
             ensure!(log.error_count == 0, "an instance logged errors: {}", log.errors.join(" | "));
@@ -78,7 +82,7 @@ impl Fleet {
     }
 }
 
-fn configuration(api: SocketAddr, ground: &Ground, lanes: &[LaneTo<'_>]) -> anyhow::Result<String> {
+fn configuration(api: SocketAddr, ground: &BenchSetup, lanes: &[LaneAndDestination<'_>]) -> anyhow::Result<String> {
     // A JSON string is also a TOML string.
     let quoted = |text: &str| serde_json::to_string(text);
     let mut text = format!(

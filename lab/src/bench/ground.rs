@@ -23,7 +23,7 @@ const CLEAR: Duration = Duration::from_secs(60);
 const NOWHERE: &str = "memory:";
 
 /// The servers of one bench.
-pub(super) struct Ground {
+pub(super) struct BenchSetup {
     /// The program to start instances from.
     pub(super) program: Program,
     /// The prefix of all names.
@@ -43,12 +43,12 @@ pub(super) struct Ground {
     sink: Option<Server>,
 }
 
-impl Ground {
+impl BenchSetup {
     /// Starts the servers that are not given, and connects to all.
     ///
     /// # Errors
     /// [`Missing`] if a program is not installed or an address cannot be used; otherwise if a server does not start.
-    pub(super) async fn open(options: &Options) -> anyhow::Result<Ground> {
+    pub(super) async fn open(options: &Options) -> anyhow::Result<BenchSetup> {
         let publishes = options.bench.publishes();
         options.redis.iter().try_for_each(|url| plain(Kind::Redis, url))?;
         options.sink.iter().filter(|_| publishes).try_for_each(|url| plain(options.kind, url))?;
@@ -62,7 +62,7 @@ impl Ground {
             false => None,
         };
         let names = ["default", "other"].map(str::to_owned).into_iter().chain((1..options.lanes).map(extra_lane));
-        Ok(Ground {
+        Ok(BenchSetup {
             program: options.program.clone(),
             name: options.name.clone(),
             kind: options.kind,
@@ -120,7 +120,7 @@ impl Ground {
     ///
     /// # Errors
     /// If the name is too long.
-    pub(super) fn floor_namespace(&self) -> anyhow::Result<Namespace> {
+    pub(super) fn baseline_namespace(&self) -> anyhow::Result<Namespace> {
         Ok(format!("{}-floor", self.name).parse()?)
     }
 
@@ -167,22 +167,22 @@ impl Ground {
         let mut left = Vec::new();
         if self.redis.is_none() {
             let removed = tokio::time::timeout(CLEAR, self.clear_redis()).await;
-            if let Some(words) = failed(removed) {
-                left.push(format!("keys `punctual:{{{}...` in Redis: {words}", self.name));
+            if let Some(text) = failed(removed) {
+                left.push(format!("keys `punctual:{{{}...` in Redis: {text}", self.name));
             }
         }
         let made = std::mem::take(&mut *self.made.lock());
         if self.sink.is_none() && !made.is_empty() {
             let removed = tokio::time::timeout(CLEAR, far::remove(self.kind, &self.sink_url, &made)).await;
-            if let Some(words) = failed(removed) {
-                left.push(format!("{} in the sink: {words}", made.join(", ")));
+            if let Some(text) = failed(removed) {
+                left.push(format!("{} in the sink: {text}", made.join(", ")));
             }
         }
         left
     }
 
     async fn clear_redis(&self) -> anyhow::Result<()> {
-        for namespace in [self.namespace()?, self.floor_namespace()?] {
+        for namespace in [self.namespace()?, self.baseline_namespace()?] {
             let mut all = self.keys(&namespace);
             all.extend([keys::layout(&namespace), keys::nothing(&namespace)]);
             self.probe.unlink(&all).await?;
@@ -216,8 +216,8 @@ fn plain(kind: Kind, url: &SecretString) -> Result<(), Missing> {
     if begins {
         return Ok(());
     }
-    let words = format!("`bench` reads back what is published by `{scheme}://` alone");
-    Err(Missing::new(&words, &format!("name a plain address: {scheme}://127.0.0.1:{port}")))
+    let text = format!("`bench` reads back what is published by `{scheme}://` alone");
+    Err(Missing::new(&text, &format!("name a plain address: {scheme}://127.0.0.1:{port}")))
 }
 
 fn failed(removed: Result<anyhow::Result<()>, tokio::time::error::Elapsed>) -> Option<String> {

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult};
 use tokio::time::Instant;
 
-use super::ground::Ground;
+use super::ground::BenchSetup;
 use super::tasks::{SHARDS, TaskNamespace};
 use punctual::task::{Lane, Shard};
 use punctual::timeline::keys::Keys;
@@ -25,7 +25,7 @@ const CALLS: u64 = 10;
 ///
 /// # Errors
 /// If Redis does not answer.
-pub(super) async fn finish_growth(ground: &Ground, task_namespace: &TaskNamespace) -> RedisResult<bool> {
+pub(super) async fn finish_growth(ground: &BenchSetup, task_namespace: &TaskNamespace) -> RedisResult<bool> {
     let (mut connection, begun) = (ground.probe.connection(), Instant::now());
     for keys in Shard::all(SHARDS).map(|shard| Keys::new(&task_namespace.namespace, shard)) {
         for (key, size, look) in [

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::fleet::LaneTo;
-use super::ground::Ground;
+use super::fleet::LaneAndDestination;
+use super::ground::BenchSetup;
 use super::limits::Limits;
 use super::moment::Load;
 use super::pair::Pair;
@@ -28,18 +28,18 @@ const AFTER: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// If an occurrence is not published.
-pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, beside) = (ground.make("due").await?, ground.make("beside").await?);
     let (task_namespace, lanes) = (ground.task_namespace().await?, [("default", &*destination), ("other", &*beside)]);
-    let lanes: &[LaneTo<'_>] = &lanes;
+    let lanes: &[LaneAndDestination<'_>] = &lanes;
     let load = Load {
         prefix: "h",
         tasks: options.tasks,
         form,
         payload: options.payload,
-        instances: options.one_fleet(),
+        instances: options.instance_count(),
         destination: &destination,
         lanes,
         lead: BEFORE,
@@ -73,11 +73,11 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
     report.option("recurring", options.recurring);
-    report.option("instances", options.one_fleet());
+    report.option("instances", options.instance_count());
     report.figure("last_ms", past.seconds() * 1000.0, "from the due to the last accepted; budget for 100 000: 1000");
     report.figure("tasks_per_second", past.per_second(), "of that");
-    for (name, late, words) in [("calm", &calm, "before"), ("meanwhile", &meanwhile, "until the last was accepted")] {
-        report.figure(format!("{name}_count"), late.count() as f64, format!("occurrences of another lane, {words}"));
+    for (name, late, text) in [("calm", &calm, "before"), ("meanwhile", &meanwhile, "until the last was accepted")] {
+        report.figure(format!("{name}_count"), late.count() as f64, format!("occurrences of another lane, {text}"));
         report.figure(format!("{name}_p50_ms"), late.ms(0.5), "how late those were");
         report.figure(format!("{name}_p99_ms"), late.ms(0.99), "");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::fleet::Fleet;
-use super::ground::{Ground, extra_lane};
+use super::ground::{BenchSetup, extra_lane};
 use super::report::Report;
 use super::tasks::{Batch, SHARDS, ScheduleKind};
 use super::{Options, Tell};
@@ -21,7 +21,7 @@ const AHEAD: Duration = Duration::from_secs(86_400);
 ///
 /// # Errors
 /// If an instance does not serve.
-pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let names: Vec<String> = std::iter::once("default".to_owned()).chain((1..options.lanes).map(extra_lane)).collect();
     let (task_namespace, due) = (ground.task_namespace().await?, ground.probe.now().plus(AHEAD));
     for (number, lane) in names.iter().enumerate() {
@@ -35,7 +35,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     drop(task_namespace);
     let lanes: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
     tell(0.0, "starting instances");
-    let fleet = Fleet::start(ground, options.one_fleet(), &lanes).await?;
+    let fleet = Fleet::start(ground, options.instance_count(), &lanes).await?;
     tell(0.0, "coming to rest");
     sleep(REST).await;
     let begun = Instant::now();
@@ -45,7 +45,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         sleep(Duration::from_secs(1)).await;
     }
     let after = (ground.probe.requests().await?, ground.probe.cpu().await?, fleet.cpu());
-    let (seconds, instances) = (begun.elapsed().as_secs_f64(), options.one_fleet() as f64);
+    let (seconds, instances) = (begun.elapsed().as_secs_f64(), options.instance_count() as f64);
     fleet.end().await?;
     let spent = |before: Option<Duration>, after: Option<Duration>| {
         before.zip(after).map(|(before, after)| after.saturating_sub(before).as_secs_f64() * 1000.0 / seconds)
@@ -53,13 +53,13 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let requests = (after.0 - before.0) / seconds / instances;
     let mut report = Report::new(options);
     report.option("seconds", options.seconds);
-    report.option("instances", options.one_fleet());
+    report.option("instances", options.instance_count());
     report.option("lanes", options.lanes);
     report.figure("requests_per_second", requests, "scripts and pings that an instance sends to Redis");
     report.figure("redis_cpu_ms_per_second", spent(before.1, after.1), "of Redis, for all instances");
     report.figure("instance_cpu_ms_per_second", spent(before.2, after.2).map(|ms| ms / instances), "of one instance");
-    let words = "requests each second; budget: at most 1.2, whatever the lanes";
-    report.ratio("requests_per_instance_and_shard", requests, f64::from(SHARDS), words);
+    let text = "requests each second; budget: at most 1.2, however many lanes there are";
+    report.ratio("requests_per_instance_and_shard", requests, f64::from(SHARDS), text);
     if options.redis.is_some() {
         report.notes.push("what others ask of your Redis meanwhile is counted, too".to_owned());
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::fleet::LaneTo;
-use super::ground::Ground;
+use super::fleet::LaneAndDestination;
+use super::ground::BenchSetup;
 use super::limits::Limits;
 use super::moment::{BurstResult, Load};
 use super::report::Report;
@@ -21,7 +21,7 @@ const APART: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// If an occurrence is not published.
-pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let limits = Limits::before(ground, ScheduleKind::Cron, options.tasks, options.payload, tell).await?;
     let destination = ground.make("due").await?;
     let mut costs = Vec::new();
@@ -31,10 +31,14 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.option("instances", options.instances.clone());
     for &instances in &options.instances {
         let all = moments(ground, options, instances, &destination, tell).await?;
-        let of = |of: fn(&BurstResult) -> Option<f64>| mean(all.iter().filter_map(of));
+        let of = |figure: fn(&BurstResult) -> Option<f64>| mean(all.iter().filter_map(figure));
         let name = |figure: &str| format!("with_{instances}_{figure}");
         let last = all.iter().map(|past| past.seconds() * 1000.0).fold(0.0, f64::max);
-        report.figure(name("last_ms"), last, "from the due to the last accepted, the latest; budget: 1000");
+        report.figure(
+            name("last_ms"),
+            last,
+            "from the due to the last accepted, in the slowest moment; budget: at most 1000",
+        );
         report.figure(name("redis_us"), of(BurstResult::redis_us), "CPU of Redis for an occurrence");
         report.figure(name("instance_us"), of(BurstResult::instance_us), "CPU of all instances for an occurrence");
         costs.push(of(BurstResult::redis_us));
@@ -47,14 +51,14 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
 
 /// Starts instances and measures some moments.
 async fn moments(
-    ground: &Ground,
+    ground: &BenchSetup,
     options: &Options,
     instances: usize,
     destination: &str,
     tell: Tell<'_>,
 ) -> anyhow::Result<Vec<BurstResult>> {
     let task_namespace = ground.task_namespace().await?;
-    let lanes: [LaneTo<'_>; 1] = [("default", destination)];
+    let lanes: [LaneAndDestination<'_>; 1] = [("default", destination)];
     // Ids differ between runs, otherwise brokers would drop the second run as duplicates.
     let prefix = format!("i{instances}x");
     let load = Load {
@@ -79,7 +83,7 @@ async fn moments(
     let mut moment = load.ready(ground, &task_namespace, tell, put_later).await?;
     let mut all = vec![moment.pass(ground, &task_namespace, &load, tell).await?];
     for _ in 1..MOMENTS {
-        moment.go_on(APART, load.tasks);
+        moment.move_due(APART, load.tasks);
         all.push(moment.pass(ground, &task_namespace, &load, tell).await?);
     }
     moment.fleet.end().await?;

@@ -1,4 +1,4 @@
-//! How late occurrences were, counted from their due, so that no delay hides another.
+//! How late occurrences were, counted from their due, so that an occurrence that waits behind a late one counts as late, too.
 
 use anyhow::Context;
 use hdrhistogram::Histogram;
@@ -59,8 +59,8 @@ impl Late {
     }
 
     /// Adds all figures to the report, with a prefix.
-    pub(super) fn show(&self, report: &mut Report, prefix: &str, words: &str) {
-        report.figure(format!("{prefix}count"), self.count() as f64, format!("occurrences, {words}"));
+    pub(super) fn show(&self, report: &mut Report, prefix: &str, text: &str) {
+        report.figure(format!("{prefix}count"), self.count() as f64, format!("occurrences, {text}"));
         for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)] {
             report.figure(format!("{prefix}{name}_ms"), self.ms(share), "from the due to the consumer");
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::bail;
 
 use super::baseline;
-use super::fleet::{Fleet, LaneTo};
-use super::ground::Ground;
+use super::fleet::{Fleet, LaneAndDestination};
+use super::ground::BenchSetup;
 use super::late::Late;
 use super::limits;
 use super::moment::{self, EVALSHA, each};
@@ -27,8 +27,8 @@ const TURN: Duration = Duration::from_millis(100);
 /// How long each runs before it is measured, because the first connections and calls are slow.
 const WARM: Duration = Duration::from_millis(500);
 
-/// Maximum number of starts; each lasts at least a second.
-const STARTS: u64 = 5;
+/// Maximum number of runs, each with new instances and a new baseline loop; each lasts at least a second.
+const MAX_RUNS: u64 = 5;
 
 /// Minimum number of tasks put each second.
 const PUTS: u64 = 20_000;
@@ -46,7 +46,7 @@ const START: Duration = Duration::from_millis(1200);
 struct Steady {
     /// When the first turn of all begins, ...
     begin: Timestamp,
-    /// ... and how long after it the first one of these.
+    /// ... and how long after that the first turn of this side begins.
     later: Duration,
     rate: u64,
     /// The length of all these turns together.
@@ -66,7 +66,7 @@ impl Steady {
     }
 
     fn due(&self, number: u64) -> Timestamp {
-        // The time of these turns before it; those of the other side took as long.
+        // How long the turns of this side lasted before this due; those of the other side lasted as long.
         let own = number * 1000 / self.rate;
         let others = own / millis(TURN) * millis(TURN);
         self.begin.plus(self.later + Duration::from_millis(own + others))
@@ -99,20 +99,20 @@ impl Steady {
 
 /// Number of starts.
 fn starts(options: &Options) -> u64 {
-    options.seconds.clamp(1, STARTS)
+    options.seconds.clamp(1, MAX_RUNS)
 }
 
 /// Runs the bench.
 ///
 /// # Errors
 /// If an occurrence is not published.
-pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let mut report = Report::new(options);
     report.option("rate", options.rate);
     report.option("seconds", options.seconds);
     report.option("payload", options.payload);
     report.option("recurring", options.recurring);
-    report.option("instances", options.one_fleet());
+    report.option("instances", options.instance_count());
     let mut all = measure(ground, options, 0, tell).await?;
     for number in 1..starts(options) {
         all.add(&measure(ground, options, number, tell).await?)?;
@@ -120,17 +120,17 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     let Measured { late, floor, scripts, cpu } = all;
     late.show(&mut report, "", "whole path");
     floor.show(&mut report, "floor_", "baseline loop");
-    for (name, share, words) in [
-        ("p50_to_floor", 0.5, "budget: p50 at most 1.2 ms, else this at most 2"),
-        ("p99_to_floor", 0.99, "budget: p99 at most 3 ms, else this at most 2"),
-        ("p999_to_floor", 0.999, "budget: p99.9 at most 15 ms, else this at most 2"),
+    for (name, share, text) in [
+        ("p50_to_floor", 0.5, "budget: this ratio at most 2, unless p50 is at most 1.2 ms"),
+        ("p99_to_floor", 0.99, "budget: this ratio at most 2, unless p99 is at most 3 ms"),
+        ("p999_to_floor", 0.999, "budget: this ratio at most 2, unless p99.9 is at most 15 ms"),
     ] {
-        report.ratio(name, late.ms(share), floor.ms(share), words);
+        report.ratio(name, late.ms(share), floor.ms(share), text);
     }
     report.figure(
         "script_us",
         each(scripts, late.count()),
-        "of Redis in all scripts of the instances, for an occurrence",
+        "time of Redis in all scripts of the instances, for one occurrence",
     );
     report.figure("instance_us", each(cpu, late.count()), "CPU of the instances for an occurrence");
     Ok(report)
@@ -170,9 +170,10 @@ struct Side {
 }
 
 impl Side {
-    /// Puts all tasks. `end` distinguishes its destination; messages of a late start are ignored.
+    /// Puts all tasks. `end` is part of the destination's name, so that messages of an attempt that started too late are
+    /// ignored.
     async fn open(
-        ground: &Ground,
+        ground: &BenchSetup,
         options: &Options,
         (steady, namespace): (Steady, Namespace),
         end: &str,
@@ -184,12 +185,13 @@ impl Side {
         Ok(Side { steady, task_namespace, destination, watch })
     }
 
+    /// Waits until the messages of all its tasks have arrived.
     async fn reach(&self, tell: &dyn Fn(u64)) -> anyhow::Result<()> {
         self.watch.reach(self.steady.count(), self.steady.until(), tell).await
     }
 
     /// Removes all tasks; returns the lateness of the measured ones.
-    async fn late(&self, ground: &Ground) -> anyhow::Result<Late> {
+    async fn late(&self, ground: &BenchSetup) -> anyhow::Result<Late> {
         ground.empty(&self.task_namespace.namespace).await?;
         self.watch.between(self.steady.from(), self.steady.until())
     }
@@ -200,8 +202,13 @@ impl Side {
 ///
 /// # Errors
 /// If that fails each time.
-async fn ready(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<(Side, Side, Fleet)> {
-    let (clock, instances) = (ground.probe.clock(), options.one_fleet());
+async fn ready(
+    ground: &BenchSetup,
+    options: &Options,
+    start: u64,
+    tell: Tell<'_>,
+) -> anyhow::Result<(Side, Side, Fleet)> {
+    let (clock, instances) = (ground.probe.clock(), options.instance_count());
     let [own, floor] = Steady::both(clock.now(), options);
     let served = START * u32::try_from(instances).unwrap_or(u32::MAX);
     let mut ahead = Duration::from_millis((own.count() + floor.count()) * 1000 / PUTS) + MARGIN + served;
@@ -210,8 +217,8 @@ async fn ready(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -
         tell(start as f64 / starts(options) as f64, "putting tasks");
         let end = |side: &str| format!("{side}{start}x{number}");
         let own = Side::open(ground, options, (own, ground.namespace()?), &end("due")).await?;
-        let floor = Side::open(ground, options, (floor, ground.floor_namespace()?), &end("floor")).await?;
-        let lanes: [LaneTo<'_>; 1] = [("default", &own.destination)];
+        let floor = Side::open(ground, options, (floor, ground.baseline_namespace()?), &end("floor")).await?;
+        let lanes: [LaneAndDestination<'_>; 1] = [("default", &own.destination)];
         let fleet = Fleet::start(ground, instances, &lanes).await?;
         if clock.now() < own.steady.begin {
             return Ok((own, floor, fleet));
@@ -226,11 +233,11 @@ async fn ready(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -
 
 /// Measures the instances, and the baseline loop, which sleeps until the due, claims, publishes and writes back.
 /// Afterwards everything is as before.
-async fn measure(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<Measured> {
+async fn measure(ground: &BenchSetup, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<Measured> {
     let (own, floor, fleet) = ready(ground, options, start, tell).await?;
     let (form, out) =
         (ScheduleKind::of(options.recurring), || limits::out(ground, &floor.destination, options.payload));
-    let told = |count: u64| {
+    let progress = |count: u64| {
         let done = start as f64 + count as f64 / own.steady.count() as f64;
         tell(done / starts(options) as f64, "publishing");
     };
@@ -238,7 +245,7 @@ async fn measure(ground: &Ground, options: &Options, start: u64, tell: Tell<'_>)
     let publishing = async {
         ground.probe.clock().sleep_until(own.steady.from()).await;
         let before = spent().await?;
-        own.reach(&told).await?;
+        own.reach(&progress).await?;
         anyhow::Ok((before, spent().await?))
     };
     let looping = baseline::on_time(ground, &floor.task_namespace.namespace, form, out);

@@ -9,8 +9,8 @@ use secrecy::ExposeSecret;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::baseline::{self, BATCH, Out, UNDER_WAY, publish};
-use super::ground::Ground;
+use super::baseline::{self, BATCH, SinkWithMessages, UNDER_WAY, publish};
+use super::ground::BenchSetup;
 use super::moment::{accepted, each, spent};
 use super::process::own_cpu;
 use super::report::Report;
@@ -23,7 +23,7 @@ use punctual::task::Lane;
 const MOST: u64 = 400_000;
 
 /// Messages that are sent first, so that connections exist.
-const WARM: u64 = 10;
+const WARM_MESSAGES: u64 = 10;
 
 /// How long a sink may take to close.
 const CLOSE: Duration = Duration::from_secs(20);
@@ -60,7 +60,7 @@ impl Limits {
     /// # Errors
     /// If a message is not accepted, or Redis does not answer.
     pub(super) async fn before(
-        ground: &Ground,
+        ground: &BenchSetup,
         form: ScheduleKind,
         tasks: u64,
         payload: usize,
@@ -76,12 +76,12 @@ impl Limits {
     ///
     /// # Errors
     /// As before.
-    pub(super) async fn after(mut self, ground: &Ground, tell: Tell<'_>) -> anyhow::Result<Limits> {
+    pub(super) async fn after(mut self, ground: &BenchSetup, tell: Tell<'_>) -> anyhow::Result<Limits> {
         self.measure(ground, "raw-after", tell).await?;
         Ok(self)
     }
 
-    async fn measure(&mut self, ground: &Ground, end: &str, tell: Tell<'_>) -> anyhow::Result<()> {
+    async fn measure(&mut self, ground: &BenchSetup, end: &str, tell: Tell<'_>) -> anyhow::Result<()> {
         tell(0.0, "measuring the sink alone");
         self.raw.add(raw(ground, end, self.tasks, self.payload).await?);
         tell(0.0, "measuring Redis alone");
@@ -89,7 +89,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Messages per second of sink and Redis one after the other on one machine.
+    /// Messages per second if each message takes its time in the sink and, after that, its time in Redis.
     pub(super) fn per_second(&self) -> f64 {
         1.0 / (1.0 / self.raw.per_second() + 1.0 / self.alone.per_second())
     }
@@ -121,19 +121,19 @@ impl Part {
 }
 
 /// A sink like that of an instance.
-fn sink(ground: &Ground) -> anyhow::Result<Arc<dyn Sink>> {
+fn sink(ground: &BenchSetup) -> anyhow::Result<Arc<dyn Sink>> {
     let config = SinkConfig::parse(ground.sink_url.expose_secret())?;
-    Ok(config.with_namespace(ground.floor_namespace()?.as_str()).build()?)
+    Ok(config.with_namespace(ground.baseline_namespace()?.as_str()).build()?)
 }
 
 /// A sink with its destination.
 ///
 /// # Errors
 /// If the sink's address cannot be used.
-pub(super) fn out(ground: &Ground, destination: &str, payload: usize) -> anyhow::Result<Out> {
+pub(super) fn out(ground: &BenchSetup, destination: &str, payload: usize) -> anyhow::Result<SinkWithMessages> {
     let (destination, payload) = (destination.to_owned(), tasks::payload(payload));
     let message = move |id: &str, due: i64| message(id, due, &destination, payload.clone());
-    Ok(Out { sink: sink(ground)?, message: Arc::new(message) })
+    Ok(SinkWithMessages { sink: sink(ground)?, message: Arc::new(message) })
 }
 
 /// The message of an occurrence, as an instance builds it.
@@ -156,11 +156,11 @@ fn message(id: &str, due: i64, destination: &str, payload: Bytes) -> Message {
 ///
 /// # Errors
 /// If it cannot be created, or a message is not accepted.
-pub(super) async fn open(ground: &Ground, end: &str, payload: usize) -> anyhow::Result<(String, Out)> {
+pub(super) async fn open(ground: &BenchSetup, end: &str, payload: usize) -> anyhow::Result<(String, SinkWithMessages)> {
     let destination = ground.make(end).await?;
     let out = out(ground, &destination, payload)?;
     let due = ground.probe.now().as_millis();
-    let warm = (0..WARM).map(|number| (out.message)(&tasks::id("warm", number), due)).collect();
+    let warm = (0..WARM_MESSAGES).map(|number| (out.message)(&tasks::id("warm", number), due)).collect();
     publish(&*out.sink, warm).await?;
     Ok((destination, out))
 }
@@ -169,13 +169,18 @@ pub(super) async fn open(ground: &Ground, end: &str, payload: usize) -> anyhow::
 ///
 /// # Errors
 /// If messages are missing.
-pub(super) async fn close(ground: &Ground, destination: &str, out: Out, messages: u64) -> anyhow::Result<()> {
-    accepted(ground, &*ground.far()?, destination, 0, messages + WARM, &|_| {}).await?;
+pub(super) async fn close(
+    ground: &BenchSetup,
+    destination: &str,
+    out: SinkWithMessages,
+    messages: u64,
+) -> anyhow::Result<()> {
+    accepted(ground, &*ground.far()?, destination, 0, messages + WARM_MESSAGES, &|_| {}).await?;
     Ok(out.sink.close(CLOSE).await?)
 }
 
 /// Measures the sink alone.
-async fn raw(ground: &Ground, end: &str, messages: u64, payload: usize) -> anyhow::Result<Part> {
+async fn raw(ground: &BenchSetup, end: &str, messages: u64, payload: usize) -> anyhow::Result<Part> {
     let (destination, out) = open(ground, end, payload).await?;
     let due = ground.probe.now().as_millis();
     let of = |number| (out.message)(&tasks::id("raw", number), due);
@@ -203,7 +208,7 @@ async fn publish_all(sink: &Arc<dyn Sink>, batches: impl Iterator<Item = Vec<Mes
 }
 
 /// Runs the baseline loop over due records without a sink.
-async fn baseline(ground: &Ground, form: ScheduleKind, tasks: u64, payload: usize) -> anyhow::Result<Part> {
+async fn baseline(ground: &BenchSetup, form: ScheduleKind, tasks: u64, payload: usize) -> anyhow::Result<Part> {
     let task_namespace = records(ground, form, tasks, payload, ground.probe.now()).await?;
     let floor = baseline::drain(ground, &task_namespace.namespace, form, tasks, None).await;
     ground.empty(&task_namespace.namespace).await?;
@@ -215,13 +220,13 @@ async fn baseline(ground: &Ground, form: ScheduleKind, tasks: u64, payload: usiz
 /// # Errors
 /// If Redis refuses them.
 pub(super) async fn records(
-    ground: &Ground,
+    ground: &BenchSetup,
     form: ScheduleKind,
     tasks: u64,
     payload: usize,
     due: Timestamp,
 ) -> anyhow::Result<TaskNamespace> {
-    let task_namespace = TaskNamespace::open(&ground.redis_url, ground.floor_namespace()?).await?;
+    let task_namespace = TaskNamespace::open(&ground.redis_url, ground.baseline_namespace()?).await?;
     let (numbers, lane) = (0..tasks, Lane::default());
     let batch = Batch { prefix: "f", numbers, lane, form, payload, destination: None, due: &|_| due };
     task_namespace.put(&batch, &|_| {}).await?;
@@ -233,7 +238,7 @@ pub(super) async fn records(
 ///
 /// # Errors
 /// If a message is not accepted.
-pub(super) async fn warm_up(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<()> {
+pub(super) async fn warm_up(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<()> {
     if !ground.warms_up() {
         return Ok(());
     }

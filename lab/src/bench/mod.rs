@@ -38,7 +38,7 @@ use secrecy::SecretString;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use self::ground::Ground;
+use self::ground::BenchSetup;
 pub use self::report::Report;
 use crate::servers::Program;
 pub use crate::servers::{Kind, Missing};
@@ -148,7 +148,7 @@ impl Bench {
 
 impl Options {
     /// Number of instances, if there is one run.
-    fn one_fleet(&self) -> usize {
+    fn instance_count(&self) -> usize {
         self.instances.first().copied().unwrap_or(1).max(1)
     }
 }
@@ -166,7 +166,7 @@ fn millis(span: Duration) -> u64 {
 /// not published, so that there are no figures.
 pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) -> anyhow::Result<Report> {
     tell(0.0, "starting servers");
-    let ground = Ground::open(options).await?;
+    let ground = BenchSetup::open(options).await?;
     let measuring = async {
         limits::warm_up(&ground, options, tell).await?;
         match options.bench {
@@ -191,7 +191,7 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) ->
     let left = ground.clear().await;
     match measured {
         Ok(mut report) => {
-            report.notes.extend(left.into_iter().map(|words| format!("left behind: {words}")));
+            report.notes.extend(left.into_iter().map(|text| format!("left behind: {text}")));
             Ok(report)
         }
         Err(error) if left.is_empty() => Err(error),

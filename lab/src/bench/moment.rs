@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use super::Tell;
 use super::far::BrokerSide;
-use super::fleet::{Fleet, LaneTo};
-use super::ground::Ground;
+use super::fleet::{Fleet, LaneAndDestination};
+use super::ground::BenchSetup;
 use super::tasks::{Batch, ScheduleKind, TaskNamespace};
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::Lane;
@@ -53,7 +53,7 @@ pub(super) struct Load<'a> {
     /// The destination of all of them.
     pub(super) destination: &'a str,
     /// The lanes that are served; all tasks are in the lane `default`.
-    pub(super) lanes: &'a [LaneTo<'a>],
+    pub(super) lanes: &'a [LaneAndDestination<'a>],
     /// How long before the moment instances must serve.
     pub(super) lead: Duration,
     /// Whether the timeline is otherwise empty, so that everything can be removed for another attempt.
@@ -92,7 +92,7 @@ impl Load<'_> {
     /// If the moment passes each time before all tasks are put and all instances serve.
     pub(super) async fn ready(
         &self,
-        ground: &Ground,
+        ground: &BenchSetup,
         task_namespace: &TaskNamespace,
         tell: Tell<'_>,
         more: impl AsyncFn(Timestamp) -> anyhow::Result<()>,
@@ -142,8 +142,8 @@ impl Load<'_> {
             .put(&self.batch(&warm, 0..WARM, ScheduleKind::Once, &|_| due.minus(WARM_BEFORE)), &|_| {})
             .await?;
         let tasks = self.tasks;
-        let told = |put: u64| tell(put as f64 / tasks as f64, "putting tasks");
-        task_namespace.put(&self.batch(&prefix, 0..tasks, self.form, &|_| due), &told).await
+        let progress = |put: u64| tell(put as f64 / tasks as f64, "putting tasks");
+        task_namespace.put(&self.batch(&prefix, 0..tasks, self.form, &|_| due), &progress).await
     }
 
     /// Some of the tasks with other dues.
@@ -161,7 +161,7 @@ impl Load<'_> {
 
 impl Burst {
     /// Moves on to a later moment with as many tasks, which were put together with the first ones.
-    pub(super) fn go_on(&mut self, by: Duration, tasks: u64) {
+    pub(super) fn move_due(&mut self, by: Duration, tasks: u64) {
         self.due = self.due.plus(by);
         self.held += tasks;
     }
@@ -172,7 +172,7 @@ impl Burst {
     /// If no more are accepted or settled.
     pub(super) async fn pass(
         &self,
-        ground: &Ground,
+        ground: &BenchSetup,
         task_namespace: &TaskNamespace,
         load: &Load<'_>,
         tell: Tell<'_>,
@@ -184,8 +184,8 @@ impl Burst {
         let scripts_before = ground.probe.spent_in(EVALSHA).await?;
         clock.sleep_until(self.due).await;
         let far = ground.far()?;
-        let told = |count: u64| tell(count as f64 / load.messages() as f64, "publishing");
-        let last = accepted(ground, &*far, load.destination, self.held, load.messages(), &told).await?;
+        let progress = |count: u64| tell(count as f64 / load.messages() as f64, "publishing");
+        let last = accepted(ground, &*far, load.destination, self.held, load.messages(), &progress).await?;
         settled(ground, task_namespace, self.due).await?;
         Ok(BurstResult {
             last_us: last - self.due.as_millis() * 1000,
@@ -202,7 +202,7 @@ impl Burst {
 /// # Errors
 /// If none arrives for a minute.
 pub(super) async fn accepted(
-    ground: &Ground,
+    ground: &BenchSetup,
     far: &dyn BrokerSide,
     destination: &str,
     held: u64,
@@ -232,7 +232,7 @@ pub(super) async fn accepted(
 ///
 /// # Errors
 /// If some remain.
-pub(super) async fn settled(ground: &Ground, task_namespace: &TaskNamespace, due: Timestamp) -> anyhow::Result<()> {
+pub(super) async fn settled(ground: &BenchSetup, task_namespace: &TaskNamespace, due: Timestamp) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
         let left = ground.left(&task_namespace.namespace, due).await?;

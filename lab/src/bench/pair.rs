@@ -2,9 +2,9 @@
 //!
 //! Instances work on their timeline while the baseline loop works on its own records in the same Redis and with the
 //! same sink. The cost of a call depends on what else the machine does, which changes from second to second: one after
-//! the other, the same work may differ by a third. Side by side, both have the same seconds.
+//! the other, the same work may differ by a third. Side by side, both run under the same conditions.
 //!
-//! Redis has a core of its own meanwhile. Otherwise the scheduler may interrupt a long call, and the wait would count
+//! Redis has a core of its own meanwhile. Otherwise the operating system may interrupt a long call, and the wait would count
 //! as its cost.
 
 use std::time::Duration;
@@ -14,21 +14,21 @@ use tokio::try_join;
 use super::Tell;
 use super::baseline;
 use super::cores::OwnCore;
-use super::ground::Ground;
+use super::ground::BenchSetup;
 use super::limits;
 use super::moment::Load;
 use super::report::{Report, over};
 use super::tasks::TaskNamespace;
 use punctual::clock::{Clock, Timestamp};
 
-/// How long after the moment the baseline loop begins.
+/// The baseline loop begins this long after the moment at which the tasks are due.
 const LATER: Duration = Duration::from_millis(5);
 
 /// Maximum number of tasks; more would not improve the figures.
 pub(super) const MOST: u64 = 200_000;
 
 /// A note for the report.
-const NO_CORE: &str = "Redis had no core of its own: times of scripts hold waits for one";
+const NO_CORE: &str = "Redis had no core of its own: the times of scripts include waiting for a core";
 
 /// Time in scripts of Redis per occurrence, in us.
 pub(super) struct Pair {
@@ -46,14 +46,14 @@ impl Pair {
     /// # Errors
     /// If an occurrence is not published.
     pub(super) async fn measure(
-        ground: &Ground,
+        ground: &BenchSetup,
         task_namespace: &TaskNamespace,
         load: &Load<'_>,
         tell: Tell<'_>,
     ) -> anyhow::Result<Pair> {
         let load = Load { tasks: load.tasks.min(MOST), lead: Duration::ZERO, ..*load };
         let (destination, out) = limits::open(ground, &format!("floor-{}", load.prefix), load.payload).await?;
-        let (namespace, clock) = (ground.floor_namespace()?, ground.probe.clock());
+        let (namespace, clock) = (ground.baseline_namespace()?, ground.probe.clock());
         let put = async |due: Timestamp| {
             // An earlier attempt may have left records.
             ground.empty(&namespace).await?;
@@ -84,8 +84,16 @@ impl Pair {
     /// Adds both figures, with a prefix.
     pub(super) fn figures(&self, report: &mut Report, prefix: &str) {
         let (own, floor) = (format!("{prefix}script_us"), format!("{prefix}floor_us"));
-        report.figure(own, self.own_us, "of Redis in all scripts, for an occurrence, beside the baseline loop");
-        report.figure(floor, self.floor_us, "of Redis in the baseline loop, for one of its own meanwhile");
+        report.figure(
+            own,
+            self.own_us,
+            "time of Redis in all scripts for one occurrence, while the baseline loop runs",
+        );
+        report.figure(
+            floor,
+            self.floor_us,
+            "time of Redis in the baseline loop for one of its occurrences, while instances run",
+        );
         if !self.has_core && !report.notes.iter().any(|note| note == NO_CORE) {
             report.notes.push(NO_CORE.to_owned());
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::time::Instant;
 
-use super::fleet::LaneTo;
-use super::ground::Ground;
+use super::fleet::LaneAndDestination;
+use super::ground::BenchSetup;
 use super::growth::finish_growth;
 use super::late::Late;
 use super::limits::Limits;
@@ -36,13 +36,13 @@ const CALL: Duration = Duration::from_secs(10);
 const LEASE: Duration = Duration::from_secs(15);
 
 /// Approximate memory of Redis per waiting task in addition to its record, for the check beforehand.
-const BESIDE: u64 = 300;
+const INDEX_BYTES_PER_TASK: u64 = 300;
 
 /// Runs the bench.
 ///
 /// # Errors
 /// [`Missing`] if there is not enough memory; otherwise if an occurrence is not published.
-pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     look_for_room(options)?;
     let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
@@ -64,17 +64,29 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         task_namespace.put(&batch, &|put| tell(put as f64 / pending as f64, "putting what is not due")).await?;
         before = pending;
         let name = |figure: &str| format!("pending_{pending}_{figure}");
-        // Recurring tasks stay from then on: those of both costs, alone and beside the baseline loop.
-        let stays = options.tasks + options.tasks.min(pair::MOST);
-        let stands = pending + if options.recurring { stays * costs.len() as u64 } else { 0 };
-        let bytes = async || anyhow::Ok((ground.probe.memory().await? - empty) / stands as f64);
+        // Recurring tasks of earlier rounds still wait: those measured alone, and those measured beside the baseline loop.
+        let left_by_round = options.tasks + options.tasks.min(pair::MOST);
+        let waiting = pending + if options.recurring { left_by_round * costs.len() as u64 } else { 0 };
+        let bytes = async || anyhow::Ok((ground.probe.memory().await? - empty) / waiting as f64);
         let growing = bytes().await?;
         tell(0.0, "letting Redis finish growing its tables");
         finished &= finish_growth(ground, &task_namespace).await?;
         let bytes = bytes().await?;
-        report.figure(name("bytes_growing"), growing, "of Redis' memory for each, as soon as all was put");
-        report.figure(name("bytes"), bytes, "of it once its tables have grown");
-        report.figure(name("bytes_beside_record"), bytes - record as f64, "of those; budget: at most 220");
+        report.figure(
+            name("bytes_growing"),
+            growing,
+            "of Redis' memory for each waiting task, right after all were put",
+        );
+        report.figure(
+            name("bytes"),
+            bytes,
+            "of Redis' memory for each waiting task, once its tables have finished growing",
+        );
+        report.figure(
+            name("bytes_beside_record"),
+            bytes - record as f64,
+            "of Redis' memory for each waiting task, without its record; budget: at most 220",
+        );
         let late = claims(ground, &task_namespace, options, pending, tell).await?;
         report.figure(name("claim_p50_ms"), late.ms(0.5), "a claim of up to 1000 among many due ones");
         report.figure(name("claim_max_ms"), late.most_ms(), "");
@@ -85,7 +97,7 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         costs.push(pair.to_floor());
     }
     report.notes.push(growth(finished).to_owned());
-    report.figure("record_bytes", record as f64, "of one, as it stands in Redis");
+    report.figure("record_bytes", record as f64, "bytes of one record in Redis");
     storm::run(ground, &task_namespace, options, &destination, &mut report, tell).await?;
     limits.after(ground, tell).await?.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
@@ -101,8 +113,8 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
 /// The note about growing tables.
 fn growth(finished: bool) -> &'static str {
     if finished {
-        "bytes (but for `bytes_growing`) and costs are told once Redis' tables have finished growing: looks into them \
-         made them; by itself a table grows beside traffic, and takes more memory and CPU until it has"
+        "bytes (except `bytes_growing`) and costs are measured after Redis' tables have finished growing, because the bench read \
+         them. Without that, a table grows slowly with traffic, and takes more memory and CPU until it has finished"
     } else {
         "a table of Redis' was given time to finish growing and may not have: bytes and costs may be too high"
     }
@@ -111,12 +123,12 @@ fn growth(finished: bool) -> &'static str {
 /// Refuses a number of tasks that would not fit into memory, if Redis is started here.
 fn look_for_room(options: &Options) -> Result<(), Missing> {
     let most = options.pending.iter().copied().max().unwrap_or_default();
-    let needed = most * (options.payload as u64 + BESIDE);
+    let needed = most * (options.payload as u64 + INDEX_BYTES_PER_TASK);
     match process::available() {
         Some(free) if options.redis.is_none() && needed > free / 10 * 9 => {
             let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-            let words = format!("{most} pending tasks take {:.1} GiB, and {:.1} are free", gib(needed), gib(free));
-            Err(Missing::new(&words, "fewer: `--pending 100000,1000000`"))
+            let text = format!("{most} pending tasks take {:.1} GiB, and {:.1} are free", gib(needed), gib(free));
+            Err(Missing::new(&text, "fewer: `--pending 100000,1000000`"))
         }
         _ => Ok(()),
     }
@@ -124,14 +136,14 @@ fn look_for_room(options: &Options) -> Result<(), Missing> {
 
 /// The cost of due tasks while others wait: alone, and beside the baseline loop, which has no waiting tasks.
 async fn costs_beside(
-    ground: &Ground,
+    ground: &BenchSetup,
     task_namespace: &TaskNamespace,
     options: &Options,
     (pending, destination): (u64, &str),
     tell: Tell<'_>,
 ) -> anyhow::Result<(BurstResult, Pair)> {
     let (alone, beside) = (format!("c{pending}x"), format!("b{pending}x"));
-    let lanes: [LaneTo<'_>; 1] = [("default", destination)];
+    let lanes: [LaneAndDestination<'_>; 1] = [("default", destination)];
     let load = Load {
         prefix: &alone,
         tasks: options.tasks,
@@ -152,7 +164,7 @@ async fn costs_beside(
 
 /// How long claims take, in ms, with many due tasks and no instance.
 async fn claims(
-    ground: &Ground,
+    ground: &BenchSetup,
     task_namespace: &TaskNamespace,
     options: &Options,
     pending: u64,

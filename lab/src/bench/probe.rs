@@ -24,11 +24,11 @@ const TIME: Duration = Duration::from_millis(500);
 /// Commands that only clients send. Redis also counts the commands inside scripts, which do not matter here.
 const REQUESTS: [&str; 6] = ["evalsha", "eval", "ping", "wait", "waitaof", "subscribe"];
 
-/// A connection of its own.
+/// Reads Redis over a connection of its own.
 pub(super) struct Probe {
     connection: MultiplexedConnection,
     clock: Arc<RedisClock>,
-    /// Keeps the clock; ends when this is dropped.
+    /// Keeps the clock up to date; ends when this is dropped.
     _keeper: JoinSet<()>,
 }
 
@@ -44,11 +44,11 @@ impl Probe {
             observe(&mut connection.clone(), &clock).await?;
         }
         let mut keeper = JoinSet::new();
-        let (mut asking, asked) = (connection.clone(), Arc::clone(&clock));
+        let (mut time_connection, kept_clock) = (connection.clone(), Arc::clone(&clock));
         keeper.spawn(async move {
             loop {
                 sleep(TIME).await;
-                if let Err(error) = observe(&mut asking, &asked).await {
+                if let Err(error) = observe(&mut time_connection, &kept_clock).await {
                     tracing::debug!(%error, "Redis does not tell the time");
                 }
             }

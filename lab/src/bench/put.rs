@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::fleet::Fleet;
-use super::ground::Ground;
+use super::ground::BenchSetup;
 use super::http::{Line, Puts};
 use super::moment::each;
 use super::report::Report;
@@ -35,7 +35,7 @@ const MIB: f64 = 1_048_576.0;
 ///
 /// # Errors
 /// If a task is not accepted.
-pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
@@ -51,14 +51,14 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
         (0.4, "batch_1", 1, options.tasks, true),
         (0.7, "batch_16", MANY, options.tasks.max(MANY), true),
     ] {
-        let words = format!("{} by {connections}", if in_batch { "a batch" } else { "one by one," });
-        tell(share, &words);
+        let text = format!("{} by {connections}", if in_batch { "a batch" } else { "one by one," });
+        tell(share, &text);
         let before = (fleet.resident(), fleet.cpu());
         let load = Load { name, connections, each: count / connections, in_batch, payload: options.payload };
         let (seconds, most) = memory_of(&fleet, load.put(ground, api)).await?;
         let put = load.each * connections;
         let rate = put as f64 / seconds;
-        report.figure(format!("{name}_per_second"), rate, format!("tasks, {words} connection(s)"));
+        report.figure(format!("{name}_per_second"), rate, format!("tasks, {text} connection(s)"));
         let cpu = before.1.zip(fleet.cpu()).map(|(before, after)| after.saturating_sub(before));
         report.figure(format!("{name}_instance_us"), each(cpu, put), "CPU of the instance for a task");
         if in_batch {
@@ -88,7 +88,7 @@ struct Load<'a> {
 
 impl Load<'_> {
     /// Puts all; returns the duration in seconds. Checks that they are stored, then removes them.
-    async fn put(&self, ground: &Ground, api: SocketAddr) -> anyhow::Result<f64> {
+    async fn put(&self, ground: &BenchSetup, api: SocketAddr) -> anyhow::Result<f64> {
         let due = ground.probe.now().plus(AHEAD);
         let payload = tasks::payload(self.payload);
         let body = format!(
@@ -126,7 +126,7 @@ impl Load<'_> {
 }
 
 /// Number of tasks in the timeline.
-async fn count(ground: &Ground) -> anyhow::Result<u64> {
+async fn count(ground: &BenchSetup) -> anyhow::Result<u64> {
     let namespace = ground.namespace()?;
     let keys: Vec<String> = Shard::all(SHARDS).map(|shard| Keys::new(&namespace, shard).tasks()).collect();
     Ok(ground.probe.fields(&keys).await?)
@@ -148,7 +148,7 @@ async fn memory_of<T>(
 }
 
 /// Tasks per second that are put directly into the timeline.
-async fn alone(ground: &Ground, options: &Options) -> anyhow::Result<f64> {
+async fn alone(ground: &BenchSetup, options: &Options) -> anyhow::Result<f64> {
     let (task_namespace, due) = (ground.task_namespace().await?, ground.probe.now().plus(AHEAD));
     let (numbers, lane) = (0..options.tasks, Lane::default());
     let (form, payload) = (ScheduleKind::Once, options.payload);

@@ -35,7 +35,7 @@ pub struct Figure {
     /// `None` if it could not be measured.
     pub value: Option<f64>,
     /// Its meaning, for people.
-    pub words: String,
+    pub text: String,
 }
 
 impl Report {
@@ -69,8 +69,8 @@ impl Report {
     }
 
     /// Adds a figure.
-    pub(super) fn figure(&mut self, name: impl Into<String>, value: impl Into<Option<f64>>, words: impl Into<String>) {
-        self.figures.push(Figure { name: name.into(), value: value.into().map(rounded), words: words.into() });
+    pub(super) fn figure(&mut self, name: impl Into<String>, value: impl Into<Option<f64>>, text: impl Into<String>) {
+        self.figures.push(Figure { name: name.into(), value: value.into().map(rounded), text: text.into() });
     }
 
     /// Adds a ratio; `None` if a part is missing or zero.
@@ -79,10 +79,10 @@ impl Report {
         name: impl Into<String>,
         above: impl Into<Option<f64>>,
         below: impl Into<Option<f64>>,
-        words: impl Into<String>,
+        text: impl Into<String>,
     ) {
         let value = over(above.into(), below.into());
-        self.ratios.push(Figure { name: name.into(), value: value.map(rounded), words: words.into() });
+        self.ratios.push(Figure { name: name.into(), value: value.map(rounded), text: text.into() });
     }
 }
 
@@ -136,7 +136,7 @@ impl Display for Figure {
             Some(value) if value.abs() >= 100.0 => format!("{value:.1}"),
             Some(value) => format!("{value:.3}"),
         };
-        writeln!(f, "  {:<38} {value:>12}  {}", self.name, self.words)
+        writeln!(f, "  {:<38} {value:>12}  {}", self.name, self.text)
     }
 }
 

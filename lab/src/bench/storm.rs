@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::fleet::{Fleet, LaneTo};
-use super::ground::Ground;
+use super::fleet::{Fleet, LaneAndDestination};
+use super::ground::BenchSetup;
 use super::moment::{accepted, settled};
 use super::report::Report;
 use super::tasks::{Batch, ScheduleKind, TaskNamespace};
@@ -26,7 +26,7 @@ const FOR: Duration = Duration::from_secs(120);
 /// # Errors
 /// If an occurrence is not published.
 pub(super) async fn run(
-    ground: &Ground,
+    ground: &BenchSetup,
     task_namespace: &TaskNamespace,
     options: &Options,
     destination: &str,
@@ -47,11 +47,11 @@ pub(super) async fn run(
     let (lane, form) = (Lane::default(), ScheduleKind::Once);
     let batch = Batch { prefix: "n", numbers, lane, form, payload, destination: Some(fresh), due: &due };
     task_namespace.put(&batch, &|_| {}).await?;
-    let lanes: [LaneTo<'_>; 1] = [("default", destination)];
+    let lanes: [LaneAndDestination<'_>; 1] = [("default", destination)];
     let fleet = Fleet::start(ground, 1, &lanes).await?;
     let served = ground.probe.now();
-    let told = |count: u64| tell(count as f64 / options.tasks as f64, "publishing what is overdue");
-    let last = accepted(ground, &*far, destination, held, options.tasks, &told).await?;
+    let progress = |count: u64| tell(count as f64 / options.tasks as f64, "publishing what is overdue");
+    let last = accepted(ground, &*far, destination, held, options.tasks, &progress).await?;
     settled(ground, task_namespace, overdue).await?;
     let drained = Timestamp::from_millis(last.div_euclid(1000));
     // Messages that were due together with the last of the storm are still on their way.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::fleet::LaneTo;
-use super::ground::Ground;
+use super::fleet::LaneAndDestination;
+use super::ground::BenchSetup;
 use super::limits::Limits;
 use super::moment::{BurstResult, Load};
 use super::pair::Pair;
@@ -15,17 +15,17 @@ use super::{Options, Tell};
 ///
 /// # Errors
 /// If an occurrence is not published.
-pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let form = ScheduleKind::of(options.recurring);
     let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
     let (destination, task_namespace) = (ground.make("due").await?, ground.task_namespace().await?);
-    let lanes: [LaneTo<'_>; 1] = [("default", &destination)];
+    let lanes: [LaneAndDestination<'_>; 1] = [("default", &destination)];
     let load = Load {
         prefix: "t",
         tasks: options.tasks,
         form,
         payload: options.payload,
-        instances: options.one_fleet(),
+        instances: options.instance_count(),
         destination: &destination,
         lanes: &lanes,
         lead: Duration::ZERO,
@@ -41,9 +41,9 @@ pub(super) async fn run(ground: &Ground, options: &Options, tell: Tell<'_>) -> a
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
     report.option("recurring", options.recurring);
-    report.option("instances", options.one_fleet());
+    report.option("instances", options.instance_count());
     report.figure("tasks_per_second", past.per_second(), "from the due to the last accepted");
-    report.figure("seconds", past.seconds(), "of that");
+    report.figure("seconds", past.seconds(), "seconds from the due to the last accepted");
     limits.show(&mut report);
     costs(&mut report, &past, &limits);
     pair.show(&mut report);

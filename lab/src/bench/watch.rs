@@ -70,8 +70,8 @@ impl Watch {
             if now >= count {
                 return Ok(());
             }
-            if let Some(words) = &self.seen.lock().failed {
-                bail!("what was published cannot be read: {words}");
+            if let Some(text) = &self.seen.lock().failed {
+                bail!("what was published cannot be read: {text}");
             }
             // Before the last due, no message may be expected.
             let due = self.clock.micros_at(Instant::now()) < last.as_millis() * 1000;

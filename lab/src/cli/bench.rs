@@ -8,7 +8,7 @@ use punctual::cli::out::tell;
 use punctual::cli::program::{Failure, runtime};
 use tokio_util::sync::CancellationToken;
 
-use super::{LOGS, bar, kind, left, show, until_told};
+use super::{LOGS, bar, kind, left, run_until_signal, show};
 use crate::bench::{self, Bench, Options};
 use crate::servers::Program;
 
@@ -153,13 +153,13 @@ pub(super) struct Shape {
 }
 
 pub(super) fn run(command: &BenchCommand, program: Program) -> Result<(), Failure> {
-    punctual::telemetry::start(LOGS, false).map_err(|words| Failure::usage(anyhow!(words)))?;
+    punctual::telemetry::start(LOGS, false).map_err(|text| Failure::usage(anyhow!(text)))?;
     let (options, json) = command.options(program)?;
     runtime()?.block_on(async {
         let (stop, progress) = (CancellationToken::new(), Progress::new(&options));
-        let step = |share: f64, words: &str| progress.show(share, words);
+        let step = |share: f64, text: &str| progress.show(share, text);
         let left = left(&options.name, options.redis.is_some(), options.sink.is_some());
-        let report = until_told(bench::run(&options, &stop, &step), &stop, STOPPING, left).await;
+        let report = run_until_signal(bench::run(&options, &stop, &step), &stop, STOPPING, left).await;
         progress.bar.finish_and_clear();
         show(&report?, json)
     })
@@ -249,24 +249,24 @@ impl Shape {
 /// A progress bar on a terminal, otherwise one line per step.
 struct Progress {
     bar: ProgressBar,
-    words: Mutex<String>,
+    text: Mutex<String>,
 }
 
 impl Progress {
     fn new(options: &Options) -> Progress {
         tell(&format!("bench {}\n", options.bench.name()));
-        Progress { bar: bar(), words: Mutex::default() }
+        Progress { bar: bar(), text: Mutex::default() }
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of 1000")]
-    fn show(&self, share: f64, words: &str) {
+    fn show(&self, share: f64, text: &str) {
         self.bar.set_position((share.clamp(0.0, 1.0) * 1000.0) as u64);
-        let mut told = self.words.lock();
-        if *told != words {
-            words.clone_into(&mut told);
-            self.bar.set_message(words.to_owned());
+        let mut shown = self.text.lock();
+        if *shown != text {
+            text.clone_into(&mut shown);
+            self.bar.set_message(text.to_owned());
             if self.bar.is_hidden() {
-                tell(&format!("{words}\n"));
+                tell(&format!("{text}\n"));
             }
         }
     }

@@ -46,7 +46,7 @@ struct Cli {
 enum Command {
     /// Attack instances while they publish, and check that no message was lost, early, or other than promised
     Verify(verify::VerifyArguments),
-    /// Measure instances, each figure with the limits of its parts
+    /// Measure instances, and beside that what the sink and Redis can do alone
     #[command(subcommand)]
     Bench(bench::BenchCommand),
     /// Print the completion script for a shell
@@ -96,12 +96,12 @@ fn failure(error: anyhow::Error) -> Failure {
     }
 }
 
-/// Runs a future. The first signal stops it in order and prints `words`; the second one stops it at once and prints
+/// Runs a future. The first signal asks it to stop and prints `text`; the second one ends it at once and prints
 /// `left`, what is left behind.
-async fn until_told<T>(
+async fn run_until_signal<T>(
     doing: impl Future<Output = anyhow::Result<T>>,
     stop: &CancellationToken,
-    words: &str,
+    text: &str,
     left: Option<String>,
 ) -> Result<T, Failure> {
     let mut signals = Signals::listen()?;
@@ -110,7 +110,7 @@ async fn until_told<T>(
         done = doing.as_mut() => return done.map_err(failure),
         signal = signals.next() => signal,
     };
-    tell(&format!("{signal}: {words}\n"));
+    tell(&format!("{signal}: {text}\n"));
     stop.cancel();
     tokio::select! {
         done = doing => done.map_err(failure),
@@ -146,7 +146,7 @@ fn show(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> 
 }
 
 /// The kind of sink that `--sink` names, and its URL if it is one.
-fn kind(sink: &str, treated: &str) -> Result<(Kind, Option<String>), Failure> {
+fn kind(sink: &str, action: &str) -> Result<(Kind, Option<String>), Failure> {
     let kinds = [Kind::Redis, Kind::Kafka, Kind::RabbitMq, Kind::Nats];
     if let Some(kind) = kinds.into_iter().find(|kind| kind.name() == sink) {
         return Ok((kind, None));
@@ -159,7 +159,7 @@ fn kind(sink: &str, treated: &str) -> Result<(Kind, Option<String>), Failure> {
         "nats" | "tls" => Kind::Nats,
         // The URL may contain a password.
         _ => {
-            return Err(Failure::usage(anyhow!("`--sink` names nothing that can be {treated}"))
+            return Err(Failure::usage(anyhow!("`--sink` names nothing that can be {action}"))
                 .hint("redis, kafka, rabbitmq, nats, or a URL: redis://, kafka://, amqp://, nats://"));
         }
     };

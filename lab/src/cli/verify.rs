@@ -11,7 +11,7 @@ use punctual::cli::program::{Failure, runtime};
 use punctual::task::duration;
 use tokio_util::sync::CancellationToken;
 
-use super::{LOGS, bar, kind, left, show, until_told};
+use super::{LOGS, bar, kind, left, run_until_signal, show};
 use crate::servers::Program;
 use crate::verify::absent;
 use crate::verify::campaign::{self, Options, Step};
@@ -54,7 +54,7 @@ pub(super) struct VerifyArguments {
 }
 
 pub(super) fn run(arguments: &VerifyArguments, program: Program) -> Result<(), Failure> {
-    punctual::telemetry::start(LOGS, false).map_err(|words| Failure::usage(anyhow!(words)))?;
+    punctual::telemetry::start(LOGS, false).map_err(|activity| Failure::usage(anyhow!(activity)))?;
     let options = options(arguments, program)?;
     runtime()?.block_on(async {
         let (stop, progress) = (CancellationToken::new(), Progress::new(&options));
@@ -62,18 +62,18 @@ pub(super) fn run(arguments: &VerifyArguments, program: Program) -> Result<(), F
         match arguments.absent {
             None => {
                 let left = left(&options.name, options.redis.is_some(), options.sink.is_some());
-                let campaign = until_told(campaign::run(&options, &stop, &step), &stop, STOPPING, left).await;
+                let campaign = run_until_signal(campaign::run(&options, &stop, &step), &stop, STOPPING, left).await;
                 progress.bar.finish_and_clear();
                 let report = campaign?;
                 show(&report, arguments.json)?;
                 if report.violations == 0 && report.shows_nothing() {
-                    let words = "nothing was shown: there was a round without a fault, a promise or a message";
-                    return Err(Failure::failed(anyhow!(words)).hint("more `--seconds`, or a shorter `--pause`"));
+                    let activity = "nothing was shown: there was a round without a fault, a promise or a message";
+                    return Err(Failure::failed(anyhow!(activity)).hint("more `--seconds`, or a shorter `--pause`"));
                 }
                 judged(report.violations, &format!("the same faults come again with `--seed {}`", report.seed))
             }
             Some(away) => {
-                let absence = until_told(absent::run(&options, away, &stop, &step), &stop, STOPPING, None).await;
+                let absence = run_until_signal(absent::run(&options, away, &stop, &step), &stop, STOPPING, None).await;
                 progress.bar.finish_and_clear();
                 let absence = absence?;
                 show(&absence, arguments.json)?;
@@ -113,13 +113,13 @@ fn options(arguments: &VerifyArguments, program: Program) -> Result<Options, Fai
 /// A progress bar on a terminal, otherwise one line per round.
 struct Progress {
     bar: ProgressBar,
-    words: Mutex<&'static str>,
+    activity: Mutex<&'static str>,
 }
 
 impl Progress {
     fn new(options: &Options) -> Progress {
         tell(&format!("verify: sink {}, seed {}\n", options.kind.name(), options.seed));
-        Progress { bar: bar(), words: Mutex::default() }
+        Progress { bar: bar(), activity: Mutex::default() }
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of 1000")]
@@ -128,12 +128,13 @@ impl Progress {
             return self.bar.suspend(|| tell(&format!("{line}\n")));
         }
         self.bar.set_position((step.share * 1000.0) as u64);
-        let Step { round, faults, promised, published, words, .. } = step;
-        self.bar.set_message(format!("round {round}: {words}, faults {faults}, promised {promised}, read {published}"));
-        let mut told = self.words.lock();
-        if self.bar.is_hidden() && *told != *words {
-            *told = words;
-            tell(&format!("round {round}: {words}\n"));
+        let Step { round, faults, promised, published, activity, .. } = step;
+        self.bar
+            .set_message(format!("round {round}: {activity}, faults {faults}, promised {promised}, read {published}"));
+        let mut shown = self.activity.lock();
+        if self.bar.is_hidden() && *shown != *activity {
+            *shown = activity;
+            tell(&format!("round {round}: {activity}\n"));
         }
     }
 }

@@ -98,10 +98,10 @@ impl Instance {
                 return Ok(());
             }
             if let Some(code) = self.keeper.ended()? {
-                bail!("instance {} ended at its start with code {code}: {}", self.number, self.last_words());
+                bail!("instance {} ended at its start with code {code}: {}", self.number, self.log_tail());
             }
             if !serves && begun.elapsed() > READY {
-                bail!("instance {} does not serve within {READY:?}: {}", self.number, self.last_words());
+                bail!("instance {} does not serve within {READY:?}: {}", self.number, self.log_tail());
             }
             sleep(Duration::from_millis(20)).await;
             self.read_log();
@@ -167,7 +167,7 @@ impl Instance {
     }
 
     /// The end of its log.
-    pub fn last_words(&self) -> String {
+    pub fn log_tail(&self) -> String {
         let text = std::fs::read(self.keeper.log()).unwrap_or_default();
         let lines: Vec<String> = String::from_utf8_lossy(&text).lines().rev().take(5).map(str::to_owned).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
@@ -194,12 +194,12 @@ impl Log {
 
     fn take(&mut self, line: &[u8]) {
         let parsed = serde_json::from_slice::<Line>(line);
-        let words = parsed.as_ref().ok().and_then(|line| line.message.as_deref()).unwrap_or_default();
+        let message = parsed.as_ref().ok().and_then(|line| line.message.as_deref()).unwrap_or_default();
         match &parsed {
-            Ok(line) if words == "serving" => self.id.clone_from(&line.instance),
-            Ok(_) if words == "connected to redis" => self.linked = true,
+            Ok(line) if message == "serving" => self.id.clone_from(&line.instance),
+            Ok(_) if message == "connected to redis" => self.linked = true,
             // Dead occurrences are checked elsewhere. Any line that is not JSON comes from a runtime that ended.
-            Ok(line) if line.level != "ERROR" || words.contains("dead") => {}
+            Ok(line) if line.level != "ERROR" || message.contains("dead") => {}
             _ => {
                 self.error_count += 1;
                 if self.errors.len() < KEPT {

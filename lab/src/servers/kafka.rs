@@ -104,9 +104,9 @@ pub async fn start_kafka(options: &KafkaOptions<'_>) -> anyhow::Result<Server> {
     start_with(options, option.as_deref()).await
 }
 
-/// Java's archive of the classes that a broker loads, beside the jars of `make setup`: with it a broker starts in half of
-/// the CPU time. If there is none, a broker is started and stopped first, because Java writes it at its end. An updated
-/// Java has another one.
+/// Java's archive of the classes that a broker loads, in the folder of the jars of `make setup`. With it a broker
+/// starts in half of the CPU time. Java writes the archive when it ends; if there is none, this starts and stops a
+/// broker first. After an update of Java another archive is used.
 async fn archive_classes() -> anyhow::Result<PathBuf> {
     let ours = cached_jars().filter(|ours| jars().as_ref() == Some(ours)).context("the jars are not ours")?;
     let java = find_program("java").context("no Java")?.canonicalize()?;
@@ -140,7 +140,7 @@ async fn start_with(options: &KafkaOptions<'_>, option: Option<&str>) -> anyhow:
     .await
 }
 
-/// What the first broker without users was given; a process in Java takes seconds to make the same once more.
+/// The formatted data of the first broker without users. It is reused, because formatting in Java takes seconds.
 static FORMATTED: OnceLock<Vec<(OsString, Vec<u8>)>> = OnceLock::new();
 
 /// Makes the folder of a broker's data, which a broker needs before its first start.
@@ -169,11 +169,11 @@ fn properties(port: u16, controller: u16, options: &KafkaOptions, dir: &Path) ->
     let mut advertised = listeners.clone();
     let mut protocols = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned();
     let plain = options.listeners.iter().enumerate();
-    let plain = plain.map(|(number, &(own, told))| (format!("VIA{number}"), own, told, "PLAINTEXT"));
+    let plain = plain.map(|(number, &(own, public_port))| (format!("VIA{number}"), own, public_port, "PLAINTEXT"));
     let secured = options.secured.map(|(port, protocol)| ("SECURED".to_owned(), port, port, protocol));
-    for (name, own, told, protocol) in plain.chain(secured) {
+    for (name, own, public_port, protocol) in plain.chain(secured) {
         listeners += &format!(",{name}://127.0.0.1:{own}");
-        advertised += &format!(",{name}://127.0.0.1:{told}");
+        advertised += &format!(",{name}://127.0.0.1:{public_port}");
         protocols += &format!(",{name}:{protocol}");
     }
     format!(

@@ -31,9 +31,9 @@ pub enum Kind {
 
 /// Something that is needed is missing or unsuitable.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{words}")]
+#[error("{detail}")]
 pub struct Missing {
-    words: String,
+    detail: String,
     /// What to do about it.
     pub hint: String,
 }
@@ -41,8 +41,8 @@ pub struct Missing {
 impl Missing {
     /// What is missing, and what to do about it.
     #[must_use]
-    pub fn new(words: &str, hint: &str) -> Missing {
-        Missing { words: words.to_owned(), hint: hint.to_owned() }
+    pub fn new(detail: &str, hint: &str) -> Missing {
+        Missing { detail: detail.to_owned(), hint: hint.to_owned() }
     }
 }
 

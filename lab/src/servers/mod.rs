@@ -104,10 +104,10 @@ impl Server {
                 return Ok(());
             }
             if let Some(code) = self.keeper.ended()? {
-                bail!("the {} ended at its start with code {code}: {}", self.name, self.last_words());
+                bail!("the {} ended at its start with code {code}: {}", self.name, self.log_tail());
             }
             if begun.elapsed() > READY {
-                bail!("the {} does not answer within {READY:?}: {}", self.name, self.last_words());
+                bail!("the {} does not answer within {READY:?}: {}", self.name, self.log_tail());
             }
             sleep(Duration::from_millis(10)).await;
         }
@@ -122,7 +122,7 @@ impl Server {
         self.await_end().await.map(drop)
     }
 
-    /// Returns when it has ended, with its exit code if nobody was told it before.
+    /// Returns when it has ended, with its exit code unless an earlier call has returned it.
     ///
     /// # Errors
     /// If it does not end in time.
@@ -157,13 +157,13 @@ impl Server {
     /// Sends a signal, by name.
     ///
     /// # Errors
-    /// When whoever keeps it is gone.
+    /// If its keeper is gone.
     pub fn signal(&self, name: &str) -> anyhow::Result<()> {
         Ok(self.keeper.signal(name)?)
     }
 
     /// The end of its output.
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         let text = std::fs::read(self.keeper.log()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().rev().take(5).collect();

@@ -34,14 +34,14 @@ impl Program {
             let hint = "build it beside this program (`cargo build`), or name one: `--punctual FILE`";
             return Err(Missing::new("there is no `punctual` to start", hint));
         };
-        let told = version_of(&file).map_err(|error| {
+        let version = version_of(&file).map_err(|error| {
             Missing::new(&format!("cannot run `{}`: {error}", file.display()), "name another: `--punctual FILE`")
         })?;
-        if told == VERSION {
+        if version == VERSION {
             return Ok(Program(file));
         }
-        let words = format!("`{}` is `{told}`, and this program is for `{VERSION}`", file.display());
-        Err(Missing::new(&words, "name one of that version: `--punctual FILE`"))
+        let detail = format!("`{}` is `{version}`, and this program is for `{VERSION}`", file.display());
+        Err(Missing::new(&detail, "name one of that version: `--punctual FILE`"))
     }
 
     /// A program that is never started.
@@ -68,7 +68,7 @@ fn version_of(file: &Path) -> io::Result<String> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let mut told = String::new();
-    child.stdout.take().map(|stdout| stdout.take(MAX_VERSION_BYTES).read_to_string(&mut told)).transpose()?;
-    Ok(told.lines().next().unwrap_or_default().to_owned())
+    let mut version = String::new();
+    child.stdout.take().map(|stdout| stdout.take(MAX_VERSION_BYTES).read_to_string(&mut version)).transpose()?;
+    Ok(version.lines().next().unwrap_or_default().to_owned())
 }

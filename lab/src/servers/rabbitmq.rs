@@ -104,9 +104,9 @@ fn program(name: &str) -> PathBuf {
     if path.is_file() { path } else { name.into() }
 }
 
-/// The script that starts a broker, in a folder like that of the installation but without plugins, where it starts in
-/// half of the CPU time: Erlang looks for each module in all folders, one after the other. If the installation has other
-/// folders, its own script.
+/// The script that starts a broker, in a copy of the installation's folder without plugins. There a broker starts in
+/// half of the CPU time, because Erlang searches all folders for each module. If the installation has another layout,
+/// returns its own script.
 fn without_plugins(dir: &Path) -> io::Result<PathBuf> {
     let script = program("rabbitmq-server");
     let installed = script.canonicalize().ok();

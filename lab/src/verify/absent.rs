@@ -74,7 +74,7 @@ pub async fn run(
         let hint = "leave `--sink` and `--redis` out";
         return Err(Missing::new("a sink is made absent among Redis Streams of this campaign's own", hint).into());
     }
-    let say = |words, share| tell(Step { words, share, ..Step::default() });
+    let say = |activity, share| tell(Step { activity, share, ..Step::default() });
     say("starting servers and instances", 0.0);
     let ground = Ground::open(Kind::Redis, None, None, 1).await?;
     let other = servers::start_redis(KEEPS_EVERYTHING).await?;
@@ -230,8 +230,8 @@ impl Stage {
         let created = self.promise(&answer);
         self.put[lane].fetch_add(created, Ordering::Relaxed);
         if created != count {
-            let words: String = answer.chars().take(200).collect();
-            bail!("{created} of {count} tasks were put: {words}");
+            let detail: String = answer.chars().take(200).collect();
+            bail!("{created} of {count} tasks were put: {detail}");
         }
         Ok(())
     }
@@ -303,7 +303,7 @@ impl Stage {
                 return Ok(count("redis_dead"));
             }
             if begun.elapsed() > Duration::from_secs(30) {
-                bail!("{} tasks still wait: what is lost cannot be told", count("redis_tasks"));
+                bail!("{} tasks still wait: lost messages cannot be counted yet", count("redis_tasks"));
             }
             sleep(Duration::from_millis(100)).await;
         }

@@ -21,7 +21,7 @@ impl Address {
     /// If it names several servers or TLS, because no proxy can be put in between.
     pub(super) fn of(kind: Kind, url: &str) -> Result<Address, Missing> {
         let (scheme, port) = kind.scheme();
-        let no = |words: &str| Missing::new(words, &format!("name one plain address: {scheme}://127.0.0.1:{port}"));
+        let no = |detail: &str| Missing::new(detail, &format!("name one plain address: {scheme}://127.0.0.1:{port}"));
         let Some(rest) = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://")) else {
             return Err(no(&format!("`verify` attacks connections in the open, by `{scheme}://`")));
         };

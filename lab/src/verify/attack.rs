@@ -99,7 +99,7 @@ async fn carry_out(instances: Arc<Instances>, planned: Planned, turn: Turn) -> O
             Some(proxy) => {
                 let ill = || {
                     if side == Side::Redis {
-                        instances.redis_is_ill(Some(number))
+                        instances.note_redis_fault(Some(number))
                     }
                 };
                 ill();
@@ -112,7 +112,7 @@ async fn carry_out(instances: Arc<Instances>, planned: Planned, turn: Turn) -> O
         (FaultKind::Restart(side), _) => server(&instances, side, &planned, true).await,
         (FaultKind::Stall(side), _) => server(&instances, side, &planned, false).await,
         (FaultKind::Flush, _) => {
-            instances.redis_is_ill(None);
+            instances.note_redis_fault(None);
             instances
                 .key_reader
                 .flush_scripts()
@@ -205,7 +205,7 @@ async fn break_link(proxy: &Proxy, harm: LinkFault, planned: &Planned) -> bool {
 async fn server(instances: &Instances, side: Side, planned: &Planned, restart: bool) -> bool {
     let Some(server) = &instances.ground.backend(side).server else { return false };
     if side == Side::Redis {
-        instances.redis_is_ill(None);
+        instances.note_redis_fault(None);
     }
     let done = if restart {
         let killed = server.kill().await;
@@ -220,7 +220,7 @@ async fn server(instances: &Instances, side: Side, planned: &Planned, restart: b
         stopped.and(server.signal("CONT"))
     };
     if side == Side::Redis {
-        instances.redis_is_ill(None);
+        instances.note_redis_fault(None);
     }
     done.inspect_err(|error| tracing::error!("a server is not as it was: {error:#}")).is_ok()
 }

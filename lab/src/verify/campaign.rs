@@ -68,7 +68,7 @@ pub struct Step {
     /// Messages that were read in this round.
     pub published: u64,
     /// The current step.
-    pub words: &'static str,
+    pub activity: &'static str,
     /// A line to keep, once a round is over.
     pub line: Option<String>,
 }
@@ -79,7 +79,7 @@ pub struct Step {
 /// [`super::Missing`] if a server cannot be started, or a named one cannot be attacked; otherwise if a server, an
 /// instance or the account fails, so that no judgement is possible.
 pub async fn run(options: &Options, stop: &CancellationToken, tell: &(dyn Fn(Step) + Sync)) -> anyhow::Result<Report> {
-    tell(Step { words: "starting servers", ..Step::default() });
+    tell(Step { activity: "starting servers", ..Step::default() });
     let exposed = |url: &'_ Option<SecretString>| url.as_ref().map(|url| url.expose_secret().to_owned());
     let (redis, sink) = (exposed(&options.redis), exposed(&options.sink));
     let ground = Ground::open(options.kind, redis.as_deref(), sink.as_deref(), options.instances).await?;
@@ -111,26 +111,26 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: &(dyn Fn(Ste
             "round {number} of {}, seed {}: {} faults, promised {}, read {}, violations {broken}",
             options.rounds, round.seed, round.faults, round.tally.promised, round.tally.published
         );
-        step(Step { share: 1.0, words: "", line: Some(line), ..Step::default() });
+        step(Step { share: 1.0, activity: "", line: Some(line), ..Step::default() });
         report.add(round);
     }
     Ok(report)
 }
 
-/// The faults that are not executed on the user's servers, in words.
+/// The faults that are not executed on the user's servers, as text.
 fn left_out(ground: &Ground) -> Vec<String> {
-    let mut words = Vec::new();
+    let mut left_out = Vec::new();
     if ground.redis.server.is_none() {
-        words.push("the Redis that you named is not restarted, stopped, or made to forget its scripts".to_owned());
+        left_out.push("the Redis that you named is not restarted, stopped, or made to forget its scripts".to_owned());
     }
     if ground.sink.server.is_none() {
-        words.push("the sink that you named is not restarted or stopped".to_owned());
+        left_out.push("the sink that you named is not restarted or stopped".to_owned());
     }
     if ground.links.iter().any(|links| links.sink.is_none()) {
-        words
+        left_out
             .push("connections to Kafka are not attacked: its clients go on at the addresses that it tells".to_owned());
     }
-    words
+    left_out
 }
 
 /// One round, in a namespace and destinations of its own. Afterwards the user's servers contain nothing of it.
@@ -142,7 +142,7 @@ async fn round(
     stop: &CancellationToken,
     tell: &(dyn Fn(Step) + Sync),
 ) -> anyhow::Result<Round> {
-    tell(Step { words: "starting instances", ..Step::default() });
+    tell(Step { activity: "starting instances", ..Step::default() });
     let timeline = TimelinePlace {
         url: ground.redis.url.clone(),
         namespace: name.to_owned(),
@@ -201,7 +201,7 @@ async fn judged(
     let load = Load { rate: options.rate, seed, races: true };
     let account = Account::open(place, timeline, load, instances.apis()).await.context("cannot begin to put tasks")?;
     let (done, samples) = under_attack(options, seed, instances, &account, stop, tell).await;
-    tell(Step { share: 1.0, words: "waiting until all is published", faults: done.faults.len(), ..Step::default() });
+    tell(Step { share: 1.0, activity: "waiting until all is published", faults: done.faults.len(), ..Step::default() });
     let verdict = tokio::select! {
         verdict = account.close(&done.faults) => verdict.context("cannot judge what was published")?,
         never = instances.watch() => never,
@@ -267,7 +267,7 @@ async fn under_attack(
             let share = (begun.elapsed().as_secs_f64() / (options.length + CALM).as_secs_f64()).min(1.0);
             let faults = faults.load(std::sync::atomic::Ordering::Relaxed);
             let (promised, published) = (progress.promised, progress.published);
-            tell(Step { share, faults, promised, published, words: "attacking", ..Step::default() });
+            tell(Step { share, faults, promised, published, activity: "attacking", ..Step::default() });
         }
     };
     let every = (options.length / 240).max(Duration::from_secs(2));

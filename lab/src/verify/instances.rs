@@ -27,7 +27,7 @@ const END: Duration = Duration::from_secs(15);
 const CALM: Duration = Duration::from_secs(5);
 
 /// Maximum number of violations of instances, because one that cannot start is tried again and again.
-const ACCUSATIONS: usize = 100;
+const MAX_VIOLATIONS: usize = 100;
 
 /// The instances under attack, and their servers.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct Instances {
     members: Vec<Member>,
     apis: watch::Sender<Vec<SocketAddr>>,
     /// When Redis was last at fault.
-    redis_ill: Mutex<Option<Instant>>,
+    last_redis_fault: Mutex<Option<Instant>>,
     /// How many ends were checked for claims that were left.
     ends_judged: AtomicU64,
     violations: Mutex<Vec<Violation>>,
@@ -48,7 +48,7 @@ struct Member {
     instance: Instance,
     up: AtomicBool,
     /// When its connections to Redis were last at fault.
-    redis_ill: Mutex<Option<Instant>>,
+    last_redis_fault: Mutex<Option<Instant>>,
     /// Allows one fault at a time.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -76,7 +76,7 @@ impl Instances {
             members.push(Member {
                 instance,
                 up: AtomicBool::new(false),
-                redis_ill: Mutex::default(),
+                last_redis_fault: Mutex::default(),
                 turn: Arc::default(),
             });
         }
@@ -85,7 +85,7 @@ impl Instances {
             key_reader,
             members,
             apis: watch::Sender::default(),
-            redis_ill: Mutex::default(),
+            last_redis_fault: Mutex::default(),
             ends_judged: AtomicU64::new(0),
             violations: Mutex::default(),
         });
@@ -119,10 +119,10 @@ impl Instances {
     }
 
     /// Notes a violation of an instance, at most a hundred times.
-    pub(super) fn accuse(&self, law: &'static str, number: usize, evidence: String) {
+    pub(super) fn add_violation(&self, law: &'static str, number: usize, evidence: String) {
         let violation = Violation { law, key: format!("instance {number}"), evidence };
         let mut violations = self.violations.lock();
-        if violations.len() < ACCUSATIONS {
+        if violations.len() < MAX_VIOLATIONS {
             violations.push(violation);
         }
     }
@@ -162,20 +162,20 @@ impl Instances {
         let started = self.instance(number).start().await;
         match &started {
             Ok(()) => self.set_up(number, true),
-            Err(error) => self.accuse("started", number, format!("{error:#}")),
+            Err(error) => self.add_violation("started", number, format!("{error:#}")),
         }
         started
     }
 
     /// Notes that Redis is at fault now, or the connections of one instance to it.
-    pub(super) fn redis_is_ill(&self, instance: Option<usize>) {
-        let ill = instance.map_or(&self.redis_ill, |number| &self.members[number].redis_ill);
+    pub(super) fn note_redis_fault(&self, instance: Option<usize>) {
+        let ill = instance.map_or(&self.last_redis_fault, |number| &self.members[number].last_redis_fault);
         *ill.lock() = Some(Instant::now());
     }
 
     fn redis_was_ill_since(&self, number: usize, then: Instant) -> bool {
         let since = |ill: &Mutex<Option<Instant>>| ill.lock().is_some_and(|last| last >= then);
-        since(&self.redis_ill) || since(&self.members[number].redis_ill)
+        since(&self.last_redis_fault) || since(&self.members[number].last_redis_fault)
     }
 
     /// Asks an instance to end, and checks that it ends well and in time, with no claims left.
@@ -195,13 +195,17 @@ impl Instances {
         match ended {
             Ok(Some(0)) => {}
             Ok(Some(code)) => {
-                self.accuse("ended", number, format!("exit code {code} after SIGTERM: {}", instance.last_words()));
+                self.add_violation("ended", number, format!("exit code {code} after SIGTERM: {}", instance.log_tail()));
             }
             Ok(None) => {
-                self.accuse("ended", number, format!("it runs on {END:?} after SIGTERM: {}", instance.last_words()));
+                self.add_violation(
+                    "ended",
+                    number,
+                    format!("it runs on {END:?} after SIGTERM: {}", instance.log_tail()),
+                );
                 self.kill(number).await;
             }
-            Err(error) => self.accuse("ended", number, error.to_string()),
+            Err(error) => self.add_violation("ended", number, error.to_string()),
         }
         let Ok(left) = self.key_reader.claims_of(&id).await else { return };
         if asked.checked_sub(CALM).is_none_or(|since| self.redis_was_ill_since(number, since)) {
@@ -209,7 +213,7 @@ impl Instances {
         }
         self.ends_judged.fetch_add(1, Ordering::Relaxed);
         if !left.is_empty() {
-            self.accuse("ended", number, format!("it left claims behind: {}", left.join(", ")));
+            self.add_violation("ended", number, format!("it left claims behind: {}", left.join(", ")));
         }
     }
 
@@ -222,7 +226,7 @@ impl Instances {
             Err(error) => Err(error),
         };
         if !matches!(ended, Ok(Some(_))) {
-            self.accuse("ended", number, format!("it cannot be killed: {ended:?}"));
+            self.add_violation("ended", number, format!("it cannot be killed: {ended:?}"));
         }
     }
 
@@ -234,10 +238,10 @@ impl Instances {
                 let number = member.instance.number;
                 if let Ok(Some(code)) = member.instance.ended() {
                     self.down(number);
-                    self.accuse(
+                    self.add_violation(
                         "ended",
                         number,
-                        format!("with code {code}, by itself: {}", member.instance.last_words()),
+                        format!("with code {code}, by itself: {}", member.instance.log_tail()),
                     );
                 }
                 if !member.is_up()

@@ -60,7 +60,7 @@ impl TimelinePlace {
 /// An executed fault.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Fault {
-    /// Its kind, one of a few words: `kill`, `stop`, `sink_cut`, ...
+    /// Its kind, one of a few detail: `kill`, `stop`, `sink_cut`, ...
     pub kind: &'static str,
     /// The instance, from 0; `None` if its target is a server.
     pub instance: Option<usize>,

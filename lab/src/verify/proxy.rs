@@ -25,7 +25,7 @@ pub(super) enum Mode {
     Pass,
     /// New connections are refused.
     Refuse,
-    /// No data arrives and no side is told; new connections get no answer.
+    /// No data arrives, and neither side gets an error; new connections get no answer.
     BlackHole,
     /// All data arrives this much later.
     Delay(Duration),

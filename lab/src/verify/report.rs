@@ -124,7 +124,7 @@ impl Display for Report {
         for round in &self.rounds {
             writeln!(f, "{round}")?;
         }
-        self.left_out.iter().try_for_each(|words| writeln!(f, "left out: {words}"))?;
+        self.left_out.iter().try_for_each(|detail| writeln!(f, "left out: {detail}"))?;
         writeln!(f, "{:<20} {:>8} {:>8}", "fault", "times", "held")?;
         for (kind, Counted { faults, held }) in &self.kinds {
             writeln!(f, "{kind:<20} {faults:>8} {held:>8}")?;
@@ -187,7 +187,7 @@ impl Display for Round {
                 writeln!(f, "    {}: {}", visible(key), visible(evidence))?;
             }
         }
-        self.left_behind.iter().try_for_each(|words| writeln!(f, "  left behind: {words}"))?;
+        self.left_behind.iter().try_for_each(|detail| writeln!(f, "  left behind: {detail}"))?;
         self.logs.iter().try_for_each(|folder| writeln!(f, "  the logs of the instances are kept in {folder}"))
     }
 }

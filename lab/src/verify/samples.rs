@@ -60,12 +60,12 @@ impl Samples {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "means are told with a few digits")]
+    #[expect(clippy::cast_precision_loss, reason = "means are shown with a few digits")]
     fn note(&mut self, name: String, at: f64, value: u64) {
         self.all.entry(name).or_default().push((at, value as f64));
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "means are told with a few digits")]
+    #[expect(clippy::cast_precision_loss, reason = "means are shown with a few digits")]
     fn note_life(&mut self, name: &'static str, pid: u32, at: f64, value: u64) {
         self.lives.entry((name, pid)).or_default().push((at, value as f64));
     }

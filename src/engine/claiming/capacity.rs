@@ -13,7 +13,7 @@ const MIN_FREE_KIB: usize = 256;
 /// with 5000 messages per second frees a full batch in a tenth of a second.
 const PLENTY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// If such a wait did not help, no claim waits like that for this long, because part of the capacity is stuck.
+/// After a wait that did not help, claims skip this wait for this long, because part of the capacity is stuck.
 const NO_WAIT_TIME: Duration = Duration::from_secs(1);
 
 /// The wait helped if at least one part in this many of `plenty` became free: the sink is slow but makes progress.
@@ -26,19 +26,19 @@ pub(in crate::engine) struct Capacity {
     /// One claim waits at a time, so that freed capacity is not split into small parts. Holds the time until which claims
     /// do not wait for plenty.
     turn: Mutex<Option<Instant>>,
-    /// A quarter of the capacity. This much is worth a claim, whatever it asked for.
+    /// A quarter of the capacity. No claim waits for more, even if it asked for more.
     plenty: u32,
 }
 
-/// The share of a claim. Dropping it frees what is left of it.
+/// The capacity that a claim holds. Dropping it frees the capacity that the claim still holds.
 pub(in crate::engine) struct CapacityShare {
     occurrences: OwnedSemaphorePermit,
     kib: Arc<Kib>,
     taken: usize,
 }
 
-/// Capacity in KiB. The first record of a claim is taken whatever its size, so more may be taken than there is. In that
-/// case no claim gets any until enough is free again.
+/// Capacity in KiB. The first record of a claim is taken whatever its size, so `taken` may exceed `whole`. Then no
+/// claim gets capacity until enough is free again.
 struct Kib {
     whole: usize,
     taken: parking_lot::Mutex<usize>,
@@ -109,7 +109,7 @@ impl Drop for CapacityShare {
 }
 
 impl Kib {
-    /// Waits until some is free, then takes up to `most`. One caller waits at a time.
+    /// Waits until [`MIN_FREE_KIB`] are free, then takes up to `most` KiB. Only one caller may wait at a time.
     async fn take(&self, most: usize) -> usize {
         loop {
             if let Some(taken) = self.try_take(most) {

@@ -24,8 +24,8 @@ use crate::timeline::{
 /// Deadline of a claim call. A claim that Redis runs later takes nothing.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// After this many useless wake-ups in a row, other instances are as fast as this one. The claimer then waits a little
-/// before the next call.
+/// After this many claims in a row without occurrences, the claimer waits a little before the next call, because other
+/// instances are as fast as this one.
 const MAX_IDLE_WAKES: u32 = 3;
 
 /// Maximum number of suspects in one claim, for occurrences whose claims expired twice. If one of them kills the
@@ -138,8 +138,8 @@ impl Claimer {
         if next_claim.idle() >= MAX_IDLE_WAKES {
             tokio::time::sleep(Duration::from_micros(rand::random_range(0..3000))).await;
         }
-        // Taken before the call is sent. A wake-up that arrives later is news, whatever the reply says. An earlier one
-        // must be noted now, because a claim that starts behind a position would not see its task.
+        // Take the signal before the call is sent. A wake-up that arrives later is kept for the next claim, whatever
+        // the reply says. An earlier one must be noted now, because a claim behind a position would not see its task.
         if let Some(notice) = self.signal.take() {
             next_claim.notified(notice);
         }
@@ -258,7 +258,7 @@ impl Claimer {
                 }
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
-            TimelineError::Unknown(detail) | TimelineError::Unkept(detail) => {
+            TimelineError::Unknown(detail) | TimelineError::Unconfirmed(detail) => {
                 warn!(lane = %self.lane.lane, detail, "no reply to a claim; returning its occurrences");
                 self.context.holders.spawn(return_claim(
                     Arc::clone(&self.context),

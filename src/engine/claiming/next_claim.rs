@@ -87,7 +87,7 @@ struct Unreadable {
 impl NextClaim {
     /// Notes a signal.
     pub(in crate::engine) fn notified(&mut self, notice: WakeReasons) {
-        if notice.anew {
+        if notice.from_oldest {
             (self.place, self.behind_left_out, self.oldest_at) = (None, None, None);
         }
         if notice.look {
@@ -132,7 +132,7 @@ impl NextClaim {
         } else if self.unreadable.next {
             (ClaimKind::Unreadable, self.unreadable.behind.clone())
         } else if has_returns && self.oldest_at.is_some_and(|at| at <= now) {
-            // With a position before all others, such a claim sends no wake-up for the rest.
+            // A claim with a position sends no wake-up for the remaining tasks, so use the position before all tasks.
             (ClaimKind::Oldest, Some(DuePosition { due: Timestamp::MIN_DUE, member: None }))
         } else if self.newest_next {
             (ClaimKind::Newest, None)
@@ -142,8 +142,8 @@ impl NextClaim {
         }
     }
 
-    /// Updates it from a reply. `wait` joins the queue for the permit for suspects, or leaves it, and returns
-    /// whether this claimer is next.
+    /// Updates this state from the reply of a claim. `wait(true)` joins the queue for the suspect permit, `wait(false)`
+    /// leaves it. It returns whether this claimer is next.
     pub(in crate::engine) fn learn(
         &mut self,
         kind: ClaimKind,
@@ -164,11 +164,11 @@ impl NextClaim {
             ClaimKind::Suspects => self.claimed_suspects(claimed, after.is_none()),
         }
         if matches!(kind, ClaimKind::Ordinary | ClaimKind::Oldest | ClaimKind::Suspects) {
-            let some = self.suspects_next || claimed.suspects > 0;
-            let turn = wait(some);
-            if self.suspects_next && turn {
+            let has_suspects = self.suspects_next || claimed.suspects > 0;
+            let is_next = wait(has_suspects);
+            if self.suspects_next && is_next {
                 self.head = Some(claimed.now);
-            } else if some {
+            } else if has_suspects {
                 self.look_by(claimed.now.plus(SUSPECTS_PAUSE));
             }
         }
@@ -204,9 +204,9 @@ impl NextClaim {
         // The other suspects are claimed once they are seen again; otherwise suspects of a failing destination would be
         // claimed in a loop.
         self.suspects_next = false;
-        // Suspects are left but none was taken, so a due head stands behind more of them than one claim reads.
-        let in_vain = claimed.occurrences.is_empty() && claimed.suspects > 0;
-        let head = claimed.head.filter(|head| *head > claimed.now || !in_vain);
+        // Suspects are left but none was taken. A due head is then behind more suspects than one claim reads.
+        let none_taken = claimed.occurrences.is_empty() && claimed.suspects > 0;
+        let head = claimed.head.filter(|head| *head > claimed.now || !none_taken);
         // A claim behind a position says nothing about the tasks before it.
         self.head = if from_oldest { head } else { self.head.into_iter().chain(head).min() };
     }
@@ -231,7 +231,7 @@ impl NextClaim {
 
     /// Continues behind the unreadable occurrences that were taken, until none is left.
     fn asked_for_unreadable(&mut self, claimed: &Claimed) {
-        // One call reads a thousand members of any kind, so none is left only if the call reached the end.
+        // One call reads at most a thousand members of any kind. Only a call that reached the end has seen them all.
         if claimed.last.is_none() {
             self.unreadable.asked = true;
             self.unreadable.next = false;
@@ -325,7 +325,7 @@ mod tests {
             next_claim.next(with_returns(at(0))),
             (ClaimKind::Ordinary, Some(DuePosition { due: at(-100), member: None }))
         );
-        next_claim.notified(WakeReasons { look: true, anew: true, due: None });
+        next_claim.notified(WakeReasons { look: true, from_oldest: true, due: None });
         assert_eq!(next_claim.next(with_returns(at(0))), (ClaimKind::Ordinary, None), "something may stand before it");
     }
 

@@ -16,7 +16,8 @@ use crate::engine::claiming::wake_signal::WakeSignal;
 /// After this long another lane may claim suspects too, so that one unanswered publish does not block them all.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the permit is reserved for the next claimer, whose lane may rest or whose sink may be absent.
+/// How long the permit is reserved for the next claimer. It may not come, because its lane pauses or its sink is
+/// absent.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The permit, and the claimers that wait for it.
@@ -40,8 +41,8 @@ pub(in crate::engine) struct SuspectPermit {
 }
 
 impl SuspectLock {
-    /// Takes the permit if it is free and no other claimer waits. Otherwise the caller joins the queue, and `signal`
-    /// tells it when it is next. A repeated call keeps its place.
+    /// Takes the permit if it is free and this claimer is the first in the queue. Otherwise the claimer waits in the
+    /// queue, and `signal` wakes it when it is next. A repeated call keeps its place.
     pub(in crate::engine) fn take(self: &Arc<SuspectLock>, signal: &Arc<WakeSignal>) -> Option<SuspectPermit> {
         let (mut queue, now) = (self.0.lock(), Instant::now());
         queue.stand(signal);
@@ -82,7 +83,7 @@ impl Queue {
         self.waiting.retain(|one| !Arc::ptr_eq(one, signal));
     }
 
-    /// Whether this claimer gets the permit. Passes a reservation on if its claimer does not come.
+    /// Whether this claimer gets the permit. If a reservation has timed out, its claimer loses its place in the queue.
     fn is_next(&mut self, signal: &Arc<WakeSignal>, now: Instant) -> bool {
         if self.is_taken(now) {
             return false;

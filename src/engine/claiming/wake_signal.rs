@@ -1,4 +1,4 @@
-//! Tells a claimer that the head of its lane became earlier, or that it should look.
+//! Wakes a claimer because the head of its lane became earlier, or because it should claim now.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -20,11 +20,11 @@ pub(in crate::engine) struct WakeReasons {
     /// Claim now, whatever the head is.
     pub(in crate::engine) look: bool,
     /// Start the next claim at the oldest, because a wake-up may have been missed there.
-    pub(in crate::engine) anew: bool,
+    pub(in crate::engine) from_oldest: bool,
 }
 
 impl WakeSignal {
-    /// Tells a due, and wakes the claimer if it is earlier than the last one.
+    /// Notes a due. Wakes the claimer only if this due is earlier than the noted one.
     pub(in crate::engine) fn raise(&self, due: Timestamp) {
         let mut reasons = self.reasons.lock();
         if reasons.due.is_none_or(|known| due < known) {
@@ -40,9 +40,9 @@ impl WakeSignal {
     }
 
     /// Tells the claimer to claim now, from the oldest on.
-    pub(in crate::engine) fn look_anew(&self) {
+    pub(in crate::engine) fn look_from_oldest(&self) {
         let mut reasons = self.reasons.lock();
-        (reasons.look, reasons.anew) = (true, true);
+        (reasons.look, reasons.from_oldest) = (true, true);
         self.notify.notify_one();
     }
 

@@ -143,8 +143,8 @@ impl Intake {
         }
     }
 
-    /// Requeues or discards a slice, in order. Returns the last position before the first one without a definite
-    /// result.
+    /// Requeues or discards a slice, in order. Returns the position of the last entry before the first entry without a
+    /// definite result.
     async fn bulk_slice(
         &self,
         action: BulkAction,
@@ -175,7 +175,7 @@ impl Intake {
                 Some(Err(error)) => (stop, end) = (stop.min(index), end.or(SliceEnd::Failed(error))),
             }
         }
-        // Later ones are handled again by the next request.
+        // The next request handles the entries from `stop` on again.
         for (_, done) in stayed.iter().filter(|(index, _)| *index < stop) {
             match done {
                 EntryResult::InFlight => result.in_flight += 1,
@@ -217,7 +217,7 @@ impl SliceEnd {
     /// Combines two results. A result that may have taken effect takes precedence over one that did not.
     fn or(self, other: SliceEnd) -> SliceEnd {
         let promise = |end: &SliceEnd| match end {
-            SliceEnd::Failed(TimelineError::Unknown(_) | TimelineError::Unkept(_)) => 0,
+            SliceEnd::Failed(TimelineError::Unknown(_) | TimelineError::Unconfirmed(_)) => 0,
             SliceEnd::Failed(TimelineError::Broken(_)) => 1,
             SliceEnd::Failed(_) => 2,
             SliceEnd::TimedOut => 3,

@@ -63,8 +63,8 @@ pub enum RequeueError {
     Timeline(#[from] TimelineError),
 }
 
-/// Where to continue, without telling a caller whose filter has a prefix of the keys of others: behind the last of its
-/// own, or else in front of everything that died in the same millisecond.
+/// The position to continue from, without a key outside the prefix of the filter. If the key of `next` is outside, this
+/// is the position of the last match. Without a match, it is the position before all that died in the same millisecond.
 pub(in crate::engine) fn shown_position(
     filter: &DeadFilter,
     next: Option<DeadCursor>,

@@ -1,11 +1,12 @@
-//! Limits how much of a lane's capacity the failing destinations hold with messages that wait for a retry, over all shards.
+//! Limits how much of a lane's capacity is held by messages of failing destinations that wait for a retry. The limits
+//! count all shards together.
 //!
-//! All destinations at fault together hold at most a quarter of the capacity, and all failing destinations together at most
-//! three quarters. So the other destinations always have some left, and they show whether the sink still accepts messages. A
-//! destination that accepted messages before may hold one occurrence in any case, so that its recovery is noticed
-//! however many others are at fault. First tries of new destinations, while others of their kind fail, have a quarter of
-//! their own, so that neither hinders the other. The same limits hold for the capacity of a sink, so that many lanes with one bad
-//! destination each cannot fill it.
+//! All destinations at fault together hold at most a quarter of the capacity, and all failing destinations together at
+//! most three quarters. The other destinations always have some capacity left, and their messages show whether the sink
+//! still accepts any. A destination that accepted messages before may always hold one occurrence, so that its recovery
+//! is noticed even if many others are at fault. While new destinations are at fault, first tries of other new
+//! destinations have a separate quarter. So first tries and retries do not block each other. The same limits apply to
+//! the capacity of a sink; otherwise many lanes with one bad destination each could fill it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ struct Amount {
     bytes: usize,
 }
 
-/// What failing destinations hold of one quota.
+/// The amounts of one capacity that failing destinations hold, and their limits.
 pub(in crate::engine) struct FailureQuota {
     /// The limit of all destinations at fault together, and of first tries.
     quarter: Amount,
@@ -181,8 +182,8 @@ impl QuotaShare {
         self.of_lane.reason == QuotaReason::FirstTry
     }
 
-    /// Notes that the destination is at fault. Returns whether those at fault hold no more than their limit. They may
-    /// hold more if some of them were only failing before.
+    /// Notes that the destination is at fault. Returns whether the destinations at fault are within their limit. They
+    /// may exceed it, because some of them took their part while they were only failing.
     pub(in crate::engine) fn is_within_at_fault(&mut self) -> bool {
         self.of_lane.set_at_fault();
         self.of_sink.set_at_fault();

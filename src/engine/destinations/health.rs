@@ -55,9 +55,9 @@ impl Failures {
         self.blamed_by_sink || self.observed.is_some_and(|(first, _)| first <= sent)
     }
 
-    /// The health that follows from these failures. `sink_accepted` is when the sink's last accepted message was sent,
-    /// wherever to. A destination is given up once it has failed for `give_up_after`, at least [`FAULT_DELAY`] or
-    /// `patience`.
+    /// The health that follows from these failures. `sink_accepted` is the send time of the last message that the sink
+    /// accepted, for any destination. A destination at fault is given up once it has failed for `give_up_after`. That
+    /// is at least the shorter one of [`FAULT_DELAY`] and `patience`.
     pub(super) fn health(
         &self,
         now: Instant,
@@ -80,7 +80,7 @@ impl Failures {
     }
 }
 
-/// Whether the last failure is so long ago that all of them are forgotten.
+/// Whether the last failure is so long ago that all failures are forgotten.
 pub(super) fn is_long_ago(last: Instant, now: Instant, patience: Duration) -> bool {
     now.duration_since(last) > patience.max(TRIAL_INTERVAL * 2)
 }

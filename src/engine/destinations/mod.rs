@@ -7,10 +7,10 @@
 //! accepted. Only observed failures count: time without attempts, or with an absent sink, does not count against a
 //! destination.
 //!
-//! Destinations that never accepted a message may be names that a caller made up, as many as it likes. If more than a
-//! hundred of them fail, they share one `patience`: once they have failed for that long, another one is given up as soon
-//! as it has failed for two seconds itself. Meanwhile only few messages for others of them are sent at once, until they
-//! accept one.
+//! A destination is new until it accepts a message. A caller can make up any number of new names. If more than a
+//! hundred new destinations fail, they share one `patience`. Once they have failed for that long, each further one is
+//! given up after it has failed for two seconds itself. While new destinations are at fault, only few messages for
+//! other new destinations are sent at once.
 
 pub(in crate::engine) mod failure_quota;
 mod health;
@@ -70,13 +70,13 @@ pub(in crate::engine) struct FailedPublish<'a> {
     /// The first failure of its occurrence.
     pub(in crate::engine) first_failure: Instant,
     pub(in crate::engine) now: Instant,
-    /// The occurrence is not declared dead because of its destination.
+    /// Whether the health of the destination must not make this occurrence dead.
     pub(in crate::engine) is_spared: bool,
 }
 
 impl FailedPublish<'_> {
-    /// A message that the destination accepted and that was sent after this moment shows that the failed message may be
-    /// at fault itself. `None` if no other message can show that.
+    /// If the destination accepted another message that was sent after this moment, the failed message may be at fault
+    /// itself. `None` if no other message can show that.
     fn comparable_since(&self) -> Option<Instant> {
         match self.trouble.fault {
             Fault::Unclear => Some(self.first_failure),
@@ -96,28 +96,28 @@ pub(in crate::engine) struct FailureContext {
     pub(in crate::engine) others_accepted: bool,
     /// It never accepted a message, as far as is remembered.
     pub(in crate::engine) is_new: bool,
-    /// Since the first failure of this occurrence the sink accepted no message at all, for `patience`.
+    /// The sink accepted no message since the first failure of this occurrence, which was at least `patience` ago.
     pub(in crate::engine) sink_silent: bool,
 }
 
 /// Whether a message may be sent to a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum DestinationGate {
-    /// It may.
+    /// The message may be sent.
     Open,
-    /// Only if first tries hold less than their limit: it never accepted a message, and others of that kind are at fault.
+    /// Only within the limit of first tries, because the destination is new and other new ones are at fault.
     FirstTry,
-    /// Only if the destinations at fault hold less than their limit: it is one of them.
+    /// Only within the limit of the destinations at fault, because the destination is at fault.
     AtFault {
         /// It never accepted a message.
         is_new: bool,
     },
-    /// It may, as the trial of a destination that is given up.
+    /// The message may be sent as a trial, because the destination is given up.
     Trial {
         /// It never accepted a message.
         is_new: bool,
     },
-    /// It may not: the destination is given up. Carries the broker's error text.
+    /// The message may not be sent, because the destination is given up. Carries the broker's error text.
     GivenUp(String),
 }
 
@@ -139,8 +139,8 @@ impl Destinations {
         }
     }
 
-    /// A message that was sent at `sent` was accepted. Returns whether this ended failures of its destination, or was the
-    /// first message that it accepted: others may have returned to the lane until then.
+    /// A message that was sent at `sent` was accepted. Returns whether this ended failures of its destination, or was
+    /// the first message that it accepted. In both cases, earlier occurrences may have returned to the lane.
     pub(in crate::engine) fn accepted(&mut self, destination: &str, sent: Instant) -> bool {
         self.sink_accepted = self.sink_accepted.max(Some(sent));
         let is_first = self.accepting.insert(destination);
@@ -183,7 +183,7 @@ impl Destinations {
         let accepted = known.accepted;
         let failing_for = now.duration_since(first_failure);
         let mut health = self.health(destination, now);
-        // The map may have dropped the destination among many, so the time of the occurrence itself counts too.
+        // A full map may have dropped this destination, so the first failure of the occurrence counts too.
         if blamed_by_sink && failing_for >= FAULT_DELAY.min(patience) && self.shares_patience(destination, now) {
             health = Health::GivenUp;
         }
@@ -211,8 +211,8 @@ impl Destinations {
         DestinationGate::GivenUp(known.detail.clone())
     }
 
-    /// As [`gate`](Destinations::gate), for a message that is not declared dead and is no trial, whatever the health of
-    /// its destination.
+    /// Like [`gate`](Destinations::gate), for a message that the health of its destination cannot make dead. Such a
+    /// message is never a trial.
     pub(in crate::engine) fn gate_of_spared(&self, destination: &str, now: Instant) -> DestinationGate {
         let is_new = self.is_new(destination);
         let others = || self.new.health(now, self.sink_accepted, self.patience);
@@ -235,7 +235,8 @@ impl Destinations {
         self.failing.is_empty()
     }
 
-    /// The health of a destination. All rules are in [`Failures::health`]; only the patience may be a shared one.
+    /// The health of a destination, by the rules in [`Failures::health`]. A new destination may share its patience with
+    /// other new ones.
     fn health(&self, destination: &str, now: Instant) -> Health {
         let Some(known) = self.failing.get(destination, now) else { return Health::Well };
         let give_up_after =

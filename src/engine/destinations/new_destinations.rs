@@ -1,5 +1,5 @@
-//! Tells destinations that accepted a message from new ones, which may be names that a caller made up, and notes for how
-//! long many of those have failed.
+//! Remembers which destinations have accepted a message. All others are new: a caller may have made up their names. If
+//! many new destinations fail, this notes for how long.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -8,13 +8,14 @@ use tokio::time::Instant;
 
 use super::health::{Failures, Health, is_long_ago};
 
-/// How many destinations that never accepted a message may fail, each with a patience of its own.
+/// Up to this many failing new destinations have a separate patience each. If more fail, they share one.
 pub(super) const MAX_NEW_FAILING: usize = 100;
 
 /// Maximum number of destinations in each half of [`AcceptingDestinations`].
 const MAX_ACCEPTING: usize = 10_000;
 
-/// Destinations that accepted a message, at least the last 10 000 of them. Those of before are forgotten half by half.
+/// Destinations that accepted a message: at least the most recent 10 000. Older ones are forgotten, one half of the set
+/// at a time.
 #[derive(Default)]
 pub(super) struct AcceptingDestinations {
     recent: HashSet<String>,
@@ -26,7 +27,7 @@ impl AcceptingDestinations {
         self.recent.contains(destination) || self.before.contains(destination)
     }
 
-    /// Returns whether it is a new one.
+    /// Adds a destination. Returns whether it was new.
     pub(super) fn insert(&mut self, destination: &str) -> bool {
         if self.recent.contains(destination) {
             return false;
@@ -44,7 +45,7 @@ impl AcceptingDestinations {
 pub(super) struct NewDestinations {
     /// The first of them, at most [`MAX_NEW_FAILING`].
     names: HashSet<String>,
-    /// The failures of all of them, from the time on when there were that many.
+    /// The failures of all new destinations. They are noted only while `names` is full.
     failures: Failures,
     /// The last failure of one of them.
     last_failure: Option<Instant>,
@@ -69,7 +70,7 @@ impl NewDestinations {
         self.names.remove(destination);
     }
 
-    /// The health of all of them together, once many fail.
+    /// The health of all failing new destinations together. It is good until many fail.
     pub(super) fn health(&self, now: Instant, sink_accepted: Option<Instant>, patience: Duration) -> Health {
         self.failures.health(now, sink_accepted, patience, patience)
     }

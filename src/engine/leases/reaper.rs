@@ -132,7 +132,7 @@ pub(in crate::engine) async fn pass_wakes_on(context: Arc<Context>) {
                 }
             }
             // Some wake-ups were missed, so every claimer looks.
-            Err(RecvError::Lagged(_)) => context.signals.values().for_each(|signal| signal.look_anew()),
+            Err(RecvError::Lagged(_)) => context.signals.values().for_each(|signal| signal.look_from_oldest()),
             Err(RecvError::Closed) => return,
         }
     }

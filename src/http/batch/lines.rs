@@ -60,8 +60,8 @@ pub(super) struct LineReader {
     long_since: Option<Instant>,
     /// The line is too long and has been answered; the rest of it is ignored.
     skipping: bool,
-    /// When other tasks last got to run.
-    breathed: Instant,
+    /// When this task last yielded to other tasks.
+    yielded_at: Instant,
     group: Group,
     groups: mpsc::Sender<Group>,
 }
@@ -71,7 +71,7 @@ struct Gone;
 
 impl LineReader {
     pub(super) fn new(api: Arc<Api>, caller: Arc<Caller>, groups: mpsc::Sender<Group>) -> LineReader {
-        let (rest, breathed, rest_held) = (Vec::new(), Instant::now(), api.bodies.open());
+        let (rest, yielded_at, rest_held) = (Vec::new(), Instant::now(), api.bodies.open());
         LineReader {
             api,
             caller,
@@ -80,7 +80,7 @@ impl LineReader {
             rest_held,
             long_since: None,
             skipping: false,
-            breathed,
+            yielded_at,
             group: Group::default(),
             groups,
         }
@@ -128,8 +128,8 @@ impl LineReader {
         self.hand_on().await
     }
 
-    /// How long the next part may take. A long line must be complete in the time of a body, because it takes memory
-    /// from others.
+    /// How long to wait for the next part. A long line must be complete within `body_timeout`, because other bodies
+    /// cannot use its memory.
     fn patience(&self) -> Duration {
         let patience = self.api.limits.body_timeout;
         self.long_since.map_or(patience, |since| patience.saturating_sub(since.elapsed()))
@@ -173,7 +173,8 @@ impl LineReader {
         Ok(())
     }
 
-    /// Takes the memory for the longest line at once, so that no line waits for others while it holds a part.
+    /// Takes the memory for the longest line at once; otherwise lines that hold a part could wait for each
+    /// other.
     async fn begin_long_line(&mut self) -> Result<(), Gone> {
         let longest = self.api.limits.body;
         if self.rest_held.hold(longest).is_err() {
@@ -199,14 +200,14 @@ impl LineReader {
         if line.len() > self.api.limits.body {
             return self.wrong(None, body::too_large(self.api.limits.body)).await;
         }
-        let line = if self.line == 1 { body::without_mark(line).trim_ascii_start() } else { line };
+        let line = if self.line == 1 { body::without_byte_order_mark(line).trim_ascii_start() } else { line };
         let line = line.trim_ascii_end();
         if line.is_empty() {
             return Ok(());
         }
         // Invalid lines count too, so that memory is bounded by the input.
         self.hold(line.len()).await?;
-        self.breathe().await;
+        self.yield_if_due().await;
         let api = Arc::clone(&self.api);
         match api.read_line(&self.caller, line).await {
             Err(problem) => self.wrong(id_of(line), problem).await,
@@ -227,8 +228,8 @@ impl LineReader {
         }
     }
 
-    /// Adds a line's bytes to the group. If other bodies take the whole budget, the lines so far go on first, and this
-    /// one waits.
+    /// Adds a line's bytes to the group. If other bodies use up the budget, it passes the current group on
+    /// and waits for memory.
     async fn hold(&mut self, bytes: usize) -> Result<(), Gone> {
         let held = self.group.held.get_or_insert_with(|| self.api.bodies.open());
         held.take_over(&mut self.rest_held);
@@ -247,10 +248,10 @@ impl LineReader {
     }
 
     /// Lets other tasks run after parsing for long.
-    async fn breathe(&mut self) {
-        if self.breathed.elapsed() > MAX_PARSE_TIME {
+    async fn yield_if_due(&mut self) {
+        if self.yielded_at.elapsed() > MAX_PARSE_TIME {
             tokio::task::yield_now().await;
-            self.breathed = Instant::now();
+            self.yielded_at = Instant::now();
         }
     }
 

@@ -76,8 +76,8 @@ fn problem_ref() -> utoipa::openapi::Ref {
     path = "/v1/tasks:batch",
     operation_id = "put_tasks",
     summary = "Put many tasks, a line each",
-    description = "Answers come in order while lines are still sent: read while you send. A line that is wrong harms no \
-        other. Should the body end before its time, a last line says so.",
+    description = "Answers arrive in order while lines are still being sent, so read while you send. An invalid line \
+        does not affect the others. If the body ends early, a last answer reports it.",
     tag = "tasks",
     params(body::Trace),
     request_body(content = String, content_type = "application/x-ndjson", description = "A task with its `id` on each line.",
@@ -94,7 +94,7 @@ pub(super) async fn put(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    body::media_type(&parts.headers, &[NDJSON])?;
+    body::check_media_type(&parts.headers, &[NDJSON])?;
     let trace = body::trace(&parts.headers);
     let (groups, inbox) = mpsc::channel(1);
     tokio::spawn(LineReader::new(Arc::clone(&api), caller, groups).run(body));

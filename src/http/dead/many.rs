@@ -7,7 +7,7 @@ use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 
 use super::views::{DiscardedView, RequeuedView};
-use super::{bad_cursor, cursor_text, meant, read_grave, reasons};
+use super::{bad_cursor, cursor_text, filter_for, parse_cursor, reasons};
 use crate::clock::Timestamp;
 use crate::engine::dead::bulk::BulkPosition;
 use crate::http::caller::Caller;
@@ -24,8 +24,9 @@ use crate::timeline::DeadFilter;
     path = "/v1/dead:requeue",
     operation_id = "requeue_many_dead",
     summary = "Requeue dead occurrences in bulk",
-    description = "All that are meant and were dead when it began; `{}` means all there are. They are due now, and published under \
-        their old keys. Once the time is up that a request has, the answer says `more` and where to go on.",
+    description = "Requeues all matching occurrences that were dead when the request began; `{}` matches all. They are \
+        due now, under their old keys. If the time limit ends the request early, `more` is true and the next request \
+        continues with `next_cursor`.",
     tag = "dead",
     request_body(content = openapi::task::DeadFilterSchema, example = json!({"lane": "default", "reason": "destination"})),
     responses((status = 200, body = RequeuedView, description = "The result.",
@@ -62,8 +63,8 @@ pub(in crate::http) async fn requeue(
     path = "/v1/dead:discard",
     operation_id = "discard_many_dead",
     summary = "Discard dead occurrences in bulk",
-    description = "All that are meant and were dead when it began; `{}` means all there are. Once the time is up that a request has, \
-        the answer says `more` and where to go on.",
+    description = "Deletes all matching occurrences that were dead when the request began; `{}` matches all. If the \
+        time limit ends the request early, `more` is true and the next request continues with `next_cursor`.",
     tag = "dead",
     request_body(content = openapi::task::DeadFilterSchema, example = json!({"reason": "rejected", "to": "2026-12-01T00:00:00Z"})),
     responses((status = 200, body = DiscardedView, description = "The result.",
@@ -88,7 +89,7 @@ async fn read(api: &Api, caller: &Caller, request: Request) -> Result<(DeadFilte
     let filter = spec::read_filter(&body, &reasons(), None).map_err(Problem::invalid)?;
     let from =
         filter.cursor.as_deref().map(read_position).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
-    Ok((meant(caller, filter), from))
+    Ok((filter_for(caller, filter), from))
 }
 
 /// Where a bulk request continues, as a cursor: the start of the scan, a tilde, the last position.
@@ -99,6 +100,6 @@ fn position_text(position: &BulkPosition) -> String {
 fn read_position(cursor: &str) -> Result<BulkPosition, Fault> {
     let (until, after) = cursor.split_once('~').ok_or_else(bad_cursor)?;
     let until = Timestamp::from_millis(until.parse().map_err(|_| bad_cursor())?);
-    let after = if after.is_empty() { None } else { Some(read_grave(after)?) };
+    let after = if after.is_empty() { None } else { Some(parse_cursor(after)?) };
     Ok(BulkPosition { after, until })
 }

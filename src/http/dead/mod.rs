@@ -77,7 +77,7 @@ struct ListQuery {
     operation_id = "list_dead",
     summary = "List dead occurrences",
     description = "The oldest first. A page may be empty although later entries match. The list \
-        has ended where there is none.",
+        ends when `next_cursor` is missing.",
     tag = "dead",
     params(ListQuery),
     responses((status = 200, body = DeadListView, description = "A page of the list.",
@@ -93,9 +93,10 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let asked = query(request.uri())?;
     let filter = spec::read_filter(asked.as_bytes(), &reasons(), Some(MAX_LIMIT)).map_err(Problem::invalid)?;
-    let after = filter.cursor.as_deref().map(read_grave).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
+    let after =
+        filter.cursor.as_deref().map(parse_cursor).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
     let limit = filter.limit.unwrap_or(DEFAULT_LIMIT);
-    let filter = meant(&caller, filter);
+    let filter = filter_for(&caller, filter);
     let page = api.intake.dead(&filter, after, limit, api.limits.timeline_timeout / 2).await?;
     let next_cursor = page.next.as_ref().map(cursor_text);
     let items = page.dead.into_iter().map(DeadView::from).collect();
@@ -162,8 +163,8 @@ pub(super) async fn discard(
     path = "/v1/dead/{key}/requeue",
     operation_id = "requeue_dead",
     summary = "Requeue a dead occurrence",
-    description = "It is due now, and published under its old key. The body is empty or `{}`; its content-type has to be said all \
-        the same, so that no page of another site can send it.",
+    description = "Makes the occurrence due now, under its old key. The body is empty or `{}`. A content-type is \
+        required in both cases; otherwise a page of another site could send the request.",
     tag = "dead",
     params(DeadKey),
     request_body(content = views::NothingMore, example = json!({})),
@@ -231,8 +232,8 @@ fn reasons() -> Vec<&'static str> {
     Reason::ALL.iter().map(|reason| reason.as_str()).collect()
 }
 
-/// The filter, of what is the caller's own.
-fn meant(caller: &Caller, filter: Filter) -> DeadFilter {
+/// The filter of a request, limited to task ids that the caller may use.
+fn filter_for(caller: &Caller, filter: Filter) -> DeadFilter {
     let Filter { lane, reason, from, to, .. } = filter;
     DeadFilter { lane, reason, prefix: caller.prefix().to_owned(), from, to }
 }
@@ -257,7 +258,7 @@ fn cursor_text(cursor: &DeadCursor) -> String {
     format!("{}.{}", cursor.died.as_millis(), cursor.key)
 }
 
-fn read_grave(cursor: &str) -> Result<DeadCursor, Fault> {
+fn parse_cursor(cursor: &str) -> Result<DeadCursor, Fault> {
     let read = || {
         let (died, key) = cursor.split_once('.')?;
         let died = crate::clock::Timestamp::from_millis(died.parse().ok()?);
@@ -275,7 +276,7 @@ fn read_key(key: KeyInPath) -> Result<Key, Problem> {
     key_of(key).map_err(|fault| Problem::invalid(vec![fault]))
 }
 
-/// A key of the caller's own. What is dead under another does not exist for it.
+/// Returns the key if the caller may use its task id; otherwise 404, as if nothing were dead under this key.
 fn own_key(caller: &Caller, key: Key) -> Result<Key, Problem> {
     if caller.owns(&key.task) { Ok(key) } else { Err(unknown(&key)) }
 }

@@ -39,10 +39,10 @@ const ALWAYS: &[&str] = &["foreign_host", "foreign_origin"];
 const CODES: &str = "x-codes";
 
 /// What a token is and where it comes from.
-const TOKEN: &str = "A token of the configuration, with the scope `read` (what shows), `write` (what puts, cancels and \
-                     requeues) or `discard` (what discards the dead). It may be limited to lanes, ids and destinations. \
-                     An instance on loopback may be configured without any: then everybody may who calls it by an IP \
-                     address or as `localhost`.";
+const TOKEN: &str = "A token of the configuration, with the scopes `read` (get tasks, the dead and the state), `write` \
+                     (put and cancel tasks, requeue the dead) or `discard` (discard the dead). It may be limited to \
+                     lanes, ids and destinations. An instance on loopback may have no tokens; then any caller that \
+                     uses an IP address or `localhost` has all scopes.";
 
 /// What the document says beside the routes, and the schemas that no route refers to: a batch's lines and their
 /// answers, and problems.

@@ -101,7 +101,7 @@ pub(in crate::http) struct At {
     at: String,
 }
 
-/// Once, this long after the put; a repeated PUT counts anew.
+/// Once, this long after the put. With a repeated PUT the time starts again.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct In {

@@ -115,7 +115,7 @@ impl Api {
 
     fn read_now(&self, caller: &Caller, json: &[u8], expect_id: bool) -> Result<Read, Vec<Fault>> {
         let lanes = |lane: &Lane, message: Option<&Message>| {
-            // A put that is refused to the caller in any case must not tell it what there is.
+            // A caller that may not put here must not learn from the fault which lanes and destinations exist.
             let refused = self.intake.check(lane, message).err();
             let refused = refused.filter(|_| caller.may_put(&self.intake, lane, message))?;
             Problem::from(refused).errors.pop()

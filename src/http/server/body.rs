@@ -17,7 +17,7 @@ use crate::task::Traceparent;
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// A body, or the first line of one, without a byte-order mark.
-pub(in crate::http) fn without_mark(text: &[u8]) -> &[u8] {
+pub(in crate::http) fn without_byte_order_mark(text: &[u8]) -> &[u8] {
     text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)
 }
 
@@ -25,7 +25,7 @@ pub(in crate::http) fn without_mark(text: &[u8]) -> &[u8] {
 ///
 /// A body without a media type is refused: a browser may send such a body to another origin without a preflight
 /// request, and then any page could use an API on loopback.
-pub(in crate::http) fn media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
+pub(in crate::http) fn check_media_type(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
     let given = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
     let content_type = given(header::CONTENT_TYPE);
     let mut parts = content_type.split(';').map(str::trim);
@@ -57,14 +57,14 @@ pub(in crate::http) struct WholeBody {
 
 /// Reads the whole JSON body of a request, within the limits.
 pub(in crate::http) async fn json(headers: &HeaderMap, body: Body, api: &Api) -> Result<WholeBody, Problem> {
-    media_type(headers, &["application/json"])?;
+    check_media_type(headers, &["application/json"])?;
     whole(headers, body, api.limits.body, api).await
 }
 
 /// Reads the whole JSON body of a request that has no payload: a preview, or a filter of the dead. It needs none of the
 /// budget.
 pub(in crate::http) async fn small_json(headers: &HeaderMap, body: Body, api: &Api) -> Result<Bytes, Problem> {
-    media_type(headers, &["application/json"])?;
+    check_media_type(headers, &["application/json"])?;
     Ok(whole(headers, body, api.limits.body.min(FREE_BYTES), api).await?.bytes)
 }
 
@@ -73,7 +73,7 @@ pub(in crate::http) async fn small_json(headers: &HeaderMap, body: Body, api: &A
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only for the OpenAPI document")]
 pub(in crate::http) struct Trace {
-    /// The trace of the request, as defined by W3C Trace Context. The messages carry it on. An invalid one is ignored.
+    /// The trace of the request, as defined by W3C Trace Context. The messages get the same one. An invalid one is ignored.
     #[param(required = false, nullable = false, example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
     traceparent: String,
 }
@@ -111,7 +111,7 @@ async fn collect(body: Body, limit: usize, mut held: HeldBytes) -> Result<WholeB
         whole.extend_from_slice(&part);
     }
     let bytes = Bytes::from(whole);
-    let text = bytes.slice(bytes.len() - without_mark(&bytes).len()..);
+    let text = bytes.slice(bytes.len() - without_byte_order_mark(&bytes).len()..);
     Ok(WholeBody { bytes: text, held })
 }
 

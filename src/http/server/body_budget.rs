@@ -1,6 +1,6 @@
 //! One budget of memory for all request bodies under way, so that many slow clients cannot fill the memory.
 //!
-//! Every body has a few KiB for itself: small requests are read however much the others hold.
+//! Every body may use a few KiB outside the budget, so that small requests are read even when it is used up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,8 +80,8 @@ impl HeldBytes {
         Ok(())
     }
 
-    /// The same, and waits for other bodies to end. It does not queue: a body that waits for much would keep away those
-    /// that need little.
+    /// Like [`hold`](HeldBytes::hold), but waits until other bodies release memory. There is no queue, because a large
+    /// body at its head would delay small ones.
     ///
     /// # Errors
     /// 503 if the budget has not enough left within `limit`.

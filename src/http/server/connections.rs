@@ -1,8 +1,8 @@
-//! What the connections of a server do. One waits for a request, receives it, or answers it.
+//! Tracks the connections of a server: whether each one waits for a request, receives it, or answers it.
 //!
-//! If no place is left, the connection that has waited longest for a request is closed for a new one: it costs its
-//! client little, and a client that keeps many connections cannot keep others out. A stop does not wait for requests
-//! that have not arrived.
+//! At the maximum number, the connection that has waited longest for a request is closed for a new one. Its client
+//! loses little, and a client with many connections cannot block others. A stop does not wait for requests that have
+//! not arrived.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ enum Phase {
     Receiving,
 }
 
-/// The connections whose requests have not arrived, those without a request first, each by the time since when.
+/// The connections whose requests have not arrived: first those without a request, then by the time in their phase.
 #[derive(Default)]
 pub(in crate::http) struct ClientConnections(Mutex<Unarrived>);
 

@@ -43,7 +43,7 @@ struct Id {
     path = "/v1/tasks/{id}",
     operation_id = "put_task",
     summary = "Create or replace a task",
-    description = "An equal body is `unchanged` and keeps its due, unless its schedule is `in`, which counts anew.",
+    description = "An equal body is `unchanged` and keeps its due. With the schedule `in`, the time starts again.",
     tag = "tasks",
     params(Id, body::Trace),
     request_body(content = openapi::task::TaskSchema,

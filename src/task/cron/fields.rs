@@ -1,7 +1,7 @@
 //! Reads the fields of a cron expression and reports a fault by its field, value and range.
 //!
-//! The library that searches for times gets numbers only: it would take parts of longer words for names, and names of
-//! months for days of the week.
+//! The library that searches for times gets only numbers. Given names, it would accept parts of longer words, and names
+//! of months as days of the week.
 
 /// An expression whose fields are all valid.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ const FIELDS: [Field; 6] = [
 /// Reads an expression: five fields, or six with seconds first, or a nickname.
 ///
 /// # Errors
-/// Why it is none, as a part of a sentence.
+/// Why the expression is invalid, as a part of a sentence.
 pub(super) fn read(expression: &str) -> Result<CronFields, String> {
     let mut parts: Vec<&str> = expression.split_whitespace().collect();
     let first = parts.first().copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Fixed times at clock changes. What falls into a gap is due once, at its end. What falls into an overlap is due in the
+//! Fixed times at clock changes. Times in a gap are due once, at the end of the gap. Times in an overlap are due in the
 //! first pass. In a gap of more than two hours (a zone that crosses the date line) nothing is due.
 //!
 //! The search runs on the wall clock, as if the zone never changed. Each time it finds is then converted to the zone.
@@ -13,7 +13,7 @@ const MAX_CHANGES: usize = 100;
 /// The longest gap whose times are due at its end, in seconds.
 pub(super) const MAX_GAP: i32 = 2 * 3600;
 
-/// What a time of the wall clock is in a zone.
+/// The result of converting a time of the wall clock to a zone.
 enum Found {
     /// The time itself, its first pass, or the end of its gap.
     At(Timestamp),

@@ -1,9 +1,9 @@
 //! Cron expressions in time zones: parsed once, cached, evaluated often.
 //!
 //! An expression names fixed times if none of its seconds, minutes and hours begins with `*`. When clocks change, all
-//! that fall into the gap are due once, at its end, and each in an overlap is due once, in the first pass. Every other
-//! expression skips the gap and is due in both passes. After a gap of more than two hours (a zone that crosses the date
-//! line), all of them simply continue.
+//! its times in the gap are due once, at the end of the gap. Each of its times in an overlap is due once, in the first
+//! pass. Every other expression skips the gap and is due in both passes of an overlap. In a gap of more than two hours
+//! (a zone that crosses the date line), nothing is due.
 
 mod fields;
 mod fixed;

@@ -2,8 +2,8 @@
 
 use jiff::tz::TimeZone;
 
-/// Names that machines know and that are no zones of this place or that: two depend on the machine, so that two instances
-/// would compute different dues, and two name no place.
+/// Names that a machine may know but that are refused here. Two depend on the machine, so two instances would compute
+/// different dues. The other two name no place.
 const NO_PLACES: [&str; 4] = ["localtime", "posixrules", "Factory", "Etc/Unknown"];
 
 /// Folders of copies that some machines have; those in `right` count leap seconds.

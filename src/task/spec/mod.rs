@@ -6,16 +6,16 @@
 //! |---|---|
 //! | `not_json` | the document, or a text in it, is not JSON |
 //! | `wrong_type` | another kind of value is expected there |
-//! | `unknown_field`, `duplicate_field`, `missing_field` | a member that is not known, stands twice, or is needed |
+//! | `unknown_field`, `duplicate_field`, `missing_field` | a member is unknown, repeated, or missing |
 //! | `exclusive_fields` | members that exclude each other |
-//! | `not_applicable` | a member that has no meaning beside the others |
+//! | `not_applicable` | a member that has no meaning together with the others |
 //! | `bad_id`, `bad_key`, `bad_lane`, `bad_time`, `bad_duration`, `bad_cron`, `bad_zone`, `bad_value` | a text that breaks its rule |
 //! | `bad_header`, `reserved_header`, `bad_base64` | likewise, in a message |
 //! | `bad_destination` | the sink of the lane can never publish to this destination |
 //! | `out_of_range` | a number or time outside its bounds |
-//! | `too_many`, `too_large` | a limit of the installation is passed |
-//! | `never_due` | no occurrence would ever come |
-//! | `end_before_first` | the first occurrence would come after `end` |
+//! | `too_many`, `too_large` | a limit of the installation is exceeded |
+//! | `never_due` | the schedule has no occurrence |
+//! | `end_before_first` | the first occurrence would be due after `end` |
 //! | `spread_too_long` | `spread` is not shorter than the shortest gap |
 //! | `retry_too_long` | the retries may take longer than 30 s, or than the shortest gap |
 
@@ -52,7 +52,7 @@ pub struct Fault {
     pub detail: String,
 }
 
-/// What a task may be at most.
+/// The maximum sizes of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of payload, after base64; default 512 KiB.
@@ -83,7 +83,7 @@ pub fn read(json: &[u8], limits: &Limits, expect_id: bool, now: Timestamp) -> Re
 /// How to read a task.
 #[derive(Clone, Debug)]
 pub struct ReadOptions<'a> {
-    /// What it may be at most.
+    /// The maximum sizes of the task.
     pub limits: &'a Limits,
     /// Whether a member `id` is part of the document; see [`read`].
     pub expect_id: bool,
@@ -91,8 +91,8 @@ pub struct ReadOptions<'a> {
     pub lane: Lane,
 }
 
-/// As [`read`], and asks `check` about the lane and the message, if that and its destination can be read: its fault is
-/// named along with all others.
+/// Like [`read`], and also calls `check` with the lane, and with the message if it and its destination can be read. A
+/// fault that `check` returns is reported together with the others.
 ///
 /// # Errors
 /// As [`read`].
@@ -110,7 +110,7 @@ pub fn read_checked(
 pub struct Read {
     /// The `id` of a batch line.
     pub id: Option<super::TaskId>,
-    /// The lane, that of the options where none was named.
+    /// The lane of the task, or the lane of the options if the task names none.
     pub lane: Lane,
     /// The task.
     pub task: Task,

@@ -31,13 +31,13 @@ pub(super) fn read(field: Field<'_, '_>) -> Option<RetryPolicy> {
 /// Checks that a user's policy ends before the next occurrence can be due.
 pub(super) fn check_room(task: &Task, root: Path<'_>, now: Timestamp) {
     let Some(policy) = task.retry else { return };
-    let Ok(Some(room)) = task.schedule.retry_room(now, now) else { return };
+    let Ok(Some(gap)) = task.schedule.retry_time(now, now) else { return };
     let worst = policy.worst_case();
-    if worst >= room {
-        let (worst, room) = (worst.as_millis(), room.as_millis());
+    if worst >= gap {
+        let (worst, gap) = (worst.as_millis(), gap.as_millis());
         let less = if task.schedule.spread.is_some() { ", less the spread" } else { "" };
         let detail = format!(
-            "the retries may take {worst} ms together, not less than the shortest gap between occurrences{less}: {room} ms"
+            "the retries may take {worst} ms together, not less than the shortest gap between occurrences{less}: {gap} ms"
         );
         root.member("retry").fault::<()>("retry_too_long", detail);
     }

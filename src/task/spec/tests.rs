@@ -297,7 +297,7 @@ proptest! {
     fn a_written_value_reads_back_unchanged(task in samples::any_task(), lane in "[a-z0-9-]{1,8}") {
         let lane: Lane = lane.parse().unwrap();
         let mut task = task;
-        if task.schedule.retry_room(NOW, NOW).unwrap().is_some_and(|room| task.retry.is_some_and(|policy| policy.worst_case() >= room)) {
+        if task.schedule.retry_time(NOW, NOW).unwrap().is_some_and(|room| task.retry.is_some_and(|policy| policy.worst_case() >= room)) {
             task.retry = None;
         }
         let json = write(&task, &lane);

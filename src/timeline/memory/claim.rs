@@ -38,11 +38,11 @@ impl Twin {
         if request.newest_first {
             claimed.head = self.head(lane);
         }
-        // Wake others for the rest. A claim with `after` or `newest_first` does not: the earlier occurrences were
-        // passed over for a reason, so others would come in vain.
-        let tells = !claimed.occurrences.is_empty() && !request.newest_first && request.after.is_none();
-        let more = claimed.head.filter(|head| *head <= now && tells);
-        Ok(AnswerWithWakes { answer: claimed, wakes: more.map(|head| (lane.clone(), head)).into_iter().collect() })
+        // Wake the next claimer for the remaining due tasks, but not after a claim with `after` or `newest_first`. Such
+        // a claim skipped the earlier occurrences for a reason, so another claimer would find nothing to publish.
+        let may_wake = !claimed.occurrences.is_empty() && !request.newest_first && request.after.is_none();
+        let due_head = claimed.head.filter(|head| *head <= now && may_wake);
+        Ok(AnswerWithWakes { answer: claimed, wakes: due_head.map(|head| (lane.clone(), head)).into_iter().collect() })
     }
 
     /// Claims due occurrences that ordinary claims leave out: suspects or unreadable ones.

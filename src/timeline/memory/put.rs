@@ -25,14 +25,14 @@ impl Twin {
             return Err(TimelineError::Late);
         }
         let heads: BTreeMap<&Lane, _> = puts.iter().map(|put| (&put.lane, self.head(&put.lane))).collect();
-        let mut came = BTreeMap::new();
-        let answer = puts.iter().map(|put| self.put_one(mode, put, &mut came)).collect();
-        let wakes = came.into_iter().filter_map(|(lane, due)| self.came(now, lane, heads[lane], &[due])).collect();
+        let mut new_dues = BTreeMap::new();
+        let answer = puts.iter().map(|put| self.put_one(mode, put, &mut new_dues)).collect();
+        let wakes = new_dues.into_iter().filter_map(|(lane, due)| self.came(now, lane, heads[lane], &[due])).collect();
         Ok(AnswerWithWakes { answer, wakes })
     }
 
-    /// Puts one task. `came` collects the earliest new due of each lane.
-    fn put_one<'a>(&mut self, mode: PutMode, put: &'a Put, came: &mut BTreeMap<&'a Lane, Timestamp>) -> PutAnswer {
+    /// Puts one task. `new_dues` collects the earliest new due of each lane.
+    fn put_one<'a>(&mut self, mode: PutMode, put: &'a Put, new_dues: &mut BTreeMap<&'a Lane, Timestamp>) -> PutAnswer {
         let refused = |result, in_flight| PutAnswer { result, due: put.due, in_flight };
         if !put.due.is_due() {
             return refused(PutResult::BadDue, None);
@@ -42,7 +42,7 @@ impl Twin {
         // A requeued occurrence has a mark as long as it exists.
         let is_requeued = self.crashes.contains_key(&Member::requeued(&key));
         let mut waits = || {
-            came.entry(&put.lane).and_modify(|due| *due = put.due.min(*due)).or_insert(put.due);
+            new_dues.entry(&put.lane).and_modify(|due| *due = put.due.min(*due)).or_insert(put.due);
         };
         let Some((lane, score)) = self.place(&member) else {
             if is_requeued {

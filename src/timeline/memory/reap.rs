@@ -78,7 +78,7 @@ impl Twin {
             reaped.claims += 1;
             reaped.occurrences += held;
             for (member, due) in self.remove_claim(lane, &token).into_iter().flat_map(|claim| claim.pairs) {
-                waits.extend(self.give_back(lane, &member, due));
+                waits.extend(self.return_to_lane(lane, &member, due));
             }
         }
     }
@@ -89,17 +89,17 @@ impl Twin {
             return;
         }
         let Some(line) = self.due.get(lane) else { return };
-        let room = MAX_BATCH.saturating_sub(usize::try_from(reaped.occurrences).unwrap_or(MAX_BATCH));
+        let left = MAX_BATCH.saturating_sub(usize::try_from(reaped.occurrences).unwrap_or(MAX_BATCH));
         let stranded: Vec<_> = line.negative().map(|(score, member)| (member.clone(), -score)).collect();
-        reaped.more |= stranded.len() > room;
-        for (member, due) in stranded.into_iter().take(room) {
+        reaped.more |= stranded.len() > left;
+        for (member, due) in stranded.into_iter().take(left) {
             reaped.stranded += 1;
-            waits.extend(self.give_back(lane, &member, Timestamp::from_millis(due)));
+            waits.extend(self.return_to_lane(lane, &member, Timestamp::from_millis(due)));
         }
     }
 
     /// Returns an occurrence of an expired claim to its lane. Returns its due, or `None` if the task was cancelled.
-    fn give_back(&mut self, lane: &Lane, member: &Member, due: Timestamp) -> Option<Timestamp> {
+    fn return_to_lane(&mut self, lane: &Lane, member: &Member, due: Timestamp) -> Option<Timestamp> {
         if let Some(change) = self.apply_change(lane, member) {
             return change.due();
         }
@@ -148,14 +148,17 @@ impl Twin {
             || stranded
             || forgotten
             || outlived;
-        let again = ReapAt { at: now.plus(REAP_PAUSE), late: false };
+        let next_reap = ReapAt { at: now.plus(REAP_PAUSE), late: false };
         let long = MAX_REAP_AGE.max(request.lease / 2);
         let (reap_at, reap) = match self.reap_at.get(lane).copied() {
-            Some(it) if it.at < now.minus(long) && !it.late => (ReapAt { at: limit, late: true }, false),
-            Some(it) if it.at <= now => (again, work),
-            Some(it) if it.at > limit => (again, false),
-            // An instance looks regularly. If all instances are away once more, the reap may be postponed once more.
-            Some(it) => (ReapAt { late: it.late && now > it.at.minus(request.lease).plus(long), ..it }, false),
+            Some(stored) if stored.at < now.minus(long) && !stored.late => (ReapAt { at: limit, late: true }, false),
+            Some(stored) if stored.at <= now => (next_reap, work),
+            Some(stored) if stored.at > limit => (next_reap, false),
+            // An instance makes glances regularly. If all are away again later, the reap may be postponed again.
+            Some(stored) => {
+                let late = stored.late && now > stored.at.minus(request.lease).plus(long);
+                (ReapAt { late, ..stored }, false)
+            }
             None => (ReapAt { at: limit, late: false }, false),
         };
         // Store nothing for a lane that is neither served nor known, because no reap would remove the entry.

@@ -22,8 +22,8 @@ use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{ALL, Code, Script};
 use crate::timeline::{TimelineError, Verb};
 
-/// Maximum number of times a call is sent. It may be the call itself that makes a proxy end the connection, which then
-/// ends for all others too.
+/// Maximum number of times a call is sent. The call itself may make a proxy end the connection, and then all other
+/// calls on this connection fail too.
 const MAX_SENDS: u32 = 3;
 
 static SHAS: LazyLock<HashMap<Verb, String>> = LazyLock::new(|| {

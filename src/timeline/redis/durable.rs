@@ -126,16 +126,16 @@ fn confirm_error(durability: Durability, failure: CallError) -> ConfirmError {
     }
 }
 
-/// An answer that is given only once the write behind it is confirmed. An answer that finds an earlier write must wait
-/// too: its caller may have received the answer that this write was not confirmed.
+/// An answer that is given only once its write is confirmed. An answer that depends on an earlier write waits too,
+/// because the caller may have received the error that this earlier write is not confirmed.
 pub(super) trait DurableAnswer: Sized {
     /// The beginning of the error if the write is not confirmed. `None` if the answer does not depend on a write.
     fn unsure(&self) -> Option<&'static str>;
 
     /// The result when the write is not confirmed.
-    fn unkept(self, detail: &str) -> Result<Self, TimelineError> {
+    fn unconfirmed(self, detail: &str) -> Result<Self, TimelineError> {
         match self.unsure() {
-            Some(unsure) => Err(TimelineError::Unkept(format!("{unsure}: {detail}"))),
+            Some(unsure) => Err(TimelineError::Unconfirmed(format!("{unsure}: {detail}"))),
             None => Ok(self),
         }
     }
@@ -144,7 +144,7 @@ pub(super) trait DurableAnswer: Sized {
 const UNCONFIRMED: &str = "it took effect, but its durability is not confirmed";
 
 /// Used when an earlier call may have removed the task.
-const UNCONFIRMED_ABSENCE: &str = "there is none, but the durability of that is not confirmed";
+const UNCONFIRMED_ABSENCE: &str = "there is no such task, but it is not confirmed that this is durable";
 
 impl DurableAnswer for PutAnswer {
     fn unsure(&self) -> Option<&'static str> {
@@ -157,13 +157,13 @@ impl DurableAnswer for Vec<PutAnswer> {
         self.iter().find_map(DurableAnswer::unsure)
     }
 
-    /// Refused tasks stay refused; only the written ones become `unkept`.
-    fn unkept(mut self, detail: &str) -> Result<Self, TimelineError> {
+    /// Refused tasks stay refused; only the written ones become `unconfirmed`.
+    fn unconfirmed(mut self, detail: &str) -> Result<Self, TimelineError> {
         if self.iter().all(|answer| answer.unsure().is_some()) {
-            return Err(TimelineError::Unkept(format!("{UNCONFIRMED}: {detail}")));
+            return Err(TimelineError::Unconfirmed(format!("{UNCONFIRMED}: {detail}")));
         }
         let unsure = self.iter_mut().filter(|answer| answer.unsure().is_some());
-        unsure.for_each(|answer| answer.result = PutResult::Unkept);
+        unsure.for_each(|answer| answer.result = PutResult::Unconfirmed);
         Ok(self)
     }
 }
@@ -221,9 +221,9 @@ impl RedisTimeline {
         }
         let until = Instant::now() + not_after.since(self.clock.now()).min(MAX_WAIT);
         match confirmations.confirm(self.durability, until).await {
-            Err(detail) => answer.unkept(&detail),
+            Err(detail) => answer.unconfirmed(&detail),
             // The call may have run on a later session, which is only made after this one is given up.
-            Ok(()) if session.broken() => answer.unkept(&session.reason()),
+            Ok(()) if session.broken() => answer.unconfirmed(&session.reason()),
             Ok(()) => Ok(answer),
         }
     }

@@ -36,8 +36,8 @@ impl Layout {
         }
     }
 
-    /// Stores this layout if there is none yet; if it was `known` to be stored, that is an error for the log. The inner
-    /// error means that another one is stored.
+    /// Stores this layout if Redis has none. In that case it also logs an error if a layout was `known` to be stored.
+    /// The inner error means that another layout is stored.
     pub(super) async fn check(&self, session: &Session, known: bool) -> Result<Result<(), RedisError>, String> {
         let get = redis::cmd("GET").arg(&self.key).to_owned();
         let mut found = self.ask(session, &get).await?;
@@ -46,7 +46,7 @@ impl Layout {
                 tracing::error!(
                     address = self.address,
                     namespace = %self.namespace,
-                    hint = "somebody has emptied Redis, or it has evicted keys: its tasks may be lost",
+                    hint = "Redis was emptied or has evicted keys; its tasks may be lost",
                     "the layout of the timeline is gone from redis; writing it again"
                 );
             }

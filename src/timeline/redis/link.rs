@@ -193,7 +193,7 @@ impl Connector {
         if self.durability == Durability::Memory {
             return Ok(Confirmations::NotNeeded);
         }
-        let wait_session = self.beside(session).await?;
+        let wait_session = self.second_session(session).await?;
         let can = can_confirm(self.durability, session, Some(&wait_session), self.response_timeout).await;
         Ok(match can {
             Ok(()) => {
@@ -205,8 +205,8 @@ impl Connector {
         })
     }
 
-    /// Opens another connection beside this session, to the same address.
-    pub(super) async fn beside(&self, session: &Session) -> Result<Session, String> {
+    /// Opens another connection to the address of this session.
+    pub(super) async fn second_session(&self, session: &Session) -> Result<Session, String> {
         let connecting = self.access.connect_beside(&session.commands, SOCKET, connection(), self.connect_timeout);
         Ok(Session::new(connecting.await.map_err(|away| away.detail)?))
     }
@@ -320,8 +320,8 @@ impl LinkTask {
             );
             let mut backoff = BACKOFF;
             subscription = loop {
-                // Whatever ended the subscription may have ended the other connection too, and no call may be using it
-                // at the moment.
+                // The failure may have ended the other connection too, and perhaps no call uses that connection at the
+                // moment.
                 let ping = redis::cmd("PING");
                 let subscribing = self.connector.subscribe(session);
                 let renewed = async { tokio::join!(self.connector.ask(session, &ping), subscribing).1 };

@@ -229,7 +229,7 @@ impl RedisTimeline {
         }
     }
 
-    /// Waits for Redis and returns which of its settings are dangerous for a timeline, or that it does not tell them.
+    /// Waits for Redis and returns its settings that are dangerous for a timeline, or that it does not report them.
     pub async fn advice(&self) -> Vec<Advice> {
         let mut link = self.link_state.link.subscribe();
         loop {
@@ -249,8 +249,8 @@ impl RedisTimeline {
     /// Returns once a check of Redis has failed for good: another layout, no confirmation of writes, or missing slots.
     pub async fn refused(&self) -> RedisError {
         let mut layout = self.link_state.layout.subscribe();
-        let said = layout.wait_for(|said| matches!(said, Some(Err(_)))).await.ok().and_then(|said| said.clone());
-        match said {
+        let refused = layout.wait_for(|check| matches!(check, Some(Err(_)))).await.ok().and_then(|check| check.clone());
+        match refused {
             Some(Err(error)) => error,
             _ => std::future::pending().await,
         }

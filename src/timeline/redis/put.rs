@@ -23,8 +23,8 @@ const MAX_CONFIRM_TRIES: usize = 3;
 const LEAST_TIME: Duration = Duration::from_millis(100);
 
 impl RedisTimeline {
-    /// Puts tasks, and waits until the write is confirmed. A connection that ends takes its confirmation along, so the
-    /// tasks are then put again on the next one: they are `unchanged` there, and confirmed.
+    /// Puts tasks, and waits until the write is confirmed. A connection that ends can no longer confirm its writes. The
+    /// tasks are then put again on the next connection, which answers `unchanged` and confirms them.
     pub(super) async fn put_durably(
         &self,
         shard: Shard,
@@ -35,12 +35,12 @@ impl RedisTimeline {
         let mut tries = 0;
         loop {
             let answer = self.durably(not_after, self.put_all(shard, mode, puts, not_after)).await;
-            let unkept = match &answer {
-                Ok(answers) => answers.iter().any(|answer| answer.result == PutResult::Unkept),
-                Err(error) => matches!(error, TimelineError::Unkept(_)),
+            let unconfirmed = match &answer {
+                Ok(answers) => answers.iter().any(|answer| answer.result == PutResult::Unconfirmed),
+                Err(error) => matches!(error, TimelineError::Unconfirmed(_)),
             };
             tries += 1;
-            if !unkept || tries >= MAX_CONFIRM_TRIES || self.clock.now().plus(LEAST_TIME) >= not_after {
+            if !unconfirmed || tries >= MAX_CONFIRM_TRIES || self.clock.now().plus(LEAST_TIME) >= not_after {
                 return answer;
             }
         }

@@ -1,4 +1,4 @@
-//! Checks a Redis server: whether it is reachable, accepts the login and writes, and keeps what it is given.
+//! Checks whether a Redis server is reachable, accepts the login, accepts writes, and is set up to keep its data.
 //!
 //! Reads `INFO`, because managed servers forbid `CONFIG`. Stores the scripts in the cache of Redis, writes no key and
 //! stores no layout.
@@ -40,7 +40,7 @@ pub struct Advice {
 impl Advice {
     /// Redis does not answer `INFO`.
     fn untold(detail: &str) -> Advice {
-        let detail = format!("Redis does not tell whether it evicts and persists: {detail}");
+        let detail = format!("Redis does not report its eviction and persistence: {detail}");
         Advice { detail, hint: "allow its user to call `INFO`" }
     }
 

@@ -1,10 +1,10 @@
 //! The second connection of a session, on which it waits until Redis confirms its writes.
 //!
-//! Redis versions differ in what counts as a connection's writes. Before 7.2 it is everything that the server had
-//! written when the last command of the connection ended. Since 7.2 it is only the last write of the connection itself.
-//! Therefore each wait is sent behind a small write of its own, which comes after every write that was answered before.
+//! The writes that a wait confirms depend on the version of Redis. Before 7.2 they are all writes of the server until
+//! the last command of the connection ended. Since 7.2 it is only the last write of the connection itself. Therefore
+//! each wait follows a small write on the same connection, which comes after every write that was answered before.
 //!
-//! Callers share waits: all that ask during one wait share the next one. If the second connection is lost, another one
+//! All callers that ask during one wait share the next one. If the second connection is lost, another one
 //! is made to the same process and the wait is repeated there. Calls on the first connection are not affected.
 
 use std::time::Duration;
@@ -103,9 +103,9 @@ impl WaitTask {
 
     /// Waits once for all callers. If the connection is lost, it repeats the wait on another one.
     async fn answer(&mut self, mut together: Vec<Waiter>) {
-        let said = loop {
-            together.retain(|one| !one.answer.is_closed());
-            let Some(until) = together.iter().map(|one| one.until).max() else { return };
+        let result = loop {
+            together.retain(|waiter| !waiter.answer.is_closed());
+            let Some(until) = together.iter().map(|waiter| waiter.until).max() else { return };
             match self.wait(until).await {
                 Err(CallError::Unanswered(reason) | CallError::Ended(reason)) if !self.main_session.broken() => {
                     self.renew(&reason).await;
@@ -115,9 +115,9 @@ impl WaitTask {
                 Err(failure) => break Err(failure.to_string()),
             }
         };
-        for one in together {
+        for waiter in together {
             // An error means that the caller has stopped waiting.
-            drop(one.answer.send(said.clone()));
+            drop(waiter.answer.send(result.clone()));
         }
     }
 
@@ -144,7 +144,7 @@ impl WaitTask {
     async fn renew(&mut self, reason: &str) {
         tracing::debug!(reason, "lost the connection that confirms writes; reconnecting");
         while !self.main_session.broken() {
-            if let Ok(wait_session) = self.connector.beside(&self.main_session).await {
+            if let Ok(wait_session) = self.connector.second_session(&self.main_session).await {
                 let patience = self.connector.response_timeout;
                 match (process(&self.main_session, patience).await, process(&wait_session, patience).await) {
                     (Ok(one), Ok(other)) if one == other => {

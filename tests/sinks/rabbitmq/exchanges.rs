@@ -8,7 +8,7 @@ use punctual_sinks::{Fault, Message, Outcome, Sink};
 
 use super::super::{Broker, PATIENCE, accepted, batch, publish, publish_until_accepted};
 use super::Shared;
-use super::refusals::{declare_exchange, detail, is_destinations, to};
+use super::refusals::{declare_exchange, detail, is_fault_of_destination, to};
 
 /// Takes more than five seconds, because RabbitMQ takes that long to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -23,7 +23,7 @@ async fn an_unknown_exchange_is_only_the_fault_of_its_destination() {
         let outcomes = publish(&sink, mixed).await;
         for (index, outcome) in outcomes.iter().enumerate() {
             if [7, 8, 50].contains(&index) {
-                assert!(is_destinations(outcome) && detail(outcome).contains("no exchange '"), "{outcome:?}");
+                assert!(is_fault_of_destination(outcome) && detail(outcome).contains("no exchange '"), "{outcome:?}");
             } else {
                 assert_eq!(*outcome, Outcome::Accepted, "{index}");
             }
@@ -32,7 +32,7 @@ async fn an_unknown_exchange_is_only_the_fault_of_its_destination() {
     assert_eq!(broker.received("a").len(), 3 * 97);
     declare_exchange(&broker.server, &broker.vhost, "absent");
     let outcomes = publish(&sink, vec![to("absent/key", 1)]).await;
-    assert!(is_destinations(&outcomes[0]), "it is not looked for again at once: {outcomes:?}");
+    assert!(is_fault_of_destination(&outcomes[0]), "it is not looked for again at once: {outcomes:?}");
     publish_until_accepted(&sink, vec![to("absent/key", 1)]).await;
 }
 
@@ -44,7 +44,7 @@ async fn more_unknown_exchanges_than_channels_do_not_affect_other_destinations()
     for round in 0..50 {
         let (mixed, outcomes) = publish_beside_unknown(&sink, round, 60).await;
         let is_unknown =
-            |outcome: &Outcome| is_destinations(outcome) && detail(outcome).contains("no exchange 'nobody-");
+            |outcome: &Outcome| is_fault_of_destination(outcome) && detail(outcome).contains("no exchange 'nobody-");
         for (message, outcome) in mixed.iter().zip(&outcomes) {
             let is_good = message.destination == "a";
             assert!(if is_good { *outcome == Outcome::Accepted } else { is_unknown(outcome) }, "{outcome:?}");
@@ -65,12 +65,12 @@ async fn further_exchanges_are_refused_at_once_while_many_lookups_run() {
         if message.destination == "a" {
             assert_eq!((outcome, later), (&Outcome::Accepted, &Outcome::Accepted));
         } else {
-            assert!(is_destinations(outcome) && is_destinations(later), "{outcome:?}, {later:?}");
+            assert!(is_fault_of_destination(outcome) && is_fault_of_destination(later), "{outcome:?}, {later:?}");
             at_first += usize::from(is_looked_for(outcome));
             then += usize::from(is_looked_for(outcome) || is_looked_for(later));
         }
     }
-    // 64 until many are missing, 64 that may wait then, and those under way.
+    // 64 lookups until many exchanges count as missing, 64 more that may wait then, and those under way.
     assert!((100..160).contains(&at_first), "{at_first}");
     assert_eq!(then, 1000, "those that were refused are looked for the next time");
 }

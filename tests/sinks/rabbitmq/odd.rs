@@ -90,7 +90,7 @@ async fn a_message_returned_under_another_name_is_not_accepted() {
     for (exchange, key, id) in [("", "A", "a-1:1700000000123"), ("x", "a", "a-1:1700000000123"), ("", "a", "other")] {
         let server = Scripted::start(USUAL, move |peer, seen| {
             if seen.tag == 3 {
-                peer.give_back(seen.channel, exchange, key, id)?;
+                peer.return_message(seen.channel, exchange, key, id)?;
                 peer.ack(seen.channel, 3, true)?;
             }
             Ok(())
@@ -239,8 +239,8 @@ async fn malformed_answers_are_not_taken_as_outcomes_and_not_waited_for() {
 async fn a_server_with_too_few_channels_is_reported_at_login() {
     let server = Scripted::start(Tune { channels: 3, ..USUAL }, take);
     let sink = patient(&server);
-    let told = sink.check().await.expect_err("too few channels").to_string();
-    assert!(told.contains("3 channels"), "{told}");
+    let reported = sink.check().await.expect_err("too few channels").to_string();
+    assert!(reported.contains("3 channels"), "{reported}");
     let outcomes = publish(&sink, batch("a", 0..1)).await;
     assert!(matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite), "{outcomes:?}");
     // The smallest limits, and no limits at all.
@@ -257,17 +257,17 @@ async fn a_server_with_too_few_channels_is_reported_at_login() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_server_is_distinguished_from_a_slow_destination() {
     for (beats, fault) in [(true, Fault::Unanswered), (false, Fault::Sink)] {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         // The heartbeat timeout is some tenths of a second. Try again if the machine paused for longer.
         for _ in 0..3 {
             let server = Scripted::start(Tune { heartbeat: 0, beats, ..USUAL }, |_, _| Ok(()));
             let sink = sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT * 3);
             reach("connected", &sink).await;
-            told = publish(&sink, batch("a", 0..1)).await;
-            if matches!(&told[0], Outcome::Retry(trouble) if trouble.fault == fault) {
+            reported = publish(&sink, batch("a", 0..1)).await;
+            if matches!(&reported[0], Outcome::Retry(trouble) if trouble.fault == fault) {
                 break;
             }
         }
-        assert!(matches!(&told[0], Outcome::Retry(trouble) if trouble.fault == fault), "{told:?}");
+        assert!(matches!(&reported[0], Outcome::Retry(trouble) if trouble.fault == fault), "{reported:?}");
     }
 }

@@ -16,7 +16,7 @@ use super::{Shared, sink};
 use crate::support::rabbitmq::RabbitServer;
 
 /// Whether the outcome blames the destination, and the message certainly did not arrive.
-pub(super) fn is_destinations(outcome: &Outcome) -> bool {
+pub(super) fn is_fault_of_destination(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Destination && trouble.definite)
 }
 
@@ -63,7 +63,10 @@ async fn unroutable_messages_are_distinguished_from_routed_ones() {
         for (index, outcome) in outcomes.iter().enumerate() {
             let number = round * 1000 + index;
             if lost(number) {
-                assert!(is_destinations(outcome) && detail(outcome).contains("NO_ROUTE"), "{number}: {outcome:?}");
+                assert!(
+                    is_fault_of_destination(outcome) && detail(outcome).contains("NO_ROUTE"),
+                    "{number}: {outcome:?}"
+                );
             } else {
                 assert_eq!(*outcome, Outcome::Accepted, "{number}");
             }
@@ -86,7 +89,7 @@ async fn messages_with_the_same_key_in_one_batch_get_their_own_outcomes() {
     let sink = broker.sink(PATIENCE);
     let outcomes = publish(&sink, vec![to("a", 1), to("nobody", 1), to("a", 1), to("nobody", 1)]).await;
     assert!(outcomes[0] == Outcome::Accepted && outcomes[2] == Outcome::Accepted, "{outcomes:?}");
-    assert!(is_destinations(&outcomes[1]) && is_destinations(&outcomes[3]), "{outcomes:?}");
+    assert!(is_fault_of_destination(&outcomes[1]) && is_fault_of_destination(&outcomes[3]), "{outcomes:?}");
 }
 
 /// Rejecting one message closes the channel with two hundred others on it, while a second sink publishes.
@@ -202,7 +205,7 @@ async fn a_message_that_amqp_cannot_carry_is_rejected() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_server_gives_its_reason_and_receives_nothing_later() {
     let Some(rabbit) = <RabbitServer as Broker>::start() else { return };
-    // A new connection must be told within a quarter of this.
+    // A new connection must be reported within a quarter of this.
     let answer_timeout = ANSWER_TIMEOUT * 2;
     let sink = rabbit.sink(answer_timeout);
     publish_until_accepted(&sink, batch("a", 0..10)).await;
@@ -250,7 +253,7 @@ async fn a_deleted_queue_is_noticed_between_two_publishes() {
     broker.server.with_channel(&broker.vhost, async |channel: Channel| {
         channel.queue_delete("c".into(), QueueDeleteOptions::default()).await.expect("it is deleted");
     });
-    assert!(publish(&sink, batch("c", 0..10)).await.iter().all(is_destinations));
+    assert!(publish(&sink, batch("c", 0..10)).await.iter().all(is_fault_of_destination));
     broker.server.declare_queues(&broker.vhost, &["c"]);
     assert_eq!(publish(&sink, batch("c", 0..10)).await, accepted(10));
 }
@@ -258,8 +261,8 @@ async fn a_deleted_queue_is_noticed_between_two_publishes() {
 #[test]
 fn a_user_without_a_password_is_refused() {
     let config = punctual_sinks::SinkConfig::parse("amqp://orders@127.0.0.1").expect("a URL");
-    let told = config.build().err().expect("no password").to_string();
-    assert!(told.contains("names a user without a password") && !told.contains("orders"), "{told}");
+    let reported = config.build().err().expect("no password").to_string();
+    assert!(reported.contains("names a user without a password") && !reported.contains("orders"), "{reported}");
 }
 
 /// Takes more than five seconds, because RabbitMQ takes that long to start.
@@ -281,9 +284,9 @@ async fn a_refused_login_is_reported_with_its_reason_and_without_the_secret() {
         assert!(before.elapsed() < SOON, "the refusal is waited for");
         let is = matches!(&outcomes[0], Outcome::Retry(t) if t.fault == Fault::Sink && t.definite);
         assert!(is && detail(&outcomes[0]).contains(expected), "{outcomes:?}");
-        let told = sink.check().await.expect_err("not let in").to_string();
-        assert!(told.contains(expected), "{told}");
-        assert!(!told.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"), "{told}");
+        let reported = sink.check().await.expect_err("not let in").to_string();
+        assert!(reported.contains(expected), "{reported}");
+        assert!(!reported.contains("s3cret") && !format!("{outcomes:?}").contains("s3cret"), "{reported}");
     }
 }
 
@@ -327,6 +330,6 @@ async fn the_first_server_of_several_that_is_up_is_used() {
     // the rest.
     publish_until_accepted(&sink(&behind(silent_port), ANSWER_TIMEOUT), batch("a", 0..1)).await;
     let neither = sink(&format!("amqp://127.0.0.1:{absent},127.0.0.1:{silent_port}"), ANSWER_TIMEOUT);
-    let told = neither.check().await.expect_err("nobody is there").to_string();
-    assert!(told.contains("refused") && told.contains("no answer within"), "{told}");
+    let reported = neither.check().await.expect_err("nobody is there").to_string();
+    assert!(reported.contains("refused") && reported.contains("no answer within"), "{reported}");
 }

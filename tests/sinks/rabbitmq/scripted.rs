@@ -201,7 +201,7 @@ impl Peer {
     }
 
     /// Returns a message without a body.
-    pub(super) fn give_back(&self, channel: u16, exchange: &str, key: &str, message_id: &str) -> io::Result<()> {
+    pub(super) fn return_message(&self, channel: u16, exchange: &str, key: &str, message_id: &str) -> io::Result<()> {
         self.announce_return(channel, exchange, key)?;
         let head = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80];
         self.frame(2, channel, &[&head[..], &short(message_id)].concat())

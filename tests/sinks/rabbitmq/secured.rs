@@ -22,13 +22,13 @@ fn sink(url: &str, certificates: Option<&Certificates>) -> Option<Arc<dyn Sink>>
 /// Checks that the error blames the sink, contains these words, comes soon, and holds no secret.
 async fn refused(sink: &Arc<dyn Sink>, expected: &[&str]) {
     let before = Instant::now();
-    let told = sink.check().await.expect_err("a refusal").to_string();
+    let reported = sink.check().await.expect_err("a refusal").to_string();
     for outcome in publish(sink, batch("a", 0..2)).await {
         let Outcome::Retry(trouble) = outcome else { panic!("{outcome:?}") };
         assert!(trouble.fault == Fault::Sink && trouble.definite, "{trouble:?}");
-        for told in [&told, &trouble.detail] {
-            assert!(expected.iter().all(|detail| told.contains(detail)), "no {expected:?} in `{told}`");
-            assert!(!told.contains("hunter"), "a secret in `{told}`");
+        for reported in [&reported, &trouble.detail] {
+            assert!(expected.iter().all(|detail| reported.contains(detail)), "no {expected:?} in `{reported}`");
+            assert!(!reported.contains("hunter"), "a secret in `{reported}`");
         }
     }
     assert!(before.elapsed() < SOON, "{:?}", before.elapsed());

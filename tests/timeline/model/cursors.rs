@@ -8,9 +8,9 @@ use super::world::key_of;
 
 /// Dead records in order: the tick and the copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Graves(Vec<(u8, Copy)>);
+pub(super) struct DeadRecords(Vec<(u8, Copy)>);
 
-impl Graves {
+impl DeadRecords {
     /// Records a copy as dead and replaces one with the same key. Returns the oldest ones above the cap.
     pub(super) fn add_dead(&mut self, plan: &Plan, now: u8, copy: Copy) -> Vec<Copy> {
         self.0.retain(|(_, other)| (other.id, other.due) != (copy.id, copy.due));

@@ -1,15 +1,15 @@
-//! What users were told and what consumers may have received, and whether both obey the laws.
+//! The answers that users received, the messages that consumers may have received, and whether both obey the laws.
 //!
-//! A call's request counts as soon as the call has taken effect, whether or not its answer arrived: a call answered 503
-//! took effect before, or never will. What an answer tells counts only if it arrived. If an answer that named a key was
-//! lost, a repeated call names the key again while the claim that holds it lasts; later no call names it.
+//! A request counts as soon as its call has taken effect, whether or not its answer arrived: a call answered 503 took
+//! effect before, or never will. The content of an answer counts only if the answer arrived. If an answer that named a
+//! key was lost, a repeated call names the key again while the claim that holds it lasts; later no call names it.
 
 use punctual::task::{Key, Member};
 use punctual::timeline::memory::{Change, Twin};
 use punctual::timeline::{CancelAnswer, PutAnswer, PutMode, PutResult, RequeueAnswer};
 
 use super::copies::{Copies, Copy};
-use super::cursors::Graves;
+use super::cursors::DeadRecords;
 use super::rules::{Kind, Rules, Wish, lane, read_record, small};
 use super::world::{key_of, member_of};
 
@@ -24,17 +24,17 @@ pub(crate) struct Ledger {
     /// Occurrences of former tasks that may still be published: an answer named them.
     named: Copies,
     /// Named only in answers that were lost.
-    in_vain: Copies,
+    named_in_lost_answer: Copies,
     /// Named by the very put that takes the key; always empty with correct puts.
     too_late: Copies,
-    /// Publishes that have begun and may arrive, that no user was told of, and that have not ended.
+    /// Publishes that have begun and may arrive, that no user was reported of, and that have not ended.
     open: Copies,
     /// Accepted by a sink since it was requested, or dead and past its retention.
     done: Copies,
     /// Settled as dead since it was requested.
     died: Copies,
     /// Current dead records.
-    cursors: Graves,
+    cursors: DeadRecords,
     /// Requeued and not ended since: it has its key and its own message.
     requeued: Copies,
 }
@@ -46,7 +46,7 @@ fn broken(law: impl Into<String>) -> Law {
 }
 
 /// What an answer tells of a task's former occurrences.
-struct Word {
+struct FormerOccurrences {
     /// Whether the answer arrives.
     heard: bool,
     /// Due of the occurrence that may still be published.
@@ -63,11 +63,16 @@ impl Ledger {
         let Wish { id, payload, .. } = wish;
         let stands = self.wanted[usize::from(id)];
         let asked = Copy { id, due: wish.due, payload };
-        let mut word = Word { heard, named: answer.in_flight.map(small), instead: Some(asked), flies: flies(id, twin) };
+        let mut former = FormerOccurrences {
+            heard,
+            named: answer.in_flight.map(small),
+            instead: Some(asked),
+            flies: flies(id, twin),
+        };
         match answer.result {
             PutResult::Replaced if wish.mode == PutMode::Post => broken("law 9: a post replaced a task"),
             PutResult::Created | PutResult::Replaced => {
-                self.tell(id, &word)?;
+                self.tell(id, &former)?;
                 self.wanted[usize::from(id)] = Some(wish);
                 for due in wish.due..=wish.last() {
                     self.done.drop_key(id, due);
@@ -85,8 +90,8 @@ impl Ledger {
                 if stands.filter(same).is_none_or(|it| stands_at(id, it, twin) != Some(answer.due.as_millis())) {
                     return broken("law 9: a put was answered `unchanged`, but something else stands");
                 }
-                word.instead = Some(Copy { due, ..asked });
-                self.tell(id, &word)
+                former.instead = Some(Copy { due, ..asked });
+                self.tell(id, &former)
             }
             _ => Ok(()),
         }
@@ -102,7 +107,7 @@ impl Ledger {
                 None
             }
         };
-        self.tell(id, &Word { heard, named: named.map(small), instead: None, flies: flies(id, twin) })?;
+        self.tell(id, &FormerOccurrences { heard, named: named.map(small), instead: None, flies: flies(id, twin) })?;
         if matches!(answer, CancelAnswer::Cancelled { .. }) {
             // It may still arrive, but no publish of it starts.
             self.named.drop_task(id);
@@ -112,35 +117,36 @@ impl Ledger {
     }
 
     /// The user learns which former occurrence may still arrive, and thereby that no other does.
-    fn tell(&mut self, id: u8, word: &Word) -> Law {
+    fn tell(&mut self, id: u8, former: &FormerOccurrences) -> Law {
         // An occurrence that only a lost answer named is named again while it is in flight.
-        let lost = self.in_vain;
-        let gone = |copy: Copy| lost.has(copy) && Some(copy.due) != word.flies;
-        let may = |copy: Copy| Some(copy.due) == word.named || Some(copy) == word.instead || self.too_late.has(copy);
+        let lost = self.named_in_lost_answer;
+        let gone = |copy: Copy| lost.has(copy) && Some(copy.due) != former.flies;
+        let may =
+            |copy: Copy| Some(copy.due) == former.named || Some(copy) == former.instead || self.too_late.has(copy);
         let silent = |copy: &Copy| !may(*copy) && !gone(*copy);
-        if let Some(copy) = self.open.of_task(id).find(silent).filter(|_| word.heard) {
-            return broken(format!("law 9: {copy:?} may still arrive, and its user was not told"));
+        if let Some(copy) = self.open.of_task(id).find(silent).filter(|_| former.heard) {
+            return broken(format!("law 9: {copy:?} may still arrive, and its user was not reported"));
         }
         let known = |copy: Copy, named: Copies| named.has(copy) && !lost.has(copy);
         let before = self.named;
         self.named.drop_task(id);
-        for copy in word.named.into_iter().flat_map(|due| Copy::under_key(id, due)) {
+        for copy in former.named.into_iter().flat_map(|due| Copy::under_key(id, due)) {
             self.named.add(copy);
-            if word.instead.is_some_and(|instead| instead.due == copy.due) {
+            if former.instead.is_some_and(|instead| instead.due == copy.due) {
                 self.too_late.add(copy);
-            } else if !word.heard && !known(copy, before) {
-                self.in_vain.add(copy);
+            } else if !former.heard && !known(copy, before) {
+                self.named_in_lost_answer.add(copy);
             }
         }
-        for copy in self.open.of_task(id).filter(|_| word.heard) {
-            if Some(copy) != word.instead && !self.too_late.has(copy) {
+        for copy in self.open.of_task(id).filter(|_| former.heard) {
+            if Some(copy) != former.instead && !self.too_late.has(copy) {
                 self.open.drop(copy);
             }
         }
-        if word.heard {
-            self.in_vain.drop_task(id);
-            if let Some(copy) = word.instead.filter(|copy| lost.has(*copy) && self.open.has(*copy)) {
-                self.in_vain.add(copy);
+        if former.heard {
+            self.named_in_lost_answer.drop_task(id);
+            if let Some(copy) = former.instead.filter(|copy| lost.has(*copy) && self.open.has(*copy)) {
+                self.named_in_lost_answer.add(copy);
             }
         }
         Ok(())
@@ -185,18 +191,18 @@ impl Ledger {
         let wanted = self.wanted[usize::from(copy.id)].is_some_and(covers);
         let may = if requeued { self.requeued.has(copy) } else { wanted || self.named.has(copy) };
         if !may {
-            return broken(format!("law 9: {copy:?} is published, which nobody wants and nobody was told of"));
+            return broken(format!("law 9: {copy:?} is published, which nobody wants and nobody was reported of"));
         }
         let other = copy.other_payload();
-        let former = self.open.has(other) && !self.in_vain.has(other);
+        let former = self.open.has(other) && !self.named_in_lost_answer.has(other);
         if former || (!requeued && self.requeued.has(other)) {
-            return broken(format!("law 3: {copy:?} has the key of another message, and its user was not told"));
+            return broken(format!("law 3: {copy:?} has the key of another message, and its user was not reported"));
         }
         if wanted && !requeued && !self.named.has(copy) {
-            self.in_vain.drop(copy);
+            self.named_in_lost_answer.drop(copy);
         }
-        let told = self.named.has(copy) && !self.in_vain.has(copy) && !self.too_late.has(copy);
-        if !refused && !requeued && !told {
+        let reported = self.named.has(copy) && !self.named_in_lost_answer.has(copy) && !self.too_late.has(copy);
+        if !refused && !requeued && !reported {
             self.open.add(copy);
         }
         Ok(())

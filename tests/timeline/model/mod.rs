@@ -6,7 +6,7 @@
 //! - `choices`  the possible next steps
 //! - `calls`    calls in transit, and their effect when they arrive
 //! - `holder`   claims as their holders know them
-//! - `ledger`   what users were told and consumers may have received; the laws. `cursors`: dead records; `copies`: sets
+//! - `ledger`   what users were reported and consumers may have received; the laws. `cursors`: dead records; `copies`: sets
 //!   of occurrences
 //! - `structure` rules of a shard's keys
 //! - `shards`   what each call does to each shard, and what becomes of it when all claims have ended

@@ -257,7 +257,7 @@ impl Rules {
 
     /// A cancel that was sent at `sent`.
     pub(crate) fn cancel(self, twin: &mut Twin, now: u8, sent: u8, id: &TaskId) -> Result<CancelAnswer, TimelineError> {
-        twin.cancel(time(now), id, self.not_after(sent)).map(|told| told.answer)
+        twin.cancel(time(now), id, self.not_after(sent)).map(|reported| reported.answer)
     }
 
     /// A requeue that was sent at `sent`.
@@ -266,10 +266,10 @@ impl Rules {
         if parent.is_some() {
             twin.tasks.remove(&Member::from(&key.task));
         }
-        let told = twin.requeue(time(now), key, None, self.not_after(sent));
+        let reported = twin.requeue(time(now), key, None, self.not_after(sent));
         twin.largest = 0;
         twin.tasks.extend(parent.map(|record| (Member::from(&key.task), record)));
-        told.map(|told| told.answer)
+        reported.map(|reported| reported.answer)
     }
 
     /// A claim that was sent at `sent`.

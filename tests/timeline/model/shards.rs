@@ -1,5 +1,5 @@
-//! What a search has found out about shards: it meets hundreds of thousands of worlds, but only hundreds or thousands of
-//! different shards, so each call on each shard is computed once.
+//! A cache of the effects of calls on shards. A search meets hundreds of thousands of worlds, but only hundreds or
+//! thousands of different shards. So the effect of each call on each shard is computed once.
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -58,7 +58,7 @@ impl Tally {
                 }
                 PutResult::KeyReused => self.met("put: key_reused", true),
                 PutResult::BadDue => self.met("put: bad_due", true),
-                PutResult::Unkept => {}
+                PutResult::Unconfirmed => {}
             }
         }
     }
@@ -149,12 +149,12 @@ impl Tally {
         self.met("settle: the rest takes its changes", rest_back && rest_changes);
         let written =
             |one: &&Settlement| !settled.skipped.contains(&one.member) && !settled.changed.contains(&one.member);
-        let mut goes_back = rest_back;
+        let mut returns = rest_back;
         for one in settle.verdicts.iter().filter(written) {
-            goes_back |= matches!(one.verdict, Verdict::Back { .. } | Verdict::Unreadable);
+            returns |= matches!(one.verdict, Verdict::Back { .. } | Verdict::Unreadable);
             self.verdict(before, one);
         }
-        self.met("settle: what goes back wakes nobody", settle.quiet && goes_back);
+        self.met("settle: returned occurrences cause no wake-up", settle.quiet && returns);
     }
 
     fn verdict(&mut self, before: &Twin, one: &Settlement) {

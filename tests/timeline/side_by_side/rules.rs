@@ -81,7 +81,7 @@ const RULES: [&str; 105] = [
     "settle: removed instead of the verdict",
     "settle: the rest goes back",
     "settle: the rest takes its changes",
-    "settle: what goes back wakes nobody",
+    "settle: returned occurrences cause no wake-up",
     "settle: refuses a due that is not later",
     "extend: lives",
     "extend: is gone",

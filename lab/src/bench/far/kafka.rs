@@ -27,17 +27,18 @@ const POLL: Duration = Duration::from_millis(100);
 pub(super) struct Topics {
     config: ClientConfig,
     /// The consumer that reads watermarks.
-    asking: Arc<BaseConsumer>,
+    metadata_consumer: Arc<BaseConsumer>,
 }
 
 /// A key, and when its message arrived.
-type Came = Result<(String, Instant), rdkafka::error::KafkaError>;
+type Arrival = Result<(String, Instant), rdkafka::error::KafkaError>;
 
 impl Topics {
     pub(super) fn open(url: &SecretString) -> Result<Topics> {
         let url = url.expose_secret();
         let brokers = url.strip_prefix("kafka://").filter(|brokers| !brokers.contains('@'));
-        let brokers = brokers.context("Kafka is read without TLS and login only: `kafka://host:9092`")?;
+        let brokers =
+            brokers.context("the bench reads Kafka only without TLS and without a login: `kafka://host:9092`")?;
         let mut config = ClientConfig::new();
         config
             .set("bootstrap.servers", brokers.trim_end_matches('/'))
@@ -45,15 +46,16 @@ impl Topics {
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "earliest")
             .set_log_level(RDKafkaLogLevel::Emerg);
-        let asking = config.create().context("a client of Kafka")?;
-        Ok(Topics { config, asking: Arc::new(asking) })
+        let metadata_consumer = config.create().context("a client of Kafka")?;
+        Ok(Topics { config, metadata_consumer: Arc::new(metadata_consumer) })
     }
 
     /// Returns when each partition has a leader: brokers learn of a topic a moment after it was made.
     async fn await_leaders(&self, topic: &str) -> Result<()> {
         loop {
-            let (asking, name) = (Arc::clone(&self.asking), topic.to_owned());
-            let metadata = tokio::task::spawn_blocking(move || asking.fetch_metadata(Some(&name), ANSWER)).await??;
+            let (metadata_consumer, name) = (Arc::clone(&self.metadata_consumer), topic.to_owned());
+            let metadata =
+                tokio::task::spawn_blocking(move || metadata_consumer.fetch_metadata(Some(&name), ANSWER)).await??;
             let partitions = metadata.topics().first().map_or(&[][..], |topic| topic.partitions());
             let led = partitions.iter().filter(|partition| partition.leader() >= 0).count();
             if i32::try_from(led)? == PARTITIONS {
@@ -81,10 +83,10 @@ impl BrokerSide for Topics {
     }
 
     async fn held(&self, destination: &str) -> Result<u64> {
-        let (asking, topic) = (Arc::clone(&self.asking), destination.to_owned());
+        let (metadata_consumer, topic) = (Arc::clone(&self.metadata_consumer), destination.to_owned());
         let counted = tokio::task::spawn_blocking(move || {
             (0..PARTITIONS).try_fold(0, |sum, partition| {
-                let (low, high) = asking.fetch_watermarks(&topic, partition, ANSWER)?;
+                let (low, high) = metadata_consumer.fetch_watermarks(&topic, partition, ANSWER)?;
                 Ok::<_, rdkafka::error::KafkaError>(sum + u64::try_from(high - low).unwrap_or(0))
             })
         });
@@ -92,30 +94,34 @@ impl BrokerSide for Topics {
     }
 
     async fn follow(&self, destination: &str, take: Take<'_>) -> Result<()> {
-        let (came, mut coming) = mpsc::unbounded_channel();
+        let (arrivals_sender, mut arrivals) = mpsc::unbounded_channel();
         let (config, topic) = (self.config.clone(), destination.to_owned());
         // The library polls and is dropped outside of the runtime. The thread ends when no receiver is left.
         std::thread::Builder::new().name("bench-kafka".to_owned()).spawn(move || {
-            if let Err(error) = read(&config, &topic, &came) {
-                came.send(Err(error)).ok();
+            if let Err(error) = read(&config, &topic, &arrivals_sender) {
+                arrivals_sender.send(Err(error)).ok();
             }
         })?;
-        while let Some(message) = coming.recv().await {
+        while let Some(message) = arrivals.recv().await {
             let (key, at) = message.context("reading Kafka")?;
             take(&key, at);
         }
-        bail!("Kafka is read no more")
+        bail!("the thread that reads Kafka has ended")
     }
 }
 
-fn read(config: &ClientConfig, topic: &str, came: &mpsc::UnboundedSender<Came>) -> rdkafka::error::KafkaResult<()> {
+fn read(
+    config: &ClientConfig,
+    topic: &str,
+    arrivals_sender: &mpsc::UnboundedSender<Arrival>,
+) -> rdkafka::error::KafkaResult<()> {
     let consumer: BaseConsumer = config.create()?;
     let mut assignment = TopicPartitionList::new();
     for partition in 0..PARTITIONS {
         assignment.add_partition_offset(topic, partition, Offset::Beginning)?;
     }
     consumer.assign(&assignment)?;
-    while !came.is_closed() {
+    while !arrivals_sender.is_closed() {
         let message = match consumer.poll(POLL) {
             None => continue,
             Some(message) => message?,
@@ -124,7 +130,7 @@ fn read(config: &ClientConfig, topic: &str, came: &mpsc::UnboundedSender<Came>) 
         let mut headers = message.headers().into_iter().flat_map(Headers::iter);
         let key = headers.find(|header| header.key == "idempotency-key").and_then(|header| header.value);
         let key = key.map(|key| String::from_utf8_lossy(key).into_owned()).unwrap_or_default();
-        if came.send(Ok((key, at))).is_err() {
+        if arrivals_sender.send(Ok((key, at))).is_err() {
             break;
         }
     }

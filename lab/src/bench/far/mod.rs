@@ -16,7 +16,7 @@ use crate::servers::{self, Kind};
 /// Timeout of a reply.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// Called with the idempotency key and arrival time of each message.
+/// A callback for [`BrokerSide::follow`]: called with the idempotency key and arrival time of each message.
 pub(super) type Take<'a> = &'a (dyn Fn(&str, Instant) + Send + Sync);
 
 /// A broker, seen from the consumer's side.

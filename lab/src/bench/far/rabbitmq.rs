@@ -14,7 +14,7 @@ use super::{ANSWER, BrokerSide, Take};
 /// A RabbitMQ server with queues.
 pub(super) struct Queues {
     connection: Connection,
-    asking: Channel,
+    admin_channel: Channel,
 }
 
 impl Queues {
@@ -22,8 +22,8 @@ impl Queues {
         let url = address(url.expose_secret());
         let connection = Connection::connect(&url, ConnectionProperties::default()).await;
         let connection = connection.context("connecting to RabbitMQ")?;
-        let asking = connection.create_channel().await.context("opening a channel")?;
-        Ok(Queues { connection, asking })
+        let admin_channel = connection.create_channel().await.context("opening a channel")?;
+        Ok(Queues { connection, admin_channel })
     }
 }
 
@@ -41,7 +41,7 @@ fn address(url: &str) -> String {
 impl BrokerSide for Queues {
     async fn make(&self, destination: &str) -> Result<()> {
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-        let declaring = self.asking.queue_declare(destination.into(), options, FieldTable::default());
+        let declaring = self.admin_channel.queue_declare(destination.into(), options, FieldTable::default());
         timeout(ANSWER, declaring).await.context("RabbitMQ does not answer")?.context("declaring a queue")?;
         Ok(())
     }
@@ -49,7 +49,7 @@ impl BrokerSide for Queues {
     /// Correct only for a queue without consumers, because delivered messages are not counted.
     async fn held(&self, destination: &str) -> Result<u64> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let declaring = self.asking.queue_declare(destination.into(), options, FieldTable::default());
+        let declaring = self.admin_channel.queue_declare(destination.into(), options, FieldTable::default());
         let queue = timeout(ANSWER, declaring).await.context("RabbitMQ does not answer")?;
         Ok(queue.context("looking at a queue")?.message_count().into())
     }

@@ -14,7 +14,7 @@ use super::version::{Dues, EndedBefore, Plan, Version};
 
 /// A definite answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum DefiniteAnswer {
     /// A put created the task; an occurrence of a cancelled one may still be delivered with this due.
     Created { due: i64, in_flight: Option<i64> },
     /// A put replaced the task; an occurrence of the former version may still be delivered.
@@ -46,7 +46,7 @@ pub(super) struct Op {
     /// Whether it was sent before and may have taken effect.
     pub(super) unsure: bool,
     /// Whether it was sent before and may still take effect.
-    pub(super) unexpected_message: bool,
+    pub(super) may_take_effect_later: bool,
     /// When it was sent first.
     sent: Instant,
 }
@@ -58,7 +58,7 @@ const MIN_RECONNECT_TIME: Duration = Duration::from_millis(50);
 impl Op {
     /// A request that is about to be sent.
     fn new(version: Option<usize>) -> Op {
-        Op { version, unsure: false, unexpected_message: false, sent: Instant::now() }
+        Op { version, unsure: false, may_take_effect_later: false, sent: Instant::now() }
     }
 }
 
@@ -80,7 +80,9 @@ pub(super) struct Entry {
     gone: bool,
     op: Option<Op>,
     /// Whether a request may still take effect.
-    pub(super) published_after_cancel: bool,
+    pub(super) request_may_take_effect: bool,
+    /// It was put without a trace, in a batch or under a generated id.
+    pub(super) is_untraced: bool,
     /// Whether no more requests are made.
     pub(super) over: bool,
     pub(super) seen: Vec<Seen>,
@@ -94,8 +96,8 @@ impl Entry {
         let dues = if let Plan::At(due) = plan { Dues::One(due) } else { Dues::Untold };
         // Until it is answered, any due with its payload is accepted.
         let (any, some, must_below, may_below) = (dues == Dues::Untold, false, i64::MIN, i64::MAX);
-        let (told, behind, ran) = (i64::MAX, None, EndedBefore::No);
-        self.versions.push(Version { plan, lane, dues, any, some, must_below, may_below, told, behind, ran });
+        let (answered_at, behind, ran) = (i64::MAX, None, EndedBefore::No);
+        self.versions.push(Version { plan, lane, dues, any, some, must_below, may_below, answered_at, behind, ran });
         self.op = Some(Op::new(Some(self.versions.len() - 1)));
         self.versions.len() - 1
     }
@@ -120,25 +122,34 @@ impl Entry {
         }
     }
 
+    /// The request was sent this long ago.
+    #[cfg(test)]
+    pub(super) fn sent_before(&mut self, time: Duration) {
+        if let Some(op) = &mut self.op {
+            op.sent -= time;
+        }
+    }
+
     /// The request has no answer: it took effect, may later, or never will.
     pub(super) fn unanswered(&mut self) {
         self.history.push_str("; no answer");
         if let Some(op) = &mut self.op {
-            (op.unsure, op.unexpected_message) = (true, true);
+            (op.unsure, op.may_take_effect_later) = (true, true);
         }
-        self.published_after_cancel = true;
+        self.request_may_take_effect = true;
     }
 
     /// The request is not repeated; whether it took effect stays unknown.
     pub(super) fn leave(&mut self) {
-        let Some(Op { version, unsure, unexpected_message, .. }) = self.op.take() else { return };
+        let Some(Op { version, unsure, may_take_effect_later, .. }) = self.op.take() else { return };
         self.history.push_str("; left at that");
         match version {
             // It was never sent, so its version does not exist.
             Some(version) if !unsure && !self.standing.contains(&version) => self.versions.truncate(version),
             _ if !unsure => {}
             Some(version) => {
-                self.versions[version].any |= unexpected_message || !matches!(self.versions[version].plan, Plan::At(_));
+                self.versions[version].any |=
+                    may_take_effect_later || !matches!(self.versions[version].plan, Plan::At(_));
                 if !self.standing.contains(&version) {
                     self.standing.push(version);
                 }
@@ -151,32 +162,31 @@ impl Entry {
     ///
     /// # Errors
     /// Why no correct instance can give this answer.
-    pub(super) fn told(&mut self, told: Told, at: i64) -> Result<(), String> {
+    pub(super) fn note_answer(&mut self, answer: DefiniteAnswer, at: i64) -> Result<(), String> {
         let Some(mut op) = self.op.take() else { return Err("an answer to nothing".to_owned()) };
-        // The instance itself may have sent it twice: then the first copy put this version.
-        let is_new = op.version.is_some_and(|version| !self.standing.contains(&version));
-        if matches!(told, Told::Unchanged { .. }) && is_new && op.sent.elapsed() >= MIN_RECONNECT_TIME {
-            op.unsure = true;
-        }
-        _ = write!(self.history, "; {told:?} by {at}");
-        let fault = self.contradiction(op, told);
-        let found = match told {
-            Told::Created { in_flight: Some(due), .. } | Told::Replaced { in_flight: Some(due), .. } => {
+        // The instance may have sent the put twice. The first copy may have put this version, and its occurrence may
+        // have been published, before the second copy was answered.
+        op.unsure |= op.version.is_some() && op.sent.elapsed() >= MIN_RECONNECT_TIME;
+        _ = write!(self.history, "; {answer:?} by {at}");
+        let fault = self.contradiction(op, answer);
+        let found = match answer {
+            DefiniteAnswer::Created { in_flight: Some(due), .. }
+            | DefiniteAnswer::Replaced { in_flight: Some(due), .. } => Found::InFlight(due),
+            DefiniteAnswer::Cancelled { handed_out: Some(due) } | DefiniteAnswer::CancelledInFlight { due } => {
                 Found::InFlight(due)
             }
-            Told::Cancelled { handed_out: Some(due) } | Told::CancelledInFlight { due } => Found::InFlight(due),
-            Told::Created { .. } | Told::Unknown => Found::Nothing,
-            Told::Replaced { .. } | Told::Cancelled { .. } => Found::Waiting,
-            Told::Unchanged { .. } if !op.unsure => return fault.map_or(Ok(()), Err),
+            DefiniteAnswer::Created { .. } | DefiniteAnswer::Unknown => Found::Nothing,
+            DefiniteAnswer::Replaced { .. } | DefiniteAnswer::Cancelled { .. } => Found::Waiting,
+            DefiniteAnswer::Unchanged { .. } if !op.unsure => return fault.map_or(Ok(()), Err),
             // The first, unanswered request did it; what that one found is unknown.
-            Told::Unchanged { .. } => Found::Nothing,
-            Told::Refused if op.unsure => {
+            DefiniteAnswer::Unchanged { .. } => Found::Nothing,
+            DefiniteAnswer::Refused if op.unsure => {
                 // It may have been refused because of the occurrence of its own first request; leave that open.
                 self.op = Some(op);
                 self.leave();
                 return fault.map_or(Ok(()), Err);
             }
-            Told::Refused => {
+            DefiniteAnswer::Refused => {
                 // The former version still exists; the new one does not.
                 if let Some(version) = op.version.filter(|version| !self.standing.contains(version)) {
                     self.versions[version].any = false;
@@ -190,20 +200,24 @@ impl Entry {
         self.end_former(op, &found, at);
         self.gone = op.version.is_none();
         self.standing = op.version.into_iter().collect();
-        if let (Some(version), Told::Created { due, .. } | Told::Replaced { due, .. } | Told::Unchanged { due }) =
-            (op.version, told)
+        if let (
+            Some(version),
+            DefiniteAnswer::Created { due, .. }
+            | DefiniteAnswer::Replaced { due, .. }
+            | DefiniteAnswer::Unchanged { due },
+        ) = (op.version, answer)
         {
             if again {
                 let ran = &mut self.versions[version].ran;
-                *ran = match told {
-                    Told::Created { .. } => EndedBefore::Yes,
+                *ran = match answer {
+                    DefiniteAnswer::Created { .. } => EndedBefore::Yes,
                     _ if *ran == EndedBefore::No => EndedBefore::Maybe,
                     _ => *ran,
                 };
             } else {
-                let unchanged = matches!(told, Told::Unchanged { .. });
+                let unchanged = matches!(answer, DefiniteAnswer::Unchanged { .. });
                 self.versions[version].promise(due, op, unchanged);
-                self.versions[version].told = at;
+                self.versions[version].answered_at = at;
                 self.versions[version].behind = match found {
                     Found::InFlight(due) => Some(due),
                     _ => None,
@@ -232,15 +246,17 @@ impl Entry {
     }
 
     /// Why an answer contradicts the earlier ones, if it does.
-    fn contradiction(&self, op: Op, told: Told) -> Option<String> {
+    fn contradiction(&self, op: Op, answer: DefiniteAnswer) -> Option<String> {
         let new = op.version.is_some_and(|version| !self.standing.contains(&version));
         let nothing = self.standing.is_empty() && !op.unsure;
-        let (due, in_flight) = match told {
-            Told::Created { due, in_flight } | Told::Replaced { due, in_flight } => (Some(due), in_flight),
-            Told::Unchanged { due } => (Some(due), None),
-            Told::Cancelled { handed_out } => (None, handed_out),
-            Told::CancelledInFlight { due } => (None, Some(due)),
-            Told::Refused | Told::Unknown => (None, None),
+        let (due, in_flight) = match answer {
+            DefiniteAnswer::Created { due, in_flight } | DefiniteAnswer::Replaced { due, in_flight } => {
+                (Some(due), in_flight)
+            }
+            DefiniteAnswer::Unchanged { due } => (Some(due), None),
+            DefiniteAnswer::Cancelled { handed_out } => (None, handed_out),
+            DefiniteAnswer::CancelledInFlight { due } => (None, Some(due)),
+            DefiniteAnswer::Refused | DefiniteAnswer::Unknown => (None, None),
         };
         let asked = op.version.map(|version| self.versions[version].plan);
         if let (Some(Plan::At(asked)), Some(due)) = (asked, due)
@@ -253,11 +269,13 @@ impl Entry {
         {
             return Some(format!("{due} is in flight, which was never promised"));
         }
-        match told {
-            Told::Replaced { .. } | Told::Cancelled { .. } if nothing => Some("it stood when nothing could".to_owned()),
-            Told::Unchanged { .. } if new && !op.unsure => Some("another body was `unchanged`".to_owned()),
-            Told::Replaced { .. } if !new => Some("an equal body was `replaced`".to_owned()),
-            Told::Created { in_flight: Some(_), .. } if self.standing().is_some() && !op.unsure => {
+        match answer {
+            DefiniteAnswer::Replaced { .. } | DefiniteAnswer::Cancelled { .. } if nothing => {
+                Some("it stood when nothing could".to_owned())
+            }
+            DefiniteAnswer::Unchanged { .. } if new && !op.unsure => Some("another body was `unchanged`".to_owned()),
+            DefiniteAnswer::Replaced { .. } if !new => Some("an equal body was `replaced`".to_owned()),
+            DefiniteAnswer::Created { in_flight: Some(_), .. } if self.standing().is_some() && !op.unsure => {
                 Some("it was cancelled by nobody".to_owned())
             }
             _ => None,

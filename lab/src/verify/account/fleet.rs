@@ -16,8 +16,8 @@ use rand::RngExt;
 use serde::Deserialize;
 use tokio::sync::{Semaphore, watch};
 
-use super::entry::Told;
-use super::ledger::parts;
+use super::entry::DefiniteAnswer;
+use super::ledger::{parts, trace_of};
 
 /// Timeout of an answer, longer than a working instance needs, so that one that was stopped for a moment can still
 /// answer.
@@ -62,15 +62,15 @@ pub(super) enum Reply {
 
 /// The meaning of an answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum AnswerMeaning {
     /// A definite answer, and the id.
-    Told(Told, String),
+    DefiniteAnswer(DefiniteAnswer, String),
     /// It had no effect, and never will.
     NoEffect,
     /// It took effect before this answer, or never will.
     Maybe,
     /// No correct instance gives this answer.
-    Strange(String),
+    Impossible(String),
 }
 
 /// A request.
@@ -118,6 +118,9 @@ impl Fleet {
         let mut request = Request::builder().method(&ask.method).uri(format!("http://{api}{}", ask.path));
         if !ask.body.is_empty() {
             request = request.header("content-type", content);
+        }
+        if let (&Method::PUT, Some(id)) = (&ask.method, ask.path.strip_prefix("/v1/tasks/")) {
+            request = request.header("traceparent", trace_of(id));
         }
         if let Some(key) = &ask.key {
             request = request.header("idempotency-key", key);
@@ -190,16 +193,20 @@ impl View {
 }
 
 /// Interprets the answer to a put or a cancel; `id` is that of the task, empty if the server generates it.
-pub(super) fn read(status: u16, body: &str, id: &str) -> Word {
+pub(super) fn read(status: u16, body: &str, id: &str) -> AnswerMeaning {
     let Ok(view) = serde_json::from_str::<View>(body) else {
-        return if status < 400 { Word::Maybe } else { Word::Strange(format!("{status}: {body}")) };
+        return if status < 400 {
+            AnswerMeaning::Maybe
+        } else {
+            AnswerMeaning::Impossible(format!("{status}: {body}"))
+        };
     };
-    word(status, view, id).unwrap_or_else(|| Word::Strange(format!("{status}: {body}")))
+    word(status, view, id).unwrap_or_else(|| AnswerMeaning::Impossible(format!("{status}: {body}")))
 }
 
 /// Interprets a line of a batch's answer.
-pub(super) fn read_line(line: &str, id: &str) -> Word {
-    let strange = || Word::Strange(line.to_owned());
+pub(super) fn read_line(line: &str, id: &str) -> AnswerMeaning {
+    let strange = || AnswerMeaning::Impossible(line.to_owned());
     let Ok(mut view) = serde_json::from_str::<View>(line) else { return strange() };
     if view.id.as_deref() != Some(id) {
         return strange();
@@ -214,7 +221,7 @@ pub(super) fn read_line(line: &str, id: &str) -> Word {
     .unwrap_or_else(strange)
 }
 
-fn word(status: u16, view: View, id: &str) -> Option<Word> {
+fn word(status: u16, view: View, id: &str) -> Option<AnswerMeaning> {
     let named = view.id.clone().unwrap_or_else(|| id.to_owned());
     // The key must be one of this task.
     let due_of = |key: &Option<String>| match key.as_deref().map(parts) {
@@ -222,55 +229,69 @@ fn word(status: u16, view: View, id: &str) -> Option<Word> {
         Some(Some((task, due))) if task == named => Some(Some(due)),
         Some(_) => None,
     };
-    let told = match (status, view.code.as_deref(), view.result.as_deref()) {
+    let answer = match (status, view.code.as_deref(), view.result.as_deref()) {
         (503, Some("timeline_late" | "timeline_refused" | "timeline_away"), _) | (408, ..) => {
-            return Some(Word::NoEffect);
+            return Some(AnswerMeaning::NoEffect);
         }
-        (503, ..) => return Some(Word::Maybe),
-        (409, Some("in_flight"), _) if due_of(&view.key)?.is_some() => Told::Refused,
+        (503, ..) => return Some(AnswerMeaning::Maybe),
+        (409, Some("in_flight"), _) if due_of(&view.key)?.is_some() => DefiniteAnswer::Refused,
         // It arrived after its last occurrence.
-        (422, ..) if matches!(view.errors.as_slice(), [fault] if fault.is_over()) => Told::Refused,
-        (404, Some("unknown"), _) => Told::Unknown,
-        (200 | 201, _, Some("created")) => Told::Created { due: view.due_ms?, in_flight: due_of(&view.in_flight)? },
-        (200, _, Some("replaced")) => Told::Replaced { due: view.due_ms?, in_flight: due_of(&view.in_flight)? },
-        (200, _, Some("unchanged")) => Told::Unchanged { due: view.due_ms? },
-        (200, _, Some("cancelled")) if view.handed_out => Told::Cancelled { handed_out: Some(due_of(&view.key)??) },
-        (200, _, Some("cancelled")) => Told::Cancelled { handed_out: None },
-        (200, _, Some("in_flight")) => Told::CancelledInFlight { due: due_of(&view.key)?? },
+        (422, ..) if matches!(view.errors.as_slice(), [fault] if fault.is_over()) => DefiniteAnswer::Refused,
+        (404, Some("unknown"), _) => DefiniteAnswer::Unknown,
+        (200 | 201, _, Some("created")) => {
+            DefiniteAnswer::Created { due: view.due_ms?, in_flight: due_of(&view.in_flight)? }
+        }
+        (200, _, Some("replaced")) => {
+            DefiniteAnswer::Replaced { due: view.due_ms?, in_flight: due_of(&view.in_flight)? }
+        }
+        (200, _, Some("unchanged")) => DefiniteAnswer::Unchanged { due: view.due_ms? },
+        (200, _, Some("cancelled")) if view.handed_out => {
+            DefiniteAnswer::Cancelled { handed_out: Some(due_of(&view.key)??) }
+        }
+        (200, _, Some("cancelled")) => DefiniteAnswer::Cancelled { handed_out: None },
+        (200, _, Some("in_flight")) => DefiniteAnswer::CancelledInFlight { due: due_of(&view.key)?? },
         _ => return None,
     };
-    Some(Word::Told(told, named))
+    Some(AnswerMeaning::DefiniteAnswer(answer, named))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(told: Told) -> Word {
-        Word::Told(told, "a".to_owned())
+    fn definite(answer: DefiniteAnswer) -> AnswerMeaning {
+        AnswerMeaning::DefiniteAnswer(answer, "a".to_owned())
     }
 
     #[test]
     fn api_answers_are_parsed_as_documented() {
         let cases = [
-            (201, r#"{"id":"a","result":"created","due_ms":5}"#, told(Told::Created { due: 5, in_flight: None })),
+            (
+                201,
+                r#"{"id":"a","result":"created","due_ms":5}"#,
+                definite(DefiniteAnswer::Created { due: 5, in_flight: None }),
+            ),
             (
                 200,
                 r#"{"id":"a","result":"replaced","due_ms":5,"in_flight":"a:3"}"#,
-                told(Told::Replaced { due: 5, in_flight: Some(3) }),
+                definite(DefiniteAnswer::Replaced { due: 5, in_flight: Some(3) }),
             ),
-            (200, r#"{"id":"a","result":"unchanged","due_ms":5}"#, told(Told::Unchanged { due: 5 })),
-            (200, r#"{"id":"a","result":"cancelled"}"#, told(Told::Cancelled { handed_out: None })),
+            (200, r#"{"id":"a","result":"unchanged","due_ms":5}"#, definite(DefiniteAnswer::Unchanged { due: 5 })),
+            (200, r#"{"id":"a","result":"cancelled"}"#, definite(DefiniteAnswer::Cancelled { handed_out: None })),
             (
                 200,
                 r#"{"id":"a","result":"cancelled","key":"a:3","handed_out":true}"#,
-                told(Told::Cancelled { handed_out: Some(3) }),
+                definite(DefiniteAnswer::Cancelled { handed_out: Some(3) }),
             ),
-            (200, r#"{"id":"a","result":"in_flight","key":"a:3"}"#, told(Told::CancelledInFlight { due: 3 })),
-            (404, r#"{"status":404,"code":"unknown"}"#, told(Told::Unknown)),
-            (409, r#"{"status":409,"code":"in_flight","key":"a:3"}"#, told(Told::Refused)),
-            (503, r#"{"status":503,"code":"timeline_away"}"#, Word::NoEffect),
-            (503, r#"{"status":503,"code":"timeline_unknown"}"#, Word::Maybe),
+            (
+                200,
+                r#"{"id":"a","result":"in_flight","key":"a:3"}"#,
+                definite(DefiniteAnswer::CancelledInFlight { due: 3 }),
+            ),
+            (404, r#"{"status":404,"code":"unknown"}"#, definite(DefiniteAnswer::Unknown)),
+            (409, r#"{"status":409,"code":"in_flight","key":"a:3"}"#, definite(DefiniteAnswer::Refused)),
+            (503, r#"{"status":503,"code":"timeline_away"}"#, AnswerMeaning::NoEffect),
+            (503, r#"{"status":503,"code":"timeline_unknown"}"#, AnswerMeaning::Maybe),
         ];
         for (status, body, word) in cases {
             assert_eq!(read(status, body, "a"), word, "{body}");
@@ -281,12 +302,12 @@ mod tests {
             (409, r#"{"code":"in_flight","key":"b:3"}"#),
             (200, r#"{"id":"a","result":"created"}"#),
         ] {
-            assert!(matches!(read(status, body, "a"), Word::Strange(_)), "{body}");
+            assert!(matches!(read(status, body, "a"), AnswerMeaning::Impossible(_)), "{body}");
         }
         let line = r#"{"line":1,"id":"a","error":{"status":503,"code":"timeline_late"}}"#;
-        assert_eq!(read_line(line, "a"), Word::NoEffect);
+        assert_eq!(read_line(line, "a"), AnswerMeaning::NoEffect);
         let line = r#"{"line":1,"id":"a","result":"created","due_ms":5}"#;
-        assert_eq!(read_line(line, "a"), told(Told::Created { due: 5, in_flight: None }));
-        assert!(matches!(read_line(line, "b"), Word::Strange(_)));
+        assert_eq!(read_line(line, "a"), definite(DefiniteAnswer::Created { due: 5, in_flight: None }));
+        assert!(matches!(read_line(line, "b"), AnswerMeaning::Impossible(_)));
     }
 }

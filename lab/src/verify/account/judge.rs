@@ -12,7 +12,7 @@ pub(super) struct Dead {
     pub(super) key: String,
     pub(super) died: i64,
     pub(super) reason: String,
-    pub(super) words: String,
+    pub(super) detail: String,
 }
 
 /// How long before a put there must have been no fault for its moment to count as calm.
@@ -20,7 +20,7 @@ const CALM: i64 = 10_000;
 
 /// Without a wake-up, a lane is only found by the glance of each instance once a second. With five instances, half of
 /// such tasks would be later than this.
-const WOKEN: i64 = 100;
+const MAX_WOKEN_LATENESS_MS: i64 = 100;
 
 /// Minimum number of calm moments for a judgement.
 const ENOUGH: usize = 5;
@@ -31,8 +31,8 @@ pub(super) fn judge(ledger: &mut Ledger, dead: &[Dead], left: &[(String, String)
     let mut ids: Vec<String> = ledger.tasks.keys().cloned().collect();
     ids.sort_unstable();
     for id in &ids {
-        for (law, due, words) in ledger.faults(id) {
-            ledger.violations.add(law, format!("{id}:{due}"), words);
+        for (law, due, detail) in ledger.faults(id) {
+            ledger.violations.add(law, format!("{id}:{due}"), detail);
         }
         let Some(entry) = ledger.tasks.remove(id) else { continue };
         ledger.count(&entry);
@@ -53,9 +53,9 @@ pub(super) fn judge(ledger: &mut Ledger, dead: &[Dead], left: &[(String, String)
         ledger.tasks.insert(id.clone(), entry);
     }
     judge_dead(ledger, &dead, faults);
-    judge_strangers(ledger);
-    for (key, words) in left {
-        ledger.violations.add("left_over", key, words);
+    judge_unknown_ids(ledger);
+    for (key, detail) in left {
+        ledger.violations.add("left_over", key, detail);
     }
     let quiet = judge_quiet(ledger, faults);
     let counted = &ledger.counted;
@@ -93,7 +93,7 @@ fn missing(entry: &Entry, deduplicates: bool) -> Vec<i64> {
 
 /// No task may die: users allow enough retries, and failures of an absent or faulty sink do not count.
 fn judge_dead(ledger: &mut Ledger, dead: &HashMap<&str, &Dead>, faults: &[Fault]) {
-    for Dead { key, died, reason, words } in dead.values() {
+    for Dead { key, died, reason, detail } in dead.values() {
         let fault = faults.iter().rfind(|fault| fault.kind.starts_with("sink") && fault.from <= *died);
         let when = fault.map_or_else(
             || "before any fault of the sink".to_owned(),
@@ -101,17 +101,17 @@ fn judge_dead(ledger: &mut Ledger, dead: &HashMap<&str, &Dead>, faults: &[Fault]
                 format!("{} ms after `{}` began, which lasted {} ms", died - fault.from, fault.kind, fault.lasted())
             },
         );
-        ledger.violations.add("dead", key, format!("dead at {died}, `{reason}` ({words:.200}): {when}"));
+        ledger.violations.add("dead", key, format!("dead at {died}, `{reason}` ({detail:.200}): {when}"));
     }
 }
 
 /// Messages with unknown ids: an unanswered POST explains them.
-fn judge_strangers(ledger: &mut Ledger) {
+fn judge_unknown_ids(ledger: &mut Ledger) {
     for (id, messages) in std::mem::take(&mut ledger.unknown_keys) {
         for message in messages {
             let name = message.payload.split('"').nth(3).unwrap_or("");
             match ledger.unnamed.get(name) {
-                Some(entry) if entry.published_after_cancel => ledger.counted.untold += 1,
+                Some(entry) if entry.request_may_take_effect => ledger.counted.untold += 1,
                 _ => {
                     let evidence = format!("nobody was promised this key; task `{id}`: {:.300}", message.payload);
                     ledger.violations.add("wrong_key", message.key, evidence);
@@ -136,7 +136,7 @@ fn judge_quiet(ledger: &mut Ledger, faults: &[Fault]) -> [i64; 3] {
     if judged < ENOUGH {
         return figures;
     }
-    if figures[0] > WOKEN {
+    if figures[0] > MAX_WOKEN_LATENESS_MS {
         let evidence = format!("of {judged} one-shots in calm moments half were {} ms late or more", figures[0]);
         ledger.violations.add("not_woken", "quiet", evidence);
     }

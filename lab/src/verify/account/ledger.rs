@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 
 use super::Violation;
-use super::entry::{Entry, Seen, Told};
+use super::entry::{DefiniteAnswer, Entry, Seen};
 use super::figures::Lateness;
 use super::version::Plan;
 
@@ -15,10 +15,22 @@ pub(super) struct Message {
     pub(super) key: String,
     /// Its payload.
     pub(super) payload: String,
+    /// Its header `traceparent`.
+    pub(super) trace: Option<String>,
     /// When the sink accepted it at the latest, in the timeline's ms.
     pub(super) stamp: i64,
     /// Whether it may have been read before.
     pub(super) again: bool,
+}
+
+/// The trace of every put of a task, which its messages carry.
+pub(super) fn trace_of(id: &str) -> String {
+    let part = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, id).hash(&mut hasher);
+        hasher.finish().max(1)
+    };
+    format!("00-{:016x}{:016x}-{:016x}-01", part(1), part(2), part(3))
 }
 
 /// The prefix of ids in the lane that nothing else uses.
@@ -166,16 +178,18 @@ impl Ledger {
     }
 
     /// A put is about to be sent; returns its payload.
-    pub(super) fn put(&mut self, id: &str, plan: Plan, lane: &'static str, words: &str) -> String {
+    pub(super) fn put(&mut self, id: &str, plan: Plan, lane: &'static str, detail: &str) -> String {
         let entry = self.tasks.entry(id.to_owned()).or_default();
-        entry.history.push_str(words);
+        entry.history.push_str(detail);
         let version = entry.put(plan, lane);
         payload(id, version)
     }
 
     /// The same for a task with a generated id; `name` is in its payload.
     pub(super) fn post(&mut self, name: &str, plan: Plan, lane: &'static str) -> String {
-        let version = self.unnamed.entry(name.to_owned()).or_default().put(plan, lane);
+        let entry = self.unnamed.entry(name.to_owned()).or_default();
+        entry.is_untraced = true;
+        let version = entry.put(plan, lane);
         payload(name, version)
     }
 
@@ -201,26 +215,26 @@ impl Ledger {
     }
 
     /// The current task is about to be put again unchanged, if it is known: its payload, due and lane.
-    pub(super) fn put_again(&mut self, id: &str, words: &str) -> Option<(String, i64, &'static str)> {
+    pub(super) fn put_again(&mut self, id: &str, detail: &str) -> Option<(String, i64, &'static str)> {
         let entry = self.tasks.get_mut(id)?;
         let Some(Plan::At(due)) = entry.standing().map(|version| version.plan) else { return None };
         let version = entry.put_again()?;
-        entry.history.push_str(words);
+        entry.history.push_str(detail);
         Some((payload(id, version), due, entry.versions[version].lane))
     }
 
     /// A definite answer; `at` is the latest time, on the timeline's clock, at which it arrived.
-    pub(super) fn told(&mut self, id: &str, told: Told, at: i64) {
+    pub(super) fn note_answer(&mut self, id: &str, answer: DefiniteAnswer, at: i64) {
         let Some(entry) = self.tasks.get_mut(id) else { return };
-        if let Err(words) = entry.told(told, at) {
-            self.violations.add("wrong_answer", id, format!("{words}; {}", entry.history));
+        if let Err(detail) = entry.note_answer(answer, at) {
+            self.violations.add("wrong_answer", id, format!("{detail}; {}", entry.history));
         }
     }
 
     /// An answer that no correct instance can give.
-    pub(super) fn wrong_answer(&mut self, id: &str, words: &str) {
+    pub(super) fn wrong_answer(&mut self, id: &str, detail: &str) {
         let history = self.tasks.get(id).map_or("", |entry| &entry.history);
-        let evidence = format!("{words:.400}; {history}");
+        let evidence = format!("{detail:.400}; {history}");
         self.violations.add("wrong_answer", id, evidence);
     }
 
@@ -249,6 +263,14 @@ impl Ledger {
     fn see(&mut self, message: &Message) {
         let Some((id, due)) = parts(&message.key) else { return };
         let Some(entry) = self.tasks.get_mut(id) else { return self.see_late(message) };
+        let right_trace = match &message.trace {
+            Some(trace) => *trace == trace_of(id),
+            None => entry.is_untraced,
+        };
+        if !right_trace {
+            let evidence = format!("trace {:?}, not that of its put; {}", message.trace, entry.history);
+            self.violations.add("other_trace", &message.key, evidence);
+        }
         let name = self.names.get(id).map_or(id, String::as_str);
         let version = (0..entry.versions.len()).find(|version| payload(name, *version) == message.payload);
         if entry.seen.iter().any(|seen| seen.due == due && seen.version == version) {
@@ -263,7 +285,7 @@ impl Ledger {
             self.counted.quiet.push((due, late));
         }
         // A task that was put after its due says nothing about lateness.
-        if version.is_some_and(|version| entry.versions[version].told < due) {
+        if version.is_some_and(|version| entry.versions[version].answered_at < due) {
             self.counted.late.add(late);
         }
         entry.seen.push(Seen { due, version });
@@ -298,7 +320,7 @@ impl Ledger {
     fn fold(&mut self, id: &str) {
         let through = |entry: &Entry| {
             let loose = |version: &super::version::Version| version.any || version.is_cut();
-            entry.over && !entry.published_after_cancel && entry.is_complete() && !entry.versions.iter().any(loose)
+            entry.over && !entry.request_may_take_effect && entry.is_complete() && !entry.versions.iter().any(loose)
         };
         if !self.tasks.get(id).is_some_and(through) || !self.faults(id).is_empty() {
             return;
@@ -339,13 +361,13 @@ impl Ledger {
                 continue;
             }
             let known = entry.versions.iter().any(|version| version.allows(seen.due));
-            let (law, words) = match version {
+            let (law, detail) = match version {
                 _ if known => ("other_payload", "another version was promised under this key"),
                 Some(version) if version.names(seen.due) => ("cancelled_but_published", "it was withdrawn before"),
                 _ => ("wrong_key", "nobody was promised this key"),
             };
             let version = seen.version.map_or("no version".to_owned(), |version| format!("version {version}"));
-            faults.push((law, seen.due, format!("{version} was published: {words}; {}", entry.history)));
+            faults.push((law, seen.due, format!("{version} was published: {detail}; {}", entry.history)));
         }
         faults
     }

@@ -96,9 +96,9 @@ impl Rest {
                 let mut record = redis::cmd("HGET");
                 record.arg(self.place.key(shard, "dead:records")).arg(&key);
                 let record: Vec<u8> = record.query_async(&mut connection).await?;
-                let (reason, words) = epitaph(&record);
+                let (reason, detail) = reason_and_detail(&record);
                 #[expect(clippy::cast_possible_truncation, reason = "whole ms")]
-                dead.push(Dead { key, died: died as i64, reason, words });
+                dead.push(Dead { key, died: died as i64, reason, detail });
             }
         }
         Ok(dead)
@@ -106,9 +106,9 @@ impl Rest {
 }
 
 /// Reason and error text behind a record: four bytes with its length, the record, `<reason>\n<text>`.
-fn epitaph(value: &[u8]) -> (String, String) {
+fn reason_and_detail(value: &[u8]) -> (String, String) {
     let length = value.get(..4).map_or(0, |bytes| bytes.iter().fold(0, |sum, byte| sum * 256 + usize::from(*byte)));
     let text = String::from_utf8_lossy(value.get(4 + length..).unwrap_or_default()).into_owned();
-    let (reason, words) = text.split_once('\n').unwrap_or((&text, ""));
-    (reason.to_owned(), words.to_owned())
+    let (reason, detail) = text.split_once('\n').unwrap_or((&text, ""));
+    (reason.to_owned(), detail.to_owned())
 }

@@ -40,7 +40,7 @@ pub(super) struct Version {
     /// ... those before this may be, later ones must not.
     pub(super) may_below: i64,
     /// When its answer arrived at the latest.
-    pub(super) told: i64,
+    pub(super) answered_at: i64,
     /// The due of the former version's occurrence that was in flight at the put. Until that has ended, this version is
     /// not handed out.
     pub(super) behind: Option<i64>,
@@ -135,7 +135,7 @@ impl Version {
         // The first request may have had another due; it may have ended, and the task been created again.
         self.any = op.unsure && !matches!(self.plan, Plan::At(_));
         // A request that may still take effect would give it another due.
-        self.some = op.unexpected_message && self.plan == Plan::In;
+        self.some = op.may_take_effect_later && self.plan == Plan::In;
         if self.some {
             self.must_below = i64::MIN;
         }

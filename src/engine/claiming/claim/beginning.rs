@@ -14,7 +14,7 @@ use crate::task::Record;
 enum NotPublished {
     PassedOver,
     Dead(Reason, String),
-    /// Its destination is at fault and holds all it may.
+    /// Its destination is at fault and has reached its quota.
     OverQuota,
     /// Its destination is given up, and another message is the trial.
     Waits,

@@ -104,7 +104,7 @@ impl DeadCopies {
     }
 }
 
-/// Publishes copies as one batch, and those that may still succeed once more. Reports each result as soon as it is
+/// Publishes copies as one batch, then retries the copies that may still succeed. Reports each result as soon as it is
 /// definite.
 fn send(
     sink: Arc<dyn Sink>,

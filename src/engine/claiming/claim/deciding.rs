@@ -64,7 +64,7 @@ impl ClaimTask {
         self.verdict(index, verdict, None);
     }
 
-    /// Returns an occurrence to the lane because its destination holds all it may.
+    /// Returns an occurrence to the lane because its destination has reached its quota.
     pub(super) fn return_over_quota(&mut self, index: usize) {
         self.claim.lane.returned_over_quota(&self.flights[index].destination);
         // Claims of this lane now start behind it, so wake the claimer when the oldest are due again.

@@ -83,7 +83,7 @@ impl Flight {
             && self.claimed.since(self.occurrence.due) > overdue.grace
     }
 
-    /// Whether it was claimed so soon after its due that no claim can have expired before, and was not requeued.
+    /// Whether it was never requeued, and was claimed so soon after its due that no earlier claim can have expired.
     pub(super) fn is_fresh(&self, lease: Duration) -> bool {
         self.occurrence.member.requeued_key().is_none() && self.claimed.since(self.occurrence.due) < lease
     }
@@ -146,8 +146,8 @@ impl Flight {
         self.stage = FlightStage::Decided { begun: self.begun() };
     }
 
-    /// Whether it was requeued less than `patience` ago. It is then not dead because of its destination, which may have
-    /// been repaired.
+    /// Whether it was requeued less than `patience` ago. The health of its destination then cannot make it dead,
+    /// because the destination may have been repaired.
     pub(super) fn is_spared(&self, now: Timestamp, patience: Duration) -> bool {
         self.occurrence.member.requeued_key().is_some() && now.since(self.occurrence.due) < patience
     }

@@ -34,9 +34,9 @@ const NO_TOMBSTONES: &str = "a tombstone is for Kafka; this sink has no messages
 /// Maximum number of answers that are handled in one step.
 const MAX_ANSWERS_AT_ONCE: usize = 1000;
 
-/// Warns if the broker has dropped the first publish of an occurrence as a duplicate: its consumers will not get this
-/// message. Says nothing where an earlier publish is likely: after an expired lease, after a requeue, and for a lease after
-/// any trouble with the sink, because occurrences may have returned to the lane then.
+/// Warns if the broker has dropped the first publish of an occurrence as a duplicate, because the consumers will not
+/// get this message. Does not warn if an earlier publish is likely. That is after an expired lease, after a requeue,
+/// and for one lease after any trouble with the sink, when occurrences may have returned to the lane.
 fn log_duplicate(claim: &ClaimContext, flight: &Flight) {
     let sink = &claim.lane.sink;
     if flight.publishes == 1
@@ -179,7 +179,7 @@ impl ClaimTask {
         }
     }
 
-    /// Whether a flight may wait here for a retry, given that its destination has accepted nothing since it failed.
+    /// Whether a failed flight may wait in the claim for a retry. Its destination has accepted nothing since it failed.
     fn may_wait(&mut self, index: usize, destination: &FailureContext) -> bool {
         let flight = &mut self.flights[index];
         let at_fault = destination.health >= Health::AtFault;

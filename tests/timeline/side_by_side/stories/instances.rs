@@ -3,10 +3,10 @@
 use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
 
 use super::super::steps::{Body, Due, Kind, Order, Step, Word};
-use super::{About, claim, glance, put, reap, settle};
+use super::{StoryArguments, claim, glance, put, reap, settle};
 
 /// An occurrence is marked as unreadable, with or without a count.
-pub(super) fn unreadable(about: About) -> Vec<Step> {
+pub(super) fn unreadable(about: StoryArguments) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     let counts = about.flag || about.count == 3 && about.key.index(2) == 0;
     let mut steps = vec![
@@ -27,7 +27,7 @@ pub(super) fn unreadable(about: About) -> Vec<Step> {
 }
 
 /// Several occurrences whose holders died, some twice.
-pub(super) fn suspects(about: About) -> Vec<Step> {
+pub(super) fn suspects(about: StoryArguments) -> Vec<Step> {
     let lane = about.lane;
     let other = if about.other == about.id { (about.id + 1) % 4 } else { about.other };
     let count = Some(2 + about.count / 3);
@@ -45,7 +45,7 @@ pub(super) fn suspects(about: About) -> Vec<Step> {
 }
 
 /// A dead record whose retention ends, or one above the cap.
-pub(super) fn too_old(about: About) -> Vec<Step> {
+pub(super) fn too_old(about: StoryArguments) -> Vec<Step> {
     let (id, other, lane) = (about.id, about.other, about.lane);
     let died = Step::Settle {
         claim: None,
@@ -67,7 +67,7 @@ pub(super) fn too_old(about: About) -> Vec<Step> {
 }
 
 /// The leases are gone, the claims are not.
-pub(super) fn stranded(about: About) -> Vec<Step> {
+pub(super) fn stranded(about: StoryArguments) -> Vec<Step> {
     vec![
         put(about.id, Due::Now(0), about.body, about.lane),
         claim(&about, Kind::Ordinary, 400),
@@ -78,8 +78,8 @@ pub(super) fn stranded(about: About) -> Vec<Step> {
 }
 
 /// A lane that no instance serves is emptied.
-pub(super) fn left_lane(about: About) -> Vec<Step> {
-    let about = About { lane: 2, ..about };
+pub(super) fn left_lane(about: StoryArguments) -> Vec<Step> {
+    let about = StoryArguments { lane: 2, ..about };
     vec![
         put(about.id, Due::Start(-5), about.body, 2),
         claim(&about, Kind::Ordinary, 400),
@@ -95,7 +95,7 @@ pub(super) fn left_lane(about: About) -> Vec<Step> {
 }
 
 /// Polls that come on time, late, and very late.
-pub(super) fn looks(about: About) -> Vec<Step> {
+pub(super) fn looks(about: StoryArguments) -> Vec<Step> {
     let pauses = [[900; 4], [24_000; 4], [18_100; 4], [24_000, 900, 900, 24_000]][about.count as usize % 4];
     let mut steps = vec![put(about.id, Due::Now(0), about.body, about.lane), claim(&about, Kind::Ordinary, 400)];
     steps.push(Step::Extend { claims: vec![about.key] });
@@ -106,7 +106,7 @@ pub(super) fn looks(about: About) -> Vec<Step> {
 }
 
 /// The clock steps back while an occurrence is in flight.
-pub(super) fn clock_steps(about: About) -> Vec<Step> {
+pub(super) fn clock_steps(about: StoryArguments) -> Vec<Step> {
     vec![
         put(about.id, Due::Now(0), about.body, about.lane),
         claim(&about, Kind::Ordinary, 1),
@@ -121,7 +121,7 @@ pub(super) fn clock_steps(about: About) -> Vec<Step> {
 }
 
 /// A claim that is settled in parts.
-pub(super) fn in_parts(about: About) -> Vec<Step> {
+pub(super) fn in_parts(about: StoryArguments) -> Vec<Step> {
     let mut steps: Vec<Step> = (0..3)
         .map(|n| put((about.id + n) % 4, Due::Now(-1), if n == 1 { about.body } else { Body::Every("a") }, about.lane))
         .collect();
@@ -135,7 +135,7 @@ pub(super) fn in_parts(about: About) -> Vec<Step> {
     steps
 }
 
-pub(super) fn lost_record(about: About) -> Vec<Step> {
+pub(super) fn lost_record(about: StoryArguments) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     vec![
         put(id, Due::Start(-5), about.body, lane),
@@ -147,7 +147,7 @@ pub(super) fn lost_record(about: About) -> Vec<Step> {
 }
 
 /// Calls after their `not_after`: none may take effect.
-pub(super) fn too_late(about: About) -> Vec<Step> {
+pub(super) fn too_late(about: StoryArguments) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     let claim = |kind| match claim(&about, kind, 400) {
         Step::Claim { id, lane, max, max_bytes, kind, after, lease, .. } => {
@@ -167,22 +167,22 @@ pub(super) fn too_late(about: About) -> Vec<Step> {
 }
 
 /// Claims of the newest, after a place, and of few bytes.
-pub(super) fn ends(about: About) -> Vec<Step> {
+pub(super) fn claims_from_both_ends(about: StoryArguments) -> Vec<Step> {
     let mut steps: Vec<Step> = [(0, -5), (1, 0), (2, 3), (3, 3)]
         .map(|(n, due)| put((about.id + n) % 4, Due::Start(due), Body::At("a"), about.lane))
         .into();
-    let give_back = || settle(vec![Word::Unnamed], RestOfClaim::Back, false);
-    steps.extend([claim(&about, Kind::Ordinary, 400), give_back()]);
+    let return_all = || settle(vec![Word::Unnamed], RestOfClaim::Back, false);
+    steps.extend([claim(&about, Kind::Ordinary, 400), return_all()]);
     for (kind, max, max_bytes, behind) in
         [(Kind::Newest, 1, 4 << 20, false), (Kind::Ordinary, 400, 4 << 20, true), (Kind::Ordinary, 400, 150, false)]
     {
         let after = behind.then_some((about.key, about.flag));
         let (id, lane) = (about.id, about.lane);
-        steps.extend([Step::Claim { id, lane, max, max_bytes, kind, after, lease: 40_000, late: false }, give_back()]);
+        steps.extend([Step::Claim { id, lane, max, max_bytes, kind, after, lease: 40_000, late: false }, return_all()]);
     }
     steps.push(Step::Mark { id: (about.id + 3) % 4, count: Some(2), unreadable: false });
     let (id, lane, after) = (about.id, about.lane, Some((about.key, about.flag)));
     let (max, max_bytes, kind) = (3, 4 << 20, Kind::Suspects);
-    steps.extend([Step::Claim { id, lane, max, max_bytes, kind, after, lease: 15_000, late: false }, give_back()]);
+    steps.extend([Step::Claim { id, lane, max, max_bytes, kind, after, lease: 15_000, late: false }, return_all()]);
     steps
 }

@@ -1,4 +1,4 @@
-//! Stories: a few verbs in the order that some rules need. The state that earlier stories left takes part.
+//! Stories: a few timeline calls in the order that some rules need. They start from the state that earlier stories left.
 
 mod instances;
 mod users;
@@ -8,7 +8,8 @@ use proptest::sample::{Index, select};
 use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
 
 use self::instances::{
-    clock_steps, ends, in_parts, left_lane, looks, lost_record, stranded, suspects, too_late, too_old, unreadable,
+    claims_from_both_ends, clock_steps, in_parts, left_lane, looks, lost_record, stranded, suspects, too_late, too_old,
+    unreadable,
 };
 use self::users::{
     browsed, cancelled_in_flight, counted, died_twice, discarded, handed_out, in_flight, many, requeued, reset,
@@ -17,7 +18,7 @@ use super::steps::{Body, Due, Kind, Order, Step, Word, any_body, any_id, any_lan
 
 /// Arguments of a story.
 #[derive(Clone, Debug)]
-struct About {
+struct StoryArguments {
     id: usize,
     other: usize,
     lane: usize,
@@ -32,7 +33,7 @@ struct About {
 pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
     let detail = prop::collection::vec(any_word(), 5);
     let about = (any_id(), any_id(), any_lane(), any_body(), detail, any::<Index>(), any::<bool>(), 0..6_u32);
-    let about = about.prop_map(|(id, other, lane, body, detail, key, flag, count)| About {
+    let about = about.prop_map(|(id, other, lane, body, detail, key, flag, count)| StoryArguments {
         id,
         other,
         lane,
@@ -42,8 +43,8 @@ pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
         flag,
         count,
     });
-    let story: fn(About) -> Vec<Step> = in_flight;
-    // Stories whose rules are seldom met, often because of what earlier ones left, are listed twice.
+    let story: fn(StoryArguments) -> Vec<Step> = in_flight;
+    // Listed more than once: stories that seldom meet their rules, often because of the state that earlier ones left.
     let stories = select(vec![
         story,
         in_flight,
@@ -72,8 +73,8 @@ pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
         lost_record,
         many,
         too_late,
-        ends,
-        ends,
+        claims_from_both_ends,
+        claims_from_both_ends,
         discarded,
         browsed,
         reset,
@@ -88,20 +89,20 @@ fn put(id: usize, due: Due, body: Body, lane: usize) -> Step {
     Step::Put { puts: vec![(id, due, body, lane, 0)], mode: PutMode::Put, late: false }
 }
 
-fn claim(about: &About, kind: Kind, max: usize) -> Step {
+fn claim(about: &StoryArguments, kind: Kind, max: usize) -> Step {
     let (id, lane, max_bytes) = (about.id, about.lane, 4 << 20);
     Step::Claim { id, lane, max, max_bytes, kind, after: None, lease: 15_000, late: false }
 }
 
 /// Settles the last claim.
-fn settle(detail: Vec<Word>, rest: RestOfClaim, quiet: bool) -> Step {
-    Step::Settle { claim: None, verdicts: detail, rest, dead_cap: DeadCap::of(100), quiet, order: Order::Kept }
+fn settle(verdicts: Vec<Word>, rest: RestOfClaim, quiet: bool) -> Step {
+    Step::Settle { claim: None, verdicts, rest, dead_cap: DeadCap::of(100), quiet, order: Order::Kept }
 }
 
-fn reap(about: &About) -> Step {
+fn reap(about: &StoryArguments) -> Step {
     Step::Reap { id: about.id, lane: about.lane, served: true, late: false }
 }
 
-fn glance(about: &About, served: bool) -> Step {
+fn glance(about: &StoryArguments, served: bool) -> Step {
     Step::Glance { id: about.id, lanes: vec![(about.lane, served)], depth: false }
 }

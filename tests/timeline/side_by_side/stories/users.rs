@@ -3,10 +3,10 @@
 use punctual::timeline::RestOfClaim;
 
 use super::super::steps::{Body, Due, Kind, Step, Word};
-use super::{About, claim, put, reap, settle};
+use super::{StoryArguments, claim, put, reap, settle};
 
 /// Moved, or put again unchanged, while it is in flight.
-pub(super) fn in_flight(about: About) -> Vec<Step> {
+pub(super) fn in_flight(about: StoryArguments) -> Vec<Step> {
     let (id, lane, body) = (about.id, about.lane, about.body);
     vec![
         put(id, Due::Now(0), body, lane),
@@ -24,7 +24,7 @@ pub(super) fn in_flight(about: About) -> Vec<Step> {
     ]
 }
 
-pub(super) fn cancelled_in_flight(about: About) -> Vec<Step> {
+pub(super) fn cancelled_in_flight(about: StoryArguments) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     let anew = if about.count == 3 { put(id, Due::Now(3), about.body, lane) } else { Step::Get { id } };
     let end = if about.flag { settle(vec![Word::Finished], RestOfClaim::Back, false) } else { reap(&about) };
@@ -40,7 +40,7 @@ pub(super) fn cancelled_in_flight(about: About) -> Vec<Step> {
 
 /// The occurrence was handed out before. Its task is put with the same due and the same or another message, put with
 /// another due, or cancelled.
-pub(super) fn handed_out(about: About) -> Vec<Step> {
+pub(super) fn handed_out(about: StoryArguments) -> Vec<Step> {
     let (id, lane, body) = (about.id, about.lane, about.body);
     let last = match about.count {
         0 | 5 => Step::Cancel { id, late: false },
@@ -57,7 +57,7 @@ pub(super) fn handed_out(about: About) -> Vec<Step> {
 }
 
 /// A recurring task that continues, has counts, and is put again.
-pub(super) fn counted(about: About) -> Vec<Step> {
+pub(super) fn counted(about: StoryArguments) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     vec![
         put(id, Due::Now(-1), Body::Every("a"), lane),
@@ -71,7 +71,7 @@ pub(super) fn counted(about: About) -> Vec<Step> {
 }
 
 /// It dies, is requeued, and is put with the same due.
-pub(super) fn requeued(about: About) -> Vec<Step> {
+pub(super) fn requeued(about: StoryArguments) -> Vec<Step> {
     let (id, lane, due) = (about.id, about.lane, Due::Start(-5));
     let requeue = || Step::Requeue { key: about.key, meant: None, late: false };
     vec![
@@ -87,7 +87,7 @@ pub(super) fn requeued(about: About) -> Vec<Step> {
 }
 
 /// It dies, is put with the same due, and dies again.
-pub(super) fn died_twice(about: About) -> Vec<Step> {
+pub(super) fn died_twice(about: StoryArguments) -> Vec<Step> {
     let (id, lane, due) = (about.id, about.lane, Due::Start(-5));
     let dies = || [claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], RestOfClaim::Keep, false)];
     let mut steps = vec![put(id, due, Body::At("a"), lane)];
@@ -103,8 +103,8 @@ pub(super) fn died_twice(about: About) -> Vec<Step> {
 
 /// Hundreds in one claim, some of which leave it. Most of the others end, too; otherwise each later comparison of states
 /// takes ten times as long.
-pub(super) fn many(about: About) -> Vec<Step> {
-    let about = About { lane: 0, ..about };
+pub(super) fn many(about: StoryArguments) -> Vec<Step> {
+    let about = StoryArguments { lane: 0, ..about };
     vec![
         Step::Many { id: about.id, due: Due::Start(-5), spread: about.flag, count: 300 },
         claim(&about, if about.count == 0 { Kind::Newest } else { Kind::Ordinary }, 400),
@@ -117,7 +117,7 @@ pub(super) fn many(about: About) -> Vec<Step> {
 }
 
 /// A timeout that is reset while it waits, and after it was handed out.
-pub(super) fn reset(about: About) -> Vec<Step> {
+pub(super) fn reset(about: StoryArguments) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     let again = |due| put(id, due, Body::In("a"), lane);
     vec![
@@ -132,7 +132,7 @@ pub(super) fn reset(about: About) -> Vec<Step> {
 }
 
 /// A user discards dead records.
-pub(super) fn discarded(about: About) -> Vec<Step> {
+pub(super) fn discarded(about: StoryArguments) -> Vec<Step> {
     let (key, late) = (about.key, false);
     vec![
         put(about.id, Due::Start(-5), about.body, about.lane),
@@ -146,7 +146,7 @@ pub(super) fn discarded(about: About) -> Vec<Step> {
 }
 
 /// Several dead records, listed one by one and all together.
-pub(super) fn browsed(about: About) -> Vec<Step> {
+pub(super) fn browsed(about: StoryArguments) -> Vec<Step> {
     let mut steps: Vec<Step> =
         (0..3).map(|n| put((about.id + n) % 4, Due::Start(-5), about.body, about.lane)).collect();
     steps.extend([claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], RestOfClaim::Keep, false)]);

@@ -14,7 +14,7 @@ use rdkafka::message::{Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
 use secrecy::ExposeSecret;
 
-use super::Inlet;
+use super::{Inlet, ReadHeaders};
 use crate::verify::Place;
 
 /// Partitions of each topic.
@@ -102,11 +102,14 @@ fn read(config: &ClientConfig, places: &mut Places, inlet: &Inlet) -> KafkaResul
                     continue;
                 }
                 *next = message.offset() + 1;
-                let mut headers = message.headers().into_iter().flat_map(Headers::iter);
-                let key = headers.find(|header| header.key == "idempotency-key").and_then(|header| header.value);
-                let key = key.map(String::from_utf8_lossy);
+                let header = |name: &str| {
+                    let mut all = message.headers().into_iter().flat_map(|headers| headers.iter());
+                    all.find(|header| header.key == name)?.value.map(String::from_utf8_lossy)
+                };
+                let (key, trace) = (header("idempotency-key"), header("traceparent"));
+                let headers = ReadHeaders { key: key.as_deref(), trace: trace.as_deref() };
                 let payload = message.payload().unwrap_or_default();
-                inlet.take(message.topic(), key.as_deref(), payload, message.timestamp().to_millis(), false);
+                inlet.take(message.topic(), headers, payload, message.timestamp().to_millis(), false);
             }
             Some(Err(error)) => {
                 // It reconnects by itself.

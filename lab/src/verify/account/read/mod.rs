@@ -16,6 +16,12 @@ use super::clock::Clock;
 use super::ledger::{self, Ledger, Message};
 use crate::verify::{Kind, Place};
 
+/// The headers of a message that are read.
+struct ReadHeaders<'a> {
+    key: Option<&'a str>,
+    trace: Option<&'a str>,
+}
+
 /// Receives the messages that were read.
 pub(super) struct Inlet {
     pub(super) ledger: Arc<Mutex<Ledger>>,
@@ -36,11 +42,12 @@ impl Inlet {
     }
 
     /// A message was read from a destination; `stamp` is when the sink accepted it, in ms, if it says so.
-    fn take(&self, destination: &str, key: Option<&str>, payload: &[u8], stamp: Option<i64>, again: bool) {
+    fn take(&self, destination: &str, headers: ReadHeaders<'_>, payload: &[u8], stamp: Option<i64>, again: bool) {
         let stamp = stamp.filter(|_| self.stamped).unwrap_or_else(|| self.clock.at_latest());
-        let (key, payload) = (key.unwrap_or("").to_owned(), String::from_utf8_lossy(payload).into_owned());
+        let (key, trace) = (headers.key.unwrap_or_default().to_owned(), headers.trace.map(str::to_owned));
+        let payload = String::from_utf8_lossy(payload).into_owned();
         *self.quiet.lock() = None;
-        let message = Message { key, payload, stamp, again };
+        let message = Message { key, payload, trace, stamp, again };
         let mut ledger = self.ledger.lock();
         let named = ledger::destination(&message.payload, &self.destinations);
         if destination != named {

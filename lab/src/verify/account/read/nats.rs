@@ -11,7 +11,7 @@ use async_nats::{ConnectOptions, Error};
 use futures_util::StreamExt;
 use secrecy::ExposeSecret;
 
-use super::Inlet;
+use super::{Inlet, ReadHeaders};
 use crate::verify::Place;
 
 /// The server drops repeats within this time; later copies are kept and compared. It must not be zero.
@@ -80,9 +80,9 @@ async fn read(place: &Place, name: &str, last: &mut u64, inlet: &Inlet) -> Resul
             }
             (any, *last) = (true, info.stream_sequence);
             let stamp = info.published.unix_timestamp_nanos().div_euclid(1_000_000);
-            let key = message.headers.as_ref().and_then(|headers| headers.get("idempotency-key"));
-            let (key, stamp) = (key.map(|key| key.as_str()), i64::try_from(stamp).ok());
-            inlet.take(&message.subject, key, &message.payload, stamp, false);
+            let header = |name: &str| message.headers.as_ref()?.get(name).map(|value| value.as_str());
+            let headers = ReadHeaders { key: header("idempotency-key"), trace: header("traceparent") };
+            inlet.take(&message.subject, headers, &message.payload, i64::try_from(stamp).ok(), false);
         }
         if !any {
             let end = tokio::time::timeout(ANSWER, stream.get_info()).await??.state.last_sequence;

@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties};
 use secrecy::ExposeSecret;
 use tokio::time::timeout;
 
-use super::Inlet;
+use super::{Inlet, ReadHeaders};
 use crate::verify::Place;
 
 /// Maximum number of messages without acknowledgement.
@@ -82,7 +82,13 @@ async fn read(url: &str, queues: &[String], inlet: &Inlet) -> Result<()> {
         };
         empty = false;
         let key = delivery.properties.message_id().as_ref().map(|key| key.as_str());
-        inlet.take(delivery.routing_key.as_str(), key, &delivery.data, None, delivery.redelivered);
+        let table = delivery.properties.headers().as_ref();
+        let trace = match table.and_then(|table| table.inner().get("traceparent")) {
+            Some(AMQPValue::LongString(text)) => Some(String::from_utf8_lossy(text.as_bytes()).into_owned()),
+            _ => None,
+        };
+        let headers = ReadHeaders { key, trace: trace.as_deref() };
+        inlet.take(delivery.routing_key.as_str(), headers, &delivery.data, None, delivery.redelivered);
         timeout(ANSWER, delivery.ack(BasicAckOptions::default())).await??;
     }
 }

@@ -10,7 +10,7 @@ use redis::streams::StreamReadReply;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 use secrecy::ExposeSecret;
 
-use super::Inlet;
+use super::{Inlet, ReadHeaders};
 use crate::verify::Place;
 
 /// How long the server may wait for a message, and the timeout of its reply.
@@ -47,10 +47,12 @@ async fn read(client: &Client, last: &mut BTreeMap<String, String>, inlet: &Inle
         };
         for stream in reply.keys {
             for entry in stream.ids {
-                let key: Option<String> = entry.get("idempotency-key");
+                let (key, trace): (Option<String>, Option<String>) =
+                    (entry.get("idempotency-key"), entry.get("traceparent"));
+                let headers = ReadHeaders { key: key.as_deref(), trace: trace.as_deref() };
                 let payload: Vec<u8> = entry.get("payload").unwrap_or_default();
                 let stamp = entry.id.split_once('-').and_then(|(ms, _)| ms.parse().ok());
-                inlet.take(&stream.key, key.as_deref(), &payload, stamp, false);
+                inlet.take(&stream.key, headers, &payload, stamp, false);
                 unspent += 1;
                 last.insert(stream.key.clone(), entry.id);
             }

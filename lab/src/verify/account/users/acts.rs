@@ -7,8 +7,8 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 use super::Users;
-use crate::verify::account::entry::Told;
-use crate::verify::account::fleet::{self, Ask, Reply, Word};
+use crate::verify::account::entry::DefiniteAnswer;
+use crate::verify::account::fleet::{self, AnswerMeaning, Ask, Reply};
 use crate::verify::account::ledger;
 use crate::verify::account::version::Plan;
 
@@ -47,19 +47,19 @@ impl Users {
     /// Puts a task and notes its answer. `None` means that it is unknown whether it took effect, and that no more
     /// requests may be made about the task. If it is put carelessly, a 503 counts as the last answer, and the next
     /// request follows without a repetition.
-    pub(super) async fn put(&self, id: &str, put: &Put, carelessly: bool) -> Option<Told> {
+    pub(super) async fn put(&self, id: &str, put: &Put, carelessly: bool) -> Option<DefiniteAnswer> {
         let how = if carelessly { " carelessly" } else { "" };
-        let words = format!("; put{how} {} {} at {}", put.schedule, put.lane, self.clock.now());
-        let payload = self.ledger().put(id, put.plan, put.lane, &words);
+        let detail = format!("; put{how} {} {} at {}", put.schedule, put.lane, self.clock.now());
+        let payload = self.ledger().put(id, put.plan, put.lane, &detail);
         let body = self.body(None, put, &payload);
         self.ask(id, Ask { method: Method::PUT, path: format!("/v1/tasks/{id}"), key: None, body }, carelessly).await
     }
 
     /// Cancels a task, like [`put`](Users::put).
-    pub(super) async fn cancel(&self, id: &str, carelessly: bool) -> Option<Told> {
-        let words = format!("; cancel at {}", self.clock.now());
+    pub(super) async fn cancel(&self, id: &str, carelessly: bool) -> Option<DefiniteAnswer> {
+        let detail = format!("; cancel at {}", self.clock.now());
         if let Some(entry) = self.ledger().entry(id) {
-            entry.history.push_str(&words);
+            entry.history.push_str(&detail);
             entry.cancel();
         }
         let (path, body) = (format!("/v1/tasks/{id}"), String::new());
@@ -69,7 +69,7 @@ impl Users {
     /// Whether more requests may be made about a task: not once a request may still take effect.
     pub(super) fn goes_on(&self, id: &str) -> bool {
         let mut ledger = self.ledger();
-        !self.stop.is_cancelled() && ledger.entry(id).is_some_and(|entry| !entry.published_after_cancel)
+        !self.stop.is_cancelled() && ledger.entry(id).is_some_and(|entry| !entry.request_may_take_effect)
     }
 
     /// The JSON of a task.
@@ -89,45 +89,51 @@ impl Users {
     }
 
     /// Sends a request until it has a definite answer.
-    pub(super) async fn ask(&self, id: &str, ask: Ask, carelessly: bool) -> Option<Told> {
+    pub(super) async fn ask(&self, id: &str, ask: Ask, carelessly: bool) -> Option<DefiniteAnswer> {
         let (mut refusals, mut tries) = (0, 0);
         loop {
             tries += 1;
             let reply = self.fleet.send(&ask).await;
             let at = self.clock.at_latest();
             let word = match reply {
-                Reply::NotSent => Word::NoEffect,
+                Reply::NotSent => AnswerMeaning::NoEffect,
                 Reply::None => {
                     self.with(id, |entry| entry.unanswered());
-                    Word::NoEffect
+                    AnswerMeaning::NoEffect
                 }
                 Reply::Answer { status, body } => fleet::read(status, &body, id),
             };
             match word {
-                Word::NoEffect => {}
-                Word::Maybe => {
+                AnswerMeaning::NoEffect => {}
+                AnswerMeaning::Maybe => {
                     self.with(id, |entry| entry.unsure());
                     if carelessly && self.goes_on(id) {
                         self.with(id, |entry| entry.leave());
                         return None;
                     }
                 }
-                Word::Strange(words) => {
-                    self.ledger().wrong_answer(id, &words);
+                AnswerMeaning::Impossible(detail) => {
+                    self.ledger().wrong_answer(id, &detail);
                     self.with(id, |entry| entry.unanswered());
                     return None;
                 }
                 // The unanswered request may still take effect, and this one would not know.
-                Word::Told(Told::Refused, _) if refusals < REFUSALS && self.is_haunted(id) => refusals += 1,
-                Word::Told(told, named) => {
+                AnswerMeaning::DefiniteAnswer(DefiniteAnswer::Refused, _)
+                    if refusals < REFUSALS && self.has_unresolved_request(id) =>
+                {
+                    refusals += 1
+                }
+                AnswerMeaning::DefiniteAnswer(answer, named) => {
                     let mut ledger = self.ledger();
                     ledger.name(id, &named);
-                    ledger.told(&named, told, at);
-                    if let (Told::Created { .. } | Told::Replaced { .. }, Some(entry)) = (told, ledger.entry(&named)) {
+                    ledger.note_answer(&named, answer, at);
+                    if let (DefiniteAnswer::Created { .. } | DefiniteAnswer::Replaced { .. }, Some(entry)) =
+                        (answer, ledger.entry(&named))
+                    {
                         let promised = entry.standing().map_or(0, |version| version.must().count() as u64);
                         self.promised.fetch_add(promised, Ordering::Relaxed);
                     }
-                    return Some(told);
+                    return Some(answer);
                 }
             }
             tokio::select! {
@@ -141,8 +147,8 @@ impl Users {
         }
     }
 
-    fn is_haunted(&self, id: &str) -> bool {
-        self.ledger().entry(id).is_some_and(|entry| entry.published_after_cancel)
+    fn has_unresolved_request(&self, id: &str) -> bool {
+        self.ledger().entry(id).is_some_and(|entry| entry.request_may_take_effect)
     }
 
     pub(super) fn with(&self, id: &str, act: impl FnOnce(&mut crate::verify::account::entry::Entry)) {

@@ -9,8 +9,8 @@ use rand::rngs::StdRng;
 
 use super::Users;
 use super::acts::{Put, at, lane, within};
-use crate::verify::account::entry::Told;
-use crate::verify::account::fleet::{self, Ask, Reply, Word};
+use crate::verify::account::entry::DefiniteAnswer;
+use crate::verify::account::fleet::{self, AnswerMeaning, Ask, Reply};
 use crate::verify::account::version::Plan;
 
 /// A line of a batch without a definite answer yet.
@@ -31,18 +31,18 @@ impl Users {
                 self.line(&put)
             })
             .collect();
-        let (mut told, mut tries) = (Vec::new(), 0);
+        let (mut results, mut tries) = (Vec::new(), 0);
         while !lines.is_empty() {
             tries += 1;
-            lines = self.send_lines(lines, &mut told).await;
+            lines = self.send_lines(lines, &mut results).await;
             tokio::select! {
                 () = self.give_up.cancelled() => break,
                 () = tokio::time::sleep(fleet::pause(tries)), if !lines.is_empty() => {}
                 () = std::future::ready(()), if lines.is_empty() => {}
             }
         }
-        told.extend(lines.into_iter().map(|line| (line.id, None)));
-        for (id, due) in told {
+        results.extend(lines.into_iter().map(|line| (line.id, None)));
+        for (id, due) in results {
             let follows = self.load.races && random.random_bool(0.12);
             match due {
                 Some(due) if follows && self.goes_on(&id) => {
@@ -64,14 +64,16 @@ impl Users {
 
     fn line(&self, put: &Put) -> Line {
         let id = self.name("one");
-        let words = format!("; batch {} {} at {}", put.schedule, put.lane, self.clock.now());
-        let payload = self.ledger().put(&id, put.plan, put.lane, &words);
+        let detail = format!("; batch {} {} at {}", put.schedule, put.lane, self.clock.now());
+        let payload = self.ledger().put(&id, put.plan, put.lane, &detail);
+        // A trace is a header of the request, which puts many tasks.
+        self.with(&id, |entry| entry.is_untraced = true);
         let text = self.body(Some(&id), put, &payload);
         Line { id, plan: put.plan, text }
     }
 
     /// Sends lines once; returns those without a definite answer.
-    async fn send_lines(&self, lines: Vec<Line>, told: &mut Vec<(String, Option<i64>)>) -> Vec<Line> {
+    async fn send_lines(&self, lines: Vec<Line>, results: &mut Vec<(String, Option<i64>)>) -> Vec<Line> {
         let body = lines.iter().flat_map(|line| [&*line.text, "\n"]).collect();
         let ask = Ask { method: Method::POST, path: "/v1/tasks:batch".to_owned(), key: None, body };
         let reply = self.fleet.send(&ask).await;
@@ -95,23 +97,28 @@ impl Users {
         for line in lines {
             let id = &line.id;
             match answers.next().map(|answer| fleet::read_line(answer, id)) {
-                Some(Word::Told(answer, _)) => {
-                    ledger.told(id, answer, at);
+                Some(AnswerMeaning::DefiniteAnswer(answer, _)) => {
+                    ledger.note_answer(id, answer, at);
                     self.promised.fetch_add(1, Ordering::Relaxed);
                     let due = match (answer, line.plan) {
-                        (Told::Created { due, .. } | Told::Replaced { due, .. } | Told::Unchanged { due }, _) => due,
+                        (
+                            DefiniteAnswer::Created { due, .. }
+                            | DefiniteAnswer::Replaced { due, .. }
+                            | DefiniteAnswer::Unchanged { due },
+                            _,
+                        ) => due,
                         (_, Plan::At(due)) => due,
                         _ => at,
                     };
-                    told.push((line.id, Some(due)));
+                    results.push((line.id, Some(due)));
                     continue;
                 }
-                Some(Word::NoEffect) => {}
-                Some(Word::Maybe) => ledger.entry(id).into_iter().for_each(|entry| entry.unsure()),
-                Some(Word::Strange(words)) => {
-                    ledger.wrong_answer(id, &words);
+                Some(AnswerMeaning::NoEffect) => {}
+                Some(AnswerMeaning::Maybe) => ledger.entry(id).into_iter().for_each(|entry| entry.unsure()),
+                Some(AnswerMeaning::Impossible(detail)) => {
+                    ledger.wrong_answer(id, &detail);
                     ledger.entry(id).into_iter().for_each(|entry| entry.unanswered());
-                    told.push((line.id, None));
+                    results.push((line.id, None));
                     continue;
                 }
                 None => ledger.entry(id).into_iter().for_each(|entry| entry.unanswered()),

@@ -170,7 +170,7 @@ impl Users {
         format!("{kind}-{}", self.numbers.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn count(&self, race: &str, told: &str) {
-        *self.races.lock().entry(format!("{race}: {told}")).or_default() += 1;
+    fn count(&self, race: &str, answer: &str) {
+        *self.races.lock().entry(format!("{race}: {answer}")).or_default() += 1;
     }
 }

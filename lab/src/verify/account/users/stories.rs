@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 
 use super::Users;
 use super::acts::{Put, at, lane, rfc3339, within};
-use crate::verify::account::entry::Told;
+use crate::verify::account::entry::DefiniteAnswer;
 use crate::verify::account::fleet::{Ask, Reply};
 use crate::verify::account::version::{Dues, Plan};
 
@@ -44,8 +44,8 @@ impl Users {
         let ahead = if random.random_bool(0.1) { -500..0 } else { 30..2500 };
         let due = self.clock.now() + random.random_range(ahead);
         let put = at(due, lane(&mut random));
-        let told = self.put(&id, &put, false).await;
-        if told.is_some() && self.load.races && random.random_bool(0.6) {
+        let answer = self.put(&id, &put, false).await;
+        if answer.is_some() && self.load.races && random.random_bool(0.6) {
             self.follow(id, due, random).await;
         } else {
             self.ledger().end(&id);
@@ -69,24 +69,28 @@ impl Users {
             let act = choose(&mut random);
             let carelessly = random.random_bool(0.3);
             let Some(put) = self.second(act, &id, (first, due), &mut random) else {
-                let (told, cancelled) = (self.cancel(&id, carelessly).await, true);
-                self.race("cancel", told, cancelled);
+                let (answer, cancelled) = (self.cancel(&id, carelessly).await, true);
+                self.race("cancel", answer, cancelled);
                 // A later put makes another task under the same id.
                 if !self.goes_on(&id) || random.random_bool(0.5) {
                     break;
                 }
                 due = if random.random_bool(0.5) { due } else { self.clock.now() + random.random_range(0..300) };
-                let told = self.put(&id, &super::acts::at(due, lane(&mut random)), false).await;
-                self.race("put after a cancel", told, false);
+                let answer = self.put(&id, &super::acts::at(due, lane(&mut random)), false).await;
+                self.race("put after a cancel", answer, false);
                 continue;
             };
-            let told = match act {
+            let answer = match act {
                 Act::Again => self.put_the_same(&id, &put).await,
                 _ => self.put(&id, &put, carelessly).await,
             };
-            self.race(name(act), told, false);
-            if let (Some(Told::Created { .. } | Told::Replaced { .. } | Told::Unchanged { .. }), Plan::At(new)) =
-                (told, put.plan)
+            self.race(name(act), answer, false);
+            if let (
+                Some(
+                    DefiniteAnswer::Created { .. } | DefiniteAnswer::Replaced { .. } | DefiniteAnswer::Unchanged { .. },
+                ),
+                Plan::At(new),
+            ) = (answer, put.plan)
             {
                 due = new;
             }
@@ -112,9 +116,9 @@ impl Users {
     }
 
     /// Puts the current task again unchanged, if it is known.
-    async fn put_the_same(&self, id: &str, other: &Put) -> Option<Told> {
-        let words = format!("; put the same at {}", self.clock.now());
-        let again = self.ledger().put_again(id, &words);
+    async fn put_the_same(&self, id: &str, other: &Put) -> Option<DefiniteAnswer> {
+        let detail = format!("; put the same at {}", self.clock.now());
+        let again = self.ledger().put_again(id, &detail);
         let Some((payload, due, lane)) = again else { return self.put(id, other, false).await };
         let body = self.body(None, &at(due, lane), &payload);
         self.ask(id, Ask { method: Method::PUT, path: format!("/v1/tasks/{id}"), key: None, body }, false).await
@@ -124,9 +128,11 @@ impl Users {
     pub(super) async fn reset(self: Arc<Users>, mut random: StdRng) {
         let (id, lane) = (self.name("reset"), lane(&mut random));
         let put = within(random.random_range(100..1500), lane);
-        let mut told = self.put(&id, &put, false).await;
+        let mut answer = self.put(&id, &put, false).await;
         for _ in 0..random.random_range(0..3) {
-            let (Some(Told::Created { due, .. } | Told::Replaced { due, .. }), true) = (told, self.load.races) else {
+            let (Some(DefiniteAnswer::Created { due, .. } | DefiniteAnswer::Replaced { due, .. }), true) =
+                (answer, self.load.races)
+            else {
                 break;
             };
             let offset = if random.random_bool(0.5) { random.random_range(-20..=20) } else { -60 };
@@ -134,8 +140,8 @@ impl Users {
             if !self.goes_on(&id) {
                 break;
             }
-            told = self.put(&id, &put, false).await;
-            self.race("reset", told, false);
+            answer = self.put(&id, &put, false).await;
+            self.race("reset", answer, false);
         }
         self.ledger().end(&id);
     }
@@ -150,15 +156,15 @@ impl Users {
         let payload = self.ledger().post(&name, put.plan, put.lane);
         let body = self.body(None, &put, &payload);
         let ask = Ask { method: Method::POST, path: "/v1/tasks".to_owned(), key: Some(name.clone()), body };
-        let told = self.ask(&name, ask, false).await;
+        let answer = self.ask(&name, ask, false).await;
         let id = self.ledger().id_of(&name);
-        if let (Some(id), Some(Told::Created { due, .. }), true) =
-            (&id, told, self.load.races && random.random_bool(0.3))
+        if let (Some(id), Some(DefiniteAnswer::Created { due, .. }), true) =
+            (&id, answer, self.load.races && random.random_bool(0.3))
         {
             tokio::time::sleep_until(self.clock.until(due + random.random_range(-20..=20))).await;
             if self.goes_on(id) {
-                let told = self.cancel(id, false).await;
-                self.race("cancel", told, true);
+                let answer = self.cancel(id, false).await;
+                self.race("cancel", answer, true);
             }
         }
         self.ledger().end(&id.unwrap_or(name));
@@ -167,9 +173,11 @@ impl Users {
     /// A recurring task, which is read, and possibly cancelled or replaced in between.
     pub(super) async fn series(self: Arc<Users>, mut random: StdRng) {
         let id = self.name("series");
-        let mut told = self.put(&id, &self.any_series(&mut random), false).await;
+        let mut answer = self.put(&id, &self.any_series(&mut random), false).await;
         for _ in 0..3 {
-            let Some(Told::Created { due, .. } | Told::Replaced { due, .. }) = told else { break };
+            let Some(DefiniteAnswer::Created { due, .. } | DefiniteAnswer::Replaced { due, .. }) = answer else {
+                break;
+            };
             // When its claim begins, ends, or in between.
             let at = due + random.random_range(0..5) * 500 + random.random_range(-20..=30);
             tokio::time::sleep_until(self.clock.until(at)).await;
@@ -178,12 +186,12 @@ impl Users {
                 break;
             }
             if random.random_bool(0.5) {
-                let told = self.cancel(&id, random.random_bool(0.3)).await;
-                self.race("cancel a series", told, true);
+                let answer = self.cancel(&id, random.random_bool(0.3)).await;
+                self.race("cancel a series", answer, true);
                 break;
             }
-            told = self.put(&id, &self.any_series(&mut random), false).await;
-            self.race("replace a series", told, false);
+            answer = self.put(&id, &self.any_series(&mut random), false).await;
+            self.race("replace a series", answer, false);
         }
         self.ledger().end(&id);
         // Until it has ended by itself.
@@ -221,7 +229,7 @@ impl Users {
     async fn look_up(&self, id: &str) {
         let known = |users: &Users| {
             let ledger = users.ledger();
-            let entry = ledger.tasks.get(id).filter(|entry| !entry.published_after_cancel)?;
+            let entry = ledger.tasks.get(id).filter(|entry| !entry.request_may_take_effect)?;
             entry.standing().map(|version| (version.dues, version.any, entry.versions.len()))
         };
         let Some((Dues::Series { first, step, last }, false, versions)) = known(self) else { return };
@@ -238,8 +246,8 @@ impl Users {
         self.count("look up a series", if came_due == Some(0) { "nothing yet" } else { "counts" });
         let counted = came_due.map(|times| first + times * step);
         if due.is_none() || due != counted || due > Some(last) || count("passed_over") != Some(0) {
-            let words = format!("due {first}, every {step} to {last}; shown as {body}");
-            self.ledger().violations.add("settled_twice", id, words);
+            let detail = format!("due {first}, every {step} to {last}; shown as {body}");
+            self.ledger().violations.add("settled_twice", id, detail);
         }
     }
 
@@ -251,20 +259,20 @@ impl Users {
     }
 
     /// Counts the answer to a second request.
-    fn race(&self, act: &str, told: Option<Told>, cancel: bool) {
-        let (word, met) = match told {
+    fn race(&self, act: &str, answer: Option<DefiniteAnswer>, cancel: bool) {
+        let (word, met) = match answer {
             None => ("left open", false),
-            Some(Told::Created { in_flight: None, .. }) => ("created", false),
-            Some(Told::Replaced { in_flight: None, .. }) => ("replaced", false),
-            Some(Told::Created { .. }) => ("created, one in flight", true),
-            Some(Told::Replaced { .. }) => ("replaced, one in flight", true),
-            Some(Told::Unchanged { .. }) => ("unchanged", false),
-            Some(Told::Refused) => ("refused", true),
-            Some(Told::Cancelled { handed_out: None }) => ("cancelled", false),
-            Some(Told::Cancelled { .. }) => ("cancelled, handed out", true),
-            Some(Told::CancelledInFlight { .. }) => ("in flight", true),
-            Some(Told::Unknown) if cancel => ("had ended", false),
-            Some(Told::Unknown) => ("unknown", false),
+            Some(DefiniteAnswer::Created { in_flight: None, .. }) => ("created", false),
+            Some(DefiniteAnswer::Replaced { in_flight: None, .. }) => ("replaced", false),
+            Some(DefiniteAnswer::Created { .. }) => ("created, one in flight", true),
+            Some(DefiniteAnswer::Replaced { .. }) => ("replaced, one in flight", true),
+            Some(DefiniteAnswer::Unchanged { .. }) => ("unchanged", false),
+            Some(DefiniteAnswer::Refused) => ("refused", true),
+            Some(DefiniteAnswer::Cancelled { handed_out: None }) => ("cancelled", false),
+            Some(DefiniteAnswer::Cancelled { .. }) => ("cancelled, handed out", true),
+            Some(DefiniteAnswer::CancelledInFlight { .. }) => ("in flight", true),
+            Some(DefiniteAnswer::Unknown) if cancel => ("had ended", false),
+            Some(DefiniteAnswer::Unknown) => ("unknown", false),
         };
         self.met.fetch_add(u64::from(met), Ordering::Relaxed);
         self.count(act, word);
