@@ -50,7 +50,7 @@ profile: ## whose code an instance spends its CPU time in: make profile ARGS="th
 	@CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo build --quiet --release --locked --workspace --bins
 	@exec node lab/bench/profile.mjs "$${CARGO_TARGET_DIR:-target}/release/punctual-lab" $(ARGS)
 
-model: ## the model check, deeper: each plan with one more of each thing, STATES states of each at most (1000000)
+model: ## the model check, deeper: each plan again with one more event of each kind; at most STATES states (1000000) of each
 	@.ci/setup compile
 	@PUNCTUAL_MODEL_STATES="$(or $(STATES),1000000)" cargo test --quiet --locked --test tests timeline::model::the_laws_hold_deeper -- --ignored --nocapture
 

@@ -18,7 +18,7 @@ if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
 
-local looks, watchful = 1001, redis.call('HLEN', crashes) > 0
+local looks, has_marks = 1001, redis.call('HLEN', crashes) > 0
 local rank = rank_after(due, after ~= '' and after or '1', after_member)
 local rows = redis.call('ZRANGE', due, rank, rank + looks, 'WITHSCORES')
 local all = #rows / 2
@@ -28,7 +28,7 @@ end
 local total = math.min(all, looks)
 
 local marks = {}
-for from = 1, watchful and total or 0, 500 do
+for from = 1, has_marks and total or 0, 500 do
   local asked = {}
   for k = from, math.min(from + 499, total) do
     asked[#asked + 1] = rows[2 * k - 1]

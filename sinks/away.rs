@@ -35,7 +35,7 @@ impl Away {
 
     /// The same failure with a prefix to its text.
     #[must_use]
-    pub fn behind(self, detail: impl fmt::Display) -> Away {
+    pub fn with_prefix(self, detail: impl fmt::Display) -> Away {
         Away { detail: format!("{detail}{}", self.detail), ..self }
     }
 

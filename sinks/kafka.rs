@@ -100,7 +100,7 @@ impl Kafka {
             connected.map_err(|away| self.peer.not_connected(away))
         };
         let producer = self.alone.get(connect()).await?;
-        if self.there(&producer).await { Ok(producer) } else { self.alone.get(connect()).await }
+        if self.check_or_end(&producer).await { Ok(producer) } else { self.alone.get(connect()).await }
     }
 
     async fn connect_with(&self, mut client: ClientConfig) -> Result<Producer, Away> {
@@ -164,8 +164,8 @@ impl Broker for Kafka {
         *topic = topic.take().or_else(|| first.map(str::to_owned));
     }
 
-    async fn there(&self, producer: &Producer) -> bool {
-        producer.there(self.topic().as_deref()).await
+    async fn check_or_end(&self, producer: &Producer) -> bool {
+        producer.check_or_end(self.topic().as_deref()).await
     }
 
     async fn publish(&self, producer: &Arc<Producer>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
@@ -263,7 +263,7 @@ impl Call<'_> {
         let mut round = self.round.take()?;
         round.take();
         let trouble = round.producer.trouble();
-        if round.away > 0 {
+        if round.held > 0 {
             round.producer.end();
         }
         trouble

@@ -133,11 +133,11 @@ impl PublishTracker {
     pub(crate) fn enter(&self) -> Result<TaskTrackerToken, Trouble> {
         let pass = self.0.token();
         // Checked after the token exists; otherwise `shut` might not wait for it.
-        self.look().map(|()| pass)
+        self.check_open().map(|()| pass)
     }
 
     /// Whether it still admits publishes; for calls that `close` does not wait for.
-    pub(crate) fn look(&self) -> Result<(), Trouble> {
+    pub(crate) fn check_open(&self) -> Result<(), Trouble> {
         if self.0.is_closed() { Err(closed()) } else { Ok(()) }
     }
 

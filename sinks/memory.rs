@@ -162,7 +162,7 @@ impl Sink for MemorySink {
 
     async fn check(&self) -> Result<(), SinkError> {
         let unreachable = |detail: String| Away::from(detail).of_sink("memory:");
-        self.inner.publishes.look().map_err(|trouble| unreachable(trouble.detail))?;
+        self.inner.publishes.check_open().map_err(|trouble| unreachable(trouble.detail))?;
         if self.inner.state.lock().absent {
             return Err(unreachable("absent".to_owned()));
         }

@@ -156,7 +156,7 @@ impl Nats {
     fn check_subject(&self, subject: &str) -> Result<(), String> {
         check_form(subject)?;
         // Otherwise a task could ask JetStream to delete a stream, change a key-value bucket, or answer another client.
-        if is_reserved(subject) && !self.allowed.as_ref().is_some_and(|allowed| allowed.name(subject)) {
+        if is_reserved(subject) && !self.allowed.as_ref().is_some_and(|allowed| allowed.allow_explicitly(subject)) {
             return Err(format!(
                 "`{subject}` is a subject of the server and its services, as all that begin with `$` or `_`"
             ));

@@ -28,7 +28,7 @@ impl Peer {
 
     /// The error if there is no connection.
     pub(crate) fn not_connected(&self, away: Away) -> Away {
-        away.behind(format!("cannot connect to `{}`: ", self.address))
+        away.with_prefix(format!("cannot connect to `{}`: ", self.address))
     }
 
     /// The error text if no answer arrived in time.
@@ -65,7 +65,7 @@ pub(crate) trait Broker: Send + Sync + 'static {
     fn prepare(&self, _batch: &[Message], _answers: &Answers) {}
 
     /// Whether a connection that seems usable really is. Ends it if not.
-    async fn there(&self, _connection: &Self::Connection) -> bool {
+    async fn check_or_end(&self, _connection: &Self::Connection) -> bool {
         true
     }
 
@@ -107,7 +107,7 @@ impl<B: Broker> Networked<B> {
 impl<B: Broker> Shared<B> {
     async fn connection(&self) -> Result<Arc<B::Connection>, Away> {
         let connection = self.link.get(self.connect()).await?;
-        if self.broker.there(&connection).await {
+        if self.broker.check_or_end(&connection).await {
             return Ok(connection);
         }
         self.link.get(self.connect()).await
@@ -144,7 +144,7 @@ impl<B: Broker> Sink for Networked<B> {
     async fn check(&self) -> Result<(), SinkError> {
         let (peer, deadline) = (self.shared.broker.peer(), deadline(self.answer_timeout()));
         let closed = |trouble: crate::Trouble| Away::new(Cause::Refused, trouble.detail).of_sink(&peer.address);
-        self.shared.publishes.look().map_err(closed)?;
+        self.shared.publishes.check_open().map_err(closed)?;
         let asked = timeout_at(deadline, async {
             let connection = self.shared.connection().await?;
             self.shared.broker.ask(&connection, deadline).await

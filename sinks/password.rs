@@ -31,7 +31,7 @@ impl Password {
     /// The password in a URL that `source` reads again for each login. Returns `None` if the URL has none now.
     pub fn in_url(source: impl Fn() -> Option<SecretString> + Send + Sync + 'static) -> Option<Password> {
         let given = password_of(&source()?)?;
-        // While the file is being edited, it may not contain this URL.
+        // `source` may read a file that is being edited and lacks the URL. The first password is then used.
         let read = move || Ok(source().as_ref().and_then(password_of).unwrap_or_else(|| given.clone()));
         Some(Password::from_source(read))
     }

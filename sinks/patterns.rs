@@ -25,10 +25,10 @@ impl DestinationPatterns {
         self.0.iter().any(|pattern| matches(pattern, destination))
     }
 
-    /// Whether one of them matches the destination and begins with the same character. So `*` names no subject of the
-    /// NATS server itself, and `$KV.settings.*` does.
+    /// Whether a pattern that begins with the same character as the destination matches it. So `*` does not allow the
+    /// NATS server's own subjects, which begin with `$`, but `$KV.settings.*` allows some of them.
     #[must_use]
-    pub fn name(&self, destination: &str) -> bool {
+    pub fn allow_explicitly(&self, destination: &str) -> bool {
         let named = |pattern: &&String| pattern.chars().next() == destination.chars().next();
         self.0.iter().filter(named).any(|pattern| matches(pattern, destination))
     }
@@ -79,10 +79,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_names_only_destinations_that_begin_with_its_fixed_text() {
+    fn a_pattern_explicitly_allows_only_destinations_that_begin_with_its_first_character() {
         let patterns = |pattern: &str| DestinationPatterns::new(vec![pattern.to_owned()]).unwrap();
-        assert!(patterns("$KV.cfg.*").name("$KV.cfg.flag") && patterns("$*").name("$O.a"));
-        assert!(!patterns("*").name("$KV.cfg.flag") && !patterns("$KV.cfg.*").name("$KV.other.flag"));
+        assert!(patterns("$KV.cfg.*").allow_explicitly("$KV.cfg.flag") && patterns("$*").allow_explicitly("$O.a"));
+        assert!(!patterns("*").allow_explicitly("$KV.cfg.flag"));
+        assert!(!patterns("$KV.cfg.*").allow_explicitly("$KV.other.flag"));
     }
 
     #[test]

@@ -58,8 +58,8 @@ impl<V> RecentMap<V> {
     }
 
     /// Whether any entry has not expired.
-    #[must_use]
-    pub fn has_recent(&self, now: Instant) -> bool {
+    pub fn has_recent(&mut self, now: Instant) -> bool {
+        self.sweep(now);
         self.entries.values().any(|entry| self.is_recent(entry, now))
     }
 
@@ -99,11 +99,15 @@ impl<V> RecentMap<V> {
         let mut touched: Vec<Instant> = self.entries.values().map(|entry| entry.touched).collect();
         let half = touched.len() / 2;
         let Some((_, median, _)) = (half > 0).then(|| touched.select_nth_unstable(half)) else { return };
-        let (median, mut left) = (*median, half);
+        let median = *median;
+        // Many entries may have been touched at the same moment.
+        let mut equals = half - touched.iter().filter(|touched| **touched < median).count();
         self.entries.retain(|_, entry| {
-            let stays = left == 0 || entry.touched > median;
-            left -= usize::from(!stays);
-            stays
+            if entry.touched == median && equals > 0 {
+                equals -= 1;
+                return false;
+            }
+            entry.touched >= median
         });
     }
 }

@@ -220,7 +220,8 @@ impl RedisAccess {
         let mut attempts = Vec::new();
         for sentinel in &self.target.hosts {
             let attempt = timeout_at(until, self.connect_by(sentinel, master, socket, config.clone()));
-            let named = |away: Away| away.behind(format!("by the sentinel `{}`: ", address(&sentinel.0, sentinel.1)));
+            let named =
+                |away: Away| away.with_prefix(format!("by the sentinel `{}`: ", address(&sentinel.0, sentinel.1)));
             attempts.push(async move { attempt.await.unwrap_or_else(|_| Err(silent())).map_err(named) });
         }
         // The last Sentinel has half of the time left, and a working first one has all of it.
@@ -297,7 +298,7 @@ impl RedisAccess {
     fn of_master(&self, server: &(String, u16), away: Away) -> Away {
         match self.master {
             None => away,
-            Some(_) => away.behind(format!("the master `{}`: ", address(&server.0, server.1))),
+            Some(_) => away.with_prefix(format!("the master `{}`: ", address(&server.0, server.1))),
         }
     }
 

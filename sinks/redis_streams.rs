@@ -24,7 +24,7 @@ use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
-use self::verdict::{detail, of_the_connection, outcome};
+use self::verdict::{detail, needs_new_connection, outcome};
 use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{self, Connection as _};
@@ -54,7 +54,7 @@ impl RedisStreams {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// [`SinkError::Config`] if [`RedisAccess::parse`] refuses the URL.
+    /// [`SinkError::Config`] if [`RedisAccess::new`] refuses the URL.
     pub(crate) fn new(config: &SinkConfig) -> Result<RedisStreams, SinkError> {
         let access = RedisAccess::new(config.target().clone(), config.tls())?;
         let access = access.with_sentinel_password(config.sentinel_password().cloned())?;
@@ -130,7 +130,8 @@ impl Broker for RedisStreams {
 
 /// Sends the batch as pipelines, two of them under way, and answers each one when Redis has.
 async fn publish(connection: &Arc<StreamsConnection>, batch: Vec<Message>, answers: &Answers) {
-    // Requested only if needed: a server closes the connection on a larger argument, and its error is lost.
+    // The server's limit is requested only if a payload may exceed it. On a payload above its limit the server closes
+    // the connection, and its error is lost.
     let large = batch.iter().any(|message| message.payload.len() > MIN_BULK_BYTES);
     let max_bulk = if large { connection.max_bulk().await } else { MIN_BULK_BYTES };
     let mut messages: VecDeque<(usize, Message)> = batch.into_iter().enumerate().collect();
@@ -156,7 +157,7 @@ async fn publish(connection: &Arc<StreamsConnection>, batch: Vec<Message>, answe
             Ok(replies) => {
                 connection.answered();
                 // A new connection may lead to the new primary, or log in successfully.
-                if replies.iter().any(of_the_connection) {
+                if replies.iter().any(needs_new_connection) {
                     connection.end();
                 }
                 for (index, reply) in indices.into_iter().zip(replies) {

@@ -93,7 +93,7 @@ impl Sink for StdoutSink {
 
     async fn check(&self) -> Result<(), SinkError> {
         let unreachable = |detail: String| Away::from(detail).of_sink("stdout:");
-        self.inner.publishes.look().map_err(|trouble| unreachable(trouble.detail))?;
+        self.inner.publishes.check_open().map_err(|trouble| unreachable(trouble.detail))?;
         // Reported once, because only another write can show whether the pipe has a reader again.
         if self.inner.broken.swap(false, Ordering::Relaxed) {
             let detail = "the last write failed: broken pipe".to_owned();

@@ -51,10 +51,10 @@ impl Tls {
         Ok(Tls { ca: Some(Arc::new(Ca { path: path.to_owned(), pem, roots })) })
     }
 
-    /// Trusts no certificate. Replaces a file that cannot be used, so that the rest of a configuration can still be
+    /// Trusts no certificate. Stands in for a file that cannot be used, so that the rest of a configuration can still be
     /// checked.
     #[must_use]
-    pub fn of_nobody(path: &Path) -> Tls {
+    pub fn trusting_none(path: &Path) -> Tls {
         Tls { ca: Some(Arc::new(Ca { path: path.to_owned(), pem: Vec::new(), roots: RootCertStore::empty() })) }
     }
 
@@ -91,7 +91,7 @@ impl Tls {
         match self.ca_file() {
             _ if !detail.contains("peer certificate") => detail,
             Some(file) => format!("{detail} (trusted are the authorities in `{}` alone)", file.display()),
-            None => format!("{detail} (trusted are the authorities of the system; `tls.ca_file` names others)"),
+            None => format!("{detail} (trusted are the authorities of the system; set `tls.ca_file` to trust others)"),
         }
     }
 }
@@ -100,7 +100,7 @@ fn system_roots() -> Result<RootCertStore, SinkError> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
-        let detail = "the system has no certificates of authorities to trust: `tls.ca_file` names a file with some";
+        let detail = "the system has no certificates of authorities to trust; set `tls.ca_file` to a PEM file that contains some";
         return Err(SinkError::url(detail.to_owned()));
     }
     Ok(roots)

@@ -61,7 +61,7 @@ impl Timestamp {
 
     /// Whether it is a valid due: from [`MIN_DUE`](Self::MIN_DUE) to [`MAX_DUE`](Self::MAX_DUE).
     #[must_use]
-    pub fn is_due(self) -> bool {
+    pub fn is_valid_due(self) -> bool {
         Timestamp::MIN_DUE <= self && self <= Timestamp::MAX_DUE
     }
 }
@@ -97,6 +97,12 @@ pub trait Clock: Send + Sync + 'static {
     /// # Cancel safety
     /// Dropping the future changes nothing.
     async fn sleep_until(&self, due: Timestamp);
+
+    /// The wall clock of this machine minus this clock, in microseconds; `None` if they are the same or this clock is not
+    /// known well enough.
+    fn wall_difference_micros(&self) -> Option<i64> {
+        None
+    }
 
     /// Whether `time` has passed even if the estimate has its maximum error.
     fn surely_past(&self, time: Timestamp) -> bool {
@@ -206,6 +212,12 @@ impl Clock for RedisClock {
     fn uncertainty(&self) -> Duration {
         let error = self.sample.borrow().error_at(self.micros(Instant::now()));
         Duration::from_micros(u64::try_from(error).unwrap_or(0))
+    }
+
+    fn wall_difference_micros(&self) -> Option<i64> {
+        let taken = self.sample.borrow().taken;
+        let is_known = taken > 0 && self.uncertainty() < Duration::from_secs(1);
+        is_known.then(|| wall_micros() - self.micros_at(Instant::now()))
     }
 
     async fn sleep_until(&self, due: Timestamp) {
@@ -340,6 +352,17 @@ mod tests {
         assert_eq!(clock.now().as_millis(), 5_000_001);
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!(clock.now().as_millis(), 5_005_001, "it goes on by itself");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_difference_to_the_wall_clock_is_known_after_the_first_reply() {
+        assert_eq!(RedisClock::new().wall_difference_micros(), None);
+        let wall = wall_micros() / 1000;
+        let clock = observed(wall + 3 * 3_600_000).await;
+        let difference = clock.wall_difference_micros().expect("a difference");
+        assert!((difference + 3 * 3_600_000_000).abs() < 1_000_000, "{difference}");
+        observe(&clock, 4000, wall);
+        assert_eq!(clock.wall_difference_micros(), None, "the reply was under way for too long");
     }
 
     #[tokio::test(start_paused = true)]

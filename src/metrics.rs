@@ -76,6 +76,10 @@ pub struct Metrics {
     pub timeline_up: Gauge,
     /// Steps of the timeline's clock by a second or more.
     pub clock_steps: Counter,
+    /// Times that the timeline was lost: its layout was gone from Redis.
+    pub timeline_lost: Counter,
+    /// The clock of this machine minus the clock of Redis, in seconds.
+    pub clock_difference: Gauge<f64, AtomicU64>,
 }
 
 /// The metrics of one lane. Cheap to clone.
@@ -170,6 +174,8 @@ impl Metrics {
             lanes_unserved: Gauge::default(),
             timeline_up: Gauge::default(),
             clock_steps: Counter::default(),
+            timeline_lost: Counter::default(),
+            clock_difference: Gauge::default(),
         };
         metrics.register_tasks();
         metrics.register_lanes();
@@ -348,6 +354,13 @@ impl Metrics {
             "Times that the clock of Redis was set by a second or more",
             self.clock_steps.clone(),
         );
+        r.register(
+            "timeline_lost",
+            "Times that the timeline was found to be gone from Redis",
+            self.timeline_lost.clone(),
+        );
+        let difference = "The clock of this machine minus the clock of Redis";
+        r.register_with_unit("clock_difference", difference, Unit::Seconds, self.clock_difference.clone());
         r.register("timeline_calls", "Calls of the timeline, by verb and result", self.calls.clone());
         let call = "How long calls of the timeline took";
         r.register_with_unit("timeline_call", call, Unit::Seconds, self.call_seconds.clone());

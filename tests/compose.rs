@@ -70,7 +70,7 @@ fn is_pinned(image: &str) -> bool {
 }
 
 #[test]
-fn punctual_has_no_privileges_and_limits() {
+fn punctual_has_limits_and_no_privileges() {
     for (name, service) in services().into_iter().filter(|(_, service)| !service["build"].is_null()) {
         assert_eq!(service["read_only"], true, "`{name}`");
         assert_eq!(texts(&service["cap_drop"]), ["ALL"], "`{name}`");
@@ -83,7 +83,7 @@ fn punctual_has_no_privileges_and_limits() {
 fn images_are_pinned() {
     for (name, service) in services() {
         let image = service["image"].as_str().unwrap_or_else(|| panic!("`{name}` has no image"));
-        assert!(is_pinned(image), "`{name}`: `{image}` moves");
+        assert!(is_pinned(image), "`{name}`: `{image}` is not pinned");
         if !service["build"].is_null() {
             assert_eq!(image, format!("punctual:{}", env!("CARGO_PKG_VERSION")), "`{name}` is of another version");
         }
@@ -93,7 +93,7 @@ fn images_are_pinned() {
     assert_eq!(bases.len(), 2, "one stage builds, one runs: {bases:?}");
     for base in bases {
         let image = base.split(' ').next().expect("an image");
-        assert!(is_pinned(image), "`{image}` moves");
+        assert!(is_pinned(image), "`{image}` is not pinned");
     }
     for moving in ["redis", "redis:latest", "redis:7", "redis:alpine", "redis:7-alpine", "debian:bookworm-slim"] {
         assert!(!is_pinned(moving), "{moving}");

@@ -226,9 +226,16 @@ fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &ServerClock
     }
     let patience = i64::try_from(PATIENCE.as_millis()).expect("a short time");
     assert!(took >= patience, "dead after {took} ms already");
-    // Logged once for all twenty-one; the one that was too large was first.
+    // The first death for each reason and destination is logged at once; the one that was too large was first.
     let reported = instance.log_lines(&[" ERROR ", "occurrences are dead", "lane=\"default\""]);
-    assert!(reported.len() == 1 && reported[0].contains("reason=\"rejected\" destination=\"narrow\""), "{reported:?}");
+    let ends = ["reason=\"rejected\" destination=\"narrow\"", "reason=\"destination\" destination="];
+    assert!(reported.len() == 2 && reported.iter().zip(ends).all(|(line, end)| line.contains(end)), "{reported:?}");
+    assert!(
+        reported[1].contains(broker.unknown) && reported[1].contains("dead requeue --lane default"),
+        "{reported:?}"
+    );
+    let warned = instance.log_lines(&[" WARN ", "destination is at fault", broker.unknown, "patience="]);
+    assert_eq!(warned.len(), 1, "{}", instance.log());
     took
 }
 

@@ -16,7 +16,7 @@ use crate::support::server::free_port;
 use crate::support::shards::Shards;
 use crate::support::{have, patient, say};
 
-/// Time limit for steps that complete by themselves. It is generous and expects nothing.
+/// Time limit for steps that complete by themselves. It is generous: no test checks that a step is fast.
 const SOON: Duration = Duration::from_secs(30);
 
 /// Time limit for publishing all messages.
@@ -140,8 +140,8 @@ fn a_streams_leader_may_step_down_under_load() {
     cluster.nodes[0].connect().create_stream("OUT", &["out"], &json!({"num_replicas": 3}));
     let instance = Punctual::start(&config(&redis, &cluster.url(), ""));
     let mut left = Shards::new(&redis, 4, &["default"]);
-    let stage = ServerClock::new(left.now());
-    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let clock = ServerClock::new(left.now());
+    let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 50, 15);
     let mut leaders = Vec::new();
     assert!(
@@ -180,17 +180,17 @@ fn a_message_to_a_subject_without_a_stream_is_dead_and_delays_no_other() {
     );
     let instance = Punctual::start(&config(&redis, &nats.url(), &more));
     let (api, mut left) = (instance.api(), Shards::new(&redis, 4, &["default", "apart"]));
-    let stage = ServerClock::new(left.now());
-    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let clock = ServerClock::new(left.now());
+    let load = Load::new(vec![instance.api()], &clock, "default", "out");
     // The same load to the same stream, through another sink.
-    let apart = Load::new(vec![instance.api()], &stage, "apart", "out");
-    let due = stage.now() + 500;
+    let apart = Load::new(vec![instance.api()], &clock, "apart", "out");
+    let due = clock.now() + 500;
     (0..5).for_each(|number| put_at(&api, &format!("lost-{number}"), due, "nowhere", "text"));
     let died = std::thread::scope(|scope| {
         let (_ends, _apart_ends) = (load.guard(), apart.guard());
         scope.spawn(|| load.run());
         scope.spawn(|| apart.run());
-        patient(SOON, || left.dead().len() == 5).then(|| stage.now() - due)
+        patient(SOON, || left.dead().len() == 5).then(|| clock.now() - due)
     });
     let after = died.unwrap_or_else(|| panic!("not dead: {:?}\n{}", left.dead(), instance.log()));
     for (key, reason, detail) in left.dead() {

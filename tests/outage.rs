@@ -21,7 +21,7 @@ use crate::support::{have, patient, say};
 /// A Redis with these arguments keeps everything it has answered through a kill -9.
 pub(crate) const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
-/// Time limit for steps that complete by themselves. It is generous and expects nothing.
+/// Time limit for steps that complete by themselves. It is generous: no test measures how long they take.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// Time limit for publishing all messages.
@@ -78,10 +78,10 @@ pub(crate) fn check(
     name: &str,
     instances: &[&Punctual],
     load: &Load,
-    mut left: Shards,
+    mut tasks_left: Shards,
     published: impl FnOnce() -> Vec<Published>,
 ) {
-    left.until_nothing_is_left(ALL);
+    tasks_left.until_nothing_is_left(ALL);
     for instance in instances {
         let errors = instance.log_lines(&[" ERROR "]);
         assert!(errors.is_empty(), "{errors:?}");
@@ -96,22 +96,22 @@ fn redis_may_be_away_at_the_start() {
         return;
     }
     let mut servers = Servers::start(&[], &[]);
-    let mut left = shards(&servers.timeline, &["default"]);
-    let stage = ServerClock::new(left.now());
+    let mut tasks_left = shards(&servers.timeline, &["default"]);
+    let clock = ServerClock::new(tasks_left.now());
     servers.timeline.server.kill();
     let mut instance = Punctual::start_unready(&servers.config());
     let said = until_ready(&mut instance, false).json();
     assert_eq!((&said["ready"], &said["timeline"]["status"]), (&Value::Bool(false), &"down".into()), "{said}");
     until_logged(&mut instance, &[" WARN ", "cannot reach redis"]);
-    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let load = Load::new(vec![instance.api()], &clock, "default", "out");
     assert!(!load.put_next(), "nothing can be promised now");
     let refused = load.refused().expect("a put is refused");
     assert_eq!(refused["code"], "timeline_away", "{refused}");
     servers.timeline.server.restart();
     until_ready(&mut instance, true);
     assert!(load.put_next(), "{}", load.answers());
-    left = shards(&servers.timeline, &["default"]);
-    check("Redis away at the start", &[&instance], &load, left, || servers.published());
+    tasks_left = shards(&servers.timeline, &["default"]);
+    check("Redis away at the start", &[&instance], &load, tasks_left, || servers.published());
 }
 
 /// The instance answers before its first attempt to connect has ended.
@@ -173,8 +173,8 @@ fn redis_may_be_killed_and_started_again() {
     }
     let mut servers = Servers::start(DURABLE, &[]);
     let mut instance = Punctual::start(&servers.config());
-    let stage = ServerClock::new(shards(&servers.timeline, &["default"]).now());
-    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let clock = ServerClock::new(shards(&servers.timeline, &["default"]).now());
+    let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 20, 12);
     std::thread::scope(|scope| {
         let _ends = load.guard();
@@ -188,8 +188,8 @@ fn redis_may_be_killed_and_started_again() {
         until_ready(&mut instance, true);
         std::thread::sleep(Duration::from_secs(3));
     });
-    let left = shards(&servers.timeline, &["default"]);
-    check("Redis killed and started again", &[&instance], &load, left, || servers.published());
+    let tasks_left = shards(&servers.timeline, &["default"]);
+    check("Redis killed and started again", &[&instance], &load, tasks_left, || servers.published());
 }
 
 /// Takes more than five seconds: Redis hangs for 20 s, longer than a lease.
@@ -200,26 +200,26 @@ fn redis_may_hang_for_some_seconds() {
     }
     let servers = Servers::start(&[], &[]);
     let mut instance = Punctual::start(&servers.config());
-    let left = shards(&servers.timeline, &["default"]);
-    let stage = ServerClock::new(shards(&servers.timeline, &["default"]).now());
-    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let tasks_left = shards(&servers.timeline, &["default"]);
+    let clock = ServerClock::new(shards(&servers.timeline, &["default"]).now());
+    let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 20, 12);
     std::thread::scope(|scope| {
         let _ends = load.guard();
         (0..4).for_each(|_| _ = scope.spawn(|| load.run()));
         std::thread::sleep(Duration::from_secs(3));
         servers.timeline.server.signal("STOP");
-        let stopped = stage.now();
+        let stopped = clock.now();
         until_ready(&mut instance, false);
         until_logged(&mut instance, &[" WARN ", "cannot reach redis"]);
-        while stage.now() < stopped + 20_000 {
+        while clock.now() < stopped + 20_000 {
             std::thread::sleep(Duration::from_millis(50));
         }
         servers.timeline.server.signal("CONT");
         until_ready(&mut instance, true);
         std::thread::sleep(Duration::from_secs(2));
     });
-    check("Redis stopped for 20 s", &[&instance], &load, left, || servers.published());
+    check("Redis stopped for 20 s", &[&instance], &load, tasks_left, || servers.published());
 }
 
 /// Takes more than five seconds: tasks are put and published for some seconds before, during and after the outage.
@@ -230,9 +230,9 @@ fn a_full_redis_still_drains() {
     }
     let servers = Servers::start(&[], &[]);
     let mut instance = Punctual::start(&servers.config());
-    let left = shards(&servers.timeline, &["default"]);
-    let stage = ServerClock::new(shards(&servers.timeline, &["default"]).now());
-    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let tasks_left = shards(&servers.timeline, &["default"]);
+    let clock = ServerClock::new(shards(&servers.timeline, &["default"]).now());
+    let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 20, 12);
     servers.timeline.limit_memory(2 << 20);
     let padding = "x".repeat(20_000);
@@ -248,7 +248,8 @@ fn a_full_redis_still_drains() {
     // Try again if that took so long that the filling tasks became due, too.
     let goes_on = (0..5).any(|_| {
         patient(SOON, || !load.put(8000, &padding));
-        // Well above the limit: at the limit every other put would still succeed. Existing tasks are still published.
+        // Redis now uses more than its limit: exactly at the limit every other put would still succeed. Existing tasks
+        // are still published.
         servers.timeline.limit_memory(-(256 << 10));
         let before = servers.published().len();
         let goes_on = patient(SOON, || load.put(8000, &padding) || servers.published().len() >= before + 20);
@@ -259,7 +260,7 @@ fn a_full_redis_still_drains() {
     let room = patient(SOON, || load.put(500, &padding));
     assert!(room, "a full Redis does not drain: {}", load.answers());
     until_ready(&mut instance, true);
-    check("Redis full", &[&instance], &load, left, || servers.published());
+    check("Redis full", &[&instance], &load, tasks_left, || servers.published());
 }
 
 /// Takes more than five seconds: a lease must expire while its holder hangs.
@@ -271,20 +272,20 @@ fn an_instance_may_hang_until_its_lease_has_expired() {
     let servers = Servers::start(&[], &[]);
     let frozen = Punctual::start(&servers.config());
     let other = Punctual::start(&servers.config());
-    let mut left = shards(&servers.timeline, &["default"]);
-    let stage = ServerClock::new(left.now());
-    let load = Load::new(vec![frozen.api(), other.api()], &stage, "default", "out");
+    let mut tasks_left = shards(&servers.timeline, &["default"]);
+    let clock = ServerClock::new(tasks_left.now());
+    let load = Load::new(vec![frozen.api(), other.api()], &clock, "default", "out");
     put_recurring(&frozen.api(), &load, 50, 14);
     std::thread::scope(|scope| {
         let _ends = load.guard();
         (0..4).for_each(|_| _ = scope.spawn(|| load.run()));
         std::thread::sleep(Duration::from_secs(3));
-        stop_with_a_claim(&frozen, &mut left, |held| !held.is_empty());
-        let reaped = patient(SOON, || left.held_by(&frozen.id()).is_empty());
+        stop_with_a_claim(&frozen, &mut tasks_left, |held| !held.is_empty());
+        let reaped = patient(SOON, || tasks_left.held_by(&frozen.id()).is_empty());
         assert!(reaped, "nobody reaps what a silent instance holds\n{}", other.log());
         std::thread::sleep(Duration::from_secs(1));
         frozen.signal("CONT");
-        let works = patient(SOON, || !left.held_by(&frozen.id()).is_empty());
+        let works = patient(SOON, || !tasks_left.held_by(&frozen.id()).is_empty());
         assert!(works, "it claims nothing any more\n{}", frozen.log());
         std::thread::sleep(Duration::from_secs(2));
     });
@@ -295,5 +296,5 @@ fn an_instance_may_hang_until_its_lease_has_expired() {
     let reported =
         [[" WARN ", "lost"], [" WARN ", "no reply to a claim"]].map(|detail| frozen.log_lines(&detail).len());
     assert!(reported.iter().any(|&lines| lines > 0), "{}", frozen.log());
-    check("an instance stopped past its lease", &[&frozen, &other], &load, left, || servers.published());
+    check("an instance stopped past its lease", &[&frozen, &other], &load, tasks_left, || servers.published());
 }

@@ -56,6 +56,8 @@ fn a_broker_that_is_shut_down_stops_only_its_own_lane() {
         // From here on the broker is gone; a controlled shutdown may take a while.
         away.0 = stage.now();
         instance.until("aware of its absent broker", |instance| breaker(&instance.api(), "kafka") == OPEN);
+        // A claim that was sent before may be answered a moment later.
+        std::thread::sleep(Duration::from_millis(500));
         let opened = claims_of(&instance.api(), "orders");
         while stage.now() < away.0 + i64::try_from(AWAY.as_millis()).expect("a short time") {
             std::thread::sleep(Duration::from_millis(100));

@@ -43,10 +43,10 @@ pub(crate) struct Producer {
     left: parking_lot::Mutex<Vec<DroppedPublish>>,
 }
 
-/// The messages of a dropped publish: `away` of them must have a report in `inbox` by `until`.
+/// The messages of a dropped publish: `held` of them must have a report in `inbox` by `until`.
 pub(super) struct DroppedPublish {
     pub(super) inbox: Arc<Inbox>,
-    pub(super) away: usize,
+    pub(super) held: usize,
     pub(super) until: Instant,
 }
 
@@ -175,7 +175,7 @@ impl Producer {
     pub(super) async fn lost(&self, topic: Option<&str>) {
         loop {
             self.health.lost(self.patience).await;
-            if !self.there(topic).await {
+            if !self.check_or_end(topic).await {
                 return;
             }
         }
@@ -183,7 +183,7 @@ impl Producer {
 
     /// Whether the producer can be used. If its brokers seem unreachable for too long, it asks them, because librdkafka
     /// does not tell when they are back. Ends the producer if none answers.
-    pub(super) async fn there(&self, topic: Option<&str>) -> bool {
+    pub(super) async fn check_or_end(&self, topic: Option<&str>) -> bool {
         let _one = self.asking.lock().await;
         if self.health.overdue(self.patience) && self.ask(topic.map(str::to_owned), self.patience).await.is_err() {
             link::Connection::end(self);
@@ -261,7 +261,7 @@ fn on_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> one
 }
 
 /// Ends the producer if messages of a dropped publish have no report in time. One thread watches all of them.
-pub(super) fn end_unless_back(producer: &Arc<Producer>, left: DroppedPublish) {
+pub(super) fn end_unless_reported(producer: &Arc<Producer>, left: DroppedPublish) {
     let mut all = producer.left();
     all.push(left);
     if all.len() == 1 {
@@ -277,9 +277,9 @@ impl Producer {
         let (mut all, now) = (self.left(), Instant::now());
         let mut late = false;
         all.retain_mut(|left| {
-            left.away = left.away.saturating_sub(left.inbox.take().len());
-            late |= left.away > 0 && now >= left.until;
-            left.away > 0 && now < left.until
+            left.held = left.held.saturating_sub(left.inbox.take().len());
+            late |= left.held > 0 && now >= left.until;
+            left.held > 0 && now < left.until
         });
         let more = !all.is_empty();
         drop(all);

@@ -8,7 +8,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use tokio::time::{Instant, timeout_at};
 
 use super::context::{Inbox, Ticket};
-use super::producer::{DroppedPublish, Producer, end_unless_back};
+use super::producer::{DroppedPublish, Producer, end_unless_reported};
 use super::verdict::{AfterReport, verdict};
 use crate::answers::Answers;
 use crate::link::Connection as _;
@@ -27,7 +27,7 @@ pub(super) struct PublishRound<'a> {
     /// The messages of this round.
     indices: Vec<usize>,
     /// Number of messages that librdkafka holds.
-    pub(super) away: usize,
+    pub(super) held: usize,
     /// Messages to send again alone.
     pub(super) again: Vec<usize>,
 }
@@ -53,7 +53,7 @@ impl<'a> PublishRound<'a> {
         indices: Vec<usize>,
     ) -> PublishRound<'a> {
         let (inbox, again) = (Arc::default(), Vec::new());
-        PublishRound { producer, inbox, alone, batch, answers, times, indices, away: 0, again }
+        PublishRound { producer, inbox, alone, batch, answers, times, indices, held: 0, again }
     }
 
     /// Hands messages over and waits for all their reports. Returns whether there is time and a producer for another
@@ -95,11 +95,11 @@ impl<'a> PublishRound<'a> {
         // Let other publishes hand over their messages while this one waits for reports.
         drop(share);
         if !alive {
-            return self.lost().await;
+            return self.give_up_as_lost().await;
         }
-        while self.away > 0 {
+        while self.held > 0 {
             if !self.next(lost.as_mut()).await {
-                return self.lost().await;
+                return self.give_up_as_lost().await;
             }
         }
         if !in_time {
@@ -128,13 +128,13 @@ impl<'a> PublishRound<'a> {
             self.answers.handed(index + 1);
         }
         match self.producer.send(message, Ticket { inbox: Arc::clone(&self.inbox), index, permit }) {
-            Ok(()) => self.away += 1,
+            Ok(()) => self.held += 1,
             Err((RDKafkaErrorCode::MessageSizeTooLarge, _)) => {
                 let bytes = message.payload.len();
                 let detail = format!("{bytes} bytes with key and headers are over the client's `message.max.bytes`");
                 self.answers.set(index, Outcome::Reject(detail));
             }
-            // librdkafka did not take the message.
+            // librdkafka did not take the message. If it is sent again alone, the first round may have sent it.
             Err((code, _)) => self.report(index, code, !self.alone),
         }
         true
@@ -173,10 +173,10 @@ impl<'a> PublishRound<'a> {
     }
 
     /// Ends the producer, which purges its messages, and answers all messages.
-    async fn lost(&mut self) -> bool {
+    async fn give_up_as_lost(&mut self) -> bool {
         self.producer.end();
         let inbox = Arc::clone(&self.inbox);
-        while self.away > 0 {
+        while self.held > 0 {
             inbox.arrived().await;
             self.take();
         }
@@ -192,12 +192,12 @@ impl<'a> PublishRound<'a> {
     /// Handles the reports that have arrived.
     pub(super) fn take(&mut self) {
         for (index, code) in self.inbox.take() {
-            self.away -= 1;
+            self.held -= 1;
             self.report(index, code, false);
         }
     }
 
-    /// `refused`: librdkafka did not take the message.
+    /// `refused`: librdkafka did not take the message, and no earlier round has sent it.
     fn report(&mut self, index: usize, code: RDKafkaErrorCode, refused: bool) {
         let AfterReport::Is(mut outcome) = verdict(code, self.alone) else { return self.again.push(index) };
         if let Outcome::Retry(trouble) = &mut outcome {
@@ -230,9 +230,9 @@ fn is_time_or_connection(code: RDKafkaErrorCode) -> bool {
 
 impl Drop for PublishRound<'_> {
     fn drop(&mut self) {
-        if self.away > 0 {
+        if self.held > 0 {
             let (inbox, until) = (Arc::clone(&self.inbox), self.times.deadline);
-            end_unless_back(&self.producer, DroppedPublish { inbox, away: self.away, until });
+            end_unless_reported(&self.producer, DroppedPublish { inbox, held: self.held, until });
         }
     }
 }

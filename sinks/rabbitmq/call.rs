@@ -16,7 +16,7 @@ use crate::answers::Answers;
 use crate::window::Window;
 use crate::{Fault, Message, Outcome, Trouble};
 
-/// How many channels that RabbitMQ closed before their first message one publish replaces.
+/// If RabbitMQ closes a channel before a message was sent on it, the publish opens another one, at most this many times.
 const MAX_UNUSED_CHANNELS: usize = 3;
 
 /// One publish.
@@ -153,12 +153,12 @@ impl<'a> RabbitPublish<'a> {
                 self.take(event, under_way)?;
             }
             let permit = self.meanwhile(self.window.acquire(share, size(message)), under_way).await?;
-            // A message that is not handed over while the server is blocked is known not to arrive.
+            // Wait while the server blocks the connection: until it is handed over, a message is known not to have arrived.
             let mut blocked = self.connection.blocked();
             self.meanwhile(blocked.wait_for(Option::is_none), under_way).await?.ok();
             self.answers.handed(index + 1);
             if let Err(error) = under_way.insert(index, publishing(&channel.lapin, message), permit) {
-                // The outcomes of the earlier messages tell why.
+                // The channel has ended. Wait for the events of the earlier messages: one of them is the error that ended it.
                 self.take_all(under_way).await?;
                 return Err(self.connection.failed(&error).into());
             }

@@ -16,14 +16,14 @@ pub(super) const MAX_TEXT_BYTES: usize = 255;
 /// The delivery mode of a message that survives a restart of the server.
 const PERSISTENT: u8 = 2;
 
-/// The result of a message that was handed to lapin.
+/// The publish of one message: polling it hands the message to lapin and waits for the acknowledgement.
 pub(super) type Publishing = Pin<Box<dyn Future<Output = lapin::Result<Confirmed>> + Send>>;
 
 /// An acknowledgement.
 pub(super) struct Confirmed {
     /// Whether the server acknowledged the message, with or without a return.
     pub(super) acked: bool,
-    /// A returned message: this one or another one.
+    /// A returned message: this one or another one, because lapin reports a return with the next acknowledgement.
     pub(super) returned: Option<Returned>,
 }
 

@@ -52,7 +52,11 @@ impl Login {
                 Ok(Err(away)) => away,
                 Err(_) => format!("no answer within {share:.1?}").into(),
             };
-            all.push(if self.hosts.len() == 1 { away } else { away.behind(format!("{}: ", address(host, *port))) });
+            all.push(if self.hosts.len() == 1 {
+                away
+            } else {
+                away.with_prefix(format!("{}: ", address(host, *port)))
+            });
         }
         Err(Away::of_all(all))
     }

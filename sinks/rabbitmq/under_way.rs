@@ -154,7 +154,7 @@ impl<'a> UnderWay<'a> {
 
     /// The next event, if it is already known.
     pub(super) fn try_event(&mut self) -> Option<Event> {
-        match self.look() {
+        match self.judge_completed() {
             Ok(verdicts) if verdicts.is_empty() => self.ended.take().map(Event::Ended),
             Ok(verdicts) => Some(Event::Verdicts(verdicts)),
             Err(refusal) => Some(Event::Doubt(refusal)),
@@ -170,7 +170,7 @@ impl<'a> UnderWay<'a> {
     ///
     /// # Errors
     /// If RabbitMQ returned a message that is not under way here.
-    fn look(&mut self) -> Result<Vec<(usize, Confirmation)>, Refusal> {
+    fn judge_completed(&mut self) -> Result<Vec<(usize, Confirmation)>, Refusal> {
         let (mut proven, mut waiting, mut nacked) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(tag) = self.woken.pop() {
             let Some((index, confirmed)) = self.confirmed(tag) else { continue };
@@ -222,7 +222,7 @@ impl<'a> UnderWay<'a> {
         Ok(())
     }
 
-    /// The confirmation of a message, unless it was returned.
+    /// Removes a message from `unjudged`. Returns its final result: `Returned` if it was returned, else `confirmation`.
     fn unless_returned(&mut self, index: usize, confirmation: Confirmation) -> Confirmation {
         let key = self.batch[index].key.as_str();
         if let Some(indices) = self.unjudged.get_mut(key) {

@@ -40,7 +40,7 @@ fn of_a_key(details: &str) -> bool {
 
 /// Whether a new connection might help. An error of one stream would be the same on every connection, and replacing
 /// this one would lose all messages under way.
-pub(super) fn of_the_connection(reply: &Value) -> bool {
+pub(super) fn needs_new_connection(reply: &Value) -> bool {
     let Value::ServerError(error) = reply else { return false };
     match error.code() {
         "READONLY" | "NOAUTH" => true,
@@ -75,7 +75,7 @@ mod tests {
             ("OOM command not allowed when used memory > 'maxmemory'.", false),
         ] {
             let reply = parse_redis_value(format!("-{detail}\r\n").as_bytes()).expect("an answer");
-            assert_eq!(of_the_connection(&reply), ends, "{detail}");
+            assert_eq!(needs_new_connection(&reply), ends, "{detail}");
         }
     }
 

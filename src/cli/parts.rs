@@ -35,7 +35,7 @@ impl Parts {
         let tls = config.ca_file.as_deref().map_or_else(|| Ok(Tls::default()), Tls::from_ca_file);
         let tls = tls.unwrap_or_else(|error| {
             faults.push(config.fault("tls.ca_file", error.to_string()));
-            Tls::of_nobody(config.ca_file.as_deref().unwrap_or(Path::new("")))
+            Tls::trusting_none(config.ca_file.as_deref().unwrap_or(Path::new("")))
         });
         let timeline_over_tls = look_at_redis(config, &tls).unwrap_or_else(|fault| {
             faults.push(fault);

@@ -94,6 +94,7 @@ impl ApiTarget {
             rest => rest.and_then(|rest| rest.strip_prefix(':')?.parse().ok()).filter(|&port| port != 0),
         };
         let port = port.ok_or_else(|| wrong("a port is a number from 1 to 65535"))?;
+        // Only the flag is an error: the variable may be set for other instances.
         if !over_tls && self.ca_file().is_some_and(|file| std::env::var_os(CA_FILE).is_none_or(|said| said != *file)) {
             return Err(wrong("`--ca-file` is for `https://`"));
         }

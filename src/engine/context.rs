@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use punctual_sinks::{RecentMap, Sink};
+use punctual_sinks::{RecentMap, Sink, Trouble};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,18 +17,17 @@ use crate::clock::Clock;
 use crate::engine::EngineConfig;
 use crate::engine::breaker::Breaker;
 use crate::engine::claiming::capacity::Capacity;
+use crate::engine::claiming::judge::Reason;
 use crate::engine::claiming::suspect_lock::SuspectLock;
 use crate::engine::claiming::wake_signal::WakeSignal;
-use crate::engine::destinations::Destinations;
 use crate::engine::destinations::failure_quota::FailureQuota;
+use crate::engine::destinations::{Destinations, Health};
+use crate::engine::event_log::{DeathLog, Deaths, EventCount, LOG_PAUSE, LineBudget};
 use crate::engine::leases::Leases;
 use crate::engine::throttle::Throttle;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
 use crate::timeline::{Glance, Timeline, Token};
-
-/// The pause between two log lines about dead occurrences of a lane.
-const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// State of the engine.
 pub(super) struct Context {
@@ -54,6 +53,8 @@ pub(super) struct Context {
     /// The tasks that drive claims.
     pub(super) holders: TaskTracker,
     pub(super) tokens: AtomicU64,
+    /// Limits log lines about the difference of the clocks.
+    pub(super) clock_log: Throttle,
 }
 
 /// State of one shard.
@@ -81,8 +82,12 @@ pub(super) struct LaneContext {
     pub(super) metrics: LaneMetrics,
     /// While it pauses, this lane is not claimed, so that other lanes of the sink get their turn.
     pub(super) claims: Throttle,
-    /// Limits log lines about dead occurrences.
-    pub(super) death_log: Throttle,
+    /// Deaths that are not logged yet.
+    pub(super) deaths: Mutex<DeathLog>,
+    /// Passed-over occurrences that are not logged yet.
+    pub(super) passed_over: Mutex<EventCount>,
+    /// Dropped dead occurrences that are not logged yet.
+    pub(super) dropped: Mutex<EventCount>,
     /// While it pauses, no copies of dead messages are sent.
     pub(super) copies: Throttle,
     /// Limits log lines about failed copies.
@@ -100,6 +105,8 @@ pub(super) struct SinkContext {
     pub(super) failure_quota: Arc<FailureQuota>,
     /// Pauses for one lease after each publish with the outcome `Retry`, because repeated messages are likely then.
     pub(super) troubled: Throttle,
+    /// Limits log lines about failing destinations.
+    pub(super) failing_log: Mutex<LineBudget>,
     /// Limits log lines about messages that the broker dropped as duplicates.
     pub(super) duplicate_log: Throttle,
     pub(super) metrics: SinkMetrics,
@@ -127,12 +134,98 @@ impl Context {
 }
 
 impl LaneContext {
-    /// Logs that an occurrence is dead, at most once a minute, because there may be a million of them.
-    pub(super) fn log_death(&self, reason: &str, destination: &str, detail: &str) {
-        if self.death_log.passes(LOG_PAUSE) {
-            let lane = self.lane.as_str();
-            error!(lane, reason, destination, detail, "occurrences are dead; they are not retried");
+    /// Logs a death: the first one for each reason and destination at once, the others each minute with their number.
+    pub(super) fn log_death(&self, reason: Reason, destination: &str, detail: &str) {
+        if let Some(deaths) = self.deaths.lock().add(reason, destination, detail, Instant::now()) {
+            self.log_deaths(&deaths);
         }
+    }
+
+    fn log_deaths(&self, deaths: &Deaths) {
+        let lane = self.lane.as_str();
+        let Deaths { reason, count, destinations, named, detail } = deaths;
+        let reason = reason.as_str();
+        error!(
+            lane,
+            reason,
+            destination = named,
+            destinations,
+            deaths = count,
+            detail,
+            hint = format!("once the cause is mended: `punctual dead requeue --lane {lane} --reason '{reason}'`"),
+            "occurrences are dead; they are not retried"
+        );
+    }
+
+    /// Logs that a destination turned at fault or is given up. Callers can make up names, so further ones in a minute are
+    /// counted.
+    pub(super) fn log_destination(&self, destination: &str, health: Health, patience: Duration, trouble: &Trouble) {
+        let (lane, sink, detail) = (self.lane.as_str(), &*self.sink.name, trouble.detail.as_str());
+        let others = match self.sink.failing_log.lock().add(Instant::now()) {
+            Some(others) => others,
+            None => return,
+        };
+        if health == Health::GivenUp {
+            let hint = "once it is repaired, `punctual dead requeue` with reason `destination` publishes them";
+            warn!(
+                sink,
+                lane,
+                destination,
+                detail,
+                others,
+                hint,
+                "destination is given up; from now on its messages are dead at once, but for one trial every 5 s"
+            );
+        } else {
+            warn!(
+                sink,
+                lane,
+                destination,
+                detail,
+                ?patience,
+                others,
+                "destination is at fault; unless it accepts a message, its messages are dead after `patience`"
+            );
+        }
+    }
+
+    /// Logs that occurrences were passed over by their own catch-up, at most once a minute.
+    pub(super) fn log_passed_over(&self, occurrences: u64) {
+        let counted = self.passed_over.lock().add(occurrences, Instant::now());
+        self.warn_passed_over(counted);
+    }
+
+    fn warn_passed_over(&self, occurrences: Option<u64>) {
+        if let Some(occurrences) = occurrences {
+            let hint = "they were overdue by more than `claim.grace`; `catch_up: all` publishes all of them";
+            warn!(lane = self.lane.as_str(), occurrences, hint, "occurrences were passed over by their catch-up");
+        }
+    }
+
+    /// Logs that dead occurrences were dropped because the lane has too many, at most once a minute.
+    pub(super) fn log_dropped(&self, occurrences: u64) {
+        let counted = self.dropped.lock().add(occurrences, Instant::now());
+        self.error_dropped(counted);
+    }
+
+    fn error_dropped(&self, occurrences: Option<u64>) {
+        if let Some(occurrences) = occurrences {
+            let hint = "raise `dead.cap` and `dead.cap_bytes`, or requeue or discard the dead of this lane";
+            error!(
+                lane = self.lane.as_str(),
+                occurrences, hint, "the oldest dead occurrences were dropped; they are lost"
+            );
+        }
+    }
+
+    /// Logs what was counted since the last lines, if a minute is over, or `at_once`.
+    pub(super) fn log_counted(&self, at_once: bool) {
+        let now = Instant::now();
+        let deaths = self.deaths.lock().due(now, at_once);
+        deaths.iter().for_each(|deaths| self.log_deaths(deaths));
+        let (passed_over, dropped) = (self.passed_over.lock().due(now), self.dropped.lock().due(now));
+        self.warn_passed_over(passed_over);
+        self.error_dropped(dropped);
     }
 
     /// Counts a copy, and logs a failed one at most once a minute.

@@ -2,8 +2,9 @@
 //!
 //! Compiled only with the cargo feature `fault-points`; without it a point does nothing.
 //! `PUNCTUAL_FAULT_POINT=<name>[:<n>]` selects a point, and optionally its n-th passing. With
-//! `PUNCTUAL_FAULT_ID=<task>` only passings that concern this task count. The points between two halves of a batch need
-//! a single claim of several occurrences for one destination.
+//! `PUNCTUAL_FAULT_ID=<task>` only passings that concern this task count. `mid_publish`,
+//! `after_part_settle`, `before_extend` and `after_extend` are reached between two halves of a batch. They need a claim
+//! of several occurrences for one destination, and no other claim.
 
 string_enum! {
     /// A step at which the process can end.
@@ -121,7 +122,7 @@ mod armed {
     }
 
     /// Whether to split a batch so that the selected point can be reached. Returns the size of the first half. The
-    /// others are left unanswered, because the process ends before.
+    /// second half is never handed to the sink, because the process ends first.
     pub(in crate::engine) fn first_half(of: usize) -> Option<usize> {
         let between = |point: Point| point == Point::MidPublish || point.is_after_half();
         let half = plan().filter(|plan| between(plan.point) && of > 1).map(|_| of / 2)?;

@@ -251,7 +251,7 @@ impl Intake {
     ) -> Result<Prepared, PutError> {
         self.check(&lane, Some(&task.message))?;
         let due = task.schedule.first(&id, now)?.ok_or(PutError::Never)?;
-        if !due.is_due() {
+        if !due.is_valid_due() {
             return Err(PutError::BadDue);
         }
         let record = Record { trace, ..Record::new(task, lane.clone(), now) }.encode();

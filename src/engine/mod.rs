@@ -14,6 +14,7 @@ mod claiming;
 mod context;
 pub mod dead;
 mod destinations;
+mod event_log;
 pub mod fault;
 pub mod intake;
 mod leases;
@@ -179,6 +180,7 @@ impl Engine {
             suspects: Arc::default(),
             holders: TaskTracker::new(),
             tokens: AtomicU64::new(1),
+            clock_log: Throttle::default(),
         });
         let engine = Engine { context, loops: TaskTracker::new() };
         engine.start_loops();
@@ -226,6 +228,7 @@ impl Engine {
             context.deadline.cancel();
             settled = tokio::time::timeout(LAST_WRITE_TIMEOUT, context.holders.wait()).await.is_ok();
         }
+        context.lanes.values().for_each(|lane| lane.log_counted(true));
         context.closed.cancel();
         for sink in context.sinks.values() {
             if let Err(error) = sink.sink.close(LAST_WRITE_TIMEOUT).await {
@@ -277,6 +280,7 @@ fn sink_context(
         capacity: Capacity::new(occurrences, bytes),
         failure_quota: FailureQuota::new(occurrences, bytes),
         troubled: Throttle::default(),
+        failing_log: Mutex::default(),
         duplicate_log: Throttle::default(),
         metrics,
         answered: Mutex::new(None),
@@ -303,7 +307,9 @@ fn lane_context(
         over_quota: Mutex::new(RecentMap::new(RETURNS_EXPIRY, MAX_RETURNS)),
         metrics,
         claims: Throttle::default(),
-        death_log: Throttle::default(),
+        deaths: Mutex::default(),
+        passed_over: Mutex::default(),
+        dropped: Mutex::default(),
         copies: Throttle::default(),
         copy_log: Throttle::default(),
     }

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::clock::Backoff;
 use crate::engine::breaker::BreakerState;
 use crate::engine::context::{Context, SinkContext};
+use crate::engine::event_log::LOG_PAUSE;
+use crate::engine::state;
 
 /// The first pause between probes.
 const MIN_PROBE_PAUSE: Duration = Duration::from_millis(200);
@@ -25,23 +28,53 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
         let mut changes = sink.breaker.state.subscribe();
         // Whether the log already says that the sink answers probes, since it became absent.
         let mut logged = false;
+        let mut outage = None;
         loop {
             let state = changes.borrow_and_update().clone();
             match state {
                 BreakerState::Open { detail, failures } => {
                     logged &= failures > 0;
                     logged |= probe(&sink, &detail, failures, logged).await;
+                    outage.get_or_insert_with(Outage::new).repeat(&context, &sink);
                 }
-                _ => tokio::select! {
-                    changed = changes.changed() => if changed.is_err() { return },
-                    () = sink.breaker.suspicion.notified() => examine(&sink).await,
-                },
+                state => {
+                    if state == BreakerState::Closed {
+                        outage = None;
+                    }
+                    tokio::select! {
+                        changed = changes.changed() => if changed.is_err() { return },
+                        () = sink.breaker.suspicion.notified() => examine(&sink).await,
+                    }
+                }
             }
         }
     };
     tokio::select! {
         () = probing => {}
         () = context.closed.cancelled() => {}
+    }
+}
+
+/// A time in which the sink is absent.
+struct Outage {
+    since: Instant,
+    logged: Instant,
+}
+
+impl Outage {
+    fn new() -> Outage {
+        Outage { since: Instant::now(), logged: Instant::now() }
+    }
+
+    /// Logs once a minute that the sink is still absent, and how late its tasks are by now.
+    fn repeat(&mut self, context: &Context, sink: &SinkContext) {
+        if self.logged.elapsed() < LOG_PAUSE {
+            return;
+        }
+        let BreakerState::Open { detail, .. } = sink.breaker.state() else { return };
+        self.logged = Instant::now();
+        let (absent_s, oldest_due_s) = (self.since.elapsed().as_secs(), state::lateness(context, sink).as_secs());
+        warn!(sink = sink.name, absent_s, oldest_due_s, detail, "the sink is still absent");
     }
 }
 

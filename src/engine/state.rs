@@ -3,11 +3,22 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tracing::warn;
+
 use crate::clock::Timestamp;
 use crate::engine::breaker::BreakerState;
-use crate::engine::context::Context;
+use crate::engine::context::{Context, SinkContext};
 use crate::task::Lane;
 use crate::timeline::Link;
+
+/// How long the state shows that the timeline was lost.
+const LOST_SHOWN_FOR: Duration = Duration::from_secs(3600);
+
+/// A larger difference between the clocks of this machine and of Redis is logged.
+const MAX_CLOCK_DIFFERENCE: f64 = 2.0;
+
+/// The pause between two log lines about the difference of the clocks.
+const CLOCK_LOG_PAUSE: Duration = Duration::from_secs(3600);
 
 /// The state of an engine at one moment.
 #[derive(Clone, Debug)]
@@ -18,6 +29,8 @@ pub struct EngineState {
     pub lanes: Vec<LaneState>,
     /// The sinks, sorted by name.
     pub sinks: Vec<SinkState>,
+    /// When the stored timeline was found to be lost, if that was within the last hour.
+    pub lost: Option<Timestamp>,
     /// Number of dead occurrences.
     pub dead: u64,
     /// The loop whose last step is the longest ago, and its age.
@@ -59,6 +72,7 @@ pub(super) fn look(context: &Context) -> EngineState {
     });
     EngineState {
         link: context.timeline.link().borrow().clone(),
+        lost: lost(context),
         lanes: lanes(context).into_values().collect(),
         sinks: sinks.collect(),
         dead: context.shards.iter().map(|shard| shard.glance.lock().1.dead).sum(),
@@ -66,8 +80,30 @@ pub(super) fn look(context: &Context) -> EngineState {
     }
 }
 
+fn lost(context: &Context) -> Option<Timestamp> {
+    let lost_for = context.timeline.lost_for().filter(|lost_for| *lost_for < LOST_SHOWN_FOR)?;
+    Some(context.clock.now().minus(lost_for))
+}
+
+/// Shows the difference between the clocks of this machine and of Redis, and logs a large one.
+fn compare_clocks(context: &Context) {
+    let Some(micros) = context.clock.wall_difference_micros() else { return };
+    let seconds = Duration::from_micros(micros.unsigned_abs()).as_secs_f64();
+    context.metrics.clock_difference.set(if micros < 0 { -seconds } else { seconds });
+    if seconds > MAX_CLOCK_DIFFERENCE && context.clock_log.passes(CLOCK_LOG_PAUSE) {
+        warn!(
+            seconds = format!("{seconds:.1}"),
+            this_machine = if micros < 0 { "behind" } else { "ahead" },
+            hint = "tasks are due on the clock of redis; set both clocks by NTP. Times in this log are those of this machine",
+            "the clocks of this machine and of redis differ"
+        );
+    }
+}
+
 /// Writes the state into the gauges.
 pub(super) fn show(context: &Context) {
+    compare_clocks(context);
+    context.lanes.values().for_each(|lane| lane.log_counted(false));
     let (lanes, oldest, now) = (lanes(context), oldest(context), context.clock.now());
     let mut shown = context.shown.lock();
     // A lane that was forgotten has no state any more.
@@ -83,6 +119,14 @@ pub(super) fn show(context: &Context) {
     context.metrics.lanes_unserved.set(i64::try_from(unserved).unwrap_or(i64::MAX));
     let dead: u64 = context.shards.iter().map(|shard| shard.glance.lock().1.dead).sum();
     context.metrics.dead_kept.set(i64::try_from(dead).unwrap_or(i64::MAX));
+}
+
+/// How late the oldest unsettled occurrence of the lanes of a sink is.
+pub(super) fn lateness(context: &Context, sink: &SinkContext) -> Duration {
+    let now = context.clock.now();
+    let of_sink = |lane: &Lane| context.lanes.get(lane).is_some_and(|lane| lane.sink.name == sink.name);
+    let oldest = oldest(context).into_iter().filter(|(lane, _)| of_sink(lane));
+    oldest.map(|(_, due)| now.since(due)).max().unwrap_or_default()
 }
 
 /// The earliest unsettled due of each lane. It includes claimed occurrences, which are late too while no sink accepts

@@ -11,13 +11,13 @@ pub(super) struct Throttle(Mutex<Option<Instant>>);
 
 impl Throttle {
     /// Pauses for at least `span` from now on.
-    pub(super) fn rest(&self, span: Duration) {
+    pub(super) fn pause(&self, span: Duration) {
         let mut until = self.0.lock();
         *until = (*until).max(Some(Instant::now() + span));
     }
 
     /// The end of the pause, if there is one.
-    pub(super) fn rests_until(&self) -> Option<Instant> {
+    pub(super) fn paused_until(&self) -> Option<Instant> {
         self.0.lock().filter(|until| *until > Instant::now())
     }
 
@@ -41,9 +41,9 @@ mod tests {
         let (throttle, second) = (Throttle::default(), Duration::from_secs(1));
         assert!(throttle.passes(second) && !throttle.passes(second));
         tokio::time::advance(second).await;
-        assert!(throttle.rests_until().is_none() && throttle.passes(second));
-        throttle.rest(second * 3);
-        throttle.rest(second);
-        assert_eq!(throttle.rests_until(), Some(Instant::now() + second * 3), "the longer rest goes on");
+        assert!(throttle.paused_until().is_none() && throttle.passes(second));
+        throttle.pause(second * 3);
+        throttle.pause(second);
+        assert_eq!(throttle.paused_until(), Some(Instant::now() + second * 3), "the longer rest goes on");
     }
 }

@@ -46,6 +46,10 @@ struct TimelineView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     detail: Option<String>,
+    /// When this instance found the timeline gone from Redis with all its tasks; shown for an hour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    lost: Option<String>,
 }
 
 impl TimelineView {
@@ -133,7 +137,7 @@ pub(super) async fn stats(State(api): State<Arc<Api>>, Extension(caller): Extens
         let own = |sink: &SinkState| state.lanes.iter().any(|lane| lane.sink.as_ref() == Some(&sink.name));
         state.sinks.retain(own);
     }
-    let timeline = timeline(&api, &state.link);
+    let timeline = timeline(&api, &state);
     let view = StatsView {
         instance: api.instance.clone(),
         version: env!("CARGO_PKG_VERSION"),
@@ -218,7 +222,7 @@ fn ready(api: &Api, state: &EngineState, may_read: bool) -> ReadyView {
         BreakerState::Closed | BreakerState::HalfOpen { .. } => None,
     };
     let unserved = |lane: &&LaneState| lane.sink.is_none();
-    let timeline = timeline(api, &state.link);
+    let timeline = timeline(api, state);
     ReadyView {
         ready: timeline.status == "up",
         timeline: may_read.then_some(timeline),
@@ -228,13 +232,17 @@ fn ready(api: &Api, state: &EngineState, may_read: bool) -> ReadyView {
     }
 }
 
-fn timeline(api: &Api, link: &Link) -> TimelineView {
-    let (status, detail) = match (link, api.intake.refused()) {
+fn timeline(api: &Api, state: &EngineState) -> TimelineView {
+    let (status, detail) = match (&state.link, api.intake.refused()) {
         (Link::Up(_), None) => ("up", None),
         (Link::Up(_), Some(detail)) => ("refusing", Some(detail)),
         (Link::Down(detail), _) => ("down", Some(detail.clone())),
     };
-    TimelineView { status, detail: detail.as_deref().map(super::problem::without_secrets) }
+    TimelineView {
+        status,
+        detail: detail.as_deref().map(super::problem::without_secrets),
+        lost: state.lost.map(|lost| lost.to_string()),
+    }
 }
 
 fn lane(state: &LaneState) -> (String, LaneView) {

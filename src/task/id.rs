@@ -157,7 +157,7 @@ impl FromStr for Key {
         let (task, due) = text.rsplit_once(':').ok_or_else(bad)?;
         let canonical = due.bytes().all(|b| b.is_ascii_digit()) && !due.starts_with('0');
         let due = Timestamp::from_millis(due.parse().map_err(|_| bad())?);
-        if !canonical || !due.is_due() {
+        if !canonical || !due.is_valid_due() {
             return Err(bad());
         }
         Ok(Key { task: task.parse()?, due })

@@ -15,11 +15,11 @@ string_enum! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum CatchUp {
-        /// Publish this one, then those that are overdue by at most `grace`; those in between are passed over.
+        /// Publish the claimed one, then those that are overdue by at most `grace`; those in between are passed over.
         #[default]
         Once = "once",
-        /// Publish this one, then the newest [`CatchUpLimits::catch_up_max`] of the missed ones, then those that are
-        /// overdue by at most `grace`, one by one.
+        /// Publish the claimed one, then the newest [`CatchUpLimits::catch_up_max`] of the missed ones, then those that
+        /// are overdue by at most `grace`, one by one.
         All = "all",
         /// Pass over all that are overdue by more than `grace`. A one-shot is dead, reason `too late`.
         None = "none",
@@ -44,7 +44,7 @@ pub struct Counts {
     pub dead: u64,
     /// Passed over by its own catch-up.
     pub passed_over: u64,
-    /// The due of the last occurrence.
+    /// The due of the latest occurrence that has ended.
     pub last_due: Option<Timestamp>,
 }
 
@@ -128,6 +128,7 @@ impl NextDueSearch {
         // The last time at which an occurrence is missed. Later ones are published, whatever the policy.
         let missed_until = now.minus(overdue.grace).minus(Duration::from_millis(1));
         let keep = if policy == CatchUp::All { overdue.catch_up_max } else { 0 };
+        // Dues of `every` can be counted at once; for `cron` this is `None`.
         if let Some(missed) = dues.count(due, missed_until) {
             let passed = missed.saturating_sub(u64::from(keep)).min(left);
             let next = if passed < left { dues.nth_after(due, passed) } else { None };

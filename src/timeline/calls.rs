@@ -56,6 +56,13 @@ impl Calls {
         }
     }
 
+    /// Counts that the stored timeline is lost.
+    pub(super) fn timeline_lost(&self) {
+        if let Some(metrics) = self.0.get() {
+            metrics.timeline_lost.inc();
+        }
+    }
+
     /// Runs a call and counts it.
     pub(super) async fn count<T>(
         &self,

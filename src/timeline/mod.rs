@@ -57,6 +57,11 @@ pub trait Timeline: Send + Sync + 'static {
     /// Whether the timeline is reachable. The receiver sees every change.
     fn link(&self) -> watch::Receiver<Link>;
 
+    /// How long ago the stored timeline was found to be lost, with all its tasks; `None` if it never was.
+    fn lost_for(&self) -> Option<Duration> {
+        None
+    }
+
     /// Wake-ups: the head of a lane became earlier. A wake-up can be lost (a glance then shows the head), but it is
     /// never sent without a reason.
     fn wakes(&self) -> broadcast::Receiver<Wake>;
@@ -276,7 +281,7 @@ pub struct StoredTask {
     /// Whether a claim holds it.
     pub in_flight: bool,
     /// The next due once the current claim ends, if a put changed the task while it was in flight.
-    pub changed: Option<Timestamp>,
+    pub due_after_claim: Option<Timestamp>,
     /// Counters of its past occurrences, for recurring tasks.
     pub counts: Counts,
     /// An instance could not parse the record; ordinary claims leave the task out.

@@ -69,7 +69,7 @@ fn close(schema: &mut Value) {
     }
 }
 
-/// Panics if the document does not contain the answer. For unknown paths and methods any problem is valid.
+/// Panics if the document does not describe the answer. For unknown paths and methods any problem is valid.
 pub(super) fn check(method: &str, path: &str, answer: &Answer) {
     if method == "HEAD" {
         return;

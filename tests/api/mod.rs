@@ -144,7 +144,7 @@ impl<T: Timeline> Stage<T> {
         });
         let metrics = Arc::new(Metrics::new("0", "i0"));
         let link = Link::Up(1);
-        let state = EngineState { link, lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };
+        let state = EngineState { link, lanes: Vec::new(), sinks: Vec::new(), lost: None, dead: 0, slowest_loop: None };
         let state = Arc::new(std::sync::Mutex::new(state));
         let shown = Arc::clone(&state);
         let api = Arc::new(Api {

@@ -1,4 +1,4 @@
-//! Tokens with limits: every cell of the table in `docs/access.md`, and their numbers.
+//! Tokens with limits: every cell of the table in `docs/access.md`, and their limits on the rate and the number of pending tasks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -108,12 +108,12 @@ async fn every_cell_of_the_table_holds() {
 /// `yes`, `left out`, or the code of the problem.
 async fn outcome(stage: &Stage, method: &str, path: &str, token: &str, about: About) -> String {
     static CALLS: AtomicU32 = AtomicU32::new(0);
-    // A requeued occurrence stays, under its id.
+    // Each call uses an id of its own, because a requeued occurrence remains under its id.
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     let id = &format!("{}.{call}", if about == About::AnotherId { "other" } else { "shop" });
     let lane = if about == About::AnotherLane { "default" } else { "alerts" };
     let mut task = task(about);
-    // What is there was put by others, who may do so.
+    // The task to read or cancel was put with `writer`, which may put any task.
     if method == "GET" || method == "DELETE" {
         assert!(stage.ask("writer", "PUT", &format!("/v1/tasks/{id}"), &task.to_string()).await.status < 300);
     }

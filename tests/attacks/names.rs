@@ -15,7 +15,7 @@ use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 use crate::support::{have, patient, say};
 
-/// A broker with the destinations `same` and `other`.
+/// A broker with the destination `same`, for good tasks of the attacked lane, and `other`, for those of another lane.
 struct Broker<'a> {
     name: &'a str,
     url: &'a str,

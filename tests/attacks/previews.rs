@@ -9,7 +9,8 @@ use crate::support::say;
 /// Number of connections that ask for previews all the time.
 const CONNECTIONS: usize = 8;
 
-/// The 29th of February, if it is a Monday, in a time zone whose rules change every year.
+/// Asks all the time when a schedule would be due: on the 29th of February, if it is a Monday, in a time zone whose
+/// rules change every year.
 pub(super) fn ask_for_previews(form: Form) {
     let Some(stage) = Stage::start("") else { return };
     let before = stage.watch("previews, before", &|| std::thread::sleep(Duration::from_secs(form.choose(1, 10))));

@@ -79,7 +79,8 @@ fn an_invalid_configuration_is_refused_before_anything_starts() {
         punctual(&["serve", "--redis", "memory:", "--sink", "stdout:"]).env("PUNCTUAL__LOG__FILTER", "a=b=c").output();
     let run = read(output.unwrap());
     assert!(
-        run.code == Some(2) && run.err.contains("`log.filter` (PUNCTUAL__LOG__FILTER): `a=b=c` is no log filter"),
+        run.code == Some(2)
+            && run.err.contains("`log.filter` (PUNCTUAL__LOG__FILTER): `a=b=c` cannot be used as a log filter"),
         "{}",
         run.err
     );

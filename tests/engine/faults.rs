@@ -202,7 +202,7 @@ async fn an_instance_claims_unreadable_records_once_after_its_start() {
     bed.intake.cancel(&id("cancelled"), seconds(1)).await.unwrap();
     bed.pass(seconds(30)).await;
     assert_eq!((bed.keys().len(), shown_unreadable(&bed)), (0, 1500));
-    // The version that can parse them.
+    // Restores the records, as if this were a version that can parse them.
     bed.timeline.edit(Shard::of(&id("any"), 1), |twin| {
         for (id, record) in ids.iter().zip(records) {
             twin.tasks.insert(id.parse().unwrap(), record);

@@ -45,5 +45,5 @@ async fn a_put_that_fails_because_its_task_keeps_moving_blocks_no_other_put() {
     );
     assert_eq!(bed.intake.refused(), Some(full), "it concerns every task");
     bed.pass(seconds(5)).await;
-    assert_eq!(bed.intake.refused(), None, "one has to try again");
+    assert_eq!(bed.intake.refused(), None, "after a while puts are tried again");
 }

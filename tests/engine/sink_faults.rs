@@ -206,6 +206,58 @@ async fn a_sink_that_answers_only_probes_is_logged_once_until_it_accepts_message
     bed.assert_at_rest();
 }
 
+/// Twenty messages a second for a missing destination: what an operator sees in the log, and no more than that.
+#[tokio::test(start_paused = true)]
+async fn deaths_and_their_cause_are_logged_in_a_few_lines_with_counts() {
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start();
+    bed.sink.answer_by(|message| match message.destination.as_str() {
+        "gone" => Answer::Retry(Trouble::definite(Fault::Destination, "unknown topic `gone`")),
+        _ => Answer::Accept,
+    });
+    let ids: Vec<String> = (0..2000).map(|n| format!("t{n}")).collect();
+    bed.put(ids.iter().enumerate().map(|(n, id)| (id.as_str(), to("gone", millis(n as u64 * 50))))).await;
+    bed.pass(seconds(2)).await;
+    let lines =
+        |text: &str| log.text().lines().filter(|line| line.contains(text)).map(str::to_owned).collect::<Vec<_>>();
+    let at_fault = lines("destination is at fault");
+    assert_eq!(at_fault.len(), 1, "{}", log.text());
+    assert!(at_fault[0].contains("unknown topic `gone`") && at_fault[0].contains("patience=30s"), "{at_fault:?}");
+    bed.pass(seconds(178)).await;
+    assert_eq!(lines("destination is given up").len(), 1, "{}", log.text());
+    let deaths = lines("occurrences are dead");
+    assert!((3..=4).contains(&deaths.len()), "{deaths:?}");
+    let counted: u64 = deaths
+        .iter()
+        .map(|line| {
+            line.split("deaths=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse::<u64>().unwrap()
+        })
+        .sum();
+    assert_eq!((counted, bed.dead().len()), (2000, 2000), "{deaths:?}");
+}
+
+/// What nobody can requeue any more, and what nobody ever publishes, is logged with its number.
+#[tokio::test(start_paused = true)]
+async fn dropped_and_passed_over_occurrences_are_logged_with_their_number() {
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start_with(|config| config.dead_cap.entries = 5);
+    bed.sink.answer_by(|message| match message.task.as_str() {
+        "often" => Answer::Accept,
+        _ => Answer::Reject("too large".to_owned()),
+    });
+    let ids: Vec<String> = (0..50).map(|n| format!("t{n}")).collect();
+    bed.put(ids.iter().map(|id| (id.as_str(), after(millis(10))))).await;
+    bed.put([("often", every(seconds(5), 1000))]).await;
+    bed.pass(seconds(10)).await;
+    assert!(log.text().contains("the oldest dead occurrences were dropped; they are lost"), "{}", log.text());
+    assert!(log.text().contains("occurrences=45"), "{}", log.text());
+    bed.sink.set_absent(true);
+    bed.pass(seconds(300)).await;
+    bed.sink.set_absent(false);
+    bed.pass(seconds(30)).await;
+    assert!(log.text().contains("occurrences were passed over by their catch-up"), "{}", log.text());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_destination_at_fault_is_given_up_after_patience_while_others_go_on() {
     let bed = Bed::start();

@@ -110,7 +110,7 @@ fn check(input: &[u8]) -> Verdict {
     let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let sources = Sources { file: Some((FILE.to_owned(), file.to_owned())), environment, flags: Vec::new() };
     let loaded = Config::load(sources.clone());
-    let secret = hides(file, variables);
+    let secret = must_be_hidden(file, variables);
     prop_assert!(!format!("{sources:?}").contains(SECRET) || !secret, "{sources:?}");
     match &loaded {
         Err(error) => {
@@ -176,12 +176,12 @@ fn one_more_fault_hides_no_other(mut sources: Sources, loaded: &Result<Config, C
 
 /// Whether the secret appears only as the value of a secret option, on a line of its own. In a URL it may only be the
 /// user or the password.
-fn hides(file: &str, variables: &str) -> bool {
-    // A text of several lines may be anything's value.
+fn must_be_hidden(file: &str, variables: &str) -> bool {
+    // With a string of several lines, the key and its value are on different lines.
     if file.contains("\"\"\"") || file.contains("'''") {
         return false;
     }
-    let of = |line: &str, keys: &[&str]| {
+    let only_in_secret = |line: &str, keys: &[&str]| {
         let (before, value) = line.split_once('=')?;
         let key = before.trim().trim_matches('"').to_lowercase();
         let url = key.ends_with("url") && value.trim_start().trim_start_matches('"').contains("://");
@@ -192,6 +192,6 @@ fn hides(file: &str, variables: &str) -> bool {
         Some(plain && (secret || (url && ahead.contains("://") && behind.contains('@'))))
     };
     let keys = ["password", "sha256"];
-    let reported = |line: &str| !line.contains(SECRET) || of(line, &keys) == Some(true);
+    let reported = |line: &str| !line.contains(SECRET) || only_in_secret(line, &keys) == Some(true);
     file.split(['\n', '\r']).all(reported) && variables.lines().all(reported)
 }

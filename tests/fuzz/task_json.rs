@@ -1,5 +1,5 @@
 //! A task as JSON: an accepted task survives the record and JSON formats unchanged, and becomes due. A rejected one has
-//! faults whose places exist.
+//! faults whose pointers lead to a place in the JSON.
 
 use std::collections::BTreeMap;
 
@@ -128,7 +128,7 @@ fn check(input: &[u8]) -> Verdict {
             Err(faults) => have_places(input, faults)?,
             Ok(read) => {
                 prop_assert_eq!(read.id.is_some(), expect_id);
-                stands_in_a_record(&read)?;
+                survives_encoding(&read)?;
                 comes_due(&read)?;
                 is_the_same_again(input, &read, expect_id)?;
             }
@@ -178,12 +178,13 @@ fn record(read: &Read) -> Record {
     Record::new(read.task.clone(), read.lane.clone(), NOW)
 }
 
+/// The part of the record that scripts compare to find equal tasks.
 fn tail(read: &Read) -> Vec<u8> {
     let bytes = record(read).encode();
     RecordHeader::read(&bytes).unwrap().tail.to_vec()
 }
 
-fn stands_in_a_record(read: &Read) -> Verdict {
+fn survives_encoding(read: &Read) -> Verdict {
     let record = record(read);
     let bytes = record.encode();
     let decoded = Record::decode(&bytes).map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -201,7 +202,7 @@ fn comes_due(read: &Read) -> Verdict {
         let Ok(Some(first)) = first else {
             return Err(TestCaseError::fail(format!("no first due: {first:?}")));
         };
-        prop_assert!(first.is_due(), "{first:?}");
+        prop_assert!(first.is_valid_due(), "{first:?}");
         prop_assert!(matches!(schedule.when, When::At(_)) || first > NOW, "{first} is not later than the put");
         prop_assert!(schedule.end.is_none_or(|end| first <= end), "{first} is beyond the end");
         if schedule.is_recurring()

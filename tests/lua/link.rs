@@ -211,7 +211,7 @@ async fn a_call_with_a_lost_reply_is_sent_again_and_is_unknown_if_uncertain() {
         |_| None,
         move |asked| {
             let mut wanted = wanted.lock().unwrap();
-            let loses = asked.is("EVALSHA") && wanted.as_ref() == asked.detail.get(1);
+            let loses = asked.is("EVALSHA") && wanted.as_ref() == asked.words.get(1);
             if loses {
                 *wanted = None;
                 count.fetch_add(1, Ordering::Relaxed);

@@ -126,7 +126,7 @@ async fn a_put_of_a_task_in_flight_is_stored_without_changing_its_claim() {
         "whose first answer was lost is reported"
     );
     let held = stage.get("a").await.unwrap();
-    assert_eq!((held.due, held.in_flight, held.changed), (at(900), true, Some(at(5000))));
+    assert_eq!((held.due, held.in_flight, held.due_after_claim), (at(900), true, Some(at(5000))));
     assert_eq!(
         stage.holds(),
         [

@@ -71,8 +71,8 @@ suite!(NatsServer:
     outages::a_lost_idle_connection_is_reopened,
 );
 
-/// Publishes a batch to `a` whose second message goes to `destination`; returns its outcome.
-async fn beside(nats: &NatsServer, destination: &str, change: impl Fn(&mut Message)) -> Outcome {
+/// Publishes a batch to `a` whose second message goes to `destination`; returns the outcome of the second message.
+async fn publish_among_others(nats: &NatsServer, destination: &str, change: impl Fn(&mut Message)) -> Outcome {
     let sink = nats.sink(PATIENCE);
     let mut mixed = batch("a", 0..3);
     mixed[1].destination = destination.to_owned();
@@ -87,7 +87,7 @@ async fn beside(nats: &NatsServer, destination: &str, change: impl Fn(&mut Messa
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subject_without_a_stream_is_the_destinations_fault() {
     let Some(nats) = <NatsServer as Broker>::start() else { return };
-    let nobody = beside(&nats, "nobody", |_| {}).await;
+    let nobody = publish_among_others(&nats, "nobody", |_| {}).await;
     let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && t.definite;
     assert!(matches!(&nobody, Outcome::Retry(trouble) if expected(trouble)), "{nobody:?}");
 }
@@ -99,10 +99,11 @@ async fn a_message_that_nats_can_never_accept_is_rejected_alone() {
     for (destination, size) in
         [("a", 2 << 20), ("small", 2000), ("a b", 1), ("a.*", 1), ("$JS.API.STREAM.DELETE.ALL", 1)]
     {
-        let outcome = beside(&nats, destination, |m| m.payload = Bytes::from(vec![b'x'; size])).await;
+        let outcome = publish_among_others(&nats, destination, |m| m.payload = Bytes::from(vec![b'x'; size])).await;
         assert!(matches!(&outcome, Outcome::Reject(_)), "{destination}: {outcome:?}");
     }
-    let outcome = beside(&nats, "a", |message| message.headers.push(("a:b".to_owned(), String::new()))).await;
+    let outcome =
+        publish_among_others(&nats, "a", |message| message.headers.push(("a:b".to_owned(), String::new()))).await;
     assert!(matches!(&outcome, Outcome::Reject(_)), "{outcome:?}");
     assert!(nats.connect().stream_length("ALL") > 0, "the stream was not deleted");
 }
@@ -112,7 +113,7 @@ async fn a_full_stream_is_the_destinations_fault() {
     let Some(nats) = <NatsServer as Broker>::start() else { return };
     nats.connect().create_stream("FULL", &["full"], &json!({"max_msgs": 1, "discard": "new"}));
     nats.connect().publish("full", "", &[], b"first");
-    let full = beside(&nats, "full", |_| {}).await;
+    let full = publish_among_others(&nats, "full", |_| {}).await;
     let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && t.definite;
     assert!(matches!(&full, Outcome::Retry(t) if expected(t) && t.detail.contains("maximum messages")), "{full:?}");
 }
@@ -131,7 +132,7 @@ async fn a_repeat_is_stored_once_per_namespace() {
     assert_eq!(stored.len(), 6);
     assert_eq!(stored[5].header("nats-msg-id"), Some(format!("other/{}", message("a", 2).key).as_str()));
     assert_eq!(stored[5].sequence, 6);
-    assert!(stored.is_sorted_by_key(|stored| stored.taken_ns));
+    assert!(stored.is_sorted_by_key(|stored| stored.stored_ns));
 }
 
 /// A subscriber that is no stream receives the message and replies: that is not an acknowledgement.
@@ -144,7 +145,7 @@ async fn an_answer_from_another_service_is_no_acknowledgement() {
         let request = service.next();
         service.publish(&request.reply.expect("a reply subject"), "", &[], b"{\"success\":true}");
     });
-    let outcome = beside(&nats, "service", |_| {}).await;
+    let outcome = publish_among_others(&nats, "service", |_| {}).await;
     let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && !t.definite;
     assert!(matches!(&outcome, Outcome::Retry(trouble) if expected(trouble)), "{outcome:?}");
     answering.join().expect("the service has answered");
@@ -265,7 +266,7 @@ async fn the_first_server_of_several_that_is_up_is_used() {
 /// receives what the sockets held, and nothing that was still in the library.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_held_when_the_connection_was_given_up_are_never_sent() {
-    // Try again if the machine paused until the timeout and no ping was missed before.
+    // Try again if the answer timeout passed before the sink noticed a missed ping, because the machine paused.
     for _ in 0..3 {
         let Some(nats) = <NatsServer as Broker>::start() else { return };
         let sink = nats.sink(ANSWER_TIMEOUT);

@@ -24,7 +24,7 @@ impl Broker for RedisServer {
 
     fn received(&self, destination: &str) -> Vec<Received> {
         let entries = self.stream(destination);
-        assert!(entries.is_sorted_by_key(|entry| entry.taken_ms));
+        assert!(entries.is_sorted_by_key(|entry| entry.stored_ms));
         entries
             .into_iter()
             .map(|entry| {

@@ -58,7 +58,7 @@ pub(crate) struct Stored {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) payload: Vec<u8>,
     /// When the stream stored it, by the server's clock, in nanoseconds since 1970.
-    pub(crate) taken_ns: i64,
+    pub(crate) stored_ns: i64,
     /// Its number in the stream, from 1.
     pub(crate) sequence: u64,
 }
@@ -262,7 +262,7 @@ impl Stored {
             headers: message.headers,
             payload: message.payload,
             sequence: number(first),
-            taken_ns: i64::try_from(number(first + 2)).expect("a time of this century"),
+            stored_ns: i64::try_from(number(first + 2)).expect("a time of this century"),
         }
     }
 }

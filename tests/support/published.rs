@@ -60,7 +60,7 @@ pub(crate) fn read_subject(nats: &NatsServer, stream: &str) -> Vec<Published> {
     let message = |stored: &Stored| Published {
         key: stored.header("idempotency-key").unwrap_or_else(|| panic!("no key: {stored:?}")).to_owned(),
         payload: String::from_utf8(stored.payload.clone()).expect("text"),
-        stamp: stored.taken_ns / 1_000_000,
+        stamp: stored.stored_ns / 1_000_000,
     };
     nats.connect().stream_messages(stream).iter().map(message).collect()
 }

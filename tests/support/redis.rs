@@ -35,11 +35,11 @@ impl RedisServer {
         redis
     }
 
-    /// Starts a cluster of two masters: the first has the slots below `first`, the second the others.
-    pub(crate) fn start_masters(first: u16) -> [RedisServer; 2] {
+    /// Starts a cluster of two masters: the first has the slots below `boundary`, the second the others.
+    pub(crate) fn start_masters(boundary: u16) -> [RedisServer; 2] {
         let masters = [RedisServer::start_node(&[]), RedisServer::start_node(&[])];
-        masters[0].add_slots(0..first);
-        masters[1].add_slots(first..16384);
+        masters[0].add_slots(0..boundary);
+        masters[1].add_slots(boundary..16384);
         // Nodes accept each other's gossip only if their epochs differ.
         (1..).zip(&masters).for_each(|(epoch, master)| master.cluster(&["SET-CONFIG-EPOCH", &format!("{epoch}")]));
         let bus: Vec<String> =
@@ -75,9 +75,9 @@ impl RedisServer {
     /// Assigns slots that no node has.
     pub(crate) fn add_slots(&self, slots: std::ops::Range<u16>) {
         let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
-        let detail: Vec<&str> = ["ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
-        if detail.len() > 1 {
-            self.cluster(&detail);
+        let arguments: Vec<&str> = ["ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+        if arguments.len() > 1 {
+            self.cluster(&arguments);
         }
     }
 
@@ -92,8 +92,8 @@ impl RedisServer {
     }
 
     /// Runs a CLUSTER command.
-    pub(crate) fn cluster(&self, detail: &[&str]) {
-        ::redis::cmd("CLUSTER").arg(detail).exec(&mut self.connect()).expect("it is reported");
+    pub(crate) fn cluster(&self, arguments: &[&str]) {
+        ::redis::cmd("CLUSTER").arg(arguments).exec(&mut self.connect()).expect("the CLUSTER command succeeds");
     }
 
     fn until_cluster_info(&self, line: &str) {
@@ -129,7 +129,7 @@ impl RedisServer {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     /// When Redis stored it, by its own clock, in milliseconds since 1970.
-    pub(crate) taken_ms: i64,
+    pub(crate) stored_ms: i64,
     /// The fields in their order.
     pub(crate) fields: Vec<(String, Vec<u8>)>,
 }
@@ -162,7 +162,7 @@ impl RedisServer {
                 let pairs = fields.chunks_exact(2);
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a name of text");
                 let fields = pairs.map(|pair| (text(&pair[0]), pair[1].clone())).collect();
-                Entry { taken_ms: ms.expect("an id with its time"), fields }
+                Entry { stored_ms: ms.expect("an id with its time"), fields }
             }));
         }
     }
@@ -182,9 +182,9 @@ impl SecureRedis {
         let server = Server::start("redis-server", |port, dir| {
             let file = |path: std::path::PathBuf| path.display().to_string();
             let secret = format!(">{password}");
-            let detail = ["--bind", "127.0.0.1", "--save", "", "--port", "0", "--tls-auth-clients", "no"];
+            let options = ["--bind", "127.0.0.1", "--save", "", "--port", "0", "--tls-auth-clients", "no"];
             let user = ["--user", "punctual", "on", &secret, "~*", "&*", "+@all", "--user", "default", "off"];
-            let mut arguments: Vec<String> = detail.into_iter().chain(user).map(str::to_owned).collect();
+            let mut arguments: Vec<String> = options.into_iter().chain(user).map(str::to_owned).collect();
             for (option, value) in [
                 ("--tls-port", port.to_string()),
                 ("--tls-cert-file", file(certificates.certificate_file())),

@@ -12,13 +12,13 @@ pub(crate) struct Asked<'a> {
     /// The connection's number, in order of arrival.
     pub(crate) connection: usize,
     /// The words.
-    pub(crate) detail: &'a [String],
+    pub(crate) words: &'a [String],
 }
 
 impl Asked<'_> {
     /// Whether it is this command; case does not matter.
     pub(crate) fn is(&self, command: &str) -> bool {
-        self.detail[0].eq_ignore_ascii_case(command)
+        self.words[0].eq_ignore_ascii_case(command)
     }
 }
 
@@ -94,9 +94,9 @@ fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer, lo
     let (mut to_client, mut to_server) = (client, &server);
     loop {
         let mut raw = Vec::new();
-        let mut detail = Vec::new();
-        read_value(&mut commands, &mut raw, &mut detail)?;
-        let asked = Asked { connection, detail: &detail };
+        let mut words = Vec::new();
+        read_value(&mut commands, &mut raw, &mut words)?;
+        let asked = Asked { connection, words: &words };
         if let Some(answer) = answer(&asked) {
             to_client.write_all(answer.as_bytes())?;
             continue;
@@ -118,7 +118,7 @@ fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer, lo
 }
 
 /// Reads one value of the protocol: its bytes, and the strings in it.
-fn read_value(from: &mut impl BufRead, raw: &mut Vec<u8>, detail: &mut Vec<String>) -> std::io::Result<()> {
+fn read_value(from: &mut impl BufRead, raw: &mut Vec<u8>, words: &mut Vec<String>) -> std::io::Result<()> {
     let begin = raw.len();
     if from.read_until(b'\n', raw)? == 0 {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -126,13 +126,13 @@ fn read_value(from: &mut impl BufRead, raw: &mut Vec<u8>, detail: &mut Vec<Strin
     let line = String::from_utf8_lossy(&raw[begin + 1..]).trim().to_owned();
     let number = || line.parse::<i64>().map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData));
     match raw[begin] {
-        b'*' => (0..number()?).try_for_each(|_| read_value(from, raw, detail)),
+        b'*' => (0..number()?).try_for_each(|_| read_value(from, raw, words)),
         b'$' => {
             let Ok(length) = u64::try_from(number()?) else { return Ok(()) };
             let start = raw.len();
             from.by_ref().take(length + 2).read_to_end(raw)?;
             let end = raw.len().saturating_sub(2).max(start);
-            detail.push(String::from_utf8_lossy(&raw[start..end]).into_owned());
+            words.push(String::from_utf8_lossy(&raw[start..end]).into_owned());
             Ok(())
         }
         _ => Ok(()),

@@ -288,7 +288,7 @@ async fn a_replaced_task_in_flight_takes_effect_when_its_claim_ends(stage: Stage
             assert_eq!((put.result, put.due, put.in_flight), (PutResult::Replaced, at(due), Some(at(0))));
         }
         let held = stage.get(&id).await.unwrap();
-        assert_eq!((held.due, held.in_flight, held.changed), (at(0), true, Some(at(90_000))));
+        assert_eq!((held.due, held.in_flight, held.due_after_claim), (at(0), true, Some(at(90_000))));
         let settled = match ending {
             0 => stage.settle_one(&token, &occurrence, Verdict::Finished).await.changed,
             1 => stage.settle_one(&token, &occurrence, next(at(1000), 1)).await.changed,
@@ -303,7 +303,10 @@ async fn a_replaced_task_in_flight_takes_effect_when_its_claim_ends(stage: Stage
         };
         assert_eq!(settled, [member(&id)]);
         let held = stage.get(&id).await.unwrap();
-        assert_eq!((held.due, held.in_flight, held.changed, held.counts), (at(90_000), false, None, Counts::default()));
+        assert_eq!(
+            (held.due, held.in_flight, held.due_after_claim, held.counts),
+            (at(90_000), false, None, Counts::default())
+        );
         let state = stage.state();
         assert!(state.changes.is_empty() && state.crashes.is_empty() && state.dead_records.is_empty());
         assert_eq!(stage.cancel(&id).await, CancelAnswer::Cancelled { handed_out: None });

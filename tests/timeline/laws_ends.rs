@@ -32,7 +32,7 @@ fn dues(claimed: &Claimed) -> Vec<i64> {
     claimed.occurrences.iter().map(|one| one.due.since(at(0)).as_millis().try_into().unwrap()).collect()
 }
 
-/// Claims, then returns the occurrences.
+/// Claims, then gives the occurrences back to the lane.
 async fn look(stage: &Stage, request: ClaimRequest) -> Claimed {
     let token = request.token.clone();
     let claimed = stage.claim_as(request).await;
@@ -88,7 +88,11 @@ async fn suspects_are_left_out_at_either_end(stage: Stage) {
     let claimed = look(&stage, newest(&stage, 6)).await;
     let taken: Vec<_> = claimed.occurrences.iter().map(|one| one.due).collect();
     assert_eq!(taken, [-6, -5, 1, 2, 3, 4].map(at));
-    assert_eq!((claimed.suspects, claimed.head), (0, Some(at(-8))), "those that look from the oldest on tell of them");
+    assert_eq!(
+        (claimed.suspects, claimed.head),
+        (0, Some(at(-8))),
+        "only a claim from the oldest on counts the suspects"
+    );
     let claimed = look(&stage, ClaimRequest { max: 6, ..stage.request() }).await;
     let taken: Vec<_> = claimed.occurrences.iter().map(|one| one.due).collect();
     assert_eq!(taken, [-8, -7, -6, -5, 1, 2].map(at));
@@ -131,7 +135,7 @@ async fn a_claim_starts_after_the_given_position(stage: Stage) {
     let claimed = look(&stage, behind(&stage, 3, 20, Some(&ids[2]))).await;
     assert_eq!((dues(&claimed), claimed.head), (vec![30, 40, 50], Some(at(60))));
     assert_eq!(claimed.last, Some(DuePosition { due: at(50), member: Some(member(&ids[5])) }));
-    // Before the first of a due, and between two.
+    // Without a member: the claim starts before the first task with that due. A position may also lie between two dues.
     assert_eq!(dues(&look(&stage, behind(&stage, 2, 20, None)).await), [20, 30]);
     assert_eq!(dues(&look(&stage, behind(&stage, 2, 25, Some(&ids[0]))).await), [30, 40]);
     // After everything that is due: the head is the next waiting task, and no record was read.

@@ -151,6 +151,22 @@ fn until_published(timeline: &RedisServer, sink: &RedisServer, expected: &[(Stri
     assert!(done, "at {} still missing: {missing:?}", now(timeline));
 }
 
+/// A Redis whose clock is three hours behind: messages are on its time, and the log and a metric say that the clocks
+/// differ.
+#[test]
+fn an_instance_reports_that_its_clock_and_that_of_redis_differ() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let Some(wall) = Wall::new() else { return };
+    let timeline = redis_by(&wall);
+    wall.set(-3 * HOUR);
+    let mut instance = Punctual::start(&crate::outage::config(&timeline, "memory:"));
+    crate::outage::until_logged(&mut instance, &[" WARN ", "clocks of this machine and of redis differ", "ahead"]);
+    let shown = || (instance.api().metric("punctual_clock_difference_seconds") - 10_800.0).abs() < 60.0;
+    assert!(patient(SOON, shown), "{}", instance.log());
+}
+
 /// Tasks that are due by the old time wait for the new clock. Tasks put after the step are due by the new clock.
 /// Occurrences of a dead or stopped holder are returned, although its lease ends much later.
 fn redis_steps_back(by: i64) {

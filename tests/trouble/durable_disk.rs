@@ -33,10 +33,10 @@ impl Disk {
         if !asked.is("WAITAOF") {
             return None;
         }
-        assert_eq!(asked.detail[1..3], ["1", "0"], "one local disk, no replica");
+        assert_eq!(asked.words[1..3], ["1", "0"], "one local disk, no replica");
         state.waits += 1;
         let own = state.own.get(&asked.connection).copied().unwrap_or(0);
-        let limit = Duration::from_millis(asked.detail[3].parse().unwrap());
+        let limit = Duration::from_millis(asked.words[3].parse().unwrap());
         let waited = self.changed.wait_timeout_while(state, limit, |state| state.synced < own).unwrap();
         Some(format!("*2\r\n:{}\r\n:0\r\n", u8::from(waited.0.synced >= own)))
     }

@@ -17,10 +17,25 @@ fn a_missing_layout_is_written_again_and_a_different_layout_ends_the_instance() 
     }
     let redis = RedisServer::start(&[]);
     let mut instance = Punctual::start(&config(&redis, "memory:"));
+    until_logged(&mut instance, &[" INFO ", "timeline created; it has no tasks yet"]);
     let own = stored(&redis).expect("a layout");
+    let task = r#"{"schedule":{"every":"1h"},"message":{"destination":"out"}}"#;
+    for id in ["a", "b", "c"] {
+        assert_eq!(instance.api().put(id, task).expect("an answer").status, 201);
+    }
+    let waiting = || instance.api().metric("punctual_pending{lane=\"default\"}") == 3.0;
+    assert!(patient(SOON, waiting), "{}", instance.log());
+    // A second start finds the tasks.
+    let mut other = Punctual::start(&config(&redis, "memory:"));
+    until_logged(&mut other, &[" INFO ", "timeline found", "tasks=3"]);
+    drop(other);
+
     ::redis::cmd("FLUSHALL").exec(&mut redis.connect()).unwrap();
     assert!(patient(SOON, || stored(&redis).as_deref() == Some(&own)), "{:?}", stored(&redis));
-    until_logged(&mut instance, &[" ERROR ", "layout of the timeline is gone"]);
+    until_logged(&mut instance, &[" ERROR ", "the timeline is lost", "tasks=\"default 3\""]);
+    assert_eq!(instance.api().metric("punctual_timeline_lost_total"), 1.0);
+    let ready = instance.api().ready().expect("an answer");
+    assert!(ready.status == 200 && ready.json()["timeline"]["lost"].is_string(), "{ready:?}");
 
     ::redis::cmd("SET").arg("punctual:{default}:layout").arg("1 8").exec(&mut redis.connect()).unwrap();
     assert_eq!(instance.wait(), 2, "{}", instance.log());

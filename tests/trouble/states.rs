@@ -1,6 +1,6 @@
 //! The states in which Redis answers with an error. Each is caused on a real server under load, or simulated by a
 //! relay. The test checks puts, claims and log lines meanwhile. Then the state ends, and all promised messages must be
-//! published. `outage` has the states in which Redis does not answer at all, and the full one; `connections` has a
+//! published. `outage` has the states in which Redis does not answer at all, and the state in which its memory is full; `connections` has a
 //! failover by Sentinel.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -39,8 +39,8 @@ fn play(state: &State, begin: impl FnOnce(&mut Servers), end: impl FnOnce(&mut S
     }
     let mut servers = Servers::start(state.redis, &[]);
     let mut instance = Punctual::start(&servers.config());
-    let stage = ServerClock::new(shards(&servers.timeline, &["default"]).now());
-    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let clock = ServerClock::new(shards(&servers.timeline, &["default"]).now());
+    let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 10, 12);
     std::thread::scope(|scope| {
         let _ends = load.guard();
@@ -215,8 +215,8 @@ fn scripts_may_be_flushed_under_load() {
     }
     let servers = Servers::start(&[], &[]);
     let instance = Punctual::start(&servers.config());
-    let stage = ServerClock::new(shards(&servers.timeline, &["default"]).now());
-    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let clock = ServerClock::new(shards(&servers.timeline, &["default"]).now());
+    let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 10, 6);
     std::thread::scope(|scope| {
         let _ends = load.guard();
@@ -243,7 +243,7 @@ fn refusing(
     let (on, said) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let (asked, count) = (Arc::clone(&on), Arc::clone(&said));
     let scripted = Scripted::before(redis.server.port, move |command| {
-        let meant = command.is("EVALSHA") && script.as_ref().is_none_or(|script| command.detail[1] == *script);
+        let meant = command.is("EVALSHA") && script.as_ref().is_none_or(|script| command.words[1] == *script);
         (meant && asked.load(Ordering::Relaxed)).then(|| {
             count.fetch_add(1, Ordering::Relaxed);
             format!("-{error}\r\n")
@@ -268,8 +268,8 @@ fn keys_may_be_on_the_move_to_another_node() {
     let error = "TRYAGAIN Multiple keys request during rehashing of slot";
     let (scripted, on, _) = refusing(&timeline, error, None);
     let mut instance = Punctual::start(&config_at(&scripted.url(), &sink));
-    let stage = ServerClock::new(shards(&timeline, &["default"]).now());
-    let load = Load::new(vec![instance.api()], &stage, "default", "out");
+    let clock = ServerClock::new(shards(&timeline, &["default"]).now());
+    let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 10, 10);
     std::thread::scope(|scope| {
         let _ends = load.guard();

@@ -16,7 +16,7 @@ fn held_back(sink: &RedisServer) -> (Scripted, Arc<AtomicBool>) {
     let hold = Arc::new(AtomicBool::new(true));
     let held = Arc::clone(&hold);
     let relay = Scripted::before(sink.server.port, move |asked| {
-        while asked.detail.iter().any(|word| word.eq_ignore_ascii_case("XADD") || word == "out")
+        while asked.words.iter().any(|word| word.eq_ignore_ascii_case("XADD") || word == "out")
             && held.load(Ordering::Relaxed)
         {
             std::thread::sleep(Duration::from_millis(5));

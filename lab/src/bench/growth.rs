@@ -16,7 +16,7 @@ use punctual::timeline::keys::Keys;
 const MOST: Duration = Duration::from_secs(120);
 
 /// Accesses per call, ...
-const LOOKS: u64 = 1000;
+const ACCESSES_PER_CALL: u64 = 1000;
 
 /// ... and calls that are sent at once.
 const CALLS: u64 = 10;
@@ -34,9 +34,9 @@ pub(super) async fn finish_growth(ground: &BenchSetup, task_namespace: &TaskName
             (keys.counts(), "HLEN", "HMGET"),
         ] {
             let entries: u64 = redis::cmd(size).arg(&key).query_async(&mut connection).await?;
-            let call = nothing(look, &key);
+            let call = access_missing_entries(look, &key);
             // A table has up to twice as many buckets as entries; half of them existed before it began to grow.
-            let mut left = if entries == 0 { 0 } else { entries.next_power_of_two().div_ceil(LOOKS) };
+            let mut left = if entries == 0 { 0 } else { entries.next_power_of_two().div_ceil(ACCESSES_PER_CALL) };
             while left > 0 {
                 if begun.elapsed() > MOST {
                     return Ok(false);
@@ -50,11 +50,11 @@ pub(super) async fn finish_growth(ground: &BenchSetup, task_namespace: &TaskName
     Ok(true)
 }
 
-/// An access to a missing entry, which moves a bucket all the same and has a short reply.
-fn nothing(look: &str, key: &str) -> Cmd {
+/// A call with [`ACCESSES_PER_CALL`] accesses to missing entries. Each moves a bucket all the same, and the reply is short.
+fn access_missing_entries(look: &str, key: &str) -> Cmd {
     let mut call = redis::cmd(look);
     call.arg(key);
-    (0..LOOKS).for_each(|number| {
+    (0..ACCESSES_PER_CALL).for_each(|number| {
         call.arg(number);
     });
     call

@@ -6,7 +6,7 @@ use super::fleet::LaneAndDestination;
 use super::ground::BenchSetup;
 use super::limits::Limits;
 use super::moment::Load;
-use super::pair::Pair;
+use super::pair::ScriptTimes;
 use super::report::Report;
 use super::tasks::{Batch, ScheduleKind};
 use super::throughput::costs;
@@ -68,14 +68,14 @@ pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) 
     moment.fleet.end().await?;
     ground.empty(&task_namespace.namespace).await?;
     let limits = limits.after(ground, tell).await?;
-    let pair = Pair::measure(ground, &task_namespace, &Load { prefix: "b", ..load }, tell).await?;
+    let pair = ScriptTimes::measure(ground, &task_namespace, &Load { prefix: "b", ..load }, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
     report.option("recurring", options.recurring);
     report.option("instances", options.instance_count());
     report.figure("last_ms", past.seconds() * 1000.0, "from the due to the last accepted; budget for 100 000: 1000");
-    report.figure("tasks_per_second", past.per_second(), "of that");
+    report.figure("tasks_per_second", past.per_second(), "over that time");
     for (name, late, text) in [("calm", &calm, "before"), ("meanwhile", &meanwhile, "until the last was accepted")] {
         report.figure(format!("{name}_count"), late.count() as f64, format!("occurrences of another lane, {text}"));
         report.figure(format!("{name}_p50_ms"), late.ms(0.5), "how late those were");

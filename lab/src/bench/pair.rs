@@ -31,7 +31,7 @@ pub(super) const MOST: u64 = 200_000;
 const NO_CORE: &str = "Redis had no core of its own: the times of scripts include waiting for a core";
 
 /// Time in scripts of Redis per occurrence, in us.
-pub(super) struct Pair {
+pub(super) struct ScriptTimes {
     /// Of all scripts of the instances.
     own_us: Option<f64>,
     /// Of the baseline loop.
@@ -40,7 +40,7 @@ pub(super) struct Pair {
     has_core: bool,
 }
 
-impl Pair {
+impl ScriptTimes {
     /// Measures `load`, up to a limit, and as many tasks for the baseline loop.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Pair {
         task_namespace: &TaskNamespace,
         load: &Load<'_>,
         tell: Tell<'_>,
-    ) -> anyhow::Result<Pair> {
+    ) -> anyhow::Result<ScriptTimes> {
         let load = Load { tasks: load.tasks.min(MOST), lead: Duration::ZERO, ..*load };
         let (destination, out) = limits::open(ground, &format!("floor-{}", load.prefix), load.payload).await?;
         let (namespace, clock) = (ground.baseline_namespace()?, ground.probe.clock());
@@ -72,7 +72,7 @@ impl Pair {
         moment.fleet.end().await?;
         limits::close(ground, &destination, out, load.tasks).await?;
         ground.empty(&namespace).await?;
-        Ok(Pair { own_us: past.script_us(), floor_us: floor.script_us, has_core })
+        Ok(ScriptTimes { own_us: past.script_us(), floor_us: floor.script_us, has_core })
     }
 
     /// Adds both figures and their ratio to the report.

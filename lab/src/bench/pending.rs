@@ -11,7 +11,7 @@ use super::growth::finish_growth;
 use super::late::Late;
 use super::limits::Limits;
 use super::moment::{BurstResult, Load};
-use super::pair::{self, Pair};
+use super::pair::{self, ScriptTimes};
 use super::report::Report;
 use super::tasks::{Batch, SHARDS, ScheduleKind, TaskNamespace};
 use super::{Missing, Options, Tell, millis, process, storm};
@@ -141,7 +141,7 @@ async fn costs_beside(
     options: &Options,
     (pending, destination): (u64, &str),
     tell: Tell<'_>,
-) -> anyhow::Result<(BurstResult, Pair)> {
+) -> anyhow::Result<(BurstResult, ScriptTimes)> {
     let (alone, beside) = (format!("c{pending}x"), format!("b{pending}x"));
     let lanes: [LaneAndDestination<'_>; 1] = [("default", destination)];
     let load = Load {
@@ -158,7 +158,7 @@ async fn costs_beside(
     let moment = load.ready(ground, task_namespace, tell, async |_| Ok(())).await?;
     let past = moment.pass(ground, task_namespace, &load, tell).await?;
     moment.fleet.end().await?;
-    let pair = Pair::measure(ground, task_namespace, &Load { prefix: &beside, ..load }, tell).await?;
+    let pair = ScriptTimes::measure(ground, task_namespace, &Load { prefix: &beside, ..load }, tell).await?;
     Ok((past, pair))
 }
 

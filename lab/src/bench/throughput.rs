@@ -6,7 +6,7 @@ use super::fleet::LaneAndDestination;
 use super::ground::BenchSetup;
 use super::limits::Limits;
 use super::moment::{BurstResult, Load};
-use super::pair::Pair;
+use super::pair::ScriptTimes;
 use super::report::Report;
 use super::tasks::ScheduleKind;
 use super::{Options, Tell};
@@ -36,7 +36,7 @@ pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) 
     moment.fleet.end().await?;
     ground.empty(&task_namespace.namespace).await?;
     let limits = limits.after(ground, tell).await?;
-    let pair = Pair::measure(ground, &task_namespace, &Load { prefix: "b", ..load }, tell).await?;
+    let pair = ScriptTimes::measure(ground, &task_namespace, &Load { prefix: "b", ..load }, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);

@@ -39,7 +39,7 @@ pub(super) struct VerifyArguments {
     /// How many rounds, each on its own and with the next seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     rounds: u64,
-    /// What the faults follow from; without it another one each time
+    /// Number that determines the faults, to repeat a campaign; without it a random one
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// The mean time between two faults
@@ -54,7 +54,7 @@ pub(super) struct VerifyArguments {
 }
 
 pub(super) fn run(arguments: &VerifyArguments, program: Program) -> Result<(), Failure> {
-    punctual::telemetry::start(LOGS, false).map_err(|activity| Failure::usage(anyhow!(activity)))?;
+    punctual::telemetry::start(LOGS, false).map_err(|error| Failure::usage(anyhow!(error)))?;
     let options = options(arguments, program)?;
     runtime()?.block_on(async {
         let (stop, progress) = (CancellationToken::new(), Progress::new(&options));
@@ -67,8 +67,8 @@ pub(super) fn run(arguments: &VerifyArguments, program: Program) -> Result<(), F
                 let report = campaign?;
                 show(&report, arguments.json)?;
                 if report.violations == 0 && report.shows_nothing() {
-                    let activity = "nothing was shown: there was a round without a fault, a promise or a message";
-                    return Err(Failure::failed(anyhow!(activity)).hint("more `--seconds`, or a shorter `--pause`"));
+                    let detail = "the run proves nothing: a round had no fault, no promised task or no message";
+                    return Err(Failure::failed(anyhow!(detail)).hint("more `--seconds`, or a shorter `--pause`"));
                 }
                 judged(report.violations, &format!("the same faults come again with `--seed {}`", report.seed))
             }

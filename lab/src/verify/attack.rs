@@ -23,7 +23,8 @@ const ON_ITS_WAY: Duration = Duration::from_millis(20);
 pub(super) struct Done {
     /// The executed faults, in the order of their beginning.
     pub(super) faults: Vec<Fault>,
-    /// Faults that could not be executed: their target was not well in time, or there was no connection.
+    /// Faults that could not be executed: their target had not recovered from an earlier fault in time, or there
+    /// was no connection.
     pub(super) skipped: u64,
 }
 
@@ -55,7 +56,7 @@ pub(super) async fn attack(
             }
             None => done.skipped += 1,
         }
-        // A delay postpones all later faults, so that the same faults meet in the same way.
+        // If this fault had to wait, all later ones are postponed too. So faults overlap as the plan says.
         begun += waiting.elapsed();
         while let Some(Ok(fault)) = running.try_join_next() {
             done.note(fault);
@@ -97,27 +98,27 @@ async fn carry_out(instances: Arc<Instances>, planned: Planned, turn: Turn) -> O
         }
         (FaultKind::Link(side, harm), Some(number)) => match instances.ground.links[number].proxy(side) {
             Some(proxy) => {
-                let ill = || {
+                let note_fault = || {
                     if side == Side::Redis {
                         instances.note_redis_fault(Some(number))
                     }
                 };
-                ill();
+                note_fault();
                 let met = break_link(proxy, harm, &planned).await;
-                ill();
+                note_fault();
                 met
             }
             None => false,
         },
-        (FaultKind::Restart(side), _) => server(&instances, side, &planned, true).await,
-        (FaultKind::Stall(side), _) => server(&instances, side, &planned, false).await,
+        (FaultKind::Restart(side), _) => restart_or_stall(&instances, side, &planned, true).await,
+        (FaultKind::Stall(side), _) => restart_or_stall(&instances, side, &planned, false).await,
         (FaultKind::Flush, _) => {
             instances.note_redis_fault(None);
             instances
                 .key_reader
                 .flush_scripts()
                 .await
-                .inspect_err(|error| tracing::debug!(%error, "no scripts were forgotten"))
+                .inspect_err(|error| tracing::debug!(%error, "cannot flush the scripts of redis"))
                 .is_ok()
         }
         (FaultKind::Kill | FaultKind::Stop | FaultKind::Term | FaultKind::Link(..), None) => false,
@@ -157,14 +158,14 @@ async fn start_again(instances: &Instances, number: usize) {
 async fn stop(instances: &Instances, number: usize, lasts: Duration) -> Option<bool> {
     let instance = instances.instance(number);
     if let Err(error) = instance.signal("STOP") {
-        tracing::debug!(%error, "an instance does not stand still");
+        tracing::debug!(%error, "cannot stop an instance");
         return None;
     }
     let id = instance.id();
     let held = instances.key_reader.holders().await.iter().any(|holder| Some(holder) == id.as_ref());
     sleep(lasts).await;
     if let Err(error) = instance.signal("CONT") {
-        tracing::debug!(%error, "an instance does not go on");
+        tracing::debug!(%error, "cannot continue an instance");
     }
     Some(held)
 }
@@ -188,7 +189,7 @@ async fn break_link(proxy: &Proxy, harm: LinkFault, planned: &Planned) -> bool {
             sleep(planned.lasts).await;
         }
         LinkFault::Half => {
-            proxy.half(planned.way);
+            proxy.close_direction(planned.way);
         }
         LinkFault::Late => {
             proxy.set(Mode::Late);
@@ -202,7 +203,7 @@ async fn break_link(proxy: &Proxy, harm: LinkFault, planned: &Planned) -> bool {
 }
 
 /// Kills a server and starts it again, or stops it for a while; returns whether that was done.
-async fn server(instances: &Instances, side: Side, planned: &Planned, restart: bool) -> bool {
+async fn restart_or_stall(instances: &Instances, side: Side, planned: &Planned, restart: bool) -> bool {
     let Some(server) = &instances.ground.backend(side).server else { return false };
     if side == Side::Redis {
         instances.note_redis_fault(None);
@@ -222,5 +223,5 @@ async fn server(instances: &Instances, side: Side, planned: &Planned, restart: b
     if side == Side::Redis {
         instances.note_redis_fault(None);
     }
-    done.inspect_err(|error| tracing::error!("a server is not as it was: {error:#}")).is_ok()
+    done.inspect_err(|error| tracing::error!("cannot restart, or stop and continue, a server: {error:#}")).is_ok()
 }

@@ -21,7 +21,8 @@ use super::samples::Samples;
 use super::{Kind, Place, TimelinePlace};
 use crate::servers::{self, Program};
 
-/// The time without faults at the end of a round; moments are calm 10 s after a fault.
+/// The time without faults at the end of a round. Longer than 10 s, because the judgement counts a moment as calm only 10 s
+/// after the last fault.
 const CALM: Duration = Duration::from_secs(14);
 
 /// Number of shards, the default of an instance.
@@ -44,7 +45,7 @@ pub struct Options {
     pub instances: usize,
     /// Tasks put per second.
     pub rate: u32,
-    /// Duration of the faults in each round.
+    /// How long each round causes faults.
     pub length: Duration,
     /// Number of rounds.
     pub rounds: u64,
@@ -59,7 +60,7 @@ pub struct Options {
 pub struct Step {
     /// The round, from 1.
     pub round: u64,
-    /// The share of the total duration of all faults, from 0 to 1.
+    /// The part of the campaign (inside a round: of the round) that is done, from 0 to 1.
     pub share: f64,
     /// Faults of this round so far.
     pub faults: usize,
@@ -73,11 +74,11 @@ pub struct Step {
     pub line: Option<String>,
 }
 
-/// Runs a campaign; `tell` is called with the progress about once a second. On `stop` it ends early, but in order.
+/// Runs a campaign; `tell` is called with the progress about once a second. On `stop` it ends early, but still judges the round and cleans up.
 ///
 /// # Errors
 /// [`super::Missing`] if a server cannot be started, or a named one cannot be attacked; otherwise if a server, an
-/// instance or the account fails, so that no judgement is possible.
+/// instance or the campaign's record of what was promised and published ([`Account`]) fails, so that no judgement is possible.
 pub async fn run(options: &Options, stop: &CancellationToken, tell: &(dyn Fn(Step) + Sync)) -> anyhow::Result<Report> {
     tell(Step { activity: "starting servers", ..Step::default() });
     let exposed = |url: &'_ Option<SecretString>| url.as_ref().map(|url| url.expose_secret().to_owned());
@@ -157,11 +158,11 @@ async fn round(
     };
     let instances = Instances::start(&options.program, Arc::clone(ground), &timeline).await?;
     let seed = options.seed.wrapping_add(number - 1);
-    let judged = judged(options, seed, &instances, (&place, &timeline), stop, tell).await;
+    let judged = attack_and_judge(options, seed, &instances, (&place, &timeline), stop, tell).await;
     for number in 0..options.instances {
         instances.end(number).await;
     }
-    let round = judged.and_then(|round| with_their_violations(round, &instances, name));
+    let round = judged.and_then(|round| with_instance_violations(round, &instances, name));
     let mut left_behind = Vec::new();
     if ground.redis.server.is_none()
         && let Err(error) = instances.key_reader.clear().await
@@ -189,7 +190,7 @@ fn names_in(place: &Place) -> Vec<String> {
 }
 
 /// Attacks while tasks are put, and judges the result.
-async fn judged(
+async fn attack_and_judge(
     options: &Options,
     seed: u64,
     instances: &Arc<Instances>,
@@ -223,7 +224,7 @@ async fn judged(
 }
 
 /// Adds the violations of the instances themselves, once all have ended.
-fn with_their_violations(mut round: Round, instances: &Instances, name: &str) -> anyhow::Result<Round> {
+fn with_instance_violations(mut round: Round, instances: &Instances, name: &str) -> anyhow::Result<Round> {
     let own = instances.violations();
     own.iter().for_each(|violation| *round.broken.entry(violation.law).or_default() += 1);
     round.violations.extend(own);
@@ -281,7 +282,7 @@ async fn under_attack(
     (done, samples)
 }
 
-/// Bytes that reached a server late, so far.
+/// Bytes that have reached a server so far after the instance had closed the connection.
 fn late_bytes(ground: &Ground) -> u64 {
     ground.links.iter().map(|links| links.redis.late() + links.sink.as_ref().map_or(0, |sink| sink.late())).sum()
 }

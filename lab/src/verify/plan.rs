@@ -38,10 +38,15 @@ pub(super) enum Side {
 /// A fault of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum LinkFault {
+    /// Every connection is reset, and new ones are refused.
     Cut,
+    /// No data arrives, and neither side gets an error.
     BlackHole,
+    /// All data arrives later.
     Delay,
+    /// One direction of every connection is closed.
     Half,
+    /// Data is held back, and arrives although its sender has closed the connection.
     Late,
 }
 
@@ -55,7 +60,7 @@ impl LinkFault {
 }
 
 impl FaultKind {
-    /// Every kind, with its number in each pack of faults.
+    /// Every kind, and how often each shuffled pack contains it. A plan takes its faults from such packs, so that every kind occurs.
     pub(super) fn all() -> Vec<(FaultKind, usize)> {
         let mut all = vec![(FaultKind::Kill, 10), (FaultKind::Stop, 3), (FaultKind::Term, 3), (FaultKind::Flush, 1)];
         for side in Side::BOTH {
@@ -90,7 +95,7 @@ impl FaultKind {
     }
 
     /// Whether its target is an instance.
-    fn meets_an_instance(self) -> bool {
+    fn targets_an_instance(self) -> bool {
         matches!(self, FaultKind::Kill | FaultKind::Stop | FaultKind::Term | FaultKind::Link(..))
     }
 
@@ -120,7 +125,7 @@ impl FaultKind {
     }
 
     /// Approximate time until everything works again.
-    fn recovers(self) -> Duration {
+    fn recovery_time(self) -> Duration {
         Duration::from_millis(match self {
             FaultKind::Kill | FaultKind::Restart(_) => 700,
             FaultKind::Term => 1000,
@@ -165,7 +170,7 @@ pub(super) fn plan(
             pack = fresh_pack(fault_kinds, &mut random);
         }
         let Some(fault_kind) = pack.pop() else { return plan };
-        let met = if fault_kind.meets_an_instance() {
+        let met = if fault_kind.targets_an_instance() {
             at = at.max(when_two_are_well(&ill[..instances]));
             let well: Vec<usize> = (0..instances).filter(|&instance| ill[instance] <= at).collect();
             *well.choose(&mut random).unwrap_or(&0)
@@ -180,8 +185,8 @@ pub(super) fn plan(
         if at >= length {
             return plan;
         }
-        ill[met] = at + lasts + fault_kind.recovers();
-        let instance = fault_kind.meets_an_instance().then_some(met);
+        ill[met] = at + lasts + fault_kind.recovery_time();
+        let instance = fault_kind.targets_an_instance().then_some(met);
         plan.push(Planned { at, fault_kind, instance, lasts, delay, way });
     }
 }
@@ -196,7 +201,8 @@ fn fresh_pack(fault_kinds: &[FaultKind], random: &mut StdRng) -> Vec<FaultKind> 
     pack
 }
 
-/// From when on an instance can be a target so that another stays well; for a single one, when it is well itself.
+/// The earliest time at which two instances are well, so that one stays well if the other is the target. If there is only one
+/// instance: when that one is well.
 fn when_two_are_well(ill: &[Duration]) -> Duration {
     let mut until = ill.to_vec();
     until.sort_unstable();

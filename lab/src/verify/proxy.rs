@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How much one connection may hold back; beyond that the sender has to wait, as with full network buffers.
-const HELD: usize = 16 << 20;
+/// How many bytes one direction of a connection may hold back. Beyond that the sender has to wait, as with full network buffers.
+const MAX_HELD_BYTES: usize = 16 << 20;
 
 /// What happens to all data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Proxy {
     }
 
     /// Closes one direction of every connection, after all earlier data has arrived. Returns how many there were.
-    pub(super) fn half(&self, way: Way) -> u64 {
+    pub(super) fn close_direction(&self, way: Way) -> u64 {
         self.state.send_modify(|state| state.halves[way as usize] += 1);
         self.open()
     }
@@ -148,7 +148,7 @@ async fn carry(mut client: TcpStream, server: String, state: watch::Receiver<Sta
     counts.open.fetch_add(1, Ordering::Relaxed);
     let upstream = tokio::select! {
         upstream = reach(&server, state.clone()) => upstream.ok(),
-        () = cut(begun, state.clone()) => None,
+        () = until_cut(begun, state.clone()) => None,
     };
     match upstream {
         None => reset(&client),
@@ -161,7 +161,7 @@ async fn carry(mut client: TcpStream, server: String, state: watch::Receiver<Sta
                     let (up, down) = (pipe(Way::Up), pipe(Way::Down));
                     tokio::join!(up.pump(client_reads, server_writes), down.pump(server_reads, client_writes))
                 } => true,
-                () = cut(begun, state.clone()) => false,
+                () = until_cut(begun, state.clone()) => false,
             };
             if !whole {
                 reset(&client);
@@ -180,8 +180,8 @@ async fn reach(server: &str, mut state: watch::Receiver<State>) -> io::Result<Tc
     Ok(upstream)
 }
 
-/// Returns when connections of that time are cut, or the proxy is gone.
-async fn cut(begun: State, mut state: watch::Receiver<State>) {
+/// Waits until a cut that comes after the state `begun`, or until the proxy is gone.
+async fn until_cut(begun: State, mut state: watch::Receiver<State>) {
     let known = state.wait_for(|state| state.cuts != begun.cuts).await;
     drop(known);
 }
@@ -189,7 +189,7 @@ async fn cut(begun: State, mut state: watch::Receiver<State>) {
 /// Resets a connection.
 fn reset(stream: &TcpStream) {
     if let Err(error) = stream.set_zero_linger() {
-        tracing::debug!(%error, "a connection ends in order");
+        tracing::debug!(%error, "a connection could not be reset; it ends with a normal close");
     }
 }
 
@@ -230,7 +230,7 @@ impl Pipe<'_> {
                         self.counts.late.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     }
                 }
-                read = from.read(&mut buffer), if !ended && mode != Mode::BlackHole && held_bytes < HELD => {
+                read = from.read(&mut buffer), if !ended && mode != Mode::BlackHole && held_bytes < MAX_HELD_BYTES => {
                     let Ok(count @ 1..) = read else {
                         ended = true;
                         continue;
@@ -365,7 +365,7 @@ mod tests {
             let (proxy, server) = field().await;
             let (client, upstream) = pair(&proxy, &server).await;
             let (mut closed, mut open) = if way == Way::Up { (upstream, client) } else { (client, upstream) };
-            assert_eq!(proxy.half(way), 1);
+            assert_eq!(proxy.close_direction(way), 1);
             assert_eq!(closed.read(&mut [0]).await.unwrap(), 0);
             closed.write_all(b"still").await.unwrap();
             assert_eq!(read(&mut open, 5).await, b"still");

@@ -13,7 +13,7 @@ use super::instances::Instances;
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     all: BTreeMap<String, Vec<(f64, f64)>>,
-    /// The same for each process, by name and pid, because a mean over restarted processes shows no growth.
+    /// The same for each process, by the resource's name and the pid, because a mean over restarted processes shows no growth.
     lives: BTreeMap<(&'static str, u32), Vec<(f64, f64)>>,
 }
 
@@ -23,7 +23,7 @@ const LIFE: f64 = 240.0;
 /// The samples of one resource.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The median of each quarter of the time, which ignores the effects of a fault for some seconds.
+    /// The median of each quarter of the time. Effects of a fault that last only some seconds do not show in it.
     pub medians: [f64; 4],
     /// The mean of each quarter, including faults.
     pub means: [f64; 4],
@@ -45,7 +45,7 @@ impl Samples {
             ticks.tick().await;
             let at = begun.elapsed().as_secs_f64();
             if let Err(error) = instances.key_reader.set_clock().await {
-                tracing::debug!(%error, "the clock goes on as it was");
+                tracing::debug!(%error, "cannot read Redis' time; the earlier estimate is still used");
             }
             if let Ok(size) = instances.key_reader.size().await {
                 size.into_iter().for_each(|(name, value)| self.note(name, at, value));

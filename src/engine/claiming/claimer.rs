@@ -93,7 +93,7 @@ impl Claimer {
         let mut ready = self.shard.ready.subscribe();
         loop {
             self.until_due(next_claim).await;
-            if let Some(until) = self.lane.claims.rests_until() {
+            if let Some(until) = self.lane.claims.paused_until() {
                 tokio::time::sleep_until(until).await;
                 continue;
             }
@@ -103,7 +103,7 @@ impl Claimer {
             let trial = self.lane.sink.breaker.admit().await;
             match trial {
                 // The lane began a pause in the meantime; leave the trial to another lane.
-                Some(trial) if self.lane.claims.rests_until().is_some() => self.lane.sink.breaker.trial_unused(trial),
+                Some(trial) if self.lane.claims.paused_until().is_some() => self.lane.sink.breaker.trial_unused(trial),
                 trial => return trial,
             }
         }

@@ -36,7 +36,7 @@ struct Queue {
 
 /// A permit to hold suspects. It ends when this is dropped, or after [`PERMIT_TIMEOUT`].
 pub(in crate::engine) struct SuspectPermit {
-    turns: Arc<SuspectLock>,
+    suspect_lock: Arc<SuspectLock>,
     taken: Instant,
 }
 
@@ -45,19 +45,19 @@ impl SuspectLock {
     /// queue, and `signal` wakes it when it is next. A repeated call keeps its place.
     pub(in crate::engine) fn take(self: &Arc<SuspectLock>, signal: &Arc<WakeSignal>) -> Option<SuspectPermit> {
         let (mut queue, now) = (self.0.lock(), Instant::now());
-        queue.stand(signal);
+        queue.join(signal);
         if !queue.is_next(signal, now) {
             return None;
         }
         queue.leave(signal);
         queue.taken = Some(now);
-        Some(SuspectPermit { turns: Arc::clone(self), taken: now })
+        Some(SuspectPermit { suspect_lock: Arc::clone(self), taken: now })
     }
 
-    /// Joins the queue. Returns whether the permit would be granted now.
+    /// Joins the queue and returns at once: whether [`take`](SuspectLock::take) would grant the permit now.
     pub(in crate::engine) fn wait(&self, signal: &Arc<WakeSignal>) -> bool {
         let mut queue = self.0.lock();
-        queue.stand(signal);
+        queue.join(signal);
         queue.is_next(signal, Instant::now())
     }
 
@@ -70,7 +70,7 @@ impl SuspectLock {
 }
 
 impl Queue {
-    fn stand(&mut self, signal: &Arc<WakeSignal>) {
+    fn join(&mut self, signal: &Arc<WakeSignal>) {
         if !self.waiting.iter().any(|one| Arc::ptr_eq(one, signal)) {
             self.waiting.push_back(Arc::clone(signal));
         }
@@ -83,7 +83,8 @@ impl Queue {
         self.waiting.retain(|one| !Arc::ptr_eq(one, signal));
     }
 
-    /// Whether this claimer gets the permit. If a reservation has timed out, its claimer loses its place in the queue.
+    /// Whether this claimer is next for a free permit, which is then reserved for it; otherwise the first in the queue
+    /// is woken. If a reservation has timed out, its claimer loses its place in the queue.
     fn is_next(&mut self, signal: &Arc<WakeSignal>, now: Instant) -> bool {
         if self.is_taken(now) {
             return false;
@@ -120,7 +121,7 @@ impl Queue {
 
 impl Drop for SuspectPermit {
     fn drop(&mut self) {
-        let mut queue = self.turns.0.lock();
+        let mut queue = self.suspect_lock.0.lock();
         // Another claim may have taken the permit after ours timed out.
         if queue.taken == Some(self.taken) {
             queue.taken = None;
@@ -139,49 +140,49 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_suspect_lock_has_one_permit_and_a_long_held_one_passes_to_others() {
-        let (turns, [a, b, _]) = (Arc::<SuspectLock>::default(), signals());
-        let first = turns.take(&a).expect("nobody has it");
-        assert!(turns.take(&b).is_none());
+        let (suspect_lock, [a, b, _]) = (Arc::<SuspectLock>::default(), signals());
+        let first = suspect_lock.take(&a).expect("nobody has it");
+        assert!(suspect_lock.take(&b).is_none());
         drop(first);
-        let long = turns.take(&b).expect("nobody has it");
+        let long = suspect_lock.take(&b).expect("nobody has it");
         tokio::time::advance(PERMIT_TIMEOUT - Duration::from_millis(1)).await;
-        assert!(turns.take(&a).is_none());
+        assert!(suspect_lock.take(&a).is_none());
         tokio::time::advance(Duration::from_millis(1)).await;
-        let next = turns.take(&a).expect("it was long enough");
+        let next = suspect_lock.take(&a).expect("it was long enough");
         drop(long);
-        assert!(!turns.wait(&b), "the end of a turn that had passed on ends no other");
+        assert!(!suspect_lock.wait(&b), "a permit that had timed out does not free the permit of another claimer");
         drop(next);
-        assert!(turns.wait(&b));
+        assert!(suspect_lock.wait(&b));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_suspect_lock_goes_to_the_first_waiter_and_notifies_only_that_one() {
-        let (turns, [a, b, c]) = (Arc::<SuspectLock>::default(), signals());
-        let mut turn = turns.take(&a);
-        assert!(turns.take(&b).is_none() && turns.take(&c).is_none() && turns.take(&b).is_none());
-        assert!(turns.take(&a).is_none(), "it stands behind the others now");
+        let (suspect_lock, [a, b, c]) = (Arc::<SuspectLock>::default(), signals());
+        let mut turn = suspect_lock.take(&a);
+        assert!(suspect_lock.take(&b).is_none() && suspect_lock.take(&c).is_none() && suspect_lock.take(&b).is_none());
+        assert!(suspect_lock.take(&a).is_none(), "it stands behind the others now");
         for next in [&b, &c, &a] {
             drop(turn.take().expect("it is its turn"));
             let notified = [&a, &b, &c].map(|signal| signal.take().is_some());
             assert_eq!(notified, [&a, &b, &c].map(|signal| Arc::ptr_eq(signal, next)), "it alone");
-            assert!([&a, &b, &c].iter().all(|one| Arc::ptr_eq(one, next) || !turns.wait(one)));
-            turn = turns.take(next);
+            assert!([&a, &b, &c].iter().all(|one| Arc::ptr_eq(one, next) || !suspect_lock.wait(one)));
+            turn = suspect_lock.take(next);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_suspect_lock_skips_a_waiter_that_times_out_or_has_left() {
-        let (turns, [a, b, c]) = (Arc::<SuspectLock>::default(), signals());
-        let turn = turns.take(&a);
-        assert!(turns.take(&b).is_none() && turns.take(&c).is_none());
+        let (suspect_lock, [a, b, c]) = (Arc::<SuspectLock>::default(), signals());
+        let turn = suspect_lock.take(&a);
+        assert!(suspect_lock.take(&b).is_none() && suspect_lock.take(&c).is_none());
         drop(turn);
         tokio::time::advance(OFFER_TIMEOUT - Duration::from_millis(1)).await;
-        assert!(turns.take(&c).is_none(), "it is kept");
+        assert!(suspect_lock.take(&c).is_none(), "it is kept");
         tokio::time::advance(Duration::from_millis(1)).await;
-        let turn = turns.take(&c);
-        assert!(turn.is_some() && turns.take(&a).is_none() && turns.take(&b).is_none());
-        turns.leave(&a);
+        let turn = suspect_lock.take(&c);
+        assert!(turn.is_some() && suspect_lock.take(&a).is_none() && suspect_lock.take(&b).is_none());
+        suspect_lock.leave(&a);
         drop(turn);
-        assert!(b.take().is_some() && turns.take(&b).is_some());
+        assert!(b.take().is_some() && suspect_lock.take(&b).is_some());
     }
 }

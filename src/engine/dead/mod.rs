@@ -183,13 +183,13 @@ impl Intake {
 
     /// Scans one shard, after the previous scan and its pause.
     async fn look(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
-        let mut rests_until = self.scan_lock.lock().await;
-        if let Some(until) = *rests_until {
+        let mut paused_until = self.scan_lock.lock().await;
+        if let Some(until) = *paused_until {
             tokio::time::sleep_until(until).await;
         }
         let begun = Instant::now();
         let looked = self.timeline.browse(shard, request).await;
-        *rests_until = Some(Instant::now() + begun.elapsed().min(MAX_SCAN_PAUSE));
+        *paused_until = Some(Instant::now() + begun.elapsed().min(MAX_SCAN_PAUSE));
         looked
     }
 

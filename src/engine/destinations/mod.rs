@@ -51,12 +51,15 @@ struct Destination {
     trial: Option<Instant>,
     /// The broker's last error text.
     detail: String,
+    /// The worst health since it was forgiven, which was reported.
+    reported: Health,
 }
 
 impl Destination {
     fn forgive(&mut self) {
         self.failures.forget();
         self.trial = None;
+        self.reported = Health::Well;
     }
 }
 
@@ -92,6 +95,8 @@ impl FailedPublish<'_> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct FailureContext {
     pub(in crate::engine) health: Health,
+    /// It is at fault or given up, and was not before.
+    pub(in crate::engine) is_news: bool,
     /// It accepted a comparable message after this occurrence first failed, so the message itself may be at fault.
     pub(in crate::engine) others_accepted: bool,
     /// It never accepted a message, as far as is remembered.
@@ -147,13 +152,15 @@ impl Destinations {
         if is_first {
             self.new.accepted(destination);
         }
-        let Some(known) = self.failing.get_mut(destination) else { return is_first };
+        if self.failing.get_mut(destination).is_none() {
+            return is_first;
+        }
+        let known = self.failing.touch(destination, Instant::now(), Destination::default);
         known.accepted = known.accepted.max(Some(sent));
         let forgiven = known.failures.end_with(sent);
         if forgiven {
             known.forgive();
         }
-        self.failing.touch(destination, Instant::now(), Destination::default);
         forgiven || is_first
     }
 
@@ -187,7 +194,9 @@ impl Destinations {
         if blamed_by_sink && failing_for >= FAULT_DELAY.min(patience) && self.shares_patience(destination, now) {
             health = Health::GivenUp;
         }
+        let is_news = health >= Health::AtFault && self.report(destination, health);
         FailureContext {
+            is_news,
             health: if failed.is_spared { health.min(Health::AtFault) } else { health },
             others_accepted: failed
                 .comparable_since()
@@ -242,6 +251,14 @@ impl Destinations {
         let give_up_after =
             if self.shares_patience(destination, now) { FAULT_DELAY.min(self.patience) } else { self.patience };
         known.failures.health(now, self.sink_accepted, self.patience, give_up_after)
+    }
+
+    /// Notes that this health is reported. Returns whether it was better before.
+    fn report(&mut self, destination: &str, health: Health) -> bool {
+        let Some(known) = self.failing.get_mut(destination) else { return false };
+        let is_news = health > known.reported;
+        known.reported = known.reported.max(health);
+        is_news
     }
 
     /// Whether the destination is new, and the new ones have used up the patience that they share.
@@ -310,6 +327,21 @@ mod tests {
         assert!(all.accepted("gone", at(start, 36)));
         assert!(!all.accepted("gone", at(start, 36)) && !all.accepted("other", at(start, 36)), "no news");
         assert_eq!(all.gate("gone", at(start, 37)), DestinationGate::Open, "one was accepted: all is well");
+    }
+
+    #[test]
+    fn a_destination_is_news_when_it_turns_at_fault_and_when_it_is_given_up() {
+        let start = Instant::now();
+        let mut all = Destinations::new(PATIENCE, []);
+        let mut is_news =
+            |second| failed(&mut all, "gone", start, at(start, second), Fault::Destination, "no such topic").is_news;
+        assert_eq!([0, 1, 29, 30, 31].map(&mut is_news), [true, false, false, true, false]);
+        all.accepted("gone", at(start, 32));
+        assert!(failed(&mut all, "gone", at(start, 33), at(start, 33), Fault::Destination, "gone again").is_news);
+        assert!(
+            !failed(&mut all, "busy", at(start, 33), at(start, 33), Fault::Unclear, "nack").is_news,
+            "not its fault yet"
+        );
     }
 
     #[test]

@@ -307,8 +307,14 @@ mod tests {
 
     fn reader() -> (LineReader, mpsc::Receiver<Group>) {
         let timeline = Arc::new(MemoryTimeline::new(Arc::new(ManualClock::new(Timestamp::from_millis(1))), 1));
-        let state =
-            EngineState { link: Link::Up(1), lanes: Vec::new(), sinks: Vec::new(), dead: 0, slowest_loop: None };
+        let state = EngineState {
+            link: Link::Up(1),
+            lanes: Vec::new(),
+            sinks: Vec::new(),
+            lost: None,
+            dead: 0,
+            slowest_loop: None,
+        };
         let second = Duration::from_secs(1);
         let limits = ApiLimits {
             body: 1 << 20,

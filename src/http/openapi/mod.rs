@@ -54,6 +54,7 @@ const TOKEN: &str = "A token of the configuration, with the scopes `read` (get t
             request whose head is malformed or too large is answered 400, 414 or 431 without a body, and its connection closed.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
+    servers((url = "/", description = "The instance that serves this document.")),
     tags(
         (name = "tasks", description = "What to publish, and when."),
         (name = "dead", description = "Dead occurrences."),

@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 pub(in crate::http) struct TaskSchema {
     schedule: ScheduleSchema,
     message: MessageSchema,
-    /// The lane that it waits in, as configured.
-    #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$", default = "default")]
+    /// The lane that it waits in, as configured; without it, `default`.
+    #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$")]
     lane: String,
     #[schema(required = false)]
     retry: Retry,
@@ -33,8 +33,8 @@ pub(in crate::http) struct LineSchema {
     id: String,
     schedule: ScheduleSchema,
     message: MessageSchema,
-    /// The lane that it waits in, as configured.
-    #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$", default = "default")]
+    /// The lane that it waits in, as configured; without it, `default`.
+    #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$")]
     lane: String,
     #[schema(required = false)]
     retry: Retry,

@@ -144,13 +144,13 @@ pub(super) async fn put_one(
     id: Result<TaskId, Fault>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let put = put_read(api, caller, mode, id, request).await;
+    let put = read_and_put(api, caller, mode, id, request).await;
     api.metrics.put(put.as_ref().map_or_else(|problem| problem.code, |(_, put)| put.result.as_str()), 1);
     put.map(|(id, put)| put_view(&id, put))
 }
 
 /// Reports faults of the id and of the body together.
-async fn put_read(
+async fn read_and_put(
     api: &Arc<Api>,
     caller: &Arc<Caller>,
     mode: PutMode,

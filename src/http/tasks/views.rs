@@ -168,7 +168,7 @@ pub(super) fn task_view(id: &TaskId, record: &Record, held: &StoredTask) -> Resu
         passed_over: held.counts.passed_over,
         last_due: held.counts.last_due.map(|due| due.to_string()),
     });
-    let Due { due, due_ms } = held.changed.unwrap_or(held.due).into();
+    let Due { due, due_ms } = held.due_after_claim.unwrap_or(held.due).into();
     let task = spec::write(&record.task, &record.lane);
     let Members { schedule, message, retry, catch_up } = serde_json::from_str(task.get())?;
     let view = HeldTaskView {

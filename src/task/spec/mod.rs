@@ -132,7 +132,7 @@ fn document(
     if let Some(lane) = &lane {
         let readable = message.as_ref().filter(|_| !path.names("/message/destination"));
         if let Some(fault) = check(lane, readable) {
-            path.take(fault);
+            path.note(fault);
         }
     }
     let retry = object.optional("retry", retry::read);

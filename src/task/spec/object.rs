@@ -75,7 +75,7 @@ impl<'p> Path<'p> {
     }
 
     /// Notes a fault that was found elsewhere.
-    pub(super) fn take(&self, fault: Fault) {
+    pub(super) fn note(&self, fault: Fault) {
         self.faults.borrow_mut().add(|| fault);
     }
 

@@ -38,12 +38,12 @@ fn document(field: Field<'_, '_>, now: Timestamp) -> Option<Preview> {
     // Rounds up, like `start`, so that all dues are later than the requested time.
     let from = object.optional("from", |field| time::read(field, Rounding::Up)).unwrap_or(now);
     let count = object.optional("count", |field| field.number(1, MAX_COUNT)).unwrap_or(DEFAULT_COUNT);
-    let asked_id = object.has("id");
+    let has_id = object.has("id");
     let id = object.optional("id", super::id);
     let schedule = object.required("schedule", |field| schedule::read(field, from));
     let spread = schedule.as_ref().is_some_and(|schedule| schedule.spread.is_some());
-    if spread && !asked_id {
-        field.path.take(no_id());
+    if spread && !has_id {
+        field.path.note(no_id());
     }
     object.end();
     Some(Preview { schedule: schedule?, id, from, count: usize::try_from(count).unwrap_or(1) })

@@ -24,7 +24,7 @@ pub(super) fn read(field: Field<'_, '_>, round: Rounding) -> Option<Timestamp> {
         let detail = format!("`{shown}` is not a time in RFC 3339, with its offset, such as 2026-11-20T09:30:00Z");
         return field.path.fault("bad_time", detail);
     };
-    if !time.is_due() {
+    if !time.is_valid_due() {
         let (first, last) = (Timestamp::MIN_DUE, Timestamp::MAX_DUE);
         return field.path.fault("out_of_range", format!("`{shown}` is not between {first} and {last}"));
     }

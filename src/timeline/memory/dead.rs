@@ -11,7 +11,7 @@ use crate::timeline::{
     RequeueAnswer, TimelineError,
 };
 
-/// How many bytes of outlived occurrences one reap reads, as in `reap.lua`.
+/// How many bytes of dead occurrences past their retention one reap reads, as in `reap.lua`.
 const MAX_DROPPED_BYTES: usize = 1 << 20;
 
 impl Twin {
@@ -30,7 +30,7 @@ impl Twin {
             return Err(TimelineError::Late);
         }
         let text: Arc<str> = key.to_string().into();
-        if !self.is_dead(&text, died) {
+        if !self.died_at(&text, died) {
             return Ok(AnswerWithWakes::quietly(RequeueAnswer::Unknown));
         }
         let member = Member::requeued(key);
@@ -49,7 +49,7 @@ impl Twin {
         };
         let Some(lane) = lane_of(&record) else { return Ok(AnswerWithWakes::quietly(RequeueAnswer::Unreadable)) };
         self.forget_dead(&text);
-        self.comes(record.len());
+        self.note_size(record.len());
         self.tasks.insert(member.clone(), record);
         // The occurrence was handed out before. The mark also tells puts that its key is taken.
         self.crashes.insert(member.clone(), OccurrenceMark::crashed(now, 0));
@@ -74,7 +74,7 @@ impl Twin {
             return Err(TimelineError::Late);
         }
         let text: Arc<str> = key.to_string().into();
-        Ok(AnswerWithWakes::quietly(self.is_dead(&text, died) && self.forget_dead(&text)))
+        Ok(AnswerWithWakes::quietly(self.died_at(&text, died) && self.forget_dead(&text)))
     }
 
     /// Lists dead occurrences, in the order of their deaths.
@@ -146,8 +146,8 @@ impl Twin {
         dropped
     }
 
-    /// Drops the occurrences that died at `time` or before, at most `max` of them and not many bytes. Returns how many,
-    /// and whether more are left.
+    /// Drops the occurrences that died at `time` or before, at most `max` of them and [`MAX_DROPPED_BYTES`].
+    /// Returns how many, and whether more are left.
     pub(super) fn drop_dead_until(&mut self, time: Timestamp, max: usize) -> (u64, bool) {
         let old = self.dead.iter().take(max + 1).take_while(|(at, _)| *at <= time.as_millis());
         let (mut gone, mut read) = (Vec::new(), 0);
@@ -166,8 +166,9 @@ impl Twin {
         (gone.len() as u64, more)
     }
 
-    /// Whether the occurrence died at this time; true if any time will do.
-    fn is_dead(&self, key: &Arc<str>, died: Option<Timestamp>) -> bool {
+    /// Whether the occurrence died at `died`. Without `died` it is always true, even if there is no such dead
+    /// occurrence.
+    fn died_at(&self, key: &Arc<str>, died: Option<Timestamp>) -> bool {
         died.is_none_or(|died| self.dead.score(key) == Some(died.as_millis()))
     }
 

@@ -34,7 +34,7 @@ impl Twin {
     /// Puts one task. `new_dues` collects the earliest new due of each lane.
     fn put_one<'a>(&mut self, mode: PutMode, put: &'a Put, new_dues: &mut BTreeMap<&'a Lane, Timestamp>) -> PutAnswer {
         let refused = |result, in_flight| PutAnswer { result, due: put.due, in_flight };
-        if !put.due.is_due() {
+        if !put.due.is_valid_due() {
             return refused(PutResult::BadDue, None);
         }
         let member = Member::from(&put.id);
@@ -115,7 +115,7 @@ impl Twin {
     fn write(&mut self, member: &Member, put: &Put, replaces: bool) {
         let old = self.tasks.get(member).filter(|_| replaces);
         let replaced = old.and_then(|old| replacing(&put.record, old).ok());
-        self.comes(put.record.len());
+        self.note_size(put.record.len());
         self.tasks.insert(member.clone(), replaced.unwrap_or_else(|| put.record.clone()));
         self.counts.remove(member);
         self.lanes.insert(put.lane.clone());
@@ -164,7 +164,7 @@ impl Twin {
             record: record.clone(),
             due: Timestamp::from_millis(score.abs()),
             in_flight: score < 0,
-            changed,
+            due_after_claim: changed,
             counts: self.counts.get(&member).copied().unwrap_or_default(),
             unreadable: score > 0 && self.mark(&member, Timestamp::from_millis(score)).is_some_and(|it| it.unreadable),
         })

@@ -22,7 +22,7 @@ impl Twin {
     ) -> Result<AnswerWithWakes<Settled>, TimelineError> {
         for Settlement { due, verdict, .. } in &settle.verdicts {
             if let Verdict::Next { due: next, .. } | Verdict::DeadNext { due: next, .. } = verdict
-                && !(next > due && next.is_due())
+                && !(next > due && next.is_valid_due())
             {
                 return Err(TimelineError::Refused(format!("bad_due {}", next.as_millis())));
             }

@@ -146,7 +146,7 @@ impl Twin {
     }
 
     /// Notes the size of a new record. If no other task is stored, the bound starts anew.
-    pub(super) fn comes(&mut self, bytes: usize) {
+    pub(super) fn note_size(&mut self, bytes: usize) {
         let others = if self.tasks.is_empty() { 0 } else { self.largest };
         self.largest = others.max(bytes);
     }

@@ -25,7 +25,7 @@ impl Request for Requeue<'_> {
 
     const SCRIPT: &'static Script = &scripts::REQUEUE;
     const IS_FOR_USER: bool = true;
-    /// The first copy may have requeued it.
+    /// When a call is sent twice, the first one may have requeued it.
     const UNSURE: &'static [Code] = &[Code::InFlight, Code::Unknown];
 
     fn not_after(&self) -> Option<Timestamp> {
@@ -64,7 +64,7 @@ impl Request for Discard<'_> {
 
     const SCRIPT: &'static Script = &scripts::DISCARD;
     const IS_FOR_USER: bool = true;
-    /// The first copy may have deleted it.
+    /// When a call is sent twice, the first one may have deleted it.
     const UNSURE: &'static [Code] = &[Code::Unknown];
 
     fn not_after(&self) -> Option<Timestamp> {

@@ -4,7 +4,7 @@
 //! second connection for them, to the same Redis process ([`wait_connection`](super::wait_connection)). It is made before
 //! the first write.
 //!
-//! The answers of puts, cancels, requeues and discards are given only after that.
+//! Puts, cancels, requeues and discards are answered only after this confirmation.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::RedisTimeline;
 
 use super::server::Advice;
 use super::session::{CallError, Session, detail};
-use super::wait_connection::{TWO_SERVERS, process};
+use super::wait_connection::{TWO_SERVERS, server_process};
 use crate::clock::Timestamp;
 use crate::timeline::{CancelAnswer, PutAnswer, PutResult, RequeueAnswer, TimelineError};
 
@@ -74,9 +74,9 @@ impl Durability {
 /// Why a Redis cannot confirm writes.
 pub(super) enum ConfirmError {
     /// It does not support the command, or its ACL forbids it.
-    Never(String),
-    /// It replied with another error now.
-    Now(String),
+    Unsupported(String),
+    /// Another error. The next attempt may succeed.
+    Temporary(String),
 }
 
 /// Checks that Redis can confirm writes, and that `wait_session` leads to the same process as `session`. Two connections to one
@@ -85,7 +85,7 @@ pub(super) async fn can_confirm(
     durability: Durability,
     session: &Session,
     wait_session: Option<&Session>,
-    patience: Duration,
+    answer_timeout: Duration,
 ) -> Result<(), ConfirmError> {
     let probe = match durability {
         Durability::Memory => return Ok(()),
@@ -96,14 +96,14 @@ pub(super) async fn can_confirm(
     let describe = |failure| confirm_error(durability, failure);
     if let Some(wait_session) = wait_session {
         let (one, other) = (
-            process(session, patience).await.map_err(describe)?,
-            process(wait_session, patience).await.map_err(describe)?,
+            server_process(session, answer_timeout).await.map_err(describe)?,
+            server_process(wait_session, answer_timeout).await.map_err(describe)?,
         );
         if one != other {
-            return Err(ConfirmError::Now(TWO_SERVERS.to_owned()));
+            return Err(ConfirmError::Temporary(TWO_SERVERS.to_owned()));
         }
     }
-    session.ask(&probe, patience, None).await.map(drop).map_err(describe)
+    session.ask(&probe, answer_timeout, None).await.map(drop).map_err(describe)
 }
 
 fn confirm_error(durability: Durability, failure: CallError) -> ConfirmError {
@@ -117,12 +117,12 @@ fn confirm_error(durability: Durability, failure: CallError) -> ConfirmError {
                 _ => "`WAIT`",
             };
             let name = durability.as_str();
-            ConfirmError::Never(format!(
+            ConfirmError::Unsupported(format!(
                 "`redis.durability = \"{name}\"` needs {needs} and `INFO`; this Redis answered: {}",
                 detail(&error)
             ))
         }
-        failure => ConfirmError::Now(failure.to_string()),
+        failure => ConfirmError::Temporary(failure.to_string()),
     }
 }
 

@@ -1,18 +1,76 @@
 //! The layout of a timeline: its version and its number of shards, stored in Redis. Instances with different layouts do
-//! not see each other's tasks, so an instance refuses a Redis that stores another one.
+//! not see each other's tasks, so an instance refuses a Redis that stores another one. A Redis that had the layout and has
+//! none any more has lost the timeline.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::{Cmd, Value};
+use tokio::time::Instant;
 
 use super::RedisError;
 use super::session::Session;
-use crate::task::Namespace;
-use crate::timeline::keys;
+use crate::task::{Lane, Namespace, Shard};
+use crate::timeline::calls::Calls;
+use crate::timeline::keys::{self, Keys};
+use crate::timeline::{Glance, GlanceRequest};
 
 /// How often the stored layout is read, because somebody may empty Redis or restore an old backup. Together with the
-/// glances this stays within the idle budget.
+/// glances this stays within the budget of the bench `idle`.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What this instance last knew of the stored timeline.
+#[derive(Default)]
+pub(super) struct LastKnown {
+    /// Number of tasks by shard and lane.
+    tasks: Mutex<BTreeMap<(Shard, Lane), TaskCount>>,
+    /// When the timeline was found to be lost.
+    lost: Mutex<Option<Instant>>,
+}
+
+/// Number of tasks in a lane of one shard.
+#[derive(Clone, Copy, Default)]
+struct TaskCount {
+    latest: u64,
+    /// The most since the layout was last found. Glances of a Redis that was emptied show no tasks any more.
+    most: u64,
+}
+
+impl LastKnown {
+    /// Notes the number of tasks in the lanes of a shard.
+    pub(super) fn note(&self, shard: Shard, request: &GlanceRequest, glance: &Glance) {
+        let mut tasks = self.tasks.lock();
+        for ((lane, _), seen) in request.lanes.iter().zip(&glance.lanes) {
+            if let Some((waiting, in_flight)) = seen.depth {
+                let count = tasks.entry((shard, lane.clone())).or_default();
+                count.latest = waiting + in_flight;
+                count.most = count.most.max(count.latest);
+            }
+        }
+    }
+
+    /// The layout was found, so the latest numbers are right.
+    fn confirm(&self) {
+        self.tasks.lock().values_mut().for_each(|count| count.most = count.latest);
+    }
+
+    /// How long ago the timeline was found to be lost, if it was.
+    pub(super) fn lost_for(&self) -> Option<Duration> {
+        self.lost.lock().map(|lost| lost.elapsed())
+    }
+
+    /// The number of tasks in each lane, as text. Forgets them.
+    fn take_tasks(&self) -> String {
+        let mut lanes: BTreeMap<Lane, u64> = BTreeMap::new();
+        for ((_, lane), count) in std::mem::take(&mut *self.tasks.lock()) {
+            *lanes.entry(lane).or_default() += count.most;
+        }
+        let shown: Vec<String> = lanes.iter().map(|(lane, count)| format!("{lane} {count}")).collect();
+        if shown.is_empty() { "unknown".to_owned() } else { shown.join(", ") }
+    }
+}
 
 /// The layout of this instance, and where it is stored.
 #[derive(Clone)]
@@ -22,33 +80,45 @@ pub(super) struct Layout {
     namespace: Namespace,
     key: String,
     wanted: String,
+    /// The key of each shard's `tasks` hash.
+    tasks: Vec<String>,
+    last_known: Arc<LastKnown>,
+    calls: Arc<Calls>,
     response_timeout: Duration,
 }
 
 impl Layout {
-    pub(super) fn new(address: &str, namespace: &Namespace, shards: u16, response_timeout: Duration) -> Layout {
+    pub(super) fn new(
+        address: &str,
+        namespace: &Namespace,
+        keys: &[Keys],
+        last_known: Arc<LastKnown>,
+        calls: Arc<Calls>,
+        response_timeout: Duration,
+    ) -> Layout {
+        let shards = u16::try_from(keys.len()).unwrap_or(u16::MAX);
         Layout {
             address: address.to_owned(),
             key: keys::layout(namespace),
             wanted: keys::layout_value(shards),
             namespace: namespace.clone(),
+            tasks: keys.iter().map(Keys::tasks).collect(),
+            last_known,
+            calls,
             response_timeout,
         }
     }
 
-    /// Stores this layout if Redis has none. In that case it also logs an error if a layout was `known` to be stored.
-    /// The inner error means that another layout is stored.
+    /// Stores this layout if there is none yet. If it was `known` to be stored, the timeline is lost, which is logged and
+    /// counted. At the first check it logs how many tasks the timeline has. The inner error means that another layout is
+    /// stored.
     pub(super) async fn check(&self, session: &Session, known: bool) -> Result<Result<(), RedisError>, String> {
         let get = redis::cmd("GET").arg(&self.key).to_owned();
         let mut found = self.ask(session, &get).await?;
-        if found == Value::Nil {
+        let is_missing = found == Value::Nil;
+        if is_missing {
             if known {
-                tracing::error!(
-                    address = self.address,
-                    namespace = %self.namespace,
-                    hint = "Redis was emptied or has evicted keys; its tasks may be lost",
-                    "the layout of the timeline is gone from redis; writing it again"
-                );
+                self.report_lost();
             }
             // SET is sent only if needed: a full Redis would refuse it although the layout is stored.
             self.ask(session, redis::cmd("SET").arg(&self.key).arg(&self.wanted).arg("NX")).await?;
@@ -58,10 +128,17 @@ impl Layout {
             Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             other => format!("{other:?}"),
         };
-        if found == self.wanted {
-            return Ok(Ok(()));
+        if found != self.wanted {
+            let wanted = self.wanted.clone();
+            return Ok(Err(RedisError::Layout { namespace: self.namespace.clone(), found, wanted }));
         }
-        Ok(Err(RedisError::Layout { namespace: self.namespace.clone(), found, wanted: self.wanted.clone() }))
+        if !is_missing {
+            self.last_known.confirm();
+        }
+        if !known {
+            self.report_found(session, is_missing).await?;
+        }
+        Ok(Ok(()))
     }
 
     /// Reads the stored layout again and again, and stores it if it is missing. Returns once another one is stored.
@@ -75,7 +152,61 @@ impl Layout {
         }
     }
 
+    fn report_lost(&self) {
+        *self.last_known.lost.lock() = Some(Instant::now());
+        self.calls.timeline_lost();
+        tracing::error!(
+            address = self.address,
+            namespace = %self.namespace,
+            tasks = self.last_known.take_tasks(),
+            hint = "Redis was emptied or has evicted keys; its tasks are lost unless a backup is restored or they are put again",
+            "the timeline is lost: its layout is gone from redis; writing it again"
+        );
+    }
+
+    /// Logs whether the timeline was created now, so that a mistyped namespace shows, or how many tasks it has.
+    async fn report_found(&self, session: &Session, is_new: bool) -> Result<(), String> {
+        if is_new {
+            tracing::info!(address = self.address, namespace = %self.namespace, "timeline created; it has no tasks yet");
+            return Ok(());
+        }
+        let mut tasks = 0;
+        for key in &self.tasks {
+            let count = self.ask(session, redis::cmd("HLEN").arg(key)).await?;
+            tasks += redis::from_redis_value::<u64>(count).map_err(|error| error.to_string())?;
+        }
+        tracing::info!(address = self.address, namespace = %self.namespace, tasks, "timeline found");
+        Ok(())
+    }
+
     async fn ask(&self, session: &Session, command: &Cmd) -> Result<Value, String> {
         session.ask(command, self.response_timeout, None).await.map_err(|failure| failure.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::LaneGlance;
+
+    #[test]
+    fn the_last_known_tasks_are_summed_over_the_shards() {
+        let known = LastKnown::default();
+        let (default, other): (Lane, Lane) = (Lane::default(), "other".parse().unwrap());
+        let lane = |depth| LaneGlance { depth, ..LaneGlance::default() };
+        let note = |depth| {
+            for shard in Shard::all(2) {
+                let lanes = vec![(default.clone(), true), (other.clone(), false)];
+                let request = GlanceRequest { lanes, lease: Duration::ZERO, dead_keep: Duration::ZERO, depth: true };
+                let glance = Glance { lanes: vec![lane(Some(depth)), lane(None)], ..Glance::default() };
+                known.note(shard, &request, &glance);
+            }
+        };
+        note((3, 1));
+        known.confirm();
+        // Redis was emptied, and the layout is not read yet.
+        note((0, 0));
+        assert_eq!((known.take_tasks(), known.take_tasks()), ("default 8".to_owned(), "unknown".to_owned()));
+        assert_eq!(known.lost_for(), None);
     }
 }

@@ -20,13 +20,14 @@ use tokio::time::Instant;
 use super::call::{Time, load_scripts};
 use super::cluster::{SlotsError, ask_slots};
 use super::durable::{ConfirmError, Durability, can_confirm};
-use super::layout::Layout;
+use super::layout::{LastKnown, Layout};
 use super::server::advice;
 use super::session::{Confirmations, Session};
 use super::wait_connection::WaitConnection;
 use super::{RedisConfig, RedisError, cluster};
 use crate::clock::{Backoff, Timestamp};
 use crate::task::{Namespace, Shard};
+use crate::timeline::calls::Calls;
 use crate::timeline::keys::{self, Keys};
 use crate::timeline::{Link, Wake};
 
@@ -39,6 +40,9 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 
 /// How long calls of users wait for a new connection. Usually it takes less than 100 ms.
 const RECONNECT_TIME: Duration = Duration::from_secs(2);
+
+/// The pause between two log lines while Redis is unreachable.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// How many wake-ups a slow receiver may fall behind before it misses some.
 const MAX_WAKES: usize = 1024;
@@ -125,7 +129,14 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub(super) fn new(access: RedisAccess, config: &RedisConfig, keys: &[Keys], time: Time) -> Connector {
+    pub(super) fn new(
+        access: RedisAccess,
+        config: &RedisConfig,
+        keys: &[Keys],
+        time: Time,
+        last_known: Arc<LastKnown>,
+        calls: Arc<Calls>,
+    ) -> Connector {
         let address = access.address();
         let shards = u16::try_from(keys.len()).unwrap_or(u16::MAX);
         let channels = keys.iter().map(Keys::wake).zip(Shard::all(shards)).collect();
@@ -134,7 +145,7 @@ impl Connector {
         Connector {
             access,
             slots: cluster::slots(&namespace, keys),
-            layout: Layout::new(&address, &namespace, shards, response_timeout),
+            layout: Layout::new(&address, &namespace, keys, last_known, calls, response_timeout),
             address,
             namespace,
             strict,
@@ -200,8 +211,8 @@ impl Connector {
                 let key = keys::nothing(&self.namespace);
                 Confirmations::By(Arc::new(WaitConnection::new(self, session, wait_session, key)))
             }
-            Err(ConfirmError::Never(detail)) => Confirmations::Impossible(detail),
-            Err(ConfirmError::Now(reason)) => return Err(reason),
+            Err(ConfirmError::Unsupported(detail)) => Confirmations::Impossible(detail),
+            Err(ConfirmError::Temporary(reason)) => return Err(reason),
         })
     }
 
@@ -252,7 +263,7 @@ fn connection() -> AsyncConnectionConfig {
 
 /// Connects, and reconnects after each failure. Runs until it is aborted.
 pub(super) async fn keep(connector: Connector, link_state: Arc<LinkState>) {
-    let mut link_task = LinkTask { connector, link_state, generation: 0 };
+    let mut link_task = LinkTask { connector, link_state, generation: 0, logged: None };
     let mut backoff = BACKOFF;
     loop {
         let opened = link_task.connector.open(&link_task.link_state, link_task.generation == 0).await;
@@ -277,6 +288,8 @@ struct LinkTask {
     connector: Connector,
     link_state: Arc<LinkState>,
     generation: u64,
+    /// When the log last said that Redis is unreachable.
+    logged: Option<Instant>,
 }
 
 impl LinkTask {
@@ -288,18 +301,24 @@ impl LinkTask {
         tracing::info!(address = self.connector.address, link = self.generation, "connected to redis");
     }
 
-    fn down(&self, reason: &str) {
+    /// Reports that there is no connection: at once, and then every minute.
+    fn down(&mut self, reason: &str) {
         self.link_state.session.send_replace(None);
-        self.link_state.away_since.lock().get_or_insert_with(Instant::now);
+        let away_since = *self.link_state.away_since.lock().get_or_insert_with(Instant::now);
         let reason = format!("redis at `{}`: {reason}", self.connector.address);
-        self.link_state.link.send_if_modified(|link| {
-            if *link == Link::Down(reason.clone()) {
-                return false;
-            }
-            tracing::warn!(reason, "cannot reach redis; retrying");
+        let is_new = self.link_state.link.send_if_modified(|link| {
+            let is_new = *link != Link::Down(reason.clone());
             *link = Link::Down(reason.clone());
-            true
+            is_new
         });
+        if is_new {
+            tracing::warn!(reason, "cannot reach redis; retrying");
+        } else if self.logged.is_some_and(|logged| logged.elapsed() >= LOG_PAUSE) {
+            tracing::warn!(reason, away_s = away_since.elapsed().as_secs(), "still cannot reach redis");
+        } else {
+            return;
+        }
+        self.logged = Some(Instant::now());
     }
 
     /// Serves both connections until the one for commands is lost; returns the reason.

@@ -37,6 +37,7 @@ use tokio::task::AbortHandle;
 use self::call::Time;
 use self::dead::{Discard, Requeue, Show};
 pub use self::durable::Durability;
+use self::layout::LastKnown;
 use self::link::{Connector, LinkState};
 pub use self::server::{Advice, ServerCheck, ServerCheckError, ServerState, check_server};
 use self::settle::SettleCall;
@@ -177,6 +178,7 @@ pub struct RedisTimeline {
     response_timeout: Duration,
     lanes: Mutex<Vec<Lane>>,
     calls: Arc<Calls>,
+    last_known: Arc<LastKnown>,
 }
 
 impl RedisTimeline {
@@ -193,7 +195,9 @@ impl RedisTimeline {
             None => (redis_clock.clone(), Time::Server(redis_clock, Arc::clone(&calls))),
         };
         let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
-        let connector = Connector::new(access, &config, &keys, time.clone());
+        let last_known = Arc::new(LastKnown::default());
+        let connector =
+            Connector::new(access, &config, &keys, time.clone(), Arc::clone(&last_known), Arc::clone(&calls));
         let link_state = Arc::new(LinkState::new());
         let link_task = tokio::spawn(link::keep(connector, link_state.clone())).abort_handle();
         Ok(Arc::new(RedisTimeline {
@@ -207,6 +211,7 @@ impl RedisTimeline {
             response_timeout: config.response_timeout,
             lanes: Mutex::new(vec![Lane::default()]),
             calls,
+            last_known,
         }))
     }
 
@@ -311,6 +316,10 @@ impl Timeline for RedisTimeline {
         self.link_state.link.subscribe()
     }
 
+    fn lost_for(&self) -> Option<Duration> {
+        self.last_known.lost_for()
+    }
+
     fn wakes(&self) -> broadcast::Receiver<Wake> {
         self.link_state.wakes.subscribe()
     }
@@ -341,7 +350,9 @@ impl Timeline for RedisTimeline {
 
     async fn claim(&self, shard: Shard, lane: &Lane, request: ClaimRequest) -> Result<Claimed, TimelineError> {
         let claimed = self.calls.count(Verb::Claim, self.run(shard, from_ref(lane), &request)).await;
-        self.remember(lane);
+        if claimed.is_ok() {
+            self.remember(lane);
+        }
         claimed
     }
 
@@ -351,7 +362,11 @@ impl Timeline for RedisTimeline {
         lane: &Lane,
         request: SuspectsRequest,
     ) -> Result<Claimed, TimelineError> {
-        self.calls.count(Verb::ClaimSuspects, self.run(shard, from_ref(lane), &request)).await
+        let claimed = self.calls.count(Verb::ClaimSuspects, self.run(shard, from_ref(lane), &request)).await;
+        if claimed.is_ok() {
+            self.remember(lane);
+        }
+        claimed
     }
 
     async fn settle(&self, shard: Shard, lane: &Lane, settle: Settle) -> Result<Settled, TimelineError> {
@@ -384,6 +399,7 @@ impl Timeline for RedisTimeline {
         let lanes: Vec<Lane> = request.lanes.iter().map(|(lane, _)| lane.clone()).collect();
         let glance = self.calls.count(Verb::Glance, self.run(shard, &lanes, &request)).await?;
         glance.known.iter().for_each(|lane| self.remember(lane));
+        self.last_known.note(shard, &request, &glance);
         Ok(glance)
     }
 

@@ -151,7 +151,7 @@ enum PutReply {
 }
 
 impl PutReply {
-    /// Parses `<code>[ <valid due>[ <due in flight>]]`. Without a due, the requested one is valid.
+    /// Parses `<code>[ <due in effect>[ <due in flight>]]`. Without a due, the requested one is in effect.
     fn read(fields: &mut Fields, asked: Timestamp) -> Result<PutReply, TimelineError> {
         let text = fields.text()?;
         let mut parts = text.split(' ');

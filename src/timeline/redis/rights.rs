@@ -58,7 +58,7 @@ pub(super) async fn check(session: &Session, keys: &Keys, timeout: Duration) -> 
 }
 
 fn unreadable(error: redis::ParsingError) -> CallError {
-    CallError::Unanswered(format!("cannot read its rights: {error}"))
+    CallError::Unsent(format!("cannot read its answer about the rights of its user: {error}"))
 }
 
 #[cfg(test)]

@@ -140,8 +140,8 @@ pub async fn check_server(config: &RedisConfig) -> Result<ServerCheck, ServerChe
     }
     match can_confirm(config.durability, &session, None, config.response_timeout).await {
         Ok(()) => {}
-        Err(ConfirmError::Never(detail)) => return Err(ServerCheckError::Redis(RedisError::Durability(detail))),
-        Err(ConfirmError::Now(detail)) => return Err(ServerCheckError::Away(detail.into())),
+        Err(ConfirmError::Unsupported(detail)) => return Err(ServerCheckError::Redis(RedisError::Durability(detail))),
+        Err(ConfirmError::Temporary(detail)) => return Err(ServerCheckError::Away(detail.into())),
     }
     let server = match ask(&redis::cmd("INFO")).await {
         Ok(info) => redis::from_redis_value(info)

@@ -122,7 +122,7 @@ impl Request for SettleCall<'_> {
 /// Checks the next due. A due out of range would look like a claim without a lease, and one that is not later would
 /// reuse an idempotency key.
 fn later(one: &Settlement, due: Timestamp) -> Result<Timestamp, TimelineError> {
-    if due.is_due() && due > one.due {
+    if due.is_valid_due() && due > one.due {
         return Ok(due);
     }
     Err(TimelineError::Refused(format!("bad_due {}", due.as_millis())))

@@ -40,7 +40,7 @@ impl Request for Get<'_> {
                 let counts = fields.optional_text()?.as_deref().map_or_else(Counts::default, Counts::unpack);
                 let unreadable = fields.flag()?;
                 let due = Timestamp::from_millis(score.saturating_abs());
-                Ok(Some(StoredTask { record, due, in_flight: score < 0, changed, counts, unreadable }))
+                Ok(Some(StoredTask { record, due, in_flight: score < 0, due_after_claim: changed, counts, unreadable }))
             }
             _ => Err(reply.unexpected()),
         }

@@ -146,7 +146,10 @@ impl WaitTask {
         while !self.main_session.broken() {
             if let Ok(wait_session) = self.connector.second_session(&self.main_session).await {
                 let patience = self.connector.response_timeout;
-                match (process(&self.main_session, patience).await, process(&wait_session, patience).await) {
+                match (
+                    server_process(&self.main_session, patience).await,
+                    server_process(&wait_session, patience).await,
+                ) {
                     (Ok(one), Ok(other)) if one == other => {
                         self.wait_session = wait_session;
                         return;
@@ -164,7 +167,7 @@ impl WaitTask {
 pub(super) const TWO_SERVERS: &str = "two connections to it lead to two servers";
 
 /// The `run_id` of the server's process, which changes at each restart.
-pub(super) async fn process(session: &Session, patience: Duration) -> Result<String, CallError> {
+pub(super) async fn server_process(session: &Session, patience: Duration) -> Result<String, CallError> {
     let info = session.ask(redis::cmd("INFO").arg("server"), patience, None).await?;
     let info: String = redis::from_redis_value(info).unwrap_or_default();
     let id = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(|id| id.trim().to_owned());

@@ -40,11 +40,11 @@ async fn reach(name: &str, sink: &Arc<dyn Sink>) {
     }
 }
 
-fn take(peer: &Peer, seen: &Seen) -> io::Result<()> {
+fn acknowledge(peer: &Peer, seen: &Seen) -> io::Result<()> {
     peer.ack(seen.channel, seen.tag, false)
 }
 
-fn is_open(outcome: &Outcome) -> bool {
+fn may_have_arrived(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Retry(trouble) if !trouble.definite)
 }
 
@@ -61,14 +61,15 @@ async fn a_refusal_leaves_messages_sent_before_it_unconfirmed() {
         (403, "ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'guest'"),
         (541, "INTERNAL_ERROR"),
     ] {
-        // The first three may be in their queue when the channel closes, and are sent again.
+        // The first three may be in their queue when the channel closes. So their outcome stays uncertain, although the
+        // server refuses what the sink then sends again.
         let server = Scripted::start(USUAL, move |peer, seen| match seen.before {
             0 | 1 => Ok(()),
             2 => peer.close(seen.channel, 406, "PRECONDITION_FAILED - of one of them"),
             _ => peer.close(seen.channel, code, detail),
         });
         let outcomes = publish(&patient(&server), batch("a", 0..3)).await;
-        assert!(outcomes.iter().all(is_open), "{outcomes:?}");
+        assert!(outcomes.iter().all(may_have_arrived), "{outcomes:?}");
     }
 }
 
@@ -96,13 +97,13 @@ async fn a_message_returned_under_another_name_is_not_accepted() {
             Ok(())
         });
         let outcomes = publish(&patient(&server), batch("a", 0..3)).await;
-        assert!(outcomes.iter().all(is_open), "{outcomes:?}");
+        assert!(outcomes.iter().all(may_have_arrived), "{outcomes:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_given_up_while_the_server_was_blocked_are_not_sent_later() {
-    let server = Scripted::start(USUAL, take);
+    let server = Scripted::start(USUAL, acknowledge);
     let sink = sink_of(&server);
     publish_until_accepted(&sink, batch("a", 0..1)).await;
     server.block(true);
@@ -111,11 +112,11 @@ async fn messages_given_up_while_the_server_was_blocked_are_not_sent_later() {
     assert!(outcomes.iter().all(blocked), "{outcomes:?}");
     // On a new connection the sink waits for `connection.blocked` before it sends. It may arrive too late.
     let late = |outcome: &Outcome| matches!(outcome, Outcome::Retry(t) if is_late(&t.detail));
-    let asked = |outcome: &Outcome| {
-        assert!(!is_open(outcome) && (blocked(outcome) || late(outcome)), "{outcome:?}");
+    let is_reported_blocked = |outcome: &Outcome| {
+        assert!(!may_have_arrived(outcome) && (blocked(outcome) || late(outcome)), "{outcome:?}");
         blocked(outcome)
     };
-    publish_until(&sink, large(), asked).await;
+    publish_until(&sink, large(), is_reported_blocked).await;
     assert!(sink.check().await.expect_err("it takes nothing").to_string().contains("blocked: low on patience"));
     server.block(false);
     sleep(Duration::from_millis(500)).await;
@@ -125,7 +126,7 @@ async fn messages_given_up_while_the_server_was_blocked_are_not_sent_later() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_of_a_dropped_publish_to_a_blocked_server_are_not_sent_later() {
-    let server = Scripted::start(USUAL, take);
+    let server = Scripted::start(USUAL, acknowledge);
     let sink = sink_of(&server);
     publish_until_accepted(&sink, batch("a", 0..1)).await;
     server.block(true);
@@ -148,7 +149,7 @@ async fn messages_that_a_slow_server_did_not_read_are_not_sent_later() {
         if seen.before == 3 {
             std::thread::sleep(ANSWER_TIMEOUT * 5 / 2);
         }
-        take(peer, seen)
+        acknowledge(peer, seen)
     });
     let sink = sink_of(&server);
     reach("at first", &sink).await;
@@ -172,7 +173,7 @@ async fn a_nack_of_several_messages_applies_to_each() {
         _ => Ok(()),
     });
     let outcomes = publish(&patient(&server), batch("a", 0..3)).await;
-    assert!(is_open(&outcomes[0]) && is_open(&outcomes[1]), "{outcomes:?}");
+    assert!(may_have_arrived(&outcomes[0]) && may_have_arrived(&outcomes[1]), "{outcomes:?}");
     assert_eq!(outcomes[2], Outcome::Accepted);
 }
 
@@ -228,7 +229,7 @@ async fn malformed_answers_are_not_taken_as_outcomes_and_not_waited_for() {
         reach(name, &sink).await;
         let outcomes = in_time(name, ANSWER_TIMEOUT * 2, publish(&sink, batch("a", 0..3))).await;
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Retry(_))), "{name}: {outcomes:?}");
-        assert!(is_open(&outcomes[0]), "{name}: {outcomes:?}");
+        assert!(may_have_arrived(&outcomes[0]), "{name}: {outcomes:?}");
         // The fault is over: the server answers a check.
         reach(name, &sink).await;
     }))
@@ -237,7 +238,7 @@ async fn malformed_answers_are_not_taken_as_outcomes_and_not_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_too_few_channels_is_reported_at_login() {
-    let server = Scripted::start(Tune { channels: 3, ..USUAL }, take);
+    let server = Scripted::start(Tune { channels: 3, ..USUAL }, acknowledge);
     let sink = patient(&server);
     let reported = sink.check().await.expect_err("too few channels").to_string();
     assert!(reported.contains("3 channels"), "{reported}");
@@ -246,7 +247,7 @@ async fn a_server_with_too_few_channels_is_reported_at_login() {
     // The smallest limits, and no limits at all.
     for tune in [Tune { frame: 4096, channels: 4, ..USUAL }, Tune { frame: 0, channels: 0, heartbeat: 0, beats: true }]
     {
-        let server = Scripted::start(tune, take);
+        let server = Scripted::start(tune, acknowledge);
         let sink = patient(&server);
         let calls = (0..8).map(|call| publish(&sink, batch("a", call * 100..call * 100 + 100)));
         join_all(calls).await.into_iter().for_each(|outcomes| assert_eq!(outcomes, accepted(100)));

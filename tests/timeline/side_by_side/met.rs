@@ -77,7 +77,7 @@ impl Tally {
 
     pub(super) fn get(&mut self, before: &Twin, member: &Member, held: Option<&StoredTask>) {
         self.met("get: held", held.is_some());
-        self.met("get: held in flight with a change", held.is_some_and(|held| held.changed.is_some()));
+        self.met("get: held in flight with a change", held.is_some_and(|held| held.due_after_claim.is_some()));
         self.met("get: held and unreadable", held.is_some_and(|held| held.unreadable));
         self.met("get: unknown", held.is_none());
         let cancelled = before.changes.get(member) == Some(&Change::Cancelled);

@@ -40,7 +40,7 @@ pub(crate) enum Step {
     /// `claim`: one of the latest, or the last.
     Settle {
         claim: Option<Index>,
-        verdicts: Vec<Word>,
+        verdicts: Vec<StepVerdict>,
         rest: RestOfClaim,
         dead_cap: DeadCap,
         quiet: bool,
@@ -139,7 +139,7 @@ pub(crate) enum Body {
 
 /// What a settle says of one occurrence.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Word {
+pub(crate) enum StepVerdict {
     Unnamed,
     Finished,
     Next(i64),
@@ -173,16 +173,16 @@ pub(crate) fn any_body() -> impl Strategy<Value = Body> {
     prop_oneof![text().prop_map(Body::At), text().prop_map(Body::In), text().prop_map(Body::Every)]
 }
 
-pub(crate) fn any_word() -> impl Strategy<Value = Word> {
+pub(crate) fn any_word() -> impl Strategy<Value = StepVerdict> {
     prop_oneof![
-        2 => Just(Word::Unnamed),
-        2 => Just(Word::Finished),
-        2 => select(vec![1, 7, 15_000]).prop_map(Word::Next),
-        2 => Just(Word::Dead),
-        1 => select(vec![1, 7]).prop_map(Word::DeadNext),
-        1 => select(vec![0, -1]).prop_map(Word::Next).boxed(),
-        2 => any::<bool>().prop_map(Word::Back),
-        1 => Just(Word::Unreadable),
+        2 => Just(StepVerdict::Unnamed),
+        2 => Just(StepVerdict::Finished),
+        2 => select(vec![1, 7, 15_000]).prop_map(StepVerdict::Next),
+        2 => Just(StepVerdict::Dead),
+        1 => select(vec![1, 7]).prop_map(StepVerdict::DeadNext),
+        1 => select(vec![0, -1]).prop_map(StepVerdict::Next).boxed(),
+        2 => any::<bool>().prop_map(StepVerdict::Back),
+        1 => Just(StepVerdict::Unreadable),
     ]
 }
 

@@ -12,7 +12,7 @@ use punctual::timeline::{
 
 use super::super::stage::{LEASE, at};
 use super::both::Both;
-use super::steps::{Kind, Order, Step, Word};
+use super::steps::{Kind, Order, Step, StepVerdict};
 
 impl Both {
     pub(super) async fn claim(&mut self, step: &Step) -> Result<Shard, TestCaseError> {
@@ -23,7 +23,7 @@ impl Both {
         // Tokens of older instances do not contain the lease.
         let lease = Duration::from_millis(*lease);
         let token = if n % 3 == 0 { Token(format!("{instance}.{n}")) } else { Token::new(instance, n, lease) };
-        // After an occurrence that was claimed once, whether or not it is still there, or before the first of its due.
+        // Starts after an occurrence that was claimed earlier and may be gone; or, if not `named`, before the first with the same due.
         let after = after.filter(|_| !self.keys.is_empty()).map(|(place, named)| {
             let key = place.get(&self.keys);
             DuePosition { due: key.due, member: named.then(|| Member::from(&key.task)) }
@@ -64,9 +64,9 @@ impl Both {
         let last = &self.claims[self.claims.len() - 1];
         let (shard, lane, token, claimed) = claim.map_or(last, |claim| claim.get(recent)).clone();
         // The verdicts repeat over many occurrences.
-        let detail = verdicts.iter().cycle();
+        let words = verdicts.iter().cycle();
         let mut verdicts: Vec<Settlement> = Vec::new();
-        verdicts.extend(claimed.occurrences.iter().zip(detail).filter_map(|(one, word)| {
+        verdicts.extend(claimed.occurrences.iter().zip(words).filter_map(|(one, word)| {
             let reason = if one.due.as_millis() % 2 == 0 { "rejected" } else { "retries" };
             let dead_record =
                 || DeadRecord {
@@ -75,21 +75,23 @@ impl Both {
             let due = |after: &i64| Timestamp::from_millis(one.due.as_millis() + after);
             let counts = Counts { accepted: 1, dead: 2, passed_over: 1 << 60, last_due: Some(one.due) };
             let verdict = match word {
-                Word::Unnamed => return None,
-                Word::Finished => Verdict::Finished,
-                Word::Next(after) => Verdict::Next { due: due(after), counts },
-                Word::Dead => Verdict::Dead(dead_record()),
-                Word::DeadNext(after) => Verdict::DeadNext { dead_record: dead_record(), due: due(after), counts },
-                Word::Back(begun) => Verdict::Back { begun: *begun },
-                Word::Unreadable => Verdict::Unreadable,
+                StepVerdict::Unnamed => return None,
+                StepVerdict::Finished => Verdict::Finished,
+                StepVerdict::Next(after) => Verdict::Next { due: due(after), counts },
+                StepVerdict::Dead => Verdict::Dead(dead_record()),
+                StepVerdict::DeadNext(after) => {
+                    Verdict::DeadNext { dead_record: dead_record(), due: due(after), counts }
+                }
+                StepVerdict::Back(begun) => Verdict::Back { begun: *begun },
+                StepVerdict::Unreadable => Verdict::Unreadable,
             };
             Some(Settlement { member: one.member.clone(), due: one.due, verdict })
         }));
         match order {
             Order::Kept => {}
             Order::Reversed => verdicts.reverse(),
-            // One that is not in the claim, or has another due. When as many are named as the claim holds, the script
-            // does not compare them one by one.
+            // Adds a verdict for a task that is not in the claim, or has another due. Only if all in the claim have one: else there
+            // could be as many as the claim holds, and then the script does not compare them one by one.
             Order::Foreign(key) if verdicts.len() == claimed.occurrences.len() && !self.keys.is_empty() => {
                 let key = key.get(&self.keys);
                 let (member, due) = (Member::from(&key.task), key.due);

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tracing::{debug, error};
 
 use super::flight::{Flight, FlightStage};
-use super::task::{ClaimTask, Decision};
+use super::task::{ClaimState, Decision};
 use crate::engine::claiming::judge::Reason;
 use crate::engine::destinations::DestinationGate;
 use crate::engine::destinations::failure_quota::QuotaReason;
@@ -20,7 +20,7 @@ enum NotPublished {
     Waits,
 }
 
-impl ClaimTask {
+impl ClaimState {
     /// Parses the records, publishes, and starts to compute the next dues while the sink works.
     pub(super) fn begin(&mut self) {
         let overdue = self.claim.context.config.overdue;
@@ -106,7 +106,7 @@ impl ClaimTask {
     fn withhold(&mut self, index: usize, record: &Record, withheld: Option<NotPublished>, admitted: bool) {
         let decision = match withheld {
             Some(NotPublished::Dead(reason, detail)) => Decision::Dead(reason, detail),
-            Some(NotPublished::PassedOver) if record.is_recurring() => Decision::Passed,
+            Some(NotPublished::PassedOver) if record.is_recurring() => Decision::PassedOver,
             Some(NotPublished::PassedOver) => {
                 Decision::Dead(Reason::TooLate, "overdue by more than its catch-up allows".to_owned())
             }

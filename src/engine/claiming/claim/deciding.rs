@@ -6,7 +6,7 @@ use tracing::{debug, error};
 
 use super::dead_copies::{DeadCopyResult, FAILURE_PAUSE, PendingDeadCopy, headers_of};
 use super::flight::{Flight, FlightStage};
-use super::task::{ClaimTask, Decision};
+use super::task::{ClaimState, Decision};
 use super::verdicts::{VerdictMetrics, waits_until};
 use crate::engine::claiming::judge::Reason;
 use crate::engine::claiming::next_claim::OLDEST_INTERVAL;
@@ -15,7 +15,7 @@ use crate::engine::fault::{self, Point};
 use crate::task::{NextDue, Record};
 use crate::timeline::{RestOfClaim, Settle, Settled, Settlement, Verdict};
 
-impl ClaimTask {
+impl ClaimState {
     /// Notes the decision about an occurrence. It is written once the next due is known too.
     pub(super) fn decide(&mut self, index: usize, decision: Decision) {
         let flight = &mut self.flights[index];
@@ -55,7 +55,7 @@ impl ClaimTask {
     fn conclude(&mut self, index: usize, decision: Decision) {
         let verdict = match decision {
             Decision::Accepted => self.flights[index].accepted(),
-            Decision::Passed => self.flights[index].passed(),
+            Decision::PassedOver => self.flights[index].passed(),
             Decision::Dead(reason, detail) => {
                 let record = self.flights[index].record().ok();
                 return self.record_dead(index, record.as_ref(), reason, detail);
@@ -80,7 +80,7 @@ impl ClaimTask {
         let flight = &mut self.flights[index];
         let lane = &self.claim.lane;
         let destination = record.map_or("", |record| Flight::destination(record, lane.destination.as_deref()));
-        lane.log_death(reason.as_str(), destination, &detail);
+        lane.log_death(reason, destination, &detail);
         let member = &flight.occurrence.member;
         debug!(lane = lane.lane.as_str(), %member, reason = reason.as_str(), detail, "an occurrence is dead");
         let copied = lane.dead_destination.as_deref().zip(record).filter(|_| reason != Reason::Poison);
@@ -98,7 +98,7 @@ impl ClaimTask {
     /// without one.
     pub(super) fn send_copies(&mut self) {
         let lane = Arc::clone(&self.claim.lane);
-        if lane.copies.rests_until().is_none() {
+        if lane.copies.paused_until().is_none() {
             return self.dead_copies.send_if_idle(&lane.sink.sink, &self.claim.lease);
         }
         for PendingDeadCopy { index, verdict, reason, .. } in self.dead_copies.take_unsent() {
@@ -112,7 +112,7 @@ impl ClaimTask {
         let Some(PendingDeadCopy { verdict, reason, .. }) = self.dead_copies.take(index) else { return };
         let lane = &self.claim.lane;
         if copied.as_ref().is_err_and(|error| error.others_too) {
-            lane.copies.rest(FAILURE_PAUSE);
+            lane.copies.pause(FAILURE_PAUSE);
         }
         lane.count_copy(copied.as_ref().copied().map_err(|error| error.detail.as_str()));
         self.verdict(index, verdict, Some(reason));
@@ -180,11 +180,13 @@ impl ClaimTask {
                 continue;
             }
             metrics.passed_over(lane, counted.catch_up.as_str(), counted.passed_over);
+            self.claim.lane.log_passed_over(counted.passed_over);
             if let Some(reason) = counted.dead {
                 metrics.dead(lane, reason.as_str(), 1);
             }
         }
         metrics.dead_dropped.inc_by(settled.dropped);
+        self.claim.lane.log_dropped(settled.dropped);
         let bytes = self.flights.iter().map(|flight| flight.occurrence.record.len()).sum();
         let left = self.open + self.verdicts.waiting();
         self.claim.shares.iter_mut().for_each(|share| share.fit_to(left, bytes));

@@ -1,9 +1,9 @@
 //! Returns occurrences to the lane if a claim ends before all of them are published.
 
 use super::flight::FlightStage;
-use super::task::ClaimTask;
+use super::task::ClaimState;
 
-impl ClaimTask {
+impl ClaimState {
     /// If the sink is absent, opens its breaker and returns all occurrences to the lane.
     pub(super) fn return_unpublished_if_absent(&mut self) {
         if let Some(detail) = self.absent.take() {

@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 
 use super::flight::{Flight, FlightStage};
 use super::outbox::{PublishBatch, SinkAnswer};
-use super::task::{ClaimContext, ClaimTask, Decision};
+use super::task::{ClaimContext, ClaimState, Decision};
 use crate::engine::claiming::judge::{Facts, Judgement, Reason, judge};
 use crate::engine::destinations::failure_quota::QuotaReason;
 use crate::engine::destinations::{FailedPublish, FailureContext, Health};
@@ -41,7 +41,7 @@ fn log_duplicate(claim: &ClaimContext, flight: &Flight) {
     let sink = &claim.lane.sink;
     if flight.publishes == 1
         && flight.is_fresh(claim.context.config.lease)
-        && sink.troubled.rests_until().is_none()
+        && sink.troubled.paused_until().is_none()
         && sink.duplicate_log.passes(DUPLICATE_LOG_PAUSE)
     {
         let key = flight.occurrence.member.key(flight.occurrence.due);
@@ -56,7 +56,7 @@ fn log_duplicate(claim: &ClaimContext, flight: &Flight) {
     }
 }
 
-impl ClaimTask {
+impl ClaimState {
     /// Publishes flights, one batch per destination.
     pub(super) fn publish<'a>(&mut self, batch: impl Iterator<Item = (usize, &'a Record)>) {
         let sink = &Arc::clone(&self.claim.lane.sink);
@@ -133,7 +133,7 @@ impl ClaimTask {
             sink.breaker.suspect();
             // These messages stay in the claim; the claim of another lane can be the trial of the sink.
             if let Some(trial) = self.claim.trial.take() {
-                self.claim.lane.claims.rest(TRIAL_PAUSE);
+                self.claim.lane.claims.pause(TRIAL_PAUSE);
                 sink.breaker.trial_unused(trial);
             }
         }
@@ -223,7 +223,7 @@ impl ClaimTask {
             }
             Outcome::Retry(trouble) => {
                 sink.metrics.retry.inc();
-                sink.troubled.rest(self.claim.context.config.lease);
+                sink.troubled.pause(self.claim.context.config.lease);
                 let first_failure = flight.failed(trouble.definite, now);
                 if trouble.fault == Fault::Destination {
                     sink.answered();
@@ -240,7 +240,16 @@ impl ClaimTask {
                         now,
                         is_spared,
                     });
+                    let patience = destinations.patience();
                     drop(destinations);
+                    if facts.destination.is_news {
+                        self.claim.lane.log_destination(
+                            &flight.destination,
+                            facts.destination.health,
+                            patience,
+                            trouble,
+                        );
+                    }
                     let policy = flight.record().ok().and_then(|record| record.retry_policy(server_now).ok());
                     facts.policy = policy.unwrap_or(RetryPolicy::DEFAULT);
                 }

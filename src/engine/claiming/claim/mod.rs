@@ -22,7 +22,7 @@ use tracing::warn;
 
 use self::dead_copies::DeadCopyResult;
 use self::outbox::{OutboxEvent, SinkAnswer};
-use self::task::ClaimTask;
+use self::task::ClaimState;
 use self::verdicts::VerdictsEvent;
 use crate::task::NextDue;
 use crate::timeline::{Claimed, Settled};
@@ -55,10 +55,10 @@ enum ClaimEvent {
 
 /// Drives a claim until it is empty.
 pub(super) async fn run(claim: ClaimContext, claimed: Claimed) {
-    ClaimTask::new(claim, claimed).run().await;
+    ClaimState::new(claim, claimed).run().await;
 }
 
-impl ClaimTask {
+impl ClaimState {
     async fn run(mut self) {
         self.begin();
         while self.open > 0 || !self.verdicts.all_written() {

@@ -35,6 +35,7 @@ impl Drop for ClaimContext {
     /// Closes the lease however the claim ends, also after a panic.
     fn drop(&mut self) {
         self.shard.leases.close(&self.lease.token);
+        // Has no effect if the trial has had an answer.
         if let Some(trial) = self.trial {
             self.lane.sink.breaker.trial_unused(trial);
         }
@@ -42,7 +43,7 @@ impl Drop for ClaimContext {
 }
 
 /// The state of one claim. Each part owns its fields and refers to flights by their index.
-pub(super) struct ClaimTask {
+pub(super) struct ClaimState {
     pub(super) claim: ClaimContext,
     pub(super) flights: Vec<Flight>,
     /// Number of flights without a verdict.
@@ -72,17 +73,17 @@ pub(super) enum Decision {
     /// The sink accepted it.
     Accepted,
     /// Its own catch-up passes it over.
-    Passed,
+    PassedOver,
     /// It is dead.
     Dead(Reason, String),
 }
 
-impl ClaimTask {
-    pub(super) fn new(claim: ClaimContext, claimed: Claimed) -> ClaimTask {
+impl ClaimState {
+    pub(super) fn new(claim: ClaimContext, claimed: Claimed) -> ClaimState {
         let now = claimed.now;
         let flights: Vec<Flight> =
             claimed.occurrences.into_iter().map(|occurrence| Flight::new(occurrence, now)).collect();
-        ClaimTask {
+        ClaimState {
             claim,
             open: flights.len(),
             verdicts: Verdicts::new(flights.len()),

@@ -2,7 +2,7 @@
 
 use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
 
-use super::super::steps::{Body, Due, Kind, Order, Step, Word};
+use super::super::steps::{Body, Due, Kind, Order, Step, StepVerdict};
 use super::{StoryArguments, claim, glance, put, reap, settle};
 
 /// An occurrence is marked as unreadable, with or without a count.
@@ -20,8 +20,8 @@ pub(super) fn unreadable(about: StoryArguments) -> Vec<Step> {
         0 => vec![put(id, Due::Now(3), about.body, lane)],
         1 => vec![Step::Cancel { id, late: false }],
         2 => vec![claim(&about, Kind::Unreadable, 3), Step::Advance(15_000), reap(&about)],
-        3 => settle(Word::Unreadable),
-        _ => settle(Word::Back(about.key.index(2) == 0)),
+        3 => settle(StepVerdict::Unreadable),
+        _ => settle(StepVerdict::Back(about.key.index(2) == 0)),
     });
     steps
 }
@@ -49,7 +49,7 @@ pub(super) fn too_old(about: StoryArguments) -> Vec<Step> {
     let (id, other, lane) = (about.id, about.other, about.lane);
     let died = Step::Settle {
         claim: None,
-        verdicts: vec![Word::Dead],
+        verdicts: vec![StepVerdict::Dead],
         rest: RestOfClaim::Keep,
         dead_cap: DeadCap::of(1),
         quiet: false,
@@ -77,25 +77,25 @@ pub(super) fn stranded(about: StoryArguments) -> Vec<Step> {
     ]
 }
 
-/// A lane that no instance serves is emptied.
-pub(super) fn left_lane(about: StoryArguments) -> Vec<Step> {
+/// A lane becomes empty, and no instance serves it any more: a reap removes it.
+pub(super) fn lane_no_longer_served(about: StoryArguments) -> Vec<Step> {
     let about = StoryArguments { lane: 2, ..about };
     vec![
         put(about.id, Due::Start(-5), about.body, 2),
         claim(&about, Kind::Ordinary, 400),
-        settle(vec![Word::Finished], RestOfClaim::Keep, false),
+        settle(vec![StepVerdict::Finished], RestOfClaim::Keep, false),
         Step::Advance(15_000),
         reap(&about),
         claim(&about, Kind::Ordinary, 400),
-        settle(vec![Word::Finished], RestOfClaim::Keep, false),
+        settle(vec![StepVerdict::Finished], RestOfClaim::Keep, false),
         glance(&about, false),
         Step::Reap { id: about.id, lane: 2, served: false, late: false },
         glance(&about, false),
     ]
 }
 
-/// Polls that come on time, late, and very late.
-pub(super) fn looks(about: StoryArguments) -> Vec<Step> {
+/// Glances that come on time, late, and very late.
+pub(super) fn late_glances(about: StoryArguments) -> Vec<Step> {
     let pauses = [[900; 4], [24_000; 4], [18_100; 4], [24_000, 900, 900, 24_000]][about.count as usize % 4];
     let mut steps = vec![put(about.id, Due::Now(0), about.body, about.lane), claim(&about, Kind::Ordinary, 400)];
     steps.push(Step::Extend { claims: vec![about.key] });
@@ -126,12 +126,16 @@ pub(super) fn in_parts(about: StoryArguments) -> Vec<Step> {
         .map(|n| put((about.id + n) % 4, Due::Now(-1), if n == 1 { about.body } else { Body::Every("a") }, about.lane))
         .collect();
     steps.push(claim(&about, Kind::Ordinary, 400));
-    let one = |word| vec![word, Word::Unnamed, Word::Unnamed, Word::Unnamed, Word::Unnamed];
-    let others = |word| vec![Word::Unnamed, word, word, word, word];
-    steps.push(settle(one(Word::Finished), RestOfClaim::Keep, false));
+    let one = |word| vec![word, StepVerdict::Unnamed, StepVerdict::Unnamed, StepVerdict::Unnamed, StepVerdict::Unnamed];
+    let others = |word| vec![StepVerdict::Unnamed, word, word, word, word];
+    steps.push(settle(one(StepVerdict::Finished), RestOfClaim::Keep, false));
     steps.push(Step::Extend { claims: vec![about.key] });
-    steps.push(settle(if about.flag { about.detail.clone() } else { others(Word::Next(7)) }, RestOfClaim::Keep, true));
-    steps.push(settle(vec![Word::Back(about.flag)], RestOfClaim::Back, false));
+    steps.push(settle(
+        if about.flag { about.detail.clone() } else { others(StepVerdict::Next(7)) },
+        RestOfClaim::Keep,
+        true,
+    ));
+    steps.push(settle(vec![StepVerdict::Back(about.flag)], RestOfClaim::Back, false));
     steps
 }
 
@@ -171,7 +175,7 @@ pub(super) fn claims_from_both_ends(about: StoryArguments) -> Vec<Step> {
     let mut steps: Vec<Step> = [(0, -5), (1, 0), (2, 3), (3, 3)]
         .map(|(n, due)| put((about.id + n) % 4, Due::Start(due), Body::At("a"), about.lane))
         .into();
-    let return_all = || settle(vec![Word::Unnamed], RestOfClaim::Back, false);
+    let return_all = || settle(vec![StepVerdict::Unnamed], RestOfClaim::Back, false);
     steps.extend([claim(&about, Kind::Ordinary, 400), return_all()]);
     for (kind, max, max_bytes, behind) in
         [(Kind::Newest, 1, 4 << 20, false), (Kind::Ordinary, 400, 4 << 20, true), (Kind::Ordinary, 400, 150, false)]

@@ -8,13 +8,13 @@ use proptest::sample::{Index, select};
 use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
 
 use self::instances::{
-    claims_from_both_ends, clock_steps, in_parts, left_lane, looks, lost_record, stranded, suspects, too_late, too_old,
-    unreadable,
+    claims_from_both_ends, clock_steps, in_parts, lane_no_longer_served, late_glances, lost_record, stranded, suspects,
+    too_late, too_old, unreadable,
 };
 use self::users::{
     browsed, cancelled_in_flight, counted, died_twice, discarded, handed_out, in_flight, many, requeued, reset,
 };
-use super::steps::{Body, Due, Kind, Order, Step, Word, any_body, any_id, any_lane, any_step, any_word};
+use super::steps::{Body, Due, Kind, Order, Step, StepVerdict, any_body, any_id, any_lane, any_step, any_word};
 
 /// Arguments of a story.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ struct StoryArguments {
     other: usize,
     lane: usize,
     body: Body,
-    detail: Vec<Word>,
+    detail: Vec<StepVerdict>,
     key: Index,
     flag: bool,
     count: u32,
@@ -63,8 +63,8 @@ pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
         died_twice,
         too_old,
         stranded,
-        left_lane,
-        looks,
+        lane_no_longer_served,
+        late_glances,
         clock_steps,
         clock_steps,
         in_parts,
@@ -95,7 +95,7 @@ fn claim(about: &StoryArguments, kind: Kind, max: usize) -> Step {
 }
 
 /// Settles the last claim.
-fn settle(verdicts: Vec<Word>, rest: RestOfClaim, quiet: bool) -> Step {
+fn settle(verdicts: Vec<StepVerdict>, rest: RestOfClaim, quiet: bool) -> Step {
     Step::Settle { claim: None, verdicts, rest, dead_cap: DeadCap::of(100), quiet, order: Order::Kept }
 }
 

@@ -2,7 +2,7 @@
 
 use punctual::timeline::RestOfClaim;
 
-use super::super::steps::{Body, Due, Kind, Step, Word};
+use super::super::steps::{Body, Due, Kind, Step, StepVerdict};
 use super::{StoryArguments, claim, put, reap, settle};
 
 /// Moved, or put again unchanged, while it is in flight.
@@ -18,7 +18,7 @@ pub(super) fn in_flight(about: StoryArguments) -> Vec<Step> {
         if about.flag { put(id, Due::Now(9), body, (lane + 1) % 3) } else { Step::Advance(15_000) },
         match about.count {
             0 => reap(&about),
-            1..=3 => settle(vec![Word::Unnamed], RestOfClaim::Back, about.flag),
+            1..=3 => settle(vec![StepVerdict::Unnamed], RestOfClaim::Back, about.flag),
             _ => settle(about.detail, RestOfClaim::Back, true),
         },
     ]
@@ -27,7 +27,7 @@ pub(super) fn in_flight(about: StoryArguments) -> Vec<Step> {
 pub(super) fn cancelled_in_flight(about: StoryArguments) -> Vec<Step> {
     let (id, lane) = (about.id, about.lane);
     let anew = if about.count == 3 { put(id, Due::Now(3), about.body, lane) } else { Step::Get { id } };
-    let end = if about.flag { settle(vec![Word::Finished], RestOfClaim::Back, false) } else { reap(&about) };
+    let end = if about.flag { settle(vec![StepVerdict::Finished], RestOfClaim::Back, false) } else { reap(&about) };
     vec![
         put(id, Due::Now(0), about.body, lane),
         claim(&about, Kind::Ordinary, 400),
@@ -62,7 +62,7 @@ pub(super) fn counted(about: StoryArguments) -> Vec<Step> {
     vec![
         put(id, Due::Now(-1), Body::Every("a"), lane),
         claim(&about, Kind::Ordinary, 400),
-        settle(vec![Word::Next(1)], RestOfClaim::Keep, false),
+        settle(vec![StepVerdict::Next(1)], RestOfClaim::Keep, false),
         Step::Advance(3),
         claim(&about, Kind::Ordinary, 400),
         settle(about.detail, RestOfClaim::Back, about.flag),
@@ -77,7 +77,7 @@ pub(super) fn requeued(about: StoryArguments) -> Vec<Step> {
     vec![
         put(id, due, Body::At("a"), lane),
         claim(&about, Kind::Ordinary, 1),
-        settle(vec![Word::Dead], RestOfClaim::Back, false),
+        settle(vec![StepVerdict::Dead], RestOfClaim::Back, false),
         requeue(),
         requeue(),
         put(id, due, Body::At("b"), lane),
@@ -89,7 +89,7 @@ pub(super) fn requeued(about: StoryArguments) -> Vec<Step> {
 /// It dies, is put with the same due, and dies again.
 pub(super) fn died_twice(about: StoryArguments) -> Vec<Step> {
     let (id, lane, due) = (about.id, about.lane, Due::Start(-5));
-    let dies = || [claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], RestOfClaim::Keep, false)];
+    let dies = || [claim(&about, Kind::Ordinary, 400), settle(vec![StepVerdict::Dead], RestOfClaim::Keep, false)];
     let mut steps = vec![put(id, due, Body::At("a"), lane)];
     steps.extend(dies());
     steps.push(put(id, due, about.body, lane));
@@ -109,10 +109,10 @@ pub(super) fn many(about: StoryArguments) -> Vec<Step> {
         Step::Many { id: about.id, due: Due::Start(-5), spread: about.flag, count: 300 },
         claim(&about, if about.count == 0 { Kind::Newest } else { Kind::Ordinary }, 400),
         settle(about.detail.clone(), RestOfClaim::Keep, false),
-        settle(vec![Word::Finished], RestOfClaim::Keep, false),
+        settle(vec![StepVerdict::Finished], RestOfClaim::Keep, false),
         Step::Advance(15_000),
         claim(&about, Kind::Ordinary, 400),
-        settle(vec![Word::Finished], RestOfClaim::Keep, false),
+        settle(vec![StepVerdict::Finished], RestOfClaim::Keep, false),
     ]
 }
 
@@ -137,7 +137,7 @@ pub(super) fn discarded(about: StoryArguments) -> Vec<Step> {
     vec![
         put(about.id, Due::Start(-5), about.body, about.lane),
         claim(&about, Kind::Ordinary, 400),
-        settle(vec![Word::Dead], RestOfClaim::Keep, false),
+        settle(vec![StepVerdict::Dead], RestOfClaim::Keep, false),
         Step::Discard { key, meant: about.flag.then_some(true), late },
         Step::Cancel { id: about.id, late },
         Step::Discard { key, meant: Some(false), late },
@@ -149,7 +149,7 @@ pub(super) fn discarded(about: StoryArguments) -> Vec<Step> {
 pub(super) fn browsed(about: StoryArguments) -> Vec<Step> {
     let mut steps: Vec<Step> =
         (0..3).map(|n| put((about.id + n) % 4, Due::Start(-5), about.body, about.lane)).collect();
-    steps.extend([claim(&about, Kind::Ordinary, 400), settle(vec![Word::Dead], RestOfClaim::Keep, false)]);
+    steps.extend([claim(&about, Kind::Ordinary, 400), settle(vec![StepVerdict::Dead], RestOfClaim::Keep, false)]);
     for (max, after) in [(1, None), (1, Some(about.key)), (1000, None)] {
         let (whole, reason) = (about.flag, (about.count == 0).then_some("rejected"));
         let (lane, prefix) = (None, "");
