@@ -111,7 +111,7 @@ async fn nats_is_reached_over_tls_with_user_and_password() {
     let distrustful = built(&config(&nats.url("tls", &who), Some(&other)));
     refused(&distrustful, &["invalid peer certificate", &file], &[PASSWORD]).await;
     if let Ok(systems) = config(&nats.url("nats", &who), None).build() {
-        refused(&systems, &["invalid peer certificate", "`tls.ca_file` names others"], &[PASSWORD]).await;
+        refused(&systems, &["invalid peer certificate", "set `tls.ca_file` to trust others"], &[PASSWORD]).await;
     }
 }
 
