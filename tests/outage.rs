@@ -69,8 +69,8 @@ pub(crate) fn until_ready(instance: &mut Punctual, ready: bool) -> Answer {
 }
 
 /// Waits for a log line that contains these words.
-pub(crate) fn until_logged(instance: &mut Punctual, detail: &[&str]) {
-    instance.until(&format!("heard to say {detail:?}"), |instance| !instance.log_lines(detail).is_empty());
+pub(crate) fn until_logged(instance: &mut Punctual, texts: &[&str]) {
+    instance.until(&format!("heard to say {texts:?}"), |instance| !instance.log_lines(texts).is_empty());
 }
 
 /// Checks that Redis is empty, that the published messages equal the ledger, and that no log line asks for an operator.

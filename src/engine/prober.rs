@@ -11,6 +11,7 @@ use crate::engine::breaker::BreakerState;
 use crate::engine::context::{Context, SinkContext};
 use crate::engine::event_log::LOG_PAUSE;
 use crate::engine::state;
+use crate::engine::throttle::Throttle;
 
 /// The first pause between probes.
 const MIN_PROBE_PAUSE: Duration = Duration::from_millis(200);
@@ -33,9 +34,10 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
             let state = changes.borrow_and_update().clone();
             match state {
                 BreakerState::Open { detail, failures } => {
+                    let outage = outage.get_or_insert_with(Outage::new);
                     logged &= failures > 0;
                     logged |= probe(&sink, &detail, failures, logged).await;
-                    outage.get_or_insert_with(Outage::new).repeat(&context, &sink);
+                    outage.repeat(&context, &sink);
                 }
                 state => {
                     if state == BreakerState::Closed {
@@ -58,21 +60,24 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
 /// A time in which the sink is absent.
 struct Outage {
     since: Instant,
-    logged: Instant,
+    /// Limits log lines about it.
+    log: Throttle,
 }
 
 impl Outage {
     fn new() -> Outage {
-        Outage { since: Instant::now(), logged: Instant::now() }
+        let log = Throttle::default();
+        // Its beginning is logged elsewhere.
+        log.pause(LOG_PAUSE);
+        Outage { since: Instant::now(), log }
     }
 
     /// Logs once a minute that the sink is still absent, and how late its tasks are by now.
-    fn repeat(&mut self, context: &Context, sink: &SinkContext) {
-        if self.logged.elapsed() < LOG_PAUSE {
+    fn repeat(&self, context: &Context, sink: &SinkContext) {
+        let BreakerState::Open { detail, .. } = sink.breaker.state() else { return };
+        if !self.log.passes(LOG_PAUSE) {
             return;
         }
-        let BreakerState::Open { detail, .. } = sink.breaker.state() else { return };
-        self.logged = Instant::now();
         let (absent_s, oldest_due_s) = (self.since.elapsed().as_secs(), state::lateness(context, sink).as_secs());
         warn!(sink = sink.name, absent_s, oldest_due_s, detail, "the sink is still absent");
     }

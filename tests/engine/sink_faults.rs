@@ -236,6 +236,27 @@ async fn deaths_and_their_cause_are_logged_in_a_few_lines_with_counts() {
     assert_eq!((counted, bed.dead().len()), (2000, 2000), "{deaths:?}");
 }
 
+/// An operator who looks at the end of the log sees that the outage lasts, and how late its tasks are.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_logged_again_every_minute_with_its_length() {
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start();
+    bed.sink.set_absent(true);
+    bed.put([("x", after(millis(10)))]).await;
+    let repeats =
+        || log.text().lines().filter(|line| line.contains("absent_s=")).map(str::to_owned).collect::<Vec<_>>();
+    bed.pass(seconds(50)).await;
+    assert_eq!(repeats().len(), 0, "{}", log.text());
+    bed.pass(seconds(140)).await;
+    let lines = repeats();
+    assert!((2..=3).contains(&lines.len()) && lines[0].contains("the sink is still absent"), "{lines:?}");
+    let late = |line: &str| line.split("oldest_due_s=").nth(1)?.split(' ').next()?.parse::<u64>().ok();
+    assert!(lines.iter().all(|line| late(line).is_some_and(|late| late > 50)), "{lines:?}");
+    bed.sink.set_absent(false);
+    bed.pass(seconds(130)).await;
+    assert_eq!((repeats().len(), bed.keys().len()), (lines.len(), 1), "it ends with the outage");
+}
+
 /// What nobody can requeue any more, and what nobody ever publishes, is logged with its number.
 #[tokio::test(start_paused = true)]
 async fn dropped_and_passed_over_occurrences_are_logged_with_their_number() {

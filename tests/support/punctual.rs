@@ -95,10 +95,10 @@ impl Punctual {
         std::fs::read_to_string(self.keeper.log()).unwrap_or_default()
     }
 
-    /// Log lines so far that contain all these words.
-    pub(crate) fn log_lines(&self, detail: &[&str]) -> Vec<String> {
+    /// Log lines so far that contain all these texts.
+    pub(crate) fn log_lines(&self, texts: &[&str]) -> Vec<String> {
         let log = self.log();
-        log.lines().filter(|line| detail.iter().all(|word| line.contains(word))).map(ToOwned::to_owned).collect()
+        log.lines().filter(|line| texts.iter().all(|text| line.contains(text))).map(ToOwned::to_owned).collect()
     }
 
     /// Waits until `holds` returns true. Fails with the log when the instance ends, and after 2 min.

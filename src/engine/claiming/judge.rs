@@ -158,7 +158,7 @@ mod tests {
             others_accepted: bool, given_up: bool, sink_silent: bool, random in 0.0..1.0,
         ) {
             let policy = RetryPolicy { max, ..RetryPolicy::DEFAULT };
-            let destination = FailureContext { health: health(given_up), is_news: false, others_accepted, is_new: false, sink_silent };
+            let destination = FailureContext { health: health(given_up), news: None, others_accepted, is_new: false, sink_silent };
             let facts = Facts { policy, retries, publishes: retries + 1 + more, destination, random };
             let fault = match &outcome {
                 Outcome::Retry(trouble) => Some(trouble.fault),

@@ -95,8 +95,8 @@ impl FailedPublish<'_> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct FailureContext {
     pub(in crate::engine) health: Health,
-    /// It is at fault or given up, and was not before.
-    pub(in crate::engine) is_news: bool,
+    /// Its health, if it turned at fault or is given up with this failure. Also for a spared occurrence.
+    pub(in crate::engine) news: Option<Health>,
     /// It accepted a comparable message after this occurrence first failed, so the message itself may be at fault.
     pub(in crate::engine) others_accepted: bool,
     /// It never accepted a message, as far as is remembered.
@@ -194,9 +194,8 @@ impl Destinations {
         if blamed_by_sink && failing_for >= FAULT_DELAY.min(patience) && self.shares_patience(destination, now) {
             health = Health::GivenUp;
         }
-        let is_news = health >= Health::AtFault && self.report(destination, health);
         FailureContext {
-            is_news,
+            news: self.report(destination, health),
             health: if failed.is_spared { health.min(Health::AtFault) } else { health },
             others_accepted: failed
                 .comparable_since()
@@ -253,12 +252,12 @@ impl Destinations {
         known.failures.health(now, self.sink_accepted, self.patience, give_up_after)
     }
 
-    /// Notes that this health is reported. Returns whether it was better before.
-    fn report(&mut self, destination: &str, health: Health) -> bool {
-        let Some(known) = self.failing.get_mut(destination) else { return false };
-        let is_news = health > known.reported;
+    /// Returns this health if it is a fault and worse than what was reported before, and notes that it is reported.
+    fn report(&mut self, destination: &str, health: Health) -> Option<Health> {
+        let known = self.failing.get_mut(destination)?;
+        let is_news = health >= Health::AtFault && health > known.reported;
         known.reported = known.reported.max(health);
-        is_news
+        is_news.then_some(health)
     }
 
     /// Whether the destination is new, and the new ones have used up the patience that they share.
@@ -333,15 +332,36 @@ mod tests {
     fn a_destination_is_news_when_it_turns_at_fault_and_when_it_is_given_up() {
         let start = Instant::now();
         let mut all = Destinations::new(PATIENCE, []);
-        let mut is_news =
-            |second| failed(&mut all, "gone", start, at(start, second), Fault::Destination, "no such topic").is_news;
-        assert_eq!([0, 1, 29, 30, 31].map(&mut is_news), [true, false, false, true, false]);
+        let mut news =
+            |second| failed(&mut all, "gone", start, at(start, second), Fault::Destination, "no such topic").news;
+        let (at_fault, given_up) = (Some(Health::AtFault), Some(Health::GivenUp));
+        assert_eq!([0, 1, 29, 30, 31].map(&mut news), [at_fault, None, None, given_up, None]);
         all.accepted("gone", at(start, 32));
-        assert!(failed(&mut all, "gone", at(start, 33), at(start, 33), Fault::Destination, "gone again").is_news);
-        assert!(
-            !failed(&mut all, "busy", at(start, 33), at(start, 33), Fault::Unclear, "nack").is_news,
-            "not its fault yet"
-        );
+        let again = |all: &mut Destinations, destination, fault| {
+            failed(all, destination, at(start, 33), at(start, 33), fault, "again").news
+        };
+        assert_eq!(again(&mut all, "gone", Fault::Destination), at_fault);
+        assert_eq!(again(&mut all, "busy", Fault::Unclear), None, "it is not its fault yet");
+    }
+
+    /// A spared occurrence is not dead, but the destination is given up all the same.
+    #[test]
+    fn a_failure_of_a_spared_occurrence_reports_the_true_health() {
+        let start = Instant::now();
+        let mut all = Destinations::new(PATIENCE, []);
+        failed(&mut all, "gone", start, start, Fault::Destination, "no such topic");
+        failed(&mut all, "gone", start, at(start, 15), Fault::Destination, "no such topic");
+        let trouble = Trouble { fault: Fault::Destination, definite: true, detail: "no such topic".to_owned() };
+        let (sent, now) = (at(start, 30), at(start, 30));
+        let found = all.failed(FailedPublish {
+            destination: "gone",
+            trouble: &trouble,
+            sent,
+            first_failure: start,
+            now,
+            is_spared: true,
+        });
+        assert_eq!((found.health, found.news), (Health::AtFault, Some(Health::GivenUp)));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::task::{ClaimContext, ClaimState, Decision};
 use crate::engine::claiming::judge::{Facts, Judgement, Reason, judge};
 use crate::engine::destinations::failure_quota::QuotaReason;
 use crate::engine::destinations::{FailedPublish, FailureContext, Health};
+use crate::engine::event_log::LOG_PAUSE;
 use crate::engine::fault::{self, Point};
 use crate::task::{Record, RetryPolicy};
 
@@ -24,9 +25,6 @@ const LEASE_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a lane pauses after a trial of its sink without an answer.
 const TRIAL_PAUSE: Duration = Duration::from_secs(1);
-
-/// The pause between two log lines about dropped duplicates, for each sink.
-const DUPLICATE_LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why a tombstone is refused.
 const NO_TOMBSTONES: &str = "a tombstone is for Kafka; this sink has no messages without a value";
@@ -42,7 +40,7 @@ fn log_duplicate(claim: &ClaimContext, flight: &Flight) {
     if flight.publishes == 1
         && flight.is_fresh(claim.context.config.lease)
         && sink.troubled.paused_until().is_none()
-        && sink.duplicate_log.passes(DUPLICATE_LOG_PAUSE)
+        && sink.duplicate_log.passes(LOG_PAUSE)
     {
         let key = flight.occurrence.member.key(flight.occurrence.due);
         warn!(
@@ -242,13 +240,8 @@ impl ClaimState {
                     });
                     let patience = destinations.patience();
                     drop(destinations);
-                    if facts.destination.is_news {
-                        self.claim.lane.log_destination(
-                            &flight.destination,
-                            facts.destination.health,
-                            patience,
-                            trouble,
-                        );
+                    if let Some(health) = facts.destination.news {
+                        self.claim.lane.log_destination(&flight.destination, health, patience, trouble);
                     }
                     let policy = flight.record().ok().and_then(|record| record.retry_policy(server_now).ok());
                     facts.policy = policy.unwrap_or(RetryPolicy::DEFAULT);
